@@ -1,0 +1,1 @@
+//! HotSpot own layout.

@@ -1,0 +1,113 @@
+//! Reading the target's memory: bounded, never writing, never stopping it.
+//!
+//! `/proc/PID/mem` rather than `process_vm_readv`: the open file is tied to the
+//! address space it was opened on, so that a target that execs or ends and whose
+//! number is reused can never be mistaken for the one that was checked (proc(5)).
+
+use std::{fs::File, os::unix::fs::FileExt};
+
+use crate::{Addr, Error, Pid, Result};
+
+/// The longest single read; anything larger is a corrupt length, not data.
+const MAX_READ: usize = 16 << 20;
+
+/// A view of one process's memory.
+#[derive(Debug)]
+pub struct Memory {
+    file: File,
+}
+
+impl Memory {
+    /// Opens the memory of a process for reading.
+    ///
+    /// # Errors
+    /// [`Error::Permission`] without `CAP_SYS_PTRACE` over the target,
+    /// [`Error::Io`] when it is gone.
+    pub fn open(pid: Pid) -> Result<Self> {
+        let path = format!("/proc/{pid}/mem");
+        match File::open(&path) {
+            Ok(file) => Ok(Self { file }),
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Err(Error::Permission {
+                what: format!("read the memory of process {pid}"),
+                missing: "CAP_SYS_PTRACE".into(),
+            }),
+            Err(e) => Err(Error::io(format!("open {path}"), e)),
+        }
+    }
+
+    /// Fills `buf` from `addr` on, whole or not at all.
+    pub fn read_into(&self, addr: Addr, buf: &mut [u8]) -> Result<()> {
+        self.file
+            .read_exact_at(buf, addr.0)
+            .map_err(|source| Error::Memory {
+                addr,
+                len: buf.len(),
+                source,
+            })
+    }
+
+    /// Reads `len` bytes, at most 16 MiB.
+    pub fn read(&self, addr: Addr, len: usize) -> Result<Vec<u8>> {
+        if len > MAX_READ {
+            return Err(Error::layout(format!(
+                "a length of {len} bytes at {addr} is implausible"
+            )));
+        }
+        let mut buf = vec![0; len];
+        self.read_into(addr, &mut buf)?;
+        Ok(buf)
+    }
+
+    /// Reads an `N`-byte array, for `u64::from_ne_bytes` and the like.
+    pub fn array<const N: usize>(&self, addr: Addr) -> Result<[u8; N]> {
+        let mut buf = [0; N];
+        self.read_into(addr, &mut buf)?;
+        Ok(buf)
+    }
+
+    /// Reads a 64-bit number.
+    pub fn u64(&self, addr: Addr) -> Result<u64> {
+        self.array(addr).map(u64::from_ne_bytes)
+    }
+
+    /// Reads a 32-bit number.
+    pub fn u32(&self, addr: Addr) -> Result<u32> {
+        self.array(addr).map(u32::from_ne_bytes)
+    }
+
+    /// Follows a pointer: the 64-bit address stored at `addr`.
+    pub fn pointer(&self, addr: Addr) -> Result<Addr> {
+        self.u64(addr).map(Addr)
+    }
+
+    /// Reads a NUL-terminated string of at most `max` bytes, replacing invalid UTF-8.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where the first byte cannot be read. A string that runs
+    /// into an unreadable page or past `max` is cut there.
+    pub fn c_string(&self, addr: Addr, max: usize) -> Result<String> {
+        let mut bytes = Vec::new();
+        let mut at = addr;
+        while bytes.len() < max {
+            // Up to the end of the page: the next one may not be mapped.
+            let room = 4096 - (at.0 % 4096) as usize;
+            let len = room.min(max - bytes.len());
+            match self.read(at, len) {
+                Ok(chunk) => match chunk.iter().position(|&b| b == 0) {
+                    Some(end) => {
+                        bytes.extend_from_slice(&chunk[..end]);
+                        break;
+                    }
+                    None => bytes.extend_from_slice(&chunk),
+                },
+                Err(e) if bytes.is_empty() => return Err(e),
+                Err(_) => break,
+            }
+            match at.checked_add(len as u64) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}

@@ -1,0 +1,3 @@
+//! What a JVM process is.
+
+pub mod memory;
