@@ -1,9 +1,28 @@
-//! Finds, reads and traces running HotSpot JVMs from outside.
+//! Finds, reads and traces running HotSpot JVMs from outside: no flag, no
+//! restart, no agent, and nothing written to them.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`jvm`] | what a JVM process is: discovery, its libjvm.so, namespaces, memory, performance data |
+//! | [`elf`] | what a libjvm.so offers: stapsdt notes, symbols |
+//! | [`hotspot`] | HotSpot's own layout: vmStructs, flags, collector, heap |
+//! | [`trace`] | loading and attaching BPF programs, event streams, clocks |
+//! | [`render`] | numbers and histograms as text, line-buffered output |
+//!
+//! Data flow one way: a process number becomes a [`jvm::Target`] (found, named,
+//! checked), its file's probes become places to attach to
+//! ([`trace::attach::resolve`]), attached programs send events
+//! ([`trace::stream::EventStream`]), and the tools turn these into output.
+//!
+//! Everything that comes from outside (ELF files, /proc, the target's memory)
+//! is checked once, where it enters; errors ([`Error`]) say what to do next.
 
 pub mod elf;
 mod error;
 pub mod hotspot;
 pub mod jvm;
+pub mod render;
+pub mod trace;
 mod units;
 
 pub use error::{Error, Result};

@@ -1,1 +1,211 @@
-//! HotSpot own layout.
+//! HotSpot's own layout: what a JVM tells of itself in its memory, without being asked.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`vmstructs`] | the tables of fields and types that every libjvm.so exports |
+//! | [`flags`] | which flags are on |
+//! | [`collector`] | which collector runs |
+//! | [`heap`] | where the used bytes of the heap are counted |
+//!
+//! [`HotSpot::read`] puts them together. Nothing is written to the target and
+//! it is never stopped; a JVM that is just starting up tells less, and more later.
+
+pub mod collector;
+pub mod flags;
+pub mod heap;
+pub mod vmstructs;
+
+pub use collector::Collector;
+
+use crate::{
+    Addr, Error, Result, Vaddr,
+    elf::ElfFile,
+    jvm::{Target, memory::Memory, perfdata::PerfData},
+    trace::gauge::Gauge,
+};
+use vmstructs::VmStructs;
+
+/// HotSpot's performance data take 32 KiB by default.
+const MAX_PERF_DATA: u64 = 4 << 20;
+
+/// What a JVM tells of itself.
+#[derive(Debug)]
+pub struct HotSpot {
+    /// Name and version, for example `OpenJDK 64-Bit Server VM 17.0.9+9`.
+    pub version: String,
+    /// The number before the first dot.
+    pub major: u32,
+    /// Vendor, where performance data tell.
+    pub vendor: Option<String>,
+    /// Its collector.
+    pub collector: Collector,
+    /// Where it keeps the numbers that belong into every event.
+    pub gauge: Gauge,
+    /// Whether it has set up all that the gauge needs.
+    pub is_set_up: bool,
+    vtables: Vtables,
+}
+
+impl HotSpot {
+    /// Reads what a JVM tells.
+    ///
+    /// # Errors
+    /// [`Error::Layout`], [`Error::Memory`], [`Error::Permission`]; a JVM
+    /// without performance data or heap yet is no error.
+    pub fn read(target: &Target) -> Result<Self> {
+        let memory = Memory::open(target.pid())?;
+        let libjvm = &target.libjvm;
+        let elf = libjvm.elf()?;
+        let bias = elf
+            .load_bias(libjvm.map_start, libjvm.map_offset)
+            .ok_or_else(|| Error::elf("libjvm.so is mapped outside its segments"))?;
+        let exported = elf.dynamic_symbols()?;
+        let structs = VmStructs::read(&memory, |name: &str| {
+            Some(Addr(exported.find(name)?.value.0.wrapping_add(bias)))
+        })?;
+        let info = vm_string(&memory, &structs, "_s_internal_vm_info_string").unwrap_or_default();
+        let release = vm_string(&memory, &structs, "_s_vm_release").unwrap_or_default();
+        let major = major(&release);
+        let collector = Collector::read(&memory, &structs, major).unwrap_or(Collector::Unknown);
+        let perf = perf_data(&memory, &structs);
+        let mut gauge = Gauge::default();
+        match heap::used(&memory, &structs, collector) {
+            Ok(terms) => gauge.heap = terms,
+            Err(_) => {
+                if let Some((base, data)) = &perf {
+                    gauge.heap = heap::used_by_perfdata(*base, data);
+                }
+            }
+        }
+        if let Some((base, data)) = &perf {
+            let at = |name: &str| base.checked_add(data.offset(name)? as u64);
+            gauge.cause = at("sun.gc.cause");
+            gauge.last_cause = at("sun.gc.lastCause");
+            for (i, counter) in gauge.counters.iter_mut().enumerate() {
+                *counter = at(&format!("sun.gc.collector.{i}.invocations"));
+            }
+        }
+        let perf_pending = perf.is_none() && perf_data_pending(&memory, &structs);
+        Ok(Self {
+            version: product(&info, &release),
+            major,
+            vendor: perf.and_then(|(_, data)| {
+                data.string("java.property.java.vm.vendor")
+                    .map(str::to_owned)
+            }),
+            is_set_up: !gauge.heap.is_empty() && !perf_pending,
+            collector,
+            gauge,
+            vtables: Vtables { elf, bias },
+        })
+    }
+
+    /// Its own counters of collections then and now: how many were done, and
+    /// whether one of them was full.
+    pub fn collections(&self, before: &[u64; 4], after: &[u64; 4]) -> Option<(u64, bool)> {
+        let done = |i: usize| after[i].checked_sub(before[i]);
+        // Young and old collector; a third one counts G1's remark and cleanup.
+        let (young, full) = (done(0)?, done(1)?);
+        matches!(
+            self.collector,
+            Collector::Serial | Collector::Parallel | Collector::G1
+        )
+        .then_some((young + full, full > 0))
+    }
+
+    /// The VM operation whose C++ vtable is at an address of the target, for
+    /// example `G1CollectForAllocation`.
+    pub fn operation_of(&self, vtable: u64) -> Option<String> {
+        self.vtables.operation_of(vtable)
+    }
+}
+
+fn vm_string(memory: &Memory, structs: &VmStructs, field: &str) -> Result<String> {
+    let text = memory.pointer(structs.static_field("Abstract_VM_Version", field)?)?;
+    memory.c_string(text, 512)
+}
+
+/// The leading number of `17.0.9+9` or `25.352-b08` (JDK 8 numbers its VM 25).
+fn major(release: &str) -> u32 {
+    let number = release.split(|c: char| !c.is_ascii_digit()).next();
+    match number.and_then(|n| n.parse().ok()).unwrap_or(0) {
+        25 if release.contains("-b") => 8,
+        other => other,
+    }
+}
+
+/// `OpenJDK 64-Bit Server VM (17.0.9+9) for linux-amd64 JRE ...` to the part
+/// that says which build it is.
+fn product(info: &str, release: &str) -> String {
+    let name = info.split(" (").next().unwrap_or_default();
+    let text = format!("{name} {release}");
+    text.trim().chars().filter(|c| !c.is_control()).collect()
+}
+
+/// The performance data and where they begin.
+fn perf_data(memory: &Memory, structs: &VmStructs) -> Option<(Addr, PerfData)> {
+    let start = memory
+        .pointer(structs.static_field("PerfMemory", "_start").ok()?)
+        .ok()?;
+    let capacity = memory
+        .u64(structs.static_field("PerfMemory", "_capacity").ok()?)
+        .ok()?;
+    if start == Addr(0) || capacity > MAX_PERF_DATA {
+        return None;
+    }
+    let bytes = memory.read(start, capacity as usize).ok()?;
+    let data = PerfData::parse(&bytes).ok()?;
+    // Entries are added while the JVM starts; these are among the last.
+    data.offset("sun.gc.lastCause")
+        .is_some()
+        .then_some((start, data))
+}
+
+/// Whether performance data are switched on but not there yet.
+fn perf_data_pending(memory: &Memory, structs: &VmStructs) -> bool {
+    flags::switched_on(memory, structs, &["UsePerfData"]).is_ok_and(|on| !on.is_empty())
+}
+
+/// Names VM operations by their C++ vtables, in builds without probes.
+#[derive(Debug)]
+struct Vtables {
+    elf: ElfFile,
+    bias: u64,
+}
+
+impl Vtables {
+    /// An object points behind its class's vtable symbol `_ZTV...`: two words,
+    /// offset-to-top and type information, come first (Itanium C++ ABI, 2.5.2).
+    fn operation_of(&self, vtable: u64) -> Option<String> {
+        let symbol = Vaddr(vtable.wrapping_sub(self.bias).wrapping_sub(16));
+        let symbol = self.elf.symbols().ok()?.at(symbol, "_ZTV")?;
+        let class = symbol
+            .name
+            .strip_prefix("_ZTV")?
+            .trim_start_matches(|c: char| c.is_ascii_digit());
+        Some(class.strip_prefix("VM_").unwrap_or(class).to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_told_apart() {
+        assert_eq!(major("17.0.9+9"), 17);
+        assert_eq!(major("25.352-b08"), 8);
+        assert_eq!(major("25.0.2+10-LTS"), 25);
+        assert_eq!(major(""), 0);
+    }
+
+    #[test]
+    fn the_product_is_one_line() {
+        let info = "OpenJDK 64-Bit Server VM (17.0.9+9) for linux-amd64 JRE (17.0.9+9), built on";
+        assert_eq!(
+            product(info, "17.0.9+9"),
+            "OpenJDK 64-Bit Server VM 17.0.9+9"
+        );
+        assert_eq!(product("", ""), "");
+    }
+}

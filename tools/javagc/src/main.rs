@@ -1,1 +1,89 @@
-fn main() {}
+//! javagc: every GC pause of a running JVM, with its cause, and what the
+//! application felt.
+//!
+//! Arguments ([`args`]) name JVMs; [`instants`] picks the probes in their
+//! libjvm.so; [`session`] loads and attaches the BPF side, whose [`event`]s
+//! [`assemble`] pairs up into [`record`]s; [`summary`] adds them up and
+//! [`report`] writes them. [`tracer`] turns the wheel.
+
+mod args;
+mod assemble;
+mod event;
+mod instants;
+mod jvm;
+mod list;
+mod note;
+mod record;
+mod report;
+mod session;
+mod summary;
+mod tracer;
+
+/// Generated from bpf/javagc.bpf.c.
+#[allow(
+    missing_docs,
+    unused_imports,
+    unused_qualifications,
+    clippy::all,
+    clippy::use_self
+)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/javagc.skel.rs"));
+}
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser};
+use libjvmprobe::trace;
+
+use crate::{args::Args, note::note, report::Report, tracer::Tracer};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            note(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    if let Some(shell) = args.completions {
+        clap_complete::generate(
+            shell,
+            &mut Args::command(),
+            "javagc",
+            &mut std::io::stdout(),
+        );
+        return Ok(());
+    }
+    if args.list_probes {
+        return list::run(args);
+    }
+    trace::set_libbpf_output(args.verbose);
+    trace::preflight::check()?;
+    let stop = stop_on_signal()?;
+    let tracer = Tracer::start(args, Report::open(args)?)?;
+    let what = tracer.describe();
+    note(&format!(
+        "Tracing GC pauses of {what}... Hit Ctrl-C to end."
+    ));
+    tracer.run(&stop)
+}
+
+/// Becomes true on Ctrl-C, SIGTERM or SIGHUP.
+fn stop_on_signal() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))?;
+    Ok(stop)
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * javagc: stamps the stops of a JVM's application threads.
+ *
+ * The VM thread alone begins and ends safepoints, runs the operations inside
+ * and fires the gc probes, one after the other and never nested:
+ *
+ *	safepoint begin, operation begin, gc begin, gc end, safepoint end
+ *
+ * So one record per JVM is filled along the way and sent when the stop is
+ * over, outside the pause. A stop whose begin was not seen is dropped.
+ *
+ * Each instant has two programs: one for the USDT probe and one for a uprobe
+ * on the function that holds the probe in builds that were made without.
+ */
+#include "jvm.bpf.h"
+#include "javagc.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, struct stop_event);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} stops SEC(".maps");
+
+/* Too large for the BPF stack. */
+static const struct stop_event no_stop;
+
+/* Keeps the types in BTF, from which Rust's mirrors are generated. */
+struct stop_event unused_stop;
+struct pool_event unused_pool;
+struct cycle_event unused_cycle;
+
+static __always_inline struct stop_event *current_stop(__u64 key)
+{
+	struct stop_event *stop = bpf_map_lookup_elem(&stops, &key);
+
+	return stop && stop->begin_ns ? stop : NULL;
+}
+
+static __always_inline void read_counters(const struct gauge *gauge, __u64 *out)
+{
+	int i;
+
+	for (i = 0; i < GAUGE_COUNTERS; i++)
+		if (gauge->counters[i])
+			out[i] = read_u64(gauge->counters[i]);
+}
+
+static __always_inline void read_causes(const struct gauge *gauge, char *cause,
+					char *last_cause)
+{
+	if (gauge->cause)
+		bpf_probe_read_user_str(cause, CAUSE_LEN, (void *)gauge->cause);
+	if (gauge->last_cause)
+		bpf_probe_read_user_str(last_cause, CAUSE_LEN, (void *)gauge->last_cause);
+}
+
+static __always_inline int begin_stop(__u64 cookie)
+{
+	__u64 now = bpf_ktime_get_ns(), key = target_key(cookie);
+	struct stop_event *stop;
+
+	if (bpf_map_update_elem(&stops, &key, &no_stop, BPF_ANY)) {
+		count_lost(key);
+		return 0;
+	}
+	stop = bpf_map_lookup_elem(&stops, &key);
+	if (!stop)
+		return 0;
+	stop->kind = EVENT_STOP;
+	stop->target = key;
+	stop->heap_before = UNKNOWN;
+	stop->heap_after = UNKNOWN;
+	stop->begin_ns = now;
+	return 0;
+}
+
+/* JDK 11 and older may run several operations inside one safepoint. */
+static __always_inline void begin_op(struct stop_event *stop, __u64 now)
+{
+	if (!stop->ops++) {
+		stop->op_ns = now;
+		stop->op = stop->last;
+	}
+}
+
+static __always_inline int begin_gc(__u64 cookie, bool full)
+{
+	__u64 now = bpf_ktime_get_ns(), key = target_key(cookie);
+	struct stop_event *stop = current_stop(key);
+	struct gauge *gauge;
+
+	if (!stop)
+		return 0;
+	stop->in_gc = 1;
+	stop->full |= full;
+	stop->last_cause[0] = 0;
+	if (!stop->gc_pairs) {
+		stop->gc_op = stop->last;
+		stop->gc_begin_ns = now;
+		gauge = bpf_map_lookup_elem(&gauges, &key);
+		if (gauge) {
+			stop->heap_before = heap_used(gauge);
+			read_counters(gauge, stop->before);
+		}
+	}
+	/* Until the end is known: the sum is kept free of underflow. */
+	stop->gc_end_ns = now;
+	return 0;
+}
+
+static __always_inline int end_gc(__u64 cookie)
+{
+	__u64 now = bpf_ktime_get_ns(), key = target_key(cookie);
+	struct stop_event *stop = current_stop(key);
+	struct gauge *gauge;
+
+	if (!stop || !stop->in_gc)
+		return 0;
+	stop->in_gc = 0;
+	stop->gc_pairs++;
+	stop->gc_ns += now - stop->gc_end_ns;
+	stop->gc_end_ns = now;
+	gauge = bpf_map_lookup_elem(&gauges, &key);
+	if (gauge) {
+		stop->heap_after = heap_used(gauge);
+		read_counters(gauge, stop->after);
+		stop->gauged = 1;
+		read_causes(gauge, stop->cause, stop->last_cause);
+	}
+	return 0;
+}
+
+static __always_inline int end_stop(__u64 cookie)
+{
+	__u64 now = bpf_ktime_get_ns(), key = target_key(cookie);
+	struct stop_event *stop = current_stop(key);
+
+	if (!stop)
+		return 0;
+	stop->end_ns = now;
+	send(key, stop, sizeof(*stop));
+	stop->begin_ns = 0;
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(safepoint_begin)
+{
+	return begin_stop(bpf_usdt_cookie(ctx));
+}
+
+SEC("usdt")
+int BPF_USDT(vmops_begin, void *name, __u64 len)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct stop_event *stop = current_stop(target_key(bpf_usdt_cookie(ctx)));
+
+	if (!stop)
+		return 0;
+	__builtin_memset(&stop->last, 0, sizeof(stop->last));
+	read_name(stop->last.name, OP_LEN, name, len);
+	begin_op(stop, now);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(gc_begin, __u64 full)
+{
+	return begin_gc(bpf_usdt_cookie(ctx), full & 0xff);
+}
+
+SEC("usdt")
+int BPF_USDT(gc_end)
+{
+	return end_gc(bpf_usdt_cookie(ctx));
+}
+
+SEC("usdt")
+int BPF_USDT(safepoint_end)
+{
+	return end_stop(bpf_usdt_cookie(ctx));
+}
+
+/* RuntimeService::record_safepoint_begin() */
+SEC("uprobe")
+int BPF_UPROBE(fn_safepoint_begin)
+{
+	return begin_stop(bpf_get_attach_cookie(ctx));
+}
+
+/* VMThread::evaluate_operation(VM_Operation *) */
+SEC("uprobe")
+int BPF_UPROBE(fn_evaluate_operation, void *vm_thread, __u64 op)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct stop_event *stop = current_stop(target_key(bpf_get_attach_cookie(ctx)));
+
+	if (!stop)
+		return 0;
+	stop->last.vtable = read_u64(op);
+	begin_op(stop, now);
+	return 0;
+}
+
+/* VM_GC_Operation::notify_gc_begin(bool full) */
+SEC("uprobe")
+int BPF_UPROBE(fn_gc_begin, __u64 full)
+{
+	return begin_gc(bpf_get_attach_cookie(ctx), full & 0xff);
+}
+
+/* VM_GC_Operation::notify_gc_end() */
+SEC("uprobe")
+int BPF_UPROBE(fn_gc_end)
+{
+	return end_gc(bpf_get_attach_cookie(ctx));
+}
+
+/* RuntimeService::record_safepoint_end() */
+SEC("uprobe")
+int BPF_UPROBE(fn_safepoint_end)
+{
+	return end_stop(bpf_get_attach_cookie(ctx));
+}
+
+static __always_inline int pool(struct pt_regs *ctx, bool end)
+{
+	__u64 key = target_key(bpf_usdt_cookie(ctx));
+	struct pool_event *event;
+	struct gauge *gauge;
+	long arg = 0, len = 0;
+
+	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	if (!event) {
+		count_lost(key);
+		return 0;
+	}
+	__builtin_memset(event, 0, sizeof(*event));
+	event->kind = EVENT_POOL;
+	event->target = key;
+	event->ts_ns = bpf_ktime_get_ns();
+	event->tid = (__u32)bpf_get_current_pid_tgid();
+	event->end = end;
+	event->heap_used = UNKNOWN;
+	bpf_usdt_arg(ctx, 0, &arg);
+	bpf_usdt_arg(ctx, 1, &len);
+	read_name(event->manager, POOL_LEN, (void *)arg, len);
+	bpf_usdt_arg(ctx, 2, &arg);
+	bpf_usdt_arg(ctx, 3, &len);
+	read_name(event->pool, POOL_LEN, (void *)arg, len);
+	bpf_usdt_arg(ctx, 4, (long *)&event->init);
+	bpf_usdt_arg(ctx, 5, (long *)&event->used);
+	bpf_usdt_arg(ctx, 6, (long *)&event->committed);
+	bpf_usdt_arg(ctx, 7, (long *)&event->max);
+	gauge = bpf_map_lookup_elem(&gauges, &key);
+	if (gauge) {
+		event->heap_used = heap_used(gauge);
+		read_causes(gauge, event->cause, event->last_cause);
+	}
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(pool_begin)
+{
+	return pool(ctx, false);
+}
+
+SEC("usdt")
+int BPF_USDT(pool_end)
+{
+	return pool(ctx, true);
+}
+
+static __always_inline int cycle(struct pt_regs *ctx, bool end)
+{
+	__u64 key = target_key(bpf_get_attach_cookie(ctx));
+	struct cycle_event *event;
+	struct gauge *gauge;
+
+	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	if (!event) {
+		count_lost(key);
+		return 0;
+	}
+	__builtin_memset(event, 0, sizeof(*event));
+	event->kind = EVENT_CYCLE;
+	event->target = key;
+	event->ts_ns = bpf_ktime_get_ns();
+	event->tid = (__u32)bpf_get_current_pid_tgid();
+	event->end = end;
+	event->heap_used = UNKNOWN;
+	gauge = bpf_map_lookup_elem(&gauges, &key);
+	if (gauge) {
+		event->heap_used = heap_used(gauge);
+		read_causes(gauge, event->cause, event->last_cause);
+	}
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}
+
+/* Concurrent cycles: G1ConcurrentMark::concurrent_cycle_start() and _end(). */
+SEC("uprobe")
+int BPF_UPROBE(fn_cycle_begin)
+{
+	return cycle(ctx, false);
+}
+
+SEC("uprobe")
+int BPF_UPROBE(fn_cycle_end)
+{
+	return cycle(ctx, true);
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Events of javagc, as they pass through the ring buffer. */
+#ifndef JVMPROBE_JAVAGC_H
+#define JVMPROBE_JAVAGC_H
+
+#include "jvm.h"
+
+/* Powers of two: see read_name(). */
+#define OP_LEN 64
+#define CAUSE_LEN 64
+#define POOL_LEN 64
+
+enum event_kind {
+	EVENT_STOP = 1,
+	EVENT_POOL = 2,
+	EVENT_CYCLE = 3,
+};
+
+/* An operation of the VM thread: its name, or its C++ vtable to name it by. */
+struct operation {
+	__u64 vtable;
+	char name[OP_LEN];
+};
+
+/* One stop of the application, safepoint begin to safepoint end. */
+struct stop_event {
+	__u64 kind;
+	__u64 target;
+	__u64 begin_ns;
+	__u64 op_ns;        /* first operation begins: all threads have stopped */
+	__u64 gc_begin_ns;  /* first collection begins, 0 without any */
+	__u64 gc_end_ns;    /* last collection ends */
+	__u64 gc_ns;        /* sum over the collections */
+	__u64 end_ns;
+	__u64 heap_before;  /* bytes at gc_begin_ns, UNKNOWN */
+	__u64 heap_after;   /* bytes at gc_end_ns, UNKNOWN */
+	__u64 before[GAUGE_COUNTERS];
+	__u64 after[GAUGE_COUNTERS];
+	__u64 gauged;       /* whether before and after were read */
+	__u32 gc_pairs;
+	__u32 ops;
+	__u32 full;         /* an operation began as a full collection */
+	__u32 in_gc;
+	struct operation op;    /* the first one */
+	struct operation gc_op; /* the first one that collected */
+	struct operation last;  /* the current one */
+	char cause[CAUSE_LEN];
+	char last_cause[CAUSE_LEN];
+};
+
+/* A memory pool before or after a collection or a concurrent cycle. */
+struct pool_event {
+	__u64 kind;
+	__u64 target;
+	__u64 ts_ns;
+	__u64 tid;
+	__u64 end;          /* 0: before, 1: after */
+	__u64 heap_used;
+	__u64 init;
+	__u64 used;
+	__u64 committed;
+	__u64 max;
+	char manager[POOL_LEN];
+	char pool[POOL_LEN];
+	char cause[CAUSE_LEN];
+	char last_cause[CAUSE_LEN];
+};
+
+/* A concurrent cycle begins or ends. */
+struct cycle_event {
+	__u64 kind;
+	__u64 target;
+	__u64 ts_ns;
+	__u64 tid;
+	__u64 end;
+	__u64 heap_used;
+	char cause[CAUSE_LEN];
+	char last_cause[CAUSE_LEN];
+};
+
+#endif

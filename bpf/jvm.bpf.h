@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * What every tracer shares on the kernel side: who is being traced, reading
+ * the target's strings and HotSpot's own numbers, and counting what is lost.
+ *
+ * Only uapi headers: no kernel type is touched, so that the object needs
+ * neither a generated vmlinux.h to build nor kernel BTF to load.
+ */
+#ifndef JVMPROBE_JVM_BPF_H
+#define JVMPROBE_JVM_BPF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/errno.h>
+#include <linux/ptrace.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/usdt.bpf.h>
+
+#include "jvm.h"
+
+/* One JVM per key: see target_key(). */
+#define MAX_TARGETS 4096
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, struct gauge);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} gauges SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, __u64);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} lost_events SEC(".maps");
+
+/*
+ * The cookie names the target where a probe is attached to one process: the
+ * number that bpf_get_current_pid_tgid() gives belongs to the initial PID
+ * namespace and need not be the one that the tool sees. Attached to every
+ * process that maps a file, the cookie is zero and the tgid is the key.
+ */
+static __always_inline __u64 target_key(__u64 cookie)
+{
+	return cookie ? cookie : bpf_get_current_pid_tgid() >> 32;
+}
+
+static __always_inline void count_lost(__u64 key)
+{
+	__u64 one = 1, *n = bpf_map_lookup_elem(&lost_events, &key);
+
+	if (n)
+		__sync_fetch_and_add(n, 1);
+	else
+		bpf_map_update_elem(&lost_events, &key, &one, BPF_NOEXIST);
+}
+
+/* Sends an event, or counts it. */
+static __always_inline void send(__u64 key, void *event, __u64 size)
+{
+	if (bpf_ringbuf_output(&events, event, size, 0))
+		count_lost(key);
+}
+
+/*
+ * HotSpot's probe strings come with a length and without a NUL. `room` is a
+ * constant power of two; dst is left zero-padded only where it was zero before.
+ */
+#define read_name(dst, room, ptr, len)                                     \
+	do {                                                               \
+		__u64 n_ = (len);                                          \
+		if (n_ > (room) - 1)                                       \
+			n_ = (room) - 1;                                   \
+		/* The mask is for verifiers that lose the bound above. */ \
+		bpf_probe_read_user((dst), n_ & ((room) - 1), (ptr));      \
+	} while (0)
+
+static __always_inline __u64 read_u64(__u64 addr)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)addr);
+	return value;
+}
+
+/*
+ * Sums the target's own counters as user space described them: the bytes of
+ * heap in use at this instant. UNKNOWN where there is no description yet.
+ */
+static __always_inline __u64 heap_used(const struct gauge *gauge)
+{
+	__u64 sum = 0;
+	int i;
+
+	if (!gauge || !gauge->terms_used)
+		return UNKNOWN;
+	for (i = 0; i < GAUGE_TERMS; i++) {
+		const struct gauge_term *term = &gauge->terms[i];
+		__u64 base;
+
+		if (i >= gauge->terms_used)
+			break;
+		base = read_u64(term->addr);
+		if (term->kind == TERM_DIRECT) {
+			sum += base;
+			continue;
+		}
+		/* A space that does not exist yet holds nothing. */
+		if (!base)
+			continue;
+		sum += read_u64(base + term->plus);
+		if (term->kind == TERM_SPAN)
+			sum -= read_u64(base + term->minus);
+	}
+	return sum;
+}
+
+#endif

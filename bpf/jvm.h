@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Layouts that the kernel side and libjvmprobe share. */
+#ifndef JVMPROBE_JVM_H
+#define JVMPROBE_JVM_H
+
+#define UNKNOWN (~0ULL)
+
+#define GAUGE_TERMS 8
+#define GAUGE_COUNTERS 4
+
+/* How one summand of the used heap is read from the target's memory. */
+enum term_kind {
+	TERM_DIRECT = 0,   /* *addr */
+	TERM_INDIRECT = 1, /* *(*addr + plus) */
+	TERM_SPAN = 2,     /* *(*addr + plus) - *(*addr + minus) */
+};
+
+struct gauge_term {
+	__u64 addr;
+	__u64 plus;
+	__u64 minus;
+	__u64 kind;
+};
+
+/* Where a target keeps the numbers that belong into every event. */
+struct gauge {
+	struct gauge_term terms[GAUGE_TERMS];
+	/* Collections by collector: young, old, concurrent; 0 where unknown. */
+	__u64 counters[GAUGE_COUNTERS];
+	/* The strings sun.gc.cause and sun.gc.lastCause; 0 where unknown. */
+	__u64 cause;
+	__u64 last_cause;
+	__u64 terms_used;
+};
+
+#endif

@@ -1,0 +1,307 @@
+//! An ELF file, read piece by piece.
+//!
+//! Source: System V gABI, chapters 4 and 5 (elf(5)).
+
+use std::{fmt, fs::File, os::unix::fs::FileExt};
+
+use goblin::{
+    container::{Container, Ctx},
+    elf::{
+        Elf, Header, ProgramHeader, SectionHeader, header, program_header::PT_LOAD, section_header,
+    },
+};
+
+use crate::{Addr, Error, FileOffset, Result, Vaddr};
+
+/// More sections or segments than any linker makes.
+const MAX_HEADERS: usize = 65_536;
+
+/// The machine that a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// x86-64.
+    X86_64,
+    /// 64-bit Arm.
+    Aarch64,
+    /// Anything else, by its `e_machine` number.
+    Other(u16),
+}
+
+impl Machine {
+    /// The machine that this program runs on.
+    pub const NATIVE: Self = if cfg!(target_arch = "x86_64") {
+        Self::X86_64
+    } else if cfg!(target_arch = "aarch64") {
+        Self::Aarch64
+    } else {
+        Self::Other(header::EM_NONE)
+    };
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::X86_64 => f.write_str("x86-64"),
+            Self::Aarch64 => f.write_str("aarch64"),
+            Self::Other(header::EM_386) => f.write_str("32-bit x86"),
+            Self::Other(header::EM_ARM) => f.write_str("32-bit Arm"),
+            Self::Other(number) => write!(f, "machine {number}"),
+        }
+    }
+}
+
+/// An open ELF file with its headers.
+#[derive(Debug)]
+pub struct ElfFile {
+    file: File,
+    size: u64,
+    ctx: Ctx,
+    machine: u16,
+    segments: Vec<ProgramHeader>,
+    sections: Vec<(String, SectionHeader)>,
+}
+
+impl ElfFile {
+    /// Reads the headers.
+    ///
+    /// # Errors
+    /// [`Error::Elf`] where it is no ELF file or truncated, [`Error::Io`].
+    pub fn open(file: File) -> Result<Self> {
+        let size = file
+            .metadata()
+            .map_err(|e| Error::io("stat an ELF file", e))?
+            .len();
+        let ident = read_at(&file, size, 0, size.min(64))?;
+        let head = Elf::parse_header(&ident).map_err(malformed)?;
+        let container = match head.container().map_err(malformed)? {
+            Container::Little => Container::Little,
+            Container::Big => Container::Big,
+        };
+        let ctx = Ctx::new(container, head.endianness().map_err(malformed)?);
+        let segments = segments(&file, size, ctx, &head)?;
+        let sections = sections(&file, size, ctx, &head)?;
+        Ok(Self {
+            file,
+            size,
+            ctx,
+            machine: head.e_machine,
+            segments,
+            sections,
+        })
+    }
+
+    /// The machine that it is for.
+    pub fn machine(&self) -> Machine {
+        match self.machine {
+            header::EM_X86_64 => Machine::X86_64,
+            header::EM_AARCH64 => Machine::Aarch64,
+            other => Machine::Other(other),
+        }
+    }
+
+    /// All sections of a name, in the file's order.
+    pub fn sections<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Section<'a>> + 'a {
+        self.sections
+            .iter()
+            .filter(move |(section, _)| section == name)
+            .map(|(_, header)| Section { elf: self, header })
+    }
+
+    /// The first section of a name.
+    pub fn section<'a>(&'a self, name: &'a str) -> Option<Section<'a>> {
+        self.sections(name).next()
+    }
+
+    /// The section of an index, as `sh_link` has it.
+    pub(super) fn section_at(&self, index: u32) -> Option<Section<'_>> {
+        let (_, header) = self.sections.get(usize::try_from(index).ok()?)?;
+        Some(Section { elf: self, header })
+    }
+
+    /// Where in the file a link-time address lies; `None` outside the segments
+    /// or in their zero-filled ends.
+    pub fn vaddr_to_offset(&self, vaddr: Vaddr) -> Option<FileOffset> {
+        self.segments
+            .iter()
+            .filter(|s| s.p_type == PT_LOAD)
+            .find_map(|s| {
+                let inside = vaddr.0.checked_sub(s.p_vaddr).filter(|&n| n < s.p_filesz)?;
+                s.p_offset.checked_add(inside).map(FileOffset)
+            })
+    }
+
+    /// What to add to link-time addresses in a process in which the byte at
+    /// `map_offset` of this file is mapped at `map_start`.
+    pub fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
+        let page = 4096;
+        self.segments
+            .iter()
+            .filter(|s| s.p_type == PT_LOAD)
+            .find_map(|s| {
+                // A mapping begins on the page in which its segment begins.
+                let first = s.p_offset / page * page;
+                let end = s.p_offset.checked_add(s.p_filesz)?;
+                (first..end).contains(&map_offset.0).then(|| {
+                    let vaddr = s
+                        .p_vaddr
+                        .wrapping_sub(s.p_offset)
+                        .wrapping_add(map_offset.0);
+                    map_start.0.wrapping_sub(vaddr)
+                })
+            })
+    }
+
+    /// The GNU build-id.
+    pub fn build_id(&self) -> Option<Vec<u8>> {
+        let section = self.section(".note.gnu.build-id")?;
+        let data = section.data().ok()?;
+        // One note: name "GNU\0" behind twelve bytes of header.
+        data.get(16..)
+            .filter(|id| !id.is_empty())
+            .map(<[u8]>::to_vec)
+    }
+
+    pub(super) fn ctx(&self) -> Ctx {
+        self.ctx
+    }
+}
+
+/// A section of an open file.
+#[derive(Clone, Copy, Debug)]
+pub struct Section<'a> {
+    elf: &'a ElfFile,
+    header: &'a SectionHeader,
+}
+
+impl Section<'_> {
+    /// Its link-time address, zero where it is not loaded.
+    pub fn vaddr(&self) -> Vaddr {
+        Vaddr(self.header.sh_addr)
+    }
+
+    /// Its alignment.
+    pub(super) fn alignment(&self) -> u64 {
+        self.header.sh_addralign
+    }
+
+    /// The index of the section that it refers to (a symbol table's strings).
+    pub(super) fn link(&self) -> u32 {
+        self.header.sh_link
+    }
+
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// [`Error::Elf`] where it has none in the file (stripped into a debug
+    /// file), is compressed, or reaches beyond the file's end.
+    pub fn data(&self) -> Result<Vec<u8>> {
+        let SectionHeader {
+            sh_type,
+            sh_flags,
+            sh_offset,
+            sh_size,
+            ..
+        } = *self.header;
+        if sh_type == section_header::SHT_NOBITS {
+            return Err(Error::elf("a section has no content in this file"));
+        }
+        if sh_flags & u64::from(section_header::SHF_COMPRESSED) != 0 {
+            return Err(Error::elf("a section is compressed"));
+        }
+        read_at(&self.elf.file, self.elf.size, sh_offset, sh_size)
+    }
+}
+
+fn segments(file: &File, size: u64, ctx: Ctx, head: &Header) -> Result<Vec<ProgramHeader>> {
+    let count = usize::from(head.e_phnum);
+    let entry = ProgramHeader::size(ctx);
+    if count == 0 || head.e_phoff == 0 {
+        return Ok(Vec::new());
+    }
+    if usize::from(head.e_phentsize) != entry {
+        return Err(Error::elf(format!(
+            "program headers of {} bytes",
+            head.e_phentsize
+        )));
+    }
+    let bytes = read_at(file, size, head.e_phoff, (count * entry) as u64)?;
+    ProgramHeader::parse(&bytes, 0, count, ctx).map_err(malformed)
+}
+
+fn sections(
+    file: &File,
+    size: u64,
+    ctx: Ctx,
+    head: &Header,
+) -> Result<Vec<(String, SectionHeader)>> {
+    let entry = SectionHeader::size(ctx);
+    if head.e_shoff == 0 {
+        return Ok(Vec::new());
+    }
+    if usize::from(head.e_shentsize) != entry {
+        return Err(Error::elf(format!(
+            "section headers of {} bytes",
+            head.e_shentsize
+        )));
+    }
+    let first = read_at(file, size, head.e_shoff, entry as u64)?;
+    let first = SectionHeader::parse_from(&first, 0, 1, ctx).map_err(malformed)?;
+    // Numbers that do not fit into the header stand in the first section.
+    let count = match (head.e_shnum, first.first()) {
+        (0, Some(first)) => first.sh_size,
+        (count, _) => count.into(),
+    };
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|&count| count <= MAX_HEADERS)
+        .ok_or_else(|| Error::elf(format!("{count} sections")))?;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let names_at = match (u32::from(head.e_shstrndx), first.first()) {
+        (section_header::SHN_XINDEX, Some(first)) => first.sh_link,
+        (index, _) => index,
+    };
+    let bytes = read_at(file, size, head.e_shoff, (count * entry) as u64)?;
+    let headers = SectionHeader::parse_from(&bytes, 0, count, ctx).map_err(malformed)?;
+    let names = match usize::try_from(names_at)
+        .ok()
+        .and_then(|at| headers.get(at))
+    {
+        Some(names) => read_at(file, size, names.sh_offset, names.sh_size)?,
+        None => return Err(Error::elf("section names are missing")),
+    };
+    Ok(headers
+        .into_iter()
+        .map(|h| (c_string(&names, h.sh_name), h))
+        .collect())
+}
+
+/// The NUL-terminated string at `offset` of a string table; empty where there is none.
+pub(super) fn c_string(table: &[u8], offset: usize) -> String {
+    String::from_utf8_lossy(c_bytes(table, offset)).into_owned()
+}
+
+/// The bytes of that string.
+pub(super) fn c_bytes(table: &[u8], offset: usize) -> &[u8] {
+    let rest = table.get(offset..).unwrap_or_default();
+    rest.split(|&b| b == 0).next().unwrap_or_default()
+}
+
+/// Reads a range that lies in the file: the check bounds the allocation.
+fn read_at(file: &File, size: u64, offset: u64, len: u64) -> Result<Vec<u8>> {
+    let fits = offset.checked_add(len).is_some_and(|end| end <= size);
+    let len = usize::try_from(len).ok().filter(|_| fits).ok_or_else(|| {
+        Error::elf(format!(
+            "truncated: {len} bytes at {offset:#x} of a file of {size} bytes"
+        ))
+    })?;
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, offset)
+        .map_err(|e| Error::io("read an ELF file", e))?;
+    Ok(bytes)
+}
+
+pub(super) fn malformed(error: goblin::error::Error) -> Error {
+    Error::elf(error.to_string())
+}

@@ -1,0 +1,183 @@
+//! USDT probes: the notes that `sys/sdt.h` leaves in a file.
+//!
+//! Source: SystemTap's UserSpaceProbeImplementation (format version 3). Each
+//! note of type 3 and owner `stapsdt` holds three addresses (location, base,
+//! semaphore) and three NUL-terminated strings (provider, name, arguments). The
+//! base is where the linker saw the section `.stapsdt.base`: tools that move
+//! sections afterwards (prelink) do not edit notes, so the difference to the
+//! section's present address corrects location and semaphore.
+
+use std::collections::BTreeMap;
+
+use goblin::elf::note::NoteDataIterator;
+
+use super::{ArgSpec, ElfFile, file::malformed};
+use crate::{Error, FileOffset, Result, Vaddr};
+
+const NT_STAPSDT: u32 = 3;
+
+/// More notes than any file has; HotSpot has about 570.
+const MAX_PROBES: usize = 65_536;
+
+/// One location of a USDT probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Provider, for example `hotspot`.
+    pub provider: String,
+    /// Name, for example `gc__begin`.
+    pub name: String,
+    /// The address of its instruction, corrected.
+    pub location: Vaddr,
+    /// The same as a position in the file; `None` outside the loaded segments.
+    pub offset: Option<FileOffset>,
+    /// The counter that a tracer has to raise; HotSpot's probes have none.
+    pub semaphore: Option<Vaddr>,
+    /// Its arguments as the note spells them.
+    pub raw_args: String,
+}
+
+impl Probe {
+    /// Its arguments, parsed.
+    ///
+    /// # Errors
+    /// [`Error::Elf`] naming an argument of unknown shape.
+    pub fn args(&self) -> Result<Vec<ArgSpec>> {
+        ArgSpec::parse_all(&self.raw_args)
+    }
+}
+
+/// All probes of a file.
+#[derive(Clone, Debug, Default)]
+pub struct Probes(Vec<Probe>);
+
+impl ElfFile {
+    /// Reads the USDT probes. A file without any is no error.
+    ///
+    /// # Errors
+    /// [`Error::Elf`] where the notes are malformed.
+    pub fn stapsdt(&self) -> Result<Probes> {
+        let base = self
+            .section(".stapsdt.base")
+            .map(|section| section.vaddr().0);
+        let mut probes = Vec::new();
+        for section in self.sections(".note.stapsdt") {
+            let data = section.data()?;
+            // The only alignments that notes have; anything else is not notes.
+            let alignment = if section.alignment() == 8 { 8 } else { 4 };
+            let notes = NoteDataIterator {
+                data: &data,
+                size: data.len(),
+                offset: 0,
+                ctx: (alignment, self.ctx()),
+            };
+            for note in notes {
+                let note = note.map_err(malformed)?;
+                if note.n_type != NT_STAPSDT || note.name != "stapsdt" {
+                    continue;
+                }
+                if probes.len() == MAX_PROBES {
+                    return Err(Error::elf(format!("more than {MAX_PROBES} probes")));
+                }
+                probes.push(self.probe(note.desc, base)?);
+            }
+        }
+        Ok(Probes(probes))
+    }
+
+    fn probe(&self, desc: &[u8], base: Option<u64>) -> Result<Probe> {
+        let short = || Error::elf("a stapsdt note is too short");
+        let width = if self.ctx().is_big() { 8 } else { 4 };
+        let (addresses, strings) = desc.split_at_checked(3 * width).ok_or_else(short)?;
+        let little = self.ctx().is_little_endian();
+        let mut addresses = addresses.chunks_exact(width).map(|bytes| {
+            let fold = |n: u64, b: &u8| n << 8 | u64::from(*b);
+            if little {
+                bytes.iter().rev().fold(0, fold)
+            } else {
+                bytes.iter().fold(0, fold)
+            }
+        });
+        let (Some(location), Some(noted_base), Some(semaphore)) =
+            (addresses.next(), addresses.next(), addresses.next())
+        else {
+            return Err(short());
+        };
+        let moved = base.map_or(0, |base| base.wrapping_sub(noted_base));
+        let location = Vaddr(location.wrapping_add(moved));
+        let mut strings = strings.split(|&b| b == 0).map(String::from_utf8_lossy);
+        let mut string = || strings.next().map(|s| s.into_owned()).ok_or_else(short);
+        Ok(Probe {
+            provider: string()?,
+            name: string()?,
+            raw_args: string()?,
+            location,
+            offset: self.vaddr_to_offset(location),
+            semaphore: (semaphore != 0).then(|| Vaddr(semaphore.wrapping_add(moved))),
+        })
+    }
+}
+
+impl Probes {
+    /// All locations of all probes, in the file's order.
+    pub fn iter(&self) -> impl Iterator<Item = &Probe> {
+        self.0.iter()
+    }
+
+    /// All locations of one probe.
+    pub fn find<'a>(&'a self, provider: &'a str, name: &'a str) -> impl Iterator<Item = &'a Probe> {
+        self.0
+            .iter()
+            .filter(move |p| p.provider == provider && p.name == name)
+    }
+
+    /// Whether the file has no probes at all.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many locations there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Provider, name and number of locations of each probe, sorted.
+    pub fn names(&self) -> impl Iterator<Item = (&str, &str, usize)> {
+        let mut names = BTreeMap::new();
+        for probe in &self.0 {
+            *names
+                .entry((probe.provider.as_str(), probe.name.as_str()))
+                .or_insert(0) += 1;
+        }
+        names
+            .into_iter()
+            .map(|((provider, name), locations)| (provider, name, locations))
+    }
+
+    /// Why a probe is not there, in half a sentence.
+    pub fn explain_missing(&self, provider: &str, name: &str) -> String {
+        if self.is_empty() {
+            return "it has no USDT probes at all (built without --enable-dtrace)".into();
+        }
+        let mut providers: Vec<_> = self.0.iter().map(|p| p.provider.as_str()).collect();
+        providers.sort_unstable();
+        providers.dedup();
+        if !providers.contains(&provider) {
+            return format!(
+                "it has no provider {provider}, only {}",
+                providers.join(", ")
+            );
+        }
+        let family = name.split("__").next().unwrap_or(name);
+        let mut near: Vec<_> = self
+            .names()
+            .filter(|(p, n, _)| *p == provider && n.split("__").next() == Some(family))
+            .map(|(_, n, _)| n)
+            .collect();
+        near.truncate(6);
+        if near.is_empty() {
+            format!("its provider {provider} has no {family} probes")
+        } else {
+            format!("its provider {provider} has only {}", near.join(", "))
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Names of functions and tables: `.symtab` and `.dynsym`.
+//!
+//! A libjvm.so has 60,000 symbols. They stay the bytes that they are in the
+//! file and are looked at one by one, which takes milliseconds and no memory
+//! beyond the sections themselves. Source: System V gABI, chapter 4.
+
+use goblin::{
+    container::Ctx,
+    elf::{section_header::SHN_UNDEF, sym::Sym},
+};
+use scroll::Pread;
+
+use super::{
+    ElfFile,
+    file::{c_bytes, malformed},
+};
+use crate::{Result, Vaddr};
+
+/// A named address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// Its name, mangled where it is C++.
+    pub name: String,
+    /// Its link-time address.
+    pub value: Vaddr,
+    /// Its size in bytes, 0 where the file does not tell.
+    pub size: u64,
+}
+
+/// The defined symbols of a file.
+#[derive(Debug, Default)]
+pub struct Symbols {
+    tables: Vec<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    entries: Vec<u8>,
+    strings: Vec<u8>,
+    ctx: Ctx,
+}
+
+impl ElfFile {
+    /// All symbols: `.symtab`, and `.dynsym` where it tells more.
+    ///
+    /// # Errors
+    /// [`crate::Error::Elf`] where a table is malformed. None at all is no error.
+    pub fn symbols(&self) -> Result<Symbols> {
+        self.tables(&[".symtab", ".dynsym"])
+    }
+
+    /// The exported symbols only: small, and there even in stripped files.
+    ///
+    /// # Errors
+    /// As for [`ElfFile::symbols`].
+    pub fn dynamic_symbols(&self) -> Result<Symbols> {
+        self.tables(&[".dynsym"])
+    }
+
+    fn tables(&self, names: &[&str]) -> Result<Symbols> {
+        let mut tables = Vec::new();
+        for section in names.iter().filter_map(|name| self.section(name)) {
+            let Some(strings) = self.section_at(section.link()) else {
+                continue;
+            };
+            // A stripped section header may remain without its content.
+            let (Ok(entries), Ok(strings)) = (section.data(), strings.data()) else {
+                continue;
+            };
+            tables.push(Table {
+                entries,
+                strings,
+                ctx: self.ctx(),
+            });
+        }
+        Ok(Symbols { tables })
+    }
+}
+
+impl Symbols {
+    /// The symbol of exactly this name.
+    pub fn find(&self, name: &str) -> Option<Symbol> {
+        self.first(|symbol, _| symbol == name.as_bytes())
+    }
+
+    /// A symbol whose name begins so.
+    pub fn find_prefix(&self, prefix: &str) -> Option<Symbol> {
+        self.first(|symbol, _| symbol.starts_with(prefix.as_bytes()))
+    }
+
+    /// The symbol at exactly this address whose name begins so.
+    pub fn at(&self, address: Vaddr, prefix: &str) -> Option<Symbol> {
+        self.first(|name, sym| sym.st_value == address.0 && name.starts_with(prefix.as_bytes()))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tables
+            .iter()
+            .all(|table| table.defined().next().is_none())
+    }
+
+    fn first(&self, mut wanted: impl FnMut(&[u8], &Sym) -> bool) -> Option<Symbol> {
+        self.tables.iter().find_map(|table| {
+            table.defined().find_map(|sym| {
+                let name = c_bytes(&table.strings, sym.st_name);
+                wanted(name, &sym).then(|| Symbol {
+                    name: String::from_utf8_lossy(name).into_owned(),
+                    value: Vaddr(sym.st_value),
+                    size: sym.st_size,
+                })
+            })
+        })
+    }
+}
+
+impl Table {
+    fn defined(&self) -> impl Iterator<Item = Sym> + '_ {
+        let size = Sym::size(self.ctx.container);
+        self.entries
+            .chunks_exact(size)
+            .filter_map(|entry| entry.pread_with::<Sym>(0, self.ctx).map_err(malformed).ok())
+            .filter(|sym| sym.st_shndx != SHN_UNDEF as usize && sym.st_value != 0)
+    }
+}

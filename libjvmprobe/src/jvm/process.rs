@@ -1,0 +1,128 @@
+//! One process as /proc tells of it: who it is, and whether it still is.
+//!
+//! Sources: proc(5), pid_namespaces(7), pidfd_open(2).
+
+use std::{io, os::fd::OwnedFd};
+
+use procfs::{ProcError, process::Process as Proc};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::{Pid as RawPid, PidfdFlags, pidfd_open},
+    time::Timespec,
+};
+
+use crate::{Error, NsPid, Pid, Result};
+
+/// A live process, told apart from any later one with the same number.
+#[derive(Debug)]
+pub struct Process {
+    /// Its number as we see it.
+    pub pid: Pid,
+    /// Its number inside its innermost PID namespace: the one that it knows
+    /// itself by and that names its files in /tmp.
+    pub ns_pid: NsPid,
+    /// Effective user id, in our user namespace.
+    pub uid: u32,
+    /// Effective group id, in our user namespace.
+    pub gid: u32,
+    /// Command name, at most 15 bytes (`comm`).
+    pub comm: String,
+    /// When it started, in clock ticks since boot: with `pid`, unique.
+    pub start_ticks: u64,
+    /// Where the kernel put the stack at the last exec: changes with each exec.
+    start_stack: u64,
+    pidfd: OwnedFd,
+}
+
+/// What has become of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Still running the program that was found.
+    Alive,
+    /// Ended, by itself or killed.
+    Ended,
+    /// Replaced its program by exec: what was learnt of it no longer holds.
+    Execed,
+}
+
+impl Process {
+    /// Looks up a process.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchProcess`], [`Error::ThreadId`], [`Error::Zombie`], or
+    /// [`Error::Permission`] where /proc is hidden (`hidepid`).
+    pub fn open(pid: Pid) -> Result<Self> {
+        let raw = i32::try_from(pid.0)
+            .ok()
+            .and_then(RawPid::from_raw)
+            .ok_or(Error::NoSuchProcess { pid })?;
+        let proc = Proc::new(raw.as_raw_nonzero().get()).map_err(|e| proc_error(pid, e))?;
+        let status = proc.status().map_err(|e| proc_error(pid, e))?;
+        let tgid = Pid(u32::try_from(status.tgid).unwrap_or(0));
+        if tgid != pid {
+            return Err(Error::ThreadId { pid, tgid });
+        }
+        let stat = proc.stat().map_err(|e| proc_error(pid, e))?;
+        if matches!(stat.state, 'Z' | 'X' | 'x') {
+            return Err(Error::Zombie { pid });
+        }
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|e| match e {
+            rustix::io::Errno::SRCH => Error::NoSuchProcess { pid },
+            e => Error::io(format!("open a pidfd for process {pid}"), e.into()),
+        })?;
+        let innermost = status.nstgid.as_ref().and_then(|ids| ids.last().copied());
+        Ok(Self {
+            pid,
+            ns_pid: NsPid(
+                innermost
+                    .and_then(|id| u32::try_from(id).ok())
+                    .unwrap_or(pid.0),
+            ),
+            uid: status.euid,
+            gid: status.egid,
+            comm: stat.comm,
+            start_ticks: stat.starttime,
+            start_stack: stat.startstack,
+            pidfd,
+        })
+    }
+
+    /// Whether it still runs what it ran when it was opened; never blocks.
+    pub fn fate(&self) -> Fate {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
+            return Fate::Ended;
+        }
+        let pid = i32::try_from(self.pid.0).unwrap_or(0);
+        match Proc::new(pid).and_then(|proc| proc.stat()) {
+            Ok(stat) if stat.starttime != self.start_ticks => Fate::Ended,
+            Ok(stat) if stat.startstack != self.start_stack => Fate::Execed,
+            Ok(_) => Fate::Alive,
+            Err(_) => Fate::Ended,
+        }
+    }
+}
+
+/// Words what procfs says of a process.
+pub(super) fn proc_error(pid: Pid, error: ProcError) -> Error {
+    match error {
+        ProcError::NotFound(_) => Error::NoSuchProcess { pid },
+        ProcError::PermissionDenied(_) => Error::Permission {
+            what: format!("look at process {pid}"),
+            missing: "CAP_SYS_PTRACE is missing".into(),
+        },
+        // A process that ends while it is read gives ESRCH.
+        ProcError::Io(e, _) if e.raw_os_error() == Some(3) => Error::NoSuchProcess { pid },
+        ProcError::Io(e, path) => {
+            Error::io(format!("read {}", path.unwrap_or_default().display()), e)
+        }
+        other => Error::io(
+            format!("read /proc/{pid}"),
+            io::Error::other(other.to_string()),
+        ),
+    }
+}

@@ -1,0 +1,89 @@
+//! All JVMs of this machine, and those that come later.
+
+use std::{collections::HashMap, fs};
+
+use super::Target;
+use crate::{Error, Pid};
+
+/// Processes that are no JVM yet are looked at again in this many scans, for a
+/// launcher maps its libjvm.so some milliseconds after its start ...
+const YOUNG_SCANS: u32 = 40;
+/// ... and then only every so often, for programs that embed a JVM late.
+const OLD_EVERY: u32 = 40;
+
+/// Finds JVMs, each once.
+#[derive(Debug, Default)]
+pub struct Scanner {
+    /// How often a process was looked at; [`SEEN`] for those that are done with.
+    looked_at: HashMap<Pid, u32>,
+    /// Processes that look like JVMs and cannot be traced, with the reason.
+    refused: Vec<(Pid, Error)>,
+}
+
+const SEEN: u32 = u32::MAX;
+
+impl Scanner {
+    /// A scanner that has seen nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// JVMs that were not returned by an earlier call.
+    pub fn scan(&mut self) -> Vec<Target> {
+        let present = processes();
+        self.looked_at
+            .retain(|pid, _| present.binary_search(pid).is_ok());
+        let mut found = Vec::new();
+        for pid in present {
+            let looked = self.looked_at.entry(pid).or_insert(0);
+            if *looked == SEEN {
+                continue;
+            }
+            *looked = (*looked + 1).min(SEEN - 1);
+            if *looked > YOUNG_SCANS && *looked % OLD_EVERY != 0 {
+                continue;
+            }
+            match Target::open(pid) {
+                Ok(target) => {
+                    *looked = SEEN;
+                    found.push(target);
+                }
+                // A kernel thread, another program, or gone in the meantime.
+                Err(
+                    Error::NotAJvm { .. }
+                    | Error::NoSuchProcess { .. }
+                    | Error::Zombie { .. }
+                    | Error::ThreadId { .. },
+                ) => {}
+                Err(error) => {
+                    *looked = SEEN;
+                    self.refused.push((pid, error));
+                }
+            }
+        }
+        found
+    }
+
+    /// Forgets a process that has ended or changed, so that a successor is found.
+    pub fn forget(&mut self, pid: Pid) {
+        self.looked_at.remove(&pid);
+    }
+
+    /// Processes that cannot be traced, since the last call.
+    pub fn take_refused(&mut self) -> Vec<(Pid, Error)> {
+        std::mem::take(&mut self.refused)
+    }
+}
+
+/// The numbers in /proc, sorted.
+fn processes() -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let mut pids: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid))
+        .collect();
+    pids.sort_unstable();
+    pids
+}

@@ -1,0 +1,67 @@
+//! Where results go: line by line, and quietly over when nobody reads them.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::Path,
+};
+
+use crate::{Error, Result};
+
+/// A results stream, flushed after each line so that `| grep` works.
+pub struct Output {
+    sink: BufWriter<Box<dyn Write>>,
+    name: String,
+    /// The reader has gone: stop producing.
+    closed: bool,
+}
+
+impl Output {
+    /// Standard output, or a file that is created or truncated.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file cannot be created.
+    pub fn open(path: Option<&Path>) -> Result<Self> {
+        let (sink, name): (Box<dyn Write>, _) = match path {
+            None => (Box::new(io::stdout()), "standard output".to_owned()),
+            Some(path) => {
+                let what = format!("create {}", path.display());
+                let file = File::create(path).map_err(|e| Error::io(what, e))?;
+                (Box::new(file), path.display().to_string())
+            }
+        };
+        Ok(Self {
+            sink: BufWriter::new(sink),
+            name,
+            closed: false,
+        })
+    }
+
+    /// Writes a line.
+    ///
+    /// # Errors
+    /// [`Error::Io`], for example on a full disk. A closed pipe is no error:
+    /// see [`Output::is_closed`].
+    pub fn line(&mut self, line: &str) -> Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        let written = self
+            .sink
+            .write_all(line.as_bytes())
+            .and_then(|()| self.sink.write_all(b"\n"))
+            .and_then(|()| self.sink.flush());
+        match written {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
+                self.closed = true;
+                Ok(())
+            }
+            other => other.map_err(|e| Error::io(format!("write to {}", self.name), e)),
+        }
+    }
+
+    /// Whether the reader has closed the pipe.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+}

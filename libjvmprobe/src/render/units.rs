@@ -1,0 +1,56 @@
+//! Numbers with their units, at a precision that people can read.
+
+/// Nanoseconds as milliseconds with three decimals; the unit stands in the column's head.
+pub fn millis(ns: u64) -> String {
+    format!("{:.3}", ns as f64 / 1e6)
+}
+
+/// A time span with the unit that suits it.
+pub fn span(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
+/// Bytes in the units that the JVM's own log and flags use: K, M, G are powers of 1024.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 4] = [("T", 40), ("G", 30), ("M", 20), ("K", 10)];
+    for (unit, shift) in UNITS {
+        if bytes >= 1 << shift {
+            return format!("{:.1}{unit}", bytes as f64 / (1u64 << shift) as f64);
+        }
+    }
+    format!("{bytes}B")
+}
+
+/// A share of a whole in percent; a dash where there is no whole.
+pub fn percent(part: f64, whole: f64) -> String {
+    if whole <= 0.0 {
+        "-".into()
+    } else {
+        format!("{:.2} %", 100.0 * part / whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_has_its_unit() {
+        assert_eq!(bytes(0), "0B");
+        assert_eq!(bytes(1023), "1023B");
+        assert_eq!(bytes(1536), "1.5K");
+        assert_eq!(bytes(17 << 20), "17.0M");
+        assert_eq!(bytes(u64::MAX), "16777216.0T");
+        assert_eq!(span(999), "999 ns");
+        assert_eq!(span(41_500), "41.5 us");
+        assert_eq!(span(2_000_000_000), "2.00 s");
+        assert_eq!(millis(9_870_123), "9.870");
+        assert_eq!(percent(1.0, 0.0), "-");
+        assert_eq!(percent(1.0, 8.0), "12.50 %");
+    }
+}

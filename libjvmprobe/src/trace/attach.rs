@@ -1,0 +1,202 @@
+//! Attaching programs to instants inside a libjvm.so, all or none.
+//!
+//! HotSpot marks an instant by a USDT probe, or, in builds without
+//! `.note.stapsdt`, at least by the function that would hold the probe. An
+//! [`Instant`] knows both; [`resolve`] finds out which one a file offers.
+
+use std::{path::PathBuf, thread};
+
+use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeOpts, UsdtOpts};
+
+use crate::{Error, FileOffset, Pid, Result, elf::ElfFile, jvm::LibJvm};
+
+/// An instant in the life of a JVM, and the programs that can catch it.
+#[derive(Clone, Copy, Debug)]
+pub struct Instant {
+    /// USDT provider and probe name.
+    pub usdt: (&'static str, &'static str),
+    /// The program for the USDT probe.
+    pub usdt_program: &'static str,
+    /// How the mangled names of the function begin that stands for the probe.
+    pub function: &'static str,
+    /// The program for the function's entry.
+    pub function_program: &'static str,
+}
+
+/// A place in a file that a program can be attached to.
+#[derive(Clone, Debug)]
+pub enum Site {
+    /// All locations of a USDT probe.
+    Usdt {
+        /// Provider, for example `hotspot`.
+        provider: &'static str,
+        /// Name, for example `gc__begin`.
+        name: &'static str,
+    },
+    /// The entry of a function.
+    Function {
+        /// Its mangled name.
+        symbol: String,
+        /// Where its first instruction is in the file.
+        offset: FileOffset,
+    },
+}
+
+/// A program and the place that was found for it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The program's name.
+    pub program: &'static str,
+    /// The place.
+    pub site: Site,
+}
+
+/// Whose hits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// One process.
+    Process(Pid),
+    /// Every process that maps the file, now or later.
+    Everyone,
+}
+
+/// Finds a place for every instant in a libjvm.so: its USDT probes, or where
+/// any of these is missing the functions, never a mixture.
+///
+/// # Errors
+/// [`Error::NoProbes`] saying what is missing and what would help.
+pub fn resolve(path: &std::path::Path, elf: &ElfFile, instants: &[Instant]) -> Result<Vec<Plan>> {
+    let probes = elf.stapsdt()?;
+    let has_probe = |i: &Instant| probes.find(i.usdt.0, i.usdt.1).next().is_some();
+    if instants.iter().all(has_probe) {
+        return Ok(instants
+            .iter()
+            .map(|i| Plan {
+                program: i.usdt_program,
+                site: Site::Usdt {
+                    provider: i.usdt.0,
+                    name: i.usdt.1,
+                },
+            })
+            .collect());
+    }
+    let symbols = elf.symbols()?;
+    let mut plans = Vec::with_capacity(instants.len());
+    for instant in instants {
+        let place = symbols
+            .find_prefix(instant.function)
+            .and_then(|symbol| Some((elf.vaddr_to_offset(symbol.value)?, symbol.name)));
+        let Some((offset, symbol)) = place else {
+            return Err(Error::NoProbes {
+                path: path.to_owned(),
+                what: format!(
+                    "USDT probe {}:{} and no symbol {}*",
+                    instant.usdt.0, instant.usdt.1, instant.function
+                ),
+                hint: "it was built without --enable-dtrace and is stripped; use a JDK build \
+                       with probes (Temurin, Debian, Ubuntu, Fedora, Corretto) or one with .symtab"
+                    .into(),
+            });
+        };
+        plans.push(Plan {
+            program: instant.function_program,
+            site: Site::Function { symbol, offset },
+        });
+    }
+    Ok(plans)
+}
+
+/// Attaches one program.
+///
+/// `cookie` reaches the program with every hit.
+///
+/// # Errors
+/// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the place.
+pub fn attach(
+    program: &ProgramMut<'_>,
+    libjvm: &LibJvm,
+    site: &Site,
+    scope: Scope,
+    cookie: u64,
+) -> Result<Link> {
+    let path: PathBuf = libjvm.open_path();
+    let pid = match scope {
+        // A value out of range finds no process, which is the right error.
+        Scope::Process(pid) => i32::try_from(pid.0).unwrap_or(i32::MAX),
+        Scope::Everyone => -1,
+    };
+    let (result, place) = match site {
+        Site::Usdt { provider, name } => {
+            let opts = UsdtOpts {
+                cookie,
+                ..Default::default()
+            };
+            (
+                program.attach_usdt_with_opts(pid, &path, provider, name, opts),
+                format!("USDT probe {provider}:{name}"),
+            )
+        }
+        Site::Function { symbol, offset } => {
+            let opts = UprobeOpts {
+                cookie,
+                ..Default::default()
+            };
+            let offset = usize::try_from(offset.0).unwrap_or(usize::MAX);
+            (
+                program.attach_uprobe_with_opts(pid, &path, offset, opts),
+                format!("function {symbol}"),
+            )
+        }
+    };
+    result.map_err(|source| {
+        let what = format!("attach to {place} of {}", libjvm.seen_as.display());
+        match (source.kind(), scope) {
+            (ErrorKind::PermissionDenied, _) => Error::Permission {
+                what,
+                missing:
+                    "the kernel refuses (a user namespace, seccomp or lockdown may be in the way)"
+                        .into(),
+            },
+            (_, Scope::Process(pid)) if !process_exists(pid) => Error::NoSuchProcess { pid },
+            _ => Error::Bpf { what, source },
+        }
+    })
+}
+
+fn process_exists(pid: Pid) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// A set of attachments that goes as one.
+///
+/// Each detach waits for the kernel's grace periods (about 50 ms); side by side
+/// they wait once.
+#[derive(Debug, Default)]
+pub struct Links(Vec<Link>);
+
+impl Links {
+    /// Adds an attachment.
+    pub fn push(&mut self, link: Link) {
+        self.0.push(link);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing is attached.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        thread::scope(|scope| {
+            for link in self.0.drain(..) {
+                scope.spawn(move || drop(link));
+            }
+        });
+    }
+}

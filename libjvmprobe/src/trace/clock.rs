@@ -1,0 +1,70 @@
+//! From the kernel's clock to the one on the wall.
+//!
+//! BPF programs stamp with `bpf_ktime_get_ns()`, which is `CLOCK_MONOTONIC`, as
+//! HotSpot's `os::javaTimeNanos()` is.
+
+use jiff::{Timestamp, tz::TimeZone};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// `CLOCK_MONOTONIC` now, in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    u64::try_from(nanos(clock_gettime(ClockId::Monotonic))).unwrap_or(0)
+}
+
+/// The wall-clock time of an instant on `CLOCK_MONOTONIC`.
+///
+/// The two clocks are compared anew each time, so that a clock that is set or
+/// slewed while a trace runs shows in the times that follow.
+pub fn wall_time(monotonic_ns: u64) -> Timestamp {
+    let offset = nanos(clock_gettime(ClockId::Realtime)) - nanos(clock_gettime(ClockId::Monotonic));
+    Timestamp::from_nanosecond(offset + i128::from(monotonic_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// An instant as RFC 3339 has it, in UTC with nanoseconds.
+pub fn rfc3339(monotonic_ns: u64) -> String {
+    format!("{:.9}", wall_time(monotonic_ns))
+}
+
+/// An instant as the time of day here, with milliseconds.
+pub fn time_of_day(monotonic_ns: u64) -> String {
+    local(monotonic_ns, "%H:%M:%S%.3f")
+}
+
+/// An instant as date, time of day here with milliseconds, and UTC offset.
+pub fn date_and_time(monotonic_ns: u64) -> String {
+    local(monotonic_ns, "%Y-%m-%dT%H:%M:%S%.3f%:z")
+}
+
+fn local(monotonic_ns: u64, format: &str) -> String {
+    wall_time(monotonic_ns)
+        .to_zoned(TimeZone::system())
+        .strftime(format)
+        .to_string()
+}
+
+fn nanos(time: Timespec) -> i128 {
+    i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn now_is_now() {
+        let wall = wall_time(monotonic_ns());
+        let apart = Timestamp::now().duration_since(wall).abs();
+        assert!(apart < jiff::SignedDuration::from_secs(1), "{apart:?}");
+    }
+
+    #[test]
+    fn formats_have_fixed_widths() {
+        let now = monotonic_ns();
+        assert_eq!(rfc3339(now).len(), "2026-01-01T00:00:00.000000000Z".len());
+        assert_eq!(time_of_day(now).len(), "00:00:00.000".len());
+        assert_eq!(
+            date_and_time(now).len(),
+            "2026-01-01T00:00:00.000+00:00".len()
+        );
+    }
+}

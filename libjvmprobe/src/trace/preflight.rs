@@ -1,0 +1,117 @@
+//! Whether this kernel and these rights suffice, asked before anything is attached.
+//!
+//! Sources: capabilities(7), perf_event_open(2), kernel_lockdown(7).
+
+use std::path::Path;
+
+use procfs::process::Process as Proc;
+
+use crate::{Error, Result};
+
+/// Bits of `CapEff` (linux/capability.h).
+const CAP_SYS_PTRACE: u64 = 1 << 19;
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+const CAP_PERFMON: u64 = 1 << 38;
+const CAP_BPF: u64 = 1 << 39;
+
+/// BPF cookies, by which one program tells its attachments apart.
+const OLDEST_KERNEL: (u32, u32) = (5, 15);
+
+const UPROBE_PMU: &str = "/sys/bus/event_source/devices/uprobe/type";
+
+/// Checks rights and kernel features for uprobe and USDT tracing.
+///
+/// # Errors
+/// [`Error::Permission`] naming the missing capabilities, or [`Error::Kernel`].
+pub fn check() -> Result<()> {
+    capabilities(effective_capabilities())?;
+    kernel_release(&rustix::system::uname().release().to_string_lossy())?;
+    uprobes(Path::new(UPROBE_PMU))
+}
+
+/// The `CapEff` mask of this process; none where /proc does not tell.
+fn effective_capabilities() -> u64 {
+    Proc::myself()
+        .and_then(|me| me.status())
+        .map_or(0, |status| status.capeff)
+}
+
+fn capabilities(effective: u64) -> Result<()> {
+    let admin = effective & CAP_SYS_ADMIN != 0;
+    let missing: Vec<_> = [
+        ("CAP_BPF", admin || effective & CAP_BPF != 0),
+        ("CAP_PERFMON", admin || effective & CAP_PERFMON != 0),
+        ("CAP_SYS_PTRACE", effective & CAP_SYS_PTRACE != 0),
+    ]
+    .into_iter()
+    .filter_map(|(name, held)| (!held).then_some(name))
+    .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let verb = if missing.len() == 1 { "is" } else { "are" };
+    Err(Error::Permission {
+        what: "trace".into(),
+        missing: format!("{} {verb} missing", missing.join(", ")),
+    })
+}
+
+fn kernel_release(release: &str) -> Result<()> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < OLDEST_KERNEL => {
+            let (major, minor) = OLDEST_KERNEL;
+            Err(Error::Kernel {
+                what: format!("run this tool (it is Linux {release})"),
+                hint: format!("Linux {major}.{minor} or later is needed"),
+            })
+        }
+        // A vendor's odd version string is no reason to refuse.
+        _ => Ok(()),
+    }
+}
+
+fn uprobes(pmu: &Path) -> Result<()> {
+    if pmu.exists() {
+        return Ok(());
+    }
+    Err(Error::Kernel {
+        what: format!("attach uprobes ({} is missing)", pmu.display()),
+        hint: "it needs CONFIG_UPROBE_EVENTS=y, and /sys mounted".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_every_missing_capability() {
+        assert!(capabilities(CAP_SYS_ADMIN | CAP_SYS_PTRACE).is_ok());
+        assert!(capabilities(CAP_BPF | CAP_PERFMON | CAP_SYS_PTRACE).is_ok());
+        let none = capabilities(0).unwrap_err().to_string();
+        assert!(
+            none.contains("CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE are missing"),
+            "{none}"
+        );
+        let one = capabilities(CAP_SYS_ADMIN).unwrap_err().to_string();
+        assert!(one.contains("CAP_SYS_PTRACE is missing"), "{one}");
+    }
+
+    #[test]
+    fn refuses_only_kernels_that_are_too_old() {
+        assert!(kernel_release("5.14.0-503.el9.x86_64").is_err());
+        assert!(kernel_release("5.15.0").is_ok());
+        assert!(kernel_release("6.1.0-18-amd64").is_ok());
+        assert!(kernel_release("10.0").is_ok());
+        assert!(kernel_release("strange").is_ok());
+    }
+
+    #[test]
+    fn says_what_a_kernel_without_uprobes_lacks() {
+        let error = uprobes(Path::new("/nonexistent/uprobe/type"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("CONFIG_UPROBE_EVENTS"), "{error}");
+    }
+}

@@ -1,0 +1,54 @@
+//! Events from the kernel, decoded once, in order.
+
+use std::{cell::RefCell, collections::VecDeque, rc::Rc, time::Duration};
+
+use libbpf_rs::{ErrorKind, MapCore, RingBuffer, RingBufferBuilder};
+
+use crate::{Error, Result};
+
+/// A BPF ring buffer as a queue of typed events.
+pub struct EventStream<T> {
+    ring: RingBuffer<'static>,
+    queue: Rc<RefCell<VecDeque<T>>>,
+}
+
+impl<T: 'static> EventStream<T> {
+    /// Opens a ring buffer map. `decode` turns a record into an event; records
+    /// that it does not know are dropped.
+    pub fn open(map: &'static dyn MapCore, decode: fn(&[u8]) -> Option<T>) -> Result<Self> {
+        let bpf = |source| Error::Bpf {
+            what: "open the event ring buffer".into(),
+            source,
+        };
+        let queue = Rc::new(RefCell::new(VecDeque::new()));
+        let sink = Rc::clone(&queue);
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(map, move |record| {
+                sink.borrow_mut().extend(decode(record));
+                0
+            })
+            .map_err(bpf)?;
+        Ok(Self {
+            ring: builder.build().map_err(bpf)?,
+            queue,
+        })
+    }
+
+    /// Waits up to `timeout` for events and returns all that are there.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`]; a signal that cuts the wait short is no error.
+    pub fn wait(&self, timeout: Duration) -> Result<VecDeque<T>> {
+        match self.ring.poll(timeout) {
+            Err(e) if e.kind() != ErrorKind::Interrupted => {
+                return Err(Error::Bpf {
+                    what: "read the event ring buffer".into(),
+                    source: e,
+                });
+            }
+            _ => {}
+        }
+        Ok(self.queue.take())
+    }
+}

@@ -1,0 +1,358 @@
+//! From events to records: which pool belongs to which collection, and which
+//! pair of events is a cycle.
+
+use std::collections::HashMap;
+
+use libjvmprobe::trace::clock;
+
+use crate::{
+    event::{self, Event, cycle_event, operation, pool_event, stop_event},
+    record::{Cycle, Pool, Record, Stop},
+};
+
+/// What the assembler needs to know of the JVM that an event came from.
+pub trait Jvm {
+    /// Its process number.
+    fn pid(&self) -> u32;
+    /// Its collector's short name.
+    fn collector(&self) -> &'static str;
+    /// The operation that a C++ vtable belongs to, for libjvm without probes.
+    fn operation_of(&self, vtable: u64) -> Option<String>;
+    /// Collections between two readings of the JVM's own counters, and whether
+    /// one of them was full; `None` where there are no such counters.
+    fn collections(&self, before: &[u64; 4], after: &[u64; 4]) -> Option<(u64, bool)>;
+}
+
+/// More open cycles or pools than any JVM has mean lost ends: forget them.
+const MAX_OPEN: usize = 64;
+
+/// Pairs up the events of one JVM.
+#[derive(Debug, Default)]
+pub struct Assembler {
+    /// Pools seen inside the current stop.
+    stop_pools: Vec<Pool>,
+    /// Open cycles by thread and memory manager.
+    cycles: HashMap<(u64, String), OpenCycle>,
+    keep_pools: bool,
+}
+
+#[derive(Debug)]
+struct OpenCycle {
+    op: String,
+    begin_ns: u64,
+    heap_before: Option<u64>,
+    cause: Option<String>,
+    pools: Vec<Pool>,
+}
+
+impl Assembler {
+    /// `keep_pools` puts the memory pools into the records.
+    pub fn new(keep_pools: bool) -> Self {
+        Self {
+            keep_pools,
+            ..Self::default()
+        }
+    }
+
+    /// Takes the next event; returns the record that it completes.
+    pub fn take(&mut self, event: &Event, jvm: &impl Jvm) -> Option<Record> {
+        match event {
+            Event::Stop(stop) => Some(self.stop(stop, jvm)),
+            Event::Pool(pool) => self.pool(pool, jvm),
+            Event::Cycle(cycle) => self.cycle(cycle, jvm),
+        }
+    }
+
+    fn stop(&mut self, e: &stop_event, jvm: &impl Jvm) -> Record {
+        let counted = (e.gauged != 0)
+            .then(|| jvm.collections(&e.before, &e.after))
+            .flatten();
+        let (counted, counted_full) = counted.unwrap_or((0, false));
+        let pairs = u64::from(e.gc_pairs);
+        let mut stop = Stop {
+            time: clock::rfc3339(e.begin_ns),
+            ts_ns: e.begin_ns,
+            pid: jvm.pid(),
+            collector: jvm.collector(),
+            op: None,
+            cause: None,
+            full: false,
+            collections: 0,
+            operations: e.ops,
+            ttsp_ns: (e.op_ns != 0).then(|| e.op_ns.saturating_sub(e.begin_ns)),
+            pause_ns: None,
+            stopped_ns: e.end_ns.saturating_sub(e.begin_ns),
+            heap_before: None,
+            heap_after: None,
+            pools: None,
+        };
+        let pools = std::mem::take(&mut self.stop_pools);
+        if pairs == 0 {
+            stop.op = operation_name(&e.op, jvm);
+            return Record::Safepoint(stop);
+        }
+        stop.op = operation_name(&e.gc_op, jvm);
+        stop.cause = event::cause(&e.cause, &e.last_cause);
+        stop.full = e.full != 0 || counted_full;
+        stop.collections = counted.max(pairs);
+        stop.pause_ns = Some(e.gc_ns);
+        stop.heap_before = event::known(e.heap_before);
+        stop.heap_after = event::known(e.heap_after);
+        stop.pools = self.keep_pools.then_some(pools);
+        Record::Pause(stop)
+    }
+
+    fn pool(&mut self, e: &pool_event, jvm: &impl Jvm) -> Option<Record> {
+        let manager = event::text(&e.manager);
+        if !is_cycle(&manager) {
+            note_pool(&mut self.stop_pools, e, manager);
+            return None;
+        }
+        let key = (e.tid, manager);
+        if e.end == 0 {
+            if self.cycles.len() >= MAX_OPEN {
+                self.cycles.clear();
+            }
+            let cycle = self.cycles.entry(key.clone()).or_insert_with(|| OpenCycle {
+                op: key.1.clone(),
+                begin_ns: e.ts_ns,
+                heap_before: event::known(e.heap_used),
+                cause: event::cause(&e.cause, &e.last_cause),
+                pools: Vec::new(),
+            });
+            note_pool(&mut cycle.pools, e, key.1);
+            return None;
+        }
+        let cycle = self.cycles.get_mut(&key)?;
+        note_pool(&mut cycle.pools, e, key.1.clone());
+        if cycle.pools.iter().any(|pool| pool.after.is_none()) {
+            return None;
+        }
+        let cycle = self.cycles.remove(&key)?;
+        Some(self.finish(cycle, e.ts_ns, e.heap_used, jvm))
+    }
+
+    fn cycle(&mut self, e: &cycle_event, jvm: &impl Jvm) -> Option<Record> {
+        let key = (e.tid, String::new());
+        if e.end != 0 {
+            let cycle = self.cycles.remove(&key)?;
+            return Some(self.finish(cycle, e.ts_ns, e.heap_used, jvm));
+        }
+        let cycle = OpenCycle {
+            op: "Concurrent Cycle".into(),
+            begin_ns: e.ts_ns,
+            heap_before: event::known(e.heap_used),
+            cause: event::cause(&e.cause, &e.last_cause),
+            pools: Vec::new(),
+        };
+        self.cycles.insert(key, cycle);
+        None
+    }
+
+    fn finish(&self, cycle: OpenCycle, end_ns: u64, heap_used: u64, jvm: &impl Jvm) -> Record {
+        Record::Cycle(Cycle {
+            time: clock::rfc3339(cycle.begin_ns),
+            ts_ns: cycle.begin_ns,
+            pid: jvm.pid(),
+            collector: jvm.collector(),
+            op: cycle.op,
+            cause: cycle.cause,
+            duration_ns: end_ns.saturating_sub(cycle.begin_ns),
+            heap_before: cycle.heap_before,
+            heap_after: event::known(heap_used),
+            pools: (self.keep_pools && !cycle.pools.is_empty()).then_some(cycle.pools),
+        })
+    }
+}
+
+/// ZGC and Shenandoah report their pools once for a whole cycle, under managers
+/// named so; JDK 11's ZGC has one manager for everything.
+fn is_cycle(manager: &str) -> bool {
+    manager.ends_with("Cycles") || manager == "ZGC"
+}
+
+/// Enters a pool's begin, or completes it by its end.
+fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
+    let name = event::text(&e.pool);
+    if let Some(pool) = pools
+        .iter_mut()
+        .find(|p| p.manager == manager && p.pool == name)
+    {
+        // A second collection inside the stop: the first one's begin counts.
+        if e.end != 0 {
+            pool.after = Some(e.used);
+            pool.committed = e.committed;
+        }
+    } else if e.end == 0 && pools.len() < MAX_OPEN {
+        pools.push(Pool {
+            manager,
+            pool: name,
+            before: e.used,
+            after: None,
+            committed: e.committed,
+            max: event::known(e.max),
+        });
+    }
+}
+
+fn operation_name(op: &operation, jvm: &impl Jvm) -> Option<String> {
+    if op.vtable != 0 {
+        return jvm.operation_of(op.vtable);
+    }
+    Some(event::text(&op.name)).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fake;
+
+    impl Jvm for Fake {
+        fn pid(&self) -> u32 {
+            7
+        }
+        fn collector(&self) -> &'static str {
+            "Serial"
+        }
+        fn operation_of(&self, vtable: u64) -> Option<String> {
+            (vtable == 0x10).then(|| "Named".into())
+        }
+        fn collections(&self, before: &[u64; 4], after: &[u64; 4]) -> Option<(u64, bool)> {
+            let sum: u64 = after.iter().zip(before).map(|(a, b)| a - b).sum();
+            Some((sum, after[1] > before[1]))
+        }
+    }
+
+    fn chars<T: From<u8> + Default + Copy>(text: &str) -> [T; 64] {
+        let mut field = [T::default(); 64];
+        for (to, from) in field.iter_mut().zip(text.bytes()) {
+            *to = from.into();
+        }
+        field
+    }
+
+    fn stop() -> stop_event {
+        stop_event {
+            begin_ns: 100,
+            op_ns: 130,
+            end_ns: 900,
+            ops: 1,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn two_collections_in_one_operation_are_two_in_one_stop() {
+        let event = stop_event {
+            gc_pairs: 1,
+            gc_ns: 600,
+            gauged: 1,
+            before: [4, 1, 0, 0],
+            after: [5, 2, 0, 0],
+            heap_before: 50,
+            heap_after: u64::MAX,
+            ..stop()
+        };
+        let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+        let Some(Record::Pause(stop)) = record else {
+            panic!("{record:?}")
+        };
+        assert_eq!((stop.collections, stop.full), (2, true));
+        assert_eq!(
+            (stop.ttsp_ns, stop.pause_ns, stop.stopped_ns),
+            (Some(30), Some(600), 800)
+        );
+        assert_eq!((stop.heap_before, stop.heap_after), (Some(50), None));
+    }
+
+    #[test]
+    fn a_stop_without_collection_is_a_safepoint_named_by_its_vtable() {
+        let mut event = stop();
+        event.op.vtable = 0x10;
+        let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+        let Some(Record::Safepoint(stop)) = record else {
+            panic!("{record:?}")
+        };
+        assert_eq!(stop.op.as_deref(), Some("Named"));
+        assert_eq!((stop.pause_ns, stop.collections), (None, 0));
+    }
+
+    fn pool(manager: &str, name: &str, end: u64, ts_ns: u64, used: u64) -> Event {
+        Event::Pool(Box::new(pool_event {
+            end,
+            ts_ns,
+            used,
+            heap_used: used,
+            manager: chars::<u8>(manager).map(|b| b as _),
+            pool: chars::<u8>(name).map(|b| b as _),
+            ..Default::default()
+        }))
+    }
+
+    #[test]
+    fn a_cycle_ends_with_its_last_pool() {
+        let mut cycles = Assembler::new(true);
+        let manager = "ZGC Minor Cycles";
+        assert!(
+            cycles
+                .take(&pool(manager, "Young", 0, 10, 90), &Fake)
+                .is_none()
+        );
+        assert!(
+            cycles
+                .take(&pool(manager, "Old", 0, 11, 5), &Fake)
+                .is_none()
+        );
+        assert!(
+            cycles
+                .take(&pool(manager, "Young", 1, 50, 20), &Fake)
+                .is_none()
+        );
+        let record = cycles.take(&pool(manager, "Old", 1, 51, 6), &Fake);
+        let Some(Record::Cycle(cycle)) = record else {
+            panic!("{record:?}")
+        };
+        assert_eq!((cycle.ts_ns, cycle.duration_ns), (10, 41));
+        let pools = cycle.pools.unwrap();
+        assert_eq!((pools[0].before, pools[0].after), (90, Some(20)));
+        assert_eq!((pools[1].before, pools[1].after), (5, Some(6)));
+    }
+
+    #[test]
+    fn pools_of_a_pause_go_to_the_next_stop_and_no_further() {
+        let mut assembler = Assembler::new(true);
+        assert!(
+            assembler
+                .take(&pool("Copy", "Eden", 0, 10, 90), &Fake)
+                .is_none()
+        );
+        assert!(
+            assembler
+                .take(&pool("Copy", "Eden", 1, 20, 0), &Fake)
+                .is_none()
+        );
+        let pause = stop_event {
+            gc_pairs: 1,
+            ..stop()
+        };
+        let pause = Event::Stop(Box::new(pause));
+        for expected in [1, 0] {
+            let record = assembler.take(&pause, &Fake);
+            let Some(Record::Pause(stop)) = record else {
+                panic!("{record:?}")
+            };
+            assert_eq!(stop.pools.unwrap().len(), expected);
+        }
+    }
+
+    #[test]
+    fn lost_ends_do_not_pile_up() {
+        let mut assembler = Assembler::new(true);
+        for i in 0..10_000 {
+            let _ = assembler.take(&pool("Copy", &format!("p{i}"), 0, i, 1), &Fake);
+            let _ = assembler.take(&pool(&format!("{i} Cycles"), "p", 0, i, 1), &Fake);
+        }
+        assert!(assembler.stop_pools.len() <= MAX_OPEN && assembler.cycles.len() <= MAX_OPEN);
+    }
+}

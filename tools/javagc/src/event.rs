@@ -1,0 +1,154 @@
+//! Events as the kernel side sends them.
+//!
+//! The layouts come from the BPF object's own type information: the skeleton
+//! generator turns the structs of `bpf/javagc.h` into these types.
+
+use plain::Plain;
+
+pub use crate::skel::types::{cycle_event, operation, pool_event, stop_event};
+
+// `enum event_kind` and `UNKNOWN` of bpf/javagc.h and bpf/jvm.h.
+const STOP: u64 = 1;
+const POOL: u64 = 2;
+const CYCLE: u64 = 3;
+const UNKNOWN: u64 = u64::MAX;
+
+// SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
+// which any bit pattern is a value.
+unsafe impl Plain for stop_event {}
+// SAFETY: as above.
+unsafe impl Plain for pool_event {}
+// SAFETY: as above.
+unsafe impl Plain for cycle_event {}
+
+/// A decoded event.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A stop is over.
+    Stop(Box<stop_event>),
+    /// A memory pool before or after a collection.
+    Pool(Box<pool_event>),
+    /// A concurrent cycle begins or ends.
+    Cycle(Box<cycle_event>),
+}
+
+impl Event {
+    /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
+    pub fn decode(record: &[u8]) -> Option<Self> {
+        let kind = u64::from_ne_bytes(record.get(..8)?.try_into().ok()?);
+        match kind {
+            STOP => copy(record).map(|e| Self::Stop(Box::new(e))),
+            POOL => copy(record).map(|e| Self::Pool(Box::new(e))),
+            CYCLE => copy(record).map(|e| Self::Cycle(Box::new(e))),
+            _ => None,
+        }
+    }
+
+    /// The key of the JVM that it came from.
+    pub fn target(&self) -> u64 {
+        match self {
+            Self::Stop(e) => e.target,
+            Self::Pool(e) => e.target,
+            Self::Cycle(e) => e.target,
+        }
+    }
+}
+
+fn copy<T: Plain + Default>(record: &[u8]) -> Option<T> {
+    let mut event = T::default();
+    plain::copy_from_bytes(&mut event, record).ok()?;
+    Some(event)
+}
+
+/// A C `char` as the generated types spell it.
+pub trait Char: Copy {
+    /// Its byte.
+    fn byte(self) -> u8;
+}
+
+impl Char for i8 {
+    fn byte(self) -> u8 {
+        self.cast_unsigned()
+    }
+}
+
+impl Char for u8 {
+    fn byte(self) -> u8 {
+        self
+    }
+}
+
+/// The text of a NUL-padded field; control characters, which would break a
+/// line or a terminal, become `?`.
+pub fn text(field: &[impl Char]) -> String {
+    let bytes: Vec<u8> = field
+        .iter()
+        .map(|c| c.byte())
+        .take_while(|&b| b != 0)
+        .collect();
+    String::from_utf8_lossy(&bytes)
+        .chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+/// A number that the kernel side may not have known.
+pub fn known(value: u64) -> Option<u64> {
+    (value != UNKNOWN).then_some(value)
+}
+
+/// HotSpot keeps the cause while it collects and then moves it to `lastCause`.
+pub fn cause(cause: &[impl Char], last_cause: &[impl Char]) -> Option<String> {
+    [text(cause), text(last_cause)]
+        .into_iter()
+        .find(|c| !c.is_empty() && c != "No GC")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{offset_of, size_of};
+
+    use super::*;
+
+    /// The C side's `OP_LEN`, `CAUSE_LEN` and `POOL_LEN`.
+    const LEN: usize = 64;
+
+    #[test]
+    fn layouts_are_those_of_the_header() {
+        assert_eq!(size_of::<operation>(), 8 + LEN);
+        assert_eq!(offset_of!(stop_event, before), 10 * 8);
+        assert_eq!(offset_of!(stop_event, gc_pairs), 19 * 8);
+        assert_eq!(offset_of!(stop_event, op), 21 * 8);
+        assert_eq!(size_of::<stop_event>(), 21 * 8 + 3 * (8 + LEN) + 2 * LEN);
+        assert_eq!(offset_of!(pool_event, manager), 10 * 8);
+        assert_eq!(size_of::<pool_event>(), 10 * 8 + 4 * LEN);
+        assert_eq!(size_of::<cycle_event>(), 6 * 8 + 2 * LEN);
+    }
+
+    #[test]
+    fn hostile_records_are_dropped() {
+        assert!(Event::decode(&[]).is_none());
+        assert!(Event::decode(&[1, 0, 0, 0, 0, 0, 0, 0]).is_none());
+        assert!(Event::decode(&[9; 4096]).is_none());
+    }
+
+    #[test]
+    fn texts_are_cut_at_nul_and_harmless() {
+        assert_eq!(text(b"G1\0x"), "G1");
+        assert_eq!(text(b"a\n\x1b[31m"), "a??[31m");
+        assert_eq!(text(&[0xffu8, b'x']), "\u{fffd}x");
+    }
+
+    #[test]
+    fn the_cause_moves_when_the_collection_ends() {
+        assert_eq!(
+            cause(b"System.gc()", b"No GC").as_deref(),
+            Some("System.gc()")
+        );
+        assert_eq!(
+            cause(b"No GC", b"System.gc()").as_deref(),
+            Some("System.gc()")
+        );
+        assert_eq!(cause(b"", b""), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! The instants that javagc watches, and the programs that catch them.
+//!
+//! The fewest probes that give a true answer, for each costs the pause about a
+//! microsecond: five for a stop. Those of the concurrent cycles fire beside the
+//! running application.
+
+use libjvmprobe::{
+    Error, Result,
+    elf::ElfFile,
+    hotspot::Collector,
+    jvm::LibJvm,
+    trace::attach::{Instant, Plan, Site, resolve},
+};
+
+/// In this order a stop is seen whole or not at all: its begin is attached last.
+const STOP: [Instant; 5] = [
+    Instant {
+        usdt: ("hs_private", "safepoint__end"),
+        usdt_program: "safepoint_end",
+        function: "_ZN14RuntimeService20record_safepoint_endE",
+        function_program: "fn_safepoint_end",
+    },
+    Instant {
+        usdt: ("hotspot", "gc__end"),
+        usdt_program: "gc_end",
+        function: "_ZN15VM_GC_Operation13notify_gc_endEv",
+        function_program: "fn_gc_end",
+    },
+    Instant {
+        usdt: ("hotspot", "gc__begin"),
+        usdt_program: "gc_begin",
+        function: "_ZN15VM_GC_Operation15notify_gc_beginEb",
+        function_program: "fn_gc_begin",
+    },
+    Instant {
+        usdt: ("hotspot", "vmops__begin"),
+        usdt_program: "vmops_begin",
+        function: "_ZN8VMThread18evaluate_operationEP12VM_Operation",
+        function_program: "fn_evaluate_operation",
+    },
+    Instant {
+        usdt: ("hs_private", "safepoint__begin"),
+        usdt_program: "safepoint_begin",
+        function: "_ZN14RuntimeService22record_safepoint_beginE",
+        function_program: "fn_safepoint_begin",
+    },
+];
+
+/// Memory pools: around a pause, or with ZGC and Shenandoah around a cycle.
+const POOLS: [Instant; 2] = [
+    Instant {
+        usdt: ("hotspot", "mem__pool__gc__end"),
+        usdt_program: "pool_end",
+        function: "_ZN13MemoryService6gc_endEP15GCMemoryManager",
+        function_program: "fn_cycle_end",
+    },
+    Instant {
+        usdt: ("hotspot", "mem__pool__gc__begin"),
+        usdt_program: "pool_begin",
+        function: "_ZN13MemoryService8gc_beginEP15GCMemoryManager",
+        function_program: "fn_cycle_begin",
+    },
+];
+
+/// G1's marking thread begins and ends a cycle in these; there is no probe.
+const G1_CYCLE: [(&str, &str); 2] = [
+    (
+        "_ZN16G1ConcurrentMark20concurrent_cycle_endE",
+        "fn_cycle_end",
+    ),
+    (
+        "_ZN16G1ConcurrentMark22concurrent_cycle_startEv",
+        "fn_cycle_begin",
+    ),
+];
+
+/// What to attach to a libjvm.so. Without a collector (it is not known before
+/// the JVM has set itself up, nor for all JVMs at once) cycles of every kind.
+///
+/// # Errors
+/// [`Error::NoProbes`] where the stops cannot be seen, or the pools asked for.
+pub fn plan(libjvm: &LibJvm, collector: Option<Collector>, pools: bool) -> Result<Vec<Plan>> {
+    let elf = libjvm.elf()?;
+    let path = &libjvm.seen_as;
+    let mut plans = Vec::new();
+    let cycles_by_pools = collector.is_none_or(Collector::is_concurrent);
+    if pools || cycles_by_pools {
+        match resolve(path, &elf, &POOLS) {
+            Ok(found) if pools && found.iter().any(is_function) => {
+                return Err(Error::NoProbes {
+                    path: path.clone(),
+                    what: "USDT probe hotspot:mem__pool__gc__begin".into(),
+                    hint: "leave out --pools".into(),
+                });
+            }
+            Ok(found) => plans.extend(found),
+            Err(error) if pools => return Err(error),
+            // Cycles are an extra: the pauses are there without.
+            Err(_) => {}
+        }
+    }
+    if collector.is_none_or(|c| c == Collector::G1) {
+        plans.extend(g1_cycle(&elf).unwrap_or_default());
+    }
+    plans.extend(resolve(path, &elf, &STOP)?);
+    Ok(plans)
+}
+
+fn is_function(plan: &Plan) -> bool {
+    matches!(plan.site, Site::Function { .. })
+}
+
+fn g1_cycle(elf: &ElfFile) -> Option<Vec<Plan>> {
+    let symbols = elf.symbols().ok()?;
+    G1_CYCLE
+        .iter()
+        .map(|(prefix, program)| {
+            let symbol = symbols.find_prefix(prefix)?;
+            let offset = elf.vaddr_to_offset(symbol.value)?;
+            Some(Plan {
+                program,
+                site: Site::Function {
+                    symbol: symbol.name,
+                    offset,
+                },
+            })
+        })
+        .collect()
+}

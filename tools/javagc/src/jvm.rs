@@ -1,0 +1,141 @@
+//! One traced JVM: what it is, what it has done so far.
+
+use std::{cell::RefCell, collections::HashMap};
+
+use libjvmprobe::{
+    hotspot::{Collector, HotSpot},
+    jvm::{Fate, Target},
+    trace::attach::Links,
+};
+
+use crate::{
+    assemble::{self, Assembler},
+    event::Event,
+    record::{Lost, Record},
+    summary::{JvmName, Totals},
+};
+
+/// A JVM under observation.
+pub struct Jvm {
+    /// The process.
+    pub target: Target,
+    identity: Identity,
+    assembler: Assembler,
+    totals: Totals,
+    lost: u64,
+    /// Attachments that are this JVM's alone.
+    _links: Option<Links>,
+}
+
+/// What the assembler asks for, apart from it so that both can be borrowed.
+struct Identity {
+    pid: u32,
+    /// Unknown until the JVM has set itself up.
+    hotspot: Option<HotSpot>,
+    operations: RefCell<HashMap<u64, Option<String>>>,
+}
+
+impl Jvm {
+    /// Starts observing; `links` go with it.
+    pub fn new(target: Target, totals: Totals, keep_pools: bool, links: Option<Links>) -> Self {
+        let identity = Identity {
+            pid: target.pid().0,
+            hotspot: None,
+            operations: RefCell::default(),
+        };
+        Self {
+            target,
+            identity,
+            assembler: Assembler::new(keep_pools),
+            totals,
+            lost: 0,
+            _links: links,
+        }
+    }
+
+    /// What HotSpot tells of itself, once it does.
+    pub fn hotspot(&self) -> Option<&HotSpot> {
+        self.identity.hotspot.as_ref()
+    }
+
+    /// Takes note of what HotSpot tells.
+    pub fn set_hotspot(&mut self, hotspot: HotSpot) {
+        self.identity.hotspot = Some(hotspot);
+    }
+
+    /// Takes an event; returns the record that it completes, already counted.
+    pub fn take(&mut self, event: &Event) -> Option<Record> {
+        let record = self.assembler.take(event, &self.identity)?;
+        match &record {
+            Record::Pause(stop) | Record::Safepoint(stop) => self.totals.stop(stop),
+            Record::Cycle(cycle) => self.totals.cycle(cycle.duration_ns),
+            Record::Summary(_) | Record::Lost(_) => {}
+        }
+        Some(record)
+    }
+
+    /// Compares the kernel's count of lost events with the last one.
+    pub fn note_lost(&mut self, so_far: u64, now: String) -> Option<Record> {
+        let events = so_far.saturating_sub(self.lost);
+        self.lost = so_far;
+        self.totals.lost(events);
+        (events > 0).then(|| {
+            Record::Lost(Lost {
+                time: now,
+                pid: self.identity.pid,
+                events,
+            })
+        })
+    }
+
+    /// The totals up to now.
+    pub fn summary(&self, now_ns: u64) -> Record {
+        let hotspot = self.hotspot();
+        let name = JvmName {
+            pid: self.identity.pid,
+            collector: assemble::Jvm::collector(&self.identity),
+            version: hotspot.map(|h| h.version.clone()),
+        };
+        let frees_in_pauses = hotspot.is_some_and(|h| !h.collector.is_concurrent());
+        Record::Summary(Box::new(self.totals.summary(
+            now_ns,
+            &name,
+            frees_in_pauses,
+        )))
+    }
+
+    /// Begins the next interval.
+    pub fn next_interval(&mut self, now_ns: u64) {
+        self.totals = self.totals.next(now_ns);
+    }
+
+    /// What has become of the process.
+    pub fn fate(&self) -> Fate {
+        self.target.process.fate()
+    }
+}
+
+impl assemble::Jvm for Identity {
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn collector(&self) -> &'static str {
+        self.hotspot
+            .as_ref()
+            .map_or(Collector::Unknown, |h| h.collector)
+            .name()
+    }
+
+    fn operation_of(&self, vtable: u64) -> Option<String> {
+        let mut names = self.operations.borrow_mut();
+        names
+            .entry(vtable)
+            .or_insert_with(|| self.hotspot.as_ref()?.operation_of(vtable))
+            .clone()
+    }
+
+    fn collections(&self, before: &[u64; 4], after: &[u64; 4]) -> Option<(u64, bool)> {
+        self.hotspot.as_ref()?.collections(before, after)
+    }
+}

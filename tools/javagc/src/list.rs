@@ -1,0 +1,27 @@
+//! `--list-probes`: what a libjvm.so offers.
+
+use anyhow::Result;
+use libjvmprobe::{jvm::Target, render::output::Output};
+
+use crate::args::Args;
+
+/// Prints provider, name, number of locations and arguments of every probe.
+pub fn run(args: &Args) -> Result<()> {
+    let mut out = Output::open(args.output.as_deref())?;
+    for &pid in &args.pids {
+        let target = Target::open(pid)?;
+        let probes = target.libjvm.elf()?.stapsdt()?;
+        out.line(&format!("# {} {}", pid, target.libjvm.seen_as.display()))?;
+        if probes.is_empty() {
+            out.line("# no USDT probes: javagc uses uprobes on functions instead")?;
+        }
+        for (provider, name, locations) in probes.names() {
+            let arguments = probes
+                .find(provider, name)
+                .next()
+                .map_or("", |probe| &probe.raw_args);
+            out.line(&format!("{provider}:{name:<40} {locations} {arguments}"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! The BPF object: loaded once, attached to one JVM or one libjvm.so at a time.
+
+use std::{collections::HashSet, mem::MaybeUninit, time::Duration};
+
+use libbpf_rs::{
+    ErrorKind, MapCore, MapFlags, MapHandle, OpenObject,
+    skel::{OpenSkel, Skel, SkelBuilder},
+};
+use libjvmprobe::{
+    Error, Result,
+    jvm::LibJvm,
+    trace::{
+        attach::{Links, Plan, Scope, attach},
+        gauge::Gauge,
+        stream::EventStream,
+    },
+};
+
+use crate::{
+    event::Event,
+    skel::{JavagcSkel, JavagcSkelBuilder},
+};
+
+/// The loaded programs, their maps and their events.
+pub struct Session {
+    skel: JavagcSkel<'static>,
+    stream: EventStream<Event>,
+}
+
+impl Session {
+    /// Loads the object; of its programs only those named, or all.
+    ///
+    /// # Errors
+    /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
+    pub fn load(programs: Option<&HashSet<&str>>) -> Result<Self> {
+        // Lives as long as the process: there is one session in it.
+        let storage: &'static mut MaybeUninit<OpenObject> =
+            Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = JavagcSkelBuilder::default()
+            .open(storage)
+            .map_err(load_error)?;
+        for mut program in open.open_object_mut().progs_mut() {
+            let wanted = programs.is_none_or(|names| {
+                program
+                    .name()
+                    .to_str()
+                    .is_some_and(|name| names.contains(name))
+            });
+            program.set_autoload(wanted);
+        }
+        let skel = open.load().map_err(load_error)?;
+        let events = MapHandle::try_from(&skel.maps.events).map_err(load_error)?;
+        let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
+        Ok(Self { skel, stream })
+    }
+
+    /// Attaches what was planned for a libjvm.so, all or nothing.
+    pub fn attach(
+        &mut self,
+        libjvm: &LibJvm,
+        plans: &[Plan],
+        scope: Scope,
+        cookie: u64,
+    ) -> Result<Links> {
+        let mut links = Links::default();
+        for plan in plans {
+            let program = self
+                .skel
+                .object_mut()
+                .progs_mut()
+                .find(|program| program.name() == plan.program)
+                .ok_or_else(|| Error::Kernel {
+                    what: format!("find the BPF program {}", plan.program),
+                    hint: "this is a defect of javagc: please report it".into(),
+                })?;
+            links.push(attach(&program, libjvm, &plan.site, scope, cookie)?);
+        }
+        Ok(links)
+    }
+
+    /// Tells the kernel side where a JVM keeps its own numbers.
+    pub fn set_gauge(&self, target: u64, gauge: &Gauge) -> Result<()> {
+        self.skel
+            .maps
+            .gauges
+            .update(&target.to_ne_bytes(), &gauge.to_bytes(), MapFlags::ANY)
+            .map_err(|source| Error::Bpf {
+                what: "tell the kernel about the heap".into(),
+                source,
+            })
+    }
+
+    /// Events of a JVM that did not fit into the ring buffer, so far.
+    pub fn lost(&self, target: u64) -> u64 {
+        let value = self
+            .skel
+            .maps
+            .lost_events
+            .lookup(&target.to_ne_bytes(), MapFlags::ANY);
+        value
+            .ok()
+            .flatten()
+            .and_then(|v| v.try_into().ok())
+            .map_or(0, u64::from_ne_bytes)
+    }
+
+    /// Forgets a JVM that has ended; its number may be used again.
+    pub fn forget(&self, target: u64) {
+        let key = target.to_ne_bytes();
+        // Absent entries are what is wanted.
+        let _ = self.skel.maps.gauges.delete(&key);
+        let _ = self.skel.maps.lost_events.delete(&key);
+        let _ = self.skel.maps.stops.delete(&key);
+    }
+
+    /// Waits for events, up to `timeout`.
+    pub fn events(&self, timeout: Duration) -> Result<impl Iterator<Item = Event> + use<>> {
+        Ok(self.stream.wait(timeout)?.into_iter())
+    }
+}
+
+fn load_error(source: libbpf_rs::Error) -> Error {
+    match source.kind() {
+        ErrorKind::PermissionDenied => Error::Permission {
+            what: "load BPF programs".into(),
+            missing: "the kernel refuses (a user namespace, seccomp or lockdown may be in the way)"
+                .into(),
+        },
+        ErrorKind::Unsupported | ErrorKind::InvalidInput => Error::Kernel {
+            what: format!("load our BPF programs ({source:#})"),
+            hint: "it needs CONFIG_BPF_SYSCALL and CONFIG_BPF_EVENTS, Linux 5.15 or later".into(),
+        },
+        _ => Error::Bpf {
+            what: "load BPF programs".into(),
+            source,
+        },
+    }
+}

@@ -1,0 +1,296 @@
+//! The trace itself: attach, take events, notice who comes and goes, sum up.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use libjvmprobe::{
+    Error,
+    hotspot::{Collector, HotSpot},
+    jvm::{Fate, FileId, Target, scan::Scanner},
+    trace::{
+        attach::{Links, Scope},
+        clock,
+    },
+};
+
+use crate::{
+    args::Args, instants, jvm::Jvm, note::note, report::Report, session::Session, summary::Totals,
+};
+
+/// How often to look for JVMs that end, start or get ready.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Cookies lie above all process numbers: see `target_key()` in bpf/jvm.bpf.h.
+const COOKIE: u64 = 1 << 32;
+
+/// A running trace.
+pub struct Tracer<'a> {
+    args: &'a Args,
+    report: Report,
+    session: Session,
+    /// By the key that the kernel side knows them by.
+    jvms: BTreeMap<u64, Jvm>,
+    /// Attachments to a file, for all processes that map it.
+    files: HashMap<FileId, Links>,
+    scanner: Scanner,
+}
+
+impl<'a> Tracer<'a> {
+    /// Attaches to the JVMs that the arguments name, all or none.
+    pub fn start(args: &'a Args, report: Report) -> Result<Self> {
+        let targets: Vec<_> = args
+            .pids
+            .iter()
+            .map(|&pid| Target::open(pid))
+            .collect::<Result<_, _>>()?;
+        let hotspots: Vec<_> = targets
+            .iter()
+            .map(|target| HotSpot::read(target).ok())
+            .collect();
+        let plans: Vec<_> = targets
+            .iter()
+            .zip(&hotspots)
+            .map(|(target, h)| {
+                instants::plan(&target.libjvm, h.as_ref().map(|h| h.collector), args.pools)
+            })
+            .collect::<Result<_, _>>()?;
+        // JVMs still to come may need any of the programs.
+        let programs: HashSet<_> = plans.iter().flatten().map(|plan| plan.program).collect();
+        let session = Session::load((!args.all).then_some(&programs))?;
+        let mut tracer = Self {
+            args,
+            report,
+            session,
+            jvms: BTreeMap::new(),
+            files: HashMap::new(),
+            scanner: Scanner::new(),
+        };
+        for ((target, hotspot), plans) in targets.into_iter().zip(hotspots).zip(plans) {
+            let scope = Scope::Process(target.pid());
+            let key = COOKIE | u64::from(target.pid().0);
+            let links = tracer.session.attach(&target.libjvm, &plans, scope, key)?;
+            tracer.add(key, target, hotspot, Some(links));
+        }
+        if args.all {
+            tracer.scan();
+        }
+        Ok(tracer)
+    }
+
+    /// Takes events until the trace is over, then sums up.
+    pub fn run(mut self, stop: &AtomicBool) -> Result<()> {
+        let begin = Instant::now();
+        let deadline = self.args.duration.map(|d| begin + d);
+        let mut next_summary = self.args.interval.map(|i| begin + i);
+        let mut summaries_left = self.args.count.unwrap_or(u64::MAX);
+        let mut next_tick = begin + TICK;
+        loop {
+            let now = Instant::now();
+            let wake = [Some(next_tick), next_summary, deadline]
+                .into_iter()
+                .flatten()
+                .min();
+            let timeout = wake.map_or(TICK, |wake| wake.saturating_duration_since(now));
+            // poll() counts whole milliseconds: round up, or the last one spins.
+            self.take_events(timeout + Duration::from_micros(999))?;
+            let now = Instant::now();
+            if stop.load(Ordering::Relaxed) || self.report.is_closed() {
+                break;
+            }
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                break;
+            }
+            if let (Some(due), Some(interval)) = (next_summary, self.args.interval)
+                && now >= due
+            {
+                self.summarize()?;
+                summaries_left -= 1;
+                if summaries_left == 0 {
+                    return Ok(());
+                }
+                // Late wake-ups do not add up.
+                next_summary = Some(due + interval);
+            }
+            if now >= next_tick {
+                self.tick()?;
+                next_tick = now + TICK;
+                if self.jvms.is_empty() && !self.args.all {
+                    return Ok(());
+                }
+            }
+        }
+        self.take_events(Duration::ZERO)?;
+        self.note_lost()?;
+        self.summarize()
+    }
+
+    /// One line about what is traced.
+    pub fn describe(&self) -> String {
+        let names: Vec<_> = self
+            .jvms
+            .values()
+            .take(4)
+            .map(|jvm| {
+                let collector = jvm.hotspot().map_or("", |h| h.collector.name());
+                format!("{} {collector}", jvm.target.pid())
+            })
+            .collect();
+        let more = if self.jvms.len() > names.len() {
+            ", ..."
+        } else {
+            ""
+        };
+        let names = names.join(", ");
+        match (self.args.all, self.jvms.len()) {
+            (true, 0) => "all JVMs (none yet)".into(),
+            (true, n) => format!("all JVMs ({n} now: {names}{more})"),
+            (false, 1) => format!("JVM {names}"),
+            (false, n) => format!("{n} JVMs ({names}{more})"),
+        }
+    }
+
+    fn take_events(&mut self, timeout: Duration) -> Result<()> {
+        for event in self.session.events(timeout)? {
+            let key = event.target();
+            if self.args.all && !self.jvms.contains_key(&key) {
+                // A JVM that the last scan was too early for.
+                self.scan();
+            }
+            let Some(jvm) = self.jvms.get_mut(&key) else {
+                continue;
+            };
+            if let Some(record) = jvm.take(&event) {
+                self.report.record(&record)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) -> Result<()> {
+        self.note_lost()?;
+        let fates: Vec<_> = self
+            .jvms
+            .iter()
+            .map(|(key, jvm)| (*key, jvm.fate()))
+            .collect();
+        if fates.iter().any(|(_, fate)| *fate != Fate::Alive) {
+            // The last stops may have come between the last wait and the end.
+            self.take_events(Duration::ZERO)?;
+        }
+        for (key, fate) in fates.into_iter().filter(|(_, fate)| *fate != Fate::Alive) {
+            let Some(jvm) = self.jvms.remove(&key) else {
+                continue;
+            };
+            let pid = jvm.target.pid();
+            note(&match fate {
+                Fate::Execed => format!("process {pid} runs another program now"),
+                _ => format!("process {pid} has ended"),
+            });
+            self.report.record(&jvm.summary(clock::monotonic_ns()))?;
+            self.session.forget(key);
+            self.scanner.forget(pid);
+        }
+        if self.args.all {
+            self.scan();
+        }
+        for (key, jvm) in self.jvms.iter_mut().filter(|(_, jvm)| !is_ready(jvm)) {
+            if let Ok(hotspot) = HotSpot::read(&jvm.target) {
+                learn(&self.session, *key, jvm, hotspot);
+            }
+        }
+        Ok(())
+    }
+
+    fn note_lost(&mut self) -> Result<()> {
+        for (key, jvm) in &mut self.jvms {
+            let now = clock::rfc3339(clock::monotonic_ns());
+            if let Some(record) = jvm.note_lost(self.session.lost(*key), now) {
+                self.report.record(&record)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn summarize(&mut self) -> Result<()> {
+        let now = clock::monotonic_ns();
+        for jvm in self.jvms.values_mut() {
+            self.report.record(&jvm.summary(now))?;
+            jvm.next_interval(now);
+        }
+        Ok(())
+    }
+
+    /// Adds JVMs that are new, with what they need attached.
+    fn scan(&mut self) {
+        for target in self.scanner.scan() {
+            let pid = target.pid();
+            if let Err(error) = self.add_found(target) {
+                note(&format!("process {pid} is not traced: {error}"));
+            }
+        }
+        for (pid, error) in self.scanner.take_refused() {
+            if self.args.verbose {
+                note(&format!("process {pid} is not traced: {error}"));
+            }
+        }
+    }
+
+    fn add_found(&mut self, target: Target) -> Result<(), Error> {
+        let pid = target.pid();
+        if !libjvmprobe::trace::sees_initial_pids() {
+            // The kernel's process numbers are not ours: attach one by one.
+            let plans = instants::plan(&target.libjvm, None, self.args.pools)?;
+            let key = COOKIE | u64::from(pid.0);
+            let links = self
+                .session
+                .attach(&target.libjvm, &plans, Scope::Process(pid), key)?;
+            let hotspot = HotSpot::read(&target).ok();
+            self.add(key, target, hotspot, Some(links));
+            return Ok(());
+        }
+        if !self.files.contains_key(&target.libjvm.id) {
+            let plans = instants::plan(&target.libjvm, None, self.args.pools)?;
+            let links = self
+                .session
+                .attach(&target.libjvm, &plans, Scope::Everyone, 0)?;
+            self.files.insert(target.libjvm.id, links);
+        }
+        let hotspot = HotSpot::read(&target).ok();
+        self.add(pid.0.into(), target, hotspot, None);
+        Ok(())
+    }
+
+    fn add(&mut self, key: u64, target: Target, hotspot: Option<HotSpot>, links: Option<Links>) {
+        if self.args.verbose {
+            let path = target.libjvm.seen_as.display();
+            note(&format!(
+                "process {} runs {path}, {} probes",
+                target.pid(),
+                links.as_ref().map_or(0, Links::len)
+            ));
+        }
+        let totals = Totals::new(clock::monotonic_ns(), self.args.histogram);
+        let mut jvm = Jvm::new(target, totals, self.args.pools, links);
+        if let Some(hotspot) = hotspot {
+            learn(&self.session, key, &mut jvm, hotspot);
+        }
+        self.jvms.insert(key, jvm);
+    }
+}
+
+/// Whether HotSpot has told all that it will.
+fn is_ready(jvm: &Jvm) -> bool {
+    jvm.hotspot()
+        .is_some_and(|h| h.collector != Collector::Unknown && h.is_set_up)
+}
+
+fn learn(session: &Session, key: u64, jvm: &mut Jvm, hotspot: HotSpot) {
+    if let Err(error) = session.set_gauge(key, &hotspot.gauge) {
+        note(&error.to_string());
+    }
+    jvm.set_hotspot(hotspot);
+}
