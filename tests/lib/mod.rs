@@ -1,1 +1,24 @@
-//! Helpers for the tests: starting JVMs, reading their logs.
+//! Helpers for tests of whole tools against real JVMs.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`runtimes`] | which Java runtimes and collectors there are |
+//! | [`load`] | starts a Java load and steers it |
+//! | [`gclog`] | what the JVM's own log says: the truth to compare with |
+//! | [`tool`] | starts a tool and collects what it says |
+
+pub mod gclog;
+pub mod load;
+pub mod runtimes;
+pub mod tool;
+
+/// Fails a test that this machine cannot run: a test that does nothing must not pass.
+///
+/// # Panics
+/// Without root.
+pub fn need_root() {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "this test attaches BPF programs: run it as root (sudo make test)"
+    );
+}

@@ -4,7 +4,7 @@
 //! `.note.stapsdt`, at least by the function that would hold the probe. An
 //! [`Instant`] knows both; [`resolve`] finds out which one a file offers.
 
-use std::{path::PathBuf, thread};
+use std::path::PathBuf;
 
 use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeOpts, UsdtOpts};
 
@@ -167,10 +167,11 @@ fn process_exists(pid: Pid) -> bool {
     std::path::Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// A set of attachments that goes as one.
+/// A set of attachments that goes as one: dropped, all are detached.
 ///
-/// Each detach waits for the kernel's grace periods (about 50 ms); side by side
-/// they wait once.
+/// They must not outlive the object that they were attached from: libbpf keeps
+/// the books on USDT probes there. One after the other, for these books are not
+/// made for several threads.
 #[derive(Debug, Default)]
 pub struct Links(Vec<Link>);
 
@@ -188,15 +189,5 @@ impl Links {
     /// Whether nothing is attached.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-}
-
-impl Drop for Links {
-    fn drop(&mut self) {
-        thread::scope(|scope| {
-            for link in self.0.drain(..) {
-                scope.spawn(move || drop(link));
-            }
-        });
     }
 }

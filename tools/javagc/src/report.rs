@@ -1,7 +1,7 @@
 //! Records as text or JSON lines.
 
 use anyhow::Result;
-use comfy_table::{CellAlignment, Table, presets::UTF8_HORIZONTAL_ONLY};
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use libjvmprobe::{
     render::{
         output::Output,
@@ -202,7 +202,7 @@ impl Report {
             return Ok(());
         }
         let mut table = Table::new();
-        table.load_style(UTF8_HORIZONTAL_ONLY).set_header([
+        table.load_style(RULED).set_header([
             "OPERATION",
             "(ms)",
             "COUNT",
@@ -285,6 +285,15 @@ fn totals(s: &Summary) -> Vec<String> {
     }
     lines
 }
+
+/// Rules above, below and under the header, none between rows.
+const RULED: TableStyle = {
+    let rule = LineStyle::none().fill('─').junction('─');
+    TableStyle::new()
+        .top_border(rule)
+        .header_separator(rule)
+        .bottom_border(rule)
+};
 
 /// A row of the streaming output.
 struct Columns<'a> {

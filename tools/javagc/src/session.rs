@@ -23,7 +23,8 @@ use crate::{
 
 /// The loaded programs, their maps and their events.
 pub struct Session {
-    skel: JavagcSkel<'static>,
+    /// Lives as long as the process, so that no attachment outlives it.
+    skel: &'static mut JavagcSkel<'static>,
     stream: EventStream<Event>,
 }
 
@@ -33,7 +34,6 @@ impl Session {
     /// # Errors
     /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
     pub fn load(programs: Option<&HashSet<&str>>) -> Result<Self> {
-        // Lives as long as the process: there is one session in it.
         let storage: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = JavagcSkelBuilder::default()
@@ -51,7 +51,10 @@ impl Session {
         let skel = open.load().map_err(load_error)?;
         let events = MapHandle::try_from(&skel.maps.events).map_err(load_error)?;
         let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
-        Ok(Self { skel, stream })
+        Ok(Self {
+            skel: Box::leak(Box::new(skel)),
+            stream,
+        })
     }
 
     /// Attaches what was planned for a libjvm.so, all or nothing.

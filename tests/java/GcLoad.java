@@ -1,0 +1,69 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+
+/**
+ * Keeps a garbage collector busy on command.
+ *
+ * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done" when
+ * the load is over; "quit" ends. Between ready and go, and after done, nothing is allocated, so that
+ * a trace can begin and end while no collection runs.
+ */
+public class GcLoad {
+    private static final int THREADS = 2;
+    private static final int LIVE = 6000;
+
+    /** Keeps the compiler from removing allocations. */
+    static volatile Object sink;
+
+    public static void main(String[] args) throws Exception {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ready " + ProcessHandle.current().pid());
+        for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
+            if (line.startsWith("go ")) {
+                run((long) (Double.parseDouble(line.substring(3)) * 1e9));
+                System.out.println("done");
+            }
+        }
+    }
+
+    private static void run(long nanos) throws InterruptedException {
+        long end = System.nanoTime() + nanos;
+        Thread[] threads = new Thread[THREADS];
+        for (int i = 0; i < THREADS; i++) {
+            threads[i] = new Thread(() -> allocate(end), "allocator-" + i);
+            threads[i].start();
+        }
+        // Explicit collections and stops that are no collections.
+        for (long now = System.nanoTime(); now < end; now = System.nanoTime()) {
+            Thread.sleep(Math.min(400, (end - now) / 1_000_000 + 1));
+            System.gc();
+            ManagementFactory.getThreadMXBean().dumpAllThreads(true, true);
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+    }
+
+    /** Young garbage, with a tail that lives long enough to be promoted and then dies. */
+    private static void allocate(long end) {
+        byte[][] live = new byte[LIVE][];
+        for (int i = 0; System.nanoTime() < end; i++) {
+            byte[] block = new byte[1000 + i * 7 % 3000];
+            sink = block;
+            live[i * 31 % LIVE & Integer.MAX_VALUE] = block;
+            if (i % 1000 == 0) {
+                sink = new byte[2_000_000];
+                pause();
+            }
+        }
+    }
+
+    private static void pause() {
+        try {
+            Thread.sleep(1);
+        } catch (InterruptedException e) {
+            throw new IllegalStateException(e);
+        }
+    }
+}

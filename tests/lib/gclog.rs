@@ -1,0 +1,286 @@
+//! The JVM's unified log of collections and safepoints, as the truth to compare with.
+//!
+//! Written with `-Xlog:gc*,safepoint=debug:...:timenanos,tags`, that is, each line
+//! begins with `[CLOCK_MONOTONIC ns][tags]`. JDK 11 words a stop in several lines,
+//! later ones in one.
+
+/// All that a log tells.
+#[derive(Debug, Default)]
+pub struct Log {
+    /// Stops of the application, in order.
+    pub stops: Vec<Stop>,
+    /// Concurrent cycles, in order of their ends.
+    pub cycles: Vec<Cycle>,
+}
+
+/// The application stood still.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stop {
+    /// The operation's name.
+    pub op: String,
+    /// When the line was written: at or just after the end.
+    pub end_ns: u64,
+    /// The log's `Total`.
+    pub total_ns: u64,
+    /// The collections inside.
+    pub collections: Vec<Collection>,
+}
+
+/// One collection.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Collection {
+    /// For example `Pause Young (Normal)`.
+    pub kind: String,
+    /// The last bracket of it, where it is a cause.
+    pub cause: Option<String>,
+    /// Used heap before and after in MiB, where the line tells.
+    pub heap: Option<(u64, u64)>,
+    /// Its duration in nanoseconds, to the microsecond.
+    pub pause_ns: u64,
+}
+
+/// A concurrent cycle.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cycle {
+    /// The number in `GC(N)`.
+    pub id: u64,
+    /// For example `Garbage Collection` or `Concurrent Mark Cycle`.
+    pub kind: String,
+    /// Why, where the log tells.
+    pub cause: Option<String>,
+    /// When its end was logged.
+    pub end_ns: u64,
+}
+
+impl Collection {
+    /// Whether it was a full one.
+    pub fn is_full(&self) -> bool {
+        self.kind.starts_with("Pause Full")
+    }
+}
+
+impl Stop {
+    /// An instant inside the stop.
+    pub fn middle_ns(&self) -> u64 {
+        self.end_ns - self.total_ns / 2
+    }
+}
+
+/// Parses a log.
+pub fn parse(text: &str) -> Log {
+    let mut log = Log::default();
+    let mut current = Stop::default();
+    for line in text.lines() {
+        let Some((ns, tags, message)) = split(line) else {
+            continue;
+        };
+        match tags {
+            "safepoint" => stop_line(&mut log, &mut current, ns, message),
+            "gc" | "gc,phases" => {
+                if let Some(collection) = pause(message) {
+                    current.collections.push(collection);
+                }
+                log.cycles.extend(cycle(ns, message));
+            }
+            _ => {}
+        }
+    }
+    log
+}
+
+/// Time, tags and message of `[123ns][gc,start   ] text`.
+fn split(line: &str) -> Option<(u64, &str, &str)> {
+    let (ns, rest) = line.strip_prefix('[')?.split_once("ns]")?;
+    let (tags, message) = rest.strip_prefix('[')?.split_once(']')?;
+    Some((ns.parse().ok()?, tags.trim_end(), message.trim()))
+}
+
+fn stop_line(log: &mut Log, current: &mut Stop, ns: u64, message: &str) {
+    if let Some(op) = message.strip_prefix("Entering safepoint region: ") {
+        current.op = op.into();
+    } else if let Some(rest) =
+        message.strip_prefix("Total time for which application threads were stopped: ")
+    {
+        let seconds = rest
+            .split(' ')
+            .next()
+            .and_then(|s| s.parse::<f64>().ok())
+            .expect("seconds");
+        current.total_ns = (seconds * 1e9).round() as u64;
+        current.end_ns = ns;
+        log.stops.push(std::mem::take(current));
+    } else if let Some((op, rest)) = message
+        .strip_prefix("Safepoint \"")
+        .and_then(|m| m.split_once('"'))
+    {
+        let total = rest
+            .split("Total: ")
+            .nth(1)
+            .and_then(|t| t.split(' ').next());
+        current.total_ns = total.and_then(|t| t.parse().ok()).expect("a total");
+        current.op = op.into();
+        current.end_ns = ns;
+        log.stops.push(std::mem::take(current));
+    }
+}
+
+/// `GC(17) Pause Young (Allocation Failure) 58M->58M(61M) 0.027ms`, with ZGC's
+/// generations as `y: Pause Mark Start 0.008ms`.
+fn pause(message: &str) -> Option<Collection> {
+    let (_, text) = numbered(message)?;
+    let text = text
+        .split_once(": ")
+        .filter(|(g, _)| g.len() == 1)
+        .map_or(text, |(_, rest)| rest);
+    let (text, ms) = text.strip_suffix("ms")?.rsplit_once(' ')?;
+    let pause_ns = (ms.parse::<f64>().ok()? * 1e6).round() as u64;
+    let (text, heap) = match text.rsplit_once(' ') {
+        Some((rest, sizes)) if sizes.contains("->") => (rest, sizes_mib(sizes)),
+        _ => (text, None),
+    };
+    let cause = last_bracket(text);
+    text.starts_with("Pause ").then(|| Collection {
+        kind: text.into(),
+        cause: cause.map(str::to_owned),
+        heap,
+        pause_ns,
+    })
+}
+
+/// `58M->10M(61M)`.
+fn sizes_mib(text: &str) -> Option<(u64, u64)> {
+    let (before, rest) = text.split_once("M->")?;
+    Some((before.parse().ok()?, rest.split_once("M(")?.0.parse().ok()?))
+}
+
+/// The text of the bracket that ends a line; brackets nest: `(System.gc())`.
+fn last_bracket(text: &str) -> Option<&str> {
+    let inner = text.strip_suffix(')')?;
+    let mut depth = 1;
+    for (at, c) in inner.char_indices().rev() {
+        match c {
+            ')' => depth += 1,
+            '(' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(&inner[at + 1..]);
+        }
+    }
+    None
+}
+
+fn cycle(end_ns: u64, message: &str) -> Option<Cycle> {
+    let (id, text) = numbered(message)?;
+    const G1: [&str; 3] = [
+        "Concurrent Mark Cycle",
+        "Concurrent Undo Cycle",
+        "Concurrent Cycle",
+    ];
+    const Z: [&str; 3] = [
+        "Garbage Collection (",
+        "Minor Collection (",
+        "Major Collection (",
+    ];
+    if let Some(kind) = G1
+        .iter()
+        .find(|kind| text.strip_prefix(**kind).is_some_and(|r| r.ends_with("ms")))
+    {
+        return Some(Cycle {
+            id,
+            kind: (*kind).into(),
+            cause: None,
+            end_ns,
+        });
+    }
+    // The end has sizes: `Garbage Collection (Warmup) 8M(12%)->6M(9%)`.
+    let kind = Z
+        .iter()
+        .find(|kind| text.starts_with(**kind) && text.contains("%)->"))?;
+    let cause = text[kind.len()..]
+        .split_once(") ")
+        .map(|(cause, _)| cause.to_owned());
+    Some(Cycle {
+        id,
+        kind: kind.trim_end_matches(" (").into(),
+        cause,
+        end_ns,
+    })
+}
+
+fn numbered(message: &str) -> Option<(u64, &str)> {
+    let (id, text) = message.strip_prefix("GC(")?.split_once(") ")?;
+    Some((id.parse().ok()?, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_stop_with_two_collections() {
+        let log = parse(
+            "[269720568ns][safepoint      ] Safepoint synchronization initiated using futex wait barrier. (11 threads)\n\
+             [269753216ns][gc,start       ] GC(17) Pause Young (Allocation Failure)\n\
+             [281520128ns][gc             ] GC(17) Pause Young (Allocation Failure) 58M->58M(61M) 0.027ms\n\
+             [286720725ns][gc             ] GC(18) Pause Full (System.gc()) 58M->10M(61M) 5.192ms\n\
+             [286731801ns][safepoint      ] Safepoint \"GenCollectForAllocation\", Time since last: 9605463 ns, \
+             Reaching safepoint: 23916 ns, Cleanup: 2694 ns, At safepoint: 5250291 ns, Total: 5276901 ns\n",
+        );
+        let [stop] = &log.stops[..] else {
+            panic!("{log:?}")
+        };
+        assert_eq!(
+            (stop.op.as_str(), stop.total_ns),
+            ("GenCollectForAllocation", 5_276_901)
+        );
+        let [young, full] = &stop.collections[..] else {
+            panic!("{stop:?}")
+        };
+        assert_eq!(young.cause.as_deref(), Some("Allocation Failure"));
+        assert_eq!(
+            (young.heap, young.pause_ns, young.is_full()),
+            (Some((58, 58)), 27_000, false)
+        );
+        assert_eq!(
+            (full.cause.as_deref(), full.is_full()),
+            (Some("System.gc()"), true)
+        );
+    }
+
+    #[test]
+    fn reads_jdk_11() {
+        let log = parse(
+            "[65313560ns][safepoint    ] Entering safepoint region: GenCollectForAllocation\n\
+             [75207262ns][safepoint    ] Leaving safepoint region\n\
+             [75210376ns][safepoint    ] Total time for which application threads were stopped: 0.0098976 seconds, \
+             Stopping threads took: 0.0000038 seconds\n",
+        );
+        assert_eq!(log.stops[0].total_ns, 9_897_600);
+        assert_eq!(log.stops[0].op, "GenCollectForAllocation");
+    }
+
+    #[test]
+    fn reads_cycles_and_generations() {
+        let log = parse(
+            "[1ns][gc          ] GC(6) Garbage Collection (Allocation Stall)\n\
+             [2ns][gc,phases   ] GC(6) y: Pause Mark Start 0.008ms\n\
+             [3ns][gc          ] GC(6) Garbage Collection (Allocation Stall) 64M(100%)->14M(22%)\n\
+             [4ns][gc          ] GC(7) Minor Collection (Allocation Rate) 54M(84%)->16M(25%) 0.001s\n\
+             [5ns][gc          ] GC(12) Concurrent Mark Cycle\n\
+             [6ns][gc          ] GC(12) Concurrent Mark Cycle 2.400ms\n\
+             [7ns][safepoint   ] Safepoint \"ZMarkStart\", Total: 9 ns\n",
+        );
+        let kinds: Vec<_> = log.cycles.iter().map(|c| (c.id, c.kind.as_str())).collect();
+        assert_eq!(
+            kinds,
+            [
+                (6, "Garbage Collection"),
+                (7, "Minor Collection"),
+                (12, "Concurrent Mark Cycle")
+            ]
+        );
+        assert_eq!(log.cycles[0].cause.as_deref(), Some("Allocation Stall"));
+        assert_eq!(log.stops[0].collections[0].kind, "Pause Mark Start");
+    }
+}

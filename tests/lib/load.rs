@@ -1,0 +1,155 @@
+//! Java loads under our command.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::OnceLock,
+};
+
+use tempfile::TempDir;
+
+use crate::runtimes::Runtime;
+
+/// The folder with the compiled classes of `tests/java`.
+///
+/// # Panics
+/// Where there is no compiler or it fails.
+pub fn classes() -> &'static Path {
+    static CLASSES: OnceLock<TempDir> = OnceLock::new();
+    CLASSES
+        .get_or_init(|| {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("java");
+            let files = std::fs::read_dir(sources)
+                .expect("tests/java")
+                .flatten()
+                .map(|f| f.path());
+            let status = Command::new("javac")
+                .args(["--release", "11", "-d"])
+                .arg(dir.path())
+                .args(files.filter(|f| f.extension().is_some_and(|e| e == "java")))
+                .status()
+                .expect("run javac (tests/setup installs it)");
+            assert!(status.success(), "javac failed");
+            dir
+        })
+        .path()
+}
+
+/// A running `GcLoad` with its log; killed when dropped.
+pub struct Load {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    dir: TempDir,
+}
+
+impl Load {
+    /// Starts a JVM that waits for commands.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start(runtime: &Runtime, flags: &str) -> Self {
+        let mut command = runtime.command();
+        command.args(flags.split_ascii_whitespace());
+        Self::spawn(command)
+    }
+
+    /// The same, with a `java` command that is set up already.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn spawn(mut command: Command) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        // timenanos is CLOCK_MONOTONIC, which our events are stamped with.
+        let log = format!(
+            "gc*,safepoint=debug:file={}:timenanos,tags",
+            dir.path().join("log").display()
+        );
+        let mut child = command
+            .args(["-Xmx64m", "-XX:ParallelGCThreads=2", "-XX:ConcGCThreads=1"])
+            .arg(format!("-Xlog:{log}"))
+            .arg("-cp")
+            .arg(classes())
+            .arg("GcLoad")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start java");
+        let stdin = child.stdin.take().expect("piped");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut load = Self {
+            child,
+            stdin,
+            stdout,
+            dir,
+        };
+        load.expect("ready");
+        load
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Runs the load and waits for its end.
+    ///
+    /// # Panics
+    /// Where the JVM has died.
+    pub fn run(&mut self, seconds: f64) {
+        self.say(&format!("go {seconds}"));
+        self.expect("done");
+    }
+
+    /// Starts the load without waiting for its end.
+    ///
+    /// # Panics
+    /// Where the JVM has died.
+    pub fn go(&mut self, seconds: f64) {
+        self.say(&format!("go {seconds}"));
+    }
+
+    /// Ends the JVM in good order, so that its log is complete.
+    ///
+    /// # Panics
+    /// Where it has ended otherwise.
+    pub fn quit(mut self) -> String {
+        self.say("quit");
+        let status = self.child.wait().expect("wait for java");
+        assert!(status.success(), "java: {status}");
+        std::fs::read_to_string(self.log_file()).expect("the log is UTF-8")
+    }
+
+    /// Kills the JVM.
+    ///
+    /// # Panics
+    /// Where it is gone already.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("kill java");
+        self.child.wait().expect("wait for java");
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    fn say(&mut self, command: &str) {
+        writeln!(self.stdin, "{command}").expect("java reads commands");
+    }
+
+    fn expect(&mut self, word: &str) {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("java answers");
+        assert!(line.starts_with(word), "java said {line:?} for {word:?}");
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        // Already gone where the test went well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

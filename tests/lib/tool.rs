@@ -1,0 +1,203 @@
+//! Our tools, started and watched.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Longer than anything takes on the slowest machine; only a hang takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binary of a tool, built where it is missing.
+///
+/// # Panics
+/// Where it cannot be built.
+pub fn binary(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("own path");
+    let dir = test
+        .parent()
+        .and_then(|deps| deps.parent())
+        .expect("target/PROFILE/deps/TEST");
+    let path = dir.join(name);
+    if !path.exists() {
+        let release = dir.ends_with("release").then_some("--release");
+        let cargo = Command::new(env!("CARGO"))
+            .args(["build", "-p", name])
+            .args(release)
+            .status();
+        assert!(cargo.expect("run cargo").success(), "build {name}");
+    }
+    path
+}
+
+/// A running tool; killed when dropped.
+pub struct Tool {
+    child: Guard,
+    stdout: JoinHandle<String>,
+    stderr: JoinHandle<String>,
+}
+
+/// Kills its process, if that still runs, when dropped.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Already gone where the test went well.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a tool said, and how it ended.
+#[derive(Debug)]
+pub struct Output {
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error, from the beginning.
+    pub stderr: String,
+    /// How it ended.
+    pub status: ExitStatus,
+}
+
+impl Output {
+    /// Standard output as JSON lines.
+    ///
+    /// # Panics
+    /// Where a line is no JSON object.
+    pub fn json(&self) -> Vec<Value> {
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        self.stdout.lines().map(parse).collect()
+    }
+}
+
+impl Tool {
+    /// Starts a tool and waits until it says that it traces.
+    ///
+    /// # Panics
+    /// Where it ends instead.
+    pub fn start(name: &str, args: &[&str]) -> Self {
+        let mut command = Command::new(binary(name));
+        command.args(args);
+        Self::spawn(command)
+    }
+
+    /// The same, with a command that is set up already.
+    ///
+    /// # Panics
+    /// Where it ends instead of tracing.
+    pub fn spawn(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start the tool");
+        let mut out = child.stdout.take().expect("piped");
+        let stdout = thread::spawn(move || {
+            let mut text = String::new();
+            out.read_to_string(&mut text).expect("output is UTF-8");
+            text
+        });
+        let mut err = BufReader::new(child.stderr.take().expect("piped"));
+        let mut said = String::new();
+        while !said.contains("Tracing") {
+            if err.read_line(&mut said).expect("messages are UTF-8") == 0 {
+                panic!("the tool ended instead of tracing: {said}");
+            }
+        }
+        let stderr = thread::spawn(move || {
+            err.read_to_string(&mut said).expect("messages are UTF-8");
+            said
+        });
+        Self {
+            child: Guard(child),
+            stdout,
+            stderr,
+        }
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// Sends a signal to it, SIGINT for example.
+    ///
+    /// # Panics
+    /// Where it is gone already.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.0.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .expect("a pid");
+        kill_process(pid, signal).expect("the tool still runs");
+    }
+
+    /// Ends it by Ctrl-C.
+    ///
+    /// # Panics
+    /// Where it does not end.
+    pub fn interrupt(self) -> Output {
+        self.signal(Signal::INT);
+        self.wait()
+    }
+
+    /// Waits for its own end.
+    ///
+    /// # Panics
+    /// Where it does not end.
+    pub fn wait(mut self) -> Output {
+        let status = wait(&mut self.child.0);
+        Output {
+            stdout: self.stdout.join().expect("reader"),
+            stderr: self.stderr.join().expect("reader"),
+            status,
+        }
+    }
+}
+
+/// Runs a tool that ends by itself.
+///
+/// # Panics
+/// Where it does not.
+pub fn run(name: &str, args: &[&str]) -> Output {
+    let mut command = Command::new(binary(name));
+    command.args(args);
+    run_command(command)
+}
+
+/// The same, with a command that is set up already.
+///
+/// # Panics
+/// Where it does not end.
+pub fn run_command(mut command: Command) -> Output {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .expect("start the tool");
+    Output {
+        stdout: String::from_utf8(output.stdout).expect("output is UTF-8"),
+        stderr: String::from_utf8(output.stderr).expect("messages are UTF-8"),
+        status: output.status,
+    }
+}
+
+fn wait(child: &mut Child) -> ExitStatus {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("wait for the tool") {
+            return status;
+        }
+        if begin.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("the tool did not end within {PATIENCE:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
