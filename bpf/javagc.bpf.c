@@ -38,7 +38,10 @@ static __always_inline struct stop_event *current_stop(__u64 key)
 {
 	struct stop_event *stop = bpf_map_lookup_elem(&stops, &key);
 
-	return stop && stop->begin_ns ? stop : NULL;
+	/* Concurrent collector threads run some of the same functions. */
+	if (!stop || !stop->begin_ns || stop->tid != (__u32)bpf_get_current_pid_tgid())
+		return NULL;
+	return stop;
 }
 
 static __always_inline void read_counters(const struct gauge *gauge, __u64 *out)
@@ -73,6 +76,7 @@ static __always_inline int begin_stop(__u64 cookie)
 		return 0;
 	stop->kind = EVENT_STOP;
 	stop->target = key;
+	stop->tid = (__u32)bpf_get_current_pid_tgid();
 	stop->heap_before = UNKNOWN;
 	stop->heap_after = UNKNOWN;
 	stop->begin_ns = now;
@@ -98,7 +102,6 @@ static __always_inline int begin_gc(__u64 cookie, bool full)
 		return 0;
 	stop->in_gc = 1;
 	stop->full |= full;
-	stop->last_cause[0] = 0;
 	if (!stop->gc_pairs) {
 		stop->gc_op = stop->last;
 		stop->gc_begin_ns = now;
@@ -130,7 +133,34 @@ static __always_inline int end_gc(__u64 cookie)
 		stop->heap_after = heap_used(gauge);
 		read_counters(gauge, stop->after);
 		stop->gauged = 1;
-		read_causes(gauge, stop->cause, stop->last_cause);
+		/* Where one operation collects twice, the first cause counts. */
+		if (!stop->has_cause) {
+			stop->has_cause = 1;
+			read_causes(gauge, stop->cause, stop->last_cause);
+		}
+	}
+	return 0;
+}
+
+/*
+ * A collector begins its work. Parallel sets a cause of its own for a full
+ * collection that a failed allocation leads to, and takes it back before the
+ * gc probe tells of the end: this is where it can be read.
+ */
+static __always_inline int begin_collection(__u64 cookie)
+{
+	__u64 key = target_key(cookie);
+	struct stop_event *stop = current_stop(key);
+	struct gauge *gauge;
+
+	if (!stop || !stop->in_gc)
+		return 0;
+	if (stop->collections++ || stop->has_cause)
+		return 0;
+	gauge = bpf_map_lookup_elem(&gauges, &key);
+	if (gauge && gauge->cause) {
+		stop->has_cause = 1;
+		bpf_probe_read_user_str(stop->cause, CAUSE_LEN, (void *)gauge->cause);
 	}
 	return 0;
 }
@@ -207,18 +237,29 @@ int BPF_UPROBE(fn_evaluate_operation, void *vm_thread, __u64 op)
 	return 0;
 }
 
-/* VM_GC_Operation::notify_gc_begin(bool full) */
+/*
+ * GCIdMark() brackets a collection in every collector of JDK 9 and later; the
+ * function that holds the probe, VM_GC_Operation::notify_gc_begin(), is empty in
+ * a build without probes and thus inlined here and there.
+ */
 SEC("uprobe")
-int BPF_UPROBE(fn_gc_begin, __u64 full)
+int BPF_UPROBE(fn_gc_begin)
 {
-	return begin_gc(bpf_get_attach_cookie(ctx), full & 0xff);
+	return begin_gc(bpf_get_attach_cookie(ctx), false);
 }
 
-/* VM_GC_Operation::notify_gc_end() */
+/* ~GCIdMark(), VM_GC_Operation::notify_gc_end() */
 SEC("uprobe")
 int BPF_UPROBE(fn_gc_end)
 {
 	return end_gc(bpf_get_attach_cookie(ctx));
+}
+
+/* GCTracer::report_gc_start() */
+SEC("uprobe")
+int BPF_UPROBE(fn_collection_begin)
+{
+	return begin_collection(bpf_get_attach_cookie(ctx));
 }
 
 /* RuntimeService::record_safepoint_end() */

@@ -40,7 +40,10 @@ struct stop_event {
 	__u32 gc_pairs;
 	__u32 ops;
 	__u32 full;         /* an operation began as a full collection */
+	__u32 collections;  /* as the collectors' own tracers begin them, 0: not seen */
 	__u32 in_gc;
+	__u32 has_cause;
+	__u64 tid;          /* the VM thread */
 	struct operation op;    /* the first one */
 	struct operation gc_op; /* the first one that collected */
 	struct operation last;  /* the current one */

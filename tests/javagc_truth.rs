@@ -55,10 +55,7 @@ fn reports_every_stop_that_the_log_reports_musl_build_without_probes() {
 fn reports_every_stop_of_a_jvm_without_performance_data() {
     need_root();
     let runtime = runtimes::named("temurin-21");
-    for flags in [
-        "-XX:+UseG1GC -XX:-UsePerfData",
-        "-XX:+UseSerialGC -XX:-UsePerfData",
-    ] {
+    for flags in ["-XX:+UseG1GC -XX:-UsePerfData", "-XX:+UseSerialGC -XX:-UsePerfData"] {
         check(runtime, flags);
     }
 }
@@ -75,32 +72,21 @@ fn check(runtime: &Runtime, flags: &str) {
     std::thread::sleep(std::time::Duration::from_millis(300));
     let output = tool.interrupt();
     let log = gclog::parse(&load.quit());
-    assert!(output.status.success(), "{title}: {output:?}");
+    assert!(output.status.success(), "{title}: {} {}", output.status, output.stderr);
 
     // The JVM was idle when the tool came and when it went: stops outside the
     // load (timers of the JVM's own) may or may not have been seen.
     let inside = |ns: u64| (attached_ns..done_ns).contains(&ns);
-    let stops: Vec<_> = log.stops.iter().filter(|s| inside(s.middle_ns())).collect();
+    let stops: Vec<_> = log.stops.iter().filter(|s| inside(s.begin_ns())).collect();
     let records = output.json();
     let of_type = |wanted: &[&str]| -> Vec<&Value> {
         let wanted = |r: &&Value| wanted.contains(&text(r, "type")) && inside(number(r, "ts_ns"));
         records.iter().filter(wanted).collect()
     };
     let reported = of_type(&["pause", "safepoint"]);
-    assert!(
-        stops.len() > 10,
-        "{title}: the load makes only {} stops",
-        stops.len()
-    );
+    assert!(stops.len() > 10, "{title}: the load makes only {} stops", stops.len());
     compare_stops(&title, runtime, flags, &stops, &reported);
-    compare_cycles(
-        &title,
-        runtime,
-        flags,
-        &log.cycles,
-        &of_type(&["cycle"]),
-        inside,
-    );
+    compare_cycles(&title, runtime, flags, &log.cycles, &of_type(&["cycle"]), inside);
     check_summary(&title, &records);
 }
 
@@ -116,16 +102,12 @@ fn compare_stops(
     let mut causes = (0, 0);
     let mut left = reported.iter().peekable();
     for stop in stops {
-        let middle = stop.middle_ns();
-        // What ended before this stop's middle was never in the log.
-        while let Some(extra) = left.next_if(|r| end_ns(r) < middle) {
+        // What ended before this stop began was never in the log.
+        while let Some(extra) = left.next_if(|r| end_ns(r) < stop.begin_ns()) {
             panic!("{title}: reported, but not in the log: {extra}\nbefore {stop:?}");
         }
-        let Some(record) = left.next_if(|r| number(r, "ts_ns") <= middle) else {
-            panic!(
-                "{title}: in the log, but not reported: {stop:?}\nnext: {:?}",
-                left.peek()
-            );
+        let Some(record) = left.next_if(|r| number(r, "ts_ns") <= stop.end_ns) else {
+            panic!("{title}: in the log, but not reported: {stop:?}\nnext: {:?}", left.peek());
         };
         compare_stop(title, runtime, flags, stop, record, &mut causes);
         errors.push(
@@ -137,29 +119,17 @@ fn compare_stops(
         errors[last] = (errors[last] / 0.02).min(micros / 25.0);
     }
     let extra: Vec<_> = left.collect();
-    assert!(
-        extra.is_empty(),
-        "{title}: reported, but not in the log: {extra:?}"
-    );
+    assert!(extra.is_empty(), "{title}: reported, but not in the log: {extra:?}");
 
     let (right, known) = causes;
-    assert!(
-        right * 100 >= known * 99,
-        "{title}: only {right} of {known} causes are right"
-    );
+    assert!(right * 100 >= known * 99, "{title}: only {right} of {known} causes are right");
     errors.sort_by(f64::total_cmp);
     let median = errors[errors.len() / 2];
     // 10 % or 100 us, four to five times the median's bound; one stop in fifty
     // may have been hit by the scheduler between the JVM's clock and ours.
     let nearly_all = errors[errors.len() * 98 / 100];
-    assert!(
-        median <= 1.0,
-        "{title}: STOPPED is off in the median ({median:.2} of 2 % or 25 us)"
-    );
-    assert!(
-        nearly_all <= 5.0,
-        "{title}: STOPPED is off ({nearly_all:.2} of 2 % or 25 us)"
-    );
+    assert!(median <= 1.0, "{title}: STOPPED is off in the median ({median:.2} of 2 % or 25 us)");
+    assert!(nearly_all <= 5.0, "{title}: STOPPED is off ({nearly_all:.2} of 2 % or 25 us)");
     println!(
         "{title}: {} stops, {right}/{known} causes, error median {median:.3}, 98 % {nearly_all:.3}, worst {:.3} (of 2 % or 25 us)",
         stops.len(),
@@ -193,16 +163,11 @@ fn compare_stop(
         assert_eq!(record["full"], full, "{context}");
     }
     let pause = number(record, "pause_ns");
-    let logged_pause: u64 = stop.collections.iter().map(|c| c.pause_ns).sum();
+    // JDK 11 nests: the failed young collection contains the full one.
+    let logged_pause = stop.collections.iter().map(|c| c.pause_ns).max().unwrap_or(0);
     assert!(pause <= number(record, "stopped_ns"), "{context}");
-    assert!(
-        pause + 100_000 + logged_pause / 10 >= logged_pause,
-        "{context}"
-    );
-    assert!(
-        number(record, "ttsp_ns") <= number(record, "stopped_ns"),
-        "{context}"
-    );
+    assert!(pause + 100_000 + logged_pause / 10 >= logged_pause, "{context}");
+    assert!(number(record, "ttsp_ns") <= number(record, "stopped_ns"), "{context}");
     check_heap(&context, stop, record);
     if let Some(cause) = stop.collections.first().and_then(|c| c.cause.as_deref())
         && !counted
@@ -224,11 +189,7 @@ fn check_heap(context: &str, stop: &Stop, record: &Value) {
     let mib = |field| number(record, field) as f64 / f64::from(1 << 20);
     for (field, logged) in [("heap_before", before), ("heap_after", after)] {
         let off = (mib(field) - logged as f64 - 0.5).abs();
-        assert!(
-            off <= 2.6,
-            "{field} is {:.2} MiB, logged {logged}: {context}",
-            mib(field)
-        );
+        assert!(off <= 2.6, "{field} is {:.2} MiB, logged {logged}: {context}", mib(field));
     }
 }
 
@@ -250,10 +211,8 @@ fn compare_cycles(
     reported: &[&Value],
     inside: impl Fn(u64) -> bool,
 ) {
-    let ends: Vec<_> = reported
-        .iter()
-        .map(|r| number(r, "ts_ns") + number(r, "duration_ns"))
-        .collect();
+    let ends: Vec<_> =
+        reported.iter().map(|r| number(r, "ts_ns") + number(r, "duration_ns")).collect();
     if flags.contains("Shenandoah") {
         // Its log has no line for the end of a cycle.
         assert!(!reported.is_empty(), "{title}: no cycle reported");
@@ -266,28 +225,12 @@ fn compare_cycles(
     let logged: Vec<_> = logged.iter().filter(|c| inside(c.end_ns)).collect();
     for cycle in &logged {
         // The log writes the end before or after the probe: within a millisecond or so.
-        let near = ends
-            .iter()
-            .filter(|end| end.abs_diff(cycle.end_ns) < 5_000_000)
-            .count();
-        assert!(
-            near >= 1,
-            "{title}: in the log, but not reported: {cycle:?}"
-        );
+        let near = ends.iter().filter(|end| end.abs_diff(cycle.end_ns) < 5_000_000).count();
+        assert!(near >= 1, "{title}: in the log, but not reported: {cycle:?}");
     }
-    let missing = logged.len().abs_diff(
-        reported
-            .iter()
-            .zip(&ends)
-            .filter(|(_, end)| inside(**end))
-            .count(),
-    );
-    assert!(
-        missing <= 1,
-        "{title}: {} cycles logged, {} reported",
-        logged.len(),
-        reported.len()
-    );
+    let missing =
+        logged.len().abs_diff(reported.iter().zip(&ends).filter(|(_, end)| inside(**end)).count());
+    assert!(missing <= 1, "{title}: {} cycles logged, {} reported", logged.len(), reported.len());
     println!("{title}: {} cycles", logged.len());
 }
 
@@ -295,12 +238,9 @@ fn compare_cycles(
 fn check_summary(title: &str, records: &[Value]) {
     let last = records.last().expect("a summary");
     assert_eq!(text(last, "type"), "summary", "{title}");
-    let pauses: Vec<_> = records
-        .iter()
-        .filter(|r| text(r, "type") == "pause")
-        .collect();
+    let pauses: Vec<_> = records.iter().filter(|r| text(r, "type") == "pause").collect();
     let sum = |field| pauses.iter().map(|r| number(r, field)).sum::<u64>();
-    assert_eq!(number(last, "pauses"), pauses.len() as u64, "{title}");
+    assert_eq!(number(last, "pauses"), pauses.len() as u64, "{title}: {last}");
     assert_eq!(number(last, "collections"), sum("collections"), "{title}");
     assert_eq!(number(last, "stopped_ns"), sum("stopped_ns"), "{title}");
     assert_eq!(number(last, "pause_ns"), sum("pause_ns"), "{title}");
@@ -312,15 +252,11 @@ fn end_ns(record: &Value) -> u64 {
 }
 
 fn number(record: &Value, field: &str) -> u64 {
-    record[field]
-        .as_u64()
-        .unwrap_or_else(|| panic!("no number {field} in {record}"))
+    record[field].as_u64().unwrap_or_else(|| panic!("no number {field} in {record}"))
 }
 
 fn text<'a>(record: &'a Value, field: &str) -> &'a str {
-    record[field]
-        .as_str()
-        .unwrap_or_else(|| panic!("no text {field} in {record}"))
+    record[field].as_str().unwrap_or_else(|| panic!("no text {field} in {record}"))
 }
 
 fn monotonic_ns() -> u64 {

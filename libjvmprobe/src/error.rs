@@ -135,10 +135,7 @@ pub enum Error {
 impl Error {
     /// Wraps an I/O error with what was tried, for example `open /proc/1/maps`.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
-        Self::Io {
-            what: what.into(),
-            source,
-        }
+        Self::Io { what: what.into(), source }
     }
 
     /// A malformed ELF file.

@@ -60,9 +60,9 @@ impl Collection {
 }
 
 impl Stop {
-    /// An instant inside the stop.
-    pub fn middle_ns(&self) -> u64 {
-        self.end_ns - self.total_ns / 2
+    /// When it began.
+    pub fn begin_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.total_ns)
     }
 }
 
@@ -101,22 +101,14 @@ fn stop_line(log: &mut Log, current: &mut Stop, ns: u64, message: &str) {
     } else if let Some(rest) =
         message.strip_prefix("Total time for which application threads were stopped: ")
     {
-        let seconds = rest
-            .split(' ')
-            .next()
-            .and_then(|s| s.parse::<f64>().ok())
-            .expect("seconds");
+        let seconds = rest.split(' ').next().and_then(|s| s.parse::<f64>().ok()).expect("seconds");
         current.total_ns = (seconds * 1e9).round() as u64;
         current.end_ns = ns;
         log.stops.push(std::mem::take(current));
-    } else if let Some((op, rest)) = message
-        .strip_prefix("Safepoint \"")
-        .and_then(|m| m.split_once('"'))
+    } else if let Some((op, rest)) =
+        message.strip_prefix("Safepoint \"").and_then(|m| m.split_once('"'))
     {
-        let total = rest
-            .split("Total: ")
-            .nth(1)
-            .and_then(|t| t.split(' ').next());
+        let total = rest.split("Total: ").nth(1).and_then(|t| t.split(' ').next());
         current.total_ns = total.and_then(|t| t.parse().ok()).expect("a total");
         current.op = op.into();
         current.end_ns = ns;
@@ -128,17 +120,16 @@ fn stop_line(log: &mut Log, current: &mut Stop, ns: u64, message: &str) {
 /// generations as `y: Pause Mark Start 0.008ms`.
 fn pause(message: &str) -> Option<Collection> {
     let (_, text) = numbered(message)?;
-    let text = text
-        .split_once(": ")
-        .filter(|(g, _)| g.len() == 1)
-        .map_or(text, |(_, rest)| rest);
+    let text = text.split_once(": ").filter(|(g, _)| g.len() == 1).map_or(text, |(_, rest)| rest);
     let (text, ms) = text.strip_suffix("ms")?.rsplit_once(' ')?;
     let pause_ns = (ms.parse::<f64>().ok()? * 1e6).round() as u64;
     let (text, heap) = match text.rsplit_once(' ') {
         Some((rest, sizes)) if sizes.contains("->") => (rest, sizes_mib(sizes)),
         _ => (text, None),
     };
-    let cause = last_bracket(text);
+    // Behind the cause, some versions tell how a young collection went wrong.
+    let caused = text.split(" (Evacuation Failure").next().unwrap_or(text);
+    let cause = last_bracket(caused.split(" (to-space exhausted)").next().unwrap_or(caused));
     text.starts_with("Pause ").then(|| Collection {
         kind: text.into(),
         cause: cause.map(str::to_owned),
@@ -172,40 +163,17 @@ fn last_bracket(text: &str) -> Option<&str> {
 
 fn cycle(end_ns: u64, message: &str) -> Option<Cycle> {
     let (id, text) = numbered(message)?;
-    const G1: [&str; 3] = [
-        "Concurrent Mark Cycle",
-        "Concurrent Undo Cycle",
-        "Concurrent Cycle",
-    ];
-    const Z: [&str; 3] = [
-        "Garbage Collection (",
-        "Minor Collection (",
-        "Major Collection (",
-    ];
-    if let Some(kind) = G1
-        .iter()
-        .find(|kind| text.strip_prefix(**kind).is_some_and(|r| r.ends_with("ms")))
+    const G1: [&str; 3] = ["Concurrent Mark Cycle", "Concurrent Undo Cycle", "Concurrent Cycle"];
+    const Z: [&str; 3] = ["Garbage Collection (", "Minor Collection (", "Major Collection ("];
+    if let Some(kind) =
+        G1.iter().find(|kind| text.strip_prefix(**kind).is_some_and(|r| r.ends_with("ms")))
     {
-        return Some(Cycle {
-            id,
-            kind: (*kind).into(),
-            cause: None,
-            end_ns,
-        });
+        return Some(Cycle { id, kind: (*kind).into(), cause: None, end_ns });
     }
     // The end has sizes: `Garbage Collection (Warmup) 8M(12%)->6M(9%)`.
-    let kind = Z
-        .iter()
-        .find(|kind| text.starts_with(**kind) && text.contains("%)->"))?;
-    let cause = text[kind.len()..]
-        .split_once(") ")
-        .map(|(cause, _)| cause.to_owned());
-    Some(Cycle {
-        id,
-        kind: kind.trim_end_matches(" (").into(),
-        cause,
-        end_ns,
-    })
+    let kind = Z.iter().find(|kind| text.starts_with(**kind) && text.contains("%)->"))?;
+    let cause = text[kind.len()..].split_once(") ").map(|(cause, _)| cause.to_owned());
+    Some(Cycle { id, kind: kind.trim_end_matches(" (").into(), cause, end_ns })
 }
 
 fn numbered(message: &str) -> Option<(u64, &str)> {
@@ -227,25 +195,12 @@ mod tests {
              [286731801ns][safepoint      ] Safepoint \"GenCollectForAllocation\", Time since last: 9605463 ns, \
              Reaching safepoint: 23916 ns, Cleanup: 2694 ns, At safepoint: 5250291 ns, Total: 5276901 ns\n",
         );
-        let [stop] = &log.stops[..] else {
-            panic!("{log:?}")
-        };
-        assert_eq!(
-            (stop.op.as_str(), stop.total_ns),
-            ("GenCollectForAllocation", 5_276_901)
-        );
-        let [young, full] = &stop.collections[..] else {
-            panic!("{stop:?}")
-        };
+        let [stop] = &log.stops[..] else { panic!("{log:?}") };
+        assert_eq!((stop.op.as_str(), stop.total_ns), ("GenCollectForAllocation", 5_276_901));
+        let [young, full] = &stop.collections[..] else { panic!("{stop:?}") };
         assert_eq!(young.cause.as_deref(), Some("Allocation Failure"));
-        assert_eq!(
-            (young.heap, young.pause_ns, young.is_full()),
-            (Some((58, 58)), 27_000, false)
-        );
-        assert_eq!(
-            (full.cause.as_deref(), full.is_full()),
-            (Some("System.gc()"), true)
-        );
+        assert_eq!((young.heap, young.pause_ns, young.is_full()), (Some((58, 58)), 27_000, false));
+        assert_eq!((full.cause.as_deref(), full.is_full()), (Some("System.gc()"), true));
     }
 
     #[test]
@@ -274,11 +229,7 @@ mod tests {
         let kinds: Vec<_> = log.cycles.iter().map(|c| (c.id, c.kind.as_str())).collect();
         assert_eq!(
             kinds,
-            [
-                (6, "Garbage Collection"),
-                (7, "Minor Collection"),
-                (12, "Concurrent Mark Cycle")
-            ]
+            [(6, "Garbage Collection"), (7, "Minor Collection"), (12, "Concurrent Mark Cycle")]
         );
         assert_eq!(log.cycles[0].cause.as_deref(), Some("Allocation Stall"));
         assert_eq!(log.stops[0].collections[0].kind, "Pause Mark Start");

@@ -21,10 +21,7 @@ pub fn classes() -> &'static Path {
         .get_or_init(|| {
             let dir = tempfile::tempdir().expect("a temporary folder");
             let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("java");
-            let files = std::fs::read_dir(sources)
-                .expect("tests/java")
-                .flatten()
-                .map(|f| f.path());
+            let files = std::fs::read_dir(sources).expect("tests/java").flatten().map(|f| f.path());
             let status = Command::new("javac")
                 .args(["--release", "11", "-d"])
                 .arg(dir.path())
@@ -63,10 +60,8 @@ impl Load {
     pub fn spawn(mut command: Command) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         // timenanos is CLOCK_MONOTONIC, which our events are stamped with.
-        let log = format!(
-            "gc*,safepoint=debug:file={}:timenanos,tags",
-            dir.path().join("log").display()
-        );
+        let log =
+            format!("gc*,safepoint=debug:file={}:timenanos,tags", dir.path().join("log").display());
         let mut child = command
             .args(["-Xmx64m", "-XX:ParallelGCThreads=2", "-XX:ConcGCThreads=1"])
             .arg(format!("-Xlog:{log}"))
@@ -79,12 +74,7 @@ impl Load {
             .expect("start java");
         let stdin = child.stdin.take().expect("piped");
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
-        let mut load = Self {
-            child,
-            stdin,
-            stdout,
-            dir,
-        };
+        let mut load = Self { child, stdin, stdout, dir };
         load.expect("ready");
         load
     }

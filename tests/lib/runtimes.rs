@@ -27,16 +27,11 @@ pub fn all() -> &'static [Runtime] {
     static ALL: OnceLock<Vec<Runtime>> = OnceLock::new();
     ALL.get_or_init(|| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("runtimes");
-        let output = Command::new(&script)
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("run tests/runtimes");
+        let output =
+            Command::new(&script).stderr(Stdio::inherit()).output().expect("run tests/runtimes");
         assert!(output.status.success(), "tests/runtimes failed");
         let text = String::from_utf8(output.stdout).expect("names are UTF-8");
-        text.lines()
-            .filter_map(|line| line.split_once(' '))
-            .map(runtime)
-            .collect()
+        text.lines().filter_map(|line| line.split_once(' ')).map(runtime).collect()
     })
 }
 
@@ -55,10 +50,7 @@ fn runtime((name, java): (&str, &str)) -> Runtime {
 /// # Panics
 /// Where there is none.
 pub fn named(name: &str) -> &'static Runtime {
-    all()
-        .iter()
-        .find(|r| r.name == name)
-        .unwrap_or_else(|| panic!("no runtime {name}"))
+    all().iter().find(|r| r.name == name).unwrap_or_else(|| panic!("no runtime {name}"))
 }
 
 impl Runtime {
@@ -75,10 +67,7 @@ impl Runtime {
     /// Its libjvm.so.
     pub fn libjvm(&self) -> PathBuf {
         let java = self.java.canonicalize().expect("java exists");
-        java.parent()
-            .and_then(Path::parent)
-            .expect("bin/java")
-            .join("lib/server/libjvm.so")
+        java.parent().and_then(Path::parent).expect("bin/java").join("lib/server/libjvm.so")
     }
 
     /// The flags of each collector that it was built with.
@@ -91,9 +80,7 @@ impl Runtime {
             "-XX:+UseZGC",
             "-XX:+UseZGC -XX:+ZGenerational",
         ];
-        ALL.into_iter()
-            .filter(|flags| self.accepts(flags))
-            .collect()
+        ALL.into_iter().filter(|flags| self.accepts(flags)).collect()
     }
 
     fn accepts(&self, flags: &str) -> bool {
@@ -102,11 +89,7 @@ impl Runtime {
             return false;
         }
         let mut command = self.command();
-        command
-            .args(flags.split(' '))
-            .arg("-version")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.args(flags.split(' ')).arg("-version").stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     }
 }

@@ -4,6 +4,7 @@ use std::{
     io::{BufRead, BufReader, Read},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
+    sync::OnceLock,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -14,26 +15,22 @@ use serde_json::Value;
 /// Longer than anything takes on the slowest machine; only a hang takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The binary of a tool, built where it is missing.
+/// The binary of a tool, built from what the sources say now: cargo does not
+/// know that these tests need it.
 ///
 /// # Panics
 /// Where it cannot be built.
 pub fn binary(name: &str) -> PathBuf {
+    static BUILT: OnceLock<()> = OnceLock::new();
     let test = std::env::current_exe().expect("own path");
-    let dir = test
-        .parent()
-        .and_then(|deps| deps.parent())
-        .expect("target/PROFILE/deps/TEST");
-    let path = dir.join(name);
-    if !path.exists() {
+    let dir = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps/TEST");
+    BUILT.get_or_init(|| {
         let release = dir.ends_with("release").then_some("--release");
-        let cargo = Command::new(env!("CARGO"))
-            .args(["build", "-p", name])
-            .args(release)
-            .status();
-        assert!(cargo.expect("run cargo").success(), "build {name}");
-    }
-    path
+        let args = ["build", "--quiet", "--workspace", "--bins"];
+        let cargo = Command::new(env!("CARGO")).args(args).args(release).status();
+        assert!(cargo.expect("run cargo").success(), "build the tools");
+    });
+    dir.join(name)
 }
 
 /// A running tool; killed when dropped.
@@ -115,11 +112,7 @@ impl Tool {
             err.read_to_string(&mut said).expect("messages are UTF-8");
             said
         });
-        Self {
-            child: Guard(child),
-            stdout,
-            stderr,
-        }
+        Self { child: Guard(child), stdout, stderr }
     }
 
     /// Its process number.
@@ -132,10 +125,7 @@ impl Tool {
     /// # Panics
     /// Where it is gone already.
     pub fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.0.id())
-            .ok()
-            .and_then(Pid::from_raw)
-            .expect("a pid");
+        let pid = i32::try_from(self.child.0.id()).ok().and_then(Pid::from_raw).expect("a pid");
         kill_process(pid, signal).expect("the tool still runs");
     }
 
@@ -177,10 +167,7 @@ pub fn run(name: &str, args: &[&str]) -> Output {
 /// # Panics
 /// Where it does not end.
 pub fn run_command(mut command: Command) -> Output {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .expect("start the tool");
+    let output = command.stdin(Stdio::null()).output().expect("start the tool");
     Output {
         stdout: String::from_utf8(output.stdout).expect("output is UTF-8"),
         stderr: String::from_utf8(output.stderr).expect("messages are UTF-8"),

@@ -12,11 +12,7 @@ fn main() -> anyhow::Result<()> {
     SkeletonBuilder::new()
         .source(SOURCE)
         // Debian and Ubuntu keep asm/*.h below a folder named after the machine.
-        .clang_args([
-            format!("-I/usr/include/{arch}-linux-gnu"),
-            "-Wall".into(),
-            "-Werror".into(),
-        ])
+        .clang_args([format!("-I/usr/include/{arch}-linux-gnu"), "-Wall".into(), "-Werror".into()])
         .build_and_generate(&out)?;
     println!("cargo::rerun-if-changed=../../bpf");
     Ok(())

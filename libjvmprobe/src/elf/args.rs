@@ -50,10 +50,7 @@ impl Register {
     }
 
     fn x86(text: &str) -> Option<Self> {
-        let name = X86
-            .iter()
-            .find(|(full, parts)| *full == text || parts.contains(&text))?
-            .0;
+        let name = X86.iter().find(|(full, parts)| *full == text || parts.contains(&text))?.0;
         Some(Self { name })
     }
 
@@ -62,10 +59,7 @@ impl Register {
             Some(number) => format!("x{number}"),
             None => text.to_owned(),
         };
-        AARCH64
-            .iter()
-            .find(|name| **name == wide)
-            .map(|name| Self { name })
+        AARCH64.iter().find(|name| **name == wide).map(|name| Self { name })
     }
 }
 
@@ -121,16 +115,9 @@ impl ArgSpec {
             Some(size) => (true, size),
             None => (false, size),
         };
-        let size = size
-            .parse()
-            .ok()
-            .filter(|size| matches!(size, 1 | 2 | 4 | 8))?;
+        let size = size.parse().ok().filter(|size| matches!(size, 1 | 2 | 4 | 8))?;
         let place = x86_place(place).or_else(|| aarch64_place(place))?;
-        Some(Self {
-            size,
-            signed,
-            place,
-        })
+        Some(Self { size, signed, place })
     }
 }
 
@@ -157,11 +144,7 @@ fn x86_place(text: &str) -> Option<ArgPlace> {
         return number(constant).map(ArgPlace::Constant);
     }
     let (displacement, rest) = text.split_once('(')?;
-    let displacement = if displacement.is_empty() {
-        0
-    } else {
-        number(displacement)?
-    };
+    let displacement = if displacement.is_empty() { 0 } else { number(displacement)? };
     let mut parts = rest.strip_suffix(')')?.split(',').map(str::trim);
     let base = Register::x86(parts.next()?.strip_prefix('%')?)?;
     let index = match parts.next() {
@@ -174,11 +157,7 @@ fn x86_place(text: &str) -> Option<ArgPlace> {
             Some((Register::x86(index.strip_prefix('%')?)?, scale))
         }
     };
-    parts.next().is_none().then_some(ArgPlace::Memory {
-        base,
-        index,
-        displacement,
-    })
+    parts.next().is_none().then_some(ArgPlace::Memory { base, index, displacement })
 }
 
 /// `x0`, `w0`, `sp`, `5`, `[x0]`, `[sp, 16]`, `[x0, x1]`.
@@ -197,11 +176,7 @@ fn aarch64_place(text: &str) -> Option<ArgPlace> {
             None => (None, number(part.strip_prefix('#').unwrap_or(part))?),
         },
     };
-    parts.next().is_none().then_some(ArgPlace::Memory {
-        base,
-        index,
-        displacement,
-    })
+    parts.next().is_none().then_some(ArgPlace::Memory { base, index, displacement })
 }
 
 /// Decimal or hexadecimal, signed; unsigned 64-bit constants wrap as in C.
@@ -217,11 +192,7 @@ fn number(text: &str) -> Option<i64> {
         None => digits.parse().ok()?,
     };
     let value = value.cast_signed();
-    Some(if negative {
-        value.wrapping_neg()
-    } else {
-        value
-    })
+    Some(if negative { value.wrapping_neg() } else { value })
 }
 
 impl fmt::Display for ArgSpec {
@@ -231,11 +202,7 @@ impl fmt::Display for ArgSpec {
         match &self.place {
             ArgPlace::Register(register) => f.write_str(register.name),
             ArgPlace::Constant(value) => write!(f, "{value}"),
-            ArgPlace::Memory {
-                base,
-                index,
-                displacement,
-            } => {
+            ArgPlace::Memory { base, index, displacement } => {
                 write!(f, "[{}", base.name)?;
                 if let Some((index, scale)) = index {
                     write!(f, " + {} * {scale}", index.name)?;
@@ -280,11 +247,7 @@ mod tests {
             ("-4@5", "-4@5"),
         ] {
             let parsed = ArgSpec::parse(text);
-            assert_eq!(
-                parsed.map(|p| p.to_string()).ok().as_deref(),
-                Some(shown),
-                "{text}"
-            );
+            assert_eq!(parsed.map(|p| p.to_string()).ok().as_deref(), Some(shown), "{text}");
         }
     }
 

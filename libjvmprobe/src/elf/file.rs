@@ -67,10 +67,7 @@ impl ElfFile {
     /// # Errors
     /// [`Error::Elf`] where it is no ELF file or truncated, [`Error::Io`].
     pub fn open(file: File) -> Result<Self> {
-        let size = file
-            .metadata()
-            .map_err(|e| Error::io("stat an ELF file", e))?
-            .len();
+        let size = file.metadata().map_err(|e| Error::io("stat an ELF file", e))?.len();
         let ident = read_at(&file, size, 0, size.min(64))?;
         let head = Elf::parse_header(&ident).map_err(malformed)?;
         let container = match head.container().map_err(malformed)? {
@@ -80,14 +77,7 @@ impl ElfFile {
         let ctx = Ctx::new(container, head.endianness().map_err(malformed)?);
         let segments = segments(&file, size, ctx, &head)?;
         let sections = sections(&file, size, ctx, &head)?;
-        Ok(Self {
-            file,
-            size,
-            ctx,
-            machine: head.e_machine,
-            segments,
-            sections,
-        })
+        Ok(Self { file, size, ctx, machine: head.e_machine, segments, sections })
     }
 
     /// The machine that it is for.
@@ -121,34 +111,25 @@ impl ElfFile {
     /// Where in the file a link-time address lies; `None` outside the segments
     /// or in their zero-filled ends.
     pub fn vaddr_to_offset(&self, vaddr: Vaddr) -> Option<FileOffset> {
-        self.segments
-            .iter()
-            .filter(|s| s.p_type == PT_LOAD)
-            .find_map(|s| {
-                let inside = vaddr.0.checked_sub(s.p_vaddr).filter(|&n| n < s.p_filesz)?;
-                s.p_offset.checked_add(inside).map(FileOffset)
-            })
+        self.segments.iter().filter(|s| s.p_type == PT_LOAD).find_map(|s| {
+            let inside = vaddr.0.checked_sub(s.p_vaddr).filter(|&n| n < s.p_filesz)?;
+            s.p_offset.checked_add(inside).map(FileOffset)
+        })
     }
 
     /// What to add to link-time addresses in a process in which the byte at
     /// `map_offset` of this file is mapped at `map_start`.
     pub fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
         let page = 4096;
-        self.segments
-            .iter()
-            .filter(|s| s.p_type == PT_LOAD)
-            .find_map(|s| {
-                // A mapping begins on the page in which its segment begins.
-                let first = s.p_offset / page * page;
-                let end = s.p_offset.checked_add(s.p_filesz)?;
-                (first..end).contains(&map_offset.0).then(|| {
-                    let vaddr = s
-                        .p_vaddr
-                        .wrapping_sub(s.p_offset)
-                        .wrapping_add(map_offset.0);
-                    map_start.0.wrapping_sub(vaddr)
-                })
+        self.segments.iter().filter(|s| s.p_type == PT_LOAD).find_map(|s| {
+            // A mapping begins on the page in which its segment begins.
+            let first = s.p_offset / page * page;
+            let end = s.p_offset.checked_add(s.p_filesz)?;
+            (first..end).contains(&map_offset.0).then(|| {
+                let vaddr = s.p_vaddr.wrapping_sub(s.p_offset).wrapping_add(map_offset.0);
+                map_start.0.wrapping_sub(vaddr)
             })
+        })
     }
 
     /// The GNU build-id.
@@ -156,9 +137,7 @@ impl ElfFile {
         let section = self.section(".note.gnu.build-id")?;
         let data = section.data().ok()?;
         // One note: name "GNU\0" behind twelve bytes of header.
-        data.get(16..)
-            .filter(|id| !id.is_empty())
-            .map(<[u8]>::to_vec)
+        data.get(16..).filter(|id| !id.is_empty()).map(<[u8]>::to_vec)
     }
 
     pub(super) fn ctx(&self) -> Ctx {
@@ -195,13 +174,7 @@ impl Section<'_> {
     /// [`Error::Elf`] where it has none in the file (stripped into a debug
     /// file), is compressed, or reaches beyond the file's end.
     pub fn data(&self) -> Result<Vec<u8>> {
-        let SectionHeader {
-            sh_type,
-            sh_flags,
-            sh_offset,
-            sh_size,
-            ..
-        } = *self.header;
+        let SectionHeader { sh_type, sh_flags, sh_offset, sh_size, .. } = *self.header;
         if sh_type == section_header::SHT_NOBITS {
             return Err(Error::elf("a section has no content in this file"));
         }
@@ -219,10 +192,7 @@ fn segments(file: &File, size: u64, ctx: Ctx, head: &Header) -> Result<Vec<Progr
         return Ok(Vec::new());
     }
     if usize::from(head.e_phentsize) != entry {
-        return Err(Error::elf(format!(
-            "program headers of {} bytes",
-            head.e_phentsize
-        )));
+        return Err(Error::elf(format!("program headers of {} bytes", head.e_phentsize)));
     }
     let bytes = read_at(file, size, head.e_phoff, (count * entry) as u64)?;
     ProgramHeader::parse(&bytes, 0, count, ctx).map_err(malformed)
@@ -239,10 +209,7 @@ fn sections(
         return Ok(Vec::new());
     }
     if usize::from(head.e_shentsize) != entry {
-        return Err(Error::elf(format!(
-            "section headers of {} bytes",
-            head.e_shentsize
-        )));
+        return Err(Error::elf(format!("section headers of {} bytes", head.e_shentsize)));
     }
     let first = read_at(file, size, head.e_shoff, entry as u64)?;
     let first = SectionHeader::parse_from(&first, 0, 1, ctx).map_err(malformed)?;
@@ -264,17 +231,11 @@ fn sections(
     };
     let bytes = read_at(file, size, head.e_shoff, (count * entry) as u64)?;
     let headers = SectionHeader::parse_from(&bytes, 0, count, ctx).map_err(malformed)?;
-    let names = match usize::try_from(names_at)
-        .ok()
-        .and_then(|at| headers.get(at))
-    {
+    let names = match usize::try_from(names_at).ok().and_then(|at| headers.get(at)) {
         Some(names) => read_at(file, size, names.sh_offset, names.sh_size)?,
         None => return Err(Error::elf("section names are missing")),
     };
-    Ok(headers
-        .into_iter()
-        .map(|h| (c_string(&names, h.sh_name), h))
-        .collect())
+    Ok(headers.into_iter().map(|h| (c_string(&names, h.sh_name), h)).collect())
 }
 
 /// The NUL-terminated string at `offset` of a string table; empty where there is none.
@@ -292,13 +253,10 @@ pub(super) fn c_bytes(table: &[u8], offset: usize) -> &[u8] {
 fn read_at(file: &File, size: u64, offset: u64, len: u64) -> Result<Vec<u8>> {
     let fits = offset.checked_add(len).is_some_and(|end| end <= size);
     let len = usize::try_from(len).ok().filter(|_| fits).ok_or_else(|| {
-        Error::elf(format!(
-            "truncated: {len} bytes at {offset:#x} of a file of {size} bytes"
-        ))
+        Error::elf(format!("truncated: {len} bytes at {offset:#x} of a file of {size} bytes"))
     })?;
     let mut bytes = vec![0; len];
-    file.read_exact_at(&mut bytes, offset)
-        .map_err(|e| Error::io("read an ELF file", e))?;
+    file.read_exact_at(&mut bytes, offset).map_err(|e| Error::io("read an ELF file", e))?;
     Ok(bytes)
 }
 

@@ -56,9 +56,7 @@ impl ElfFile {
     /// # Errors
     /// [`Error::Elf`] where the notes are malformed.
     pub fn stapsdt(&self) -> Result<Probes> {
-        let base = self
-            .section(".stapsdt.base")
-            .map(|section| section.vaddr().0);
+        let base = self.section(".stapsdt.base").map(|section| section.vaddr().0);
         let mut probes = Vec::new();
         for section in self.sections(".note.stapsdt") {
             let data = section.data()?;
@@ -91,11 +89,7 @@ impl ElfFile {
         let little = self.ctx().is_little_endian();
         let mut addresses = addresses.chunks_exact(width).map(|bytes| {
             let fold = |n: u64, b: &u8| n << 8 | u64::from(*b);
-            if little {
-                bytes.iter().rev().fold(0, fold)
-            } else {
-                bytes.iter().fold(0, fold)
-            }
+            if little { bytes.iter().rev().fold(0, fold) } else { bytes.iter().fold(0, fold) }
         });
         let (Some(location), Some(noted_base), Some(semaphore)) =
             (addresses.next(), addresses.next(), addresses.next())
@@ -125,9 +119,7 @@ impl Probes {
 
     /// All locations of one probe.
     pub fn find<'a>(&'a self, provider: &'a str, name: &'a str) -> impl Iterator<Item = &'a Probe> {
-        self.0
-            .iter()
-            .filter(move |p| p.provider == provider && p.name == name)
+        self.0.iter().filter(move |p| p.provider == provider && p.name == name)
     }
 
     /// Whether the file has no probes at all.
@@ -144,13 +136,9 @@ impl Probes {
     pub fn names(&self) -> impl Iterator<Item = (&str, &str, usize)> {
         let mut names = BTreeMap::new();
         for probe in &self.0 {
-            *names
-                .entry((probe.provider.as_str(), probe.name.as_str()))
-                .or_insert(0) += 1;
+            *names.entry((probe.provider.as_str(), probe.name.as_str())).or_insert(0) += 1;
         }
-        names
-            .into_iter()
-            .map(|((provider, name), locations)| (provider, name, locations))
+        names.into_iter().map(|((provider, name), locations)| (provider, name, locations))
     }
 
     /// Why a probe is not there, in half a sentence.
@@ -162,10 +150,7 @@ impl Probes {
         providers.sort_unstable();
         providers.dedup();
         if !providers.contains(&provider) {
-            return format!(
-                "it has no provider {provider}, only {}",
-                providers.join(", ")
-            );
+            return format!("it has no provider {provider}, only {}", providers.join(", "));
         }
         let family = name.split("__").next().unwrap_or(name);
         let mut near: Vec<_> = self

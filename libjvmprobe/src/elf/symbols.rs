@@ -67,11 +67,7 @@ impl ElfFile {
             let (Ok(entries), Ok(strings)) = (section.data(), strings.data()) else {
                 continue;
             };
-            tables.push(Table {
-                entries,
-                strings,
-                ctx: self.ctx(),
-            });
+            tables.push(Table { entries, strings, ctx: self.ctx() });
         }
         Ok(Symbols { tables })
     }
@@ -95,9 +91,7 @@ impl Symbols {
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.tables
-            .iter()
-            .all(|table| table.defined().next().is_none())
+        self.tables.iter().all(|table| table.defined().next().is_none())
     }
 
     fn first(&self, mut wanted: impl FnMut(&[u8], &Sym) -> bool) -> Option<Symbol> {

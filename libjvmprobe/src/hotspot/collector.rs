@@ -45,10 +45,7 @@ impl Collector {
     /// Whether it frees memory while the application runs, so that the heap
     /// before and after a pause says nothing about what was freed.
     pub fn is_concurrent(self) -> bool {
-        matches!(
-            self,
-            Self::Z | Self::GenerationalZ | Self::Shenandoah | Self::Cms
-        )
+        matches!(self, Self::Z | Self::GenerationalZ | Self::Shenandoah | Self::Cms)
     }
 
     /// Reads the choice from the JVM's flags.
@@ -72,14 +69,7 @@ impl Collector {
         let generational = on.contains("ZGenerational") || major >= 24;
         let chosen = [
             ("UseG1GC", Self::G1),
-            (
-                "UseZGC",
-                if generational {
-                    Self::GenerationalZ
-                } else {
-                    Self::Z
-                },
-            ),
+            ("UseZGC", if generational { Self::GenerationalZ } else { Self::Z }),
             ("UseShenandoahGC", Self::Shenandoah),
             ("UseConcMarkSweepGC", Self::Cms),
             ("UseParallelGC", Self::Parallel),

@@ -19,18 +19,12 @@ pub fn switched_on(
     wanted: &[&'static str],
 ) -> Result<HashSet<&'static str>> {
     // JDK 10 and older call the type Flag.
-    let of = if structs.has("JVMFlag", "flags") {
-        "JVMFlag"
-    } else {
-        "Flag"
-    };
+    let of = if structs.has("JVMFlag", "flags") { "JVMFlag" } else { "Flag" };
     let table = memory.pointer(structs.static_field(of, "flags")?)?;
     let count = memory.u64(structs.static_field(of, "numFlags")?)?;
     let stride = structs.size_of(of)?;
     if count > MAX_FLAGS || !(16..=256).contains(&stride) {
-        return Err(Error::layout(format!(
-            "{count} flags of {stride} bytes are implausible"
-        )));
+        return Err(Error::layout(format!("{count} flags of {stride} bytes are implausible")));
     }
     let name_at = structs.offset(of, "_name")? as usize;
     let value_at = structs.offset(of, "_addr")? as usize;
@@ -39,11 +33,7 @@ pub fn switched_on(
     let mut on = HashSet::new();
     for entry in bytes.chunks_exact(stride as usize) {
         let word = |at: usize| -> Option<u64> {
-            entry
-                .get(at..)?
-                .first_chunk()
-                .copied()
-                .map(u64::from_ne_bytes)
+            entry.get(at..)?.first_chunk().copied().map(u64::from_ne_bytes)
         };
         let (Some(name), Some(value)) = (word(name_at), word(value_at)) else {
             return Err(Error::layout(format!("{of} is smaller than its fields")));

@@ -75,9 +75,9 @@ pub fn used(memory: &Memory, structs: &VmStructs, collector: Collector) -> Resul
             let holder = reader.field(heap, "EpsilonHeap", "_space")?;
             Ok(vec![reader.contiguous(holder)?])
         }
-        Collector::Cms | Collector::Unknown => Err(Error::layout(
-            "the used heap of this collector is not in the tables",
-        )),
+        Collector::Cms | Collector::Unknown => {
+            Err(Error::layout("the used heap of this collector is not in the tables"))
+        }
     }
 }
 
@@ -96,9 +96,7 @@ impl Reader<'_> {
     /// The address of an object's field.
     fn field(&self, object: Addr, of: &str, field: &str) -> Result<Addr> {
         let offset = self.structs.offset(of, field)?;
-        object
-            .checked_add(offset)
-            .ok_or_else(|| Error::layout(format!("{of}::{field} wraps")))
+        object.checked_add(offset).ok_or_else(|| Error::layout(format!("{of}::{field} wraps")))
     }
 
     /// The object that an object's field points to.
@@ -153,11 +151,7 @@ impl Reader<'_> {
             .offset("MutableSpace", "_bottom")
             .or_else(|_| self.structs.offset("ImmutableSpace", "_bottom"))?;
         let end_offset = self.structs.offset("MutableSpace", "_top")?;
-        let span = |holder| Term::Span {
-            holder,
-            end_offset,
-            start_offset,
-        };
+        let span = |holder| Term::Span { holder, end_offset, start_offset };
         Ok(vec![
             span(self.field(young, "PSYoungGen", "_eden_space")?),
             span(self.field(young, "PSYoungGen", "_from_space")?),
@@ -175,13 +169,9 @@ impl Reader<'_> {
             }]);
         }
         // From JDK 25 on, a partition for each NUMA node.
-        let nodes = self
-            .memory
-            .u32(self.structs.static_field("ZNUMA", "_count")?)?;
+        let nodes = self.memory.u32(self.structs.static_field("ZNUMA", "_count")?)?;
         if !(1..=MAX_NODES).contains(&nodes) {
-            return Err(Error::layout(format!(
-                "{nodes} NUMA nodes are more than are summed up"
-            )));
+            return Err(Error::layout(format!("{nodes} NUMA nodes are more than are summed up")));
         }
         let partitions = self.field(allocator, "ZPageAllocator", "_partitions")?;
         let first = self.follow(partitions, "ZPerNUMAZPartition", "_addr")?;
@@ -189,9 +179,7 @@ impl Reader<'_> {
             .map(|node| {
                 let partition = first.checked_add(node * Z_VALUE_STRIDE);
                 let partition = partition.ok_or_else(|| Error::layout("a partition wraps"))?;
-                Ok(Term::Direct {
-                    addr: self.field(partition, "ZPartition", "_used")?,
-                })
+                Ok(Term::Direct { addr: self.field(partition, "ZPartition", "_used")? })
             })
             .collect()
     }

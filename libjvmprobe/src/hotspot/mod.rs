@@ -90,8 +90,7 @@ impl HotSpot {
             version: product(&info, &release),
             major,
             vendor: perf.and_then(|(_, data)| {
-                data.string("java.property.java.vm.vendor")
-                    .map(str::to_owned)
+                data.string("java.property.java.vm.vendor").map(str::to_owned)
             }),
             is_set_up: !gauge.heap.is_empty() && !perf_pending,
             collector,
@@ -106,11 +105,8 @@ impl HotSpot {
         let done = |i: usize| after[i].checked_sub(before[i]);
         // Young and old collector; a third one counts G1's remark and cleanup.
         let (young, full) = (done(0)?, done(1)?);
-        matches!(
-            self.collector,
-            Collector::Serial | Collector::Parallel | Collector::G1
-        )
-        .then_some((young + full, full > 0))
+        matches!(self.collector, Collector::Serial | Collector::Parallel | Collector::G1)
+            .then_some((young + full, full > 0))
     }
 
     /// The VM operation whose C++ vtable is at an address of the target, for
@@ -144,21 +140,15 @@ fn product(info: &str, release: &str) -> String {
 
 /// The performance data and where they begin.
 fn perf_data(memory: &Memory, structs: &VmStructs) -> Option<(Addr, PerfData)> {
-    let start = memory
-        .pointer(structs.static_field("PerfMemory", "_start").ok()?)
-        .ok()?;
-    let capacity = memory
-        .u64(structs.static_field("PerfMemory", "_capacity").ok()?)
-        .ok()?;
+    let start = memory.pointer(structs.static_field("PerfMemory", "_start").ok()?).ok()?;
+    let capacity = memory.u64(structs.static_field("PerfMemory", "_capacity").ok()?).ok()?;
     if start == Addr(0) || capacity > MAX_PERF_DATA {
         return None;
     }
     let bytes = memory.read(start, capacity as usize).ok()?;
     let data = PerfData::parse(&bytes).ok()?;
     // Entries are added while the JVM starts; these are among the last.
-    data.offset("sun.gc.lastCause")
-        .is_some()
-        .then_some((start, data))
+    data.offset("sun.gc.lastCause").is_some().then_some((start, data))
 }
 
 /// Whether performance data are switched on but not there yet.
@@ -179,10 +169,8 @@ impl Vtables {
     fn operation_of(&self, vtable: u64) -> Option<String> {
         let symbol = Vaddr(vtable.wrapping_sub(self.bias).wrapping_sub(16));
         let symbol = self.elf.symbols().ok()?.at(symbol, "_ZTV")?;
-        let class = symbol
-            .name
-            .strip_prefix("_ZTV")?
-            .trim_start_matches(|c: char| c.is_ascii_digit());
+        let class =
+            symbol.name.strip_prefix("_ZTV")?.trim_start_matches(|c: char| c.is_ascii_digit());
         Some(class.strip_prefix("VM_").unwrap_or(class).to_owned())
     }
 }
@@ -202,10 +190,7 @@ mod tests {
     #[test]
     fn the_product_is_one_line() {
         let info = "OpenJDK 64-Bit Server VM (17.0.9+9) for linux-amd64 JRE (17.0.9+9), built on";
-        assert_eq!(
-            product(info, "17.0.9+9"),
-            "OpenJDK 64-Bit Server VM 17.0.9+9"
-        );
+        assert_eq!(product(info, "17.0.9+9"), "OpenJDK 64-Bit Server VM 17.0.9+9");
         assert_eq!(product("", ""), "");
     }
 }

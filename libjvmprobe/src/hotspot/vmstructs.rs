@@ -50,11 +50,8 @@ impl VmStructs {
         };
         let mut tables = Self::default();
 
-        let table = Table::find(
-            "gHotSpotVMStructs",
-            "gHotSpotVMStructEntryArrayStride",
-            &variable,
-        )?;
+        let table =
+            Table::find("gHotSpotVMStructs", "gHotSpotVMStructEntryArrayStride", &variable)?;
         let type_name = table.column("gHotSpotVMStructEntryTypeNameOffset", &variable)?;
         let field_name = table.column("gHotSpotVMStructEntryFieldNameOffset", &variable)?;
         let is_static = table.column("gHotSpotVMStructEntryIsStaticOffset", &variable)?;
@@ -72,17 +69,11 @@ impl VmStructs {
             Ok(())
         })?;
 
-        let table = Table::find(
-            "gHotSpotVMTypes",
-            "gHotSpotVMTypeEntryArrayStride",
-            &variable,
-        )?;
+        let table = Table::find("gHotSpotVMTypes", "gHotSpotVMTypeEntryArrayStride", &variable)?;
         let type_name = table.column("gHotSpotVMTypeEntryTypeNameOffset", &variable)?;
         let size = table.column("gHotSpotVMTypeEntrySizeOffset", &variable)?;
         table.each(memory, type_name, |entry| {
-            tables
-                .sizes
-                .insert(names.at(entry.u64(type_name)?)?, entry.u64(size)?);
+            tables.sizes.insert(names.at(entry.u64(type_name)?)?, entry.u64(size)?);
             Ok(())
         })?;
         Ok(tables)
@@ -139,10 +130,7 @@ impl Table {
         let stride = plausible
             .filter(|n| (16..=MAX_STRIDE).contains(n))
             .ok_or_else(|| Error::layout(format!("{stride} is implausible")))?;
-        Ok(Self {
-            start: Addr(variable(start)?),
-            stride,
-        })
+        Ok(Self { start: Addr(variable(start)?), stride })
     }
 
     /// The offset of a column, as a variable tells it.
@@ -166,9 +154,8 @@ impl Table {
         let mut visited = 0;
         loop {
             let chunk = memory.read(at, 4096 - (at.0 % 4096) as usize)?;
-            at = at
-                .checked_add(chunk.len() as u64)
-                .ok_or_else(|| Error::layout("a table wraps"))?;
+            at =
+                at.checked_add(chunk.len() as u64).ok_or_else(|| Error::layout("a table wraps"))?;
             pending.extend_from_slice(&chunk);
             let whole = pending.len() / self.stride * self.stride;
             for bytes in pending[..whole].chunks_exact(self.stride) {
@@ -217,10 +204,7 @@ pub(super) struct Names<'a> {
 
 impl<'a> Names<'a> {
     pub(super) fn new(memory: &'a Memory) -> Self {
-        Self {
-            memory,
-            pages: HashMap::new(),
-        }
+        Self { memory, pages: HashMap::new() }
     }
 
     /// The NUL-terminated name at an address.
@@ -246,8 +230,6 @@ impl<'a> Names<'a> {
             page += 1;
             from = 0;
         }
-        Err(Error::layout(format!(
-            "a name of more than {MAX_NAME} bytes at {addr:#x}"
-        )))
+        Err(Error::layout(format!("a name of more than {MAX_NAME} bytes at {addr:#x}")))
     }
 }

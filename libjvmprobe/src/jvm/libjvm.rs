@@ -49,39 +49,26 @@ impl LibJvm {
     /// [`Error::Permission`], or [`Error::Io`] where the file cannot be opened.
     pub fn find(pid: Pid, comm: &str) -> Result<Self> {
         let maps = memory_maps(pid)?;
-        if maps
-            .iter()
-            .any(|m| file_name(m).is_some_and(|n| n.starts_with("libj9vm")))
-        {
+        if maps.iter().any(|m| file_name(m).is_some_and(|n| n.starts_with("libj9vm"))) {
             return Err(Error::OpenJ9 { pid });
         }
         let map = maps
             .iter()
             .find(|m| file_name(m).is_some_and(|n| n == "libjvm.so"))
-            .ok_or_else(|| Error::NotAJvm {
-                pid,
-                comm: comm.to_owned(),
-            })?;
+            .ok_or_else(|| Error::NotAJvm { pid, comm: comm.to_owned() })?;
         let (seen_as, deleted) = match mapped_path(map) {
             Some(path) => strip_deleted(path),
             None => {
-                return Err(Error::NotAJvm {
-                    pid,
-                    comm: comm.to_owned(),
-                });
+                return Err(Error::NotAJvm { pid, comm: comm.to_owned() });
             }
         };
         let file = open_mapped(pid, map, &seen_as, deleted)?;
-        let meta = file
-            .metadata()
-            .map_err(|e| Error::io(format!("stat {}", seen_as.display()), e))?;
+        let meta =
+            file.metadata().map_err(|e| Error::io(format!("stat {}", seen_as.display()), e))?;
         let found = Self {
             map_start: Addr(map.address.0),
             map_offset: FileOffset(map.offset),
-            id: FileId {
-                dev: meta.dev(),
-                ino: meta.ino(),
-            },
+            id: FileId { dev: meta.dev(), ino: meta.ino() },
             seen_as,
             deleted,
             file,
@@ -116,9 +103,7 @@ impl LibJvm {
 /// The memory map of a process.
 pub(super) fn memory_maps(pid: Pid) -> Result<Vec<MemoryMap>> {
     let raw = i32::try_from(pid.0).map_err(|_| Error::NoSuchProcess { pid })?;
-    let maps = Proc::new(raw)
-        .and_then(|proc| proc.maps())
-        .map_err(|e| proc_error(pid, e))?;
+    let maps = Proc::new(raw).and_then(|proc| proc.maps()).map_err(|e| proc_error(pid, e))?;
     Ok(maps.0)
 }
 
@@ -152,10 +137,7 @@ fn open_mapped(pid: Pid, map: &MemoryMap, seen_as: &Path, deleted: bool) -> Resu
     if deleted {
         // The path would lead to the replacement, whose offsets are others.
         return Err(Error::Permission {
-            what: format!(
-                "open {} (replaced on disk) through {exact}",
-                seen_as.display()
-            ),
+            what: format!("open {} (replaced on disk) through {exact}", seen_as.display()),
             missing: first.to_string(),
         });
     }
@@ -169,10 +151,7 @@ fn open_mapped(pid: Pid, map: &MemoryMap, seen_as: &Path, deleted: bool) -> Resu
         Ok(meta) if meta.ino() == map.inode => Ok(file),
         Ok(_) => Err(Error::Permission {
             what: format!("open the libjvm.so that process {pid} runs"),
-            missing: format!(
-                "{} is another file by now, and {exact}: {first}",
-                path.display()
-            ),
+            missing: format!("{} is another file by now, and {exact}: {first}", path.display()),
         }),
         Err(e) => Err(Error::io(format!("stat {}", path.display()), e)),
     }

@@ -37,21 +37,17 @@ impl Memory {
 
     /// Fills `buf` from `addr` on, whole or not at all.
     pub fn read_into(&self, addr: Addr, buf: &mut [u8]) -> Result<()> {
-        self.file
-            .read_exact_at(buf, addr.0)
-            .map_err(|source| Error::Memory {
-                addr,
-                len: buf.len(),
-                source,
-            })
+        self.file.read_exact_at(buf, addr.0).map_err(|source| Error::Memory {
+            addr,
+            len: buf.len(),
+            source,
+        })
     }
 
     /// Reads `len` bytes, at most 16 MiB.
     pub fn read(&self, addr: Addr, len: usize) -> Result<Vec<u8>> {
         if len > MAX_READ {
-            return Err(Error::layout(format!(
-                "a length of {len} bytes at {addr} is implausible"
-            )));
+            return Err(Error::layout(format!("a length of {len} bytes at {addr} is implausible")));
         }
         let mut buf = vec![0; len];
         self.read_into(addr, &mut buf)?;

@@ -68,13 +68,7 @@ impl PerfData {
                 return fail("an entry reaches beyond the buffer");
             };
             if let Some((name, value, offset)) = parse_entry(entry) {
-                data.entries.insert(
-                    name,
-                    Entry {
-                        value,
-                        offset: at + offset,
-                    },
-                );
+                data.entries.insert(name, Entry { value, offset: at + offset });
             }
             at += length;
         }
@@ -137,9 +131,7 @@ fn int(bytes: &[u8], at: usize) -> Result<u32> {
 }
 
 fn cut() -> Error {
-    Error::PerfData {
-        what: "the buffer is cut short".into(),
-    }
+    Error::PerfData { what: "the buffer is cut short".into() }
 }
 
 #[cfg(test)]
@@ -170,18 +162,8 @@ mod tests {
         b[7] = 1;
         b[24..28].copy_from_slice(&(PROLOGUE as u32).to_ne_bytes());
         b[28..32].copy_from_slice(&2u32.to_ne_bytes());
-        b.extend(entry(
-            "sun.gc.collector.0.invocations",
-            b'J',
-            0,
-            &7i64.to_ne_bytes(),
-        ));
-        b.extend(entry(
-            "sun.gc.cause",
-            b'B',
-            16,
-            b"No GC\0\0\0\0\0\0\0\0\0\0\0",
-        ));
+        b.extend(entry("sun.gc.collector.0.invocations", b'J', 0, &7i64.to_ne_bytes()));
+        b.extend(entry("sun.gc.cause", b'B', 16, b"No GC\0\0\0\0\0\0\0\0\0\0\0"));
         b
     }
 
@@ -199,15 +181,7 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_ready_or_not_ours() {
-        for (at, value) in [
-            (0, 0),
-            (4, 7),
-            (5, 1),
-            (7, 0),
-            (24, 1),
-            (28, 255),
-            (31, 255),
-        ] {
+        for (at, value) in [(0, 0), (4, 7), (5, 1), (7, 0), (24, 1), (28, 255), (31, 255)] {
             let mut bytes = sample();
             bytes[at] = value;
             assert!(PerfData::parse(&bytes).is_err(), "byte {at}");

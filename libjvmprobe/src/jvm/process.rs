@@ -73,11 +73,7 @@ impl Process {
         let innermost = status.nstgid.as_ref().and_then(|ids| ids.last().copied());
         Ok(Self {
             pid,
-            ns_pid: NsPid(
-                innermost
-                    .and_then(|id| u32::try_from(id).ok())
-                    .unwrap_or(pid.0),
-            ),
+            ns_pid: NsPid(innermost.and_then(|id| u32::try_from(id).ok()).unwrap_or(pid.0)),
             uid: status.euid,
             gid: status.egid,
             comm: stat.comm,
@@ -89,10 +85,7 @@ impl Process {
 
     /// Whether it still runs what it ran when it was opened; never blocks.
     pub fn fate(&self) -> Fate {
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
             return Fate::Ended;
@@ -120,9 +113,6 @@ pub(super) fn proc_error(pid: Pid, error: ProcError) -> Error {
         ProcError::Io(e, path) => {
             Error::io(format!("read {}", path.unwrap_or_default().display()), e)
         }
-        other => Error::io(
-            format!("read /proc/{pid}"),
-            io::Error::other(other.to_string()),
-        ),
+        other => Error::io(format!("read /proc/{pid}"), io::Error::other(other.to_string())),
     }
 }

@@ -31,8 +31,7 @@ impl Scanner {
     /// JVMs that were not returned by an earlier call.
     pub fn scan(&mut self) -> Vec<Target> {
         let present = processes();
-        self.looked_at
-            .retain(|pid, _| present.binary_search(pid).is_ok());
+        self.looked_at.retain(|pid, _| present.binary_search(pid).is_ok());
         let mut found = Vec::new();
         for pid in present {
             let looked = self.looked_at.entry(pid).or_insert(0);

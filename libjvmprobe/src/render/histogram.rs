@@ -14,10 +14,7 @@ pub struct Log2Histogram {
 impl Log2Histogram {
     /// An empty histogram of values in `unit`, for example `usecs`.
     pub fn new(unit: &'static str) -> Self {
-        Self {
-            unit,
-            slots: [0; 65],
-        }
+        Self { unit, slots: [0; 65] }
     }
 
     /// Counts a value: slot 0 takes 0 and 1, slot n takes 2^n to 2^(n+1) - 1.
@@ -28,18 +25,10 @@ impl Log2Histogram {
     /// The counts: the smallest and largest value of each slot, and how many.
     /// Nothing after the last slot that holds any.
     pub fn slots(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
-        let used = self
-            .slots
-            .iter()
-            .rposition(|&n| n > 0)
-            .map_or(0, |last| last + 1);
+        let used = self.slots.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
         self.slots.iter().take(used).enumerate().map(|(i, &count)| {
             let low = if i == 0 { 0 } else { 1u64 << i };
-            let high = if i >= 63 {
-                u64::MAX
-            } else {
-                (1u64 << (i + 1)) - 1
-            };
+            let high = if i >= 63 { u64::MAX } else { (1u64 << (i + 1)) - 1 };
             (low, high, count)
         })
     }
@@ -71,13 +60,7 @@ mod tests {
         let slots: Vec<_> = histogram.slots().filter(|s| s.2 > 0).collect();
         assert_eq!(
             slots,
-            [
-                (0, 1, 2),
-                (2, 3, 2),
-                (4, 7, 1),
-                (512, 1023, 1),
-                (1 << 63, u64::MAX, 1)
-            ]
+            [(0, 1, 2), (2, 3, 2), (4, 7, 1), (512, 1023, 1), (1 << 63, u64::MAX, 1)]
         );
     }
 
@@ -88,9 +71,6 @@ mod tests {
         histogram.record(1);
         let text = histogram.to_string();
         assert!(text.contains(&format!("|{}|", "*".repeat(40))), "{text}");
-        assert!(
-            text.contains("0 -> 1          : 1        |*****   "),
-            "{text}"
-        );
+        assert!(text.contains("0 -> 1          : 1        |*****   "), "{text}");
     }
 }

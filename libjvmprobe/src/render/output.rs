@@ -30,11 +30,7 @@ impl Output {
                 (Box::new(file), path.display().to_string())
             }
         };
-        Ok(Self {
-            sink: BufWriter::new(sink),
-            name,
-            closed: false,
-        })
+        Ok(Self { sink: BufWriter::new(sink), name, closed: false })
     }
 
     /// Writes a line.

@@ -28,11 +28,7 @@ pub fn bytes(bytes: u64) -> String {
 
 /// A share of a whole in percent; a dash where there is no whole.
 pub fn percent(part: f64, whole: f64) -> String {
-    if whole <= 0.0 {
-        "-".into()
-    } else {
-        format!("{:.2} %", 100.0 * part / whole)
-    }
+    if whole <= 0.0 { "-".into() } else { format!("{:.2} %", 100.0 * part / whole) }
 }
 
 #[cfg(test)]

@@ -4,11 +4,15 @@
 //! `.note.stapsdt`, at least by the function that would hold the probe. An
 //! [`Instant`] knows both; [`resolve`] finds out which one a file offers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeOpts, UsdtOpts};
 
-use crate::{Error, FileOffset, Pid, Result, elf::ElfFile, jvm::LibJvm};
+use crate::{
+    Error, FileOffset, Pid, Result,
+    elf::{ElfFile, Probes, Symbols},
+    jvm::LibJvm,
+};
 
 /// An instant in the life of a JVM, and the programs that can catch it.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +21,9 @@ pub struct Instant {
     pub usdt: (&'static str, &'static str),
     /// The program for the USDT probe.
     pub usdt_program: &'static str,
-    /// How the mangled names of the function begin that stands for the probe.
-    pub function: &'static str,
+    /// The functions that stand for the probe, by how their mangled names begin:
+    /// sets of which one must be there whole, best first.
+    pub functions: &'static [&'static [&'static str]],
     /// The program for the function's entry.
     pub function_program: &'static str,
 }
@@ -65,45 +70,49 @@ pub enum Scope {
 ///
 /// # Errors
 /// [`Error::NoProbes`] saying what is missing and what would help.
-pub fn resolve(path: &std::path::Path, elf: &ElfFile, instants: &[Instant]) -> Result<Vec<Plan>> {
+pub fn resolve(path: &Path, elf: &ElfFile, instants: &[Instant]) -> Result<Vec<Plan>> {
     let probes = elf.stapsdt()?;
     let has_probe = |i: &Instant| probes.find(i.usdt.0, i.usdt.1).next().is_some();
     if instants.iter().all(has_probe) {
-        return Ok(instants
-            .iter()
-            .map(|i| Plan {
-                program: i.usdt_program,
-                site: Site::Usdt {
-                    provider: i.usdt.0,
-                    name: i.usdt.1,
-                },
-            })
-            .collect());
+        let plan = |i: &Instant| Plan {
+            program: i.usdt_program,
+            site: Site::Usdt { provider: i.usdt.0, name: i.usdt.1 },
+        };
+        return Ok(instants.iter().map(plan).collect());
     }
     let symbols = elf.symbols()?;
-    let mut plans = Vec::with_capacity(instants.len());
+    let mut plans = Vec::new();
     for instant in instants {
-        let place = symbols
-            .find_prefix(instant.function)
-            .and_then(|symbol| Some((elf.vaddr_to_offset(symbol.value)?, symbol.name)));
-        let Some((offset, symbol)) = place else {
-            return Err(Error::NoProbes {
-                path: path.to_owned(),
-                what: format!(
-                    "USDT probe {}:{} and no symbol {}*",
-                    instant.usdt.0, instant.usdt.1, instant.function
-                ),
-                hint: "it was built without --enable-dtrace and is stripped; use a JDK build \
-                       with probes (Temurin, Debian, Ubuntu, Fedora, Corretto) or one with .symtab"
-                    .into(),
-            });
-        };
-        plans.push(Plan {
-            program: instant.function_program,
-            site: Site::Function { symbol, offset },
-        });
+        let all = |set: &&[&str]| set.iter().map(|f| function(elf, &symbols, f)).collect();
+        let sites: Option<Vec<Site>> = instant.functions.iter().find_map(all);
+        let sites = sites.ok_or_else(|| missing(path, &probes, instant))?;
+        plans
+            .extend(sites.into_iter().map(|site| Plan { program: instant.function_program, site }));
     }
     Ok(plans)
+}
+
+fn missing(path: &Path, probes: &Probes, instant: &Instant) -> Error {
+    let (provider, name) = instant.usdt;
+    let functions: Vec<_> = instant.functions.iter().map(|set| set.join(" and ")).collect();
+    Error::NoProbes {
+        path: path.to_owned(),
+        what: format!(
+            "USDT probe {provider}:{name} ({}) and no symbol {}",
+            probes.explain_missing(provider, name),
+            functions.join(" or "),
+        ),
+        hint: "use a JDK build with probes (Temurin, Debian, Ubuntu, Fedora) or with its symbol \
+               table"
+            .into(),
+    }
+}
+
+/// The entry of the first function whose mangled name begins so.
+pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> {
+    let symbol = symbols.find_prefix(prefix)?;
+    let offset = elf.vaddr_to_offset(symbol.value)?;
+    Some(Site::Function { symbol: symbol.name, offset })
 }
 
 /// Attaches one program.
@@ -127,20 +136,14 @@ pub fn attach(
     };
     let (result, place) = match site {
         Site::Usdt { provider, name } => {
-            let opts = UsdtOpts {
-                cookie,
-                ..Default::default()
-            };
+            let opts = UsdtOpts { cookie, ..Default::default() };
             (
                 program.attach_usdt_with_opts(pid, &path, provider, name, opts),
                 format!("USDT probe {provider}:{name}"),
             )
         }
         Site::Function { symbol, offset } => {
-            let opts = UprobeOpts {
-                cookie,
-                ..Default::default()
-            };
+            let opts = UprobeOpts { cookie, ..Default::default() };
             let offset = usize::try_from(offset.0).unwrap_or(usize::MAX);
             (
                 program.attach_uprobe_with_opts(pid, &path, offset, opts),
@@ -164,7 +167,7 @@ pub fn attach(
 }
 
 fn process_exists(pid: Pid) -> bool {
-    std::path::Path::new(&format!("/proc/{pid}")).exists()
+    Path::new(&format!("/proc/{pid}")).exists()
 }
 
 /// A set of attachments that goes as one: dropped, all are detached.

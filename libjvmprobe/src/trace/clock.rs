@@ -36,10 +36,7 @@ pub fn date_and_time(monotonic_ns: u64) -> String {
 }
 
 fn local(monotonic_ns: u64, format: &str) -> String {
-    wall_time(monotonic_ns)
-        .to_zoned(TimeZone::system())
-        .strftime(format)
-        .to_string()
+    wall_time(monotonic_ns).to_zoned(TimeZone::system()).strftime(format).to_string()
 }
 
 fn nanos(time: Timespec) -> i128 {
@@ -62,9 +59,6 @@ mod tests {
         let now = monotonic_ns();
         assert_eq!(rfc3339(now).len(), "2026-01-01T00:00:00.000000000Z".len());
         assert_eq!(time_of_day(now).len(), "00:00:00.000".len());
-        assert_eq!(
-            date_and_time(now).len(),
-            "2026-01-01T00:00:00.000+00:00".len()
-        );
+        assert_eq!(date_and_time(now).len(), "2026-01-01T00:00:00.000+00:00".len());
     }
 }

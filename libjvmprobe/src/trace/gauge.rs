@@ -27,21 +27,13 @@ impl Gauge {
     /// The bytes of `struct gauge` in bpf/jvm.h.
     pub fn to_bytes(&self) -> Vec<u8> {
         // A sum with a summand missing would be a wrong number: rather none.
-        let terms: &[Term] = if self.heap.len() <= TERMS {
-            &self.heap
-        } else {
-            &[]
-        };
+        let terms: &[Term] = if self.heap.len() <= TERMS { &self.heap } else { &[] };
         let mut words = Vec::with_capacity(TERMS * 4 + COUNTERS + 3);
         for i in 0..TERMS {
             words.extend(terms.get(i).map_or([0; 4], term_words));
         }
         words.extend(self.counters.iter().copied().map(addr_word));
-        words.extend([
-            addr_word(self.cause),
-            addr_word(self.last_cause),
-            terms.len() as u64,
-        ]);
+        words.extend([addr_word(self.cause), addr_word(self.last_cause), terms.len() as u64]);
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
     }
 }
@@ -55,10 +47,6 @@ fn term_words(term: &Term) -> [u64; 4] {
     match *term {
         Term::Direct { addr } => [addr.0, 0, 0, 0],
         Term::Indirect { holder, offset } => [holder.0, offset, 0, 1],
-        Term::Span {
-            holder,
-            end_offset,
-            start_offset,
-        } => [holder.0, end_offset, start_offset, 2],
+        Term::Span { holder, end_offset, start_offset } => [holder.0, end_offset, start_offset, 2],
     }
 }

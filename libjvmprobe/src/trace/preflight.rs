@@ -31,9 +31,7 @@ pub fn check() -> Result<()> {
 
 /// The `CapEff` mask of this process; none where /proc does not tell.
 fn effective_capabilities() -> u64 {
-    Proc::myself()
-        .and_then(|me| me.status())
-        .map_or(0, |status| status.capeff)
+    Proc::myself().and_then(|me| me.status()).map_or(0, |status| status.capeff)
 }
 
 fn capabilities(effective: u64) -> Result<()> {
@@ -90,10 +88,7 @@ mod tests {
         assert!(capabilities(CAP_SYS_ADMIN | CAP_SYS_PTRACE).is_ok());
         assert!(capabilities(CAP_BPF | CAP_PERFMON | CAP_SYS_PTRACE).is_ok());
         let none = capabilities(0).unwrap_err().to_string();
-        assert!(
-            none.contains("CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE are missing"),
-            "{none}"
-        );
+        assert!(none.contains("CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE are missing"), "{none}");
         let one = capabilities(CAP_SYS_ADMIN).unwrap_err().to_string();
         assert!(one.contains("CAP_SYS_PTRACE is missing"), "{one}");
     }
@@ -109,9 +104,7 @@ mod tests {
 
     #[test]
     fn says_what_a_kernel_without_uprobes_lacks() {
-        let error = uprobes(Path::new("/nonexistent/uprobe/type"))
-            .unwrap_err()
-            .to_string();
+        let error = uprobes(Path::new("/nonexistent/uprobe/type")).unwrap_err().to_string();
         assert!(error.contains("CONFIG_UPROBE_EVENTS"), "{error}");
     }
 }

@@ -16,10 +16,7 @@ impl<T: 'static> EventStream<T> {
     /// Opens a ring buffer map. `decode` turns a record into an event; records
     /// that it does not know are dropped.
     pub fn open(map: &'static dyn MapCore, decode: fn(&[u8]) -> Option<T>) -> Result<Self> {
-        let bpf = |source| Error::Bpf {
-            what: "open the event ring buffer".into(),
-            source,
-        };
+        let bpf = |source| Error::Bpf { what: "open the event ring buffer".into(), source };
         let queue = Rc::new(RefCell::new(VecDeque::new()));
         let sink = Rc::clone(&queue);
         let mut builder = RingBufferBuilder::new();
@@ -29,10 +26,7 @@ impl<T: 'static> EventStream<T> {
                 0
             })
             .map_err(bpf)?;
-        Ok(Self {
-            ring: builder.build().map_err(bpf)?,
-            queue,
-        })
+        Ok(Self { ring: builder.build().map_err(bpf)?, queue })
     }
 
     /// Waits up to `timeout` for events and returns all that are there.
@@ -42,10 +36,7 @@ impl<T: 'static> EventStream<T> {
     pub fn wait(&self, timeout: Duration) -> Result<VecDeque<T>> {
         match self.ring.poll(timeout) {
             Err(e) if e.kind() != ErrorKind::Interrupted => {
-                return Err(Error::Bpf {
-                    what: "read the event ring buffer".into(),
-                    source: e,
-                });
+                return Err(Error::Bpf { what: "read the event ring buffer".into(), source: e });
             }
             _ => {}
         }

@@ -96,10 +96,7 @@ impl Args {
 
     /// Whether the output is JSON lines, by option or by the file's name.
     pub fn writes_json(&self) -> bool {
-        let extension = self
-            .output
-            .as_ref()
-            .and_then(|path| path.extension()?.to_str());
+        let extension = self.output.as_ref().and_then(|path| path.extension()?.to_str());
         self.json || matches!(extension, Some("json" | "jsonl"))
     }
 }

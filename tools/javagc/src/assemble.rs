@@ -48,10 +48,7 @@ struct OpenCycle {
 impl Assembler {
     /// `keep_pools` puts the memory pools into the records.
     pub fn new(keep_pools: bool) -> Self {
-        Self {
-            keep_pools,
-            ..Self::default()
-        }
+        Self { keep_pools, ..Self::default() }
     }
 
     /// Takes the next event; returns the record that it completes.
@@ -64,9 +61,7 @@ impl Assembler {
     }
 
     fn stop(&mut self, e: &stop_event, jvm: &impl Jvm) -> Record {
-        let counted = (e.gauged != 0)
-            .then(|| jvm.collections(&e.before, &e.after))
-            .flatten();
+        let counted = (e.gauged != 0).then(|| jvm.collections(&e.before, &e.after)).flatten();
         let (counted, counted_full) = counted.unwrap_or((0, false));
         let pairs = u64::from(e.gc_pairs);
         let mut stop = Stop {
@@ -94,7 +89,7 @@ impl Assembler {
         stop.op = operation_name(&e.gc_op, jvm);
         stop.cause = event::cause(&e.cause, &e.last_cause);
         stop.full = e.full != 0 || counted_full;
-        stop.collections = counted.max(pairs);
+        stop.collections = counted.max(pairs).max(e.collections.into());
         stop.pause_ns = Some(e.gc_ns);
         stop.heap_before = event::known(e.heap_before);
         stop.heap_after = event::known(e.heap_after);
@@ -174,10 +169,7 @@ fn is_cycle(manager: &str) -> bool {
 /// Enters a pool's begin, or completes it by its end.
 fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
     let name = event::text(&e.pool);
-    if let Some(pool) = pools
-        .iter_mut()
-        .find(|p| p.manager == manager && p.pool == name)
-    {
+    if let Some(pool) = pools.iter_mut().find(|p| p.manager == manager && p.pool == name) {
         // A second collection inside the stop: the first one's begin counts.
         if e.end != 0 {
             pool.after = Some(e.used);
@@ -233,13 +225,7 @@ mod tests {
     }
 
     fn stop() -> stop_event {
-        stop_event {
-            begin_ns: 100,
-            op_ns: 130,
-            end_ns: 900,
-            ops: 1,
-            ..Default::default()
-        }
+        stop_event { begin_ns: 100, op_ns: 130, end_ns: 900, ops: 1, ..Default::default() }
     }
 
     #[test]
@@ -255,14 +241,9 @@ mod tests {
             ..stop()
         };
         let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
-        let Some(Record::Pause(stop)) = record else {
-            panic!("{record:?}")
-        };
+        let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
         assert_eq!((stop.collections, stop.full), (2, true));
-        assert_eq!(
-            (stop.ttsp_ns, stop.pause_ns, stop.stopped_ns),
-            (Some(30), Some(600), 800)
-        );
+        assert_eq!((stop.ttsp_ns, stop.pause_ns, stop.stopped_ns), (Some(30), Some(600), 800));
         assert_eq!((stop.heap_before, stop.heap_after), (Some(50), None));
     }
 
@@ -271,9 +252,7 @@ mod tests {
         let mut event = stop();
         event.op.vtable = 0x10;
         let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
-        let Some(Record::Safepoint(stop)) = record else {
-            panic!("{record:?}")
-        };
+        let Some(Record::Safepoint(stop)) = record else { panic!("{record:?}") };
         assert_eq!(stop.op.as_deref(), Some("Named"));
         assert_eq!((stop.pause_ns, stop.collections), (None, 0));
     }
@@ -294,25 +273,11 @@ mod tests {
     fn a_cycle_ends_with_its_last_pool() {
         let mut cycles = Assembler::new(true);
         let manager = "ZGC Minor Cycles";
-        assert!(
-            cycles
-                .take(&pool(manager, "Young", 0, 10, 90), &Fake)
-                .is_none()
-        );
-        assert!(
-            cycles
-                .take(&pool(manager, "Old", 0, 11, 5), &Fake)
-                .is_none()
-        );
-        assert!(
-            cycles
-                .take(&pool(manager, "Young", 1, 50, 20), &Fake)
-                .is_none()
-        );
+        assert!(cycles.take(&pool(manager, "Young", 0, 10, 90), &Fake).is_none());
+        assert!(cycles.take(&pool(manager, "Old", 0, 11, 5), &Fake).is_none());
+        assert!(cycles.take(&pool(manager, "Young", 1, 50, 20), &Fake).is_none());
         let record = cycles.take(&pool(manager, "Old", 1, 51, 6), &Fake);
-        let Some(Record::Cycle(cycle)) = record else {
-            panic!("{record:?}")
-        };
+        let Some(Record::Cycle(cycle)) = record else { panic!("{record:?}") };
         assert_eq!((cycle.ts_ns, cycle.duration_ns), (10, 41));
         let pools = cycle.pools.unwrap();
         assert_eq!((pools[0].before, pools[0].after), (90, Some(20)));
@@ -322,26 +287,13 @@ mod tests {
     #[test]
     fn pools_of_a_pause_go_to_the_next_stop_and_no_further() {
         let mut assembler = Assembler::new(true);
-        assert!(
-            assembler
-                .take(&pool("Copy", "Eden", 0, 10, 90), &Fake)
-                .is_none()
-        );
-        assert!(
-            assembler
-                .take(&pool("Copy", "Eden", 1, 20, 0), &Fake)
-                .is_none()
-        );
-        let pause = stop_event {
-            gc_pairs: 1,
-            ..stop()
-        };
+        assert!(assembler.take(&pool("Copy", "Eden", 0, 10, 90), &Fake).is_none());
+        assert!(assembler.take(&pool("Copy", "Eden", 1, 20, 0), &Fake).is_none());
+        let pause = stop_event { gc_pairs: 1, ..stop() };
         let pause = Event::Stop(Box::new(pause));
         for expected in [1, 0] {
             let record = assembler.take(&pause, &Fake);
-            let Some(Record::Pause(stop)) = record else {
-                panic!("{record:?}")
-            };
+            let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
             assert_eq!(stop.pools.unwrap().len(), expected);
         }
     }

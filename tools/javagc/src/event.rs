@@ -81,15 +81,8 @@ impl Char for u8 {
 /// The text of a NUL-padded field; control characters, which would break a
 /// line or a terminal, become `?`.
 pub fn text(field: &[impl Char]) -> String {
-    let bytes: Vec<u8> = field
-        .iter()
-        .map(|c| c.byte())
-        .take_while(|&b| b != 0)
-        .collect();
-    String::from_utf8_lossy(&bytes)
-        .chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
+    let bytes: Vec<u8> = field.iter().map(|c| c.byte()).take_while(|&b| b != 0).collect();
+    String::from_utf8_lossy(&bytes).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// A number that the kernel side may not have known.
@@ -99,9 +92,7 @@ pub fn known(value: u64) -> Option<u64> {
 
 /// HotSpot keeps the cause while it collects and then moves it to `lastCause`.
 pub fn cause(cause: &[impl Char], last_cause: &[impl Char]) -> Option<String> {
-    [text(cause), text(last_cause)]
-        .into_iter()
-        .find(|c| !c.is_empty() && c != "No GC")
+    [text(cause), text(last_cause)].into_iter().find(|c| !c.is_empty() && c != "No GC")
 }
 
 #[cfg(test)]
@@ -118,8 +109,8 @@ mod tests {
         assert_eq!(size_of::<operation>(), 8 + LEN);
         assert_eq!(offset_of!(stop_event, before), 10 * 8);
         assert_eq!(offset_of!(stop_event, gc_pairs), 19 * 8);
-        assert_eq!(offset_of!(stop_event, op), 21 * 8);
-        assert_eq!(size_of::<stop_event>(), 21 * 8 + 3 * (8 + LEN) + 2 * LEN);
+        assert_eq!(offset_of!(stop_event, op), 23 * 8);
+        assert_eq!(size_of::<stop_event>(), 23 * 8 + 3 * (8 + LEN) + 2 * LEN);
         assert_eq!(offset_of!(pool_event, manager), 10 * 8);
         assert_eq!(size_of::<pool_event>(), 10 * 8 + 4 * LEN);
         assert_eq!(size_of::<cycle_event>(), 6 * 8 + 2 * LEN);
@@ -141,14 +132,8 @@ mod tests {
 
     #[test]
     fn the_cause_moves_when_the_collection_ends() {
-        assert_eq!(
-            cause(b"System.gc()", b"No GC").as_deref(),
-            Some("System.gc()")
-        );
-        assert_eq!(
-            cause(b"No GC", b"System.gc()").as_deref(),
-            Some("System.gc()")
-        );
+        assert_eq!(cause(b"System.gc()", b"No GC").as_deref(), Some("System.gc()"));
+        assert_eq!(cause(b"No GC", b"System.gc()").as_deref(), Some("System.gc()"));
         assert_eq!(cause(b"", b""), None);
     }
 }

@@ -9,7 +9,7 @@ use libjvmprobe::{
     elf::ElfFile,
     hotspot::Collector,
     jvm::LibJvm,
-    trace::attach::{Instant, Plan, Site, resolve},
+    trace::attach::{Instant, Plan, Site, function, resolve},
 };
 
 /// In this order a stop is seen whole or not at all: its begin is attached last.
@@ -17,31 +17,34 @@ const STOP: [Instant; 5] = [
     Instant {
         usdt: ("hs_private", "safepoint__end"),
         usdt_program: "safepoint_end",
-        function: "_ZN14RuntimeService20record_safepoint_endE",
+        functions: &[&["_ZN14RuntimeService20record_safepoint_endE"]],
         function_program: "fn_safepoint_end",
     },
     Instant {
         usdt: ("hotspot", "gc__end"),
         usdt_program: "gc_end",
-        function: "_ZN15VM_GC_Operation13notify_gc_endEv",
+        functions: &[&["_ZN8GCIdMarkD2Ev"], &["_ZN15VM_GC_Operation13notify_gc_endEv"]],
         function_program: "fn_gc_end",
     },
     Instant {
         usdt: ("hotspot", "gc__begin"),
         usdt_program: "gc_begin",
-        function: "_ZN15VM_GC_Operation15notify_gc_beginEb",
+        functions: &[
+            &["_ZN8GCIdMarkC2Ev", "_ZN8GCIdMarkC2Ej"],
+            &["_ZN15VM_GC_Operation15notify_gc_beginEb"],
+        ],
         function_program: "fn_gc_begin",
     },
     Instant {
         usdt: ("hotspot", "vmops__begin"),
         usdt_program: "vmops_begin",
-        function: "_ZN8VMThread18evaluate_operationEP12VM_Operation",
+        functions: &[&["_ZN8VMThread18evaluate_operationEP12VM_Operation"]],
         function_program: "fn_evaluate_operation",
     },
     Instant {
         usdt: ("hs_private", "safepoint__begin"),
         usdt_program: "safepoint_begin",
-        function: "_ZN14RuntimeService22record_safepoint_beginE",
+        functions: &[&["_ZN14RuntimeService22record_safepoint_beginE"]],
         function_program: "fn_safepoint_begin",
     },
 ];
@@ -51,28 +54,26 @@ const POOLS: [Instant; 2] = [
     Instant {
         usdt: ("hotspot", "mem__pool__gc__end"),
         usdt_program: "pool_end",
-        function: "_ZN13MemoryService6gc_endEP15GCMemoryManager",
+        functions: &[&["_ZN13MemoryService6gc_endEP15GCMemoryManager"]],
         function_program: "fn_cycle_end",
     },
     Instant {
         usdt: ("hotspot", "mem__pool__gc__begin"),
         usdt_program: "pool_begin",
-        function: "_ZN13MemoryService8gc_beginEP15GCMemoryManager",
+        functions: &[&["_ZN13MemoryService8gc_beginEP15GCMemoryManager"]],
         function_program: "fn_cycle_begin",
     },
 ];
 
 /// G1's marking thread begins and ends a cycle in these; there is no probe.
 const G1_CYCLE: [(&str, &str); 2] = [
-    (
-        "_ZN16G1ConcurrentMark20concurrent_cycle_endE",
-        "fn_cycle_end",
-    ),
-    (
-        "_ZN16G1ConcurrentMark22concurrent_cycle_startEv",
-        "fn_cycle_begin",
-    ),
+    ("_ZN16G1ConcurrentMark20concurrent_cycle_endE", "fn_cycle_end"),
+    ("_ZN16G1ConcurrentMark22concurrent_cycle_startEv", "fn_cycle_begin"),
 ];
+
+/// Serial and Parallel may collect twice in one operation; each one begins here.
+const COLLECTION: (&str, &str) =
+    ("_ZN8GCTracer15report_gc_startEN7GCCause5CauseE", "fn_collection_begin");
 
 /// What to attach to a libjvm.so. Without a collector (it is not known before
 /// the JVM has set itself up, nor for all JVMs at once) cycles of every kind.
@@ -99,9 +100,7 @@ pub fn plan(libjvm: &LibJvm, collector: Option<Collector>, pools: bool) -> Resul
             Err(_) => {}
         }
     }
-    if collector.is_none_or(|c| c == Collector::G1) {
-        plans.extend(g1_cycle(&elf).unwrap_or_default());
-    }
+    plans.extend(extras(&elf, collector));
     plans.extend(resolve(path, &elf, &STOP)?);
     Ok(plans)
 }
@@ -110,20 +109,26 @@ fn is_function(plan: &Plan) -> bool {
     matches!(plan.site, Site::Function { .. })
 }
 
-fn g1_cycle(elf: &ElfFile) -> Option<Vec<Plan>> {
-    let symbols = elf.symbols().ok()?;
-    G1_CYCLE
+/// Functions that tell more, where the file names them.
+fn extras(elf: &ElfFile, collector: Option<Collector>) -> Vec<Plan> {
+    let is = |wanted: &[Collector]| collector.is_none_or(|c| wanted.contains(&c));
+    let mut wanted = Vec::new();
+    if is(&[Collector::G1]) {
+        wanted.extend(G1_CYCLE);
+    }
+    if is(&[Collector::Serial, Collector::Parallel]) {
+        wanted.push(COLLECTION);
+    }
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let Ok(symbols) = elf.symbols() else {
+        return Vec::new();
+    };
+    wanted
         .iter()
-        .map(|(prefix, program)| {
-            let symbol = symbols.find_prefix(prefix)?;
-            let offset = elf.vaddr_to_offset(symbol.value)?;
-            Some(Plan {
-                program,
-                site: Site::Function {
-                    symbol: symbol.name,
-                    offset,
-                },
-            })
+        .filter_map(|(prefix, program)| {
+            Some(Plan { program, site: function(elf, &symbols, prefix)? })
         })
         .collect()
 }

@@ -38,11 +38,8 @@ struct Identity {
 impl Jvm {
     /// Starts observing; `links` go with it.
     pub fn new(target: Target, totals: Totals, keep_pools: bool, links: Option<Links>) -> Self {
-        let identity = Identity {
-            pid: target.pid().0,
-            hotspot: None,
-            operations: RefCell::default(),
-        };
+        let identity =
+            Identity { pid: target.pid().0, hotspot: None, operations: RefCell::default() };
         Self {
             target,
             identity,
@@ -79,13 +76,7 @@ impl Jvm {
         let events = so_far.saturating_sub(self.lost);
         self.lost = so_far;
         self.totals.lost(events);
-        (events > 0).then(|| {
-            Record::Lost(Lost {
-                time: now,
-                pid: self.identity.pid,
-                events,
-            })
-        })
+        (events > 0).then(|| Record::Lost(Lost { time: now, pid: self.identity.pid, events }))
     }
 
     /// The totals up to now.
@@ -97,11 +88,7 @@ impl Jvm {
             version: hotspot.map(|h| h.version.clone()),
         };
         let frees_in_pauses = hotspot.is_some_and(|h| !h.collector.is_concurrent());
-        Record::Summary(Box::new(self.totals.summary(
-            now_ns,
-            &name,
-            frees_in_pauses,
-        )))
+        Record::Summary(Box::new(self.totals.summary(now_ns, &name, frees_in_pauses)))
     }
 
     /// Begins the next interval.
@@ -121,18 +108,12 @@ impl assemble::Jvm for Identity {
     }
 
     fn collector(&self) -> &'static str {
-        self.hotspot
-            .as_ref()
-            .map_or(Collector::Unknown, |h| h.collector)
-            .name()
+        self.hotspot.as_ref().map_or(Collector::Unknown, |h| h.collector).name()
     }
 
     fn operation_of(&self, vtable: u64) -> Option<String> {
         let mut names = self.operations.borrow_mut();
-        names
-            .entry(vtable)
-            .or_insert_with(|| self.hotspot.as_ref()?.operation_of(vtable))
-            .clone()
+        names.entry(vtable).or_insert_with(|| self.hotspot.as_ref()?.operation_of(vtable)).clone()
     }
 
     fn collections(&self, before: &[u64; 4], after: &[u64; 4]) -> Option<(u64, bool)> {

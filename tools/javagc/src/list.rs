@@ -16,10 +16,7 @@ pub fn run(args: &Args) -> Result<()> {
             out.line("# no USDT probes: javagc uses uprobes on functions instead")?;
         }
         for (provider, name, locations) in probes.names() {
-            let arguments = probes
-                .find(provider, name)
-                .next()
-                .map_or("", |probe| &probe.raw_args);
+            let arguments = probes.find(provider, name).next().map_or("", |probe| &probe.raw_args);
             out.line(&format!("{provider}:{name:<40} {locations} {arguments}"))?;
         }
     }

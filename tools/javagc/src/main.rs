@@ -20,13 +20,7 @@ mod summary;
 mod tracer;
 
 /// Generated from bpf/javagc.bpf.c.
-#[allow(
-    missing_docs,
-    unused_imports,
-    unused_qualifications,
-    clippy::all,
-    clippy::use_self
-)]
+#[allow(missing_docs, unused_imports, unused_qualifications, clippy::all, clippy::use_self)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/javagc.skel.rs"));
 }
@@ -58,12 +52,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<()> {
     if let Some(shell) = args.completions {
-        clap_complete::generate(
-            shell,
-            &mut Args::command(),
-            "javagc",
-            &mut std::io::stdout(),
-        );
+        clap_complete::generate(shell, &mut Args::command(), "javagc", &mut std::io::stdout());
         return Ok(());
     }
     if args.list_probes {
@@ -74,9 +63,7 @@ fn run(args: &Args) -> Result<()> {
     let stop = stop_on_signal()?;
     let tracer = Tracer::start(args, Report::open(args)?)?;
     let what = tracer.describe();
-    note(&format!(
-        "Tracing GC pauses of {what}... Hit Ctrl-C to end."
-    ));
+    note(&format!("Tracing GC pauses of {what}... Hit Ctrl-C to end."));
     tracer.run(&stop)
 }
 

@@ -109,11 +109,7 @@ impl Report {
             times: [None; 3],
             heap: [cycle.heap_before, cycle.heap_after],
         };
-        self.row(&format!(
-            "{}  concurrent, {}",
-            columns.line(),
-            span(cycle.duration_ns)
-        ))?;
+        self.row(&format!("{}  concurrent, {}", columns.line(), span(cycle.duration_ns)))?;
         self.pools(cycle.pools.as_deref())
     }
 
@@ -132,11 +128,7 @@ impl Report {
     }
 
     fn time(&self, ts_ns: u64) -> String {
-        if self.timestamps {
-            clock::date_and_time(ts_ns)
-        } else {
-            clock::time_of_day(ts_ns)
-        }
+        if self.timestamps { clock::date_and_time(ts_ns) } else { clock::time_of_day(ts_ns) }
     }
 
     fn row(&mut self, line: &str) -> Result<()> {
@@ -180,10 +172,9 @@ impl Report {
             self.out.line(&line)?;
         }
         if let Some(histograms) = summary.histograms.as_ref().filter(|_| summary.pauses > 0) {
-            for (name, histogram) in [
-                ("PAUSE", &histograms.pause_us),
-                ("STOPPED", &histograms.stopped_us),
-            ] {
+            for (name, histogram) in
+                [("PAUSE", &histograms.pause_us), ("STOPPED", &histograms.stopped_us)]
+            {
                 self.out.line("")?;
                 self.out.line(name)?;
                 self.out.line(histogram.to_string().trim_end())?;
@@ -193,11 +184,8 @@ impl Report {
     }
 
     fn operations(&mut self, summary: &Summary) -> Result<()> {
-        let shown: Vec<_> = summary
-            .operations
-            .iter()
-            .filter(|op| op.gc || self.safepoints)
-            .collect();
+        let shown: Vec<_> =
+            summary.operations.iter().filter(|op| op.gc || self.safepoints).collect();
         if shown.is_empty() {
             return Ok(());
         }
@@ -230,18 +218,9 @@ impl Report {
 }
 
 fn cells(head: [&str; 3], stats: &Stats) -> Vec<String> {
-    let times = [
-        stats.total_ns,
-        stats.mean_ns,
-        stats.p50_ns,
-        stats.p90_ns,
-        stats.p99_ns,
-        stats.max_ns,
-    ];
-    head.into_iter()
-        .map(str::to_owned)
-        .chain(times.map(millis))
-        .collect()
+    let times =
+        [stats.total_ns, stats.mean_ns, stats.p50_ns, stats.p90_ns, stats.p99_ns, stats.max_ns];
+    head.into_iter().map(str::to_owned).chain(times.map(millis)).collect()
 }
 
 fn totals(s: &Summary) -> Vec<String> {
@@ -271,17 +250,10 @@ fn totals(s: &Summary) -> Vec<String> {
         ));
     }
     if let (Some(freed), Some(rate)) = (s.freed_bytes, s.allocated_bytes_per_second) {
-        lines.push(format!(
-            "Freed {}; allocation rate {}/s",
-            bytes(freed),
-            bytes(rate as u64)
-        ));
+        lines.push(format!("Freed {}; allocation rate {}/s", bytes(freed), bytes(rate as u64)));
     }
     if s.lost > 0 {
-        lines.push(format!(
-            "Lost events: {}; the numbers above are too low by that much",
-            s.lost
-        ));
+        lines.push(format!("Lost events: {}; the numbers above are too low by that much", s.lost));
     }
     lines
 }
@@ -289,10 +261,7 @@ fn totals(s: &Summary) -> Vec<String> {
 /// Rules above, below and under the header, none between rows.
 const RULED: TableStyle = {
     let rule = LineStyle::none().fill('─').junction('─');
-    TableStyle::new()
-        .top_border(rule)
-        .header_separator(rule)
-        .bottom_border(rule)
+    TableStyle::new().top_border(rule).header_separator(rule).bottom_border(rule)
 };
 
 /// A row of the streaming output.

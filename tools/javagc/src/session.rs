@@ -36,25 +36,17 @@ impl Session {
     pub fn load(programs: Option<&HashSet<&str>>) -> Result<Self> {
         let storage: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = JavagcSkelBuilder::default()
-            .open(storage)
-            .map_err(load_error)?;
+        let mut open = JavagcSkelBuilder::default().open(storage).map_err(load_error)?;
         for mut program in open.open_object_mut().progs_mut() {
             let wanted = programs.is_none_or(|names| {
-                program
-                    .name()
-                    .to_str()
-                    .is_some_and(|name| names.contains(name))
+                program.name().to_str().is_some_and(|name| names.contains(name))
             });
             program.set_autoload(wanted);
         }
         let skel = open.load().map_err(load_error)?;
         let events = MapHandle::try_from(&skel.maps.events).map_err(load_error)?;
         let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
-        Ok(Self {
-            skel: Box::leak(Box::new(skel)),
-            stream,
-        })
+        Ok(Self { skel: Box::leak(Box::new(skel)), stream })
     }
 
     /// Attaches what was planned for a libjvm.so, all or nothing.
@@ -87,24 +79,13 @@ impl Session {
             .maps
             .gauges
             .update(&target.to_ne_bytes(), &gauge.to_bytes(), MapFlags::ANY)
-            .map_err(|source| Error::Bpf {
-                what: "tell the kernel about the heap".into(),
-                source,
-            })
+            .map_err(|source| Error::Bpf { what: "tell the kernel about the heap".into(), source })
     }
 
     /// Events of a JVM that did not fit into the ring buffer, so far.
     pub fn lost(&self, target: u64) -> u64 {
-        let value = self
-            .skel
-            .maps
-            .lost_events
-            .lookup(&target.to_ne_bytes(), MapFlags::ANY);
-        value
-            .ok()
-            .flatten()
-            .and_then(|v| v.try_into().ok())
-            .map_or(0, u64::from_ne_bytes)
+        let value = self.skel.maps.lost_events.lookup(&target.to_ne_bytes(), MapFlags::ANY);
+        value.ok().flatten().and_then(|v| v.try_into().ok()).map_or(0, u64::from_ne_bytes)
     }
 
     /// Forgets a JVM that has ended; its number may be used again.
@@ -133,9 +114,6 @@ fn load_error(source: libbpf_rs::Error) -> Error {
             what: format!("load our BPF programs ({source:#})"),
             hint: "it needs CONFIG_BPF_SYSCALL and CONFIG_BPF_EVENTS, Linux 5.15 or later".into(),
         },
-        _ => Error::Bpf {
-            what: "load BPF programs".into(),
-            source,
-        },
+        _ => Error::Bpf { what: "load BPF programs".into(), source },
     }
 }

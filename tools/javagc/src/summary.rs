@@ -121,11 +121,7 @@ impl Times {
     fn new() -> Self {
         // Cannot fail: 0 to 5 significant digits are allowed.
         let histogram = Histogram::new(3).unwrap_or_else(|_| unreachable!("3 digits"));
-        Self {
-            total: 0,
-            max: 0,
-            histogram,
-        }
+        Self { total: 0, max: 0, histogram }
     }
 
     fn record(&mut self, ns: u64) {
@@ -151,7 +147,6 @@ impl Times {
 
 #[derive(Debug)]
 struct Tally {
-    gc: bool,
     collections: u64,
     pause: Times,
     stopped: Times,
@@ -162,7 +157,9 @@ struct Tally {
 pub struct Totals {
     begin_ns: u64,
     full: u64,
-    tallies: BTreeMap<String, Tally>,
+    /// By operation and whether it collected: G1TryInitiateConcMark, for one,
+    /// may find that there is nothing to do.
+    tallies: BTreeMap<(String, bool), Tally>,
     cycles: Times,
     heap: HeapFlow,
     lost: u64,
@@ -191,10 +188,8 @@ impl Totals {
             cycles: Times::new(),
             heap: HeapFlow::default(),
             lost: 0,
-            histograms: with_histograms.then(|| Histograms {
-                pause_us: histogram(),
-                stopped_us: histogram(),
-            }),
+            histograms: with_histograms
+                .then(|| Histograms { pause_us: histogram(), stopped_us: histogram() }),
         }
     }
 
@@ -209,8 +204,8 @@ impl Totals {
     /// Adds a stop, with or without collection.
     pub fn stop(&mut self, stop: &Stop) {
         let op = stop.op.clone().unwrap_or_else(|| NO_OPERATION.into());
-        let tally = self.tallies.entry(op).or_insert_with(|| Tally {
-            gc: false,
+        let gc = stop.pause_ns.is_some();
+        let tally = self.tallies.entry((op, gc)).or_insert_with(|| Tally {
             collections: 0,
             pause: Times::new(),
             stopped: Times::new(),
@@ -219,7 +214,6 @@ impl Totals {
         let Some(pause_ns) = stop.pause_ns else {
             return;
         };
-        tally.gc = true;
         tally.collections += stop.collections;
         tally.pause.record(pause_ns);
         self.full += u64::from(stop.full);
@@ -245,17 +239,19 @@ impl Totals {
     pub fn summary(&self, end_ns: u64, jvm: &JvmName, frees_in_pauses: bool) -> Summary {
         let duration_ns = end_ns.saturating_sub(self.begin_ns);
         let seconds = (duration_ns as f64 / 1e9).max(1e-9);
-        let (gc, other): (Vec<_>, Vec<_>) = self.tallies.values().partition(|t| t.gc);
+        let of_kind =
+            |gc| self.tallies.iter().filter(move |((_, is_gc), _)| *is_gc == gc).map(|(_, t)| t);
+        let (gc, other): (Vec<_>, Vec<_>) = (of_kind(true).collect(), of_kind(false).collect());
         let collections: u64 = gc.iter().map(|t| t.collections).sum();
         let stopped_ns: u64 = gc.iter().map(|t| t.stopped.total).sum();
         let flow = frees_in_pauses.then_some(&self.heap);
         let mut operations: Vec<_> = self
             .tallies
             .iter()
-            .filter_map(|(op, tally)| {
+            .filter_map(|((op, gc), tally)| {
                 Some(Operation {
                     op: op.clone(),
-                    gc: tally.gc,
+                    gc: *gc,
                     count: tally.stopped.histogram.len(),
                     collections: tally.collections,
                     pause: tally.pause.stats(),
@@ -348,11 +344,7 @@ mod tests {
     }
 
     fn name() -> JvmName {
-        JvmName {
-            pid: 1,
-            collector: "G1",
-            version: None,
-        }
+        JvmName { pid: 1, collector: "G1", version: None }
     }
 
     #[test]
@@ -369,16 +361,9 @@ mod tests {
         assert!((summary.collections_per_minute - 60_000.0).abs() < 1e-6);
         let stopped = &summary.operations[0].stopped;
         assert_eq!((stopped.max_ns, stopped.mean_ns), (1_000_000, 500_500));
-        assert!(
-            stopped.p99_ns.abs_diff(990_000) <= 990,
-            "{}",
-            stopped.p99_ns
-        );
+        assert!(stopped.p99_ns.abs_diff(990_000) <= 990, "{}", stopped.p99_ns);
         let histograms = summary.histograms.unwrap();
-        assert_eq!(
-            histograms.stopped_us.slots().map(|s| s.2).sum::<u64>(),
-            1000
-        );
+        assert_eq!(histograms.stopped_us.slots().map(|s| s.2).sum::<u64>(), 1000);
     }
 
     #[test]
@@ -406,11 +391,20 @@ mod tests {
         other.pause_ns = None;
         totals.stop(&other);
         let summary = totals.summary(100, &name(), true);
-        assert_eq!(
-            (summary.pauses, summary.safepoints, summary.safepoint_ns),
-            (0, 1, 70)
-        );
+        assert_eq!((summary.pauses, summary.safepoints, summary.safepoint_ns), (0, 1, 70));
         assert_eq!(summary.operations[0].op, NO_OPERATION);
         assert!(summary.operations[0].pause.is_none());
+    }
+
+    #[test]
+    fn an_operation_that_did_not_collect_is_no_pause() {
+        let mut totals = Totals::new(0, false);
+        let mut stop = pause(5, 70, (0, 0));
+        totals.stop(&stop);
+        stop.pause_ns = None;
+        totals.stop(&stop);
+        let summary = totals.summary(100, &name(), true);
+        assert_eq!((summary.pauses, summary.safepoints), (1, 1));
+        assert_eq!(summary.operations.iter().map(|op| op.gc).collect::<Vec<_>>(), [true, false]);
     }
 }

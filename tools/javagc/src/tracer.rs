@@ -42,15 +42,9 @@ pub struct Tracer<'a> {
 impl<'a> Tracer<'a> {
     /// Attaches to the JVMs that the arguments name, all or none.
     pub fn start(args: &'a Args, report: Report) -> Result<Self> {
-        let targets: Vec<_> = args
-            .pids
-            .iter()
-            .map(|&pid| Target::open(pid))
-            .collect::<Result<_, _>>()?;
-        let hotspots: Vec<_> = targets
-            .iter()
-            .map(|target| HotSpot::read(target).ok())
-            .collect();
+        let targets: Vec<_> =
+            args.pids.iter().map(|&pid| Target::open(pid)).collect::<Result<_, _>>()?;
+        let hotspots: Vec<_> = targets.iter().map(|target| HotSpot::read(target).ok()).collect();
         let plans: Vec<_> = targets
             .iter()
             .zip(&hotspots)
@@ -90,10 +84,7 @@ impl<'a> Tracer<'a> {
         let mut next_tick = begin + TICK;
         loop {
             let now = Instant::now();
-            let wake = [Some(next_tick), next_summary, deadline]
-                .into_iter()
-                .flatten()
-                .min();
+            let wake = [Some(next_tick), next_summary, deadline].into_iter().flatten().min();
             let timeout = wake.map_or(TICK, |wake| wake.saturating_duration_since(now));
             // poll() counts whole milliseconds: round up, or the last one spins.
             self.take_events(timeout + Duration::from_micros(999))?;
@@ -139,11 +130,7 @@ impl<'a> Tracer<'a> {
                 format!("{} {collector}", jvm.target.pid())
             })
             .collect();
-        let more = if self.jvms.len() > names.len() {
-            ", ..."
-        } else {
-            ""
-        };
+        let more = if self.jvms.len() > names.len() { ", ..." } else { "" };
         let names = names.join(", ");
         match (self.args.all, self.jvms.len()) {
             (true, 0) => "all JVMs (none yet)".into(),
@@ -172,11 +159,7 @@ impl<'a> Tracer<'a> {
 
     fn tick(&mut self) -> Result<()> {
         self.note_lost()?;
-        let fates: Vec<_> = self
-            .jvms
-            .iter()
-            .map(|(key, jvm)| (*key, jvm.fate()))
-            .collect();
+        let fates: Vec<_> = self.jvms.iter().map(|(key, jvm)| (*key, jvm.fate())).collect();
         if fates.iter().any(|(_, fate)| *fate != Fate::Alive) {
             // The last stops may have come between the last wait and the end.
             self.take_events(Duration::ZERO)?;
@@ -245,18 +228,14 @@ impl<'a> Tracer<'a> {
             // The kernel's process numbers are not ours: attach one by one.
             let plans = instants::plan(&target.libjvm, None, self.args.pools)?;
             let key = COOKIE | u64::from(pid.0);
-            let links = self
-                .session
-                .attach(&target.libjvm, &plans, Scope::Process(pid), key)?;
+            let links = self.session.attach(&target.libjvm, &plans, Scope::Process(pid), key)?;
             let hotspot = HotSpot::read(&target).ok();
             self.add(key, target, hotspot, Some(links));
             return Ok(());
         }
         if !self.files.contains_key(&target.libjvm.id) {
             let plans = instants::plan(&target.libjvm, None, self.args.pools)?;
-            let links = self
-                .session
-                .attach(&target.libjvm, &plans, Scope::Everyone, 0)?;
+            let links = self.session.attach(&target.libjvm, &plans, Scope::Everyone, 0)?;
             self.files.insert(target.libjvm.id, links);
         }
         let hotspot = HotSpot::read(&target).ok();
@@ -284,8 +263,7 @@ impl<'a> Tracer<'a> {
 
 /// Whether HotSpot has told all that it will.
 fn is_ready(jvm: &Jvm) -> bool {
-    jvm.hotspot()
-        .is_some_and(|h| h.collector != Collector::Unknown && h.is_set_up)
+    jvm.hotspot().is_some_and(|h| h.collector != Collector::Unknown && h.is_set_up)
 }
 
 fn learn(session: &Session, key: u64, jvm: &mut Jvm, hotspot: HotSpot) {
