@@ -325,6 +325,9 @@ static __always_inline int cycle(struct pt_regs *ctx, bool end)
 	struct cycle_event *event;
 	struct gauge *gauge;
 
+	/* The VM thread runs the same functions around a pause. */
+	if (current_stop(key))
+		return 0;
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		count_lost(key);
@@ -346,7 +349,10 @@ static __always_inline int cycle(struct pt_regs *ctx, bool end)
 	return 0;
 }
 
-/* Concurrent cycles: G1ConcurrentMark::concurrent_cycle_start() and _end(). */
+/*
+ * Concurrent cycles: G1ConcurrentMark::concurrent_cycle_start() and _end(); in
+ * builds without probes TraceMemoryManagerStats of ZGC and Shenandoah.
+ */
 SEC("uprobe")
 int BPF_UPROBE(fn_cycle_begin)
 {

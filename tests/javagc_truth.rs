@@ -90,6 +90,14 @@ fn check(runtime: &Runtime, flags: &str) {
     check_summary(&title, &records);
 }
 
+/// What may be off now and then.
+#[derive(Default)]
+struct Tally {
+    causes: usize,
+    right_causes: usize,
+    short_pauses: usize,
+}
+
 /// Every stop of the log is reported once, and nothing else is.
 fn compare_stops(
     title: &str,
@@ -99,7 +107,7 @@ fn compare_stops(
     reported: &[&Value],
 ) {
     let mut errors = Vec::new();
-    let mut causes = (0, 0);
+    let mut tally = Tally::default();
     let mut left = reported.iter().peekable();
     for stop in stops {
         // What ended before this stop began was never in the log.
@@ -109,7 +117,7 @@ fn compare_stops(
         let Some(record) = left.next_if(|r| number(r, "ts_ns") <= stop.end_ns) else {
             panic!("{title}: in the log, but not reported: {stop:?}\nnext: {:?}", left.peek());
         };
-        compare_stop(title, runtime, flags, stop, record, &mut causes);
+        compare_stop(title, runtime, flags, stop, record, &mut tally);
         errors.push(
             number(record, "stopped_ns").abs_diff(stop.total_ns) as f64 / stop.total_ns as f64,
         );
@@ -121,7 +129,9 @@ fn compare_stops(
     let extra: Vec<_> = left.collect();
     assert!(extra.is_empty(), "{title}: reported, but not in the log: {extra:?}");
 
-    let (right, known) = causes;
+    let Tally { causes: known, right_causes: right, short_pauses } = tally;
+    // The JVM's clock may be read long before the probe, when it is preempted in between.
+    assert!(short_pauses * 50 <= stops.len(), "{title}: {short_pauses} PAUSEs are too short");
     assert!(right * 100 >= known * 99, "{title}: only {right} of {known} causes are right");
     errors.sort_by(f64::total_cmp);
     let median = errors[errors.len() / 2];
@@ -143,7 +153,7 @@ fn compare_stop(
     flags: &str,
     stop: &Stop,
     record: &Value,
-    causes: &mut (usize, usize),
+    tally: &mut Tally,
 ) {
     let context = format!("{title}: {stop:?}\n{record}");
     // Shenandoah's probes say "Shenandoah Init Marking", its log "ShenandoahInitMark".
@@ -166,15 +176,15 @@ fn compare_stop(
     // JDK 11 nests: the failed young collection contains the full one.
     let logged_pause = stop.collections.iter().map(|c| c.pause_ns).max().unwrap_or(0);
     assert!(pause <= number(record, "stopped_ns"), "{context}");
-    assert!(pause + 100_000 + logged_pause / 10 >= logged_pause, "{context}");
+    tally.short_pauses += usize::from(pause + 100_000 + logged_pause / 10 < logged_pause);
     assert!(number(record, "ttsp_ns") <= number(record, "stopped_ns"), "{context}");
     check_heap(&context, stop, record);
     if let Some(cause) = stop.collections.first().and_then(|c| c.cause.as_deref())
         && !counted
         && names_a_cause(&stop.collections[0].kind)
     {
-        causes.1 += 1;
-        causes.0 += usize::from(record["cause"] == cause);
+        tally.causes += 1;
+        tally.right_causes += usize::from(record["cause"] == cause);
     }
 }
 

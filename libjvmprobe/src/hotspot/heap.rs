@@ -69,7 +69,8 @@ pub fn used(memory: &Memory, structs: &VmStructs, collector: Collector) -> Resul
         Collector::G1 => Ok(vec![Term::Direct {
             addr: reader.field(heap, "G1CollectedHeap", "_summary_bytes_used")?,
         }]),
-        Collector::Z | Collector::GenerationalZ => reader.z(heap),
+        Collector::Z => reader.z(heap, false),
+        Collector::GenerationalZ => reader.z(heap, true),
         Collector::Shenandoah => reader.shenandoah(heap),
         Collector::Epsilon => {
             let holder = reader.field(heap, "EpsilonHeap", "_space")?;
@@ -159,21 +160,26 @@ impl Reader<'_> {
         ])
     }
 
-    fn z(&self, heap: Addr) -> Result<Vec<Term>> {
+    fn z(&self, heap: Addr, generational: bool) -> Result<Vec<Term>> {
+        // JDK 21 to 23 have both: the one without generations begins with an X.
+        let has_x = self.structs.has("XPageAllocator", "_used");
+        let [collected_heap, z_heap, allocator] = if has_x && !generational {
+            ["XCollectedHeap", "XHeap", "XPageAllocator"]
+        } else {
+            ["ZCollectedHeap", "ZHeap", "ZPageAllocator"]
+        };
         // Embedded, not pointed to.
-        let z_heap = self.field(heap, "ZCollectedHeap", "_heap")?;
-        let allocator = self.field(z_heap, "ZHeap", "_page_allocator")?;
-        if self.structs.has("ZPageAllocator", "_used") {
-            return Ok(vec![Term::Direct {
-                addr: self.field(allocator, "ZPageAllocator", "_used")?,
-            }]);
+        let z_heap_at = self.field(heap, collected_heap, "_heap")?;
+        let allocator_at = self.field(z_heap_at, z_heap, "_page_allocator")?;
+        if self.structs.has(allocator, "_used") {
+            return Ok(vec![Term::Direct { addr: self.field(allocator_at, allocator, "_used")? }]);
         }
         // From JDK 25 on, a partition for each NUMA node.
         let nodes = self.memory.u32(self.structs.static_field("ZNUMA", "_count")?)?;
         if !(1..=MAX_NODES).contains(&nodes) {
             return Err(Error::layout(format!("{nodes} NUMA nodes are more than are summed up")));
         }
-        let partitions = self.field(allocator, "ZPageAllocator", "_partitions")?;
+        let partitions = self.field(allocator_at, "ZPageAllocator", "_partitions")?;
         let first = self.follow(partitions, "ZPerNUMAZPartition", "_addr")?;
         (0..u64::from(nodes))
             .map(|node| {

@@ -54,13 +54,16 @@ const POOLS: [Instant; 2] = [
     Instant {
         usdt: ("hotspot", "mem__pool__gc__end"),
         usdt_program: "pool_end",
-        functions: &[&["_ZN13MemoryService6gc_endEP15GCMemoryManager"]],
+        functions: &[&["_ZN23TraceMemoryManagerStatsD2Ev"]],
         function_program: "fn_cycle_end",
     },
     Instant {
         usdt: ("hotspot", "mem__pool__gc__begin"),
         usdt_program: "pool_begin",
-        functions: &[&["_ZN13MemoryService8gc_beginEP15GCMemoryManager"]],
+        functions: &[
+            &["_ZN23TraceMemoryManagerStatsC2E", "_ZN23TraceMemoryManagerStats10initializeE"],
+            &["_ZN23TraceMemoryManagerStatsC2E"],
+        ],
         function_program: "fn_cycle_begin",
     },
 ];
