@@ -1,1 +1,473 @@
+//! javagc in trouble: one clear line, the right exit status, nothing left behind.
 
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use jvmprobe_tests::{
+    load::{Load, classes},
+    need_root,
+    runtimes::{Runtime, named},
+    tool::{self, Output, Tool, binary},
+};
+
+const G1: &str = "-XX:+UseG1GC";
+
+/// One line on stderr with these words, nothing on stdout, this exit status.
+fn assert_refused(output: &Output, status: i32, words: &[&str]) {
+    assert_eq!(output.status.code(), Some(status), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    if status == 1 {
+        assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+        assert!(output.stderr.starts_with("javagc: "), "{}", output.stderr);
+    }
+    for word in words {
+        assert!(output.stderr.contains(word), "no {word:?} in {}", output.stderr);
+    }
+}
+
+/// A child process that is killed when dropped.
+struct Other(Child);
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn sleeper() -> Other {
+    Other(Command::new("sleep").arg("60").spawn().expect("sleep"))
+}
+
+#[test]
+fn usage_errors_exit_with_2() {
+    for args in
+        [&[][..], &["-p", "x"], &["-p", "1", "-d", "0"], &["-a", "-p", "1"], &["--nonsense"]]
+    {
+        assert_refused(&tool::run("javagc", args), 2, &["error: ", "--help"]);
+    }
+}
+
+#[test]
+fn no_such_process() {
+    need_root();
+    // Above every pid_max.
+    assert_refused(&tool::run("javagc", &["-p", "4194305"]), 1, &["no process 4194305"]);
+    assert_refused(&tool::run("javagc", &["-p", "4294967295"]), 1, &["no process"]);
+}
+
+#[test]
+fn a_process_that_is_no_jvm() {
+    need_root();
+    let other = sleeper();
+    let pid = other.0.id().to_string();
+    assert_refused(&tool::run("javagc", &["-p", &pid]), 1, &[&pid, "sleep", "no JVM", "jps"]);
+}
+
+#[test]
+fn a_thread_id_names_its_process() {
+    need_root();
+    let load = Load::start(named("temurin-17"), G1);
+    let pid = load.pid().to_string();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let tid =
+        tasks.flatten().map(|t| t.file_name().into_string().unwrap()).find(|t| *t != pid).unwrap();
+    assert_refused(&tool::run("javagc", &["-p", &tid]), 1, &[&format!("-p {pid}"), "thread"]);
+}
+
+#[test]
+fn a_zombie() {
+    need_root();
+    let mut child = Command::new("true").spawn().unwrap();
+    let stat = format!("/proc/{}/stat", child.id());
+    while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_refused(&tool::run("javagc", &["-p", &child.id().to_string()]), 1, &["zombie"]);
+    child.wait().unwrap();
+}
+
+#[test]
+fn missing_rights_are_named() {
+    need_root();
+    let load = Load::start(named("temurin-17"), G1);
+    let pid = load.pid().to_string();
+    let without = |caps: &str| {
+        let mut command = Command::new("setpriv");
+        command.args([&format!("--bounding-set={caps}"), &format!("--inh-caps={caps}")]);
+        command.arg(binary("javagc")).args(["-p", &pid]);
+        tool::run_command(command)
+    };
+    assert_refused(&without("-all"), 1, &["CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "root"]);
+    assert_refused(&without("-sys_ptrace"), 1, &["CAP_SYS_PTRACE is missing"]);
+}
+
+#[test]
+fn the_named_capabilities_suffice() {
+    need_root();
+    let mut load = Load::start(named("temurin-17"), G1);
+    let mut command = Command::new("setpriv");
+    let caps = "-all,+bpf,+perfmon,+sys_ptrace";
+    command.args([&format!("--bounding-set={caps}"), &format!("--inh-caps={caps}")]);
+    command.arg(binary("javagc")).args(["-p", &load.pid().to_string(), "-j"]);
+    let tool = Tool::spawn(command);
+    load.run(0.5);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.json().len() > 5);
+}
+
+/// A fake JVM: a process that maps a given file under the name libjvm.so.
+struct Mapper {
+    child: Other,
+    _dir: tempfile::TempDir,
+}
+
+impl Mapper {
+    fn start(bytes: &[u8], name: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        let script = "import mmap,sys,time\n\
+            f=open(sys.argv[1],'rb')\n\
+            m=mmap.mmap(f.fileno(),0,prot=mmap.PROT_READ)\n\
+            print('mapped',flush=True)\n\
+            time.sleep(60)";
+        let mut child = Command::new("python3")
+            .args(["-c", script])
+            .arg(&path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3");
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        assert_eq!(line, "mapped\n");
+        Self { child: Other(child), _dir: dir }
+    }
+
+    fn refuse(&self, words: &[&str]) {
+        let pid = self.child.0.id().to_string();
+        assert_refused(&tool::run("javagc", &["-p", &pid]), 1, words);
+    }
+}
+
+#[test]
+fn openj9_is_told_apart() {
+    need_root();
+    Mapper::start(&[0; 64], "libj9vm29.so").refuse(&["OpenJ9", "HotSpot"]);
+}
+
+#[test]
+fn another_architecture_is_named() {
+    need_root();
+    let mut elf = fs::read(std::env::current_exe().unwrap()).unwrap();
+    // e_machine: 64-bit Arm, or x86-64 on Arm.
+    elf[18] = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
+    elf[19] = 0;
+    let theirs = if cfg!(target_arch = "aarch64") { "x86-64" } else { "aarch64" };
+    Mapper::start(&elf, "libjvm.so").refuse(&[theirs]);
+}
+
+#[test]
+fn a_libjvm_without_probes_and_symbols() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let stripped = dir.path().join("libjvm.so");
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(&stripped).arg(named("musl-17").libjvm());
+    assert!(strip.status().expect("strip").success());
+    let bytes = fs::read(&stripped).unwrap();
+    Mapper::start(&bytes, "libjvm.so").refuse(&["no USDT probe", "JDK build with probes"]);
+}
+
+#[test]
+fn broken_elf_files_are_refused() {
+    need_root();
+    let whole = fs::read(named("temurin-17").libjvm()).unwrap();
+    let mut wild = whole.clone();
+    // Section headers at the end of the address space.
+    wild[40..48].copy_from_slice(&u64::MAX.to_le_bytes());
+    for (what, bytes) in [
+        ("empty head", vec![0u8; 100]),
+        ("only a magic", b"\x7fELF".to_vec()),
+        ("cut", whole[..whole.len() / 2].to_vec()),
+        ("cut in the header", whole[..40].to_vec()),
+        ("wild section headers", wild),
+    ] {
+        println!("{what}");
+        Mapper::start(&bytes, "libjvm.so").refuse(&["ELF"]);
+    }
+}
+
+#[test]
+fn closed_stdout_is_a_quiet_end() {
+    need_root();
+    let mut load = Load::start(named("temurin-17"), G1);
+    let script = format!("{} -p {} | head -n 2", binary("javagc").display(), load.pid());
+    let shell = Command::new("bash")
+        .args(["-c", &format!("set -o pipefail; {script}")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    load.run(1.0);
+    let output = shell.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 2);
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1, "only Tracing...");
+}
+
+#[test]
+fn an_unwritable_output_file_is_told_before_tracing() {
+    need_root();
+    let load = Load::start(named("temurin-17"), G1);
+    let output = tool::run("javagc", &["-p", &load.pid().to_string(), "-o", "/nonexistent/x.json"]);
+    assert_refused(&output, 1, &["/nonexistent/x.json", "No such file"]);
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    need_root();
+    let mut load = Load::start(named("temurin-17"), G1);
+    let tool = Tool::start("javagc", &["-p", &load.pid().to_string(), "-o", "/dev/full"]);
+    load.run(0.5);
+    let output = tool.wait();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stderr.contains("No space left"), "{output:?}");
+}
+
+/// The target's end, however it comes, is the trace's normal end.
+fn ends_with_target(end: impl FnOnce(&mut Load), words: &str) {
+    need_root();
+    let mut load = Load::start(named("temurin-17"), G1);
+    let tool = Tool::start("javagc", &["-p", &load.pid().to_string(), "-j"]);
+    load.run(0.5);
+    end(&mut load);
+    let output = tool.wait();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.contains(words), "{}", output.stderr);
+    let records = output.json();
+    assert_eq!(records.last().unwrap()["type"], "summary");
+    assert!(records.len() > 5);
+}
+
+#[test]
+fn the_target_is_killed() {
+    ends_with_target(Load::kill, "has ended");
+}
+
+#[test]
+fn the_target_is_killed_in_full_swing() {
+    ends_with_target(
+        |load| {
+            load.go(5.0);
+            std::thread::sleep(Duration::from_millis(300));
+            load.kill();
+        },
+        "has ended",
+    );
+}
+
+#[test]
+fn the_target_execs() {
+    need_root();
+    // java never execs after it has loaded libjvm.so; a program that embeds it might.
+    let libjvm = named("temurin-17").libjvm();
+    let script = "import mmap,os,sys\n\
+        f=open(sys.argv[1],'rb')\n\
+        m=mmap.mmap(f.fileno(),0,prot=mmap.PROT_READ|mmap.PROT_EXEC,flags=mmap.MAP_PRIVATE)\n\
+        print('mapped',flush=True)\n\
+        sys.stdin.readline()\n\
+        os.execvp('sleep',['sleep','60'])";
+    let mut child = Command::new("python3")
+        .args(["-c", script])
+        .arg(libjvm)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut line = String::new();
+    let stdout = child.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+    let child = Other(child);
+    let tool = Tool::start("javagc", &["-p", &child.0.id().to_string(), "-j"]);
+    std::io::Write::write_all(&mut stdin, b"\n").unwrap();
+    let output = tool.wait();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.contains("runs another program"), "{}", output.stderr);
+}
+
+#[test]
+fn two_at_once_see_the_same() {
+    need_root();
+    let mut load = Load::start(named("temurin-17"), G1);
+    let pid = load.pid().to_string();
+    let tools = [Tool::start("javagc", &["-p", &pid, "-j"]), Tool::start("javagc", &["-a", "-j"])];
+    load.run(1.0);
+    std::thread::sleep(Duration::from_millis(200));
+    let stops = tools.map(|tool| {
+        let records = tool.interrupt().json();
+        let pauses = records.into_iter().filter(|r| r["type"] == "pause" && r["pid"] == load.pid());
+        pauses
+            .map(|r| (r["op"].to_string(), r["collections"].to_string(), r["cause"].to_string()))
+            .collect::<Vec<_>>()
+    });
+    assert!(stops[0].len() > 5);
+    assert_eq!(stops[0], stops[1]);
+}
+
+/// Every uprobe on a file makes its pages in the target differ from the file
+/// (a breakpoint): the target's text is as on disk again when the tool has gone.
+#[test]
+fn nothing_is_left_behind_however_it_ends() {
+    need_root();
+    let mut load = Load::start(named("temurin-17"), G1);
+    let pid = load.pid().to_string();
+    let clean = breakpoints(&load, named("temurin-17"));
+    assert_eq!(clean, 0, "before");
+    for kill in [false, true] {
+        let tool = Tool::start("javagc", &["-p", &pid]);
+        load.run(0.2);
+        assert!(breakpoints(&load, named("temurin-17")) >= 5, "while tracing");
+        if kill {
+            tool.signal(rustix::process::Signal::KILL);
+            assert!(!tool.wait().status.success());
+        } else {
+            assert!(tool.interrupt().status.success());
+        }
+        assert_eq!(breakpoints(&load, named("temurin-17")), 0, "after, kill: {kill}");
+    }
+    // Alive and well.
+    load.run(0.2);
+    load.quit();
+}
+
+/// How many bytes of the target's mapped libjvm.so code differ from the file.
+fn breakpoints(load: &Load, runtime: &Runtime) -> usize {
+    use std::os::unix::fs::FileExt;
+    let file = fs::read(runtime.libjvm()).unwrap();
+    let maps = fs::read_to_string(format!("/proc/{}/maps", load.pid())).unwrap();
+    let memory = fs::File::open(format!("/proc/{}/mem", load.pid())).unwrap();
+    let mut different = 0;
+    for line in maps.lines().filter(|l| l.contains("libjvm.so") && l.contains("r-xp")) {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next().unwrap().split_once('-').unwrap();
+        let hex = |text| u64::from_str_radix(text, 16).unwrap();
+        let (start, end, offset) = (hex(start), hex(end), hex(fields.nth(1).unwrap()) as usize);
+        let mut code = vec![0; (end - start) as usize];
+        memory.read_exact_at(&mut code, start).unwrap();
+        let on_disk = file.get(offset..).unwrap_or_default();
+        different += code.iter().zip(on_disk).filter(|(a, b)| a != b).count();
+    }
+    different
+}
+
+/// A copy of a runtime that a test may damage.
+fn copy_of(runtime: &Runtime, to: &Path) -> PathBuf {
+    let home = runtime.java.parent().and_then(Path::parent).unwrap();
+    let status = Command::new("cp").arg("-r").arg(home).arg(to).status().unwrap();
+    assert!(status.success());
+    to.join("bin/java")
+}
+
+#[test]
+fn a_libjvm_replaced_on_disk_is_traced_all_the_same() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let java = copy_of(named("temurin-17"), &dir.path().join("jre"));
+    let mut load = Load::spawn(Command::new(&java));
+    // An upgrade while it runs: another build at the same path.
+    let libjvm = dir.path().join("jre/lib/server/libjvm.so");
+    fs::remove_file(&libjvm).unwrap();
+    fs::copy(named("temurin-21").libjvm(), &libjvm).unwrap();
+    let tool = Tool::start("javagc", &["-p", &load.pid().to_string(), "-j"]);
+    load.run(0.7);
+    let records = tool.interrupt().json();
+    let pauses: Vec<_> = records.iter().filter(|r| r["type"] == "pause").collect();
+    assert!(pauses.len() > 5);
+    assert!(pauses.iter().all(|r| r["heap_before"].is_u64() && r["cause"].is_string()));
+}
+
+/// As in a container: its own mount and PID namespace, another root, another
+/// uid, its own /tmp; and at the same path the host has a different build.
+#[test]
+fn a_jvm_in_a_container_is_traced_from_outside() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let root = dir.path().join("root");
+    let home = named("temurin-21").java.parent().and_then(Path::parent).unwrap();
+    let script = r#"
+        set -e
+        mkdir -p "$ROOT"/{proc,tmp,lib,lib64,usr,bin,dev,jre,classes,log}
+        for d in lib lib64 usr bin dev; do mount --rbind /$d "$ROOT"/$d; done
+        mount --bind "$HOME_OF_JRE" "$ROOT"/jre
+        mount --bind "$CLASSES" "$ROOT"/classes
+        mount -t tmpfs none "$ROOT"/tmp
+        chmod 1777 "$ROOT"/tmp
+        mount -t proc none "$ROOT"/proc
+        exec chroot --userspec=12345:12345 "$ROOT" /jre/bin/java "$@"
+    "#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--kill-child", "bash", "-c", script, "container"]);
+    command.env("ROOT", &root).env("HOME_OF_JRE", home).env("CLASSES", classes());
+    command.args(["-Xmx64m", G1, "-cp", "/classes", "GcLoad"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    let shell = Other(child);
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    // Inside it is process 1 of its namespace; here it is the shell's child.
+    assert_eq!(line, "ready 1\n");
+    let children =
+        fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.0.id())).unwrap();
+    let java = children.split_ascii_whitespace().next().expect("the container's process");
+    let tool = Tool::start("javagc", &["-p", java, "-j"]);
+    std::io::Write::write_all(&mut stdin, b"go 0.7\n").unwrap();
+    line.clear();
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    assert_eq!(line, "done\n");
+    let records = tool.interrupt().json();
+    let pauses: Vec<_> = records.iter().filter(|r| r["type"] == "pause").collect();
+    assert!(pauses.len() > 5, "{records:?}");
+    for pause in pauses {
+        assert_eq!(pause["pid"].to_string(), java);
+        assert!(pause["heap_before"].is_u64() && pause["cause"].is_string(), "{pause}");
+    }
+    std::io::Write::write_all(&mut stdin, b"quit\n").unwrap();
+}
+
+#[test]
+fn a_jvm_that_is_just_starting_is_traced() {
+    need_root();
+    for delay in [0, 5, 15, 40] {
+        let runtime = named("temurin-21");
+        let mut command = runtime.command();
+        command.args(["-Xmx64m", "-XX:+UseSerialGC", "-cp"]).arg(classes()).arg("GcLoad");
+        let mut java = Other(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+        std::thread::sleep(Duration::from_millis(delay));
+        // -a, because there may be no libjvm.so mapped yet.
+        let tool = Tool::start("javagc", &["-a", "-j"]);
+        std::thread::sleep(Duration::from_millis(600));
+        let mut stdin = java.0.stdin.take().unwrap();
+        std::io::Write::write_all(&mut stdin, b"go 0.5\nquit\n").unwrap();
+        java.0.wait().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let records = tool.interrupt().json();
+        let pauses: Vec<_> =
+            records.iter().filter(|r| r["type"] == "pause" && r["pid"] == java.0.id()).collect();
+        assert!(pauses.len() > 3, "{records:?}");
+        let last = pauses.last().unwrap();
+        assert!(last["heap_before"].is_u64() && last["collector"] == "Serial", "{last}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::OnceLock,
@@ -20,6 +21,9 @@ pub fn classes() -> &'static Path {
     CLASSES
         .get_or_init(|| {
             let dir = tempfile::tempdir().expect("a temporary folder");
+            // For JVMs under other users, too.
+            let readable = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(dir.path(), readable).expect("chmod");
             let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("java");
             let files = std::fs::read_dir(sources).expect("tests/java").flatten().map(|f| f.path());
             let status = Command::new("javac")

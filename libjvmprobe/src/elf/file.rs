@@ -5,7 +5,7 @@
 use std::{fmt, fs::File, os::unix::fs::FileExt};
 
 use goblin::{
-    container::{Container, Ctx},
+    container::Ctx,
     elf::{
         Elf, Header, ProgramHeader, SectionHeader, header, program_header::PT_LOAD, section_header,
     },
@@ -70,10 +70,7 @@ impl ElfFile {
         let size = file.metadata().map_err(|e| Error::io("stat an ELF file", e))?.len();
         let ident = read_at(&file, size, 0, size.min(64))?;
         let head = Elf::parse_header(&ident).map_err(malformed)?;
-        let container = match head.container().map_err(malformed)? {
-            Container::Little => Container::Little,
-            Container::Big => Container::Big,
-        };
+        let container = head.container().map_err(malformed)?;
         let ctx = Ctx::new(container, head.endianness().map_err(malformed)?);
         let segments = segments(&file, size, ctx, &head)?;
         let sections = sections(&file, size, ctx, &head)?;

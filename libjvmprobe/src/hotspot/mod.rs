@@ -92,7 +92,7 @@ impl HotSpot {
             vendor: perf.and_then(|(_, data)| {
                 data.string("java.property.java.vm.vendor").map(str::to_owned)
             }),
-            is_set_up: !gauge.heap.is_empty() && !perf_pending,
+            is_set_up: collector != Collector::Unknown && !gauge.heap.is_empty() && !perf_pending,
             collector,
             gauge,
             vtables: Vtables { elf, bias },

@@ -39,7 +39,7 @@ impl Scanner {
                 continue;
             }
             *looked = (*looked + 1).min(SEEN - 1);
-            if *looked > YOUNG_SCANS && *looked % OLD_EVERY != 0 {
+            if *looked > YOUNG_SCANS && !looked.is_multiple_of(OLD_EVERY) {
                 continue;
             }
             match Target::open(pid) {

@@ -54,6 +54,9 @@ pub struct Plan {
     pub program: &'static str,
     /// The place.
     pub site: Site,
+    /// What is lost where the kernel does not let us attach here; `None` where
+    /// nothing goes without it.
+    pub optional: Option<&'static str>,
 }
 
 /// Whose hits count.
@@ -77,6 +80,7 @@ pub fn resolve(path: &Path, elf: &ElfFile, instants: &[Instant]) -> Result<Vec<P
         let plan = |i: &Instant| Plan {
             program: i.usdt_program,
             site: Site::Usdt { provider: i.usdt.0, name: i.usdt.1 },
+            optional: None,
         };
         return Ok(instants.iter().map(plan).collect());
     }
@@ -86,8 +90,8 @@ pub fn resolve(path: &Path, elf: &ElfFile, instants: &[Instant]) -> Result<Vec<P
         let all = |set: &&[&str]| set.iter().map(|f| function(elf, &symbols, f)).collect();
         let sites: Option<Vec<Site>> = instant.functions.iter().find_map(all);
         let sites = sites.ok_or_else(|| missing(path, &probes, instant))?;
-        plans
-            .extend(sites.into_iter().map(|site| Plan { program: instant.function_program, site }));
+        let plan = |site| Plan { program: instant.function_program, site, optional: None };
+        plans.extend(sites.into_iter().map(plan));
     }
     Ok(plans)
 }
@@ -156,9 +160,9 @@ pub fn attach(
         match (source.kind(), scope) {
             (ErrorKind::PermissionDenied, _) => Error::Permission {
                 what,
-                missing:
-                    "the kernel refuses (a user namespace, seccomp or lockdown may be in the way)"
-                        .into(),
+                missing: "CAP_SYS_ADMIN may be missing, or a user namespace, seccomp or \
+                          lockdown is in the way"
+                    .into(),
             },
             (_, Scope::Process(pid)) if !process_exists(pid) => Error::NoSuchProcess { pid },
             _ => Error::Bpf { what, source },

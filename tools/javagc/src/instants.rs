@@ -69,14 +69,22 @@ const POOLS: [Instant; 2] = [
 ];
 
 /// G1's marking thread begins and ends a cycle in these; there is no probe.
-const G1_CYCLE: [(&str, &str); 2] = [
-    ("_ZN16G1ConcurrentMark20concurrent_cycle_endE", "fn_cycle_end"),
-    ("_ZN16G1ConcurrentMark22concurrent_cycle_startEv", "fn_cycle_begin"),
+const G1_CYCLE: [Extra; 2] = [
+    ("_ZN16G1ConcurrentMark20concurrent_cycle_endE", "fn_cycle_end", NO_CYCLES),
+    ("_ZN16G1ConcurrentMark22concurrent_cycle_startEv", "fn_cycle_begin", NO_CYCLES),
 ];
+const NO_CYCLES: &str = "G1's concurrent cycles are not shown";
+
+/// How the function's mangled name begins, the program for its entry, and what
+/// is lost without.
+type Extra = (&'static str, &'static str, &'static str);
 
 /// Serial and Parallel may collect twice in one operation; each one begins here.
-const COLLECTION: (&str, &str) =
-    ("_ZN8GCTracer15report_gc_startEN7GCCause5CauseE", "fn_collection_begin");
+const COLLECTION: Extra = (
+    "_ZN8GCTracer15report_gc_startEN7GCCause5CauseE",
+    "fn_collection_begin",
+    "the cause Ergonomics is shown as the cause that led to it",
+);
 
 /// What to attach to a libjvm.so. Without a collector (it is not known before
 /// the JVM has set itself up, nor for all JVMs at once) cycles of every kind.
@@ -130,8 +138,9 @@ fn extras(elf: &ElfFile, collector: Option<Collector>) -> Vec<Plan> {
     };
     wanted
         .iter()
-        .filter_map(|(prefix, program)| {
-            Some(Plan { program, site: function(elf, &symbols, prefix)? })
+        .filter_map(|(prefix, program, loss)| {
+            let site = function(elf, &symbols, prefix)?;
+            Some(Plan { program, site, optional: Some(loss) })
         })
         .collect()
 }

@@ -23,9 +23,14 @@ pub struct Jvm {
     assembler: Assembler,
     totals: Totals,
     lost: u64,
+    /// How often to ask again what HotSpot did not tell yet.
+    questions_left: u32,
     /// Attachments that are this JVM's alone.
     _links: Option<Links>,
 }
+
+/// A JVM has set itself up within a few seconds; asking takes milliseconds.
+const MAX_QUESTIONS: u32 = 100;
 
 /// What the assembler asks for, apart from it so that both can be borrowed.
 struct Identity {
@@ -37,15 +42,21 @@ struct Identity {
 
 impl Jvm {
     /// Starts observing; `links` go with it.
-    pub fn new(target: Target, totals: Totals, keep_pools: bool, links: Option<Links>) -> Self {
-        let identity =
-            Identity { pid: target.pid().0, hotspot: None, operations: RefCell::default() };
+    pub fn new(
+        target: Target,
+        hotspot: Option<HotSpot>,
+        totals: Totals,
+        keep_pools: bool,
+        links: Option<Links>,
+    ) -> Self {
+        let identity = Identity { pid: target.pid().0, hotspot, operations: RefCell::default() };
         Self {
             target,
             identity,
             assembler: Assembler::new(keep_pools),
             totals,
             lost: 0,
+            questions_left: MAX_QUESTIONS,
             _links: links,
         }
     }
@@ -55,9 +66,15 @@ impl Jvm {
         self.identity.hotspot.as_ref()
     }
 
-    /// Takes note of what HotSpot tells.
-    pub fn set_hotspot(&mut self, hotspot: HotSpot) {
-        self.identity.hotspot = Some(hotspot);
+    /// Asks a JVM that was still starting up what it tells by now; returns that
+    /// if there is anything new.
+    pub fn learn_more(&mut self) -> Option<&HotSpot> {
+        if self.hotspot().is_some_and(|h| h.is_set_up) || self.questions_left == 0 {
+            return None;
+        }
+        self.questions_left -= 1;
+        self.identity.hotspot = Some(HotSpot::read(&self.target).ok()?);
+        self.hotspot()
     }
 
     /// Takes an event; returns the record that it completes, already counted.
@@ -76,7 +93,8 @@ impl Jvm {
         let events = so_far.saturating_sub(self.lost);
         self.lost = so_far;
         self.totals.lost(events);
-        (events > 0).then(|| Record::Lost(Lost { time: now, pid: self.identity.pid, events }))
+        let lost = Lost { time: now, pid: self.identity.pid, events };
+        (events > 0).then_some(Record::Lost(lost))
     }
 
     /// The totals up to now.

@@ -20,7 +20,8 @@ mod summary;
 mod tracer;
 
 /// Generated from bpf/javagc.bpf.c.
-#[allow(missing_docs, unused_imports, unused_qualifications, clippy::all, clippy::use_self)]
+#[allow(missing_docs, unused_imports, unused_qualifications, clippy::all, clippy::restriction)]
+#[allow(clippy::nursery, clippy::pedantic)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/javagc.skel.rs"));
 }

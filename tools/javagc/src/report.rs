@@ -225,15 +225,24 @@ fn cells(head: [&str; 3], stats: &Stats) -> Vec<String> {
 
 fn totals(s: &Summary) -> Vec<String> {
     let wall = s.duration_ns as f64;
-    let mut lines = vec![format!(
-        "GC stopped the application {} times for {}: {} of the time; {} collections, {} full, {:.1} a minute",
+    let mut first = format!(
+        "GC stopped the application {} times for {}: {} of the time",
         s.pauses,
         span(s.stopped_ns),
         percent(s.stopped_ns as f64, wall),
-        s.collections,
-        s.full,
-        s.collections_per_minute,
-    )];
+    );
+    // A concurrent collector's collections are its cycles.
+    let cycles_rate = match s.freed_bytes {
+        Some(_) => {
+            first += &format!(
+                "; {} collections, {} full, {:.1} a minute",
+                s.collections, s.full, s.collections_per_minute
+            );
+            String::new()
+        }
+        None => format!(", {:.1} a minute", s.collections_per_minute),
+    };
+    let mut lines = vec![first];
     if s.safepoints > 0 {
         lines.push(format!(
             "Other safepoints stopped it {} times for {}: {} of the time",
@@ -244,7 +253,7 @@ fn totals(s: &Summary) -> Vec<String> {
     }
     if s.cycles > 0 {
         lines.push(format!(
-            "Concurrent cycles: {}, {} in all, beside the running application",
+            "Concurrent cycles: {}{cycles_rate}, {} in all, beside the running application",
             s.cycles,
             span(s.cycle_ns),
         ));

@@ -49,13 +49,16 @@ impl Session {
         Ok(Self { skel: Box::leak(Box::new(skel)), stream })
     }
 
-    /// Attaches what was planned for a libjvm.so, all or nothing.
+    /// Attaches what was planned for a libjvm.so, all or nothing. Of what is
+    /// optional, `skipped` is told what is lost when the kernel refuses it:
+    /// uprobes on functions, unlike USDT probes, want CAP_SYS_ADMIN.
     pub fn attach(
         &mut self,
         libjvm: &LibJvm,
         plans: &[Plan],
         scope: Scope,
         cookie: u64,
+        mut skipped: impl FnMut(&str),
     ) -> Result<Links> {
         let mut links = Links::default();
         for plan in plans {
@@ -68,7 +71,11 @@ impl Session {
                     what: format!("find the BPF program {}", plan.program),
                     hint: "this is a defect of javagc: please report it".into(),
                 })?;
-            links.push(attach(&program, libjvm, &plan.site, scope, cookie)?);
+            match (attach(&program, libjvm, &plan.site, scope, cookie), plan.optional) {
+                (Ok(link), _) => links.push(link),
+                (Err(Error::Permission { .. }), Some(loss)) => skipped(loss),
+                (Err(error), _) => return Err(error),
+            }
         }
         Ok(links)
     }

@@ -35,7 +35,7 @@ pub struct Summary {
     pub stopped_ns: u64,
     /// The share of wall time in stops with collections, 0 to 1.
     pub stopped_share: f64,
-    /// Collections per minute.
+    /// Collections per minute; of a concurrent collector, cycles per minute.
     pub collections_per_minute: f64,
     /// Stops without collection.
     pub safepoints: u64,
@@ -244,6 +244,7 @@ impl Totals {
         let (gc, other): (Vec<_>, Vec<_>) = (of_kind(true).collect(), of_kind(false).collect());
         let collections: u64 = gc.iter().map(|t| t.collections).sum();
         let stopped_ns: u64 = gc.iter().map(|t| t.stopped.total).sum();
+        let rated = if frees_in_pauses { collections } else { self.cycles.histogram.len() };
         let flow = frees_in_pauses.then_some(&self.heap);
         let mut operations: Vec<_> = self
             .tallies
@@ -273,7 +274,7 @@ impl Totals {
             pause_ns: gc.iter().map(|t| t.pause.total).sum(),
             stopped_ns,
             stopped_share: stopped_ns as f64 / 1e9 / seconds,
-            collections_per_minute: collections as f64 * 60.0 / seconds,
+            collections_per_minute: rated as f64 * 60.0 / seconds,
             safepoints: other.iter().map(|t| t.stopped.histogram.len()).sum(),
             safepoint_ns: other.iter().map(|t| t.stopped.total).sum(),
             cycles: self.cycles.histogram.len(),

@@ -9,10 +9,11 @@ use std::{
 use anyhow::Result;
 use libjvmprobe::{
     Error,
-    hotspot::{Collector, HotSpot},
+    hotspot::HotSpot,
     jvm::{Fate, FileId, Target, scan::Scanner},
     trace::{
-        attach::{Links, Scope},
+        self,
+        attach::{Links, Plan, Scope},
         clock,
     },
 };
@@ -64,10 +65,7 @@ impl<'a> Tracer<'a> {
             scanner: Scanner::new(),
         };
         for ((target, hotspot), plans) in targets.into_iter().zip(hotspots).zip(plans) {
-            let scope = Scope::Process(target.pid());
-            let key = COOKIE | u64::from(target.pid().0);
-            let links = tracer.session.attach(&target.libjvm, &plans, scope, key)?;
-            tracer.add(key, target, hotspot, Some(links));
+            tracer.add_alone(target, hotspot, &plans)?;
         }
         if args.all {
             tracer.scan();
@@ -180,9 +178,9 @@ impl<'a> Tracer<'a> {
         if self.args.all {
             self.scan();
         }
-        for (key, jvm) in self.jvms.iter_mut().filter(|(_, jvm)| !is_ready(jvm)) {
-            if let Ok(hotspot) = HotSpot::read(&jvm.target) {
-                learn(&self.session, *key, jvm, hotspot);
+        for (key, jvm) in &mut self.jvms {
+            if let Some(hotspot) = jvm.learn_more() {
+                self.session.set_gauge(*key, &hotspot.gauge)?;
             }
         }
         Ok(())
@@ -223,52 +221,62 @@ impl<'a> Tracer<'a> {
     }
 
     fn add_found(&mut self, target: Target) -> Result<(), Error> {
-        let pid = target.pid();
-        if !libjvmprobe::trace::sees_initial_pids() {
-            // The kernel's process numbers are not ours: attach one by one.
-            let plans = instants::plan(&target.libjvm, None, self.args.pools)?;
-            let key = COOKIE | u64::from(pid.0);
-            let links = self.session.attach(&target.libjvm, &plans, Scope::Process(pid), key)?;
-            let hotspot = HotSpot::read(&target).ok();
-            self.add(key, target, hotspot, Some(links));
-            return Ok(());
-        }
-        if !self.files.contains_key(&target.libjvm.id) {
-            let plans = instants::plan(&target.libjvm, None, self.args.pools)?;
-            let links = self.session.attach(&target.libjvm, &plans, Scope::Everyone, 0)?;
-            self.files.insert(target.libjvm.id, links);
-        }
         let hotspot = HotSpot::read(&target).ok();
-        self.add(pid.0.into(), target, hotspot, None);
+        let plan = || instants::plan(&target.libjvm, None, self.args.pools);
+        if !trace::sees_initial_pids() {
+            // The kernel's process numbers are not ours: attach one by one.
+            let plans = plan()?;
+            return self.add_alone(target, hotspot, &plans);
+        }
+        let key = target.pid().0.into();
+        let id = target.libjvm.id;
+        if !self.files.contains_key(&id) {
+            let plans = plan()?;
+            self.set_gauge(key, hotspot.as_ref());
+            let links =
+                self.session.attach(&target.libjvm, &plans, Scope::Everyone, 0, note_loss)?;
+            self.files.insert(id, links);
+        }
+        self.add(key, target, hotspot, None);
+        Ok(())
+    }
+
+    /// Adds a JVM with attachments of its own.
+    fn add_alone(
+        &mut self,
+        target: Target,
+        hotspot: Option<HotSpot>,
+        plans: &[Plan],
+    ) -> Result<(), Error> {
+        let pid = target.pid();
+        let key = COOKIE | u64::from(pid.0);
+        // Before the first event, which wants to know the heap already.
+        self.set_gauge(key, hotspot.as_ref());
+        let links =
+            self.session.attach(&target.libjvm, plans, Scope::Process(pid), key, note_loss)?;
+        self.add(key, target, hotspot, Some(links));
         Ok(())
     }
 
     fn add(&mut self, key: u64, target: Target, hotspot: Option<HotSpot>, links: Option<Links>) {
         if self.args.verbose {
             let path = target.libjvm.seen_as.display();
-            note(&format!(
-                "process {} runs {path}, {} probes",
-                target.pid(),
-                links.as_ref().map_or(0, Links::len)
-            ));
+            note(&format!("process {} runs {path}", target.pid()));
         }
+        self.set_gauge(key, hotspot.as_ref());
         let totals = Totals::new(clock::monotonic_ns(), self.args.histogram);
-        let mut jvm = Jvm::new(target, totals, self.args.pools, links);
-        if let Some(hotspot) = hotspot {
-            learn(&self.session, key, &mut jvm, hotspot);
+        self.jvms.insert(key, Jvm::new(target, hotspot, totals, self.args.pools, links));
+    }
+
+    fn set_gauge(&self, key: u64, hotspot: Option<&HotSpot>) {
+        if let Some(hotspot) = hotspot
+            && let Err(error) = self.session.set_gauge(key, &hotspot.gauge)
+        {
+            note(&error.to_string());
         }
-        self.jvms.insert(key, jvm);
     }
 }
 
-/// Whether HotSpot has told all that it will.
-fn is_ready(jvm: &Jvm) -> bool {
-    jvm.hotspot().is_some_and(|h| h.collector != Collector::Unknown && h.is_set_up)
-}
-
-fn learn(session: &Session, key: u64, jvm: &mut Jvm, hotspot: HotSpot) {
-    if let Err(error) = session.set_gauge(key, &hotspot.gauge) {
-        note(&error.to_string());
-    }
-    jvm.set_hotspot(hotspot);
+fn note_loss(loss: &str) {
+    note(&format!("{loss}: CAP_SYS_ADMIN is missing"));
 }
