@@ -165,6 +165,27 @@ static __always_inline int begin_collection(__u64 cookie)
 	return 0;
 }
 
+/*
+ * The application runs again before the VM thread comes to the probe, and may
+ * well take its processor away. The JVM's own stamps are nearer to the truth;
+ * its clock is ours. They must lie around the operation and before now.
+ */
+static __always_inline void refine_stop(struct stop_event *stop, __u64 key, __u64 now)
+{
+	struct gauge *gauge = bpf_map_lookup_elem(&gauges, &key);
+	__u64 begin, end;
+
+	if (!gauge || !gauge->stop_begin || !gauge->stop_end)
+		return;
+	begin = read_u64(gauge->stop_begin);
+	end = read_u64(gauge->stop_end);
+	if (begin && begin <= stop->begin_ns && end <= now && end >= stop->begin_ns &&
+	    end >= stop->op_ns && end >= stop->gc_end_ns) {
+		stop->begin_ns = begin;
+		stop->end_ns = end;
+	}
+}
+
 static __always_inline int end_stop(__u64 cookie)
 {
 	__u64 now = bpf_ktime_get_ns(), key = target_key(cookie);
@@ -173,6 +194,7 @@ static __always_inline int end_stop(__u64 cookie)
 	if (!stop)
 		return 0;
 	stop->end_ns = now;
+	refine_stop(stop, key, now);
 	send(key, stop, sizeof(*stop));
 	stop->begin_ns = 0;
 	return 0;

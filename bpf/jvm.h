@@ -30,6 +30,9 @@ struct gauge {
 	/* The strings sun.gc.cause and sun.gc.lastCause; 0 where unknown. */
 	__u64 cause;
 	__u64 last_cause;
+	/* When the last stop began and ended, as the JVM itself stamped it. */
+	__u64 stop_begin;
+	__u64 stop_end;
 	__u64 terms_used;
 };
 

@@ -188,18 +188,20 @@ fn compare_stop(
     }
 }
 
-/// The log has whole MiB; G1's regions are 1 MiB here.
+/// The log has whole MiB, rounded down. G1 enters what is allocated in the
+/// regions in use (of 1 MiB here) late.
 fn check_heap(context: &str, stop: &Stop, record: &Value) {
     let (Some(first), Some(last)) = (stop.collections.first(), stop.collections.last()) else {
         return;
     };
-    let (Some((before, _)), Some((_, after))) = (first.heap, last.heap) else {
-        return;
-    };
-    let mib = |field| number(record, field) as f64 / f64::from(1 << 20);
-    for (field, logged) in [("heap_before", before), ("heap_after", after)] {
-        let off = (mib(field) - logged as f64 - 0.5).abs();
-        assert!(off <= 2.6, "{field} is {:.2} MiB, logged {logged}: {context}", mib(field));
+    let (Some((before, _)), Some((_, after))) = (first.heap, last.heap) else { return };
+    let slack = if record["collector"] == "G1" { 2.1 } else { 0.02 };
+    // The operation itself allocates what did not fit: at most 2 MB in this load.
+    let retried = 2_000_016.0 / f64::from(1 << 20);
+    for (field, logged, above) in [("heap_before", before, 0.0), ("heap_after", after, retried)] {
+        let mib = number(record, field) as f64 / f64::from(1 << 20) - logged as f64;
+        let right = (-slack..=1.0 + slack + above).contains(&mib);
+        assert!(right, "{field} is {mib:.2} MiB above the logged {logged}: {context}");
     }
 }
 

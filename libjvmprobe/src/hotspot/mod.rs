@@ -85,6 +85,7 @@ impl HotSpot {
                 *counter = at(&format!("sun.gc.collector.{i}.invocations"));
             }
         }
+        gauge.last_stop = last_stop(&elf, bias);
         let perf_pending = perf.is_none() && perf_data_pending(&memory, &structs);
         Ok(Self {
             version: product(&info, &release),
@@ -114,6 +115,18 @@ impl HotSpot {
     pub fn operation_of(&self, vtable: u64) -> Option<String> {
         self.vtables.operation_of(vtable)
     }
+}
+
+/// Where SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps the
+/// times of the last stop that its log line is made of: private variables, named
+/// only where the file has its symbol table.
+fn last_stop(elf: &ElfFile, bias: u64) -> Option<(Addr, Addr)> {
+    let symbols = elf.symbols().ok()?;
+    let find = |name| Some(Addr(symbols.find(name)?.value.0.wrapping_add(bias)));
+    Some((
+        find("_ZN16SafepointTracing29_last_safepoint_begin_time_nsE")?,
+        find("_ZN16SafepointTracing27_last_safepoint_end_time_nsE")?,
+    ))
 }
 
 fn vm_string(memory: &Memory, structs: &VmStructs, field: &str) -> Result<String> {

@@ -21,6 +21,9 @@ pub struct Gauge {
     pub cause: Option<Addr>,
     /// The string `sun.gc.lastCause`.
     pub last_cause: Option<Addr>,
+    /// When the last stop began and ended, two 64-bit numbers of nanoseconds on
+    /// `CLOCK_MONOTONIC`.
+    pub last_stop: Option<(Addr, Addr)>,
 }
 
 impl Gauge {
@@ -28,12 +31,14 @@ impl Gauge {
     pub fn to_bytes(&self) -> Vec<u8> {
         // A sum with a summand missing would be a wrong number: rather none.
         let terms: &[Term] = if self.heap.len() <= TERMS { &self.heap } else { &[] };
-        let mut words = Vec::with_capacity(TERMS * 4 + COUNTERS + 3);
+        let mut words = Vec::with_capacity(TERMS * 4 + COUNTERS + 5);
         for i in 0..TERMS {
             words.extend(terms.get(i).map_or([0; 4], term_words));
         }
         words.extend(self.counters.iter().copied().map(addr_word));
-        words.extend([addr_word(self.cause), addr_word(self.last_cause), terms.len() as u64]);
+        let (stop_begin, stop_end) = self.last_stop.unzip();
+        words.extend([self.cause, self.last_cause, stop_begin, stop_end].map(addr_word));
+        words.push(terms.len() as u64);
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
     }
 }
@@ -48,5 +53,19 @@ fn term_words(term: &Term) -> [u64; 4] {
         Term::Direct { addr } => [addr.0, 0, 0, 0],
         Term::Indirect { holder, offset } => [holder.0, offset, 0, 1],
         Term::Span { holder, end_offset, start_offset } => [holder.0, end_offset, start_offset, 2],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heap_of_too_many_terms_is_unknown() {
+        let term = Term::Direct { addr: Addr(1) };
+        let gauge = Gauge { heap: vec![term; TERMS + 1], ..Default::default() };
+        let bytes = gauge.to_bytes();
+        assert_eq!(bytes.len(), (TERMS * 4 + COUNTERS + 5) * 8);
+        assert!(bytes.iter().all(|&b| b == 0));
     }
 }

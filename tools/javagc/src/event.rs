@@ -117,6 +117,12 @@ mod tests {
     }
 
     #[test]
+    fn the_gauge_is_as_large_as_the_header_says() {
+        use libjvmprobe::trace::gauge::Gauge;
+        assert_eq!(Gauge::default().to_bytes().len(), size_of::<crate::skel::types::gauge>());
+    }
+
+    #[test]
     fn hostile_records_are_dropped() {
         assert!(Event::decode(&[]).is_none());
         assert!(Event::decode(&[1, 0, 0, 0, 0, 0, 0, 0]).is_none());
