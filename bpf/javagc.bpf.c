@@ -48,9 +48,10 @@ static __always_inline void read_counters(const struct gauge *gauge, __u64 *out)
 {
 	int i;
 
+	/* The low half of a jlong, or a counter of 32 bits. */
 	for (i = 0; i < GAUGE_COUNTERS; i++)
 		if (gauge->counters[i])
-			out[i] = read_u64(gauge->counters[i]);
+			bpf_probe_read_user(&out[i], sizeof(__u32), (void *)gauge->counters[i]);
 }
 
 static __always_inline void read_causes(const struct gauge *gauge, char *cause,

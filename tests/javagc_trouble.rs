@@ -1,4 +1,5 @@
 //! javagc in trouble: one clear line, the right exit status, nothing left behind.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
 //! javagc's options, as users and scripts meet them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{process::Command, time::Duration};
 

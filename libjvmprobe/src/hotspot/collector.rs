@@ -1,32 +1,66 @@
 //! Which garbage collector a JVM runs.
+//!
+//! The flags say so (`gcConfig.cpp`, `src/hotspot/share/gc/shared`).
 
-use super::{flags, vmstructs::VmStructs};
-use crate::{Result, jvm::memory::Memory};
+use super::flags::Flags;
+use crate::jvm::memory::Memory;
 
-/// A garbage collector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A garbage collector of HotSpot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Collector {
-    /// `-XX:+UseSerialGC`.
+    /// `-XX:+UseSerialGC`
     Serial,
-    /// `-XX:+UseParallelGC`.
+    /// `-XX:+UseParallelGC`
     Parallel,
-    /// `-XX:+UseConcMarkSweepGC`, up to JDK 13.
+    /// `-XX:+UseConcMarkSweepGC`, up to JDK 13
     Cms,
-    /// `-XX:+UseG1GC`.
+    /// `-XX:+UseG1GC`
     G1,
-    /// `-XX:+UseZGC`, one generation.
+    /// `-XX:+UseZGC` without generations, up to JDK 23
     Z,
-    /// `-XX:+UseZGC` with generations: chosen on JDK 21, the only one from 24 on.
+    /// `-XX:+UseZGC` with generations, JDK 21 on
     GenerationalZ,
-    /// `-XX:+UseShenandoahGC`.
+    /// `-XX:+UseShenandoahGC`
     Shenandoah,
-    /// `-XX:+UseEpsilonGC`, which never collects.
+    /// `-XX:ShenandoahGCMode=generational`, JDK 24 on
+    GenerationalShenandoah,
+    /// `-XX:+UseEpsilonGC`
     Epsilon,
-    /// Not known, or not chosen yet: the JVM is starting up.
+    /// None of these, or not to be found out.
+    #[default]
     Unknown,
 }
 
 impl Collector {
+    /// The collector that the flags select. `major` is the JDK's feature release.
+    pub fn from_flags(memory: &Memory, flags: &Flags, major: u32) -> Self {
+        let on = |name| flags.flag_bool(memory, name) == Some(true);
+        if on("UseSerialGC") {
+            Self::Serial
+        } else if on("UseParallelGC") || on("UseParallelOldGC") {
+            Self::Parallel
+        } else if on("UseConcMarkSweepGC") {
+            Self::Cms
+        } else if on("UseG1GC") {
+            Self::G1
+        } else if on("UseZGC") {
+            // The flag went away when there was nothing left to choose (JDK 24).
+            let generations = flags.flag_bool(memory, "ZGenerational");
+            if generations.unwrap_or(major >= 24) { Self::GenerationalZ } else { Self::Z }
+        } else if on("UseShenandoahGC") {
+            let mode = flags.flag_string(memory, "ShenandoahGCMode");
+            if mode.as_deref() == Some("generational") {
+                Self::GenerationalShenandoah
+            } else {
+                Self::Shenandoah
+            }
+        } else if on("UseEpsilonGC") {
+            Self::Epsilon
+        } else {
+            Self::Unknown
+        }
+    }
+
     /// A short name without blanks.
     pub fn name(self) -> &'static str {
         match self {
@@ -37,6 +71,7 @@ impl Collector {
             Self::Z => "ZGC",
             Self::GenerationalZ => "GenZGC",
             Self::Shenandoah => "Shenandoah",
+            Self::GenerationalShenandoah => "GenShen",
             Self::Epsilon => "Epsilon",
             Self::Unknown => "?",
         }
@@ -45,39 +80,13 @@ impl Collector {
     /// Whether it frees memory while the application runs, so that the heap
     /// before and after a pause says nothing about what was freed.
     pub fn is_concurrent(self) -> bool {
-        matches!(self, Self::Z | Self::GenerationalZ | Self::Shenandoah | Self::Cms)
-    }
-
-    /// Reads the choice from the JVM's flags.
-    ///
-    /// # Errors
-    /// Those of [`flags::switched_on`].
-    pub fn read(memory: &Memory, structs: &VmStructs, major: u32) -> Result<Self> {
-        const FLAGS: [&str; 9] = [
-            "UseSerialGC",
-            "UseParallelGC",
-            "UseParallelOldGC",
-            "UseConcMarkSweepGC",
-            "UseG1GC",
-            "UseZGC",
-            "ZGenerational",
-            "UseShenandoahGC",
-            "UseEpsilonGC",
-        ];
-        let on = flags::switched_on(memory, structs, &FLAGS)?;
-        // ZGenerational is gone (and true) from JDK 24 on.
-        let generational = on.contains("ZGenerational") || major >= 24;
-        let chosen = [
-            ("UseG1GC", Self::G1),
-            ("UseZGC", if generational { Self::GenerationalZ } else { Self::Z }),
-            ("UseShenandoahGC", Self::Shenandoah),
-            ("UseConcMarkSweepGC", Self::Cms),
-            ("UseParallelGC", Self::Parallel),
-            ("UseParallelOldGC", Self::Parallel),
-            ("UseSerialGC", Self::Serial),
-            ("UseEpsilonGC", Self::Epsilon),
-        ];
-        let found = chosen.into_iter().find(|(flag, _)| on.contains(flag));
-        Ok(found.map_or(Self::Unknown, |(_, collector)| collector))
+        matches!(
+            self,
+            Self::Z
+                | Self::GenerationalZ
+                | Self::Shenandoah
+                | Self::GenerationalShenandoah
+                | Self::Cms
+        )
     }
 }

@@ -1,52 +1,180 @@
-//! The JVM's flags, read from its own table. Source: runtime/flags/jvmFlag.hpp.
+//! The VM's flags (`-XX:…`) with the values they have now, ergonomics included.
+//!
+//! `JVMFlag::flags` (`src/hotspot/share/runtime/flags/jvmFlag.hpp`; before JDK 10
+//! `Flag::flags` in `runtime/globals.hpp`) is an array of `numFlags` entries, of which
+//! vmStructs describes `_name` and `_addr`. How wide a value is, is in `_type`: a
+//! C string up to JDK 15 or so, an enumerator since.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
-use super::vmstructs::{Names, VmStructs};
+use super::{pages::Pages, vmstructs::VmStructs};
 use crate::{Addr, Error, Result, jvm::memory::Memory};
 
 /// HotSpot has about 1,500 flags.
 const MAX_FLAGS: u64 = 16_384;
 
-/// Of some boolean flags, those that are on.
-///
-/// # Errors
-/// [`Error::Layout`] or [`Error::Memory`] where the table cannot be read. A flag
-/// that this JVM does not have is off.
-pub fn switched_on(
-    memory: &Memory,
-    structs: &VmStructs,
-    wanted: &[&'static str],
-) -> Result<HashSet<&'static str>> {
-    // JDK 10 and older call the type Flag.
-    let of = if structs.has("JVMFlag", "flags") { "JVMFlag" } else { "Flag" };
-    let table = memory.pointer(structs.static_field(of, "flags")?)?;
-    let count = memory.u64(structs.static_field(of, "numFlags")?)?;
-    let stride = structs.size_of(of)?;
-    if count > MAX_FLAGS || !(16..=256).contains(&stride) {
-        return Err(Error::layout(format!("{count} flags of {stride} bytes are implausible")));
-    }
-    let name_at = structs.offset(of, "_name")? as usize;
-    let value_at = structs.offset(of, "_addr")? as usize;
-    let bytes = memory.read(table, (count * stride) as usize)?;
-    let mut names = Names::new(memory);
-    let mut on = HashSet::new();
-    for entry in bytes.chunks_exact(stride as usize) {
-        let word = |at: usize| -> Option<u64> {
-            entry.get(at..)?.first_chunk().copied().map(u64::from_ne_bytes)
-        };
-        let (Some(name), Some(value)) = (word(name_at), word(value_at)) else {
-            return Err(Error::layout(format!("{of} is smaller than its fields")));
-        };
-        if name == 0 {
-            continue;
+/// How wide a flag's value is and what it means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Bool,
+    Bits32,
+    Bits64,
+    /// A pointer to a C string.
+    Text,
+    /// `double` and whatever is new: not read here.
+    Other,
+}
+
+/// Where each flag's value is.
+#[derive(Debug)]
+pub struct Flags {
+    flags: HashMap<Box<str>, (Addr, Kind)>,
+}
+
+impl Flags {
+    /// Reads the table of flags, not yet their values.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] when the table is missing or implausible.
+    pub fn read(memory: &Memory, vm: &VmStructs) -> Result<Self> {
+        let class = if vm.has_type("JVMFlag") { "JVMFlag" } else { "Flag" };
+        let table = memory.pointer(vm.static_field(class, "flags")?)?;
+        let count = memory.u64(vm.static_field(class, "numFlags")?)?;
+        let stride = vm.type_size(class)?;
+        let name = vm.field(class, "_name")?;
+        let addr = vm.field(class, "_addr")?;
+        let kind = vm.field(class, "_type")?;
+        if count > MAX_FLAGS || !(24..=256).contains(&stride) {
+            return Err(Error::layout(format!("{count} flags of {stride} bytes: implausible")));
         }
-        let name = names.at(name)?;
-        if let Some(flag) = wanted.iter().find(|flag| **flag == name)
-            && memory.array::<1>(Addr(value))? != [0]
+        let mut pages = Pages::new(memory);
+        let mut flags = HashMap::with_capacity(count as usize);
+        for index in 0..count {
+            // A product of small numbers; the sums are checked by the reads.
+            let entry = table.0.saturating_add(index * stride);
+            let name_ptr = pages.u64(Addr(entry.saturating_add(name)))?;
+            // The last entry is empty.
+            if name_ptr == 0 {
+                continue;
+            }
+            let value = Addr(pages.u64(Addr(entry.saturating_add(addr)))?);
+            let raw_at = Addr(entry.saturating_add(kind));
+            // A pointer is aligned; the enumerator shares its word with other fields.
+            let raw =
+                if kind % 8 == 0 { pages.u64(raw_at)? } else { u64::from(pages.u32(raw_at)?) };
+            let name = pages.name(Addr(name_ptr))?;
+            let kind = Kind::decode(raw, &mut pages);
+            flags.insert(name.into_boxed_str(), (value, kind));
+        }
+        Ok(Self { flags })
+    }
+
+    /// A `bool` flag's value now; `None` when this JVM has no such flag.
+    pub fn flag_bool(&self, memory: &Memory, name: &str) -> Option<bool> {
+        match self.flags.get(name)? {
+            (addr, Kind::Bool) => Some(memory.array::<1>(*addr).ok()? != [0]),
+            _ => None,
+        }
+    }
+
+    /// An integer flag's value now, whatever its width (negative ones as two's
+    /// complement); `None` when this JVM has no such flag.
+    pub fn flag_u64(&self, memory: &Memory, name: &str) -> Option<u64> {
+        match self.flags.get(name)? {
+            (addr, Kind::Bits32) => memory.u32(*addr).ok().map(u64::from),
+            (addr, Kind::Bits64) => memory.u64(*addr).ok(),
+            _ => None,
+        }
+    }
+
+    /// A text flag's value now; `None` when it is unset or this JVM has no such flag.
+    pub fn flag_string(&self, memory: &Memory, name: &str) -> Option<String> {
+        match self.flags.get(name)? {
+            (addr, Kind::Text) => match memory.pointer(*addr).ok()? {
+                Addr(0) => None,
+                text => memory.c_string(text, 4096).ok(),
+            },
+            _ => None,
+        }
+    }
+
+    /// How many flags this JVM has.
+    pub fn len(&self) -> usize {
+        self.flags.len()
+    }
+
+    /// Whether the table was empty.
+    pub fn is_empty(&self) -> bool {
+        self.flags.is_empty()
+    }
+}
+
+impl Kind {
+    /// Decodes `_type`: a pointer to the type's name, or an `int` enumerator, perhaps
+    /// with something else in its upper half.
+    fn decode(raw: u64, pages: &mut Pages<'_>) -> Self {
+        if raw > u64::from(u32::MAX)
+            && let Ok(name) = pages.name(Addr(raw))
         {
-            on.insert(*flag);
+            return Self::named(&name);
+        }
+        // enum JVMFlagType (JVMFlag::TYPE_bool and so on), in the order of
+        // JVM_FLAG_NON_STRING_TYPES_DO.
+        match raw as u32 {
+            0 => Self::Bool,
+            1 | 2 => Self::Bits32,
+            3..=6 => Self::Bits64,
+            8 | 9 => Self::Text,
+            _ => Self::Other,
         }
     }
-    Ok(on)
+
+    fn named(name: &str) -> Self {
+        match name {
+            "bool" => Self::Bool,
+            "int" | "uint" => Self::Bits32,
+            "intx" | "uintx" | "size_t" | "uint64_t" => Self::Bits64,
+            "ccstr" | "ccstrlist" => Self::Text,
+            _ => Self::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hotspot::testing::{Image, own_memory};
+
+    /// A table of two flags and the empty last entry; `_type` as a name or a number.
+    fn flags_with(types: impl FnOnce(&mut Image) -> [u64; 2]) -> Result<Flags> {
+        let mut image = Image::new();
+        let values = image.put(&[1, 77]);
+        let kinds = types(&mut image);
+        let names = [image.text("UseG1GC").0, image.text("MaxHeapSize").0];
+        let table =
+            image.put(&[values.0, names[0], kinds[0], values.0 + 8, names[1], kinds[1], 0, 0, 0]);
+        let table_at = image.put(&[table.0]);
+        let count = image.put(&[3]);
+        image.static_field("JVMFlag", "flags", table_at);
+        image.static_field("JVMFlag", "numFlags", count);
+        image.field("JVMFlag", "_addr", 0);
+        image.field("JVMFlag", "_name", 8);
+        image.field("JVMFlag", "_type", 16);
+        image.class("JVMFlag", 24);
+        image.finish();
+        let memory = own_memory();
+        let flags = Flags::read(&memory, &image.read()?)?;
+        assert_eq!(flags.flag_bool(&memory, "UseG1GC"), Some(true));
+        assert_eq!(flags.flag_u64(&memory, "MaxHeapSize"), Some(77));
+        assert_eq!(flags.flag_bool(&memory, "MaxHeapSize"), None);
+        assert_eq!(flags.flag_u64(&memory, "NoSuchFlag"), None);
+        Ok(flags)
+    }
+
+    #[test]
+    fn types_by_name_and_by_number() {
+        let named = flags_with(|i| [i.text("bool").0, i.text("size_t").0]).unwrap();
+        let numbered = flags_with(|_| [0, 6]).unwrap();
+        assert_eq!((named.len(), numbered.len()), (2, 2));
+    }
 }

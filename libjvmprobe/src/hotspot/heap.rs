@@ -71,7 +71,7 @@ pub fn used(memory: &Memory, structs: &VmStructs, collector: Collector) -> Resul
         }]),
         Collector::Z => reader.z(heap, false),
         Collector::GenerationalZ => reader.z(heap, true),
-        Collector::Shenandoah => reader.shenandoah(heap),
+        Collector::Shenandoah | Collector::GenerationalShenandoah => reader.shenandoah(heap),
         Collector::Epsilon => {
             let holder = reader.field(heap, "EpsilonHeap", "_space")?;
             Ok(vec![reader.contiguous(holder)?])
@@ -94,9 +94,13 @@ pub fn used_by_perfdata(base: Addr, data: &PerfData) -> Vec<Term> {
 }
 
 impl Reader<'_> {
+    fn has(&self, of: &str, field: &str) -> bool {
+        self.structs.field(of, field).is_ok()
+    }
+
     /// The address of an object's field.
     fn field(&self, object: Addr, of: &str, field: &str) -> Result<Addr> {
-        let offset = self.structs.offset(of, field)?;
+        let offset = self.structs.field(of, field)?;
         object.checked_add(offset).ok_or_else(|| Error::layout(format!("{of}::{field} wraps")))
     }
 
@@ -109,18 +113,23 @@ impl Reader<'_> {
     }
 
     fn serial(&self, heap: Addr) -> Result<Vec<Term>> {
-        // Renamed in JDK 22.
-        let of = if self.structs.has("SerialHeap", "_young_gen") {
-            "SerialHeap"
+        let (young, old) = if self.has("GenCollectedHeap", "_gens") {
+            // JDK 8 has an array of two.
+            let young = self.field(heap, "GenCollectedHeap", "_gens")?;
+            let old = young.checked_add(8).ok_or_else(|| Error::layout("_gens wraps"))?;
+            (self.memory.pointer(young)?, self.memory.pointer(old)?)
         } else {
-            "GenCollectedHeap"
+            // Renamed in JDK 22.
+            let renamed = self.has("SerialHeap", "_young_gen");
+            let of = if renamed { "SerialHeap" } else { "GenCollectedHeap" };
+            (self.follow(heap, of, "_young_gen")?, self.follow(heap, of, "_old_gen")?)
         };
-        let young = self.follow(heap, of, "_young_gen")?;
-        let old = self.follow(heap, of, "_old_gen")?;
+        let renamed = self.has("TenuredGeneration", "_the_space");
+        let tenured = if renamed { "TenuredGeneration" } else { "OneContigSpaceCardGeneration" };
         Ok(vec![
             self.contiguous(self.field(young, "DefNewGeneration", "_eden_space")?)?,
             self.contiguous(self.field(young, "DefNewGeneration", "_from_space")?)?,
-            self.contiguous(self.field(old, "TenuredGeneration", "_the_space")?)?,
+            self.contiguous(self.field(old, tenured, "_the_space")?)?,
         ])
     }
 
@@ -128,11 +137,11 @@ impl Reader<'_> {
         // JDK 22 merged Space into ContiguousSpace.
         let bottom = self
             .structs
-            .offset("ContiguousSpace", "_bottom")
-            .or_else(|_| self.structs.offset("Space", "_bottom"))?;
+            .field("ContiguousSpace", "_bottom")
+            .or_else(|_| self.structs.field("Space", "_bottom"))?;
         Ok(Term::Span {
             holder,
-            end_offset: self.structs.offset("ContiguousSpace", "_top")?,
+            end_offset: self.structs.field("ContiguousSpace", "_top")?,
             start_offset: bottom,
         })
     }
@@ -149,9 +158,9 @@ impl Reader<'_> {
         // JDK 14 merged ImmutableSpace into MutableSpace.
         let start_offset = self
             .structs
-            .offset("MutableSpace", "_bottom")
-            .or_else(|_| self.structs.offset("ImmutableSpace", "_bottom"))?;
-        let end_offset = self.structs.offset("MutableSpace", "_top")?;
+            .field("MutableSpace", "_bottom")
+            .or_else(|_| self.structs.field("ImmutableSpace", "_bottom"))?;
+        let end_offset = self.structs.field("MutableSpace", "_top")?;
         let span = |holder| Term::Span { holder, end_offset, start_offset };
         Ok(vec![
             span(self.field(young, "PSYoungGen", "_eden_space")?),
@@ -162,7 +171,7 @@ impl Reader<'_> {
 
     fn z(&self, heap: Addr, generational: bool) -> Result<Vec<Term>> {
         // JDK 21 to 23 have both: the one without generations begins with an X.
-        let has_x = self.structs.has("XPageAllocator", "_used");
+        let has_x = self.has("XPageAllocator", "_used");
         let [collected_heap, z_heap, allocator] = if has_x && !generational {
             ["XCollectedHeap", "XHeap", "XPageAllocator"]
         } else {
@@ -171,7 +180,7 @@ impl Reader<'_> {
         // Embedded, not pointed to.
         let z_heap_at = self.field(heap, collected_heap, "_heap")?;
         let allocator_at = self.field(z_heap_at, z_heap, "_page_allocator")?;
-        if self.structs.has(allocator, "_used") {
+        if self.has(allocator, "_used") {
             return Ok(vec![Term::Direct { addr: self.field(allocator_at, allocator, "_used")? }]);
         }
         // From JDK 25 on, a partition for each NUMA node.
@@ -191,7 +200,7 @@ impl Reader<'_> {
     }
 
     fn shenandoah(&self, heap: Addr) -> Result<Vec<Term>> {
-        let addr = if self.structs.has("ShenandoahHeap", "_used") {
+        let addr = if self.has("ShenandoahHeap", "_used") {
             self.field(heap, "ShenandoahHeap", "_used")?
         } else {
             let global = self.follow(heap, "ShenandoahHeap", "_global_generation")?;

@@ -3,7 +3,7 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`vmstructs`] | the tables of fields and types that every libjvm.so exports |
-//! | [`flags`] | which flags are on |
+//! | [`flags`] | the JVM's flags and their values |
 //! | [`collector`] | which collector runs |
 //! | [`heap`] | where the used bytes of the heap are counted |
 //!
@@ -13,6 +13,9 @@
 pub mod collector;
 pub mod flags;
 pub mod heap;
+mod pages;
+#[cfg(test)]
+mod testing;
 pub mod vmstructs;
 
 pub use collector::Collector;
@@ -23,6 +26,7 @@ use crate::{
     jvm::{Target, memory::Memory, perfdata::PerfData},
     trace::gauge::Gauge,
 };
+use flags::Flags;
 use vmstructs::VmStructs;
 
 /// HotSpot's performance data take 32 KiB by default.
@@ -66,7 +70,9 @@ impl HotSpot {
         let info = vm_string(&memory, &structs, "_s_internal_vm_info_string").unwrap_or_default();
         let release = vm_string(&memory, &structs, "_s_vm_release").unwrap_or_default();
         let major = major(&release);
-        let collector = Collector::read(&memory, &structs, major).unwrap_or(Collector::Unknown);
+        let flags = Flags::read(&memory, &structs).ok();
+        let collector = flags.as_ref().map(|flags| Collector::from_flags(&memory, flags, major));
+        let collector = collector.unwrap_or_default();
         let perf = perf_data(&memory, &structs);
         let mut gauge = Gauge::default();
         match heap::used(&memory, &structs, collector) {
@@ -85,8 +91,19 @@ impl HotSpot {
                 *counter = at(&format!("sun.gc.collector.{i}.invocations"));
             }
         }
-        gauge.last_stop = last_stop(&elf, bias);
-        let perf_pending = perf.is_none() && perf_data_pending(&memory, &structs);
+        let symbols = elf.symbols()?;
+        let at = |name| Some(Addr(symbols.find(name)?.value.0.wrapping_add(bias)));
+        // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps the times
+        // of the last stop that its log line is made of; private, so named only
+        // where the file has its symbol table.
+        gauge.last_stop = at("_ZN16SafepointTracing29_last_safepoint_begin_time_nsE")
+            .zip(at("_ZN16SafepointTracing27_last_safepoint_end_time_nsE"));
+        if perf.is_none() && matches!(collector, Collector::Serial | Collector::Parallel) {
+            // Here each collection takes a number, and nothing else does.
+            gauge.counters[0] = at("_ZN4GCId8_next_idE");
+        }
+        let perf_pending = perf.is_none()
+            && flags.is_some_and(|flags| flags.flag_bool(&memory, "UsePerfData") == Some(true));
         Ok(Self {
             version: product(&info, &release),
             major,
@@ -103,9 +120,10 @@ impl HotSpot {
     /// Its own counters of collections then and now: how many were done, and
     /// whether one of them was full.
     pub fn collections(&self, before: &[u64; 4], after: &[u64; 4]) -> Option<(u64, bool)> {
-        let done = |i: usize| after[i].checked_sub(before[i]);
+        // Counters of 32 bits wrap.
+        let done = |i: usize| u64::from((after[i] as u32).wrapping_sub(before[i] as u32));
         // Young and old collector; a third one counts G1's remark and cleanup.
-        let (young, full) = (done(0)?, done(1)?);
+        let (young, full) = (done(0), done(1));
         matches!(self.collector, Collector::Serial | Collector::Parallel | Collector::G1)
             .then_some((young + full, full > 0))
     }
@@ -115,18 +133,6 @@ impl HotSpot {
     pub fn operation_of(&self, vtable: u64) -> Option<String> {
         self.vtables.operation_of(vtable)
     }
-}
-
-/// Where SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps the
-/// times of the last stop that its log line is made of: private variables, named
-/// only where the file has its symbol table.
-fn last_stop(elf: &ElfFile, bias: u64) -> Option<(Addr, Addr)> {
-    let symbols = elf.symbols().ok()?;
-    let find = |name| Some(Addr(symbols.find(name)?.value.0.wrapping_add(bias)));
-    Some((
-        find("_ZN16SafepointTracing29_last_safepoint_begin_time_nsE")?,
-        find("_ZN16SafepointTracing27_last_safepoint_end_time_nsE")?,
-    ))
 }
 
 fn vm_string(memory: &Memory, structs: &VmStructs, field: &str) -> Result<String> {
@@ -162,11 +168,6 @@ fn perf_data(memory: &Memory, structs: &VmStructs) -> Option<(Addr, PerfData)> {
     let data = PerfData::parse(&bytes).ok()?;
     // Entries are added while the JVM starts; these are among the last.
     data.offset("sun.gc.lastCause").is_some().then_some((start, data))
-}
-
-/// Whether performance data are switched on but not there yet.
-fn perf_data_pending(memory: &Memory, structs: &VmStructs) -> bool {
-    flags::switched_on(memory, structs, &["UsePerfData"]).is_ok_and(|on| !on.is_empty())
 }
 
 /// Names VM operations by their C++ vtables, in builds without probes.

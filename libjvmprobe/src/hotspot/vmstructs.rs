@@ -1,235 +1,332 @@
-//! The tables in which HotSpot describes itself to debuggers.
+//! HotSpot's description of itself: `gHotSpotVMStructs` and its three sister tables.
 //!
-//! Every libjvm.so, stripped or not, exports `gHotSpotVMStructs` (fields),
-//! `gHotSpotVMTypes` (sizes) and variables that tell the layout of the tables'
-//! own entries. Offsets come from here and never from constants of ours.
-//! Source: HotSpot's runtime/vmStructs.hpp, `VMStructEntry`, `VMTypeEntry`.
+//! Four arrays of plain C structures in libjvm.so, ended by an entry without a
+//! name; exported variables say how long an entry is and where its members are.
+//! The layout is that of `vmStructs.hpp` and `vmStructs.cpp` (`src/hotspot/share/runtime`;
+//! JDK 8: `hotspot/src/share/vm/runtime`), unchanged from JDK 8 to 25, stripped or
+//! not, glibc or musl. Static addresses are filled in by the dynamic linker, hence
+//! the tables are read from memory, not from the file.
+//!
+//! A table of 65,536 entries, entries of 4 KiB, names of 1 KiB and 4 MiB in all
+//! are the most that is read.
 
 use std::collections::HashMap;
 
+use super::pages::Pages;
 use crate::{Addr, Error, Result, jvm::memory::Memory};
 
-/// HotSpot has about 3,500 fields and 1,200 types; more is no table of HotSpot's.
+/// JDK 17 has the longest table: about 3,000 entries.
 const MAX_ENTRIES: usize = 65_536;
-/// An entry has six words.
-const MAX_STRIDE: usize = 256;
-/// The longest name of a type or field is a few dozen bytes.
-const MAX_NAME: usize = 512;
-
-/// Finds the address in the target of a symbol that libjvm.so exports.
-pub trait Lookup: Fn(&str) -> Option<Addr> {}
-impl<F: Fn(&str) -> Option<Addr>> Lookup for F {}
-
-/// Fields and types of one JVM.
-#[derive(Debug, Default)]
-pub struct VmStructs {
-    /// By type, then by field.
-    fields: HashMap<String, HashMap<String, Place>>,
-    sizes: HashMap<String, u64>,
-}
+/// The longest entry known has 48 bytes.
+const MAX_STRIDE: u64 = 4096;
 
 /// Where a field is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    Static(Addr),
     Offset(u64),
+    Static(Addr),
+}
+
+/// The tables of one JVM.
+#[derive(Debug, Default)]
+pub struct VmStructs {
+    /// Keyed `Type::field`.
+    fields: HashMap<Box<str>, Place>,
+    types: HashMap<Box<str>, u64>,
+    ints: HashMap<Box<str>, i32>,
+    longs: HashMap<Box<str>, u64>,
 }
 
 impl VmStructs {
-    /// Reads the tables of a live process.
+    /// Reads all four tables.
+    ///
+    /// `lookup` gives the address in the target of a symbol of libjvm.so; all that
+    /// are asked for begin with `gHotSpotVM` and are in `.dynsym`.
     ///
     /// # Errors
-    /// [`Error::Layout`] where a table is missing or implausible,
-    /// [`Error::Memory`] where it cannot be read.
-    pub fn read(memory: &Memory, lookup: impl Lookup) -> Result<Self> {
-        let mut names = Names::new(memory);
-        let variable = |name: &str| -> Result<u64> {
-            let addr = lookup(name)
-                .ok_or_else(|| Error::layout(format!("libjvm.so exports no symbol {name}")))?;
-            memory.u64(addr)
-        };
-        let mut tables = Self::default();
-
-        let table =
-            Table::find("gHotSpotVMStructs", "gHotSpotVMStructEntryArrayStride", &variable)?;
-        let type_name = table.column("gHotSpotVMStructEntryTypeNameOffset", &variable)?;
-        let field_name = table.column("gHotSpotVMStructEntryFieldNameOffset", &variable)?;
-        let is_static = table.column("gHotSpotVMStructEntryIsStaticOffset", &variable)?;
-        let offset = table.column("gHotSpotVMStructEntryOffsetOffset", &variable)?;
-        let address = table.column("gHotSpotVMStructEntryAddressOffset", &variable)?;
-        table.each(memory, type_name, |entry| {
-            let place = if entry.u32(is_static)? != 0 {
-                Place::Static(Addr(entry.u64(address)?))
-            } else {
-                Place::Offset(entry.u64(offset)?)
-            };
-            let of = names.at(entry.u64(type_name)?)?;
-            let field = names.at(entry.u64(field_name)?)?;
-            tables.fields.entry(of).or_default().insert(field, place);
-            Ok(())
-        })?;
-
-        let table = Table::find("gHotSpotVMTypes", "gHotSpotVMTypeEntryArrayStride", &variable)?;
-        let type_name = table.column("gHotSpotVMTypeEntryTypeNameOffset", &variable)?;
-        let size = table.column("gHotSpotVMTypeEntrySizeOffset", &variable)?;
-        table.each(memory, type_name, |entry| {
-            tables.sizes.insert(names.at(entry.u64(type_name)?)?, entry.u64(size)?);
-            Ok(())
-        })?;
-        Ok(tables)
+    /// [`Error::Layout`] when a symbol is missing or a table implausible,
+    /// [`Error::Memory`] when the target is gone.
+    pub fn read(memory: &Memory, lookup: impl Fn(&str) -> Option<Addr>) -> Result<Self> {
+        let mut reader = Reader { memory, pages: Pages::new(memory), lookup };
+        Ok(Self {
+            fields: reader.fields()?,
+            types: reader.types()?,
+            ints: reader.ints()?,
+            longs: reader.longs()?,
+        })
     }
 
-    /// The offset of a field in its object.
+    /// The offset of a member, in bytes from the start of its object.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming the field, as for all accessors.
-    pub fn offset(&self, of: &str, field: &str) -> Result<u64> {
-        match self.place(of, field) {
+    /// [`Error::Layout`] naming the field: this HotSpot has no such member.
+    pub fn field(&self, type_name: &str, name: &str) -> Result<u64> {
+        match self.place(type_name, name) {
             Some(Place::Offset(offset)) => Ok(offset),
-            _ => Err(missing(of, field)),
+            _ => Err(missing("field", &format!("{type_name}::{name}"))),
         }
     }
 
-    /// The address of a static field.
-    pub fn static_field(&self, of: &str, field: &str) -> Result<Addr> {
-        match self.place(of, field) {
+    /// The address of a static member.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the field: this HotSpot has no such static member.
+    pub fn static_field(&self, type_name: &str, name: &str) -> Result<Addr> {
+        match self.place(type_name, name) {
             Some(Place::Static(addr)) => Ok(addr),
-            _ => Err(missing(of, field)),
+            _ => Err(missing("static field", &format!("{type_name}::{name}"))),
         }
     }
 
     /// The size of a type in bytes.
-    pub fn size_of(&self, of: &str) -> Result<u64> {
-        let size = self.sizes.get(of).copied();
-        size.ok_or_else(|| Error::layout(format!("no type {of} in this JVM's tables")))
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the type.
+    pub fn type_size(&self, type_name: &str) -> Result<u64> {
+        get(&self.types, "type", type_name)
     }
 
-    /// Whether a type has a field, static or not.
-    pub fn has(&self, of: &str, field: &str) -> bool {
-        self.place(of, field).is_some()
+    /// The value of an `int` constant or enumerator.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the constant.
+    pub fn int_constant(&self, name: &str) -> Result<i32> {
+        get(&self.ints, "constant", name)
     }
 
-    fn place(&self, of: &str, field: &str) -> Option<Place> {
-        self.fields.get(of)?.get(field).copied()
+    /// The value of a 64-bit constant.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the constant.
+    pub fn long_constant(&self, name: &str) -> Result<u64> {
+        get(&self.longs, "constant", name)
+    }
+
+    /// Whether the table of types has this one, as a question about the version.
+    pub fn has_type(&self, type_name: &str) -> bool {
+        self.types.contains_key(type_name)
+    }
+
+    fn place(&self, type_name: &str, name: &str) -> Option<Place> {
+        self.fields.get(format!("{type_name}::{name}").as_str()).copied()
     }
 }
 
-fn missing(of: &str, field: &str) -> Error {
-    Error::layout(format!("no field {of}::{field} in this JVM's tables"))
+fn get<T: Copy>(table: &HashMap<Box<str>, T>, kind: &str, name: &str) -> Result<T> {
+    table.get(name).copied().ok_or_else(|| missing(kind, name))
 }
 
-/// A table of equal entries, ended by one without a name.
+fn missing(kind: &str, name: &str) -> Error {
+    Error::layout(format!("this JVM has no {kind} {name}"))
+}
+
+/// One table's shape: where it is, how long an entry is.
 struct Table {
-    start: Addr,
-    stride: usize,
+    at: Addr,
+    stride: u64,
 }
 
-impl Table {
-    fn find(start: &str, stride: &str, variable: &impl Fn(&str) -> Result<u64>) -> Result<Self> {
-        let plausible = usize::try_from(variable(stride)?).ok();
-        let stride = plausible
-            .filter(|n| (16..=MAX_STRIDE).contains(n))
-            .ok_or_else(|| Error::layout(format!("{stride} is implausible")))?;
-        Ok(Self { start: Addr(variable(start)?), stride })
-    }
-
-    /// The offset of a column, as a variable tells it.
-    fn column(&self, name: &str, variable: &impl Fn(&str) -> Result<u64>) -> Result<usize> {
-        let offset = usize::try_from(variable(name)?).ok();
-        offset
-            .filter(|&offset| offset < self.stride)
-            .ok_or_else(|| Error::layout(format!("{name} is implausible")))
-    }
-
-    /// Visits the entries up to the one whose `key` column is null.
-    fn each(
-        &self,
-        memory: &Memory,
-        key: usize,
-        mut visit: impl FnMut(Entry<'_>) -> Result<()>,
-    ) -> Result<()> {
-        // Chunks that end with the table's page, so as not to read beyond its mapping.
-        let mut pending = Vec::new();
-        let mut at = self.start;
-        let mut visited = 0;
-        loop {
-            let chunk = memory.read(at, 4096 - (at.0 % 4096) as usize)?;
-            at =
-                at.checked_add(chunk.len() as u64).ok_or_else(|| Error::layout("a table wraps"))?;
-            pending.extend_from_slice(&chunk);
-            let whole = pending.len() / self.stride * self.stride;
-            for bytes in pending[..whole].chunks_exact(self.stride) {
-                let entry = Entry(bytes);
-                if entry.u64(key)? == 0 {
-                    return Ok(());
-                }
-                visited += 1;
-                if visited > MAX_ENTRIES {
-                    return Err(Error::layout(format!(
-                        "a table of more than {MAX_ENTRIES} entries"
-                    )));
-                }
-                visit(entry)?;
-            }
-            pending.drain(..whole);
-        }
-    }
-}
-
-/// One entry's bytes.
-struct Entry<'a>(&'a [u8]);
-
-impl Entry<'_> {
-    fn u64(&self, offset: usize) -> Result<u64> {
-        self.array(offset).map(u64::from_ne_bytes)
-    }
-
-    fn u32(&self, offset: usize) -> Result<u32> {
-        self.array(offset).map(u32::from_ne_bytes)
-    }
-
-    fn array<const N: usize>(&self, offset: usize) -> Result<[u8; N]> {
-        self.0
-            .get(offset..)
-            .and_then(|rest| rest.first_chunk().copied())
-            .ok_or_else(|| Error::layout("an entry ends within a column"))
-    }
-}
-
-/// Names, which lie close together in libjvm.so: read page by page, once.
-pub(super) struct Names<'a> {
+struct Reader<'a, F> {
     memory: &'a Memory,
-    pages: HashMap<u64, Vec<u8>>,
+    pages: Pages<'a>,
+    lookup: F,
 }
 
-impl<'a> Names<'a> {
-    pub(super) fn new(memory: &'a Memory) -> Self {
-        Self { memory, pages: HashMap::new() }
+impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
+    fn fields(&mut self) -> Result<HashMap<Box<str>, Place>> {
+        let table = self.table("gHotSpotVMStructs", "gHotSpotVMStructEntryArrayStride")?;
+        let type_name = self.member(&table, "gHotSpotVMStructEntryTypeNameOffset", 8)?;
+        let field_name = self.member(&table, "gHotSpotVMStructEntryFieldNameOffset", 8)?;
+        let is_static = self.member(&table, "gHotSpotVMStructEntryIsStaticOffset", 4)?;
+        let offset = self.member(&table, "gHotSpotVMStructEntryOffsetOffset", 8)?;
+        let address = self.member(&table, "gHotSpotVMStructEntryAddressOffset", 8)?;
+        // Types come in runs: the last one's name is usually the next one's.
+        let mut last = (0, String::new());
+        self.entries(&table, [type_name, field_name], |pages, [t, f], entry| {
+            if last.0 != t {
+                last = (t, pages.name(Addr(t))?);
+            }
+            let key = format!("{}::{}", last.1, pages.name(Addr(f))?);
+            let place = match u32_at(entry, is_static) {
+                0 => Place::Offset(u64_at(entry, offset)),
+                _ => Place::Static(Addr(u64_at(entry, address))),
+            };
+            Ok((key, place))
+        })
     }
 
-    /// The NUL-terminated name at an address.
-    pub(super) fn at(&mut self, addr: u64) -> Result<String> {
-        let mut name = Vec::new();
-        let mut page = addr / 4096;
-        let mut from = (addr % 4096) as usize;
-        while name.len() < MAX_NAME {
-            let bytes = match self.pages.entry(page) {
-                std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-                std::collections::hash_map::Entry::Vacant(new) => {
-                    new.insert(self.memory.read(Addr(page * 4096), 4096)?)
-                }
-            };
-            let rest = bytes.get(from..).unwrap_or_default();
-            match rest.iter().position(|&b| b == 0) {
-                Some(end) => {
-                    name.extend_from_slice(&rest[..end]);
-                    return Ok(String::from_utf8_lossy(&name).into_owned());
-                }
-                None => name.extend_from_slice(rest),
-            }
-            page += 1;
-            from = 0;
+    fn types(&mut self) -> Result<HashMap<Box<str>, u64>> {
+        let table = self.table("gHotSpotVMTypes", "gHotSpotVMTypeEntryArrayStride")?;
+        let name = self.member(&table, "gHotSpotVMTypeEntryTypeNameOffset", 8)?;
+        let size = self.member(&table, "gHotSpotVMTypeEntrySizeOffset", 8)?;
+        self.entries(&table, [name], |pages, [name], entry| {
+            Ok((pages.name(Addr(name))?, u64_at(entry, size)))
+        })
+    }
+
+    fn ints(&mut self) -> Result<HashMap<Box<str>, i32>> {
+        let table =
+            self.table("gHotSpotVMIntConstants", "gHotSpotVMIntConstantEntryArrayStride")?;
+        let name = self.member(&table, "gHotSpotVMIntConstantEntryNameOffset", 8)?;
+        let value = self.member(&table, "gHotSpotVMIntConstantEntryValueOffset", 4)?;
+        self.entries(&table, [name], |pages, [name], entry| {
+            let value = u32_at(entry, value).cast_signed();
+            Ok((pages.name(Addr(name))?, value))
+        })
+    }
+
+    fn longs(&mut self) -> Result<HashMap<Box<str>, u64>> {
+        let table =
+            self.table("gHotSpotVMLongConstants", "gHotSpotVMLongConstantEntryArrayStride")?;
+        let name = self.member(&table, "gHotSpotVMLongConstantEntryNameOffset", 8)?;
+        let value = self.member(&table, "gHotSpotVMLongConstantEntryValueOffset", 8)?;
+        self.entries(&table, [name], |pages, [name], entry| {
+            Ok((pages.name(Addr(name))?, u64_at(entry, value)))
+        })
+    }
+
+    fn variable(&self, symbol: &str) -> Result<u64> {
+        let addr =
+            (self.lookup)(symbol).ok_or_else(|| Error::layout(format!("no symbol {symbol}")))?;
+        self.memory.u64(addr)
+    }
+
+    fn table(&self, array: &str, stride: &str) -> Result<Table> {
+        let at = Addr(self.variable(array)?);
+        let stride = match self.variable(stride)? {
+            n @ 8..=MAX_STRIDE => n,
+            n => return Err(Error::layout(format!("{stride} is {n}: implausible"))),
+        };
+        Ok(Table { at, stride })
+    }
+
+    /// The position of a member `size` bytes long, which lies within the entry.
+    fn member(&self, table: &Table, symbol: &str, size: u64) -> Result<usize> {
+        match self.variable(symbol)? {
+            n if n <= table.stride.saturating_sub(size) => Ok(n as usize),
+            n => Err(Error::layout(format!("{symbol} is {n}: implausible"))),
         }
-        Err(Error::layout(format!("a name of more than {MAX_NAME} bytes at {addr:#x}")))
+    }
+
+    /// Reads entries until one has a null pointer for any of its `names`.
+    fn entries<T, const N: usize>(
+        &mut self,
+        table: &Table,
+        names: [usize; N],
+        mut parse: impl FnMut(&mut Pages<'_>, [u64; N], &[u8]) -> Result<(String, T)>,
+    ) -> Result<HashMap<Box<str>, T>> {
+        let mut found = HashMap::new();
+        let mut entry = vec![0; table.stride as usize];
+        let mut at = Some(table.at);
+        for _ in 0..MAX_ENTRIES {
+            let here = at.ok_or_else(|| Error::layout("a table leaves the address space"))?;
+            self.pages.read(here, &mut entry)?;
+            let pointers = names.map(|n| u64_at(&entry, n));
+            if pointers.contains(&0) {
+                return Ok(found);
+            }
+            let (name, value) = parse(&mut self.pages, pointers, &entry)?;
+            found.insert(name.into_boxed_str(), value);
+            at = here.checked_add(table.stride);
+        }
+        Err(Error::layout(format!(
+            "the table at {} does not end within {MAX_ENTRIES} entries",
+            table.at
+        )))
+    }
+}
+
+/// The number at a position that [`Reader::member`] has checked; 0 beyond the end.
+fn u64_at(entry: &[u8], at: usize) -> u64 {
+    let bytes = entry.get(at..).and_then(|rest| rest.first_chunk());
+    bytes.map_or(0, |b| u64::from_ne_bytes(*b))
+}
+
+fn u32_at(entry: &[u8], at: usize) -> u32 {
+    let bytes = entry.get(at..).and_then(|rest| rest.first_chunk());
+    bytes.map_or(0, |b| u32::from_ne_bytes(*b))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop, proptest};
+
+    use super::*;
+    use crate::hotspot::testing::Image;
+
+    fn sample() -> Image {
+        let mut image = Image::new();
+        image.field("Klass", "_name", 24);
+        image.static_field("Universe", "_collectedHeap", Addr(0x7000));
+        image.class("Klass", 208);
+        image.finish();
+        image
+    }
+
+    #[test]
+    fn reads_all_four_tables() {
+        let vm = sample().read().unwrap();
+        assert_eq!(vm.field("Klass", "_name").unwrap(), 24);
+        let heap = vm.static_field("Universe", "_collectedHeap").unwrap();
+        assert_eq!(heap, Addr(0x7000));
+        assert_eq!(vm.type_size("Klass").unwrap(), 208);
+        assert_eq!(vm.int_constant("answer").unwrap(), 42);
+        assert_eq!(vm.long_constant("answer").unwrap(), 1 << 40);
+        assert!(vm.has_type("Klass"));
+    }
+
+    #[test]
+    fn names_what_is_missing() {
+        let vm = sample().read().unwrap();
+        let error = vm.field("Klass", "_shoe").unwrap_err().to_string();
+        assert!(error.contains("Klass::_shoe"), "{error}");
+        // A static field is no offset and the other way round.
+        assert!(vm.field("Universe", "_collectedHeap").is_err());
+        assert!(vm.static_field("Klass", "_name").is_err());
+        let error = VmStructs::read(&crate::hotspot::testing::own_memory(), |_| None);
+        assert!(error.unwrap_err().to_string().contains("gHotSpotVMStructs"));
+    }
+
+    #[test]
+    fn refuses_implausible_shapes() {
+        for stride in [0, 7, 4097, u64::MAX] {
+            let mut image = sample();
+            image.set("gHotSpotVMStructEntryArrayStride", stride);
+            assert!(image.read().is_err(), "{stride}");
+        }
+        for offset in [41, 48, u64::MAX] {
+            let mut image = sample();
+            image.set("gHotSpotVMStructEntryAddressOffset", offset);
+            assert!(image.read().is_err(), "{offset}");
+        }
+    }
+
+    #[test]
+    fn a_table_without_an_end_is_an_error() {
+        // Entries of 8 bytes in a megabyte of pointers to one name.
+        let mut image = sample();
+        let name = image.text("x").0;
+        let endless = vec![name; MAX_ENTRIES + 1];
+        image.set("gHotSpotVMStructs", endless.as_ptr() as u64);
+        image.set("gHotSpotVMStructEntryArrayStride", 8);
+        for symbol in ["TypeName", "FieldName", "IsStatic", "Offset", "Address"] {
+            image.set(&format!("gHotSpotVMStructEntry{symbol}Offset"), 0);
+        }
+        let error = image.read().unwrap_err().to_string();
+        assert!(error.contains("does not end"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_tables_never_panic(
+            damage in prop::collection::vec((any::<usize>(), any::<u64>()), 1..12),
+            small in prop::collection::vec((any::<usize>(), 0u64..64), 0..4),
+        ) {
+            let mut image = sample();
+            for (index, value) in damage.into_iter().chain(small) {
+                image.damage(index, value);
+            }
+            let _ = image.read();
+        }
     }
 }

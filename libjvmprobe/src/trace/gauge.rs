@@ -15,7 +15,8 @@ const COUNTERS: usize = 4;
 pub struct Gauge {
     /// Summands of the used heap, at most eight; none where it is unknown.
     pub heap: Vec<Term>,
-    /// 64-bit counters: the numbers of collections done, by collector.
+    /// The numbers of collections done, by collector: young, old. Of counters
+    /// with 64 bits the low half is read.
     pub counters: [Option<Addr>; COUNTERS],
     /// The string `sun.gc.cause`.
     pub cause: Option<Addr>,

@@ -1,0 +1,64 @@
+# jvmprobe: see `make help`.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+TOOLS := javagc
+
+# One at a time: tests that trace JVMs would disturb each other's times. Unit tests are quick.
+TEST_FLAGS := -- --test-threads=1
+
+.DEFAULT_GOAL := help
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the tools (installs what is missing through apt)
+	@tests/setup build
+	$(CARGO) build --release --locked
+
+demo: ## Run the tools for ten seconds on a small Java load (root)
+	@tests/setup demo
+	$(CARGO) build --release --locked
+	@tests/demo
+
+test: ## Check the style, then run every test against real JVMs (root)
+	@tests/setup test
+	@tests/runtimes
+	@$(MAKE) --no-print-directory lint
+	$(CARGO) build --release --locked
+	$(CARGO) test --release --locked --workspace $(TEST_FLAGS)
+
+lint: ## Formatting, clippy and documentation, all without warnings
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items --quiet
+
+bench: ## Print figures: accuracy, overhead, start-up, throughput, memory (root)
+	@tests/setup test
+	@tests/runtimes
+	$(CARGO) bench --locked -p jvmprobe-tests
+
+install: ## Install self-contained binaries and man pages under PREFIX
+	@tests/setup build
+	LIBBPF_SYS_LIBRARY_PATH=/usr/lib/$$(gcc -print-multiarch) RUSTFLAGS="-C target-feature=+crt-static" \
+		$(CARGO) build --release --locked --features static --target $$(rustc -vV | sed -n 's/host: //p')
+	@for tool in $(TOOLS); do \
+		install -D -m 755 target/$$(rustc -vV | sed -n 's/host: //p')/release/$$tool $(DESTDIR)$(PREFIX)/sbin/$$tool && \
+		install -D -m 644 man/$$tool.8 $(DESTDIR)$(PREFIX)/share/man/man8/$$tool.8 && \
+		install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions && \
+		$(DESTDIR)$(PREFIX)/sbin/$$tool --completions bash \
+			> $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$tool || exit 1; \
+		echo "installed $(DESTDIR)$(PREFIX)/sbin/$$tool"; \
+	done
+
+uninstall: ## Remove what install has installed
+	@for tool in $(TOOLS); do \
+		rm -fv $(DESTDIR)$(PREFIX)/sbin/$$tool $(DESTDIR)$(PREFIX)/share/man/man8/$$tool.8 \
+			$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$tool; \
+	done
+
+clean: ## Remove what was built
+	$(CARGO) clean
+
+.PHONY: help build demo test lint bench install uninstall clean

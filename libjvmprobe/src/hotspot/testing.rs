@@ -1,0 +1,123 @@
+//! A fake HotSpot for tests: tables written into our own memory, read through
+//! `/proc/self/mem` like any target's.
+
+use std::collections::HashMap;
+
+use super::vmstructs::VmStructs;
+use crate::{Addr, Pid, Result, jvm::memory::Memory};
+
+/// A growing image of 64-bit words at a fixed address.
+pub(super) struct Image {
+    words: Vec<u64>,
+    used: usize,
+    symbols: HashMap<&'static str, Addr>,
+    fields: Vec<[u64; 6]>,
+    types: Vec<[u64; 3]>,
+}
+
+impl Image {
+    pub(super) fn new() -> Self {
+        Self {
+            words: vec![0; 4096],
+            used: 0,
+            symbols: HashMap::new(),
+            fields: Vec::new(),
+            types: Vec::new(),
+        }
+    }
+
+    /// Stores words and returns their address.
+    pub(super) fn put(&mut self, words: &[u64]) -> Addr {
+        let at = self.words.as_ptr() as u64 + self.used as u64 * 8;
+        self.words[self.used..self.used + words.len()].copy_from_slice(words);
+        self.used += words.len();
+        Addr(at)
+    }
+
+    /// Stores a NUL-terminated string and returns its address.
+    pub(super) fn text(&mut self, text: &str) -> Addr {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.resize((bytes.len() + 1).next_multiple_of(8), 0);
+        let words: Vec<u64> =
+            bytes.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())).collect();
+        self.put(&words)
+    }
+
+    pub(super) fn field(&mut self, class: &str, name: &str, offset: u64) {
+        let names = [self.text(class).0, self.text(name).0];
+        self.fields.push([names[0], names[1], 0, 0, offset, 0]);
+    }
+
+    pub(super) fn static_field(&mut self, class: &str, name: &str, addr: Addr) {
+        let names = [self.text(class).0, self.text(name).0];
+        self.fields.push([names[0], names[1], 0, 1, 0, addr.0]);
+    }
+
+    pub(super) fn class(&mut self, name: &str, size: u64) {
+        let name = self.text(name).0;
+        self.types.push([name, 0, size]);
+    }
+
+    /// Writes the tables, with one constant of each kind.
+    pub(super) fn finish(&mut self) {
+        let fields: Vec<u64> = self.fields.concat();
+        let types: Vec<u64> = self.types.concat();
+        let constant = self.text("answer").0;
+        self.table("gHotSpotVMStructs", "gHotSpotVMStructEntryArrayStride", &fields, 6);
+        self.table("gHotSpotVMTypes", "gHotSpotVMTypeEntryArrayStride", &types, 3);
+        let ints = ("gHotSpotVMIntConstants", "gHotSpotVMIntConstantEntryArrayStride");
+        self.table(ints.0, ints.1, &[constant, 42], 2);
+        let longs = ("gHotSpotVMLongConstants", "gHotSpotVMLongConstantEntryArrayStride");
+        self.table(longs.0, longs.1, &[constant, 1 << 40], 2);
+        for (name, value) in [
+            ("gHotSpotVMStructEntryTypeNameOffset", 0),
+            ("gHotSpotVMStructEntryFieldNameOffset", 8),
+            ("gHotSpotVMStructEntryIsStaticOffset", 24),
+            ("gHotSpotVMStructEntryOffsetOffset", 32),
+            ("gHotSpotVMStructEntryAddressOffset", 40),
+            ("gHotSpotVMTypeEntryTypeNameOffset", 0),
+            ("gHotSpotVMTypeEntrySizeOffset", 16),
+            ("gHotSpotVMIntConstantEntryNameOffset", 0),
+            ("gHotSpotVMIntConstantEntryValueOffset", 8),
+            ("gHotSpotVMLongConstantEntryNameOffset", 0),
+            ("gHotSpotVMLongConstantEntryValueOffset", 8),
+        ] {
+            let addr = self.put(&[value]);
+            self.symbols.insert(name, addr);
+        }
+    }
+
+    fn table(&mut self, array: &'static str, stride: &'static str, entries: &[u64], words: u64) {
+        let at = self.put(entries);
+        self.put(&vec![0; words as usize]);
+        let array_at = self.put(&[at.0]);
+        let stride_at = self.put(&[words * 8]);
+        self.symbols.insert(array, array_at);
+        self.symbols.insert(stride, stride_at);
+    }
+
+    /// Overwrites a symbol's variable.
+    pub(super) fn set(&mut self, symbol: &str, value: u64) {
+        self.overwrite(self.symbols[symbol], value);
+    }
+
+    /// Overwrites the word at an address.
+    pub(super) fn overwrite(&mut self, addr: Addr, value: u64) {
+        let at = addr.0 - self.words.as_ptr() as u64;
+        self.words[at as usize / 8] = value;
+    }
+
+    /// Overwrites any word.
+    pub(super) fn damage(&mut self, index: usize, value: u64) {
+        let used = self.used;
+        self.words[index % used] = value;
+    }
+
+    pub(super) fn read(&self) -> Result<VmStructs> {
+        VmStructs::read(&own_memory(), |name| self.symbols.get(name).copied())
+    }
+}
+
+pub(super) fn own_memory() -> Memory {
+    Memory::open(Pid(std::process::id())).unwrap()
+}
