@@ -1,1 +1,160 @@
-fn main() {}
+//! Figures for javagc, printed: `make bench`. Nothing here is asserted, for
+//! times depend on the machine; each figure is a median with its spread.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{
+    fake::Fake,
+    gclog,
+    load::Load,
+    need_root,
+    runtimes::named,
+    tool::{Tool, binary},
+};
+
+fn main() {
+    need_root();
+    start_and_end();
+    pause_overhead();
+    throughput();
+    memory();
+}
+
+/// Median, smallest and largest.
+fn spread(mut values: Vec<f64>) -> String {
+    values.sort_by(f64::total_cmp);
+    match values[..] {
+        [] => "no values".into(),
+        [min, .., max] => {
+            format!("{:.1} ({min:.1} to {max:.1}, n={})", values[values.len() / 2], values.len())
+        }
+        [one] => format!("{one:.1}"),
+    }
+}
+
+/// From exec to `Tracing...`, and from Ctrl-C to the end of the process.
+fn start_and_end() {
+    for (name, flags) in
+        [("temurin-17", "-XX:+UseG1GC"), ("temurin-25", "-XX:+UseZGC"), ("musl-17", "-XX:+UseG1GC")]
+    {
+        let load = Load::start(named(name), flags);
+        let (mut starts, mut ends) = (Vec::new(), Vec::new());
+        for _ in 0..15 {
+            let begin = Instant::now();
+            let tool = Tool::start("javagc", &["-p", &load.pid().to_string()]);
+            starts.push(begin.elapsed().as_secs_f64() * 1e3);
+            thread::sleep(Duration::from_millis(50));
+            let begin = Instant::now();
+            tool.interrupt();
+            ends.push(begin.elapsed().as_secs_f64() * 1e3);
+        }
+        println!("exec to attached, {name} {flags}: {} ms", spread(starts));
+        println!("Ctrl-C to exit,   {name} {flags}: {} ms", spread(ends));
+    }
+}
+
+/// The log's own `Total` of ZGC's short pauses, with and without the tool, by
+/// turns in one JVM, so that both see the same machine.
+fn pause_overhead() {
+    for (name, flags) in [("temurin-17", "-XX:+UseZGC"), ("temurin-25", "-XX:+UseZGC")] {
+        let mut load = Load::start(named(name), flags);
+        let pid = load.pid().to_string();
+        load.run(1.0);
+        let mut traced = Vec::new();
+        for round in 0..16 {
+            let tool = (round % 2 == 1).then(|| Tool::start("javagc", &["-p", &pid, "-q"]));
+            let begin = monotonic_ns();
+            load.run(1.0);
+            if let Some(tool) = tool {
+                traced.push((begin, monotonic_ns()));
+                tool.interrupt();
+            }
+        }
+        let log = gclog::parse(&load.quit());
+        let is_traced = |ns| traced.iter().any(|(from, to)| (*from..*to).contains(&ns));
+        let (mut with, mut without) = (Vec::new(), Vec::new());
+        for stop in log.stops.iter().filter(|s| !s.collections.is_empty()) {
+            let micros = stop.total_ns as f64 / 1e3;
+            if is_traced(stop.end_ns) { with.push(micros) } else { without.push(micros) }
+        }
+        let median = |v: &mut Vec<f64>| {
+            v.sort_by(f64::total_cmp);
+            v[v.len() / 2]
+        };
+        let quartile = |v: &[f64]| (v[v.len() / 4], v[v.len() * 3 / 4]);
+        let (a, b) = (median(&mut without), median(&mut with));
+        println!(
+            "pause, {name} {flags}: {a:.1} us without (quartiles {:.1?}, n={}), {b:.1} us with (quartiles {:.1?}, n={}): {:+.1} us",
+            quartile(&without),
+            without.len(),
+            quartile(&with),
+            with.len(),
+            b - a
+        );
+    }
+}
+
+/// Stops a second that are seen without loss; five probes each.
+fn throughput() {
+    for rate in [10_000.0, 20_000.0, 50_000.0, 100_000.0] {
+        let mut fake = Fake::start();
+        let tool = Tool::start("javagc", &["-p", &fake.pid().to_string(), "-j"]);
+        let count = 200_000;
+        let seconds = fake.fire(count, rate);
+        let records = tool.interrupt().json();
+        let summary = records.last().expect("a summary");
+        println!(
+            "throughput: {:.0} stops/s fired ({:.0} probe hits/s), {} of {count} reported one by one, {} lost",
+            count as f64 / seconds,
+            5.0 * count as f64 / seconds,
+            summary["pauses"],
+            summary["lost"]
+        );
+    }
+}
+
+/// Resident memory at its peak, while tracing.
+fn memory() {
+    for args in [&["-q"][..], &["--pools", "--safepoints"], &["-H", "-j"]] {
+        let mut load = Load::start(named("temurin-25"), "-XX:+UseG1GC");
+        let mut child = Command::new(binary("javagc"))
+            .args(["-p", &load.pid().to_string()])
+            .args(args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start javagc");
+        let mut line = String::new();
+        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+        stderr.read_line(&mut line).expect("it says Tracing");
+        load.run(3.0);
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+        let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or("?").trim();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("it runs");
+        let ticks: u64 = stat.rsplit(')').next().map_or(0, |rest| {
+            rest.split_ascii_whitespace()
+                .skip(11)
+                .take(2)
+                .filter_map(|t| t.parse::<u64>().ok())
+                .sum()
+        });
+        println!(
+            "memory, javagc {}: peak {peak}; processor {:.1} % of one core",
+            args.join(" "),
+            ticks as f64 / 3.0
+        );
+        child.kill().expect("it still runs");
+        child.wait().expect("it ends");
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

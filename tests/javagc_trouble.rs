@@ -10,11 +10,13 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    fake::Fake,
     load::{Load, classes},
     need_root,
     runtimes::{Runtime, named},
     tool::{self, Output, Tool, binary},
 };
+use rustix::process::Signal;
 
 const G1: &str = "-XX:+UseG1GC";
 
@@ -244,6 +246,40 @@ fn a_full_disk_is_told() {
     assert!(output.stderr.contains("No space left"), "{output:?}");
 }
 
+#[test]
+fn every_stop_of_a_fast_sequence_is_seen() {
+    need_root();
+    let mut fake = Fake::start();
+    let tool = Tool::start("javagc", &["-p", &fake.pid().to_string(), "-j", "-q"]);
+    fake.fire(50_000, 20_000.0);
+    let records = tool.interrupt().json();
+    let summary = records.last().unwrap();
+    assert_eq!((&summary["pauses"], &summary["lost"]), (&50_000.into(), &0.into()), "{summary}");
+    assert_eq!(summary["operations"][0]["op"], "FakeCollect");
+}
+
+#[test]
+fn what_is_lost_is_counted() {
+    need_root();
+    let mut fake = Fake::start();
+    let tool = Tool::start("javagc", &["-p", &fake.pid().to_string(), "-j", "-q"]);
+    // A tool that does not come to read: the buffer overflows.
+    tool.signal(Signal::STOP);
+    fake.fire(20_000, 50_000.0);
+    tool.signal(Signal::CONT);
+    std::thread::sleep(Duration::from_millis(500));
+    fake.fire(1_000, 5_000.0);
+    let output = tool.interrupt();
+    let records = output.json();
+    let summary = records.last().unwrap();
+    let number = |field: &str| summary[field].as_u64().unwrap();
+    assert!(number("lost") > 0, "{summary}");
+    assert_eq!(number("pauses") + number("lost"), 21_000, "{summary}");
+    let told: u64 =
+        records.iter().filter(|r| r["type"] == "lost").map(|r| r["events"].as_u64().unwrap()).sum();
+    assert_eq!(told, number("lost"));
+}
+
 /// The target's end, however it comes, is the trace's normal end.
 fn ends_with_target(end: impl FnOnce(&mut Load), words: &str) {
     need_root();
@@ -339,7 +375,7 @@ fn nothing_is_left_behind_however_it_ends() {
         load.run(0.2);
         assert!(breakpoints(&load, named("temurin-17")) >= 5, "while tracing");
         if kill {
-            tool.signal(rustix::process::Signal::KILL);
+            tool.signal(Signal::KILL);
             assert!(!tool.wait().status.success());
         } else {
             assert!(tool.interrupt().status.success());

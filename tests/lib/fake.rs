@@ -1,0 +1,87 @@
+//! A process that fires HotSpot's probes faster than any JVM, for the limits of
+//! what the tools can take. Compiled from `tests/fixtures`.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+/// The process; killed when dropped.
+pub struct Fake {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    _dir: TempDir,
+}
+
+/// Compiles the library with the probes as `libjvm.so` in a folder.
+///
+/// # Panics
+/// Where there is no C compiler.
+pub fn build_library(dir: &Path) -> PathBuf {
+    let library = dir.join("libjvm.so");
+    compile("probes.c", &["-shared", "-fPIC", "-fno-builtin"], &library);
+    library
+}
+
+fn compile(source: &str, flags: &[&str], out: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(source);
+    let status = Command::new("cc").args(["-O2", "-o"]).arg(out).args(flags).arg(source).status();
+    assert!(status.expect("run cc (tests/setup installs it)").success(), "cc failed");
+}
+
+impl Fake {
+    /// Starts a process that waits for commands.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let library = build_library(dir.path());
+        let fire = dir.path().join("fire");
+        compile("fire.c", &[], &fire);
+        let mut child = Command::new(fire)
+            .arg(library)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start it");
+        let stdin = child.stdin.take().expect("piped");
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut fake = Self { child, stdin, stdout, _dir: dir };
+        fake.answer("ready");
+        fake
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Fires that many stops at that rate per second; returns how many seconds it took.
+    ///
+    /// # Panics
+    /// Where it has died.
+    pub fn fire(&mut self, count: u64, rate: f64) -> f64 {
+        writeln!(self.stdin, "{count} {rate}").expect("it reads commands");
+        let answer = self.answer("fired");
+        answer.trim().rsplit(' ').next().and_then(|s| s.parse().ok()).expect("seconds")
+    }
+
+    fn answer(&mut self, word: &str) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("it answers");
+        assert!(line.starts_with(word), "{line:?}");
+        line
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
