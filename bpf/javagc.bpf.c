@@ -8,7 +8,9 @@
  *	safepoint begin, operation begin, gc begin, gc end, safepoint end
  *
  * So one record per JVM is filled along the way and sent when the stop is
- * over, outside the pause. A stop whose begin was not seen is dropped.
+ * over, outside the pause. Where the JVM's own record of the last stop can be
+ * read, nothing need be attached to the first two, and the pause is shorter by
+ * two traps; else a stop whose begin was not seen is dropped.
  *
  * Each instant has two programs: one for the USDT probe and one for a uprobe
  * on the function that holds the probe in builds that were made without.
@@ -44,6 +46,36 @@ static __always_inline struct stop_event *current_stop(__u64 key)
 	return stop;
 }
 
+static __always_inline struct stop_event *new_stop(__u64 key, __u64 now)
+{
+	struct stop_event *stop;
+
+	if (bpf_map_update_elem(&stops, &key, &no_stop, BPF_ANY)) {
+		count_lost(key);
+		return NULL;
+	}
+	stop = bpf_map_lookup_elem(&stops, &key);
+	if (!stop)
+		return NULL;
+	stop->kind = EVENT_STOP;
+	stop->target = key;
+	stop->tid = (__u32)bpf_get_current_pid_tgid();
+	stop->heap_before = UNKNOWN;
+	stop->heap_after = UNKNOWN;
+	stop->op_type = UNKNOWN;
+	stop->begin_ns = now;
+	return stop;
+}
+
+/* For USDT probes, which fire on the VM thread only. */
+static __always_inline struct stop_event *current_or_new_stop(__u64 key, __u64 now,
+							      const struct gauge *gauge)
+{
+	struct stop_event *stop = current_stop(key);
+
+	return !stop && gauge && gauge->stop_end ? new_stop(key, now) : stop;
+}
+
 static __always_inline void read_counters(const struct gauge *gauge, __u64 *out)
 {
 	int i;
@@ -65,22 +97,7 @@ static __always_inline void read_causes(const struct gauge *gauge, char *cause,
 
 static __always_inline int begin_stop(__u64 cookie)
 {
-	__u64 now = bpf_ktime_get_ns(), key = target_key(cookie);
-	struct stop_event *stop;
-
-	if (bpf_map_update_elem(&stops, &key, &no_stop, BPF_ANY)) {
-		count_lost(key);
-		return 0;
-	}
-	stop = bpf_map_lookup_elem(&stops, &key);
-	if (!stop)
-		return 0;
-	stop->kind = EVENT_STOP;
-	stop->target = key;
-	stop->tid = (__u32)bpf_get_current_pid_tgid();
-	stop->heap_before = UNKNOWN;
-	stop->heap_after = UNKNOWN;
-	stop->begin_ns = now;
+	new_stop(target_key(cookie), bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -93,12 +110,9 @@ static __always_inline void begin_op(struct stop_event *stop, __u64 now)
 	}
 }
 
-static __always_inline int begin_gc(__u64 cookie, bool full)
+static __always_inline int begin_gc(struct stop_event *stop, const struct gauge *gauge,
+				    __u64 now, bool full)
 {
-	__u64 now = bpf_ktime_get_ns(), key = target_key(cookie);
-	struct stop_event *stop = current_stop(key);
-	struct gauge *gauge;
-
 	if (!stop)
 		return 0;
 	stop->in_gc = 1;
@@ -106,7 +120,6 @@ static __always_inline int begin_gc(__u64 cookie, bool full)
 	if (!stop->gc_pairs) {
 		stop->gc_op = stop->last;
 		stop->gc_begin_ns = now;
-		gauge = bpf_map_lookup_elem(&gauges, &key);
 		if (gauge) {
 			stop->heap_before = heap_used(gauge);
 			read_counters(gauge, stop->before);
@@ -169,34 +182,42 @@ static __always_inline int begin_collection(__u64 cookie)
 /*
  * The application runs again before the VM thread comes to the probe, and may
  * well take its processor away. The JVM's own stamps are nearer to the truth;
- * its clock is ours. They must lie around the operation and before now.
+ * its clock is ours. They must lie around the collection and before now.
+ * Tells whether the stop's times are known, from there or from the probes.
  */
-static __always_inline void refine_stop(struct stop_event *stop, __u64 key, __u64 now)
+static __always_inline bool refine_stop(struct stop_event *stop, const struct gauge *gauge,
+					__u64 now)
 {
-	struct gauge *gauge = bpf_map_lookup_elem(&gauges, &key);
-	__u64 begin, end;
+	__u64 begin, sync, end;
+	__u32 type = 0;
 
-	if (!gauge || !gauge->stop_begin || !gauge->stop_end)
-		return;
+	if (!gauge || !gauge->stop_end)
+		return true;
 	begin = read_u64(gauge->stop_begin);
+	sync = read_u64(gauge->stop_sync);
 	end = read_u64(gauge->stop_end);
-	if (begin && begin <= stop->begin_ns && end <= now && end >= stop->begin_ns &&
-	    end >= stop->op_ns && end >= stop->gc_end_ns) {
-		stop->begin_ns = begin;
-		stop->end_ns = end;
-	}
+	if (!begin || begin > stop->begin_ns || sync < begin || end < sync || end > now ||
+	    end < stop->gc_end_ns)
+		return stop->ops;
+	stop->begin_ns = begin;
+	stop->op_ns = sync;
+	stop->end_ns = end;
+	if (!bpf_probe_read_user(&type, sizeof(type), (void *)gauge->stop_op_type))
+		stop->op_type = type;
+	if (!stop->ops)
+		stop->ops = 1;
+	return true;
 }
 
-static __always_inline int end_stop(__u64 cookie)
+static __always_inline int end_stop(struct stop_event *stop, const struct gauge *gauge, __u64 now)
 {
-	__u64 now = bpf_ktime_get_ns(), key = target_key(cookie);
-	struct stop_event *stop = current_stop(key);
-
 	if (!stop)
 		return 0;
 	stop->end_ns = now;
-	refine_stop(stop, key, now);
-	send(key, stop, sizeof(*stop));
+	if (refine_stop(stop, gauge, now))
+		send(stop->target, stop, sizeof(*stop));
+	else
+		count_lost(stop->target);
 	stop->begin_ns = 0;
 	return 0;
 }
@@ -224,7 +245,10 @@ int BPF_USDT(vmops_begin, void *name, __u64 len)
 SEC("usdt")
 int BPF_USDT(gc_begin, __u64 full)
 {
-	return begin_gc(bpf_usdt_cookie(ctx), full & 0xff);
+	__u64 now = bpf_ktime_get_ns(), key = target_key(bpf_usdt_cookie(ctx));
+	struct gauge *gauge = bpf_map_lookup_elem(&gauges, &key);
+
+	return begin_gc(current_or_new_stop(key, now, gauge), gauge, now, full & 0xff);
 }
 
 SEC("usdt")
@@ -236,7 +260,10 @@ int BPF_USDT(gc_end)
 SEC("usdt")
 int BPF_USDT(safepoint_end)
 {
-	return end_stop(bpf_usdt_cookie(ctx));
+	__u64 now = bpf_ktime_get_ns(), key = target_key(bpf_usdt_cookie(ctx));
+	struct gauge *gauge = bpf_map_lookup_elem(&gauges, &key);
+
+	return end_stop(current_or_new_stop(key, now, gauge), gauge, now);
 }
 
 /* RuntimeService::record_safepoint_begin() */
@@ -268,7 +295,9 @@ int BPF_UPROBE(fn_evaluate_operation, void *vm_thread, __u64 op)
 SEC("uprobe")
 int BPF_UPROBE(fn_gc_begin)
 {
-	return begin_gc(bpf_get_attach_cookie(ctx), false);
+	__u64 now = bpf_ktime_get_ns(), key = target_key(bpf_get_attach_cookie(ctx));
+
+	return begin_gc(current_stop(key), bpf_map_lookup_elem(&gauges, &key), now, false);
 }
 
 /* ~GCIdMark(), VM_GC_Operation::notify_gc_end() */
@@ -289,7 +318,9 @@ int BPF_UPROBE(fn_collection_begin)
 SEC("uprobe")
 int BPF_UPROBE(fn_safepoint_end)
 {
-	return end_stop(bpf_get_attach_cookie(ctx));
+	__u64 now = bpf_ktime_get_ns(), key = target_key(bpf_get_attach_cookie(ctx));
+
+	return end_stop(current_stop(key), bpf_map_lookup_elem(&gauges, &key), now);
 }
 
 static __always_inline int pool(struct pt_regs *ctx, bool end)

@@ -37,6 +37,7 @@ struct stop_event {
 	__u64 before[GAUGE_COUNTERS];
 	__u64 after[GAUGE_COUNTERS];
 	__u64 gauged;       /* whether before and after were read */
+	__u64 op_type;      /* as in struct gauge, UNKNOWN */
 	__u32 gc_pairs;
 	__u32 ops;
 	__u32 full;         /* an operation began as a full collection */

@@ -30,9 +30,11 @@ struct gauge {
 	/* The strings sun.gc.cause and sun.gc.lastCause; 0 where unknown. */
 	__u64 cause;
 	__u64 last_cause;
-	/* When the last stop began and ended, as the JVM itself stamped it. */
-	__u64 stop_begin;
-	__u64 stop_end;
+	/* The last stop as the JVM itself keeps it; all of these or none. */
+	__u64 stop_begin;   /* ns, threads are asked to stop */
+	__u64 stop_sync;    /* ns, all have stopped */
+	__u64 stop_end;     /* ns, all run again */
+	__u64 stop_op_type; /* 32 bits, an index into the operations' names */
 	__u64 terms_used;
 };
 

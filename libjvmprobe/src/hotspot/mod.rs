@@ -24,7 +24,7 @@ use crate::{
     Addr, Error, Result, Vaddr,
     elf::ElfFile,
     jvm::{Target, memory::Memory, perfdata::PerfData},
-    trace::gauge::Gauge,
+    trace::gauge::{Gauge, LastStop},
 };
 use flags::Flags;
 use vmstructs::VmStructs;
@@ -48,6 +48,8 @@ pub struct HotSpot {
     /// Whether it has set up all that the gauge needs.
     pub is_set_up: bool,
     vtables: Vtables,
+    operation_names: Option<Addr>,
+    memory: Memory,
 }
 
 impl HotSpot {
@@ -93,11 +95,18 @@ impl HotSpot {
         }
         let symbols = elf.symbols()?;
         let at = |name| Some(Addr(symbols.find(name)?.value.0.wrapping_add(bias)));
-        // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps the times
-        // of the last stop that its log line is made of; private, so named only
-        // where the file has its symbol table.
-        gauge.last_stop = at("_ZN16SafepointTracing29_last_safepoint_begin_time_nsE")
-            .zip(at("_ZN16SafepointTracing27_last_safepoint_end_time_nsE"));
+        // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps what its
+        // log line is made of; private, so named only where there is a symbol table.
+        let last_stop = || {
+            Some(LastStop {
+                begin: at("_ZN16SafepointTracing29_last_safepoint_begin_time_nsE")?,
+                sync: at("_ZN16SafepointTracing28_last_safepoint_sync_time_nsE")?,
+                end: at("_ZN16SafepointTracing27_last_safepoint_end_time_nsE")?,
+                op_type: at("_ZN16SafepointTracing13_current_typeE")?,
+            })
+        };
+        let operation_names = at("_ZN12VM_Operation6_namesE");
+        gauge.last_stop = last_stop().filter(|_| operation_names.is_some());
         if perf.is_none() && matches!(collector, Collector::Serial | Collector::Parallel) {
             // Here each collection takes a number, and nothing else does.
             gauge.counters[0] = at("_ZN4GCId8_next_idE");
@@ -114,6 +123,8 @@ impl HotSpot {
             collector,
             gauge,
             vtables: Vtables { elf, bias },
+            operation_names,
+            memory,
         })
     }
 
@@ -126,6 +137,14 @@ impl HotSpot {
         let (young, full) = (done(0), done(1));
         matches!(self.collector, Collector::Serial | Collector::Parallel | Collector::G1)
             .then_some((young + full, full > 0))
+    }
+
+    /// The name of a VM operation by its number, as the JVM's log has it.
+    pub fn operation_named(&self, op_type: u64) -> Option<String> {
+        // There are about a hundred; `const char* VM_Operation::_names[]`.
+        let offset = op_type.checked_mul(8).filter(|&offset| offset < 8 * 1024)?;
+        let name = self.memory.pointer(self.operation_names?.checked_add(offset)?).ok()?;
+        self.memory.c_string(name, 64).ok().filter(|name| !name.is_empty())
     }
 
     /// The VM operation whose C++ vtable is at an address of the target, for

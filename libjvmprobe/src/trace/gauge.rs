@@ -22,9 +22,22 @@ pub struct Gauge {
     pub cause: Option<Addr>,
     /// The string `sun.gc.lastCause`.
     pub last_cause: Option<Addr>,
-    /// When the last stop began and ended, two 64-bit numbers of nanoseconds on
-    /// `CLOCK_MONOTONIC`.
-    pub last_stop: Option<(Addr, Addr)>,
+    /// What the JVM keeps of its last stop.
+    pub last_stop: Option<LastStop>,
+}
+
+/// Where a JVM keeps the times of its last stop, 64-bit numbers of nanoseconds on
+/// `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastStop {
+    /// The threads are asked to stop.
+    pub begin: Addr,
+    /// All have stopped.
+    pub sync: Addr,
+    /// All run again.
+    pub end: Addr,
+    /// The operation's number, 32 bits.
+    pub op_type: Addr,
 }
 
 impl Gauge {
@@ -32,13 +45,14 @@ impl Gauge {
     pub fn to_bytes(&self) -> Vec<u8> {
         // A sum with a summand missing would be a wrong number: rather none.
         let terms: &[Term] = if self.heap.len() <= TERMS { &self.heap } else { &[] };
-        let mut words = Vec::with_capacity(TERMS * 4 + COUNTERS + 5);
+        let mut words = Vec::with_capacity(TERMS * 4 + COUNTERS + 7);
         for i in 0..TERMS {
             words.extend(terms.get(i).map_or([0; 4], term_words));
         }
         words.extend(self.counters.iter().copied().map(addr_word));
-        let (stop_begin, stop_end) = self.last_stop.unzip();
-        words.extend([self.cause, self.last_cause, stop_begin, stop_end].map(addr_word));
+        words.extend([self.cause, self.last_cause].map(addr_word));
+        let stop = self.last_stop.map(|s| [s.begin, s.sync, s.end, s.op_type].map(|addr| addr.0));
+        words.extend(stop.unwrap_or_default());
         words.push(terms.len() as u64);
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
     }
@@ -66,7 +80,7 @@ mod tests {
         let term = Term::Direct { addr: Addr(1) };
         let gauge = Gauge { heap: vec![term; TERMS + 1], ..Default::default() };
         let bytes = gauge.to_bytes();
-        assert_eq!(bytes.len(), (TERMS * 4 + COUNTERS + 5) * 8);
+        assert_eq!(bytes.len(), (TERMS * 4 + COUNTERS + 7) * 8);
         assert!(bytes.iter().all(|&b| b == 0));
     }
 }

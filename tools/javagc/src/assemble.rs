@@ -16,6 +16,8 @@ pub trait Jvm {
     fn pid(&self) -> u32;
     /// Its collector's short name.
     fn collector(&self) -> &'static str;
+    /// An operation by its number in the JVM's own list.
+    fn operation_named(&self, op_type: u64) -> Option<String>;
     /// The operation that a C++ vtable belongs to, for libjvm without probes.
     fn operation_of(&self, vtable: u64) -> Option<String>;
     /// Collections between two readings of the JVM's own counters, and whether
@@ -83,10 +85,10 @@ impl Assembler {
         };
         let pools = std::mem::take(&mut self.stop_pools);
         if pairs == 0 {
-            stop.op = operation_name(&e.op, jvm);
+            stop.op = operation_name(e, &e.op, jvm);
             return Record::Safepoint(stop);
         }
-        stop.op = operation_name(&e.gc_op, jvm);
+        stop.op = operation_name(e, &e.gc_op, jvm);
         stop.cause = event::cause(&e.cause, &e.last_cause);
         stop.full = e.full != 0 || counted_full;
         stop.collections = counted.max(pairs).max(e.collections.into());
@@ -187,7 +189,13 @@ fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
     }
 }
 
-fn operation_name(op: &operation, jvm: &impl Jvm) -> Option<String> {
+/// The name as the JVM's log has it, where it can be had: the probe spells
+/// Shenandoah's otherwise.
+fn operation_name(stop: &stop_event, op: &operation, jvm: &impl Jvm) -> Option<String> {
+    let named = event::known(stop.op_type).and_then(|op_type| jvm.operation_named(op_type));
+    if named.is_some() {
+        return named;
+    }
     if op.vtable != 0 {
         return jvm.operation_of(op.vtable);
     }
@@ -207,6 +215,9 @@ mod tests {
         fn collector(&self) -> &'static str {
             "Serial"
         }
+        fn operation_named(&self, op_type: u64) -> Option<String> {
+            (op_type == 3).then(|| "Numbered".into())
+        }
         fn operation_of(&self, vtable: u64) -> Option<String> {
             (vtable == 0x10).then(|| "Named".into())
         }
@@ -225,7 +236,14 @@ mod tests {
     }
 
     fn stop() -> stop_event {
-        stop_event { begin_ns: 100, op_ns: 130, end_ns: 900, ops: 1, ..Default::default() }
+        stop_event {
+            begin_ns: 100,
+            op_ns: 130,
+            end_ns: 900,
+            ops: 1,
+            op_type: u64::MAX,
+            ..Default::default()
+        }
     }
 
     #[test]
@@ -255,6 +273,16 @@ mod tests {
         let Some(Record::Safepoint(stop)) = record else { panic!("{record:?}") };
         assert_eq!(stop.op.as_deref(), Some("Named"));
         assert_eq!((stop.pause_ns, stop.collections), (None, 0));
+    }
+
+    #[test]
+    fn the_name_in_the_log_is_preferred() {
+        let mut event = stop();
+        event.op.vtable = 0x10;
+        event.op_type = 3;
+        let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+        let Some(Record::Safepoint(stop)) = record else { panic!("{record:?}") };
+        assert_eq!(stop.op.as_deref(), Some("Numbered"));
     }
 
     fn pool(manager: &str, name: &str, end: u64, ts_ns: u64, used: u64) -> Event {

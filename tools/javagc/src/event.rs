@@ -108,9 +108,9 @@ mod tests {
     fn layouts_are_those_of_the_header() {
         assert_eq!(size_of::<operation>(), 8 + LEN);
         assert_eq!(offset_of!(stop_event, before), 10 * 8);
-        assert_eq!(offset_of!(stop_event, gc_pairs), 19 * 8);
-        assert_eq!(offset_of!(stop_event, op), 23 * 8);
-        assert_eq!(size_of::<stop_event>(), 23 * 8 + 3 * (8 + LEN) + 2 * LEN);
+        assert_eq!(offset_of!(stop_event, gc_pairs), 20 * 8);
+        assert_eq!(offset_of!(stop_event, op), 24 * 8);
+        assert_eq!(size_of::<stop_event>(), 24 * 8 + 3 * (8 + LEN) + 2 * LEN);
         assert_eq!(offset_of!(pool_event, manager), 10 * 8);
         assert_eq!(size_of::<pool_event>(), 10 * 8 + 4 * LEN);
         assert_eq!(size_of::<cycle_event>(), 6 * 8 + 2 * LEN);

@@ -1,30 +1,30 @@
 //! The instants that javagc watches, and the programs that catch them.
 //!
-//! The fewest probes that give a true answer, for each costs the pause about a
-//! microsecond: five for a stop. Those of the concurrent cycles fire beside the
-//! running application.
+//! The fewest probes that give a true answer, for each costs the pause a few
+//! microseconds: five for a stop, or three where the JVM's own record helps.
+//! Those of the concurrent cycles fire beside the running application.
 
 use libjvmprobe::{
     Error, Result,
     elf::ElfFile,
-    hotspot::Collector,
+    hotspot::{Collector, HotSpot},
     jvm::LibJvm,
     trace::attach::{Instant, Plan, Site, function, resolve},
 };
 
-/// In this order a stop is seen whole or not at all: its begin is attached last.
+/// What is needed of every stop. The first two may be left out, see [`plan`].
 const STOP: [Instant; 5] = [
     Instant {
-        usdt: ("hs_private", "safepoint__end"),
-        usdt_program: "safepoint_end",
-        functions: &[&["_ZN14RuntimeService20record_safepoint_endE"]],
-        function_program: "fn_safepoint_end",
+        usdt: ("hs_private", "safepoint__begin"),
+        usdt_program: "safepoint_begin",
+        functions: &[&["_ZN14RuntimeService22record_safepoint_beginE"]],
+        function_program: "fn_safepoint_begin",
     },
     Instant {
-        usdt: ("hotspot", "gc__end"),
-        usdt_program: "gc_end",
-        functions: &[&["_ZN8GCIdMarkD2Ev"], &["_ZN15VM_GC_Operation13notify_gc_endEv"]],
-        function_program: "fn_gc_end",
+        usdt: ("hotspot", "vmops__begin"),
+        usdt_program: "vmops_begin",
+        functions: &[&["_ZN8VMThread18evaluate_operationEP12VM_Operation"]],
+        function_program: "fn_evaluate_operation",
     },
     Instant {
         usdt: ("hotspot", "gc__begin"),
@@ -36,16 +36,16 @@ const STOP: [Instant; 5] = [
         function_program: "fn_gc_begin",
     },
     Instant {
-        usdt: ("hotspot", "vmops__begin"),
-        usdt_program: "vmops_begin",
-        functions: &[&["_ZN8VMThread18evaluate_operationEP12VM_Operation"]],
-        function_program: "fn_evaluate_operation",
+        usdt: ("hotspot", "gc__end"),
+        usdt_program: "gc_end",
+        functions: &[&["_ZN8GCIdMarkD2Ev"], &["_ZN15VM_GC_Operation13notify_gc_endEv"]],
+        function_program: "fn_gc_end",
     },
     Instant {
-        usdt: ("hs_private", "safepoint__begin"),
-        usdt_program: "safepoint_begin",
-        functions: &[&["_ZN14RuntimeService22record_safepoint_beginE"]],
-        function_program: "fn_safepoint_begin",
+        usdt: ("hs_private", "safepoint__end"),
+        usdt_program: "safepoint_end",
+        functions: &[&["_ZN14RuntimeService20record_safepoint_endE"]],
+        function_program: "fn_safepoint_end",
     },
 ];
 
@@ -86,12 +86,16 @@ const COLLECTION: Extra = (
     "the cause Ergonomics is shown as the cause that led to it",
 );
 
-/// What to attach to a libjvm.so. Without a collector (it is not known before
-/// the JVM has set itself up, nor for all JVMs at once) cycles of every kind.
+/// What to attach to a libjvm.so. Of a JVM that has not set itself up, and of
+/// all JVMs at once, no collector is known: cycles of every kind, then.
+///
+/// A JVM's own record of its last stop tells when that began and what for, if
+/// the USDT probes say when to look: two traps fewer inside each pause.
 ///
 /// # Errors
 /// [`Error::NoProbes`] where the stops cannot be seen, or the pools asked for.
-pub fn plan(libjvm: &LibJvm, collector: Option<Collector>, pools: bool) -> Result<Vec<Plan>> {
+pub fn plan(libjvm: &LibJvm, hotspot: Option<&HotSpot>, pools: bool) -> Result<Vec<Plan>> {
+    let collector = hotspot.map(|h| h.collector).filter(|c| *c != Collector::Unknown);
     let elf = libjvm.elf()?;
     let path = &libjvm.seen_as;
     let mut plans = Vec::new();
@@ -112,7 +116,11 @@ pub fn plan(libjvm: &LibJvm, collector: Option<Collector>, pools: bool) -> Resul
         }
     }
     plans.extend(extras(&elf, collector));
-    plans.extend(resolve(path, &elf, &STOP)?);
+    let mut stop = resolve(path, &elf, &STOP)?;
+    if hotspot.is_some_and(|h| h.gauge.last_stop.is_some()) && !stop.iter().any(is_function) {
+        stop.retain(|plan| !["safepoint_begin", "vmops_begin"].contains(&plan.program));
+    }
+    plans.extend(stop);
     Ok(plans)
 }
 

@@ -23,6 +23,8 @@ pub struct Jvm {
     assembler: Assembler,
     totals: Totals,
     lost: u64,
+    /// Stops that began earlier were not seen whole.
+    since_ns: u64,
     /// How often to ask again what HotSpot did not tell yet.
     questions_left: u32,
     /// Attachments that are this JVM's alone.
@@ -37,7 +39,9 @@ struct Identity {
     pid: u32,
     /// Unknown until the JVM has set itself up.
     hotspot: Option<HotSpot>,
-    operations: RefCell<HashMap<u64, Option<String>>>,
+    /// Names of operations by number and by vtable, looked up once.
+    numbered: RefCell<HashMap<u64, Option<String>>>,
+    vtables: RefCell<HashMap<u64, Option<String>>>,
 }
 
 impl Jvm {
@@ -45,17 +49,24 @@ impl Jvm {
     pub fn new(
         target: Target,
         hotspot: Option<HotSpot>,
+        since_ns: u64,
         totals: Totals,
         keep_pools: bool,
         links: Option<Links>,
     ) -> Self {
-        let identity = Identity { pid: target.pid().0, hotspot, operations: RefCell::default() };
+        let identity = Identity {
+            pid: target.pid().0,
+            hotspot,
+            numbered: RefCell::default(),
+            vtables: RefCell::default(),
+        };
         Self {
             target,
             identity,
             assembler: Assembler::new(keep_pools),
             totals,
             lost: 0,
+            since_ns,
             questions_left: MAX_QUESTIONS,
             _links: links,
         }
@@ -79,6 +90,9 @@ impl Jvm {
 
     /// Takes an event; returns the record that it completes, already counted.
     pub fn take(&mut self, event: &Event) -> Option<Record> {
+        if matches!(event, Event::Stop(stop) if stop.begin_ns < self.since_ns) {
+            return None;
+        }
         let record = self.assembler.take(event, &self.identity)?;
         match &record {
             Record::Pause(stop) | Record::Safepoint(stop) => self.totals.stop(stop),
@@ -129,12 +143,23 @@ impl assemble::Jvm for Identity {
         self.hotspot.as_ref().map_or(Collector::Unknown, |h| h.collector).name()
     }
 
+    fn operation_named(&self, op_type: u64) -> Option<String> {
+        once(&self.numbered, op_type, || self.hotspot.as_ref()?.operation_named(op_type))
+    }
+
     fn operation_of(&self, vtable: u64) -> Option<String> {
-        let mut names = self.operations.borrow_mut();
-        names.entry(vtable).or_insert_with(|| self.hotspot.as_ref()?.operation_of(vtable)).clone()
+        once(&self.vtables, vtable, || self.hotspot.as_ref()?.operation_of(vtable))
     }
 
     fn collections(&self, before: &[u64; 4], after: &[u64; 4]) -> Option<(u64, bool)> {
         self.hotspot.as_ref()?.collections(before, after)
     }
+}
+
+fn once(
+    known: &RefCell<HashMap<u64, Option<String>>>,
+    key: u64,
+    look_up: impl FnOnce() -> Option<String>,
+) -> Option<String> {
+    known.borrow_mut().entry(key).or_insert_with(look_up).clone()
 }

@@ -36,8 +36,14 @@ pub struct Tracer<'a> {
     /// By the key that the kernel side knows them by.
     jvms: BTreeMap<u64, Jvm>,
     /// Attachments to a file, for all processes that map it.
-    files: HashMap<FileId, Links>,
+    files: HashMap<FileId, Attached>,
     scanner: Scanner,
+}
+
+/// Attachments, and since when they are complete.
+struct Attached {
+    _links: Links,
+    since_ns: u64,
 }
 
 impl<'a> Tracer<'a> {
@@ -49,9 +55,7 @@ impl<'a> Tracer<'a> {
         let plans: Vec<_> = targets
             .iter()
             .zip(&hotspots)
-            .map(|(target, h)| {
-                instants::plan(&target.libjvm, h.as_ref().map(|h| h.collector), args.pools)
-            })
+            .map(|(target, hotspot)| instants::plan(&target.libjvm, hotspot.as_ref(), args.pools))
             .collect::<Result<_, _>>()?;
         // JVMs still to come may need any of the programs.
         let programs: HashSet<_> = plans.iter().flatten().map(|plan| plan.program).collect();
@@ -235,9 +239,11 @@ impl<'a> Tracer<'a> {
             self.set_gauge(key, hotspot.as_ref());
             let links =
                 self.session.attach(&target.libjvm, &plans, Scope::Everyone, 0, note_loss)?;
-            self.files.insert(id, links);
+            let since_ns = clock::monotonic_ns();
+            self.files.insert(id, Attached { _links: links, since_ns });
         }
-        self.add(key, target, hotspot, None);
+        let since_ns = self.files.get(&id).map_or(0, |attached| attached.since_ns);
+        self.add(key, target, hotspot, since_ns, None);
         Ok(())
     }
 
@@ -254,18 +260,25 @@ impl<'a> Tracer<'a> {
         self.set_gauge(key, hotspot.as_ref());
         let links =
             self.session.attach(&target.libjvm, plans, Scope::Process(pid), key, note_loss)?;
-        self.add(key, target, hotspot, Some(links));
+        self.add(key, target, hotspot, clock::monotonic_ns(), Some(links));
         Ok(())
     }
 
-    fn add(&mut self, key: u64, target: Target, hotspot: Option<HotSpot>, links: Option<Links>) {
+    fn add(
+        &mut self,
+        key: u64,
+        target: Target,
+        hotspot: Option<HotSpot>,
+        since_ns: u64,
+        links: Option<Links>,
+    ) {
         if self.args.verbose {
             let path = target.libjvm.seen_as.display();
             note(&format!("process {} runs {path}", target.pid()));
         }
         self.set_gauge(key, hotspot.as_ref());
         let totals = Totals::new(clock::monotonic_ns(), self.args.histogram);
-        self.jvms.insert(key, Jvm::new(target, hotspot, totals, self.args.pools, links));
+        self.jvms.insert(key, Jvm::new(target, hotspot, since_ns, totals, self.args.pools, links));
     }
 
     fn set_gauge(&self, key: u64, hotspot: Option<&HotSpot>) {
