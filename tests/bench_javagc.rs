@@ -1,8 +1,9 @@
 //! Figures for javagc, printed: `make bench`. Nothing here is asserted, for
 //! times depend on the machine; each figure is a median with its spread.
+//! `cargo bench --bench javagc -- start overhead` runs those parts only.
 
 use std::{
-    fs,
+    env, fs,
     io::{BufRead, BufReader},
     process::{Command, Stdio},
     thread,
@@ -20,10 +21,18 @@ use jvmprobe_tests::{
 
 fn main() {
     need_root();
-    start_and_end();
-    pause_overhead();
-    throughput();
-    memory();
+    let parts: [(&str, fn()); 4] = [
+        ("start", start_and_end),
+        ("overhead", pause_overhead),
+        ("throughput", throughput),
+        ("memory", memory),
+    ];
+    let wanted: Vec<_> = env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    for (name, part) in parts {
+        if wanted.is_empty() || wanted.iter().any(|w| w == name) {
+            part();
+        }
+    }
 }
 
 /// Median, smallest and largest.
