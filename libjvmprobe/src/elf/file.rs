@@ -16,6 +16,14 @@ use crate::{Addr, Error, FileOffset, Result, Vaddr};
 /// More sections or segments than any linker makes.
 const MAX_HEADERS: usize = 65_536;
 
+/// More than any section that we look at: the symbols of a libjvm.so with all
+/// debug information take 20 MB. A sparse file may claim terabytes.
+const MAX_READ: u64 = 256 << 20;
+
+/// The longest name that is looked at; C++ mangles longer ones only in tests of
+/// compilers.
+const MAX_NAME: usize = 4096;
+
 /// The machine that a file is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
@@ -240,23 +248,133 @@ pub(super) fn c_string(table: &[u8], offset: usize) -> String {
     String::from_utf8_lossy(c_bytes(table, offset)).into_owned()
 }
 
-/// The bytes of that string.
+/// The bytes of that string, [`MAX_NAME`] at most.
 pub(super) fn c_bytes(table: &[u8], offset: usize) -> &[u8] {
     let rest = table.get(offset..).unwrap_or_default();
+    let rest = rest.get(..MAX_NAME).unwrap_or(rest);
     rest.split(|&b| b == 0).next().unwrap_or_default()
 }
 
 /// Reads a range that lies in the file: the check bounds the allocation.
 fn read_at(file: &File, size: u64, offset: u64, len: u64) -> Result<Vec<u8>> {
-    let fits = offset.checked_add(len).is_some_and(|end| end <= size);
-    let len = usize::try_from(len).ok().filter(|_| fits).ok_or_else(|| {
-        Error::elf(format!("truncated: {len} bytes at {offset:#x} of a file of {size} bytes"))
-    })?;
-    let mut bytes = vec![0; len];
+    if offset.checked_add(len).is_none_or(|end| end > size) {
+        let what = format!("truncated: {len} bytes at {offset:#x} of a file of {size} bytes");
+        return Err(Error::elf(what));
+    }
+    let mut bytes = match usize::try_from(len) {
+        Ok(len_in_memory) if len <= MAX_READ => vec![0; len_in_memory],
+        _ => return Err(Error::elf(format!("{len} bytes at {offset:#x} are too much"))),
+    };
     file.read_exact_at(&mut bytes, offset).map_err(|e| Error::io("read an ELF file", e))?;
     Ok(bytes)
 }
 
 pub(super) fn malformed(error: goblin::error::Error) -> Error {
     Error::elf(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::fs::FileExt, process::Command};
+
+    use goblin::elf::program_header::PF_X;
+
+    use super::*;
+    use crate::elf::testing::{Library, open};
+
+    const ASSEMBLY: &str = "
+        .text
+        .globl code
+        code: .8byte 0x1122334455667788
+        .data
+        .globl data
+        data: .8byte 0x99aabbccddeeff00
+        .bss
+        .globl zeroes
+        zeroes: .space 65536
+    ";
+
+    #[test]
+    fn finds_the_bytes_at_an_address() {
+        let library = Library::build(ASSEMBLY, &[]);
+        let elf = library.elf();
+        assert_eq!(elf.machine(), Machine::NATIVE);
+        let symbols = elf.symbols().unwrap();
+        for (name, value) in [("code", 0x1122_3344_5566_7788), ("data", 0x99aa_bbcc_ddee_ff00_u64)]
+        {
+            let offset = elf.vaddr_to_offset(symbols.find(name).unwrap().value).unwrap();
+            let mut word = [0; 8];
+            File::open(library.path()).unwrap().read_exact_at(&mut word, offset.0).unwrap();
+            assert_eq!(u64::from_ne_bytes(word), value, "{name}");
+        }
+        let zeroes = symbols.find("zeroes").unwrap();
+        assert_eq!(elf.vaddr_to_offset(Vaddr(zeroes.value.0 + 60_000)), None);
+        assert_eq!(elf.vaddr_to_offset(Vaddr(u64::MAX)), None);
+    }
+
+    #[test]
+    fn a_mapping_tells_the_load_bias() {
+        let elf = Library::build(ASSEMBLY, &[]).elf();
+        let code = elf.segments.iter().find(|s| s.p_flags & PF_X != 0).unwrap();
+        let bias = 0x7f00_0000_0000;
+        let start = Addr(bias + code.p_vaddr / 4096 * 4096);
+        let offset = FileOffset(code.p_offset / 4096 * 4096);
+        assert_eq!(elf.load_bias(start, offset), Some(bias));
+        assert_eq!(elf.load_bias(start, FileOffset(1 << 40)), None);
+    }
+
+    #[test]
+    fn reads_the_build_id() {
+        let id = "0123456789abcdef0123";
+        let elf = Library::build(ASSEMBLY, &[&format!("-Wl,--build-id=0x{id}")]).elf();
+        let hex: String = elf.build_id().unwrap().iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, id);
+        assert_eq!(Library::build(ASSEMBLY, &["-Wl,--build-id=none"]).elf().build_id(), None);
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        let message = |bytes: &[u8]| open(bytes).unwrap_err().to_string();
+        assert!(message(b"").contains("malformed"), "{}", message(b""));
+        assert!(message(b"#!/bin/sh\nexec java\n").contains("malformed"));
+        let whole = Library::build(ASSEMBLY, &[]).bytes();
+        let half = message(&whole[..whole.len() / 2]);
+        assert!(half.contains("truncated"), "{half}");
+    }
+
+    #[test]
+    fn a_section_without_content_is_told() {
+        let library = Library::build(ASSEMBLY, &[]);
+        let elf = library.elf();
+        assert!(elf.section(".bss").unwrap().data().is_err());
+        assert_eq!(elf.section(".data").unwrap().data().unwrap().len(), 8);
+        let debug = library.dir().join("debug");
+        let status = Command::new("objcopy")
+            .args(["--only-keep-debug"])
+            .args([&library.path(), &debug])
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let elf = ElfFile::open(File::open(debug).unwrap()).unwrap();
+        assert!(elf.section(".data").unwrap().data().is_err());
+        assert!(elf.symbols().unwrap().find("code").is_some());
+    }
+
+    #[test]
+    fn a_sparse_file_does_not_fill_our_memory() {
+        let mut bytes = Library::build(ASSEMBLY, &[]).bytes();
+        let end = 1_u64 << 42;
+        let headers =
+            usize::try_from(u64::from_le_bytes(bytes[40..48].try_into().unwrap())).unwrap();
+        let names = usize::from(u16::from_le_bytes(bytes[62..64].try_into().unwrap()));
+        let size_at = headers + names * 64 + 32;
+        bytes[size_at..size_at + 8].copy_from_slice(&(end / 2).to_le_bytes());
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        // Not every file system holds such a file.
+        if file.set_len(end).is_ok() {
+            let error = ElfFile::open(file).unwrap_err().to_string();
+            assert!(error.contains("too much"), "{error}");
+        }
+    }
 }

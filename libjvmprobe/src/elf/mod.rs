@@ -16,6 +16,8 @@ pub mod args;
 pub mod file;
 pub mod stapsdt;
 pub mod symbols;
+#[cfg(test)]
+mod testing;
 
 pub use args::{ArgPlace, ArgSpec};
 pub use file::{ElfFile, Machine, Section};

@@ -166,3 +166,126 @@ impl Probes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::elf::testing::{Library, note, open, probe};
+
+    fn library() -> Library {
+        let assembly = [
+            probe("here", 0, "0", ["hotspot", "gc__begin", "1@%dil"]),
+            probe("there", 0, "0", ["hotspot", "gc__end", ""]),
+            probe("elsewhere", 0, "counter", ["hotspot", "gc__end", "8@%rax -4@$-2"]),
+            probe("moved", -0x1000, "counter - 0x1000", ["hs_private", "safepoint__end", ""]),
+            note("other", 3, "a", 0, "0", ["hotspot", "not__ours", ""]),
+            note("stapsdt", 4, "b", 0, "0", ["hotspot", "not__ours", ""]),
+            ".data\n.globl counter\ncounter: .2byte 0\n".into(),
+        ];
+        Library::build(&assembly.concat(), &[])
+    }
+
+    #[test]
+    fn finds_every_location() {
+        let elf = library().elf();
+        let symbols = elf.symbols().unwrap();
+        let at = |name| symbols.find(name).unwrap().value;
+        let probes = elf.stapsdt().unwrap();
+        let expected = [
+            ("hotspot", "gc__begin", "here", "1@%dil", None),
+            ("hotspot", "gc__end", "there", "", None),
+            ("hotspot", "gc__end", "elsewhere", "8@%rax -4@$-2", Some("counter")),
+            ("hs_private", "safepoint__end", "moved", "", Some("counter")),
+        ]
+        .map(|(provider, name, location, raw_args, semaphore)| Probe {
+            provider: provider.into(),
+            name: name.into(),
+            location: at(location),
+            offset: elf.vaddr_to_offset(at(location)),
+            semaphore: semaphore.map(at),
+            raw_args: raw_args.into(),
+        });
+        assert_eq!(probes.iter().cloned().collect::<Vec<_>>(), expected);
+        assert!(expected.iter().all(|probe| probe.offset.is_some()));
+        assert_eq!(probes.find("hotspot", "gc__end").count(), 2);
+        assert_eq!(
+            probes.names().collect::<Vec<_>>(),
+            [
+                ("hotspot", "gc__begin", 1),
+                ("hotspot", "gc__end", 2),
+                ("hs_private", "safepoint__end", 1)
+            ]
+        );
+    }
+
+    #[test]
+    fn explains_what_is_missing() {
+        let probes = library().elf().stapsdt().unwrap();
+        for (provider, name, part) in [
+            ("hotspot_jni", "x", "no provider hotspot_jni, only hotspot, hs_private"),
+            ("hotspot", "gc__pause", "only gc__begin, gc__end"),
+            ("hotspot", "vmops__begin", "no vmops probes"),
+        ] {
+            let why = probes.explain_missing(provider, name);
+            assert!(why.contains(part), "{why}");
+        }
+        let none = Library::build(".text\nnop\n", &[]).elf().stapsdt().unwrap();
+        assert!(none.is_empty());
+        assert!(none.explain_missing("hotspot", "gc__begin").contains("--enable-dtrace"));
+    }
+
+    #[test]
+    fn notes_that_are_cut_off_are_refused() {
+        for desc in [".8byte 1, 2", ".8byte 1, 2, 3", ".8byte 1, 2, 3\n.asciz \"hotspot\""] {
+            let elf = Library::build(
+                &format!(
+                    ".section .note.stapsdt,\"\",\"note\"\n.4byte 8, 2f-1f, 3\n\
+                     .asciz \"stapsdt\"\n1: {desc}\n2: .balign 4\n"
+                ),
+                &[],
+            )
+            .elf();
+            let error = elf.stapsdt().unwrap_err().to_string();
+            assert!(error.contains("too short"), "{desc}: {error}");
+        }
+    }
+
+    /// Everything that is asked of a libjvm.so. Must end, and not by a panic.
+    fn read_all(bytes: &[u8]) {
+        let Ok(elf) = open(bytes) else {
+            return;
+        };
+        for probe in elf.stapsdt().iter().flat_map(Probes::iter) {
+            let _ = probe.args();
+        }
+        for symbols in [elf.symbols(), elf.dynamic_symbols()].into_iter().flatten() {
+            let _ = (symbols.find("nowhere"), symbols.find_prefix("her"), symbols.is_empty());
+        }
+        let _ = (elf.build_id(), elf.vaddr_to_offset(Vaddr(0x1000)), elf.machine());
+        let _ = elf.load_bias(crate::Addr(u64::MAX), FileOffset(0x1000));
+    }
+
+    #[test]
+    fn hostile_files_do_no_harm() {
+        let whole = library().bytes();
+        let at = 0..whole.len();
+        // Headers and tables are where a flipped byte does most.
+        let bytes = prop::collection::vec((at.clone(), any::<u8>()), 1..40);
+        let head = prop::collection::vec((0..64_usize, any::<u8>()), 0..3);
+        let tail = prop::collection::vec((1..2048_usize, any::<u8>()), 0..8);
+        proptest!(ProptestConfig::with_cases(3000), |(cut in at, bytes in bytes, head in head, tail in tail)| {
+            read_all(&whole[..cut]);
+            let mut flipped = whole.clone();
+            for (at, byte) in bytes.into_iter().chain(head) {
+                flipped[at] = byte;
+            }
+            for (from_end, byte) in tail {
+                let at = flipped.len() - from_end;
+                flipped[at] = byte;
+            }
+            read_all(&flipped);
+        });
+    }
+}

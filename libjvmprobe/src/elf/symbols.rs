@@ -117,3 +117,63 @@ impl Table {
             .filter(|sym| sym.st_shndx != SHN_UNDEF as usize && sym.st_value != 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use crate::elf::testing::Library;
+
+    const ASSEMBLY: &str = "
+        .text
+        .globl _ZN7Printer5printEv
+        .type _ZN7Printer5printEv, @function
+        _ZN7Printer5printEv: nop
+        nop
+        .size _ZN7Printer5printEv, . - _ZN7Printer5printEv
+        local: nop
+        .type local, @function
+        .data
+        .globl table
+        .type table, @object
+        table: .8byte local, undefined_elsewhere
+        .size table, 16
+    ";
+
+    #[test]
+    fn agrees_with_nm() {
+        let library = Library::build(ASSEMBLY, &[]);
+        let symbols = library.elf().symbols().unwrap();
+        let nm = Command::new("nm").args(["--defined-only"]).arg(library.path()).output().unwrap();
+        let mut compared = 0;
+        for line in String::from_utf8(nm.stdout).unwrap().lines() {
+            let (value, rest) = line.split_once(' ').unwrap();
+            let name = rest.split_once(' ').unwrap().1;
+            let found = symbols.find(name).unwrap();
+            assert_eq!(found.value.0, u64::from_str_radix(value, 16).unwrap(), "{name}");
+            compared += 1;
+        }
+        assert!(compared >= 3, "{compared}");
+    }
+
+    #[test]
+    fn finds_by_name_prefix_and_address() {
+        let symbols = Library::build(ASSEMBLY, &[]).elf().symbols().unwrap();
+        let print = symbols.find("_ZN7Printer5printEv").unwrap();
+        assert_eq!(print.size, 2);
+        assert_eq!(symbols.find_prefix("_ZN7Printer"), Some(print.clone()));
+        assert_eq!(symbols.at(print.value, "_Z"), Some(print.clone()));
+        assert_eq!(symbols.at(print.value, "_ZTV"), None);
+        assert_eq!(symbols.find("_ZN7Printer5print"), None);
+        assert_eq!(symbols.find("undefined_elsewhere"), None);
+    }
+
+    #[test]
+    fn a_stripped_file_keeps_what_it_exports() {
+        let elf = Library::build(ASSEMBLY, &["-Wl,-s"]).elf();
+        let symbols = elf.symbols().unwrap();
+        assert!(symbols.find("table").is_some());
+        assert!(symbols.find("local").is_none());
+        assert!(!elf.dynamic_symbols().unwrap().is_empty());
+    }
+}
