@@ -228,6 +228,17 @@ fn closed_stdout_is_a_quiet_end() {
 }
 
 #[test]
+fn a_reader_that_leaves_ends_the_trace_of_an_idle_jvm_too() {
+    need_root();
+    let load = Load::start(named("temurin-17"), G1);
+    // Without a collection there is nothing to write, and so no error from writing.
+    let script = format!("timeout 20 {} -p {} | true", binary("javagc").display(), load.pid());
+    let output =
+        Command::new("bash").args(["-c", &format!("set -o pipefail; {script}")]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
 fn an_unwritable_output_file_is_told_before_tracing() {
     need_root();
     let load = Load::start(named("temurin-17"), G1);

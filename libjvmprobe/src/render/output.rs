@@ -6,12 +6,18 @@ use std::{
     path::Path,
 };
 
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    time::Timespec,
+};
+
 use crate::{Error, Result};
 
 /// A results stream, flushed after each line so that `| grep` works.
 pub struct Output {
     sink: BufWriter<Box<dyn Write>>,
     name: String,
+    to_stdout: bool,
     /// The reader has gone: stop producing.
     closed: bool,
 }
@@ -30,7 +36,7 @@ impl Output {
                 (Box::new(file), path.display().to_string())
             }
         };
-        Ok(Self { sink: BufWriter::new(sink), name, closed: false })
+        Ok(Self { sink: BufWriter::new(sink), name, to_stdout: path.is_none(), closed: false })
     }
 
     /// Writes a line.
@@ -56,8 +62,16 @@ impl Output {
         }
     }
 
-    /// Whether the reader has closed the pipe.
+    /// Whether the reader has closed the pipe, be it while nothing is written.
     pub fn is_closed(&self) -> bool {
-        self.closed
+        self.closed || self.to_stdout && has_no_reader()
     }
+}
+
+fn has_no_reader() -> bool {
+    let stdout = io::stdout();
+    // What poll() tells of a pipe without readers comes unasked.
+    let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
 }
