@@ -34,7 +34,7 @@ static const struct stop_event no_stop;
 /* Keeps the types in BTF, from which Rust's mirrors are generated. */
 struct stop_event unused_stop;
 struct pool_event unused_pool;
-struct cycle_event unused_cycle;
+struct moment_event unused_moment;
 
 static __always_inline struct stop_event *current_stop(__u64 key)
 {
@@ -323,11 +323,26 @@ int BPF_UPROBE(fn_safepoint_end)
 	return end_stop(current_stop(key), bpf_map_lookup_elem(&gauges, &key), now);
 }
 
+static __always_inline void fill_moment(struct moment_event *at, __u64 kind, __u64 key, bool end)
+{
+	struct gauge *gauge = bpf_map_lookup_elem(&gauges, &key);
+
+	at->kind = kind;
+	at->target = key;
+	at->ts_ns = bpf_ktime_get_ns();
+	at->tid = (__u32)bpf_get_current_pid_tgid();
+	at->end = end;
+	at->heap_used = UNKNOWN;
+	if (gauge) {
+		at->heap_used = heap_used(gauge);
+		read_causes(gauge, at->cause, at->last_cause);
+	}
+}
+
 static __always_inline int pool(struct pt_regs *ctx, bool end)
 {
 	__u64 key = target_key(bpf_usdt_cookie(ctx));
 	struct pool_event *event;
-	struct gauge *gauge;
 	long arg = 0, len = 0;
 
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
@@ -336,12 +351,7 @@ static __always_inline int pool(struct pt_regs *ctx, bool end)
 		return 0;
 	}
 	__builtin_memset(event, 0, sizeof(*event));
-	event->kind = EVENT_POOL;
-	event->target = key;
-	event->ts_ns = bpf_ktime_get_ns();
-	event->tid = (__u32)bpf_get_current_pid_tgid();
-	event->end = end;
-	event->heap_used = UNKNOWN;
+	fill_moment(&event->at, EVENT_POOL, key, end);
 	bpf_usdt_arg(ctx, 0, &arg);
 	bpf_usdt_arg(ctx, 1, &len);
 	read_name(event->manager, POOL_LEN, (void *)arg, len);
@@ -352,11 +362,6 @@ static __always_inline int pool(struct pt_regs *ctx, bool end)
 	bpf_usdt_arg(ctx, 5, (long *)&event->used);
 	bpf_usdt_arg(ctx, 6, (long *)&event->committed);
 	bpf_usdt_arg(ctx, 7, (long *)&event->max);
-	gauge = bpf_map_lookup_elem(&gauges, &key);
-	if (gauge) {
-		event->heap_used = heap_used(gauge);
-		read_causes(gauge, event->cause, event->last_cause);
-	}
 	bpf_ringbuf_submit(event, 0);
 	return 0;
 }
@@ -376,8 +381,7 @@ int BPF_USDT(pool_end)
 static __always_inline int cycle(struct pt_regs *ctx, bool end)
 {
 	__u64 key = target_key(bpf_get_attach_cookie(ctx));
-	struct cycle_event *event;
-	struct gauge *gauge;
+	struct moment_event *event;
 
 	/* The VM thread runs the same functions around a pause. */
 	if (current_stop(key))
@@ -388,17 +392,7 @@ static __always_inline int cycle(struct pt_regs *ctx, bool end)
 		return 0;
 	}
 	__builtin_memset(event, 0, sizeof(*event));
-	event->kind = EVENT_CYCLE;
-	event->target = key;
-	event->ts_ns = bpf_ktime_get_ns();
-	event->tid = (__u32)bpf_get_current_pid_tgid();
-	event->end = end;
-	event->heap_used = UNKNOWN;
-	gauge = bpf_map_lookup_elem(&gauges, &key);
-	if (gauge) {
-		event->heap_used = heap_used(gauge);
-		read_causes(gauge, event->cause, event->last_cause);
-	}
+	fill_moment(event, EVENT_CYCLE, key, end);
 	bpf_ringbuf_submit(event, 0);
 	return 0;
 }

@@ -52,34 +52,27 @@ struct stop_event {
 	char last_cause[CAUSE_LEN];
 };
 
-/* A memory pool before or after a collection or a concurrent cycle. */
-struct pool_event {
+/* The JVM at one end of a concurrent cycle, or where a pool was reported. */
+struct moment_event {
 	__u64 kind;
 	__u64 target;
 	__u64 ts_ns;
 	__u64 tid;
 	__u64 end;          /* 0: before, 1: after */
 	__u64 heap_used;
+	char cause[CAUSE_LEN];
+	char last_cause[CAUSE_LEN];
+};
+
+/* A memory pool before or after a collection or a concurrent cycle. */
+struct pool_event {
+	struct moment_event at;
 	__u64 init;
 	__u64 used;
 	__u64 committed;
 	__u64 max;
 	char manager[POOL_LEN];
 	char pool[POOL_LEN];
-	char cause[CAUSE_LEN];
-	char last_cause[CAUSE_LEN];
-};
-
-/* A concurrent cycle begins or ends. */
-struct cycle_event {
-	__u64 kind;
-	__u64 target;
-	__u64 ts_ns;
-	__u64 tid;
-	__u64 end;
-	__u64 heap_used;
-	char cause[CAUSE_LEN];
-	char last_cause[CAUSE_LEN];
 };
 
 #endif

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use libjvmprobe::trace::clock;
 
 use crate::{
-    event::{self, Event, cycle_event, operation, pool_event, stop_event},
+    event::{self, Event, moment_event, operation, pool_event, stop_event},
     record::{Cycle, Pool, Record, Stop},
 };
 
@@ -105,18 +105,13 @@ impl Assembler {
             note_pool(&mut self.stop_pools, e, manager);
             return None;
         }
-        let key = (e.tid, manager);
-        if e.end == 0 {
+        let key = (e.at.tid, manager);
+        if e.at.end == 0 {
             if self.cycles.len() >= MAX_OPEN {
                 self.cycles.clear();
             }
-            let cycle = self.cycles.entry(key.clone()).or_insert_with(|| OpenCycle {
-                op: key.1.clone(),
-                begin_ns: e.ts_ns,
-                heap_before: event::known(e.heap_used),
-                cause: event::cause(&e.cause, &e.last_cause),
-                pools: Vec::new(),
-            });
+            let begin = || OpenCycle::begin(&key.1, &e.at);
+            let cycle = self.cycles.entry(key.clone()).or_insert_with(begin);
             note_pool(&mut cycle.pools, e, key.1);
             return None;
         }
@@ -126,27 +121,20 @@ impl Assembler {
             return None;
         }
         let cycle = self.cycles.remove(&key)?;
-        Some(self.finish(cycle, e.ts_ns, e.heap_used, jvm))
+        Some(self.finish(cycle, &e.at, jvm))
     }
 
-    fn cycle(&mut self, e: &cycle_event, jvm: &impl Jvm) -> Option<Record> {
+    fn cycle(&mut self, e: &moment_event, jvm: &impl Jvm) -> Option<Record> {
         let key = (e.tid, String::new());
         if e.end != 0 {
             let cycle = self.cycles.remove(&key)?;
-            return Some(self.finish(cycle, e.ts_ns, e.heap_used, jvm));
+            return Some(self.finish(cycle, e, jvm));
         }
-        let cycle = OpenCycle {
-            op: "Concurrent Cycle".into(),
-            begin_ns: e.ts_ns,
-            heap_before: event::known(e.heap_used),
-            cause: event::cause(&e.cause, &e.last_cause),
-            pools: Vec::new(),
-        };
-        self.cycles.insert(key, cycle);
+        self.cycles.insert(key, OpenCycle::begin("Concurrent Cycle", e));
         None
     }
 
-    fn finish(&self, cycle: OpenCycle, end_ns: u64, heap_used: u64, jvm: &impl Jvm) -> Record {
+    fn finish(&self, cycle: OpenCycle, end: &moment_event, jvm: &impl Jvm) -> Record {
         Record::Cycle(Cycle {
             time: clock::rfc3339(cycle.begin_ns),
             ts_ns: cycle.begin_ns,
@@ -154,11 +142,23 @@ impl Assembler {
             collector: jvm.collector(),
             op: cycle.op,
             cause: cycle.cause,
-            duration_ns: end_ns.saturating_sub(cycle.begin_ns),
+            duration_ns: end.ts_ns.saturating_sub(cycle.begin_ns),
             heap_before: cycle.heap_before,
-            heap_after: event::known(heap_used),
+            heap_after: event::known(end.heap_used),
             pools: (self.keep_pools && !cycle.pools.is_empty()).then_some(cycle.pools),
         })
+    }
+}
+
+impl OpenCycle {
+    fn begin(op: &str, at: &moment_event) -> Self {
+        Self {
+            op: op.into(),
+            begin_ns: at.ts_ns,
+            heap_before: event::known(at.heap_used),
+            cause: event::cause(&at.cause, &at.last_cause),
+            pools: Vec::new(),
+        }
     }
 }
 
@@ -173,11 +173,11 @@ fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
     let name = event::text(&e.pool);
     if let Some(pool) = pools.iter_mut().find(|p| p.manager == manager && p.pool == name) {
         // A second collection inside the stop: the first one's begin counts.
-        if e.end != 0 {
+        if e.at.end != 0 {
             pool.after = Some(e.used);
             pool.committed = e.committed;
         }
-    } else if e.end == 0 && pools.len() < MAX_OPEN {
+    } else if e.at.end == 0 && pools.len() < MAX_OPEN {
         pools.push(Pool {
             manager,
             pool: name,
@@ -287,10 +287,8 @@ mod tests {
 
     fn pool(manager: &str, name: &str, end: u64, ts_ns: u64, used: u64) -> Event {
         Event::Pool(Box::new(pool_event {
-            end,
-            ts_ns,
+            at: moment_event { end, ts_ns, heap_used: used, ..Default::default() },
             used,
-            heap_used: used,
             manager: chars::<u8>(manager).map(|b| b as _),
             pool: chars::<u8>(name).map(|b| b as _),
             ..Default::default()

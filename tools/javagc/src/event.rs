@@ -5,7 +5,7 @@
 
 use plain::Plain;
 
-pub use crate::skel::types::{cycle_event, operation, pool_event, stop_event};
+pub use crate::skel::types::{moment_event, operation, pool_event, stop_event};
 
 // `enum event_kind` and `UNKNOWN` of bpf/javagc.h and bpf/jvm.h.
 const STOP: u64 = 1;
@@ -19,7 +19,7 @@ unsafe impl Plain for stop_event {}
 // SAFETY: as above.
 unsafe impl Plain for pool_event {}
 // SAFETY: as above.
-unsafe impl Plain for cycle_event {}
+unsafe impl Plain for moment_event {}
 
 /// A decoded event.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub enum Event {
     /// A memory pool before or after a collection.
     Pool(Box<pool_event>),
     /// A concurrent cycle begins or ends.
-    Cycle(Box<cycle_event>),
+    Cycle(Box<moment_event>),
 }
 
 impl Event {
@@ -48,7 +48,7 @@ impl Event {
     pub fn target(&self) -> u64 {
         match self {
             Self::Stop(e) => e.target,
-            Self::Pool(e) => e.target,
+            Self::Pool(e) => e.at.target,
             Self::Cycle(e) => e.target,
         }
     }
@@ -111,9 +111,9 @@ mod tests {
         assert_eq!(offset_of!(stop_event, gc_pairs), 20 * 8);
         assert_eq!(offset_of!(stop_event, op), 24 * 8);
         assert_eq!(size_of::<stop_event>(), 24 * 8 + 3 * (8 + LEN) + 2 * LEN);
-        assert_eq!(offset_of!(pool_event, manager), 10 * 8);
-        assert_eq!(size_of::<pool_event>(), 10 * 8 + 4 * LEN);
-        assert_eq!(size_of::<cycle_event>(), 6 * 8 + 2 * LEN);
+        assert_eq!(size_of::<moment_event>(), 6 * 8 + 2 * LEN);
+        assert_eq!(offset_of!(pool_event, manager), size_of::<moment_event>() + 4 * 8);
+        assert_eq!(size_of::<pool_event>(), size_of::<moment_event>() + 4 * 8 + 2 * LEN);
     }
 
     #[test]
