@@ -15,7 +15,7 @@
  * Each instant has two programs: one for the USDT probe and one for a uprobe
  * on the function that holds the probe in builds that were made without.
  */
-#include "jvm.bpf.h"
+#include "gauge.bpf.h"
 #include "javagc.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -3,7 +3,7 @@
 #ifndef JVMPROBE_JAVAGC_H
 #define JVMPROBE_JAVAGC_H
 
-#include "jvm.h"
+#include "gauge.h"
 
 /* Powers of two: see read_name(). */
 #define OP_LEN 64

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * What every tracer shares on the kernel side: who is being traced, reading
- * the target's strings and HotSpot's own numbers, and counting what is lost.
+ * the target's strings, and counting what is lost.
  *
  * Only uapi headers: no kernel type is touched, so that the object needs
  * neither a generated vmlinux.h to build nor kernel BTF to load.
@@ -18,8 +18,6 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/usdt.bpf.h>
 
-#include "jvm.h"
-
 /* One JVM per key: see target_key(). */
 #define MAX_TARGETS 4096
 
@@ -27,14 +25,6 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_TARGETS);
-	__type(key, __u64);
-	__type(value, struct gauge);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-} gauges SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -84,45 +74,5 @@ static __always_inline void send(__u64 key, void *event, __u64 size)
 		/* The mask is for verifiers that lose the bound above. */ \
 		bpf_probe_read_user((dst), n_ & ((room) - 1), (ptr));      \
 	} while (0)
-
-static __always_inline __u64 read_u64(__u64 addr)
-{
-	__u64 value = 0;
-
-	bpf_probe_read_user(&value, sizeof(value), (void *)addr);
-	return value;
-}
-
-/*
- * Sums the target's own counters as user space described them: the bytes of
- * heap in use at this instant. UNKNOWN where there is no description yet.
- */
-static __always_inline __u64 heap_used(const struct gauge *gauge)
-{
-	__u64 sum = 0;
-	int i;
-
-	if (!gauge || !gauge->terms_used)
-		return UNKNOWN;
-	for (i = 0; i < GAUGE_TERMS; i++) {
-		const struct gauge_term *term = &gauge->terms[i];
-		__u64 base;
-
-		if (i >= gauge->terms_used)
-			break;
-		base = read_u64(term->addr);
-		if (term->kind == TERM_DIRECT) {
-			sum += base;
-			continue;
-		}
-		/* A space that does not exist yet holds nothing. */
-		if (!base)
-			continue;
-		sum += read_u64(base + term->plus);
-		if (term->kind == TERM_SPAN)
-			sum -= read_u64(base + term->minus);
-	}
-	return sum;
-}
 
 #endif

@@ -7,6 +7,7 @@
 //! | [`elf`] | what a libjvm.so offers: stapsdt notes, symbols |
 //! | [`hotspot`] | HotSpot's own layout: vmStructs, flags, collector, heap |
 //! | [`trace`] | loading and attaching BPF programs, event streams, clocks |
+//! | [`cli`] | what the tools' command lines have in common |
 //! | [`render`] | numbers and histograms as text, line-buffered output |
 //!
 //! Data flow one way: a process number becomes a [`jvm::Target`] (found, named,
@@ -17,6 +18,7 @@
 //! Everything that comes from outside (ELF files, /proc, the target's memory)
 //! is checked once, where it enters; errors ([`Error`]) say what to do next.
 
+pub mod cli;
 pub mod elf;
 mod error;
 pub mod hotspot;

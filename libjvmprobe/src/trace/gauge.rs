@@ -6,7 +6,7 @@
 
 use crate::{Addr, hotspot::heap::Term};
 
-/// `GAUGE_TERMS` and `GAUGE_COUNTERS` of bpf/jvm.h.
+/// `GAUGE_TERMS` and `GAUGE_COUNTERS` of bpf/gauge.h.
 const TERMS: usize = 8;
 const COUNTERS: usize = 4;
 
@@ -41,7 +41,7 @@ pub struct LastStop {
 }
 
 impl Gauge {
-    /// The bytes of `struct gauge` in bpf/jvm.h.
+    /// The bytes of `struct gauge` in bpf/gauge.h.
     pub fn to_bytes(&self) -> Vec<u8> {
         // A sum with a summand missing would be a wrong number: rather none.
         let terms: &[Term] = if self.heap.len() <= TERMS { &self.heap } else { &[] };

@@ -4,7 +4,10 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{ArgGroup, Parser, ValueHint, value_parser};
 use clap_complete::Shell;
-use libjvmprobe::Pid;
+use libjvmprobe::{
+    Pid,
+    cli::{MAX_SECONDS, parse_pid, parse_seconds},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -98,25 +101,6 @@ impl Args {
     pub fn writes_json(&self) -> bool {
         let extension = self.output.as_ref().and_then(|path| path.extension()?.to_str());
         self.json || matches!(extension, Some("json" | "jsonl"))
-    }
-}
-
-fn parse_pid(text: &str) -> Result<Pid, String> {
-    match text.parse() {
-        Ok(pid) if pid > 0 => Ok(Pid(pid)),
-        _ => Err("a process number is expected; list JVMs with `jps -l` or `pgrep -a java`".into()),
-    }
-}
-
-/// No trace takes longer than a year; more is a typing error.
-const MAX_SECONDS: f64 = 366.0 * 86_400.0;
-
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.001..=MAX_SECONDS).contains(&seconds) => {
-            Ok(Duration::from_secs_f64(seconds))
-        }
-        _ => Err("a number of seconds is expected, at least 0.001".into()),
     }
 }
 

@@ -7,7 +7,7 @@ use plain::Plain;
 
 pub use crate::skel::types::{moment_event, operation, pool_event, stop_event};
 
-// `enum event_kind` and `UNKNOWN` of bpf/javagc.h and bpf/jvm.h.
+// `enum event_kind` and `UNKNOWN` of bpf/javagc.h and bpf/gauge.h.
 const STOP: u64 = 1;
 const POOL: u64 = 2;
 const CYCLE: u64 = 3;

@@ -26,17 +26,11 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/javagc.skel.rs"));
 }
 
-use std::{
-    process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
-use libjvmprobe::trace;
+use libjvmprobe::{cli::stop_on_signal, trace};
 
 use crate::{args::Args, note::note, report::Report, tracer::Tracer};
 
@@ -66,12 +60,4 @@ fn run(args: &Args) -> Result<()> {
     let what = tracer.describe();
     note(&format!("Tracing GC pauses of {what}... Hit Ctrl-C to end."));
     tracer.run(&stop)
-}
-
-/// Becomes true on Ctrl-C, SIGTERM or SIGHUP.
-fn stop_on_signal() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stop);
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))?;
-    Ok(stop)
 }

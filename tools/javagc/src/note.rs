@@ -1,8 +1,6 @@
 //! Words to the person at the terminal, apart from the results.
 
-use std::io::Write;
-
-/// Writes a line to stderr, behind the tool's name; a closed stderr is no reason to fail.
+/// Writes a line to stderr, behind the tool's name.
 pub fn note(text: &str) {
-    let _ = writeln!(std::io::stderr(), "javagc: {text}");
+    libjvmprobe::cli::note("javagc", text);
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Layouts that the kernel side and libjvmprobe share. */
-#ifndef JVMPROBE_JVM_H
-#define JVMPROBE_JVM_H
+#ifndef JVMPROBE_GAUGE_H
+#define JVMPROBE_GAUGE_H
+
+#include <linux/types.h>
 
 #define UNKNOWN (~0ULL)
 

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Reading HotSpot's own numbers at the instant of an event. */
+#ifndef JVMPROBE_GAUGE_BPF_H
+#define JVMPROBE_GAUGE_BPF_H
+
+#include "gauge.h"
+#include "jvm.bpf.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, struct gauge);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} gauges SEC(".maps");
+
+static __always_inline __u64 read_u64(__u64 addr)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)addr);
+	return value;
+}
+
+/*
+ * Sums the target's own counters as user space described them: the bytes of
+ * heap in use at this instant. UNKNOWN where there is no description yet.
+ */
+static __always_inline __u64 heap_used(const struct gauge *gauge)
+{
+	__u64 sum = 0;
+	int i;
+
+	if (!gauge || !gauge->terms_used)
+		return UNKNOWN;
+	for (i = 0; i < GAUGE_TERMS; i++) {
+		const struct gauge_term *term = &gauge->terms[i];
+		__u64 base;
+
+		if (i >= gauge->terms_used)
+			break;
+		base = read_u64(term->addr);
+		if (term->kind == TERM_DIRECT) {
+			sum += base;
+			continue;
+		}
+		/* A space that does not exist yet holds nothing. */
+		if (!base)
+			continue;
+		sum += read_u64(base + term->plus);
+		if (term->kind == TERM_SPAN)
+			sum -= read_u64(base + term->minus);
+	}
+	return sum;
+}
+
+#endif

@@ -1,0 +1,57 @@
+//! What the tools' command lines have in common.
+
+use std::{
+    io::Write,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use crate::{Error, Pid, Result};
+
+/// No trace takes longer than a year; more is a typing error.
+pub const MAX_SECONDS: f64 = 366.0 * 86_400.0;
+
+/// Parses a process number.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn parse_pid(text: &str) -> Result<Pid, String> {
+    match text.parse() {
+        Ok(pid) if pid > 0 => Ok(Pid(pid)),
+        _ => Err("a process number is expected; list JVMs with `jps -l` or `pgrep -a java`".into()),
+    }
+}
+
+/// Parses a number of seconds, fractions allowed.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn parse_seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.001..=MAX_SECONDS).contains(&seconds) => {
+            Ok(Duration::from_secs_f64(seconds))
+        }
+        _ => Err("a number of seconds is expected, at least 0.001".into()),
+    }
+}
+
+/// Writes a line to stderr, behind the tool's name. For words to the person at
+/// the terminal; a closed stderr is no reason to fail.
+pub fn note(tool: &str, text: &str) {
+    let _ = writeln!(std::io::stderr(), "{tool}: {text}");
+}
+
+/// Becomes true on Ctrl-C, SIGTERM or SIGHUP.
+///
+/// # Errors
+/// [`Error::Io`] where the handler cannot be installed.
+pub fn stop_on_signal() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
+        .map_err(|e| Error::io("handle signals", std::io::Error::other(e)))?;
+    Ok(stop)
+}
