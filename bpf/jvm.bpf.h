@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <linux/bpf.h>
+#include <linux/bpf_perf_event.h>
 #include <linux/errno.h>
 #include <linux/ptrace.h>
 #include <bpf/bpf_helpers.h>

@@ -60,6 +60,14 @@ pub enum Error {
         /// Our own.
         ours: &'static str,
     },
+    /// The JVM cannot be attached to, or refuses a command.
+    #[error("cannot attach to process {pid}: {why}")]
+    Attach {
+        /// The process.
+        pid: Pid,
+        /// Why, and what would help.
+        why: String,
+    },
     /// The kernel refuses for lack of rights.
     #[error("not permitted to {what}: {missing}; run as root (sudo)")]
     Permission {

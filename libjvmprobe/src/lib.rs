@@ -6,6 +6,7 @@
 //! | [`jvm`] | what a JVM process is: discovery, its libjvm.so, namespaces, memory, performance data |
 //! | [`elf`] | what a libjvm.so offers: stapsdt notes, symbols |
 //! | [`hotspot`] | HotSpot's own layout: vmStructs, flags, collector, heap |
+//! | [`stack`] | stacks: walked, named, as profiles |
 //! | [`trace`] | loading and attaching BPF programs, event streams, clocks |
 //! | [`cli`] | what the tools' command lines have in common |
 //! | [`render`] | numbers and histograms as text, line-buffered output |
@@ -24,6 +25,7 @@ mod error;
 pub mod hotspot;
 pub mod jvm;
 pub mod render;
+pub mod stack;
 pub mod trace;
 mod units;
 

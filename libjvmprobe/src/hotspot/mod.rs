@@ -47,6 +47,8 @@ pub struct HotSpot {
     pub gauge: Gauge,
     /// Whether it has set up all that the gauge needs.
     pub is_set_up: bool,
+    /// Whether it was started with `-XX:+DisableAttachMechanism`.
+    pub attach_disabled: bool,
     vtables: Vtables,
     operation_names: Option<Addr>,
     memory: Memory,
@@ -75,6 +77,10 @@ impl HotSpot {
         let flags = Flags::read(&memory, &structs).ok();
         let collector = flags.as_ref().map(|flags| Collector::from_flags(&memory, flags, major));
         let collector = collector.unwrap_or_default();
+        let attach_disabled = flags
+            .as_ref()
+            .and_then(|flags| flags.flag_bool(&memory, "DisableAttachMechanism"))
+            .unwrap_or(false);
         let perf = perf_data(&memory, &structs);
         let mut gauge = Gauge::default();
         match heap::used(&memory, &structs, collector) {
@@ -121,6 +127,7 @@ impl HotSpot {
             }),
             is_set_up: collector != Collector::Unknown && !gauge.heap.is_empty() && !perf_pending,
             collector,
+            attach_disabled,
             gauge,
             vtables: Vtables { elf, bias },
             operation_names,

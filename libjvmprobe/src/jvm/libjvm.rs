@@ -56,13 +56,11 @@ impl LibJvm {
             .iter()
             .find(|m| file_name(m).is_some_and(|n| n == "libjvm.so"))
             .ok_or_else(|| Error::NotAJvm { pid, comm: comm.to_owned() })?;
-        let (seen_as, deleted) = match mapped_path(map) {
-            Some(path) => strip_deleted(path),
-            None => {
-                return Err(Error::NotAJvm { pid, comm: comm.to_owned() });
-            }
+        let Some(path) = mapped_path(map) else {
+            return Err(Error::NotAJvm { pid, comm: comm.to_owned() });
         };
-        let file = open_mapped(pid, map, &seen_as, deleted)?;
+        let (seen_as, deleted) = strip_deleted(path);
+        let file = open_mapped(pid, map, path)?;
         let meta =
             file.metadata().map_err(|e| Error::io(format!("stat {}", seen_as.display()), e))?;
         let found = Self {
@@ -101,7 +99,7 @@ impl LibJvm {
 }
 
 /// The memory map of a process.
-pub(super) fn memory_maps(pid: Pid) -> Result<Vec<MemoryMap>> {
+pub(crate) fn memory_maps(pid: Pid) -> Result<Vec<MemoryMap>> {
     let raw = i32::try_from(pid.0).map_err(|_| Error::NoSuchProcess { pid })?;
     let maps = Proc::new(raw).and_then(|proc| proc.maps()).map_err(|e| proc_error(pid, e))?;
     Ok(maps.0)
@@ -127,7 +125,9 @@ fn strip_deleted(path: &Path) -> (PathBuf, bool) {
     }
 }
 
-fn open_mapped(pid: Pid, map: &MemoryMap, seen_as: &Path, deleted: bool) -> Result<File> {
+/// Opens the file of a mapping, which the target sees as `path`.
+pub(crate) fn open_mapped(pid: Pid, map: &MemoryMap, path: &Path) -> Result<File> {
+    let (seen_as, deleted) = strip_deleted(path);
     let (start, end) = map.address;
     let exact = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
     let first = match File::open(&exact) {
@@ -144,13 +144,13 @@ fn open_mapped(pid: Pid, map: &MemoryMap, seen_as: &Path, deleted: bool) -> Resu
     // map_files wants CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; the path below
     // the target's root does not, and names the same file unless it was replaced.
     let mut path = PathBuf::from(format!("/proc/{pid}/root"));
-    path.push(seen_as.strip_prefix("/").unwrap_or(seen_as));
+    path.push(seen_as.strip_prefix("/").unwrap_or(&seen_as));
     let file = File::open(&path).map_err(|e| Error::io(format!("open {}", path.display()), e))?;
     match file.metadata() {
         // On overlays the device number differs, the inode does not.
         Ok(meta) if meta.ino() == map.inode => Ok(file),
         Ok(_) => Err(Error::Permission {
-            what: format!("open the libjvm.so that process {pid} runs"),
+            what: format!("open the {} that process {pid} runs", seen_as.display()),
             missing: format!("{} is another file by now, and {exact}: {first}", path.display()),
         }),
         Err(e) => Err(Error::io(format!("stat {}", path.display()), e)),

@@ -5,9 +5,11 @@
 //! | [`process`] | a process as /proc tells of it; whether it still is the same |
 //! | [`libjvm`] | which libjvm.so it runs, opened exactly |
 //! | [`memory`] | reading its memory |
+//! | [`attach`] | HotSpot's attach protocol: commands to a running JVM |
 //! | [`perfdata`] | HotSpot's performance data (`hsperfdata`) |
 //! | [`scan`] | all JVMs of the machine |
 
+pub mod attach;
 pub mod libjvm;
 pub mod memory;
 pub mod perfdata;

@@ -7,7 +7,7 @@ use std::{io, os::fd::OwnedFd};
 use procfs::{ProcError, process::Process as Proc};
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    process::{Pid as RawPid, PidfdFlags, pidfd_open},
+    process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
     time::Timespec,
 };
 
@@ -81,6 +81,11 @@ impl Process {
             start_stack: stat.startstack,
             pidfd,
         })
+    }
+
+    /// Sends a signal to this very process, never to a later one of its number.
+    pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(pidfd_send_signal(&self.pidfd, signal)?)
     }
 
     /// Whether it still runs what it ran when it was opened; never blocks.

@@ -5,7 +5,15 @@
 //! | [`output`] | a stream that is flushed line by line and knows a closed pipe |
 //! | [`units`] | milliseconds, bytes, rates, shares, each with its unit |
 //! | [`histogram`] | log2 histograms as bcc's tools print them |
+//! | [`folded`] | folded stacks |
+//! | [`flamegraph`] | flame graphs, also of differences |
+//! | [`pprof`] | pprof's format |
+//! | [`speedscope`] | speedscope's format |
 
+pub mod flamegraph;
+pub mod folded;
 pub mod histogram;
 pub mod output;
+pub mod pprof;
+pub mod speedscope;
 pub mod units;

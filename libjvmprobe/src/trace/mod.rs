@@ -5,18 +5,22 @@
 //! | [`preflight`] | whether rights and kernel suffice |
 //! | [`attach`](mod@attach) | USDT probes and functions, one process or all |
 //! | [`stream`] | ring buffers as typed events |
+//! | [`perf`] | sampling processors at a frequency |
 //! | [`gauge`] | the target's own counters, read with each event |
 //! | [`clock`] | the kernel's clock and the wall's |
 
 pub mod attach;
 pub mod clock;
 pub mod gauge;
+pub mod perf;
 pub mod preflight;
 pub mod stream;
 
 use std::fs;
 
-use libbpf_rs::PrintLevel;
+use libbpf_rs::{ErrorKind, Object, PrintLevel, ProgramMut};
+
+use crate::{Error, Result};
 
 /// Whether this process and the kernel number processes alike: outside the
 /// initial PID namespace `bpf_get_current_pid_tgid()` gives other numbers.
@@ -32,4 +36,31 @@ pub fn set_libbpf_output(verbose: bool) {
         eprint!("{message}");
     }
     libbpf_rs::set_print(verbose.then_some((PrintLevel::Debug, print as fn(PrintLevel, String))));
+}
+
+/// A program of a loaded object, by its name.
+///
+/// # Errors
+/// [`Error::Kernel`] where there is none.
+pub fn program<'a>(object: &'a mut Object, name: &str) -> Result<ProgramMut<'a>> {
+    object.progs_mut().find(|program| program.name() == name).ok_or_else(|| Error::Kernel {
+        what: format!("find the BPF program {name}"),
+        hint: "this is a defect of this tool: please report it".into(),
+    })
+}
+
+/// Words a refusal to load BPF programs.
+pub fn load_error(source: libbpf_rs::Error) -> Error {
+    match source.kind() {
+        ErrorKind::PermissionDenied => Error::Permission {
+            what: "load BPF programs".into(),
+            missing: "the kernel refuses (a user namespace, seccomp or lockdown may be in the way)"
+                .into(),
+        },
+        ErrorKind::Unsupported | ErrorKind::InvalidInput => Error::Kernel {
+            what: format!("load our BPF programs ({source:#})"),
+            hint: "it needs CONFIG_BPF_SYSCALL and CONFIG_BPF_EVENTS, Linux 5.15 or later".into(),
+        },
+        _ => Error::Bpf { what: "load BPF programs".into(), source },
+    }
 }

@@ -3,13 +3,14 @@
 use std::{collections::HashSet, mem::MaybeUninit, time::Duration};
 
 use libbpf_rs::{
-    ErrorKind, MapCore, MapFlags, MapHandle, OpenObject,
+    MapCore, MapFlags, MapHandle, OpenObject,
     skel::{OpenSkel, Skel, SkelBuilder},
 };
 use libjvmprobe::{
     Error, Result,
     jvm::LibJvm,
     trace::{
+        self,
         attach::{Links, Plan, Scope, attach},
         gauge::Gauge,
         stream::EventStream,
@@ -36,15 +37,15 @@ impl Session {
     pub fn load(programs: Option<&HashSet<&str>>) -> Result<Self> {
         let storage: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = JavagcSkelBuilder::default().open(storage).map_err(load_error)?;
+        let mut open = JavagcSkelBuilder::default().open(storage).map_err(trace::load_error)?;
         for mut program in open.open_object_mut().progs_mut() {
             let wanted = programs.is_none_or(|names| {
                 program.name().to_str().is_some_and(|name| names.contains(name))
             });
             program.set_autoload(wanted);
         }
-        let skel = open.load().map_err(load_error)?;
-        let events = MapHandle::try_from(&skel.maps.events).map_err(load_error)?;
+        let skel = open.load().map_err(trace::load_error)?;
+        let events = MapHandle::try_from(&skel.maps.events).map_err(trace::load_error)?;
         let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
         Ok(Self { skel: Box::leak(Box::new(skel)), stream })
     }
@@ -62,15 +63,7 @@ impl Session {
     ) -> Result<Links> {
         let mut links = Links::default();
         for plan in plans {
-            let program = self
-                .skel
-                .object_mut()
-                .progs_mut()
-                .find(|program| program.name() == plan.program)
-                .ok_or_else(|| Error::Kernel {
-                    what: format!("find the BPF program {}", plan.program),
-                    hint: "this is a defect of javagc: please report it".into(),
-                })?;
+            let program = trace::program(self.skel.object_mut(), plan.program)?;
             match (attach(&program, libjvm, &plan.site, scope, cookie), plan.optional) {
                 (Ok(link), _) => links.push(link),
                 (Err(Error::Permission { .. }), Some(loss)) => skipped(loss),
@@ -107,20 +100,5 @@ impl Session {
     /// Waits for events, up to `timeout`.
     pub fn events(&self, timeout: Duration) -> Result<impl Iterator<Item = Event> + use<>> {
         Ok(self.stream.wait(timeout)?.into_iter())
-    }
-}
-
-fn load_error(source: libbpf_rs::Error) -> Error {
-    match source.kind() {
-        ErrorKind::PermissionDenied => Error::Permission {
-            what: "load BPF programs".into(),
-            missing: "the kernel refuses (a user namespace, seccomp or lockdown may be in the way)"
-                .into(),
-        },
-        ErrorKind::Unsupported | ErrorKind::InvalidInput => Error::Kernel {
-            what: format!("load our BPF programs ({source:#})"),
-            hint: "it needs CONFIG_BPF_SYSCALL and CONFIG_BPF_EVENTS, Linux 5.15 or later".into(),
-        },
-        _ => Error::Bpf { what: "load BPF programs".into(), source },
     }
 }

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What javaprof's kernel side counts and sends. */
+#ifndef JVMPROBE_JAVAPROF_H
+#define JVMPROBE_JAVAPROF_H
+
+#include <linux/types.h>
+
+#define COMM_LEN 16
+#define MAX_FRAMES 1024      /* of user code; a power of two */
+#define MAX_KERNEL_FRAMES 127
+#define NAME_LEN 256         /* a power of two */
+
+enum event_kind {
+	EVENT_STACK = 1,
+	EVENT_CODE = 2,
+};
+
+/* Why a walk ended. */
+enum walk_end {
+	END_NONE = 0,       /* nothing to walk: a kernel thread, or not wanted */
+	END_OUTERMOST = 1,  /* a frame without a caller */
+	END_UNREADABLE = 2, /* memory that is not there */
+	END_IMPLAUSIBLE = 3,/* a frame pointer that does not lead up the stack */
+	END_TOO_DEEP = 4,
+};
+
+/* A process that is profiled. */
+struct target {
+	/*
+	 * Counts what is loaded into and unloaded from the code cache: a clock
+	 * by which samples and code are put in order.
+	 */
+	__u64 epoch;
+};
+
+/* Samples that are alike are counted together. */
+struct sample_key {
+	__u64 user;         /* the stacks' numbers, 0 for none */
+	__u64 kernel;
+	__u64 epoch;
+	__u32 tgid;
+	__u32 tid;
+	__u32 cpu;
+	__u32 user_end;     /* enum walk_end */
+	char comm[COMM_LEN];
+};
+
+/* A stack that was not sent lately; innermost frame first. */
+struct stack_event {
+	__u64 kind;
+	__u64 id;
+	__u64 count;
+	__u64 frames[MAX_FRAMES];
+};
+
+/* A method was loaded into the code cache, or (without a size) unloaded. */
+struct code_event {
+	__u64 kind;
+	__u64 target;
+	__u64 epoch;        /* the first in which this holds */
+	__u64 addr;
+	__u64 size;
+	char klass[NAME_LEN];
+	char method[NAME_LEN];
+	char signature[NAME_LEN];
+};
+
+#endif

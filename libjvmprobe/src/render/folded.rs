@@ -1,0 +1,126 @@
+//! Folded stacks: one line a stack, frames from the outermost on, separated by
+//! semicolons, then a blank and a count; as Brendan Gregg's flame graph scripts and
+//! bcc's `profile -f` write them. The command's name comes first.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
+
+use crate::stack::{
+    Frame,
+    profile::{Profile, Sample},
+};
+
+/// How frames are written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Put `THREAD-TID` behind the command's name.
+    pub threads: bool,
+    /// Mark every frame by its kind, not those of the kernel only: `_[j]` compiled,
+    /// `_[i]` inlined, `_[0]` interpreted; flame graph palettes know these.
+    pub mark_kinds: bool,
+}
+
+/// The lines, without their ends, sorted.
+pub fn lines(profile: &Profile, options: Options) -> Vec<String> {
+    let names: Vec<_> = profile.frames().iter().map(|frame| name(frame, options)).collect();
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    for sample in &profile.samples {
+        let mut line = head(sample, options);
+        for &id in &sample.stack {
+            line.push(';');
+            line.push_str(&names[id as usize]);
+        }
+        *counts.entry(line).or_default() += sample.count;
+    }
+    counts.into_iter().map(|(stack, count)| format!("{stack} {count}")).collect()
+}
+
+/// Writes the lines.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write(profile: &Profile, options: Options, mut to: impl Write) -> io::Result<()> {
+    for line in lines(profile, options) {
+        writeln!(to, "{line}")?;
+    }
+    to.flush()
+}
+
+fn head(sample: &Sample, options: Options) -> String {
+    let clean = |name: &str| name.replace([';', '\n', '\r'], "_");
+    let command = clean(&sample.command);
+    if options.threads {
+        format!("{command};{}-{}", clean(&sample.thread), sample.tid)
+    } else {
+        command
+    }
+}
+
+pub(super) fn name(frame: &Frame, options: Options) -> String {
+    use crate::stack::Kind;
+    let mark = match frame.kind {
+        Kind::Java => "_[j]",
+        Kind::Inlined => "_[i]",
+        Kind::Interpreted => "_[0]",
+        _ => "",
+    };
+    frame.folded() + if options.mark_kinds { mark } else { "" }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::stack::Kind;
+
+    /// Two samples of one stack in two threads, and one in the kernel.
+    pub(crate) fn profile() -> Profile {
+        let mut profile = Profile::default();
+        profile.hertz = 99;
+        let main = profile.intern(Frame::new(Kind::Java, "a.Main.main"));
+        let run = profile.intern(Frame {
+            file: Some("Main.java".into()),
+            line: 7,
+            ..Frame::new(Kind::Inlined, "a.Main.run")
+        });
+        let read = profile.intern(Frame::new(Kind::Kernel, "vfs_read"));
+        let sample = |tid, stack: &[u32], count| Sample {
+            pid: 12,
+            command: "java".into(),
+            thread: "worker;1".into(),
+            tid,
+            cpu: 0,
+            stack: stack.to_vec(),
+            complete: true,
+            count,
+        };
+        profile.samples = vec![
+            sample(13, &[main, run], 2),
+            sample(14, &[main, run], 3),
+            sample(14, &[main, read], 1),
+        ];
+        profile
+    }
+
+    #[test]
+    fn alike_stacks_are_one_line() {
+        assert_eq!(
+            lines(&profile(), Options::default()),
+            ["java;a.Main.main;a.Main.run 5", "java;a.Main.main;vfs_read_[k] 1"]
+        );
+    }
+
+    #[test]
+    fn threads_are_told_apart_when_wanted() {
+        let options = Options { threads: true, mark_kinds: true };
+        assert_eq!(
+            lines(&profile(), options),
+            [
+                "java;worker_1-13;a.Main.main_[j];a.Main.run_[i] 2",
+                "java;worker_1-14;a.Main.main_[j];a.Main.run_[i] 3",
+                "java;worker_1-14;a.Main.main_[j];vfs_read_[k] 1"
+            ]
+        );
+    }
+}

@@ -1,0 +1,391 @@
+//! What lay where in a JVM's code cache, and when.
+//!
+//! Compiled code is freed, and other code may be put in its place. A [`CodeLog`]
+//! collects what was there when it was looked at ([`CodeLog::snapshot`]) and what
+//! came and went since ([`CodeLog::load`], [`CodeLog::unload`]); from it comes a
+//! [`CodeIndex`] that answers what lay at an address at a time. Time is counted in
+//! epochs: each load or unload begins a new one, and each sample knows its own.
+//!
+//! HotSpot's probe `compiled__method__unload` names a method, not an address
+//! (hotspot/share/code/nmethod.cpp), and a method may be compiled more than once.
+//! Which code it was shows when something else is put in its place.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::Addr;
+
+/// What kind of generated code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CodeKind {
+    /// A compiled method.
+    Method,
+    /// The template interpreter.
+    Interpreter,
+    /// Anything else.
+    Stub,
+}
+
+/// A name for generated code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Code {
+    /// What kind.
+    pub kind: CodeKind,
+    /// `java.lang.String.hashCode`.
+    pub name: Arc<str>,
+    /// A method's parameters, in the words of its source.
+    pub signature: Option<Arc<str>>,
+}
+
+impl Code {
+    /// A name without parameters.
+    pub fn new(kind: CodeKind, name: &str) -> Self {
+        Self { kind, name: name.into(), signature: None }
+    }
+
+    /// A method, named `class.method`. What tells one hidden class from the next
+    /// (`Main$$Lambda/0x00007f0123456789.run`) is left out, so that profiles merge.
+    pub fn method(name: &str, signature: Option<&str>) -> Self {
+        Self {
+            kind: CodeKind::Method,
+            name: mask_hidden(name).into(),
+            signature: signature.map(Into::into),
+        }
+    }
+}
+
+/// Removes `/0x...` and `+0x...`, which hidden classes carry.
+fn mask_hidden(name: &str) -> String {
+    let mut masked = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some(at) = rest.find("0x") {
+        let (head, tail) = rest.split_at(at);
+        let digits = tail[2..].bytes().take_while(u8::is_ascii_hexdigit).count();
+        match head.strip_suffix(['/', '+']) {
+            Some(head) if digits >= 8 => masked.push_str(head),
+            _ => masked.extend([head, &tail[..2 + digits]]),
+        }
+        rest = &tail[2 + digits..];
+    }
+    masked + rest
+}
+
+/// Everything that is known of one code cache.
+#[derive(Debug, Default)]
+pub struct CodeLog {
+    snapshot: Vec<Entry>,
+    snapshot_epoch: u64,
+    loads: Vec<Entry>,
+    unloads: Vec<(u64, Code)>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    start: u64,
+    end: u64,
+    /// The epochs in which it was there.
+    since: u64,
+    until: u64,
+    code: Code,
+}
+
+impl Entry {
+    fn new(start: Addr, size: u64, since: u64, code: Code) -> Self {
+        let end = start.0.saturating_add(size);
+        Self { start: start.0, end, since, until: u64::MAX, code }
+    }
+}
+
+impl CodeLog {
+    /// Takes what was there in an epoch. Later lines hold where two overlap.
+    /// Of several snapshots, the last counts.
+    pub fn snapshot(&mut self, epoch: u64, entries: impl Iterator<Item = (Addr, u64, Code)>) {
+        self.snapshot_epoch = epoch;
+        self.snapshot =
+            entries.map(|(start, size, code)| Entry::new(start, size, 0, code)).collect();
+    }
+
+    /// Code was loaded; it is there from this epoch on.
+    pub fn load(&mut self, epoch: u64, start: Addr, size: u64, code: Code) {
+        self.loads.push(Entry::new(start, size, epoch, code));
+    }
+
+    /// Code of this name was unloaded; it is gone from this epoch on.
+    pub fn unload(&mut self, epoch: u64, code: Code) {
+        self.unloads.push((epoch, code));
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.snapshot.is_empty() && self.loads.is_empty()
+    }
+
+    /// How many loads were seen.
+    pub fn loads(&self) -> usize {
+        self.loads.len()
+    }
+
+    /// Puts it in order.
+    pub fn index(&self) -> CodeIndex {
+        let mut loads = self.loads.clone();
+        loads.sort_by_key(|load| load.since);
+        let mut unloads = Unloads::new(&self.unloads);
+        let mut timeline = Timeline::default();
+        let seen_before = loads.partition_point(|load| load.since <= self.snapshot_epoch);
+        let later = loads.split_off(seen_before);
+        for load in loads {
+            timeline.put(load, &mut unloads);
+        }
+        for entry in &self.snapshot {
+            timeline.put_known(entry.clone(), self.snapshot_epoch);
+        }
+        for load in later {
+            timeline.put(load, &mut unloads);
+        }
+        CodeIndex::new(timeline.finish())
+    }
+}
+
+/// Unloads by name that are not yet attributed to a piece of code.
+struct Unloads<'a>(BTreeMap<&'a str, Vec<u64>>);
+
+impl<'a> Unloads<'a> {
+    fn new(unloads: &'a [(u64, Code)]) -> Self {
+        let mut by_name: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+        for (epoch, code) in unloads {
+            by_name.entry(&code.name).or_default().push(*epoch);
+        }
+        for epochs in by_name.values_mut() {
+            epochs.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        Self(by_name)
+    }
+
+    /// The first unload of the name after `since` and not after `latest`.
+    fn take(&mut self, name: &str, since: u64, latest: u64) -> Option<u64> {
+        let epochs = self.0.get_mut(name)?;
+        let at = epochs.iter().rposition(|&epoch| epoch > since && epoch <= latest)?;
+        Some(epochs.remove(at))
+    }
+}
+
+/// The cache while time goes on: what is there now by where it begins, and what was.
+#[derive(Default)]
+struct Timeline {
+    now: BTreeMap<u64, Entry>,
+    past: Vec<Entry>,
+}
+
+impl Timeline {
+    fn overlapping(&self, start: u64, end: u64) -> Vec<u64> {
+        // What is there now does not overlap, so that ends ascend with begins.
+        let before = self.now.range(..end).rev();
+        before.take_while(|(_, entry)| entry.end > start).map(|(&at, _)| at).collect()
+    }
+
+    /// Puts code where it was loaded, in place of what was there.
+    fn put(&mut self, load: Entry, unloads: &mut Unloads<'_>) {
+        for at in self.overlapping(load.start, load.end) {
+            if let Some(mut gone) = self.now.remove(&at) {
+                let unload = unloads.take(&gone.code.name, gone.since, load.since);
+                gone.until = unload.unwrap_or(load.since);
+                self.past.push(gone);
+            }
+        }
+        self.now.insert(load.start, load);
+    }
+
+    /// Enters what a snapshot has shown, unless its load was seen.
+    fn put_known(&mut self, entry: Entry, epoch: u64) {
+        let overlapping = self.overlapping(entry.start, entry.end);
+        let mut since = 0;
+        for &at in &overlapping {
+            let Some(other) = self.now.get(&at) else { continue };
+            let same_code = other.code.name == entry.code.name;
+            if same_code && other.since > 0 {
+                return;
+            }
+            since = since.max(other.since);
+        }
+        for at in overlapping {
+            if let Some(mut gone) = self.now.remove(&at) {
+                // Of the same snapshot: the later line holds, the earlier never did.
+                if gone.since > 0 {
+                    gone.until = gone.since.max(epoch.min(since + 1));
+                    self.past.push(gone);
+                }
+            }
+        }
+        let since = if since == 0 { 0 } else { since + 1 };
+        self.now.insert(entry.start, Entry { since, ..entry });
+    }
+
+    fn finish(self) -> Vec<Entry> {
+        let mut all = self.past;
+        all.extend(self.now.into_values());
+        all
+    }
+}
+
+/// Answers what lay at an address in an epoch.
+#[derive(Debug, Default)]
+pub struct CodeIndex {
+    /// By where they begin.
+    entries: Vec<Entry>,
+    /// The furthest end of all entries up to each, so that a search knows where to stop.
+    furthest: Vec<u64>,
+}
+
+impl CodeIndex {
+    fn new(mut entries: Vec<Entry>) -> Self {
+        entries.sort_by_key(|entry| (entry.start, entry.since));
+        let mut end = 0;
+        let furthest = entries.iter().map(|entry| {
+            end = end.max(entry.end);
+            end
+        });
+        Self { furthest: furthest.collect(), entries }
+    }
+
+    /// What lay at `addr` in `epoch`. Code may run a moment before its load is
+    /// told, so where there was nothing, what came there next is the answer.
+    pub fn find(&self, addr: Addr, epoch: u64) -> Option<&Code> {
+        let mut next: Option<&Entry> = None;
+        let behind = self.entries.partition_point(|entry| entry.start <= addr.0);
+        for i in (0..behind).rev() {
+            if self.furthest[i] <= addr.0 {
+                break;
+            }
+            let entry = &self.entries[i];
+            if entry.end <= addr.0 {
+                continue;
+            }
+            if (entry.since..entry.until).contains(&epoch) {
+                return Some(&entry.code);
+            }
+            if entry.since > epoch && next.is_none_or(|next| entry.since < next.since) {
+                next = Some(entry);
+            }
+        }
+        next.map(|entry| &entry.code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn method(name: &str) -> Code {
+        Code::method(name, None)
+    }
+
+    fn name_at(index: &CodeIndex, addr: u64, epoch: u64) -> Option<&str> {
+        index.find(Addr(addr), epoch).map(|code| &*code.name)
+    }
+
+    #[test]
+    fn reused_addresses_are_told_apart_by_epoch() {
+        let mut log = CodeLog::default();
+        log.snapshot(2, [(Addr(100), 50, method("A.old"))].into_iter());
+        log.unload(5, method("A.old"));
+        log.load(9, Addr(120), 50, method("B.new"));
+        let index = log.index();
+        assert_eq!(name_at(&index, 130, 0), Some("A.old"));
+        assert_eq!(name_at(&index, 130, 4), Some("A.old"));
+        assert_eq!(name_at(&index, 130, 9), Some("B.new"));
+        assert_eq!(name_at(&index, 110, 4), Some("A.old"));
+        assert_eq!(name_at(&index, 165, 9), Some("B.new"));
+        assert_eq!(name_at(&index, 170, 9), None);
+        assert_eq!(name_at(&index, 99, 0), None);
+    }
+
+    #[test]
+    fn code_that_runs_before_its_load_is_told_has_its_own_name() {
+        let mut log = CodeLog::default();
+        log.snapshot(0, [(Addr(100), 50, method("A.old"))].into_iter());
+        log.unload(5, method("A.old"));
+        log.load(9, Addr(100), 50, method("B.new"));
+        assert_eq!(name_at(&log.index(), 110, 7), Some("B.new"));
+    }
+
+    #[test]
+    fn an_unload_ends_the_code_that_was_replaced_not_its_twin() {
+        let mut log = CodeLog::default();
+        log.load(1, Addr(100), 50, method("A.hot"));
+        log.load(2, Addr(200), 50, method("A.hot"));
+        log.unload(3, method("A.hot"));
+        log.load(9, Addr(100), 50, method("B.b"));
+        let index = log.index();
+        assert_eq!(name_at(&index, 110, 2), Some("A.hot"));
+        assert_eq!(name_at(&index, 110, 5), Some("B.b"));
+        assert_eq!(name_at(&index, 210, 50), Some("A.hot"));
+    }
+
+    #[test]
+    fn a_snapshot_does_not_repeat_what_was_seen_to_be_loaded() {
+        let mut log = CodeLog::default();
+        log.load(3, Addr(100), 50, method("A.a"));
+        log.snapshot(4, [(Addr(96), 60, method("A.a"))].into_iter());
+        let index = log.index();
+        assert_eq!(name_at(&index, 120, 9), Some("A.a"));
+        assert_eq!(index.entries.len(), 1);
+    }
+
+    #[test]
+    fn later_lines_of_a_snapshot_hold() {
+        let mut log = CodeLog::default();
+        let lines = [(Addr(100), 50, method("A.a")), (Addr(120), 10, method("B.b"))];
+        log.snapshot(0, lines.into_iter());
+        let index = log.index();
+        assert_eq!(name_at(&index, 125, 0), Some("B.b"));
+    }
+
+    #[test]
+    fn hidden_classes_merge() {
+        for (name, masked) in [
+            ("Main$$Lambda/0x00007f0123456789.run", "Main$$Lambda.run"),
+            ("Main$$Lambda$14+0x0000000800c03000.run", "Main$$Lambda$14.run"),
+            ("a.Hex0x.b0x12", "a.Hex0x.b0x12"),
+            ("0x", "0x"),
+        ] {
+            assert_eq!(mask_hidden(name), masked);
+        }
+    }
+
+    proptest! {
+        /// Against the plainest model: an array of what each byte holds now.
+        #[test]
+        fn agrees_with_a_plain_model(
+            loads in prop::collection::vec((0..200_u64, 1..40_u64), 1..60),
+            from in 0..30_usize,
+        ) {
+            let mut log = CodeLog::default();
+            let mut model = vec![vec![None; 240]; loads.len() + 1];
+            let mut held: Vec<Option<usize>> = vec![None; 240];
+            for (i, &(start, size)) in loads.iter().enumerate() {
+                let epoch = i as u64 + 1;
+                // What is overlapped is gone as a whole.
+                let gone: Vec<_> = (start..start + size).filter_map(|a| held[a as usize]).collect();
+                for slot in &mut held {
+                    if slot.is_some_and(|j| gone.contains(&j)) {
+                        *slot = None;
+                    }
+                }
+                held[start as usize..(start + size) as usize].fill(Some(i));
+                log.load(epoch, Addr(start), size, method(&format!("M.m{i}")));
+                model[i + 1].clone_from(&held);
+            }
+            let index = log.index();
+            for (epoch, held) in model.iter().enumerate().skip(from.min(loads.len())) {
+                for (addr, slot) in held.iter().enumerate() {
+                    if let Some(i) = slot {
+                        let expected = format!("M.m{i}");
+                        let found = name_at(&index, addr as u64, epoch as u64);
+                        prop_assert_eq!(found, Some(expected.as_str()));
+                    }
+                }
+            }
+        }
+    }
+}

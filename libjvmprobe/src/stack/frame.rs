@@ -1,0 +1,62 @@
+//! A named frame.
+
+use std::sync::Arc;
+
+/// What kind of code a frame runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Compiled Java code.
+    Java,
+    /// Java code that was inlined into its caller.
+    Inlined,
+    /// The interpreter.
+    Interpreted,
+    /// Code that the JVM generated for itself: stubs, adapters.
+    Stub,
+    /// The JVM's own native code (libjvm.so).
+    Jvm,
+    /// Other native code.
+    Native,
+    /// The kernel.
+    Kernel,
+    /// User code of which no name is known.
+    Unknown,
+}
+
+/// One frame, named.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// What kind of code.
+    pub kind: Kind,
+    /// `java.lang.String.hashCode`, `vfs_read`, `[unknown libz.so+0x12]`.
+    pub name: Arc<str>,
+    /// The file that native code comes from, its last part: `libc.so.6`.
+    pub module: Option<Arc<str>>,
+    /// The source file, where it is known.
+    pub file: Option<Arc<str>>,
+    /// The line in it, 0 where it is unknown.
+    pub line: u32,
+}
+
+impl Frame {
+    /// A frame of which nothing but kind and name are known.
+    pub fn new(kind: Kind, name: impl Into<Arc<str>>) -> Self {
+        Self { kind, name: name.into(), module: None, file: None, line: 0 }
+    }
+
+    /// The name as folded stacks and flame graphs have it: kernel frames end in
+    /// `_[k]`, as bcc's `profile` writes them.
+    pub fn folded(&self) -> String {
+        // The format's own separators must not occur in it.
+        let name = self.name.replace(';', ":").replace(['\n', '\r'], " ");
+        match self.kind {
+            Kind::Kernel => name + "_[k]",
+            _ => name,
+        }
+    }
+
+    /// Whether it is code that a Java program consists of.
+    pub fn is_java(&self) -> bool {
+        matches!(self.kind, Kind::Java | Kind::Inlined | Kind::Interpreted)
+    }
+}

@@ -1,0 +1,163 @@
+//! The files that a process has mapped as code, held open.
+//!
+//! What is opened while the process lives can be read after it has ended; and it
+//! is the mapped file itself, in whichever mount namespace, replaced or not: see
+//! [`crate::jvm::libjvm`]. Source: proc(5), `/proc/PID/maps` and `map_files`.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    io::Write,
+    os::fd::AsRawFd,
+    path::PathBuf,
+    sync::Arc,
+};
+
+use procfs::process::{MMPermissions, MMapPath, MemoryMap};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::{
+    Addr, FileOffset, Pid, Result,
+    jvm::{libjvm, memory::Memory},
+};
+
+/// More mappings than any process has.
+const MAX_MAPPINGS: usize = 100_000;
+
+/// An open file with code.
+#[derive(Debug)]
+pub struct CodeFile(File);
+
+impl CodeFile {
+    /// A path that opens this file, in this process, while it is held.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+}
+
+/// Files by device and inode, so that processes share them.
+#[derive(Debug, Default)]
+pub struct FileCache(HashMap<(i32, i32, u64), Option<Arc<CodeFile>>>);
+
+/// A mapped range of code.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// Its first address.
+    pub start: Addr,
+    /// The first address behind it.
+    pub end: Addr,
+    /// Which position of the file lies at `start`.
+    pub offset: FileOffset,
+    /// The file's last name, `[vdso]`, or `[anon]`.
+    pub module: Arc<str>,
+    /// The file; `None` where there is none or it cannot be opened.
+    pub file: Option<Arc<CodeFile>>,
+}
+
+impl Mapping {
+    /// Where in the file an address of the range lies.
+    pub fn file_offset(&self, addr: Addr) -> FileOffset {
+        FileOffset(addr.0.wrapping_sub(self.start.0).wrapping_add(self.offset.0))
+    }
+
+    /// Whether it has a file or stands for one.
+    pub fn is_file(&self) -> bool {
+        &*self.module != "[anon]"
+    }
+}
+
+/// The code that a process has mapped.
+#[derive(Clone, Debug, Default)]
+pub struct CodeMaps(BTreeMap<Addr, Mapping>);
+
+impl CodeMaps {
+    /// Looks at a process again. What was mapped before and is no more is kept,
+    /// for there may be samples of it.
+    ///
+    /// # Errors
+    /// Where the process is gone or hidden; what is known stays.
+    pub fn refresh(&mut self, pid: Pid, files: &mut FileCache) -> Result<()> {
+        let maps = libjvm::memory_maps(pid)?;
+        for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
+            let (start, end) = (Addr(map.address.0), Addr(map.address.1));
+            let module = module_name(&map.pathname);
+            let known = self.0.get(&start);
+            if known.is_some_and(|known| known.end == end && known.module == module) {
+                continue;
+            }
+            if self.0.len() >= MAX_MAPPINGS {
+                break;
+            }
+            let file = files.open(pid, map);
+            let overlapping = self.0.range(..end).rev().take_while(|(_, m)| m.end > start);
+            for old in overlapping.map(|(&at, _)| at).collect::<Vec<_>>() {
+                self.0.remove(&old);
+            }
+            let offset = FileOffset(map.offset);
+            self.0.insert(start, Mapping { start, end, offset, module, file });
+        }
+        Ok(())
+    }
+
+    /// The mapping that an address lies in.
+    pub fn find(&self, addr: Addr) -> Option<&Mapping> {
+        self.0.range(..=addr).next_back().map(|(_, map)| map).filter(|map| addr < map.end)
+    }
+}
+
+fn module_name(path: &MMapPath) -> Arc<str> {
+    match path {
+        MMapPath::Path(path) => {
+            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+            name.strip_suffix(" (deleted)").unwrap_or(&name).into()
+        }
+        MMapPath::Vdso => "[vdso]".into(),
+        MMapPath::Vsyscall => "[vsyscall]".into(),
+        _ => "[anon]".into(),
+    }
+}
+
+impl FileCache {
+    fn open(&mut self, pid: Pid, map: &MemoryMap) -> Option<Arc<CodeFile>> {
+        let key = match map.pathname {
+            MMapPath::Path(_) => (map.dev.0, map.dev.1, map.inode),
+            // One for all processes of this kernel.
+            MMapPath::Vdso => (0, 0, 0),
+            _ => return None,
+        };
+        let open = || match &map.pathname {
+            MMapPath::Path(path) => libjvm::open_mapped(pid, map, path).ok(),
+            _ => copy_of_memory(pid, map).ok(),
+        };
+        self.0.entry(key).or_insert_with(|| open().map(CodeFile).map(Arc::new)).clone()
+    }
+}
+
+/// The vDSO is an ELF file in memory only.
+fn copy_of_memory(pid: Pid, map: &MemoryMap) -> Result<File> {
+    let failed = |e| crate::Error::io("copy the vDSO", e);
+    let len = usize::try_from(map.address.1.saturating_sub(map.address.0)).unwrap_or(usize::MAX);
+    let bytes = Memory::open(pid)?.read(Addr(map.address.0), len)?;
+    let fd = memfd_create("vdso", MemfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+    let mut file = File::from(fd);
+    file.write_all(&bytes).map_err(failed)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_our_own_code() {
+        let pid = Pid(std::process::id());
+        let mut maps = CodeMaps::default();
+        maps.refresh(pid, &mut FileCache::default()).unwrap();
+        let here = Addr(finds_our_own_code as fn() as usize as u64);
+        let mapping = maps.find(here).unwrap();
+        assert!(mapping.file.is_some());
+        assert!(mapping.start <= here && here < mapping.end);
+        assert!(maps.find(Addr(1)).is_none());
+        assert!(maps.0.values().any(|m| &*m.module == "[vdso]" && m.file.is_some()));
+    }
+}

@@ -1,0 +1,154 @@
+//! Naming: what an address of a process is.
+
+use std::{collections::HashMap, fmt::Write, sync::Arc};
+
+use super::{
+    Frame, Kind,
+    code::{CodeIndex, CodeKind},
+    maps::{CodeMaps, Mapping},
+    native::Symbols,
+};
+use crate::Addr;
+
+/// A source of names.
+pub trait Name {
+    /// Appends what is at `addr` in `epoch`, innermost first: more than one frame
+    /// where code was inlined. Whether it knew.
+    fn name(&mut self, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) -> bool;
+}
+
+/// Names from a JVM's code cache.
+#[derive(Debug, Default)]
+pub struct JavaNames {
+    index: CodeIndex,
+    signatures: bool,
+}
+
+impl JavaNames {
+    /// Names from what is known of the code cache; methods with their parameters
+    /// if wanted.
+    pub fn new(index: CodeIndex, signatures: bool) -> Self {
+        Self { index, signatures }
+    }
+}
+
+impl Name for JavaNames {
+    fn name(&mut self, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) -> bool {
+        let Some(code) = self.index.find(addr, epoch) else {
+            return false;
+        };
+        let kind = match code.kind {
+            CodeKind::Method => Kind::Java,
+            CodeKind::Interpreter => Kind::Interpreted,
+            CodeKind::Stub => Kind::Stub,
+        };
+        let name = match &code.signature {
+            Some(signature) if self.signatures => format!("{}{signature}", code.name).into(),
+            _ => Arc::clone(&code.name),
+        };
+        frames.push(Frame::new(kind, name));
+        true
+    }
+}
+
+/// Names from the files that a process has mapped. Remembers what it was asked.
+#[derive(Debug)]
+pub struct NativeNames {
+    maps: CodeMaps,
+    symbols: Symbols,
+    known: HashMap<Addr, Vec<Frame>>,
+}
+
+impl NativeNames {
+    /// Names from these mappings.
+    pub fn new(maps: CodeMaps, symbols: Symbols) -> Self {
+        Self { maps, symbols, known: HashMap::new() }
+    }
+
+    fn look_up(&self, addr: Addr) -> Vec<Frame> {
+        let Some(mapping) = self.maps.find(addr) else {
+            return Vec::new();
+        };
+        let is_jvm = &*mapping.module == "libjvm.so";
+        let kind = if is_jvm { Kind::Jvm } else { Kind::Native };
+        let offset = mapping.file_offset(addr);
+        let path = mapping.file.as_ref().map(|file| file.path());
+        let mut frames: Vec<_> = path
+            .map(|path| self.symbols.elf(&path, offset))
+            .unwrap_or_default()
+            .into_iter()
+            .map(|symbol| Frame {
+                kind,
+                name: symbol.name.into(),
+                module: Some(Arc::clone(&mapping.module)),
+                file: symbol.file.map(Into::into),
+                line: symbol.line,
+            })
+            .collect();
+        if frames.is_empty() && mapping.is_file() {
+            frames.push(unknown(mapping, addr));
+        }
+        frames
+    }
+}
+
+fn unknown(mapping: &Mapping, addr: Addr) -> Frame {
+    let mut name = String::new();
+    let offset = mapping.file_offset(addr);
+    // Writing into a String does not fail.
+    let _ = write!(name, "[unknown {}+{offset}]", mapping.module);
+    Frame { module: Some(Arc::clone(&mapping.module)), ..Frame::new(Kind::Unknown, name) }
+}
+
+impl Name for NativeNames {
+    fn name(&mut self, addr: Addr, _epoch: u64, frames: &mut Vec<Frame>) -> bool {
+        if !self.known.contains_key(&addr) {
+            self.known.insert(addr, self.look_up(addr));
+        }
+        let found = self.known.get(&addr).map_or(&[][..], Vec::as_slice);
+        frames.extend_from_slice(found);
+        !found.is_empty()
+    }
+}
+
+/// Names from the kernel's symbols.
+#[derive(Debug)]
+pub struct KernelNames {
+    symbols: Symbols,
+    known: HashMap<Addr, Vec<Frame>>,
+}
+
+impl KernelNames {
+    /// Names from this kernel.
+    pub fn new(symbols: Symbols) -> Self {
+        Self { symbols, known: HashMap::new() }
+    }
+}
+
+impl Name for KernelNames {
+    fn name(&mut self, addr: Addr, _epoch: u64, frames: &mut Vec<Frame>) -> bool {
+        let symbols = &self.symbols;
+        let found = self.known.entry(addr).or_insert_with(|| {
+            let name = symbols.kernel(addr).unwrap_or_else(|| format!("[unknown {addr}]"));
+            vec![Frame::new(Kind::Kernel, name)]
+        });
+        frames.extend_from_slice(found);
+        true
+    }
+}
+
+/// Asks one source after the other.
+pub struct Sources(Vec<Box<dyn Name>>);
+
+impl Sources {
+    /// In this order.
+    pub fn new(sources: Vec<Box<dyn Name>>) -> Self {
+        Self(sources)
+    }
+}
+
+impl Name for Sources {
+    fn name(&mut self, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) -> bool {
+        self.0.iter_mut().any(|source| source.name(addr, epoch, frames))
+    }
+}

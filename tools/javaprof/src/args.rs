@@ -1,0 +1,188 @@
+//! The command line.
+
+use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
+
+use clap::{ArgGroup, Parser, ValueHint, value_parser};
+use clap_complete::Shell;
+use libjvmprobe::{
+    Pid,
+    cli::{parse_pid, parse_seconds},
+};
+use regex::Regex;
+
+/// Beyond this, sampling would slow down what it measures.
+const MAX_HERTZ: u64 = 10_000;
+
+const EXAMPLES: &str = "\
+Examples:
+  javaprof -p 1234                     profile process 1234 until Ctrl-C, then a summary
+  javaprof -p 1234 30                  for 30 seconds
+  javaprof -p 1234 -d 30 -o cpu.svg    a flame graph as well
+  javaprof -p 1234 -d 10 -f > a.txt    folded stacks, as bcc's profile -f
+  javaprof -p 1234 -d 10 --diff a.txt -o diff.svg
+  javaprof -- java -jar app.jar        from the first instruction on";
+
+/// Profiles running JVMs: where their processors' time goes, in Java, native and
+/// kernel code.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "javaprof", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(group = ArgGroup::new("target")
+    .args(["pids", "all", "system_wide", "command", "completions"])
+    .required(true))]
+pub struct Args {
+    /// Profile this JVM, all its threads (repeatable)
+    #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = parse_pid)]
+    pub pids: Vec<Pid>,
+
+    /// Profile every JVM, also those that start later
+    #[arg(short, long)]
+    pub all: bool,
+
+    /// Profile every process
+    #[arg(long)]
+    pub system_wide: bool,
+
+    /// Start this command and profile it from its first instruction
+    #[arg(last = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+
+    /// End after this many seconds
+    #[arg(value_name = "SECONDS", value_parser = parse_seconds, conflicts_with = "duration")]
+    pub seconds: Option<Duration>,
+
+    /// The same
+    #[arg(short, long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub duration: Option<Duration>,
+
+    /// Samples a second, of each processor
+    #[arg(short = 'F', long, value_name = "HZ", default_value = "99",
+        value_parser = value_parser!(u64).range(1..=MAX_HERTZ))]
+    pub frequency: u64,
+
+    /// Print folded stacks instead of the summary
+    #[arg(short, long)]
+    pub folded: bool,
+
+    /// Keep threads apart
+    #[arg(short, long)]
+    pub threads: bool,
+
+    /// Leave out the kernel's part of stacks
+    #[arg(short = 'U', long, conflicts_with = "kernel_stacks_only")]
+    pub user_stacks_only: bool,
+
+    /// Leave out the user part of stacks
+    #[arg(short = 'K', long)]
+    pub kernel_stacks_only: bool,
+
+    /// Keep only stacks with a frame that matches (repeatable: any of them)
+    #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
+    pub include: Vec<Regex>,
+
+    /// Leave out stacks with a frame that matches (repeatable)
+    #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
+    pub exclude: Vec<Regex>,
+
+    /// Also write FILE: .svg, .folded, .pb.gz or .json (repeatable)
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Vec<PathBuf>,
+
+    /// Draw .svg files as differences to these folded stacks
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub diff: Option<PathBuf>,
+
+    /// Where names of compiled code come from: auto, perfmap, none or file:PATH
+    #[arg(long, value_name = "SOURCE", default_value = "auto")]
+    pub symbols: SymbolSource,
+
+    /// Show methods with their parameters
+    #[arg(long)]
+    pub signatures: bool,
+
+    /// Print nothing but errors
+    #[arg(short, long, conflicts_with = "folded")]
+    pub quiet: bool,
+
+    /// Say on stderr what is found, attached and ignored
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Print a completion script for SHELL and exit
+    #[arg(long, value_name = "SHELL", exclusive = true)]
+    pub completions: Option<Shell>,
+}
+
+/// Where names of compiled code come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SymbolSource {
+    /// The JVM's own map where it can be had; else what is compiled meanwhile.
+    Auto,
+    /// The JVM's own map, or an error.
+    PerfMap,
+    /// Only what is compiled meanwhile.
+    None,
+    /// A map that is there.
+    File(PathBuf),
+}
+
+impl FromStr for SymbolSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "perfmap" => Ok(Self::PerfMap),
+            "none" => Ok(Self::None),
+            _ => match text.strip_prefix("file:") {
+                Some(path) if !path.is_empty() => Ok(Self::File(path.into())),
+                _ => Err("auto, perfmap, none or file:PATH is expected".into()),
+            },
+        }
+    }
+}
+
+impl Args {
+    /// How long to sample, if that is limited.
+    pub fn limit(&self) -> Option<Duration> {
+        self.duration.or(self.seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn understands_what_bccs_users_type() {
+        let args = Args::parse_from(["javaprof", "-p", "12", "-F", "49", "-f", "30"]);
+        assert_eq!((args.frequency, args.folded), (49, true));
+        assert_eq!(args.limit(), Some(Duration::from_secs(30)));
+        let args = Args::parse_from(["javaprof", "-d", "5", "--", "java", "-p", "x"]);
+        assert_eq!(args.command, ["java", "-p", "x"]);
+    }
+
+    #[test]
+    fn refuses_nonsense() {
+        for bad in [
+            &["javaprof"][..],
+            &["javaprof", "-p", "1", "-F", "0"],
+            &["javaprof", "-p", "1", "-F", "100000"],
+            &["javaprof", "-p", "1", "-U", "-K"],
+            &["javaprof", "-p", "1", "-d", "1", "2"],
+            &["javaprof", "-p", "1", "--include", "("],
+            &["javaprof", "-p", "1", "--symbols", "file:"],
+            &["javaprof", "-p", "1", "--symbols", "magic"],
+            &["javaprof", "-p", "1", "-a"],
+            &["javaprof", "-a", "--", "java"],
+        ] {
+            assert!(Args::try_parse_from(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A command that is profiled from its first instruction on.
+//!
+//! The child waits between fork and exec until sampling has begun. `Command::spawn`
+//! returns only after the exec, so it runs in a thread of its own.
+
+use std::{
+    ffi::OsString,
+    io::{self, Read, Write},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{Child, Command},
+    thread::{self, JoinHandle},
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+use libjvmprobe::Pid;
+use rustix::{
+    io::{close, read, write},
+    pipe::{PipeFlags, pipe_with},
+};
+
+/// A child that waits for its start.
+pub struct Waiting {
+    /// Its process number.
+    pub pid: Pid,
+    go: std::fs::File,
+    spawned: JoinHandle<io::Result<Child>>,
+}
+
+impl Waiting {
+    /// Forks; the child says its number and waits.
+    pub fn fork(command: &[OsString]) -> Result<Self> {
+        let Some((program, arguments)) = command.split_first() else {
+            bail!("a command is expected behind --");
+        };
+        let (numbers, say) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (wait, go) = pipe_with(PipeFlags::CLOEXEC)?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        let parents_end = go.as_raw_fd();
+        let wait_for_parent = move || {
+            // SAFETY: the child's copy, which nothing in the child uses. Without it the
+            // child sees the parent's end, however that comes.
+            unsafe { close(parents_end) };
+            say_and_wait(&say, &wait)
+        };
+        // SAFETY: the closure runs between fork and exec. It allocates nothing and
+        // makes system calls only.
+        unsafe { command.pre_exec(wait_for_parent) };
+        let spawned = thread::spawn(move || command.spawn());
+        let mut number = [0; 4];
+        // Closed without a word where the fork failed.
+        std::fs::File::from(numbers).read_exact(&mut number).context("cannot start the command")?;
+        Ok(Self { pid: Pid(u32::from_ne_bytes(number)), go: go.into(), spawned })
+    }
+
+    /// Lets it run its program.
+    pub fn go(mut self, program: &OsString) -> Result<Running> {
+        self.go.write_all(b"!").context("cannot start the command")?;
+        let child = self.spawned.join().map_err(|_| anyhow!("cannot start the command"))?;
+        let child = child.with_context(|| format!("cannot run {}", program.to_string_lossy()))?;
+        Ok(Running(child))
+    }
+}
+
+fn say_and_wait(say: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
+    write(say, &std::process::id().to_ne_bytes())?;
+    let mut word = [0_u8];
+    match read(wait, &mut word)? {
+        1 => Ok(()),
+        // The tool has ended without a word.
+        _ => Err(io::Error::other("not started")),
+    }
+}
+
+/// The running command.
+pub struct Running(Child);
+
+impl Running {
+    /// Ends it if it still runs, and waits for it.
+    pub fn end(mut self) {
+        if !matches!(self.0.try_wait(), Ok(Some(_))) {
+            let pid = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw);
+            if let Some(pid) = pid {
+                // A JVM runs its shutdown hooks on SIGTERM.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            }
+            let _ = self.0.wait();
+        }
+    }
+}

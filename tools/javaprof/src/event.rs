@@ -1,0 +1,180 @@
+//! What the kernel side counts and sends.
+//!
+//! The layouts come from the BPF object's own type information: the skeleton
+//! generator turns the structs of `bpf/javaprof.h` into these types.
+
+use libjvmprobe::{
+    Addr,
+    stack::{
+        Stack,
+        code::{Code, CodeKind},
+    },
+};
+use plain::Plain;
+
+pub use crate::skel::types::{code_event, sample_key};
+
+// `enum event_kind` and `MAX_FRAMES` of bpf/javaprof.h.
+const STACK: u64 = 1;
+const CODE: u64 = 2;
+const MAX_FRAMES: usize = 1024;
+
+// SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
+// which any bit pattern is a value.
+unsafe impl Plain for code_event {}
+// SAFETY: as above.
+unsafe impl Plain for sample_key {}
+
+/// A decoded event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A stack and the number that samples know it by.
+    Stack(u64, Stack),
+    /// Something happened in a JVM's code cache.
+    Code(CodeEvent),
+}
+
+/// A method was loaded or unloaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeEvent {
+    /// The key of the JVM.
+    pub target: u64,
+    /// The first epoch in which this holds.
+    pub epoch: u64,
+    /// Where it was loaded, and its size in bytes; `None` when it was unloaded.
+    pub place: Option<(Addr, u64)>,
+    /// The method.
+    pub code: Code,
+}
+
+impl Event {
+    /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
+    pub fn decode(record: &[u8]) -> Option<Self> {
+        match word(record, 0)? {
+            STACK => {
+                let (id, count) = (word(record, 1)?, usize::try_from(word(record, 2)?).ok()?);
+                let addrs = (0..count.min(MAX_FRAMES)).map(|i| word(record, 3 + i).map(Addr));
+                Some(Self::Stack(id, Stack { addrs: addrs.collect::<Option<_>>()? }))
+            }
+            CODE => {
+                let mut event = code_event::default();
+                plain::copy_from_bytes(&mut event, record).ok()?;
+                Some(Self::Code(CodeEvent {
+                    target: event.target,
+                    epoch: event.epoch,
+                    place: (event.size > 0).then_some((Addr(event.addr), event.size)),
+                    code: method(&event),
+                }))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn word(record: &[u8], index: usize) -> Option<u64> {
+    let bytes = record.get(index * 8..index * 8 + 8)?;
+    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+fn method(event: &code_event) -> Code {
+    let class = text(&event.klass).replace('/', ".");
+    let (method, signature) = (text(&event.method), text(&event.signature));
+    if class.is_empty() {
+        return Code::new(CodeKind::Stub, &method);
+    }
+    let parameters = java_parameters(&signature).unwrap_or(signature);
+    Code::method(&format!("{class}.{method}"), Some(&parameters))
+}
+
+/// The NUL-padded text of a field.
+pub fn text<T: Copy + Into<i64>>(chars: &[T]) -> String {
+    let bytes = chars.iter().map(|&c| c.into() as u8).take_while(|&b| b != 0);
+    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+}
+
+/// The parameters of a method's descriptor (JVMS 4.3.3) as its source has them:
+/// `(ILjava/lang/String;[J)V` is `(int, java.lang.String, long[])`.
+fn java_parameters(descriptor: &str) -> Option<String> {
+    let (mut rest, _) = descriptor.strip_prefix('(')?.split_once(')')?;
+    let mut types = Vec::new();
+    while !rest.is_empty() {
+        let base = rest.trim_start_matches('[');
+        let dimensions = rest.len() - base.len();
+        let (name, behind) = if let Some(class) = base.strip_prefix('L') {
+            let (class, behind) = class.split_once(';')?;
+            (class.replace('/', "."), behind)
+        } else {
+            let primitive = match base.chars().next()? {
+                'Z' => "boolean",
+                'B' => "byte",
+                'C' => "char",
+                'S' => "short",
+                'I' => "int",
+                'J' => "long",
+                'F' => "float",
+                'D' => "double",
+                _ => return None,
+            };
+            (primitive.to_owned(), &base[1..])
+        };
+        types.push(name + &"[]".repeat(dimensions));
+        rest = behind;
+    }
+    Some(format!("({})", types.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn layouts_are_those_of_the_header() {
+        assert_eq!(size_of::<code_event>(), 5 * 8 + 3 * 256);
+        assert_eq!(size_of::<sample_key>(), 3 * 8 + 4 * 4 + 16);
+        assert_eq!(offset_of!(sample_key, comm), 40);
+    }
+
+    #[test]
+    fn descriptors_become_parameters() {
+        for (descriptor, parameters) in [
+            ("()V", Some("()")),
+            ("(ILjava/lang/String;[J)V", Some("(int, java.lang.String, long[])")),
+            ("([[Z)Z", Some("(boolean[][])")),
+            ("(Lcut/off", None),
+            ("(Q)V", None),
+            ("", None),
+        ] {
+            assert_eq!(java_parameters(descriptor).as_deref(), parameters, "{descriptor}");
+        }
+    }
+
+    #[test]
+    fn a_stack_is_as_long_as_it_says() {
+        let words = [STACK, 9, 2, 0x10, 0x20].map(u64::to_ne_bytes).concat();
+        let stack = Stack { addrs: vec![Addr(0x10), Addr(0x20)] };
+        assert_eq!(Event::decode(&words), Some(Event::Stack(9, stack)));
+        assert_eq!(Event::decode(&words[..32]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_records_do_no_harm(mut record in prop::collection::vec(any::<u8>(), 0..900)) {
+            let _ = Event::decode(&record);
+            for kind in [STACK, CODE] {
+                if let Some(head) = record.get_mut(..8) {
+                    head.copy_from_slice(&kind.to_ne_bytes());
+                }
+                let _ = Event::decode(&record);
+            }
+        }
+
+        #[test]
+        fn hostile_descriptors_do_no_harm(text in "\\PC{0,40}", more in "\\([\\[LIJ;a/é]{0,20}\\)V") {
+            let _ = (java_parameters(&text), java_parameters(&more));
+        }
+    }
+}

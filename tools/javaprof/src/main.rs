@@ -1,0 +1,110 @@
+//! javaprof: where the time of running JVMs goes, in Java, native and kernel code.
+//!
+//! Arguments ([`args`]) name processes; [`session`] loads the BPF side and samples;
+//! [`profiler`] follows the processes ([`traced`]) and collects; [`naming`] turns
+//! addresses into names; [`summary`] and [`outputs`] show the profile.
+
+mod args;
+mod command;
+mod event;
+mod naming;
+mod note;
+mod outputs;
+mod profiler;
+mod progress;
+mod session;
+mod summary;
+mod traced;
+
+/// Generated from bpf/javaprof.bpf.c.
+#[allow(missing_docs, unused_imports, unused_qualifications, clippy::all, clippy::restriction)]
+#[allow(clippy::nursery, clippy::pedantic)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/javaprof.skel.rs"));
+}
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser};
+use libjvmprobe::{
+    cli::stop_on_signal,
+    render::{flamegraph::Title, folded, output::Output},
+    stack::profile::Profile,
+    trace,
+};
+
+use crate::{args::Args, command::Waiting, note::note, outputs::Outputs, profiler::Profiler};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            note(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    if let Some(shell) = args.completions {
+        clap_complete::generate(shell, &mut Args::command(), "javaprof", &mut std::io::stdout());
+        return Ok(());
+    }
+    trace::set_libbpf_output(args.verbose);
+    trace::preflight::check()?;
+    let outputs = Outputs::open(args)?;
+    let stop = stop_on_signal()?;
+    let mut profiler = Profiler::new(args)?;
+    let waiting = match &args.command[..] {
+        [] => None,
+        command => {
+            let waiting = Waiting::fork(command)?;
+            profiler.add_process(waiting.pid)?;
+            Some((waiting, &command[0]))
+        }
+    };
+    profiler.start()?;
+    let what = profiler.describe();
+    note(&format!("{what}... Hit Ctrl-C to end."));
+    let running = waiting.map(|(waiting, program)| waiting.go(program)).transpose()?;
+    profiler.run(&stop)?;
+    let raw = profiler.finish()?;
+    if let Some(running) = running {
+        running.end();
+    }
+    if raw.lost_code > 0 {
+        note(&format!("{} loads and unloads of code were lost: names may be wrong", raw.lost_code));
+    }
+    let mut profile = naming::profile(raw, args.signatures);
+    filter(&mut profile, args);
+    show(&profile, args, outputs, &what)
+}
+
+/// Keeps what `--include` and `--exclude` leave.
+fn filter(profile: &mut Profile, args: &Args) {
+    if !args.include.is_empty() {
+        profile.retain(|frame| args.include.iter().any(|r| r.is_match(&frame.name)), true);
+    }
+    profile.retain(|frame| args.exclude.iter().any(|r| r.is_match(&frame.name)), false);
+}
+
+fn show(profile: &Profile, args: &Args, outputs: Outputs, what: &str) -> Result<()> {
+    if !args.quiet {
+        let mut out = Output::open(None)?;
+        if args.folded {
+            let options = folded::Options { threads: args.threads, mark_kinds: false };
+            for line in folded::lines(profile, options) {
+                out.line(&line)?;
+            }
+        } else {
+            out.line(summary::text(profile, what).trim_end())?;
+        }
+    }
+    let title = Title { title: what.to_owned(), subtitle: None };
+    for path in outputs.write(profile, &title)? {
+        note(&format!("wrote {}", path.display()));
+    }
+    Ok(())
+}

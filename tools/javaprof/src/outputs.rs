@@ -1,0 +1,110 @@
+//! Files that a profile is written to, in the format of their names.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, BufWriter},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use libjvmprobe::{
+    render::{
+        flamegraph::{self, Title},
+        folded, pprof, speedscope,
+    },
+    stack::profile::Profile,
+};
+
+use crate::args::Args;
+
+enum Format {
+    FlameGraph,
+    Folded,
+    Pprof,
+    Speedscope,
+}
+
+impl Format {
+    fn of(path: &Path) -> Result<Self> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let known = [
+            (".svg", Self::FlameGraph),
+            (".folded", Self::Folded),
+            (".pb.gz", Self::Pprof),
+            (".json", Self::Speedscope),
+        ];
+        match known.into_iter().find(|(ending, _)| name.ends_with(ending)) {
+            Some((_, format)) => Ok(format),
+            None => bail!(
+                "{}: the name tells the format; use .svg, .folded, .pb.gz or .json",
+                path.display()
+            ),
+        }
+    }
+}
+
+/// The files, open since before the profile was taken.
+pub struct Outputs {
+    files: Vec<(PathBuf, Format, File)>,
+    base: Option<(PathBuf, File)>,
+    threads: bool,
+}
+
+impl Outputs {
+    /// Creates the files, so that one that cannot be written is told at once.
+    pub fn open(args: &Args) -> Result<Self> {
+        let formats: Vec<_> =
+            args.output.iter().map(|path| Format::of(path)).collect::<Result<_>>()?;
+        let base = match &args.diff {
+            Some(path) => {
+                let file =
+                    File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+                if !formats.iter().any(|format| matches!(format, Format::FlameGraph)) {
+                    bail!("--diff draws a flame graph: add -o FILE.svg");
+                }
+                Some((path.clone(), file))
+            }
+            None => None,
+        };
+        let create = |(path, format): (&PathBuf, Format)| {
+            let file =
+                File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+            Ok((path.clone(), format, file))
+        };
+        let files = args.output.iter().zip(formats).map(create).collect::<Result<_>>()?;
+        Ok(Self { files, base, threads: args.threads })
+    }
+
+    /// Writes them. Returns what was written.
+    pub fn write(self, profile: &Profile, title: &Title) -> Result<Vec<PathBuf>> {
+        let options = folded::Options { threads: self.threads, mark_kinds: false };
+        let mut base = self.base;
+        let mut written = Vec::new();
+        for (path, format, file) in self.files {
+            let to = BufWriter::new(file);
+            let result = match format {
+                Format::FlameGraph => match base.take() {
+                    Some((_, base)) => flamegraph::write_difference(
+                        profile,
+                        BufReader::new(base),
+                        options,
+                        title.clone(),
+                        to,
+                    ),
+                    None => flamegraph::write(profile, self.threads, title.clone(), to),
+                },
+                Format::Folded => folded::write(profile, options, to),
+                Format::Pprof => pprof::write(profile, to),
+                Format::Speedscope => speedscope::write(profile, to),
+            };
+            match result {
+                Err(e) if e.kind() == io::ErrorKind::InvalidData && profile.samples.is_empty() => {
+                    bail!("{}: there are no samples to draw", path.display());
+                }
+                other => other.with_context(|| format!("cannot write {}", path.display()))?,
+            }
+            written.push(path);
+        }
+        Ok(written)
+    }
+}

@@ -1,0 +1,302 @@
+//! The profile as it is taken: sample, follow the JVMs' code, notice who comes and
+//! goes, collect.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::Result;
+use libjvmprobe::{
+    Pid,
+    jvm::{Fate, Process, Target, scan::Scanner},
+    stack::{Stack, maps::FileCache},
+    trace::perf::Clock,
+};
+
+use crate::{
+    args::{Args, SymbolSource},
+    event::Event,
+    note::note,
+    progress::Progress,
+    session::{Options, SampleKey, Session},
+    traced::Traced,
+};
+
+/// How often to look for processes that end, start or get ready.
+const TICK: Duration = Duration::from_millis(200);
+/// How often to collect what was counted, in ticks.
+const COLLECT_EVERY: u32 = 5;
+
+/// What was sampled, not yet named.
+#[derive(Default)]
+pub struct Raw {
+    /// Counts of samples that are alike.
+    pub samples: HashMap<SampleKey, u64>,
+    /// Stacks by their numbers.
+    pub stacks: HashMap<u64, Stack>,
+    /// Processes, also those that have ended.
+    pub processes: Vec<Traced>,
+    /// Samples a second, of each processor.
+    pub hertz: u64,
+    /// How long was sampled.
+    pub duration: Duration,
+    /// When it began.
+    pub begin: Option<SystemTime>,
+    /// Samples that could not be counted.
+    pub lost: u64,
+    /// Loads and unloads of code that could not be sent.
+    pub lost_code: u64,
+    /// What made the processors take samples.
+    pub clock: Option<Clock>,
+}
+
+/// A profile that is being taken.
+pub struct Profiler<'a> {
+    args: &'a Args,
+    session: Session,
+    files: FileCache,
+    processes: BTreeMap<u32, Traced>,
+    raw: Raw,
+    scanner: Scanner,
+    /// Stacks with addresses that lie in no mapping, which were looked for in vain.
+    looked_at: HashSet<(u32, u64)>,
+}
+
+impl<'a> Profiler<'a> {
+    /// Finds the JVMs that the arguments name, and is ready to sample them.
+    pub fn new(args: &'a Args) -> Result<Self> {
+        let targets: Vec<_> =
+            args.pids.iter().map(|&pid| Target::open(pid)).collect::<Result<_, _>>()?;
+        let session = Session::load(Options {
+            every_process: args.system_wide,
+            user: !args.kernel_stacks_only,
+            kernel: !args.user_stacks_only,
+        })?;
+        let mut profiler = Self {
+            args,
+            session,
+            files: FileCache::default(),
+            processes: BTreeMap::new(),
+            raw: Raw { hertz: args.frequency, ..Default::default() },
+            scanner: Scanner::new(),
+            looked_at: HashSet::new(),
+        };
+        for target in targets {
+            profiler.add(Traced::jvm(target))?;
+        }
+        if args.all || args.system_wide {
+            profiler.scan();
+        }
+        Ok(profiler)
+    }
+
+    /// Profiles a process that is about to become a JVM.
+    pub fn add_process(&mut self, pid: Pid) -> Result<()> {
+        self.add(Traced::future_jvm(Process::open(pid)?))
+    }
+
+    /// Begins to sample.
+    pub fn start(&mut self) -> Result<()> {
+        self.raw.begin = Some(SystemTime::now());
+        self.raw.clock = Some(self.session.start(self.args.frequency)?);
+        self.get_maps()
+    }
+
+    /// One line about what is profiled.
+    pub fn describe(&self) -> String {
+        let hertz = self.args.frequency;
+        let clock = self.raw.clock.map_or("", Clock::name);
+        let jvms = self.processes.values().filter(|p| p.is_jvm()).count();
+        let what = match (self.args.system_wide, self.args.all, self.processes.len()) {
+            (true, ..) => format!("every process ({jvms} JVMs now)"),
+            (_, true, n) => format!("all JVMs ({n} now)"),
+            (.., 1) => self.processes.keys().map(|pid| format!("process {pid}")).collect(),
+            (.., n) => format!("{n} processes"),
+        };
+        format!("Sampling {what} at {hertz} Hz ({clock})")
+    }
+
+    /// Samples until it is time to end.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<()> {
+        let begin = Instant::now();
+        let deadline = self.args.limit().map(|limit| begin + limit);
+        let mut progress = Progress::new(self.args.quiet);
+        let mut next_tick = begin + TICK;
+        let mut ticks = 0;
+        loop {
+            let wake = deadline.map_or(next_tick, |deadline| deadline.min(next_tick));
+            let timeout = wake.saturating_duration_since(Instant::now());
+            // poll() counts whole milliseconds: round up, or the last one spins.
+            self.take_events(timeout + Duration::from_micros(999))?;
+            let now = Instant::now();
+            if stop.load(Ordering::Relaxed) || deadline.is_some_and(|deadline| now >= deadline) {
+                break;
+            }
+            if now >= next_tick {
+                next_tick = now + TICK;
+                ticks += 1;
+                self.tick(ticks % COLLECT_EVERY == 0)?;
+                progress.show(begin.elapsed(), || self.raw.samples.values().sum());
+                if self.processes.is_empty() && !self.args.all && !self.args.system_wide {
+                    break;
+                }
+            }
+        }
+        self.raw.duration = begin.elapsed();
+        progress.clear();
+        Ok(())
+    }
+
+    /// Samples no more, and hands out what there is.
+    pub fn finish(mut self) -> Result<Raw> {
+        self.session.stop();
+        self.collect()?;
+        self.raw.lost = self.session.lost();
+        for (key, traced) in &mut self.processes {
+            self.raw.lost_code += self.session.lost_of((*key).into());
+            traced.get_last_map(&self.args.symbols);
+        }
+        self.raw.processes.extend(self.processes.into_values());
+        Ok(self.raw)
+    }
+
+    fn add(&mut self, mut traced: Traced) -> Result<()> {
+        let pid = traced.pid();
+        if !self.processes.contains_key(&pid.0) {
+            self.session.add_target(pid.0.into())?;
+        }
+        // It may have ended already: then this is said when its fate is seen.
+        let _ = traced.refresh_maps(&mut self.files);
+        self.follow(&mut traced);
+        self.processes.insert(pid.0, traced);
+        Ok(())
+    }
+
+    fn follow(&mut self, traced: &mut Traced) {
+        if self.args.symbols != SymbolSource::None
+            && let Err(error) = traced.follow(&mut self.session)
+        {
+            let pid = traced.pid();
+            note(&format!("what process {pid} compiles meanwhile is not followed: {error}"));
+        }
+    }
+
+    fn get_maps(&mut self) -> Result<()> {
+        for traced in self.processes.values_mut() {
+            match traced.get_map(&self.args.symbols, &self.session) {
+                Ok(_) => {}
+                Err(error) if self.args.symbols == SymbolSource::Auto => {
+                    note(&format!("methods compiled before the profile have no names: {error}"));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn take_events(&mut self, timeout: Duration) -> Result<()> {
+        for event in self.session.events(timeout)? {
+            match event {
+                Event::Stack(id, stack) => {
+                    self.raw.stacks.insert(id, stack);
+                }
+                Event::Code(event) => {
+                    let pid = u32::try_from(event.target).unwrap_or(0);
+                    if let Some(traced) = self.processes.get_mut(&pid) {
+                        traced.take(event);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what was counted, and looks at the mappings of processes in which there
+    /// is code that was not there when they were looked at.
+    fn collect(&mut self) -> Result<()> {
+        let batch = self.session.collect();
+        // Behind the samples, so that their stacks are among them.
+        self.take_events(Duration::ZERO)?;
+        for (key, count) in batch {
+            let counted = self.raw.samples.entry(key);
+            let key = counted.key();
+            if self.args.system_wide
+                && !self.processes.contains_key(&key.pid)
+                && let Ok(process) = Process::open(Pid(key.pid))
+            {
+                self.processes.insert(key.pid, Traced::other(process));
+            }
+            if let Some(traced) = self.processes.get_mut(&key.pid)
+                && let Some(stack) = self.raw.stacks.get(&key.user)
+                && stack.addrs.iter().any(|&addr| traced.maps.find(addr).is_none())
+                && self.looked_at.insert((key.pid, key.user))
+            {
+                // Gone in the meantime: what was seen before must do.
+                let _ = traced.refresh_maps(&mut self.files);
+            }
+            *counted.or_default() += count;
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, collect: bool) -> Result<()> {
+        if collect {
+            self.collect()?;
+        }
+        let fates: Vec<_> = self.processes.iter().map(|(pid, p)| (*pid, p.fate())).collect();
+        for (pid, fate) in fates {
+            match fate {
+                Fate::Alive => {}
+                Fate::Ended => {
+                    self.take_events(Duration::ZERO)?;
+                    if let Some(traced) = self.processes.remove(&pid) {
+                        self.raw.lost_code += self.session.lost_of(pid.into());
+                        self.raw.processes.push(traced);
+                    }
+                    self.session.forget(pid.into());
+                    self.scanner.forget(Pid(pid));
+                }
+                // The command that was started becomes a JVM.
+                Fate::Execed => {
+                    if let Ok(process) = Process::open(Pid(pid)) {
+                        self.processes.remove(&pid);
+                        self.session.forget(pid.into());
+                        self.add(Traced::future_jvm(process))?;
+                    }
+                }
+            }
+        }
+        if self.args.all || self.args.system_wide {
+            self.scan();
+        }
+        let mut became = Vec::new();
+        for (pid, traced) in &mut self.processes {
+            if traced.has_become_jvm() {
+                became.push(*pid);
+            }
+        }
+        for pid in became {
+            if let Some(mut traced) = self.processes.remove(&pid) {
+                self.follow(&mut traced);
+                self.processes.insert(pid, traced);
+            }
+        }
+        self.get_maps()
+    }
+
+    fn scan(&mut self) {
+        for target in self.scanner.scan() {
+            let pid = target.pid();
+            if let Err(error) = self.add(Traced::jvm(target)) {
+                note(&format!("process {pid} is not profiled: {error:#}"));
+            }
+        }
+        for (pid, error) in self.scanner.take_refused() {
+            if self.args.verbose {
+                note(&format!("process {pid} is not profiled: {error}"));
+            }
+        }
+    }
+}

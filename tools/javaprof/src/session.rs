@@ -1,0 +1,188 @@
+//! The BPF object: loaded once; samples come out of it when they are collected.
+
+use std::{mem::MaybeUninit, os::unix::fs::MetadataExt, path::Path, time::Duration};
+
+use libbpf_rs::{
+    Link, MapCore, MapFlags, MapHandle, OpenObject,
+    skel::{OpenSkel, Skel, SkelBuilder},
+};
+use libjvmprobe::{
+    Error, Result,
+    jvm::LibJvm,
+    trace::{
+        self,
+        attach::{Links, Plan, Scope, attach},
+        perf::{self, Clock},
+        stream::EventStream,
+    },
+};
+
+use crate::{
+    event::{Event, sample_key, text},
+    skel::{JavaprofSkel, JavaprofSkelBuilder},
+};
+
+/// Stacks of a thousand frames take eight kilobytes each.
+const EVENT_BUFFER: u32 = 4 << 20;
+
+/// What to sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Every process, not those named by [`Session::add_target`] only.
+    pub every_process: bool,
+    /// The user part of stacks.
+    pub user: bool,
+    /// The kernel's part of stacks.
+    pub kernel: bool,
+}
+
+/// Samples that are alike.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SampleKey {
+    /// The process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// Its name.
+    pub comm: String,
+    /// The processor.
+    pub cpu: u32,
+    /// The epoch of the JVM's code cache.
+    pub epoch: u64,
+    /// The user stack's number, 0 for none.
+    pub user: u64,
+    /// How its walk ended, see `WalkEnd::from_code`.
+    pub user_end: u32,
+    /// The kernel stack's number, 0 for none.
+    pub kernel: u64,
+}
+
+/// The loaded programs, their maps and their events.
+pub struct Session {
+    /// Lives as long as the process, so that no attachment outlives it.
+    skel: &'static mut JavaprofSkel<'static>,
+    stream: EventStream<Event>,
+    sampling: Vec<Link>,
+}
+
+impl Session {
+    /// Loads the object.
+    ///
+    /// # Errors
+    /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
+    pub fn load(options: Options) -> Result<Self> {
+        let storage: &'static mut MaybeUninit<OpenObject> =
+            Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = JavaprofSkelBuilder::default().open(storage).map_err(trace::load_error)?;
+        if let Some(data) = open.maps.rodata_data.as_deref_mut() {
+            data.every_process = options.every_process;
+            data.want_user = options.user;
+            data.want_kernel = options.kernel;
+            data.has_btf = Path::new("/sys/kernel/btf/vmlinux").exists();
+            if !trace::sees_initial_pids()
+                && let Ok(ns) = std::fs::metadata("/proc/self/ns/pid")
+            {
+                data.pidns_dev = ns.dev();
+                data.pidns_ino = ns.ino();
+            }
+        }
+        open.maps.events.set_max_entries(EVENT_BUFFER).map_err(trace::load_error)?;
+        let skel = open.load().map_err(trace::load_error)?;
+        let events = MapHandle::try_from(&skel.maps.events).map_err(trace::load_error)?;
+        let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
+        Ok(Self { skel: Box::leak(Box::new(skel)), stream, sampling: Vec::new() })
+    }
+
+    /// Begins to sample.
+    pub fn start(&mut self, hertz: u64) -> Result<Clock> {
+        let (clock, links) = perf::attach(&self.skel.progs.sample, hertz)?;
+        self.sampling = links;
+        Ok(clock)
+    }
+
+    /// Samples no more.
+    pub fn stop(&mut self) {
+        self.sampling.clear();
+    }
+
+    /// Profiles a process from now on.
+    pub fn add_target(&self, pid: u64) -> Result<()> {
+        let fresh = 0_u64.to_ne_bytes();
+        self.skel
+            .maps
+            .targets
+            .update(&pid.to_ne_bytes(), &fresh, MapFlags::NO_EXIST)
+            .map_err(|source| Error::Bpf { what: format!("add process {pid}"), source })
+    }
+
+    /// Forgets a process that has ended; its number may be used again.
+    pub fn forget(&self, pid: u64) {
+        // Absent entries are what is wanted.
+        let _ = self.skel.maps.targets.delete(&pid.to_ne_bytes());
+    }
+
+    /// The epoch that a JVM's code cache is in.
+    pub fn epoch(&self, pid: u64) -> u64 {
+        let value = self.skel.maps.targets.lookup(&pid.to_ne_bytes(), MapFlags::ANY);
+        value.ok().flatten().and_then(|v| v.try_into().ok()).map_or(0, u64::from_ne_bytes)
+    }
+
+    /// Attaches what was planned for a libjvm.so, all or nothing.
+    pub fn attach(
+        &mut self,
+        libjvm: &LibJvm,
+        plans: &[Plan],
+        scope: Scope,
+        key: u64,
+    ) -> Result<Links> {
+        let mut links = Links::default();
+        for plan in plans {
+            let program = trace::program(self.skel.object_mut(), plan.program)?;
+            links.push(attach(&program, libjvm, &plan.site, scope, key)?);
+        }
+        Ok(links)
+    }
+
+    /// Waits for events, up to `timeout`.
+    pub fn events(&self, timeout: Duration) -> Result<impl Iterator<Item = Event> + use<>> {
+        Ok(self.stream.wait(timeout)?.into_iter())
+    }
+
+    /// Takes out what was counted since the last time.
+    pub fn collect(&self) -> Vec<(SampleKey, u64)> {
+        let map = &self.skel.maps.samples;
+        let keys: Vec<_> = map.keys().collect();
+        let take = |key: Vec<u8>| {
+            // In one step, so that no count between is lost.
+            let count = map.lookup_and_delete(&key).ok()??;
+            Some((decode_key(&key)?, u64::from_ne_bytes(count.try_into().ok()?)))
+        };
+        keys.into_iter().filter_map(take).collect()
+    }
+
+    /// Samples that were taken and could not be counted.
+    pub fn lost(&self) -> u64 {
+        self.lost_of(0)
+    }
+
+    /// Loads and unloads of code of a process that could not be sent.
+    pub fn lost_of(&self, key: u64) -> u64 {
+        let value = self.skel.maps.lost_events.lookup(&key.to_ne_bytes(), MapFlags::ANY);
+        value.ok().flatten().and_then(|v| v.try_into().ok()).map_or(0, u64::from_ne_bytes)
+    }
+}
+
+fn decode_key(bytes: &[u8]) -> Option<SampleKey> {
+    let mut key = sample_key::default();
+    plain::copy_from_bytes(&mut key, bytes).ok()?;
+    Some(SampleKey {
+        pid: key.tgid,
+        tid: key.tid,
+        comm: text(&key.comm),
+        cpu: key.cpu,
+        epoch: key.epoch,
+        user: key.user,
+        user_end: key.user_end,
+        kernel: key.kernel,
+    })
+}

@@ -1,0 +1,228 @@
+//! The answer at a glance: where the time goes, and how good the profile is.
+
+use std::{collections::HashMap, fmt::Write, time::Duration};
+
+use comfy_table::{CellAlignment, Table, TableStyle};
+use libjvmprobe::{
+    render::units::percent,
+    stack::{
+        Kind,
+        profile::{Profile, Sample},
+    },
+};
+
+/// How many methods are shown.
+const TOP: usize = 15;
+/// The smallest share that the tree shows, and its size.
+const TREE_SHARE: f64 = 0.03;
+const TREE_LINES: usize = 40;
+
+/// What a processor was busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// Compiled or interpreted Java code, and stubs it uses.
+    Java,
+    /// libjvm.so on behalf of Java code.
+    Jvm,
+    /// Threads of the garbage collector.
+    Gc,
+    /// Threads that compile.
+    Jit,
+    /// Other native code.
+    Native,
+    /// The kernel on behalf of any of these but collector and compiler.
+    Kernel,
+}
+
+const WORKS: [(Work, &str); 6] = [
+    (Work::Java, "Java"),
+    (Work::Jvm, "JVM"),
+    (Work::Gc, "GC"),
+    (Work::Jit, "JIT"),
+    (Work::Native, "native"),
+    (Work::Kernel, "kernel"),
+];
+
+/// How HotSpot's collector and compiler threads are named (their first 15 bytes).
+const GC_THREADS: [&str; 9] = [
+    "GC Thread#",
+    "G1 ",
+    "ParGC",
+    "ZWorker",
+    "ZDriver",
+    "XWorker",
+    "XDriver",
+    "Shenandoah",
+    "Gang worker",
+];
+const JIT_THREADS: [&str; 3] = ["C1 Compiler", "C2 Compiler", "JVMCI"];
+
+/// What a sample shows.
+pub fn work(profile: &Profile, sample: &Sample) -> Work {
+    let is_one_of = |names: &[&str]| names.iter().any(|name| sample.thread.starts_with(name));
+    if is_one_of(&GC_THREADS) {
+        return Work::Gc;
+    }
+    if is_one_of(&JIT_THREADS) {
+        return Work::Jit;
+    }
+    match sample.stack.last().map(|&id| profile.frame(id).kind) {
+        Some(Kind::Java | Kind::Inlined | Kind::Interpreted | Kind::Stub) => Work::Java,
+        Some(Kind::Jvm) => Work::Jvm,
+        Some(Kind::Kernel) => Work::Kernel,
+        Some(Kind::Native | Kind::Unknown) | None => Work::Native,
+    }
+}
+
+/// The shares of [`Work`], largest first, of all samples.
+pub fn shares(profile: &Profile) -> Vec<(&'static str, f64)> {
+    let mut counts: HashMap<Work, u64> = HashMap::new();
+    for sample in &profile.samples {
+        *counts.entry(work(profile, sample)).or_default() += sample.count;
+    }
+    let total = profile.total().max(1) as f64;
+    let share = |(work, name): &(Work, &'static str)| {
+        counts.get(work).map(|&count| (*name, count as f64 / total))
+    };
+    let mut shares: Vec<_> = WORKS.iter().filter_map(share).collect();
+    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+    shares
+}
+
+/// Samples of each method: with it innermost, and with it anywhere.
+pub fn methods(profile: &Profile) -> Vec<(&str, u64, u64)> {
+    let mut counts: HashMap<&str, (u64, u64)> = HashMap::new();
+    for sample in &profile.samples {
+        let mut names: Vec<_> = sample.stack.iter().map(|&id| &*profile.frame(id).name).collect();
+        if let Some(leaf) = names.last() {
+            counts.entry(leaf).or_default().0 += sample.count;
+        }
+        // Recursion does not count twice.
+        names.sort_unstable();
+        names.dedup();
+        for name in names {
+            counts.entry(name).or_default().1 += sample.count;
+        }
+    }
+    let mut all: Vec<_> = counts.into_iter().map(|(name, (own, all))| (name, own, all)).collect();
+    all.sort_by(|a, b| (b.1, b.2, a.0).cmp(&(a.1, a.2, b.0)));
+    all
+}
+
+/// The summary as text.
+pub fn text(profile: &Profile, title: &str) -> String {
+    let total = profile.total();
+    let mut out = format!("\n{title}\n");
+    // Writing into a String does not fail, here and below.
+    let _ = writeln!(out, "{}", spent(profile));
+    if total == 0 {
+        out.push_str("No samples: nothing of it was running.\n");
+        return out;
+    }
+    out.push('\n');
+    out.push_str(&top_methods(profile, total));
+    out.push_str("\nHottest stacks\n");
+    out.push_str(&tree(profile, total));
+    out.push('\n');
+    out.push_str(&quality(profile, total));
+    out
+}
+
+fn spent(profile: &Profile) -> String {
+    let seconds = Duration::from_nanos(profile.duration_ns).as_secs_f64();
+    let busy = profile.total() as f64 / profile.hertz.max(1) as f64;
+    let shares: Vec<_> = shares(profile)
+        .iter()
+        .map(|(name, share)| format!("{name} {}", percent(*share, 1.0)))
+        .collect();
+    let cores = if seconds > 0.0 { busy / seconds } else { 0.0 };
+    format!(
+        "{busy:.2} s of processor time in {seconds:.2} s ({cores:.2} cores): {}",
+        shares.join(", ")
+    )
+}
+
+fn top_methods(profile: &Profile, total: u64) -> String {
+    let share = |count: u64| percent(count as f64, total as f64);
+    let mut table = Table::new();
+    table.load_style(TableStyle::new());
+    table.set_header(["SELF", "TOTAL", "SAMPLES", "METHOD"]);
+    for (name, own, all) in methods(profile).into_iter().take(TOP).filter(|(_, own, _)| *own > 0) {
+        table.add_row([share(own), share(all), own.to_string(), name.to_owned()]);
+    }
+    for column in 0..3 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.to_string() + "\n"
+}
+
+#[derive(Default)]
+struct Node<'a> {
+    count: u64,
+    children: HashMap<&'a str, Self>,
+}
+
+fn tree(profile: &Profile, total: u64) -> String {
+    let mut root = Node::default();
+    for sample in &profile.samples {
+        let mut node = &mut root;
+        node.count += sample.count;
+        for &id in &sample.stack {
+            node = node.children.entry(&profile.frame(id).name).or_default();
+            node.count += sample.count;
+        }
+    }
+    let mut lines = Vec::new();
+    show(&root, 0, total, &mut lines);
+    if lines.len() > TREE_LINES {
+        lines.truncate(TREE_LINES);
+        lines.push("...".into());
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Chains of calls without branches take one line.
+fn show(node: &Node<'_>, depth: usize, total: u64, lines: &mut Vec<String>) {
+    let least = ((total as f64 * TREE_SHARE) as u64).max(1);
+    let mut children: Vec<_> = node.children.iter().filter(|(_, n)| n.count >= least).collect();
+    children.sort_by(|a, b| (b.1.count, a.0).cmp(&(a.1.count, b.0)));
+    for (name, child) in children {
+        let mut end = child;
+        let (mut last, mut skipped) = (*name, 0);
+        while let Some((name, only)) = only_child(end) {
+            end = only;
+            last = name;
+            skipped += 1;
+        }
+        let share = percent(child.count as f64, total as f64);
+        let between = match skipped {
+            0 => String::new(),
+            1 => format!("{name} > "),
+            n => format!("{name} > {} more > ", n - 1),
+        };
+        lines.push(format!("{share:>8} {:indent$}{between}{last}", "", indent = depth * 2));
+        show(end, depth + 1, total, lines);
+    }
+}
+
+/// The child that all of a node's samples go to.
+fn only_child<'a, 'n>(node: &'n Node<'a>) -> Option<(&'a str, &'n Node<'a>)> {
+    let (name, child) = node.children.iter().next()?;
+    (node.children.len() == 1 && child.count == node.count).then_some((*name, child))
+}
+
+/// One honest line.
+fn quality(profile: &Profile, total: u64) -> String {
+    let complete: u64 = profile.samples.iter().filter(|s| s.complete).map(|s| s.count).sum();
+    let frames: u64 = profile.samples.iter().map(|s| s.count * s.stack.len() as u64).sum();
+    let unknown = profile.frames_of_kind(Kind::Unknown);
+    format!(
+        "{total} samples; {} of the stacks are complete to the thread's entry; {} of the frames have \
+         no name; {} samples lost\n",
+        percent(complete as f64, total as f64),
+        percent(unknown as f64, frames as f64),
+        profile.lost
+    )
+}

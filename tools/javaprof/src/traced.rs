@@ -1,0 +1,238 @@
+//! One process that is profiled, and what is known of its code.
+
+use std::sync::Arc;
+
+use libjvmprobe::{
+    Error, Pid, Result,
+    hotspot::HotSpot,
+    jvm::{Fate, Process, Target},
+    stack::{
+        builtin_map,
+        code::{Code, CodeLog},
+        maps::{CodeMaps, FileCache},
+        perfmap,
+    },
+    trace::attach::{Instant, Links, Plan, Scope, resolve},
+};
+
+use crate::{args::SymbolSource, event::CodeEvent, note::note, session::Session};
+
+/// What HotSpot tells of its compiled methods, without any flag.
+const CODE: [Instant; 2] = [
+    Instant {
+        usdt: ("hotspot", "compiled__method__unload"),
+        usdt_program: "code_unload",
+        functions: &[],
+        function_program: "code_unload",
+    },
+    Instant {
+        usdt: ("hotspot", "compiled__method__load"),
+        usdt_program: "code_load",
+        functions: &[],
+        function_program: "code_load",
+    },
+];
+
+/// How often to ask again a JVM that is still setting itself up.
+const MAX_QUESTIONS: u32 = 50;
+
+/// A process and its code.
+pub struct Traced {
+    who: Who,
+    /// Its command's name.
+    pub command: Arc<str>,
+    /// Files that it has mapped.
+    pub maps: CodeMaps,
+    /// Its code cache, if it is a JVM.
+    pub code: CodeLog,
+    /// Attachments that are this process's alone.
+    links: Option<Links>,
+    questions_left: u32,
+    has_map: bool,
+}
+
+enum Who {
+    Jvm(Box<(Target, Option<HotSpot>)>),
+    /// Started by us, or replaced by exec: it may become a JVM.
+    Future(Process),
+    Other(Process),
+}
+
+impl Traced {
+    /// A JVM.
+    pub fn jvm(target: Target) -> Self {
+        let command = target.process.comm.as_str().into();
+        let hotspot = HotSpot::read(&target).ok();
+        Self::new(Who::Jvm(Box::new((target, hotspot))), command)
+    }
+
+    /// A process that may become a JVM.
+    pub fn future_jvm(process: Process) -> Self {
+        let command = process.comm.as_str().into();
+        Self::new(Who::Future(process), command)
+    }
+
+    /// A process that is none.
+    pub fn other(process: Process) -> Self {
+        let command = process.comm.as_str().into();
+        Self::new(Who::Other(process), command)
+    }
+
+    fn new(who: Who, command: Arc<str>) -> Self {
+        Self {
+            who,
+            command,
+            maps: CodeMaps::default(),
+            code: CodeLog::default(),
+            links: None,
+            questions_left: MAX_QUESTIONS,
+            has_map: false,
+        }
+    }
+
+    fn process(&self) -> &Process {
+        match &self.who {
+            Who::Jvm(jvm) => &jvm.0.process,
+            Who::Future(process) | Who::Other(process) => process,
+        }
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> Pid {
+        self.process().pid
+    }
+
+    /// What has become of it.
+    pub fn fate(&self) -> Fate {
+        self.process().fate()
+    }
+
+    /// Whether it is a JVM.
+    pub fn is_jvm(&self) -> bool {
+        matches!(self.who, Who::Jvm(_))
+    }
+
+    /// Whether it has become a JVM since it was last asked.
+    pub fn has_become_jvm(&mut self) -> bool {
+        if !matches!(self.who, Who::Future(_)) {
+            return false;
+        }
+        match Target::open(self.pid()) {
+            Ok(target) => {
+                let maps = std::mem::take(&mut self.maps);
+                *self = Self { maps, ..Self::jvm(target) };
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Follows what it compiles. Returns what is lost where it cannot.
+    pub fn follow(&mut self, session: &mut Session) -> Result<(), Error> {
+        let Who::Jvm(jvm) = &self.who else {
+            return Ok(());
+        };
+        let target = &jvm.0;
+        let plans: Vec<Plan> = resolve(&target.libjvm.seen_as, &target.libjvm.elf()?, &CODE)?;
+        let pid = target.pid();
+        self.links =
+            Some(session.attach(&target.libjvm, &plans, Scope::Process(pid), pid.0.into())?);
+        Ok(())
+    }
+
+    /// Whether what it compiles is followed.
+    pub fn is_followed(&self) -> bool {
+        self.links.is_some()
+    }
+
+    /// Looks at its mappings.
+    pub fn refresh_maps(&mut self, files: &mut FileCache) -> Result<()> {
+        let pid = self.pid();
+        self.maps.refresh(pid, files)
+    }
+
+    /// Takes what it compiled or discarded.
+    pub fn take(&mut self, event: CodeEvent) {
+        match event.place {
+            Some((addr, size)) => self.code.load(event.epoch, addr, size, event.code),
+            None => self.code.unload(event.epoch, event.code),
+        }
+    }
+
+    /// Gets the map of what it had compiled before. `Ok(false)` where it is too early
+    /// to ask.
+    pub fn get_map(&mut self, source: &SymbolSource, session: &Session) -> Result<bool> {
+        let key = self.pid().0.into();
+        let Who::Jvm(jvm) = &mut self.who else {
+            return Ok(false);
+        };
+        if self.has_map {
+            return Ok(true);
+        }
+        let (target, hotspot) = &mut **jvm;
+        if hotspot.as_ref().is_none_or(|h| !h.is_set_up) && self.questions_left > 0 {
+            self.questions_left -= 1;
+            *hotspot = HotSpot::read(target).ok();
+            if hotspot.as_ref().is_none_or(|h| !h.is_set_up) {
+                return Ok(false);
+            }
+        }
+        self.has_map = true;
+        let process = &target.process;
+        // What happens from here on is told by probes; what the map does not show yet
+        // is shown by them.
+        let epoch = session.epoch(key);
+        let text = match source {
+            SymbolSource::None => return Ok(true),
+            SymbolSource::File(path) => builtin_map::read(path, process)?,
+            SymbolSource::Auto | SymbolSource::PerfMap => {
+                match request(process, hotspot.as_ref()) {
+                    Ok(text) => text,
+                    Err(error) if *source == SymbolSource::PerfMap => return Err(error),
+                    Err(error) => {
+                        let path = builtin_map::path_of(process);
+                        let text = builtin_map::read(&path, process).map_err(|_| error)?;
+                        note(&format!("using {}, which was there", path.display()));
+                        text
+                    }
+                }
+            }
+        };
+        let entries = perfmap::parse(&text);
+        self.code.snapshot(
+            epoch,
+            entries.map(|entry| (entry.start, entry.size, perfmap::hotspot_code(entry.name))),
+        );
+        Ok(true)
+    }
+
+    /// Of a JVM that cannot be followed: what it compiled since its first map.
+    pub fn get_last_map(&mut self, source: &SymbolSource) {
+        let Who::Jvm(jvm) = &self.who else {
+            return;
+        };
+        let (target, hotspot) = &**jvm;
+        if self.is_followed() || !matches!(source, SymbolSource::Auto | SymbolSource::PerfMap) {
+            return;
+        }
+        if let Ok(text) = request(&target.process, hotspot.as_ref()) {
+            for entry in perfmap::parse(&text) {
+                let code: Code = perfmap::hotspot_code(entry.name);
+                self.code.load(1, entry.start, entry.size, code);
+            }
+        }
+    }
+}
+
+fn request(process: &Process, hotspot: Option<&HotSpot>) -> Result<String> {
+    let refuse = |why: String| Error::Attach { pid: process.pid, why };
+    match hotspot {
+        None => Err(refuse("its version is unknown".into())),
+        Some(h) if h.major < builtin_map::FIRST_JDK => Err(refuse(format!(
+            "JDK {} cannot write a map of its code (JDK {} and later can)",
+            h.major,
+            builtin_map::FIRST_JDK
+        ))),
+        Some(hotspot) => builtin_map::request(process, hotspot),
+    }
+}
