@@ -42,13 +42,13 @@ pub struct Args {
     #[arg(long)]
     pub system_wide: bool,
 
-    /// Start this command and profile it from its first instruction
-    #[arg(last = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
-    pub command: Vec<OsString>,
-
     /// End after this many seconds
     #[arg(value_name = "SECONDS", value_parser = parse_seconds, conflicts_with = "duration")]
     pub seconds: Option<Duration>,
+
+    /// Start this command and profile it from its first instruction
+    #[arg(last = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
 
     /// The same
     #[arg(short, long, value_name = "SECONDS", value_parser = parse_seconds)]
