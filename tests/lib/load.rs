@@ -38,7 +38,7 @@ pub fn classes() -> &'static Path {
         .path()
 }
 
-/// A running `GcLoad` with its log; killed when dropped.
+/// A running load with its log; killed when dropped.
 pub struct Load {
     child: Child,
     stdin: ChildStdin,
@@ -52,16 +52,28 @@ impl Load {
     /// # Panics
     /// Where it does not start.
     pub fn start(runtime: &Runtime, flags: &str) -> Self {
+        Self::start_program(runtime, flags, "GcLoad")
+    }
+
+    /// The same with another program of `tests/java` than `GcLoad`.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start_program(runtime: &Runtime, flags: &str, program: &str) -> Self {
         let mut command = runtime.command();
         command.args(flags.split_ascii_whitespace());
-        Self::spawn(command)
+        Self::spawn_program(command, program)
     }
 
     /// The same, with a `java` command that is set up already.
     ///
     /// # Panics
     /// Where it does not start.
-    pub fn spawn(mut command: Command) -> Self {
+    pub fn spawn(command: Command) -> Self {
+        Self::spawn_program(command, "GcLoad")
+    }
+
+    fn spawn_program(mut command: Command, program: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         // timenanos is CLOCK_MONOTONIC, which our events are stamped with.
         let log =
@@ -71,7 +83,7 @@ impl Load {
             .arg(format!("-Xlog:{log}"))
             .arg("-cp")
             .arg(classes())
-            .arg("GcLoad")
+            .arg(program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -94,7 +106,15 @@ impl Load {
     /// Where the JVM has died.
     pub fn run(&mut self, seconds: f64) {
         self.say(&format!("go {seconds}"));
-        self.expect("done");
+        self.done();
+    }
+
+    /// Waits for the end of a load that was started, and returns what it says of itself.
+    ///
+    /// # Panics
+    /// Where the JVM has died.
+    pub fn done(&mut self) -> String {
+        self.expect("done")
     }
 
     /// Starts the load without waiting for its end.
@@ -133,10 +153,11 @@ impl Load {
         writeln!(self.stdin, "{command}").expect("java reads commands");
     }
 
-    fn expect(&mut self, word: &str) {
+    fn expect(&mut self, word: &str) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("java answers");
         assert!(line.starts_with(word), "java said {line:?} for {word:?}");
+        line
     }
 }
 

@@ -5,10 +5,12 @@
 //! | [`runtimes`] | which Java runtimes and collectors there are |
 //! | [`load`] | starts a Java load and steers it |
 //! | [`gclog`] | what the JVM's own log says: the truth to compare with |
+//! | [`folded`] | folded stacks, read back |
 //! | [`fake`] | fires HotSpot's probes faster than any JVM |
 //! | [`tool`] | starts a tool and collects what it says |
 
 pub mod fake;
+pub mod folded;
 pub mod gclog;
 pub mod load;
 pub mod runtimes;

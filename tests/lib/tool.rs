@@ -103,7 +103,7 @@ impl Tool {
         });
         let mut err = BufReader::new(child.stderr.take().expect("piped"));
         let mut said = String::new();
-        while !said.contains("Tracing") {
+        while !said.contains("Hit Ctrl-C to end") {
             if err.read_line(&mut said).expect("messages are UTF-8") == 0 {
                 panic!("the tool ended instead of tracing: {said}");
             }

@@ -69,6 +69,10 @@ fn mask_hidden(name: &str) -> String {
     masked + rest
 }
 
+/// How many epochs code may run before its load is told, while the thread that
+/// compiled it has lost its processor.
+const EARLY: u64 = 32;
+
 /// Everything that is known of one code cache.
 #[derive(Debug, Default)]
 pub struct CodeLog {
@@ -160,10 +164,12 @@ impl<'a> Unloads<'a> {
         Self(by_name)
     }
 
-    /// The first unload of the name after `since` and not after `latest`.
+    /// The last unload of the name after `since` and not after `latest`: an earlier
+    /// one may have been that of a twin, and code that is thought to be there for too
+    /// long does no harm until something else is there.
     fn take(&mut self, name: &str, since: u64, latest: u64) -> Option<u64> {
         let epochs = self.0.get_mut(name)?;
-        let at = epochs.iter().rposition(|&epoch| epoch > since && epoch <= latest)?;
+        let at = epochs.iter().position(|&epoch| epoch > since && epoch <= latest)?;
         Some(epochs.remove(at))
     }
 }
@@ -262,7 +268,8 @@ impl CodeIndex {
             if (entry.since..entry.until).contains(&epoch) {
                 return Some(&entry.code);
             }
-            if entry.since > epoch && next.is_none_or(|next| entry.since < next.since) {
+            let is_early = entry.since > epoch && entry.since - epoch <= EARLY;
+            if is_early && next.is_none_or(|next| entry.since < next.since) {
                 next = Some(entry);
             }
         }
@@ -320,6 +327,26 @@ mod tests {
         assert_eq!(name_at(&index, 110, 2), Some("A.hot"));
         assert_eq!(name_at(&index, 110, 5), Some("B.b"));
         assert_eq!(name_at(&index, 210, 50), Some("A.hot"));
+    }
+
+    #[test]
+    fn the_unload_of_a_twin_does_not_end_code_early() {
+        let mut log = CodeLog::default();
+        log.load(1, Addr(100), 50, method("A.hot"));
+        log.load(2, Addr(200), 50, method("A.hot"));
+        log.unload(3, method("A.hot"));
+        log.unload(8, method("A.hot"));
+        // Which of the two went first does not show; it was there at 7, if it was used.
+        log.load(9, Addr(200), 50, method("B.b"));
+        assert_eq!(name_at(&log.index(), 210, 7), Some("A.hot"));
+    }
+
+    #[test]
+    fn what_comes_much_later_does_not_lend_its_name() {
+        let mut log = CodeLog::default();
+        log.load(1000, Addr(100), 50, method("B.b"));
+        assert_eq!(name_at(&log.index(), 110, 5), None);
+        assert_eq!(name_at(&log.index(), 110, 999), Some("B.b"));
     }
 
     #[test]

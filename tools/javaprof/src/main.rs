@@ -77,6 +77,9 @@ fn run(args: &Args) -> Result<()> {
     if raw.lost_code > 0 {
         note(&format!("{} loads and unloads of code were lost: names may be wrong", raw.lost_code));
     }
+    if raw.lost > 0 {
+        note(&format!("{} samples were lost: all numbers are too low by that much", raw.lost));
+    }
     let mut profile = naming::profile(raw, args.signatures);
     filter(&mut profile, args);
     show(&profile, args, outputs, &what)

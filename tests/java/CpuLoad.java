@@ -1,0 +1,87 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
+
+/**
+ * Burns known shares of processor time in known methods, on command.
+ *
+ * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by
+ * "done METHOD=NANOS ..." with the time that each method took of its thread's processor time.
+ *
+ * Who calls whom: run > work > small | medium | large; large > deep > ... > deep (DEPTH times).
+ */
+public class CpuLoad {
+    private static final int DEPTH = 20;
+    private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
+
+    static volatile long sink;
+
+    private static long small;
+    private static long medium;
+    private static long deep;
+
+    public static void main(String[] args) throws Exception {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ready " + ProcessHandle.current().pid());
+        for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
+            if (line.startsWith("go ")) {
+                double seconds = Double.parseDouble(line.substring(3));
+                small = medium = deep = 0;
+                Thread worker = new Thread(() -> work(seconds), "cpu-worker");
+                worker.start();
+                worker.join();
+                System.out.println("done small=" + small + " medium=" + medium + " deep=" + deep);
+            }
+        }
+    }
+
+    static void work(double seconds) {
+        Thread.currentThread().setName("cpu-worker");
+        long end = System.nanoTime() + (long) (seconds * 1e9);
+        while (System.nanoTime() < end) {
+            long t0 = THREADS.getCurrentThreadCpuTime();
+            small(2_000_000);
+            long t1 = THREADS.getCurrentThreadCpuTime();
+            medium(6_000_000);
+            long t2 = THREADS.getCurrentThreadCpuTime();
+            large(12_000_000);
+            long t3 = THREADS.getCurrentThreadCpuTime();
+            small += t1 - t0;
+            medium += t2 - t1;
+            deep += t3 - t2;
+        }
+    }
+
+    static void small(int rounds) {
+        long x = 1;
+        for (int i = 0; i < rounds; i++) {
+            x = x * 6364136223846793005L + i;
+        }
+        sink = x;
+    }
+
+    static void medium(int rounds) {
+        long x = 2;
+        for (int i = 0; i < rounds; i++) {
+            x = (x ^ x << 13) + (x >>> 7) + i;
+        }
+        sink = x;
+    }
+
+    static void large(int rounds) {
+        deep(DEPTH, rounds);
+    }
+
+    static void deep(int depth, int rounds) {
+        if (depth > 1) {
+            deep(depth - 1, rounds);
+            return;
+        }
+        long x = 3;
+        for (int i = 0; i < rounds; i++) {
+            x = x * 31 + (x >>> 3) + i;
+        }
+        sink = x;
+    }
+}

@@ -1,0 +1,152 @@
+//! What javaprof says against what the program knows of itself.
+
+use std::collections::HashMap;
+
+use jvmprobe_tests::{
+    folded::{self, Line, total},
+    load::Load,
+    need_root,
+    runtimes::{self, Runtime},
+    tool::{Tool, binary},
+};
+
+/// Frames of their own for all of the program's methods, and frame pointers.
+const FRAMES: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC \
+                      -XX:CompileCommand=quiet -XX:CompileCommand=dontinline,CpuLoad.*";
+
+#[test]
+fn shares_are_those_that_the_program_measures_jdk_17() {
+    check_shares(runtimes::named("temurin-17"));
+}
+
+#[test]
+fn shares_are_those_that_the_program_measures_jdk_17_of_debian() {
+    check_shares(runtimes::named("debian-17"));
+}
+
+#[test]
+fn shares_are_those_that_the_program_measures_jdk_21() {
+    check_shares(runtimes::named("temurin-21"));
+}
+
+#[test]
+fn shares_are_those_that_the_program_measures_jdk_25() {
+    check_shares(runtimes::named("temurin-25"));
+}
+
+#[test]
+fn shares_are_those_that_the_program_measures_musl_build_without_probes() {
+    check_shares(runtimes::named("musl-17"));
+}
+
+fn check_shares(runtime: &Runtime) {
+    need_root();
+    // Built before the load begins, not while it runs.
+    binary("javaprof");
+    let title = &runtime.name;
+    let mut load = Load::start_program(runtime, FRAMES, "CpuLoad");
+    // Compiled before the profile: named by the JVM's map.
+    load.run(2.0);
+    load.go(4.0);
+    let pid = load.pid().to_string();
+    let tool = Tool::start("javaprof", &["-p", &pid, "-F", "499", "-f", "-t"]);
+    let measured = load.done();
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{title}: {}", output.stderr);
+    let lines = folded::parse(&output.stdout);
+    let worker: Vec<_> = lines.iter().filter(|l| l.frames[1].starts_with("cpu-worker-")).collect();
+    let samples = total(worker.iter().copied());
+    assert!(samples > 300, "{title}: {samples} samples of the worker\n{}", output.stdout);
+
+    check_call_graph(title, &worker);
+    check_quality(title, &worker, samples);
+
+    // The tool began a moment after the load: shares, not sums, are compared.
+    let truth: HashMap<&str, f64> = measured
+        .split_ascii_whitespace()
+        .filter_map(|word| word.split_once('='))
+        .map(|(name, nanos)| (name, nanos.parse().expect("nanoseconds")))
+        .collect();
+    let all: f64 = truth.values().sum();
+    for (name, nanos) in truth {
+        let expected = nanos / all;
+        let method = format!("CpuLoad.{name}");
+        let seen = total(worker.iter().copied().filter(|l| l.has(&method))) as f64;
+        let share = seen / samples as f64;
+        // Four standard deviations of a count of samples, and a little for what the
+        // program does between its measurements.
+        let error = 4.0 * (expected * (1.0 - expected) / samples as f64).sqrt() + 0.01;
+        println!("{title}: {method} {share:.3}, measured {expected:.3} (within {error:.3})");
+        assert!((share - expected).abs() <= error, "{title}: {method} {share} for {expected}");
+    }
+}
+
+/// Every call that is seen is one that the program makes.
+fn check_call_graph(title: &str, lines: &[&Line]) {
+    let callers: HashMap<&str, &[&str]> = HashMap::from([
+        ("CpuLoad.small", &["CpuLoad.work"][..]),
+        ("CpuLoad.medium", &["CpuLoad.work"]),
+        ("CpuLoad.large", &["CpuLoad.work"]),
+        ("CpuLoad.deep", &["CpuLoad.large", "CpuLoad.deep"]),
+    ]);
+    let mut edges = 0;
+    for line in lines {
+        for pair in line.frames.windows(2) {
+            if let Some(callers) = callers.get(pair[1].as_str()) {
+                // A method that is still interpreted has no name of its own yet.
+                let is_known = callers.contains(&pair[0].as_str()) || pair[0] == "Interpreter";
+                assert!(is_known, "{title}: {} called by {}: {line:?}", pair[1], pair[0]);
+                edges += 1;
+            }
+        }
+        let depth = line.frames.iter().filter(|frame| *frame == "CpuLoad.deep").count();
+        // The outermost may be interpreted.
+        assert!(depth == 0 || (19..=20).contains(&depth), "{title}: depth {depth}: {line:?}");
+    }
+    assert!(edges > 0, "{title}: no calls seen");
+}
+
+fn check_quality(title: &str, lines: &[&Line], samples: u64) {
+    let is_entry = |name: &str| ["thread_native_entry", "start", "start_thread"].contains(&name);
+    let complete = total(lines.iter().copied().filter(|l| is_entry(&l.frames[2])));
+    let frames: u64 = lines.iter().map(|l| l.count * (l.frames.len() as u64 - 2)).sum();
+    let unnamed = |l: &&&Line| l.frames.iter().filter(|f| f.contains("[unknown")).count() as u64;
+    let unnamed: u64 = lines.iter().map(|l| l.count * unnamed(&l)).sum();
+    let (complete, named) =
+        (complete as f64 / samples as f64, 1.0 - unnamed as f64 / frames as f64);
+    println!("{title}: {:.2} % complete, {:.2} % of frames named", complete * 100.0, named * 100.0);
+    assert!(complete >= 0.99, "{title}: {complete} complete: {lines:#?}");
+    assert!(named >= 0.995, "{title}: {named} of frames named: {lines:#?}");
+}
+
+#[test]
+fn code_that_moves_is_never_given_another_name() {
+    need_root();
+    binary("javaprof");
+    for name in ["temurin-17", "temurin-25"] {
+        let flags = "-XX:+PreserveFramePointer -XX:+UseSerialGC -XX:ReservedCodeCacheSize=4m";
+        let mut load = Load::start_program(runtimes::named(name), flags, "ChurnLoad");
+        load.run(1.0);
+        load.go(8.0);
+        let pid = load.pid().to_string();
+        let tool = Tool::start("javaprof", &["-p", &pid, "-F", "999", "-f", "-t"]);
+        let generations = load.done();
+        let output = tool.interrupt();
+        assert!(output.status.success(), "{name}: {}", output.stderr);
+        let mut right = 0;
+        let mut seen = std::collections::HashSet::new();
+        for line in folded::parse(&output.stdout) {
+            let (thread, _tid) = line.frames[1].rsplit_once('-').expect("NAME-TID");
+            if !thread.starts_with("Churn") {
+                continue;
+            }
+            for frame in line.frames[2..].iter().filter(|frame| frame.starts_with("Churn")) {
+                assert!(frame.starts_with(thread), "{name}: {frame} in thread {thread}: {line:?}");
+                right += line.count;
+            }
+            seen.insert(thread.to_owned());
+        }
+        println!("{name}: {right} frames of {} generations, {}", seen.len(), generations.trim());
+        assert!(seen.len() > 20 && right > 500, "{name}: {right} in {seen:?}\n{}", output.stdout);
+    }
+}
