@@ -14,6 +14,12 @@ use jvmprobe_tests::{
 const FRAMES: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC \
                       -XX:CompileCommand=quiet -XX:CompileCommand=dontinline,CpuLoad.*";
 
+/// By the agent: this JDK writes no map itself.
+#[test]
+fn shares_are_those_that_the_program_measures_jdk_11() {
+    check_shares(runtimes::named("temurin-11"));
+}
+
 #[test]
 fn shares_are_those_that_the_program_measures_jdk_17() {
     check_shares(runtimes::named("temurin-17"));
@@ -149,4 +155,93 @@ fn code_that_moves_is_never_given_another_name() {
         println!("{name}: {right} frames of {} generations, {}", seen.len(), generations.trim());
         assert!(seen.len() > 20 && right > 500, "{name}: {right} in {seen:?}\n{}", output.stdout);
     }
+}
+
+/// The recursion is inlined into itself several times; with what the agent tells, no
+/// level of it is missing.
+#[test]
+fn inlined_methods_are_shown() {
+    need_root();
+    binary("javaprof");
+    for name in ["temurin-11", "temurin-17", "temurin-21", "temurin-25", "musl-17"] {
+        let flags = "-XX:+PreserveFramePointer -XX:+UseSerialGC";
+        let mut load = Load::start_program(runtimes::named(name), flags, "CpuLoad");
+        load.run(2.0);
+        load.go(2.0);
+        let pid = load.pid().to_string();
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let file = dir.path().join("p.folded");
+        let path = file.to_str().expect("UTF-8");
+        let args = ["-p", &pid, "-F", "499", "-t", "--symbols", "agent", "-o", path, "-o"];
+        let json = dir.path().join("p.json");
+        let args = [&args[..], &[json.to_str().expect("UTF-8")]].concat();
+        let tool = Tool::start("javaprof", &args);
+        load.done();
+        let output = tool.interrupt();
+        assert!(output.status.success(), "{name}: {}", output.stderr);
+        let lines = folded::parse(&std::fs::read_to_string(&file).expect("it was written"));
+        let is_deep = |l: &&Line| {
+            l.frames[1].starts_with("cpu-worker-")
+                && l.frames.last().is_some_and(|f| f == "CpuLoad.deep")
+        };
+        let mut depths: HashMap<usize, u64> = HashMap::new();
+        for line in lines.iter().filter(is_deep) {
+            let depth = line.frames.iter().filter(|f| *f == "CpuLoad.deep").count();
+            *depths.entry(depth).or_default() += line.count;
+        }
+        println!("{name}: samples by depth {depths:?}");
+        let all: u64 = depths.values().sum();
+        let whole: u64 = [19, 20].iter().filter_map(|depth| depths.get(depth)).sum();
+        assert!(
+            all > 100 && whole as f64 >= 0.99 * all as f64,
+            "{name}: {depths:?} {}",
+            output.stderr
+        );
+
+        let text = std::fs::read_to_string(&json).expect("it was written");
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let frames = json["shared"]["frames"].as_array().expect("frames");
+        let has_line = |f: &&serde_json::Value| f["name"] == "CpuLoad.deep" && f["line"].is_u64();
+        for frame in frames.iter().filter(has_line) {
+            assert_eq!(frame["file"], "CpuLoad.java", "{name}: {frame}");
+            let line = frame["line"].as_u64().expect("a number");
+            let source = include_str!("java/CpuLoad.java").lines().collect::<Vec<_>>();
+            let begin =
+                source.iter().position(|l| l.contains("void deep(")).expect("deep") as u64 + 1;
+            assert!((begin..begin + 12).contains(&line), "{name}: {frame}");
+        }
+        assert!(frames.iter().any(|f| has_line(&f)), "{name}: no lines");
+    }
+}
+
+/// Two hundred times in one JVM, which goes on as before and keeps nothing.
+#[test]
+fn the_agent_comes_and_goes() {
+    need_root();
+    let mut load = Load::start_program(runtimes::named("temurin-17"), FRAMES, "CpuLoad");
+    let pid = load.pid().to_string();
+    let fds = || std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count();
+    load.run(0.5);
+    let profile = || {
+        let args = ["-p", &pid, "-d", "0.01", "-q", "--symbols", "agent"];
+        let output = jvmprobe_tests::tool::run("javaprof", &args);
+        assert!(output.status.success(), "{}", output.stderr);
+    };
+    profile();
+    let before = fds();
+    // Each profile loads it twice.
+    for _ in 0..100 {
+        profile();
+    }
+    assert!(fds() <= before, "{} descriptors, {before} before", fds());
+    for folder in ["/tmp", "/dev/shm", "/var/tmp"] {
+        for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+            let name = entry.file_name();
+            assert!(
+                !name.to_string_lossy().contains("jvmprobe-"),
+                "left behind: {folder}/{name:?}"
+            );
+        }
+    }
+    load.run(0.5);
 }

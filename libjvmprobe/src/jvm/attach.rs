@@ -72,14 +72,9 @@ pub fn command(
     }
     check_alive(process).map_err(refuse)?;
     let folders = Folders::open(process).map_err(refuse)?;
-    // Identity belongs to a thread, as far as the kernel is concerned.
-    let answer = thread::scope(|scope| {
-        let worker = scope.spawn(|| {
-            take_identity(process)?;
-            let socket = connect(process, &folders)?;
-            exchange(socket, &request)
-        });
-        worker.join().unwrap_or_else(|_| Err("the attaching thread failed".into()))
+    let answer = as_target(process, || {
+        let socket = connect(process, &folders)?;
+        exchange(socket, &request)
     })
     .map_err(refuse)?;
     let (code, text) = answer.split_once('\n').unwrap_or((&answer, ""));
@@ -117,16 +112,10 @@ struct Folders {
 
 impl Folders {
     fn open(process: &Process) -> Result<Self, String> {
-        let open = |path: String| {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            rustix::fs::open(&path, flags, Mode::empty())
-                .map(File::from)
-                .map_err(|e| format!("{path}: {e}"))
-        };
         let pid = process.pid;
         Ok(Self {
-            tmp: open(format!("/proc/{pid}/root/tmp"))?,
-            cwd: open(format!("/proc/{pid}/cwd")).ok(),
+            tmp: open_folder(&format!("/proc/{pid}/root/tmp"))?,
+            cwd: open_folder(&format!("/proc/{pid}/cwd")).ok(),
         })
     }
 
@@ -135,10 +124,32 @@ impl Folders {
     }
 }
 
+/// Opens a folder with our own rights, as a place to name files in.
+pub(super) fn open_folder(path: &str) -> Result<File, String> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(path, flags, Mode::empty());
+    folder.map(File::from).map_err(|e| format!("{path}: {e}"))
+}
+
 /// A path to a file in an open folder, whatever we may see of its path.
-fn inside(folder: &File, name: &str) -> PathBuf {
+pub(super) fn inside(folder: &File, name: &str) -> PathBuf {
     // Not /proc/self: that is the process; descriptors are shared by its threads.
     PathBuf::from(format!("/proc/thread-self/fd/{}/{name}", folder.as_raw_fd()))
+}
+
+/// Does something as the target's user. In a thread of its own, for identity belongs
+/// to a thread, as far as the kernel is concerned.
+pub(super) fn as_target<T: Send>(
+    process: &Process,
+    work: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, String> {
+    thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            take_identity(process)?;
+            work()
+        });
+        worker.join().unwrap_or_else(|_| Err("the attaching thread failed".into()))
+    })
 }
 
 fn take_identity(process: &Process) -> Result<(), String> {

@@ -6,9 +6,11 @@
 //! | [`libjvm`] | which libjvm.so it runs, opened exactly |
 //! | [`memory`] | reading its memory |
 //! | [`attach`] | HotSpot's attach protocol: commands to a running JVM |
+//! | [`agent`] | our JVMTI agent, loaded for a moment |
 //! | [`perfdata`] | HotSpot's performance data (`hsperfdata`) |
 //! | [`scan`] | all JVMs of the machine |
 
+pub mod agent;
 pub mod attach;
 pub mod libjvm;
 pub mod memory;

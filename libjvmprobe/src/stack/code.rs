@@ -34,12 +34,38 @@ pub struct Code {
     pub name: Arc<str>,
     /// A method's parameters, in the words of its source.
     pub signature: Option<Arc<str>>,
+    /// What was inlined where, by ascending addresses; empty where that is unknown.
+    pub inlined: Arc<[Inlined]>,
+}
+
+/// A range of a compiled method and the methods that it comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Inlined {
+    /// Its first address.
+    pub start: Addr,
+    /// The first address behind it.
+    pub end: Addr,
+    /// Innermost first; the last is the compiled method itself.
+    pub chain: Vec<SourceFrame>,
+}
+
+/// A method at a line of its source.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SourceFrame {
+    /// `java.lang.String.hashCode`.
+    pub name: Arc<str>,
+    /// Its parameters, in the words of its source.
+    pub signature: Option<Arc<str>>,
+    /// The source file, where it is known.
+    pub file: Option<Arc<str>>,
+    /// The line, 0 where it is unknown.
+    pub line: u32,
 }
 
 impl Code {
     /// A name without parameters.
     pub fn new(kind: CodeKind, name: &str) -> Self {
-        Self { kind, name: name.into(), signature: None }
+        Self { kind, name: name.into(), signature: None, inlined: Arc::new([]) }
     }
 
     /// A method, named `class.method`. What tells one hidden class from the next
@@ -49,12 +75,22 @@ impl Code {
             kind: CodeKind::Method,
             name: mask_hidden(name).into(),
             signature: signature.map(Into::into),
+            inlined: Arc::new([]),
+        }
+    }
+
+    /// What was inlined at an address of the code, innermost first.
+    pub fn inlined_at(&self, addr: Addr) -> &[SourceFrame] {
+        let behind = self.inlined.partition_point(|range| range.start <= addr);
+        match behind.checked_sub(1).and_then(|at| self.inlined.get(at)) {
+            Some(range) if addr < range.end => &range.chain,
+            _ => &[],
         }
     }
 }
 
 /// Removes `/0x...` and `+0x...`, which hidden classes carry.
-fn mask_hidden(name: &str) -> String {
+pub(super) fn mask_hidden(name: &str) -> String {
     let mut masked = String::with_capacity(name.len());
     let mut rest = name;
     while let Some(at) = rest.find("0x") {
@@ -116,6 +152,24 @@ impl CodeLog {
     /// Code of this name was unloaded; it is gone from this epoch on.
     pub fn unload(&mut self, epoch: u64, code: Code) {
         self.unloads.push((epoch, code));
+    }
+
+    /// Learns what was inlined into code whose load was seen.
+    pub fn refine(&mut self, entries: impl Iterator<Item = (Addr, u64, Code)>) {
+        let mut latest: BTreeMap<u64, usize> = BTreeMap::new();
+        for (i, load) in self.loads.iter().enumerate() {
+            let known = latest.entry(load.start).or_insert(i);
+            if self.loads[*known].since < load.since {
+                *known = i;
+            }
+        }
+        for (start, _, code) in entries {
+            if let Some(load) = latest.get(&start.0).and_then(|&i| self.loads.get_mut(i))
+                && load.code.name == code.name
+            {
+                load.code.inlined = code.inlined;
+            }
+        }
     }
 
     /// Whether nothing is known.
@@ -366,6 +420,28 @@ mod tests {
         log.snapshot(0, lines.into_iter());
         let index = log.index();
         assert_eq!(name_at(&index, 125, 0), Some("B.b"));
+    }
+
+    #[test]
+    fn a_later_look_tells_what_was_inlined() {
+        let frame =
+            |name: &str| SourceFrame { name: name.into(), signature: None, file: None, line: 3 };
+        let range =
+            Inlined { start: Addr(104), end: Addr(110), chain: vec![frame("B.in"), frame("A.a")] };
+        let with_inlining = Code { inlined: [range].into(), ..method("A.a") };
+        let mut log = CodeLog::default();
+        log.load(1, Addr(100), 50, method("A.a"));
+        log.load(5, Addr(200), 50, method("C.c"));
+        let seen = [(Addr(100), 50, with_inlining.clone()), (Addr(200), 50, with_inlining)];
+        log.refine(seen.into_iter());
+        let index = log.index();
+        let inlined_at = |addr| {
+            let code = index.find(Addr(addr), 9).unwrap();
+            code.inlined_at(Addr(addr)).iter().map(|f| &*f.name).collect::<Vec<_>>()
+        };
+        assert_eq!(inlined_at(104), ["B.in", "A.a"]);
+        assert!(inlined_at(110).is_empty() && inlined_at(103).is_empty());
+        assert!(inlined_at(205).is_empty(), "another method by now");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! | [`name`] | what an address of a process is: all sources behind one trait |
 //! | [`code`] | what lay where in a code cache, and when |
 //! | [`perfmap`] | perf-PID.map files |
+//! | [`agent_map`] | the map that our agent writes |
 //! | [`builtin_map`] | the map that a JVM writes when asked |
 //! | [`maps`] | the files that a process has mapped as code |
 //! | [`native`] | symbols of ELF files and of the kernel |
@@ -16,6 +17,7 @@
 //! here and goes through [`name::Name`]. Neither knows the other, so that a better
 //! walker needs no new names, and new symbols no new walker.
 
+pub mod agent_map;
 pub mod builtin_map;
 pub mod code;
 pub mod frame;

@@ -42,12 +42,28 @@ impl Name for JavaNames {
             CodeKind::Interpreter => Kind::Interpreted,
             CodeKind::Stub => Kind::Stub,
         };
-        let name = match &code.signature {
-            Some(signature) if self.signatures => format!("{}{signature}", code.name).into(),
-            _ => Arc::clone(&code.name),
+        let chain = code.inlined_at(addr);
+        let Some(outermost) = chain.len().checked_sub(1) else {
+            frames.push(Frame::new(kind, self.shown(&code.name, code.signature.as_deref())));
+            return true;
         };
-        frames.push(Frame::new(kind, name));
+        frames.extend(chain.iter().enumerate().map(|(i, method)| Frame {
+            kind: if i == outermost { kind } else { Kind::Inlined },
+            name: self.shown(&method.name, method.signature.as_deref()),
+            module: None,
+            file: method.file.clone(),
+            line: method.line,
+        }));
         true
+    }
+}
+
+impl JavaNames {
+    fn shown(&self, name: &Arc<str>, signature: Option<&str>) -> Arc<str> {
+        match signature {
+            Some(signature) if self.signatures => format!("{name}{signature}").into(),
+            _ => Arc::clone(name),
+        }
     }
 }
 

@@ -91,7 +91,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub diff: Option<PathBuf>,
 
-    /// Where names of compiled code come from: auto, perfmap, none or file:PATH
+    /// Where names of compiled code come from: auto, perfmap, agent, none or file:PATH
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub symbols: SymbolSource,
 
@@ -115,10 +115,13 @@ pub struct Args {
 /// Where names of compiled code come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SymbolSource {
-    /// The JVM's own map where it can be had; else what is compiled meanwhile.
+    /// The JVM's own map from JDK 17 on, else our agent; where neither can be had, a
+    /// map that is there.
     Auto,
     /// The JVM's own map, or an error.
     PerfMap,
+    /// Our agent, loaded into the JVM: with what was inlined, and lines.
+    Agent,
     /// Only what is compiled meanwhile.
     None,
     /// A map that is there.
@@ -132,10 +135,11 @@ impl FromStr for SymbolSource {
         match text {
             "auto" => Ok(Self::Auto),
             "perfmap" => Ok(Self::PerfMap),
+            "agent" => Ok(Self::Agent),
             "none" => Ok(Self::None),
             _ => match text.strip_prefix("file:") {
                 Some(path) if !path.is_empty() => Ok(Self::File(path.into())),
-                _ => Err("auto, perfmap, none or file:PATH is expected".into()),
+                _ => Err("auto, perfmap, agent, none or file:PATH is expected".into()),
             },
         }
     }

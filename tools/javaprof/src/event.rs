@@ -7,6 +7,7 @@ use libjvmprobe::{
     Addr,
     stack::{
         Stack,
+        agent_map::java_parameters,
         code::{Code, CodeKind},
     },
 };
@@ -92,37 +93,6 @@ pub fn text<T: Copy + Into<i64>>(chars: &[T]) -> String {
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
-/// The parameters of a method's descriptor (JVMS 4.3.3) as its source has them:
-/// `(ILjava/lang/String;[J)V` is `(int, java.lang.String, long[])`.
-fn java_parameters(descriptor: &str) -> Option<String> {
-    let (mut rest, _) = descriptor.strip_prefix('(')?.split_once(')')?;
-    let mut types = Vec::new();
-    while !rest.is_empty() {
-        let base = rest.trim_start_matches('[');
-        let dimensions = rest.len() - base.len();
-        let (name, behind) = if let Some(class) = base.strip_prefix('L') {
-            let (class, behind) = class.split_once(';')?;
-            (class.replace('/', "."), behind)
-        } else {
-            let primitive = match base.chars().next()? {
-                'Z' => "boolean",
-                'B' => "byte",
-                'C' => "char",
-                'S' => "short",
-                'I' => "int",
-                'J' => "long",
-                'F' => "float",
-                'D' => "double",
-                _ => return None,
-            };
-            (primitive.to_owned(), &base[1..])
-        };
-        types.push(name + &"[]".repeat(dimensions));
-        rest = behind;
-    }
-    Some(format!("({})", types.join(", ")))
-}
-
 #[cfg(test)]
 mod tests {
     use std::mem::offset_of;
@@ -136,20 +106,6 @@ mod tests {
         assert_eq!(size_of::<code_event>(), 5 * 8 + 3 * 256);
         assert_eq!(size_of::<sample_key>(), 3 * 8 + 4 * 4 + 16);
         assert_eq!(offset_of!(sample_key, comm), 40);
-    }
-
-    #[test]
-    fn descriptors_become_parameters() {
-        for (descriptor, parameters) in [
-            ("()V", Some("()")),
-            ("(ILjava/lang/String;[J)V", Some("(int, java.lang.String, long[])")),
-            ("([[Z)Z", Some("(boolean[][])")),
-            ("(Lcut/off", None),
-            ("(Q)V", None),
-            ("", None),
-        ] {
-            assert_eq!(java_parameters(descriptor).as_deref(), parameters, "{descriptor}");
-        }
     }
 
     #[test]
@@ -170,11 +126,6 @@ mod tests {
                 }
                 let _ = Event::decode(&record);
             }
-        }
-
-        #[test]
-        fn hostile_descriptors_do_no_harm(text in "\\PC{0,40}", more in "\\([\\[LIJ;a/é]{0,20}\\)V") {
-            let _ = (java_parameters(&text), java_parameters(&more));
         }
     }
 }

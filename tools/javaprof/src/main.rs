@@ -54,9 +54,10 @@ fn run(args: &Args) -> Result<()> {
     }
     trace::set_libbpf_output(args.verbose);
     trace::preflight::check()?;
-    let outputs = Outputs::open(args)?;
     let stop = stop_on_signal()?;
     let mut profiler = Profiler::new(args)?;
+    // Only now, so that a wrong process number does not cost an earlier result.
+    let outputs = Outputs::open(args)?;
     let waiting = match &args.command[..] {
         [] => None,
         command => {

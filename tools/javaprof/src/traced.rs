@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use libjvmprobe::{
-    Error, Pid, Result,
+    Addr, Error, Pid, Result,
     hotspot::HotSpot,
-    jvm::{Fate, Process, Target},
+    jvm::{Fate, Process, Target, agent},
     stack::{
-        builtin_map,
+        agent_map, builtin_map,
         code::{Code, CodeLog},
         maps::{CodeMaps, FileCache},
         perfmap,
@@ -182,57 +182,76 @@ impl Traced {
         // What happens from here on is told by probes; what the map does not show yet
         // is shown by them.
         let epoch = session.epoch(key);
-        let text = match source {
+        let entries = match source {
             SymbolSource::None => return Ok(true),
-            SymbolSource::File(path) => builtin_map::read(path, process)?,
-            SymbolSource::Auto | SymbolSource::PerfMap => {
-                match request(process, hotspot.as_ref()) {
-                    Ok(text) => text,
-                    Err(error) if *source == SymbolSource::PerfMap => return Err(error),
-                    Err(error) => {
-                        let path = builtin_map::path_of(process);
-                        let text = builtin_map::read(&path, process).map_err(|_| error)?;
-                        note(&format!("using {}, which was there", path.display()));
-                        text
-                    }
+            SymbolSource::File(path) => perf_map(&builtin_map::read(path, process)?),
+            _ => match ask(source, process, hotspot.as_ref()) {
+                Ok(entries) => entries,
+                Err(error) if *source != SymbolSource::Auto => return Err(error),
+                Err(error) => {
+                    let path = builtin_map::path_of(process);
+                    let text = builtin_map::read(&path, process).map_err(|_| error)?;
+                    note(&format!("using {}, which was there", path.display()));
+                    perf_map(&text)
                 }
-            }
+            },
         };
-        let entries = perfmap::parse(&text);
-        self.code.snapshot(
-            epoch,
-            entries.map(|entry| (entry.start, entry.size, perfmap::hotspot_code(entry.name))),
-        );
+        self.code.snapshot(epoch, entries.into_iter());
         Ok(true)
     }
 
-    /// Of a JVM that cannot be followed: what it compiled since its first map.
+    /// Asks again at the end: a JVM that cannot be followed what it compiled since, and
+    /// the agent what was inlined into it.
     pub fn get_last_map(&mut self, source: &SymbolSource) {
         let Who::Jvm(jvm) = &self.who else {
             return;
         };
         let (target, hotspot) = &**jvm;
-        if self.is_followed() || !matches!(source, SymbolSource::Auto | SymbolSource::PerfMap) {
+        let by_agent = uses_agent(source, hotspot.as_ref());
+        if !self.has_map || self.is_followed() && !by_agent {
             return;
         }
-        if let Ok(text) = request(&target.process, hotspot.as_ref()) {
-            for entry in perfmap::parse(&text) {
-                let code: Code = perfmap::hotspot_code(entry.name);
-                self.code.load(1, entry.start, entry.size, code);
+        // Gone or hung by now: what was known before must do.
+        let Ok(entries) = ask(source, &target.process, hotspot.as_ref()) else {
+            return;
+        };
+        if self.is_followed() {
+            self.code.refine(entries.into_iter());
+        } else {
+            for (addr, size, code) in entries {
+                self.code.load(1, addr, size, code);
             }
         }
     }
 }
 
-fn request(process: &Process, hotspot: Option<&HotSpot>) -> Result<String> {
+type Entries = Vec<(Addr, u64, Code)>;
+
+fn perf_map(text: &str) -> Entries {
+    let entries = perfmap::parse(text);
+    entries.map(|e| (e.start, e.size, perfmap::hotspot_code(e.name))).collect()
+}
+
+fn uses_agent(source: &SymbolSource, hotspot: Option<&HotSpot>) -> bool {
+    let is_old = hotspot.is_some_and(|h| h.major < builtin_map::FIRST_JDK);
+    *source == SymbolSource::Agent || *source == SymbolSource::Auto && is_old
+}
+
+fn ask(source: &SymbolSource, process: &Process, hotspot: Option<&HotSpot>) -> Result<Entries> {
     let refuse = |why: String| Error::Attach { pid: process.pid, why };
-    match hotspot {
-        None => Err(refuse("its version is unknown".into())),
-        Some(h) if h.major < builtin_map::FIRST_JDK => Err(refuse(format!(
-            "JDK {} cannot write a map of its code (JDK {} and later can)",
-            h.major,
+    let Some(hotspot) = hotspot else {
+        return Err(refuse("its version is unknown".into()));
+    };
+    match source {
+        SymbolSource::None | SymbolSource::File(_) => Ok(Vec::new()),
+        _ if uses_agent(source, Some(hotspot)) => {
+            Ok(agent_map::parse(&agent::map(process, hotspot)?).collect())
+        }
+        _ if hotspot.major < builtin_map::FIRST_JDK => Err(refuse(format!(
+            "JDK {} cannot write a map of its code (JDK {} can); use --symbols agent",
+            hotspot.major,
             builtin_map::FIRST_JDK
         ))),
-        Some(hotspot) => builtin_map::request(process, hotspot),
+        _ => Ok(perf_map(&builtin_map::request(process, hotspot)?)),
     }
 }

@@ -1,0 +1,196 @@
+//! A JVMTI agent that writes down where compiled Java methods are in memory.
+//!
+//! What is known here: how the JVM starts an agent (`Agent_OnLoad` at its own
+//! start, `Agent_OnAttach` at any later time; JVM Tool Interface, "Agent Start
+//! Up") and the order in which an environment is set up. The other modules know
+//! one thing each: `options` the option text, `richmap` and `perfmap` the two
+//! formats, `inline` the JVM's record of inlined methods, `names` what methods
+//! are called, `buffer` how text is put together, `state` what belongs to one
+//! environment, `events` the callbacks, `jvmti`, `jni` and `owned` the JVM's
+//! interfaces, `sys` and `mem` what else a libc would do.
+//!
+//! The library needs no libc, so that the same file can be loaded into JVMs on
+//! glibc and on musl. It never prints, never panics, and keeps nothing in
+//! static memory.
+//!
+//! Options are `map=PATH` and `perf=PATH`, at least one of them, `once`, and for the
+//! perf map `unfold=none|simple|all`, `msig`, `sourcepos`, `dottedclass`,
+//! `cleanclass` and `annotate`. With `map=`, the environment writes until that
+//! file has no name any more. Loaded at a later time with `once` or with `perf=`
+//! alone, it writes what there is and is gone; loaded at the JVM's start with `perf=`
+//! alone, it writes until the perf map has no name any more. A file that has
+//! reached 1 GiB is treated like one without a name.
+
+#![no_std]
+#![warn(missing_docs, clippy::undocumented_unsafe_blocks)]
+
+mod buffer;
+mod events;
+mod inline;
+mod jni;
+mod jvmti;
+mod mem;
+mod names;
+mod options;
+mod owned;
+mod perfmap;
+mod richmap;
+mod state;
+mod sys;
+
+use core::ffi::{c_char, c_void};
+
+use jni::JavaVm;
+use jvmti::Env;
+use state::{Pass, State};
+use sys::File;
+
+/// Why the agent could not start; the number is what it returns to the JVM.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+enum Failure {
+    /// The options are not understood, or too long.
+    Options = 11,
+    /// Neither `map` nor `perf` is given.
+    NoFile = 12,
+    /// The JVM has no JVMTI environment to give.
+    NoEnvironment = 13,
+    /// The rich map cannot be opened, or is no regular file.
+    OpenMap = 14,
+    /// The perf map cannot be opened, or is no regular file.
+    OpenPerf = 15,
+    /// No memory.
+    Memory = 16,
+    /// The environment does not keep the agent's state.
+    Storage = 17,
+    /// The environment does not take the callbacks.
+    Callbacks = 18,
+    /// A map cannot be written.
+    Write = 19,
+    /// An event cannot be switched on.
+    Enable = 20,
+    /// The events for what is there already do not come.
+    Generate = 21,
+}
+
+/// Called by the JVM at its own start.
+///
+/// # Safety
+///
+/// The arguments must be those that the JVM passes to this function.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the name is the JVM's")]
+pub unsafe extern "C" fn Agent_OnLoad(
+    vm: JavaVm,
+    text: *const c_char,
+    _reserved: *mut c_void,
+) -> i32 {
+    // SAFETY: the JVM's option text ends in NUL and lives during the call.
+    code(unsafe { options::text(text) }.ok_or(Failure::Options), vm, false)
+}
+
+/// Called by the JVM when the agent is loaded at a later time.
+///
+/// # Safety
+///
+/// The arguments must be those that the JVM passes to this function.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the name is the JVM's")]
+pub unsafe extern "C" fn Agent_OnAttach(
+    vm: JavaVm,
+    text: *const c_char,
+    _reserved: *mut c_void,
+) -> i32 {
+    // SAFETY: the JVM's option text ends in NUL and lives during the call.
+    code(unsafe { options::text(text) }.ok_or(Failure::Options), vm, true)
+}
+
+fn code(text: Result<&[u8], Failure>, vm: JavaVm, live: bool) -> i32 {
+    match text.and_then(|text| start(vm, text, live)) {
+        Ok(()) => 0,
+        Err(failure) => failure as i32,
+    }
+}
+
+/// Opens the files, gets an environment and sets it up; undoes all if it fails.
+fn start(vm: JavaVm, text: &[u8], live: bool) -> Result<(), Failure> {
+    let options = options::parse(text).ok_or(Failure::Options)?;
+    if options.map.is_none() && options.perf.is_none() {
+        return Err(Failure::NoFile);
+    }
+    let map = open(options.map, Failure::OpenMap)?;
+    let perf = open(options.perf, Failure::OpenPerf)?;
+    let env = vm.jvmti().ok_or(Failure::NoEnvironment)?;
+    let Some(pass) = State::create(env, vm, options.style, map, perf) else {
+        env.dispose();
+        return Err(Failure::Memory);
+    };
+    let result = set_up(&pass, env, live);
+    // Without a rich map there is nothing to wait for after the snapshot.
+    let stays = result.is_ok() && (!live || pass.goes_on() && !options.once);
+    if !stays {
+        pass.silence();
+        let alone = pass.is_alone();
+        drop(pass);
+        if alone {
+            env.dispose();
+        }
+    }
+    result
+}
+
+fn open(path: Option<&[u8]>, failure: Failure) -> Result<Option<File>, Failure> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let mut copy = [0; options::PATH_MOST];
+    for (to, &from) in copy.iter_mut().zip(path) {
+        *to = from;
+    }
+    let path = copy.get(..=path.len()).ok_or(failure)?;
+    File::append(path).map(Some).ok_or(failure)
+}
+
+fn set_up(pass: &Pass, env: Env, live: bool) -> Result<(), Failure> {
+    // A JVM without one of these still has the rest to tell.
+    env.add_capability(jvmti::CAN_GENERATE_COMPILED_METHOD_LOAD_EVENTS);
+    env.add_capability(jvmti::CAN_GET_SOURCE_FILE_NAME);
+    env.add_capability(jvmti::CAN_GET_LINE_NUMBERS);
+    check(pass.publish(), Failure::Storage)?;
+    check(env.set_callbacks(&events::callbacks()), Failure::Callbacks)?;
+    record(pass, richmap::header)?;
+    for event in jvmti::EVENTS {
+        check(env.notify(true, event), Failure::Enable)?;
+    }
+    if live {
+        for event in [jvmti::COMPILED_METHOD_LOAD, jvmti::DYNAMIC_CODE_GENERATED] {
+            check(env.generate(event), Failure::Generate)?;
+        }
+    }
+    // At the JVM's start there is no code yet: the snapshot is complete as it is.
+    record(pass, richmap::complete)
+}
+
+/// A missing capability is no failure.
+fn check(error: i32, failure: Failure) -> Result<(), Failure> {
+    if error == 0 || error == jvmti::MUST_POSSESS_CAPABILITY { Ok(()) } else { Err(failure) }
+}
+
+/// Writes one record to the rich map, if there is one and nothing went wrong.
+fn record(pass: &Pass, write: fn(&mut buffer::Buffer)) -> Result<(), Failure> {
+    if !pass.is_broken()
+        && let Some(mut out) = pass.map()
+    {
+        write(&mut out);
+        pass.write_map(&out);
+    }
+    if pass.is_broken() { Err(Failure::Write) } else { Ok(()) }
+}
+
+/// Nothing in the agent panics; the compiler wants to be told what would happen.
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    loop {
+        sys::pause();
+    }
+}

@@ -1,0 +1,138 @@
+//! The options that the agent is loaded with.
+//!
+//! What is known here: the agent's own option text, comma-separated `key=value`
+//! pairs and flags. A path can hold no comma. Unknown keys are an error, for a
+//! misspelt option would otherwise go unseen.
+
+use core::ffi::c_char;
+
+/// Longest option text.
+const TEXT_MOST: usize = 16384;
+/// Linux' PATH_MAX, with the NUL.
+pub const PATH_MOST: usize = 4096;
+
+/// Which entries of the perf map a compiled method gets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Unfold {
+    /// One, with the method's own name.
+    None,
+    /// One for each inlined range, with the innermost method's name.
+    Simple,
+    /// One for each inlined range, with the whole chain's names.
+    All,
+}
+
+/// How the perf map writes a class.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ClassStyle {
+    /// `Ljava/lang/String;`
+    Signature,
+    /// `java/lang/String`
+    Clean,
+    /// `java.lang.String`
+    Dotted,
+}
+
+/// How the perf map names code.
+#[derive(Clone, Copy)]
+pub struct Style {
+    /// Which entries there are.
+    pub unfold: Unfold,
+    /// How classes look.
+    pub class: ClassStyle,
+    /// Append the signature.
+    pub signature: bool,
+    /// Append `(File.java:line)`.
+    pub source: bool,
+    /// Append `_[j]` or `_[i]`.
+    pub annotate: bool,
+}
+
+/// All options.
+pub struct Options<'a> {
+    /// The rich map's path.
+    pub map: Option<&'a [u8]>,
+    /// The perf map's path.
+    pub perf: Option<&'a [u8]>,
+    /// Write what there is, and nothing afterwards.
+    pub once: bool,
+    /// How the perf map names code.
+    pub style: Style,
+}
+
+/// The option text of the JVM's as a slice, without its NUL.
+///
+/// # Safety
+///
+/// `text` must be null or point to a string that ends in NUL and outlives `'a`.
+pub unsafe fn text<'a>(text: *const c_char) -> Option<&'a [u8]> {
+    if text.is_null() {
+        return Some(&[]);
+    }
+    let mut len = 0;
+    // SAFETY: this reads up to the NUL at most.
+    while unsafe { *text.add(len) } != 0 {
+        len += 1;
+        if len > TEXT_MOST {
+            return None;
+        }
+    }
+    // SAFETY: so many bytes have just been read, and live as long as the string.
+    Some(unsafe { core::slice::from_raw_parts(text.cast(), len) })
+}
+
+/// Takes the option text apart; nothing if any of it is not understood.
+pub fn parse(text: &[u8]) -> Option<Options<'_>> {
+    let mut style = Style {
+        unfold: Unfold::None,
+        class: ClassStyle::Signature,
+        signature: false,
+        source: false,
+        annotate: false,
+    };
+    let (mut map, mut perf) = (None, None);
+    let (mut once, mut dotted, mut clean) = (false, false, false);
+    for part in text.split(|&byte| byte == b',') {
+        let mut halves = part.splitn(2, |&byte| byte == b'=');
+        let key = halves.next().unwrap_or_default();
+        let value = halves.next();
+        match key {
+            b"" if value.is_none() => {}
+            b"map" => map = Some(path(value?)?),
+            b"perf" => perf = Some(path(value?)?),
+            b"unfold" => {
+                style.unfold = match value {
+                    Some(b"none") => Unfold::None,
+                    Some(b"simple") | None => Unfold::Simple,
+                    Some(b"all") => Unfold::All,
+                    Some(_) => return None,
+                }
+            }
+            b"once" => once = flag(value)?,
+            b"msig" => style.signature = flag(value)?,
+            b"sourcepos" => style.source = flag(value)?,
+            b"annotate" => style.annotate = flag(value)?,
+            b"dottedclass" => dotted = flag(value)?,
+            b"cleanclass" => clean = flag(value)?,
+            _ => return None,
+        }
+    }
+    if dotted {
+        style.class = ClassStyle::Dotted;
+    } else if clean {
+        style.class = ClassStyle::Clean;
+    }
+    Some(Options { map, perf, once, style })
+}
+
+fn path(value: &[u8]) -> Option<&[u8]> {
+    (!value.is_empty() && value.len() < PATH_MOST).then_some(value)
+}
+
+fn flag(value: Option<&[u8]>) -> Option<bool> {
+    match value {
+        None | Some(b"1" | b"on" | b"yes" | b"true") => Some(true),
+        Some(b"0" | b"off" | b"no" | b"false") => Some(false),
+        Some(_) => None,
+    }
+}

@@ -1,0 +1,134 @@
+//! The lines of a perf map.
+//!
+//! What is known here: the format of `/tmp/perf-PID.map`, one `START SIZE NAME`
+//! a line with hexadecimal numbers, from the Linux kernel's
+//! `tools/perf/Documentation/jit-interface.txt`; and how names look with each
+//! option (see `options.rs`). Entries of one method never overlap, and together
+//! they cover all of its code.
+
+use crate::buffer::{Buffer, NAME_MOST};
+use crate::inline::{Chain, Pc, Range, Sink, merge, ranges};
+use crate::jvmti::MethodId;
+use crate::names::Methods;
+use crate::options::{Style, Unfold};
+use crate::richmap::Code;
+
+/// There is code that is no method.
+pub fn dynamic(out: &mut Buffer, code: Code, name: &[u8]) {
+    if out.begin() {
+        place(out, code);
+        out.name(name.iter().copied());
+        out.end();
+    }
+}
+
+/// A method was compiled.
+pub fn loaded(
+    out: &mut Buffer,
+    methods: &mut Methods,
+    id: MethodId,
+    code: Code,
+    pcs: &[Pc],
+    style: Style,
+) {
+    let end = code.start.saturating_add(code.size);
+    let mut sink = PerfSink { out, methods, style, id, at: code.start };
+    if style.unfold != Unfold::None {
+        merge(ranges(pcs, code.start, end), &mut sink);
+    }
+    sink.whole(end);
+}
+
+fn place(out: &mut Buffer, code: Code) {
+    out.hex(code.start as u64);
+    out.byte(b' ');
+    out.hex(code.size as u64);
+    out.byte(b' ');
+    out.narrow(NAME_MOST);
+}
+
+/// Writes the entries of one method.
+struct PerfSink<'a> {
+    out: &'a mut Buffer,
+    methods: &'a mut Methods,
+    style: Style,
+    id: MethodId,
+    at: usize,
+}
+
+impl PerfSink<'_> {
+    /// An entry with the method's own name, up to `end`.
+    fn whole(&mut self, end: usize) {
+        if end > self.at && self.out.begin() {
+            place(self.out, Code { start: self.at, size: end - self.at });
+            self.name(self.id, None, false);
+            self.out.end();
+        }
+        self.at = end;
+    }
+
+    fn name(&mut self, id: MethodId, bci: Option<i32>, inlined: bool) {
+        let (out, style) = (&mut *self.out, self.style);
+        self.methods.with(id, |method| {
+            out.name(method.class(style.class));
+            out.text(b"::");
+            out.name(method.name.bytes().iter().copied());
+            if style.signature {
+                out.name(method.signature.bytes().iter().copied());
+            }
+            if style.source
+                && let Some(line) = method.line(bci)
+            {
+                out.byte(b'(');
+                out.name(method.file());
+                out.byte(b':');
+                out.decimal(line);
+                out.byte(b')');
+            }
+        });
+        if style.annotate {
+            out.text(if inlined { b"_[i]" } else { b"_[j]" });
+        }
+    }
+
+    /// How many frames of a chain are named.
+    fn depth(&self, chain: Chain<'_>) -> usize {
+        if self.style.unfold == Unfold::All { chain.methods.len() } else { 1 }
+    }
+}
+
+impl Sink for PerfSink<'_> {
+    fn is_same(&mut self, one: Chain<'_>, other: Chain<'_>) -> bool {
+        let depth = self.depth(one);
+        if depth != self.depth(other) || (one.methods.len() > 1) != (other.methods.len() > 1) {
+            return false;
+        }
+        let source = self.style.source;
+        one.frames().zip(other.frames()).take(depth).all(|((id, here), (other, there))| {
+            id == other
+                && (!source
+                    || here == there
+                    || self
+                        .methods
+                        .with(id, |method| method.line(Some(here)) == method.line(Some(there))))
+        })
+    }
+
+    fn take(&mut self, range: Range<'_>) {
+        self.whole(range.start);
+        if !self.out.begin() {
+            return;
+        }
+        place(self.out, Code { start: range.start, size: range.end - range.start });
+        let depth = self.depth(range.chain);
+        let outermost = range.chain.methods.len() - 1;
+        for (at, (id, bci)) in range.chain.frames().take(depth).enumerate() {
+            if at > 0 {
+                self.out.text(b" in ");
+            }
+            self.name(id, Some(bci), at < outermost);
+        }
+        self.out.end();
+        self.at = range.end;
+    }
+}
