@@ -3,7 +3,7 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
-TOOLS := javagc
+TOOLS := javagc javaprof
 
 # One at a time: tests that trace JVMs would disturb each other's times. Unit tests are quick.
 TEST_FLAGS := -- --test-threads=1
@@ -17,7 +17,7 @@ build: ## Build the tools (installs what is missing through apt)
 	@tests/setup build
 	$(CARGO) build --release --locked
 
-demo: ## Run the tools for ten seconds on a small Java load (root)
+demo: ## Run each tool for some seconds on a small Java load (root)
 	@tests/setup demo
 	$(CARGO) build --release --locked
 	@tests/demo

@@ -11,7 +11,7 @@ use libjvmprobe::{
     },
 };
 
-/// How many methods are shown.
+/// How many methods are shown, of those with at least half a per cent.
 const TOP: usize = 15;
 /// The smallest share that the tree shows, and its size.
 const TREE_SHARE: f64 = 0.03;
@@ -147,7 +147,8 @@ fn top_methods(profile: &Profile, total: u64) -> String {
     let mut table = Table::new();
     table.load_style(TableStyle::new());
     table.set_header(["SELF", "TOTAL", "SAMPLES", "METHOD"]);
-    for (name, own, all) in methods(profile).into_iter().take(TOP).filter(|(_, own, _)| *own > 0) {
+    let least = (total / 200).max(1);
+    for (name, own, all) in methods(profile).into_iter().take(TOP).filter(|m| m.1 >= least) {
         table.add_row([share(own), share(all), own.to_string(), name.to_owned()]);
     }
     for column in 0..3 {
