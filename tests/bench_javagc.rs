@@ -3,7 +3,6 @@
 //! `cargo bench --bench javagc -- start overhead` runs those parts only.
 
 use std::{
-    env, fs,
     io::{BufRead, BufReader},
     process::{Command, Stdio},
     thread,
@@ -11,6 +10,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    bench::{median, run_parts, spread, usage},
     fake::Fake,
     gclog,
     load::Load,
@@ -27,24 +27,7 @@ fn main() {
         ("throughput", throughput),
         ("memory", memory),
     ];
-    let wanted: Vec<_> = env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    for (name, part) in parts {
-        if wanted.is_empty() || wanted.iter().any(|w| w == name) {
-            part();
-        }
-    }
-}
-
-/// Median, smallest and largest.
-fn spread(mut values: Vec<f64>) -> String {
-    values.sort_by(f64::total_cmp);
-    match values[..] {
-        [] => "no values".into(),
-        [min, .., max] => {
-            format!("{:.1} ({min:.1} to {max:.1}, n={})", values[values.len() / 2], values.len())
-        }
-        [one] => format!("{one:.1}"),
-    }
+    run_parts(&parts);
 }
 
 /// From exec to `Tracing...`, and from Ctrl-C to the end of the process.
@@ -92,10 +75,6 @@ fn pause_overhead() {
             let micros = stop.total_ns as f64 / 1e3;
             if is_traced(stop.end_ns) { with.push(micros) } else { without.push(micros) }
         }
-        let median = |v: &mut Vec<f64>| {
-            v.sort_by(f64::total_cmp);
-            v[v.len() / 2]
-        };
         let quartile = |v: &[f64]| (v[v.len() / 4], v[v.len() * 3 / 4]);
         let (a, b) = (median(&mut without), median(&mut with));
         println!(
@@ -143,20 +122,12 @@ fn memory() {
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
         stderr.read_line(&mut line).expect("it says Tracing");
         load.run(3.0);
-        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
-        let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or("?").trim();
-        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("it runs");
-        let ticks: u64 = stat.rsplit(')').next().map_or(0, |rest| {
-            rest.split_ascii_whitespace()
-                .skip(11)
-                .take(2)
-                .filter_map(|t| t.parse::<u64>().ok())
-                .sum()
-        });
+        let used = usage(child.id());
         println!(
-            "memory, javagc {}: peak {peak}; processor {:.1} % of one core",
+            "memory, javagc {}: peak {} kB; processor {:.1} % of one core",
             args.join(" "),
-            ticks as f64 / 3.0
+            used.peak_kb,
+            used.seconds * 100.0 / 3.0
         );
         child.kill().expect("it still runs");
         child.wait().expect("it ends");

@@ -7,7 +7,8 @@ import java.lang.management.ThreadMXBean;
  * Burns known shares of processor time in known methods, on command.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by
- * "done METHOD=NANOS ..." with the time that each method took of its thread's processor time.
+ * "done ROUNDS METHOD=NANOS ..." with the work done and the time that each method took of its
+ * thread's processor time.
  *
  * Who calls whom: run > work > small | medium | large; large > deep > ... > deep (DEPTH times).
  */
@@ -17,6 +18,7 @@ public class CpuLoad {
 
     static volatile long sink;
 
+    private static long rounds;
     private static long small;
     private static long medium;
     private static long deep;
@@ -27,11 +29,11 @@ public class CpuLoad {
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             if (line.startsWith("go ")) {
                 double seconds = Double.parseDouble(line.substring(3));
-                small = medium = deep = 0;
+                rounds = small = medium = deep = 0;
                 Thread worker = new Thread(() -> work(seconds), "cpu-worker");
                 worker.start();
                 worker.join();
-                System.out.println("done small=" + small + " medium=" + medium + " deep=" + deep);
+                System.out.println("done " + rounds + " small=" + small + " medium=" + medium + " deep=" + deep);
             }
         }
     }
@@ -50,6 +52,7 @@ public class CpuLoad {
             small += t1 - t0;
             medium += t2 - t1;
             deep += t3 - t2;
+            rounds++;
         }
     }
 

@@ -5,10 +5,12 @@
 //! | [`runtimes`] | which Java runtimes and collectors there are |
 //! | [`load`] | starts a Java load and steers it |
 //! | [`gclog`] | what the JVM's own log says: the truth to compare with |
+//! | [`bench`] | what benchmarks have in common |
 //! | [`folded`] | folded stacks, read back |
 //! | [`fake`] | fires HotSpot's probes faster than any JVM |
 //! | [`tool`] | starts a tool and collects what it says |
 
+pub mod bench;
 pub mod fake;
 pub mod folded;
 pub mod gclog;

@@ -17,8 +17,8 @@ use crate::stack::{
 pub struct Options {
     /// Put `THREAD-TID` behind the command's name.
     pub threads: bool,
-    /// Mark every frame by its kind, not those of the kernel only: `_[j]` compiled,
-    /// `_[i]` inlined, `_[0]` interpreted; flame graph palettes know these.
+    /// Mark compiled (`_[j]`) and inlined (`_[i]`) frames as well as the kernel's; flame
+    /// graph palettes know these.
     pub mark_kinds: bool,
 }
 
@@ -63,7 +63,6 @@ pub(super) fn name(frame: &Frame, options: Options) -> String {
     let mark = match frame.kind {
         Kind::Java => "_[j]",
         Kind::Inlined => "_[i]",
-        Kind::Interpreted => "_[0]",
         _ => "",
     };
     frame.folded() + if options.mark_kinds { mark } else { "" }

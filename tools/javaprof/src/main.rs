@@ -68,7 +68,7 @@ fn run(args: &Args) -> Result<()> {
     };
     profiler.start()?;
     let what = profiler.describe();
-    note(&format!("{what}... Hit Ctrl-C to end."));
+    note(&format!("Sampling {what}... Hit Ctrl-C to end."));
     let running = waiting.map(|(waiting, program)| waiting.go(program)).transpose()?;
     profiler.run(&stop)?;
     let raw = profiler.finish()?;
@@ -95,6 +95,7 @@ fn filter(profile: &mut Profile, args: &Args) {
 }
 
 fn show(profile: &Profile, args: &Args, outputs: Outputs, what: &str) -> Result<()> {
+    let title = format!("Processor time of {what}");
     if !args.quiet {
         let mut out = Output::open(None)?;
         if args.folded {
@@ -103,11 +104,11 @@ fn show(profile: &Profile, args: &Args, outputs: Outputs, what: &str) -> Result<
                 out.line(&line)?;
             }
         } else {
-            out.line(summary::text(profile, what).trim_end())?;
+            out.line(summary::text(profile, &title).trim_end())?;
         }
     }
-    let title = Title { title: what.to_owned(), subtitle: None };
-    for path in outputs.write(profile, &title)? {
+    let subtitle = Some(summary::spent(profile));
+    for path in outputs.write(profile, &Title { title, subtitle })? {
         note(&format!("wrote {}", path.display()));
     }
     Ok(())

@@ -115,7 +115,7 @@ impl<'a> Profiler<'a> {
             (.., 1) => self.processes.keys().map(|pid| format!("process {pid}")).collect(),
             (.., n) => format!("{n} processes"),
         };
-        format!("Sampling {what} at {hertz} Hz ({clock})")
+        format!("{what} at {hertz} Hz ({clock})")
     }
 
     /// Samples until it is time to end.

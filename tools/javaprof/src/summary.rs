@@ -128,7 +128,8 @@ pub fn text(profile: &Profile, title: &str) -> String {
     out
 }
 
-fn spent(profile: &Profile) -> String {
+/// How much processor time there was, and what it went to.
+pub fn spent(profile: &Profile) -> String {
     let seconds = Duration::from_nanos(profile.duration_ns).as_secs_f64();
     let busy = profile.total() as f64 / profile.hertz.max(1) as f64;
     let shares: Vec<_> = shares(profile)

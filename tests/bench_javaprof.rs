@@ -1,0 +1,199 @@
+//! Figures for javaprof, printed: `make bench`. Nothing here is asserted, for times
+//! depend on the machine. `cargo bench --bench javaprof -- cost result` runs those parts
+//! only.
+
+use std::{
+    fs,
+    io::Write,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{
+    bench::{median, run_parts, spread, usage},
+    load::Load,
+    need_root,
+    runtimes::named,
+    tool::{self, Tool, binary},
+};
+
+const FLAGS: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC";
+
+fn main() {
+    need_root();
+    binary("javaprof");
+    run_parts(&[
+        ("start", start),
+        ("cost", cost),
+        ("result", result),
+        ("map", map),
+        ("sample", sample),
+    ]);
+}
+
+/// From exec to the first sample.
+fn start() {
+    for name in ["temurin-17", "temurin-25"] {
+        for symbols in ["none", "perfmap", "agent"] {
+            let mut load = Load::start_program(named(name), FLAGS, "CpuLoad");
+            load.go(20.0);
+            let pid = load.pid().to_string();
+            let mut times = Vec::new();
+            for _ in 0..9 {
+                let begin = Instant::now();
+                let tool = Tool::start("javaprof", &["-p", &pid, "-q", "--symbols", symbols]);
+                times.push(begin.elapsed().as_secs_f64() * 1e3);
+                tool.interrupt();
+            }
+            println!("exec to sampling, {name} --symbols {symbols}: {} ms", spread(times));
+        }
+    }
+}
+
+/// Work that a busy JVM gets done, under nothing, javaprof and perf by turns; and what
+/// the tool itself uses.
+fn cost() {
+    let mut load = Load::start_program(named("temurin-17"), FLAGS, "CpuLoad");
+    let pid = load.pid().to_string();
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let data = dir.path().join("perf.data");
+    let has_perf = Command::new("perf").arg("--version").output().is_ok_and(|o| o.status.success());
+    load.run(2.0);
+    let mut done = [Vec::new(), Vec::new(), Vec::new()];
+    let (mut used, mut peak) = (Vec::new(), 0);
+    let rounds = |text: String| -> f64 {
+        let word = text.split_ascii_whitespace().nth(1).and_then(|word| word.parse().ok());
+        word.expect("the number of rounds")
+    };
+    let seconds = 4.0;
+    for _ in 0..10 {
+        load.go(seconds);
+        done[0].push(rounds(load.done()));
+
+        let tool = Tool::start("javaprof", &["-p", &pid, "-F", "99", "-f"]);
+        let before = usage(tool.pid());
+        load.go(seconds);
+        done[1].push(rounds(load.done()));
+        let after = usage(tool.pid());
+        used.push((after.seconds - before.seconds) * 100.0 / seconds);
+        peak = peak.max(after.peak_kb);
+        tool.interrupt();
+
+        if has_perf {
+            let mut perf = Command::new("perf")
+                .args(["record", "-F", "99", "-g", "-p", &pid, "-o"])
+                .arg(&data)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("start perf");
+            thread::sleep(Duration::from_millis(500));
+            load.go(seconds);
+            done[2].push(rounds(load.done()));
+            interrupt(perf.id());
+            perf.wait().expect("perf ends");
+        }
+    }
+    let base = median(&mut done[0]);
+    for (name, done) in ["nothing", "javaprof -F 99", "perf record -F 99 -g"].iter().zip(done) {
+        let shares = done.iter().map(|rounds| rounds / base * 100.0).collect();
+        println!("work done under {name}: {} % of the median without", spread(shares));
+    }
+    println!("javaprof itself: {} % of one core, peak {peak} kB", spread(used));
+}
+
+fn interrupt(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+}
+
+/// From Ctrl-C to the result: many samples, a map of fifty thousand methods.
+fn result() {
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+PreserveFramePointer", "GcLoad");
+    let pid = load.pid().to_string();
+    let map = synthetic_map(50_000);
+    let symbols = format!("file:{}", map.path().display());
+    let mut times = Vec::new();
+    let mut samples = String::new();
+    for _ in 0..5 {
+        load.go(12.0);
+        let args = ["-p", &pid, "-F", "9999", "--symbols", &symbols];
+        let tool = Tool::start("javaprof", &args);
+        thread::sleep(Duration::from_secs(11));
+        let begin = Instant::now();
+        let output = tool.interrupt();
+        times.push(begin.elapsed().as_secs_f64() * 1e3);
+        samples = output.stdout.lines().last().unwrap_or("").to_owned();
+        load.done();
+    }
+    println!("Ctrl-C to the end of the process: {} ms; {samples}", spread(times));
+}
+
+/// A profile of nothing, with maps of different sizes: what a map costs.
+fn map() {
+    let load = Load::start_program(named("temurin-17"), FLAGS, "CpuLoad");
+    let pid = load.pid().to_string();
+    for lines in [1, 1_000_000] {
+        let map = synthetic_map(lines);
+        let symbols = format!("file:{}", map.path().display());
+        let mut times = Vec::new();
+        for _ in 0..7 {
+            let begin = Instant::now();
+            let args = ["-p", &pid, "-d", "0.01", "-q", "--symbols", &symbols];
+            let output = tool::run("javaprof", &args);
+            assert!(output.status.success(), "{}", output.stderr);
+            times.push(begin.elapsed().as_secs_f64() * 1e3);
+        }
+        println!("a whole run with a map of {lines} lines: {} ms", spread(times));
+    }
+}
+
+fn synthetic_map(lines: u64) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let mut text = String::new();
+    for i in 0..lines {
+        let start = 0x7000_0000_0000 + i * 0x400;
+        text += &format!("{start:#x} 0x300 void com.example.app.Class{i}.method{i}(int)\n");
+    }
+    file.write_all(text.as_bytes()).expect("write the map");
+    file
+}
+
+/// The kernel side's own time for a sample, by the kernel's statistics.
+fn sample() {
+    let switch = "/proc/sys/kernel/bpf_stats_enabled";
+    let before = fs::read_to_string(switch).unwrap_or_default();
+    if fs::write(switch, "1").is_err() {
+        println!("time of a sample: skipped, {switch} cannot be written");
+        return;
+    }
+    let mut load = Load::start_program(named("temurin-17"), FLAGS, "CpuLoad");
+    let pid = load.pid().to_string();
+    load.run(1.0);
+    load.go(4.0);
+    let tool = Tool::start("javaprof", &["-p", &pid, "-F", "999", "-q"]);
+    load.done();
+    let mut shown = false;
+    for entry in fs::read_dir(format!("/proc/{}/fdinfo", tool.pid())).expect("it runs").flatten() {
+        let text = fs::read_to_string(entry.path()).unwrap_or_default();
+        let field = |name: &str| -> Option<u64> {
+            text.lines().find_map(|l| l.strip_prefix(name))?.trim().parse().ok()
+        };
+        // BPF_PROG_TYPE_PERF_EVENT.
+        if field("prog_type:") == Some(7)
+            && let (Some(time), Some(count)) = (field("run_time_ns:"), field("run_cnt:"))
+        {
+            let each = time as f64 / count.max(1) as f64 / 1e3;
+            println!(
+                "time of a sample in the kernel: {each:.2} us, mean of {count} of all processors"
+            );
+            shown = true;
+        }
+    }
+    if !shown {
+        println!("time of a sample: skipped, the kernel does not tell");
+    }
+    tool.interrupt();
+    fs::write(switch, before.trim()).expect("as it was");
+}
