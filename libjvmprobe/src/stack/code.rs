@@ -10,7 +10,7 @@
 //! (hotspot/share/code/nmethod.cpp), and a method may be compiled more than once.
 //! Which code it was shows when something else is put in its place.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use crate::Addr;
 
@@ -90,7 +90,10 @@ impl Code {
 }
 
 /// Removes `/0x...` and `+0x...`, which hidden classes carry.
-pub(super) fn mask_hidden(name: &str) -> String {
+pub(super) fn mask_hidden(name: &str) -> Cow<'_, str> {
+    if !name.contains("0x") {
+        return name.into();
+    }
     let mut masked = String::with_capacity(name.len());
     let mut rest = name;
     while let Some(at) = rest.find("0x") {
@@ -102,7 +105,7 @@ pub(super) fn mask_hidden(name: &str) -> String {
         }
         rest = &tail[2 + digits..];
     }
-    masked + rest
+    (masked + rest).into()
 }
 
 /// How many epochs code may run before its load is told, while the thread that
@@ -183,19 +186,16 @@ impl CodeLog {
     }
 
     /// Puts it in order.
-    pub fn index(&self) -> CodeIndex {
-        let mut loads = self.loads.clone();
+    pub fn into_index(self) -> CodeIndex {
+        let Self { snapshot, snapshot_epoch, mut loads, unloads } = self;
         loads.sort_by_key(|load| load.since);
-        let mut unloads = Unloads::new(&self.unloads);
+        let mut unloads = Unloads::new(&unloads);
+        let later = loads.split_off(loads.partition_point(|load| load.since <= snapshot_epoch));
         let mut timeline = Timeline::default();
-        let seen_before = loads.partition_point(|load| load.since <= self.snapshot_epoch);
-        let later = loads.split_off(seen_before);
         for load in loads {
             timeline.put(load, &mut unloads);
         }
-        for entry in &self.snapshot {
-            timeline.put_known(entry.clone(), self.snapshot_epoch);
-        }
+        timeline.look(snapshot, snapshot_epoch);
         for load in later {
             timeline.put(load, &mut unloads);
         }
@@ -254,29 +254,25 @@ impl Timeline {
         self.now.insert(load.start, load);
     }
 
-    /// Enters what a snapshot has shown, unless its load was seen.
-    fn put_known(&mut self, entry: Entry, epoch: u64) {
-        let overlapping = self.overlapping(entry.start, entry.end);
-        let mut since = 0;
-        for &at in &overlapping {
-            let Some(other) = self.now.get(&at) else { continue };
-            let same_code = other.code.name == entry.code.name;
-            if same_code && other.since > 0 {
-                return;
+    /// Takes a snapshot for what is there now.
+    fn look(&mut self, snapshot: Vec<Entry>, epoch: u64) {
+        let loaded = std::mem::take(&mut self.now);
+        let seen = without_overlaps(snapshot);
+        self.now = seen.into_iter().map(|entry| (entry.start, entry)).collect();
+        for (_, mut load) in loaded {
+            let mut is_there = false;
+            for at in self.overlapping(load.start, load.end) {
+                let Some(entry) = self.now.get_mut(&at) else { continue };
+                // Another method must have come later.
+                let same = entry.code.name == load.code.name;
+                entry.since = entry.since.max(if same { load.since } else { load.since + 1 });
+                is_there |= same;
             }
-            since = since.max(other.since);
-        }
-        for at in overlapping {
-            if let Some(mut gone) = self.now.remove(&at) {
-                // Of the same snapshot: the later line holds, the earlier never did.
-                if gone.since > 0 {
-                    gone.until = gone.since.max(epoch.min(since + 1));
-                    self.past.push(gone);
-                }
+            if !is_there {
+                load.until = epoch.max(load.since + 1);
+                self.past.push(load);
             }
         }
-        let since = if since == 0 { 0 } else { since + 1 };
-        self.now.insert(entry.start, Entry { since, ..entry });
     }
 
     fn finish(self) -> Vec<Entry> {
@@ -284,6 +280,25 @@ impl Timeline {
         all.extend(self.now.into_values());
         all
     }
+}
+
+/// Sorted; of those that overlap, the later line of the snapshot.
+fn without_overlaps(snapshot: Vec<Entry>) -> Vec<Entry> {
+    let mut lines: Vec<_> = snapshot.into_iter().enumerate().collect();
+    lines.sort_by_key(|(_, entry)| entry.start);
+    let mut kept: Vec<(usize, Entry)> = Vec::with_capacity(lines.len());
+    'lines: for (line, entry) in lines {
+        while let Some((other, last)) = kept.last()
+            && last.end > entry.start
+        {
+            if *other > line {
+                continue 'lines;
+            }
+            kept.pop();
+        }
+        kept.push((line, entry));
+    }
+    kept.into_iter().map(|(_, entry)| entry).collect()
 }
 
 /// Answers what lay at an address in an epoch.
@@ -351,7 +366,7 @@ mod tests {
         log.snapshot(2, [(Addr(100), 50, method("A.old"))].into_iter());
         log.unload(5, method("A.old"));
         log.load(9, Addr(120), 50, method("B.new"));
-        let index = log.index();
+        let index = log.into_index();
         assert_eq!(name_at(&index, 130, 0), Some("A.old"));
         assert_eq!(name_at(&index, 130, 4), Some("A.old"));
         assert_eq!(name_at(&index, 130, 9), Some("B.new"));
@@ -367,7 +382,7 @@ mod tests {
         log.snapshot(0, [(Addr(100), 50, method("A.old"))].into_iter());
         log.unload(5, method("A.old"));
         log.load(9, Addr(100), 50, method("B.new"));
-        assert_eq!(name_at(&log.index(), 110, 7), Some("B.new"));
+        assert_eq!(name_at(&log.into_index(), 110, 7), Some("B.new"));
     }
 
     #[test]
@@ -377,7 +392,7 @@ mod tests {
         log.load(2, Addr(200), 50, method("A.hot"));
         log.unload(3, method("A.hot"));
         log.load(9, Addr(100), 50, method("B.b"));
-        let index = log.index();
+        let index = log.into_index();
         assert_eq!(name_at(&index, 110, 2), Some("A.hot"));
         assert_eq!(name_at(&index, 110, 5), Some("B.b"));
         assert_eq!(name_at(&index, 210, 50), Some("A.hot"));
@@ -392,15 +407,16 @@ mod tests {
         log.unload(8, method("A.hot"));
         // Which of the two went first does not show; it was there at 7, if it was used.
         log.load(9, Addr(200), 50, method("B.b"));
-        assert_eq!(name_at(&log.index(), 210, 7), Some("A.hot"));
+        assert_eq!(name_at(&log.into_index(), 210, 7), Some("A.hot"));
     }
 
     #[test]
     fn what_comes_much_later_does_not_lend_its_name() {
         let mut log = CodeLog::default();
         log.load(1000, Addr(100), 50, method("B.b"));
-        assert_eq!(name_at(&log.index(), 110, 5), None);
-        assert_eq!(name_at(&log.index(), 110, 999), Some("B.b"));
+        let index = log.into_index();
+        assert_eq!(name_at(&index, 110, 5), None);
+        assert_eq!(name_at(&index, 110, 999), Some("B.b"));
     }
 
     #[test]
@@ -408,7 +424,7 @@ mod tests {
         let mut log = CodeLog::default();
         log.load(3, Addr(100), 50, method("A.a"));
         log.snapshot(4, [(Addr(96), 60, method("A.a"))].into_iter());
-        let index = log.index();
+        let index = log.into_index();
         assert_eq!(name_at(&index, 120, 9), Some("A.a"));
         assert_eq!(index.entries.len(), 1);
     }
@@ -418,7 +434,7 @@ mod tests {
         let mut log = CodeLog::default();
         let lines = [(Addr(100), 50, method("A.a")), (Addr(120), 10, method("B.b"))];
         log.snapshot(0, lines.into_iter());
-        let index = log.index();
+        let index = log.into_index();
         assert_eq!(name_at(&index, 125, 0), Some("B.b"));
     }
 
@@ -434,7 +450,7 @@ mod tests {
         log.load(5, Addr(200), 50, method("C.c"));
         let seen = [(Addr(100), 50, with_inlining.clone()), (Addr(200), 50, with_inlining)];
         log.refine(seen.into_iter());
-        let index = log.index();
+        let index = log.into_index();
         let inlined_at = |addr| {
             let code = index.find(Addr(addr), 9).unwrap();
             code.inlined_at(Addr(addr)).iter().map(|f| &*f.name).collect::<Vec<_>>()
@@ -479,7 +495,7 @@ mod tests {
                 log.load(epoch, Addr(start), size, method(&format!("M.m{i}")));
                 model[i + 1].clone_from(&held);
             }
-            let index = log.index();
+            let index = log.into_index();
             for (epoch, held) in model.iter().enumerate().skip(from.min(loads.len())) {
                 for (addr, slot) in held.iter().enumerate() {
                     if let Some(i) = slot {

@@ -49,7 +49,7 @@ pub fn profile(mut raw: Raw, signatures: bool) -> Profile {
     for traced in std::mem::take(&mut raw.processes) {
         let pid = traced.pid();
         let native = NativeNames::new(traced.maps.clone(), Symbols::of_process(pid));
-        let java = JavaNames::new(traced.code.index(), signatures);
+        let java = JavaNames::new(traced.code.into_index(), signatures);
         let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
         processes.insert(pid.0, Namer::new(Arc::clone(&traced.command), Sources::new(sources)));
     }
