@@ -119,7 +119,7 @@ pub enum SymbolSource {
     Auto,
     /// The JVM's own map, or an error.
     PerfMap,
-    /// Only what is compiled meanwhile.
+    /// Nowhere: the JVM is left alone.
     None,
     /// A map that is there.
     File(PathBuf),
