@@ -3,49 +3,24 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::Duration,
 };
 
 use jvmprobe_tests::{
+    container::Container,
     fake::Fake,
     load::{Load, classes},
     need_root,
+    other::{Other, sleeper},
+    proc::breakpoints,
     runtimes::{Runtime, named},
-    tool::{self, Output, Tool, binary},
+    tool::{self, Tool, assert_refused, binary},
 };
 use rustix::process::Signal;
 
 const G1: &str = "-XX:+UseG1GC";
-
-/// One line on stderr with these words, nothing on stdout, this exit status.
-fn assert_refused(output: &Output, status: i32, words: &[&str]) {
-    assert_eq!(output.status.code(), Some(status), "{output:?}");
-    assert!(output.stdout.is_empty(), "{output:?}");
-    if status == 1 {
-        assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
-        assert!(output.stderr.starts_with("javagc: "), "{}", output.stderr);
-    }
-    for word in words {
-        assert!(output.stderr.contains(word), "no {word:?} in {}", output.stderr);
-    }
-}
-
-/// A child process that is killed when dropped.
-struct Other(Child);
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn sleeper() -> Other {
-    Other(Command::new("sleep").arg("60").spawn().expect("sleep"))
-}
 
 #[test]
 fn usage_errors_exit_with_2() {
@@ -379,43 +354,23 @@ fn nothing_is_left_behind_however_it_ends() {
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
-    let clean = breakpoints(&load, named("temurin-17"));
+    let clean = breakpoints(load.pid(), named("temurin-17"));
     assert_eq!(clean, 0, "before");
     for kill in [false, true] {
         let tool = Tool::start("javagc", &["-p", &pid]);
         load.run(0.2);
-        assert!(breakpoints(&load, named("temurin-17")) >= 5, "while tracing");
+        assert!(breakpoints(load.pid(), named("temurin-17")) >= 5, "while tracing");
         if kill {
             tool.signal(Signal::KILL);
             assert!(!tool.wait().status.success());
         } else {
             assert!(tool.interrupt().status.success());
         }
-        assert_eq!(breakpoints(&load, named("temurin-17")), 0, "after, kill: {kill}");
+        assert_eq!(breakpoints(load.pid(), named("temurin-17")), 0, "after, kill: {kill}");
     }
     // Alive and well.
     load.run(0.2);
     load.quit();
-}
-
-/// How many bytes of the target's mapped libjvm.so code differ from the file.
-fn breakpoints(load: &Load, runtime: &Runtime) -> usize {
-    use std::os::unix::fs::FileExt;
-    let file = fs::read(runtime.libjvm()).unwrap();
-    let maps = fs::read_to_string(format!("/proc/{}/maps", load.pid())).unwrap();
-    let memory = fs::File::open(format!("/proc/{}/mem", load.pid())).unwrap();
-    let mut different = 0;
-    for line in maps.lines().filter(|l| l.contains("libjvm.so") && l.contains("r-xp")) {
-        let mut fields = line.split_ascii_whitespace();
-        let (start, end) = fields.next().unwrap().split_once('-').unwrap();
-        let hex = |text| u64::from_str_radix(text, 16).unwrap();
-        let (start, end, offset) = (hex(start), hex(end), hex(fields.nth(1).unwrap()) as usize);
-        let mut code = vec![0; (end - start) as usize];
-        memory.read_exact_at(&mut code, start).unwrap();
-        let on_disk = file.get(offset..).unwrap_or_default();
-        different += code.iter().zip(on_disk).filter(|(a, b)| a != b).count();
-    }
-    different
 }
 
 /// A copy of a runtime that a test may damage.
@@ -444,55 +399,20 @@ fn a_libjvm_replaced_on_disk_is_traced_all_the_same() {
     assert!(pauses.iter().all(|r| r["heap_before"].is_u64() && r["cause"].is_string()));
 }
 
-/// As in a container: its own mount and PID namespace, another root, another
-/// uid, its own /tmp; and at the same path the host has a different build.
+/// At the same path the host has a different build.
 #[test]
 fn a_jvm_in_a_container_is_traced_from_outside() {
     need_root();
-    let dir = tempfile::tempdir().unwrap();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let root = dir.path().join("root");
-    let home = named("temurin-21").java.parent().and_then(Path::parent).unwrap();
-    let script = r#"
-        set -e
-        mkdir -p "$ROOT"/{proc,tmp,lib,lib64,usr,bin,dev,jre,classes,log}
-        for d in lib lib64 usr bin dev; do mount --rbind /$d "$ROOT"/$d; done
-        mount --bind "$HOME_OF_JRE" "$ROOT"/jre
-        mount --bind "$CLASSES" "$ROOT"/classes
-        mount -t tmpfs none "$ROOT"/tmp
-        chmod 1777 "$ROOT"/tmp
-        mount -t proc none "$ROOT"/proc
-        exec chroot --userspec=12345:12345 "$ROOT" /jre/bin/java "$@"
-    "#;
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--pid", "--fork", "--kill-child", "bash", "-c", script, "container"]);
-    command.env("ROOT", &root).env("HOME_OF_JRE", home).env("CLASSES", classes());
-    command.args(["-Xmx64m", G1, "-cp", "/classes", "GcLoad"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
-    let shell = Other(child);
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
-    // Inside it is process 1 of its namespace; here it is the shell's child.
-    assert_eq!(line, "ready 1\n");
-    let children =
-        fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.0.id())).unwrap();
-    let java = children.split_ascii_whitespace().next().expect("the container's process");
-    let tool = Tool::start("javagc", &["-p", java, "-j"]);
-    std::io::Write::write_all(&mut stdin, b"go 0.7\n").unwrap();
-    line.clear();
-    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
-    assert_eq!(line, "done\n");
+    let mut container = Container::start(named("temurin-21"), &[G1], "GcLoad");
+    let tool = Tool::start("javagc", &["-p", &container.pid().to_string(), "-j"]);
+    container.run(0.7);
     let records = tool.interrupt().json();
     let pauses: Vec<_> = records.iter().filter(|r| r["type"] == "pause").collect();
     assert!(pauses.len() > 5, "{records:?}");
     for pause in pauses {
-        assert_eq!(pause["pid"].to_string(), java);
+        assert_eq!(pause["pid"], container.pid());
         assert!(pause["heap_before"].is_u64() && pause["cause"].is_string(), "{pause}");
     }
-    std::io::Write::write_all(&mut stdin, b"quit\n").unwrap();
 }
 
 #[test]

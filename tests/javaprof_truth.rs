@@ -4,15 +4,11 @@ use std::collections::HashMap;
 
 use jvmprobe_tests::{
     folded::{self, Line, total},
-    load::Load,
+    load::{FRAMES, Load},
     need_root,
     runtimes::{self, Runtime},
     tool::{Tool, binary},
 };
-
-/// Frames of their own for all of the program's methods, and frame pointers.
-const FRAMES: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC \
-                      -XX:CompileCommand=quiet -XX:CompileCommand=dontinline,CpuLoad.*";
 
 /// By the agent: this JDK writes no map itself.
 #[test]

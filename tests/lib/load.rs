@@ -12,6 +12,10 @@ use tempfile::TempDir;
 
 use crate::runtimes::Runtime;
 
+/// Frames of their own for all of `CpuLoad`'s methods, and frame pointers.
+pub const FRAMES: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC \
+                          -XX:CompileCommand=quiet -XX:CompileCommand=dontinline,CpuLoad.*";
+
 /// The folder with the compiled classes of `tests/java`.
 ///
 /// # Panics

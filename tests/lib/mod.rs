@@ -8,13 +8,21 @@
 //! | [`bench`] | what benchmarks have in common |
 //! | [`folded`] | folded stacks, read back |
 //! | [`fake`] | fires HotSpot's probes faster than any JVM |
+//! | [`container`] | a JVM as in a container |
+//! | [`other`] | processes that are no load |
+//! | [`proc`] | what /proc tells of a process |
+//! | [`pprof`] | a profile in pprof's format, read back |
 //! | [`tool`] | starts a tool and collects what it says |
 
 pub mod bench;
+pub mod container;
 pub mod fake;
 pub mod folded;
 pub mod gclog;
 pub mod load;
+pub mod other;
+pub mod pprof;
+pub mod proc;
 pub mod runtimes;
 pub mod tool;
 

@@ -73,6 +73,23 @@ impl Output {
     }
 }
 
+/// One line on stderr with these words, nothing on stdout, this exit status.
+///
+/// # Panics
+/// Where it is otherwise.
+pub fn assert_refused(output: &Output, status: i32, words: &[&str]) {
+    assert_eq!(output.status.code(), Some(status), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    if status == 1 {
+        assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+        let tool = output.stderr.split_once(": ").map(|(tool, _)| tool);
+        assert!(matches!(tool, Some("javagc" | "javaprof")), "{}", output.stderr);
+    }
+    for word in words {
+        assert!(output.stderr.contains(word), "no {word:?} in {}", output.stderr);
+    }
+}
+
 impl Tool {
     /// Starts a tool and waits until it says that it traces.
     ///
@@ -88,9 +105,17 @@ impl Tool {
     ///
     /// # Panics
     /// Where it ends instead of tracing.
-    pub fn spawn(mut command: Command) -> Self {
+    pub fn spawn(command: Command) -> Self {
+        Self::spawn_reading(command, Stdio::null())
+    }
+
+    /// The same, with something to read. A pipe stays open until it has ended.
+    ///
+    /// # Panics
+    /// Where it ends instead of tracing.
+    pub fn spawn_reading(mut command: Command, stdin: Stdio) -> Self {
         let mut child = command
-            .stdin(Stdio::null())
+            .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

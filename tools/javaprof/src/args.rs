@@ -122,7 +122,7 @@ pub enum SymbolSource {
     PerfMap,
     /// Our agent, loaded into the JVM: with what was inlined, and lines.
     Agent,
-    /// Only what is compiled meanwhile.
+    /// Nowhere: the JVM is left alone.
     None,
     /// A map that is there.
     File(PathBuf),

@@ -60,11 +60,9 @@ pub fn profile(mut raw: Raw, signatures: bool) -> Profile {
             .or_insert_with(|| Namer::new(key.comm.as_str().into(), Sources::new(Vec::new())));
         let user = raw.stacks.get(&key.user).unwrap_or(&nothing);
         let named = namer.user(&mut profile, key.user, key.epoch, user);
-        let complete = match WalkEnd::from_code(key.user_end) {
-            // A kernel thread, or not wanted.
-            WalkEnd::Nothing => true,
-            _ => named.complete,
-        };
+        // A kernel thread, or not wanted.
+        let has_user_part = !matches!(WalkEnd::from_code(key.user_end), WalkEnd::Nothing);
+        let complete = named.complete || !has_user_part;
         let mut stack = named.frames.clone();
         if let Some(kernel_stack) = raw.stacks.get(&key.kernel) {
             let mut frames = Vec::new();
@@ -73,7 +71,8 @@ pub fn profile(mut raw: Raw, signatures: bool) -> Profile {
             }
             stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
         }
-        if stack.is_empty() {
+        // Without a user part, the sample counts for the command alone.
+        if stack.is_empty() && has_user_part {
             stack.push(profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
         }
         profile.samples.push(Sample {

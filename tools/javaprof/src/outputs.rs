@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufReader, BufWriter},
+    io::{self, BufWriter},
     path::{Path, PathBuf},
 };
 
@@ -12,7 +12,7 @@ use libjvmprobe::{
         flamegraph::{self, Title},
         folded, pprof, speedscope,
     },
-    stack::profile::Profile,
+    stack::{builtin_map, profile::Profile},
 };
 
 use crate::args::Args;
@@ -46,7 +46,8 @@ impl Format {
 /// The files, open since before the profile was taken.
 pub struct Outputs {
     files: Vec<(PathBuf, Format, File)>,
-    base: Option<(PathBuf, File)>,
+    /// Folded stacks to compare with.
+    base: Option<String>,
     threads: bool,
 }
 
@@ -57,12 +58,10 @@ impl Outputs {
             args.output.iter().map(|path| Format::of(path)).collect::<Result<_>>()?;
         let base = match &args.diff {
             Some(path) => {
-                let file =
-                    File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
                 if !formats.iter().any(|format| matches!(format, Format::FlameGraph)) {
                     bail!("--diff draws a flame graph: add -o FILE.svg");
                 }
-                Some((path.clone(), file))
+                Some(read_base(path)?)
             }
             None => None,
         };
@@ -78,15 +77,14 @@ impl Outputs {
     /// Writes them. Returns what was written.
     pub fn write(self, profile: &Profile, title: &Title) -> Result<Vec<PathBuf>> {
         let options = folded::Options { threads: self.threads, mark_kinds: false };
-        let mut base = self.base;
         let mut written = Vec::new();
         for (path, format, file) in self.files {
             let to = BufWriter::new(file);
             let result = match format {
-                Format::FlameGraph => match base.take() {
-                    Some((_, base)) => flamegraph::write_difference(
+                Format::FlameGraph => match &self.base {
+                    Some(base) => flamegraph::write_difference(
                         profile,
-                        BufReader::new(base),
+                        base.as_bytes(),
                         options,
                         title.clone(),
                         to,
@@ -107,4 +105,17 @@ impl Outputs {
         }
         Ok(written)
     }
+}
+
+fn read_base(path: &Path) -> Result<String> {
+    let text = File::open(path)
+        .and_then(builtin_map::text)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let is_stack = |line: &str| {
+        line.rsplit_once(' ').is_some_and(|(_, count)| count.trim().parse::<u64>().is_ok())
+    };
+    if !text.lines().any(is_stack) {
+        bail!("{}: there are no folded stacks in it; write them with -f", path.display());
+    }
+    Ok(text)
 }

@@ -29,6 +29,11 @@ const TICK: Duration = Duration::from_millis(200);
 /// How often to collect what was counted, in ticks.
 const COLLECT_EVERY: u32 = 5;
 
+/// A command that was started maps its code, and may end again, within less than a
+/// tick: so often to look at it, for so long.
+const LOOK: Duration = Duration::from_millis(10);
+const START: Duration = Duration::from_secs(1);
+
 /// What was sampled, not yet named.
 #[derive(Default)]
 pub struct Raw {
@@ -124,15 +129,24 @@ impl<'a> Profiler<'a> {
         let deadline = self.args.limit().map(|limit| begin + limit);
         let mut progress = Progress::new(self.args.quiet);
         let mut next_tick = begin + TICK;
+        let mut next_look = (!self.args.command.is_empty()).then_some(begin);
         let mut ticks = 0;
         loop {
-            let wake = deadline.map_or(next_tick, |deadline| deadline.min(next_tick));
+            let wake = [deadline, next_look].into_iter().flatten().fold(next_tick, Instant::min);
             let timeout = wake.saturating_duration_since(Instant::now());
             // poll() counts whole milliseconds: round up, or the last one spins.
             self.take_events(timeout + Duration::from_micros(999))?;
             let now = Instant::now();
             if stop.load(Ordering::Relaxed) || deadline.is_some_and(|deadline| now >= deadline) {
                 break;
+            }
+            if next_look.is_some_and(|at| now >= at) {
+                next_look = (now - begin < START).then_some(now + LOOK);
+                self.follow_changes()?;
+                for traced in self.processes.values_mut() {
+                    // Gone in the meantime: what was seen before must do.
+                    let _ = traced.refresh_maps(&mut self.files);
+                }
             }
             if now >= next_tick {
                 next_tick = now + TICK;
@@ -245,6 +259,15 @@ impl<'a> Profiler<'a> {
         if collect {
             self.collect()?;
         }
+        self.follow_changes()?;
+        if self.args.all || self.args.system_wide {
+            self.scan();
+        }
+        self.get_maps()
+    }
+
+    /// Notices processes that ended, run another program or became JVMs.
+    fn follow_changes(&mut self) -> Result<()> {
         let fates: Vec<_> = self.processes.iter().map(|(pid, p)| (*pid, p.fate())).collect();
         for (pid, fate) in fates {
             match fate {
@@ -268,9 +291,6 @@ impl<'a> Profiler<'a> {
                 }
             }
         }
-        if self.args.all || self.args.system_wide {
-            self.scan();
-        }
         let mut became = Vec::new();
         for (pid, traced) in &mut self.processes {
             if traced.has_become_jvm() {
@@ -283,7 +303,7 @@ impl<'a> Profiler<'a> {
                 self.processes.insert(pid, traced);
             }
         }
-        self.get_maps()
+        Ok(())
     }
 
     fn scan(&mut self) {

@@ -1,0 +1,554 @@
+//! javaprof's options, as users and scripts meet them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs::{self, File},
+    path::Path,
+    process::{Command, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+use jvmprobe_tests::{
+    folded::{self, Line, total},
+    load::{FRAMES, Load, classes},
+    need_root,
+    other::busy_shell,
+    pprof,
+    proc::{breakpoints, cpu_seconds, threads},
+    runtimes::named,
+    tool::{self, Output, Tool, assert_refused, binary},
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// A JVM whose methods have been compiled.
+fn warm(runtime: &str) -> Load {
+    need_root();
+    // Built before the load begins, not while it runs.
+    binary("javaprof");
+    let mut load = Load::start_program(named(runtime), FRAMES, "CpuLoad");
+    load.run(1.5);
+    load
+}
+
+fn pid(load: &Load) -> String {
+    load.pid().to_string()
+}
+
+fn start(load: &Load, args: &[&str]) -> Tool {
+    let pid = pid(load);
+    Tool::start("javaprof", &[&["-p", &pid], args].concat())
+}
+
+/// A profile of the load, from its beginning to its end.
+fn profile(load: &mut Load, seconds: f64, args: &[&str]) -> Output {
+    let tool = start(load, args);
+    load.run(seconds);
+    ended_well(tool.interrupt())
+}
+
+fn ended_well(output: Output) -> Output {
+    assert!(output.status.success(), "{output:?}");
+    // Nothing but words to the user, and no colour in a pipe.
+    assert!(output.stderr.lines().all(|l| l.starts_with("javaprof: ")), "{}", output.stderr);
+    assert!(!output.stdout.contains('\x1b') && !output.stderr.contains('\x1b'));
+    output
+}
+
+/// The folded stacks of a profile with `-f`.
+fn lines(output: &Output) -> Vec<Line> {
+    let lines = folded::parse(&output.stdout);
+    assert!(!lines.is_empty(), "{output:?}");
+    lines
+}
+
+fn is_kernel(frame: &str) -> bool {
+    frame.ends_with("_[k]")
+}
+
+/// How the running load's worker is called with `-t`.
+fn worker(load: &Load) -> String {
+    for _ in 0..1000 {
+        if let Some((tid, name)) = threads(load.pid()).iter().find(|(_, n)| *n == "cpu-worker") {
+            return format!("{name}-{tid}");
+        }
+        sleep(Duration::from_millis(5));
+    }
+    panic!("the worker does not run");
+}
+
+#[test]
+fn folded_stacks_begin_with_the_command_and_end_in_the_kernel() {
+    need_root();
+    binary("javaprof");
+    // It enters the kernel often, other than CpuLoad.
+    let flags = "-XX:+PreserveFramePointer -XX:+UseParallelGC";
+    let mut load = Load::start_program(named("temurin-17"), flags, "GcLoad");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("out.folded");
+    let output = profile(&mut load, 1.5, &["-F", "499", "-f", "-o", file.to_str().unwrap()]);
+    // The same run, the same counts.
+    assert_eq!(fs::read_to_string(&file).unwrap(), output.stdout);
+    let kernel: HashSet<String> = fs::read_to_string("/proc/kallsyms")
+        .unwrap()
+        .lines()
+        .filter_map(|l| l.split_ascii_whitespace().nth(2).map(str::to_owned))
+        .collect();
+    let comm = fs::read_to_string(format!("/proc/{}/comm", load.pid())).unwrap();
+    let (mut with_kernel, mut without) = (0, 0);
+    for line in lines(&output) {
+        assert_eq!(line.frames[0], comm.trim_end(), "{line:?}");
+        let user = line.frames.iter().take_while(|frame| !is_kernel(frame)).count();
+        for frame in &line.frames[user..] {
+            let name = frame.strip_suffix("_[k]").unwrap_or_else(|| panic!("{frame}: {line:?}"));
+            // The tool's own programs are gone again.
+            let is_gone = name.starts_with("[unknown ") || name.starts_with("bpf_");
+            assert!(kernel.contains(name) || is_gone, "{name}: {line:?}");
+        }
+        for frame in &line.frames[1..user] {
+            assert!(!frame.starts_with("entry_SYSCALL_64"), "{frame}: {line:?}");
+        }
+        *(if user < line.frames.len() { &mut with_kernel } else { &mut without }) += line.count;
+    }
+    assert!(with_kernel > 5 && without > 50, "{with_kernel} with, {without} without the kernel");
+}
+
+#[test]
+fn threads_are_kept_apart_when_wanted() {
+    let mut load = warm("temurin-17");
+    let tool = start(&load, &["-F", "499", "-f", "-t"]);
+    load.go(2.0);
+    let worker = worker(&load);
+    let mut seen: BTreeMap<u32, HashSet<String>> = BTreeMap::new();
+    for _ in 0..15 {
+        for (tid, name) in threads(load.pid()) {
+            seen.entry(tid).or_default().insert(name);
+        }
+        sleep(Duration::from_millis(100));
+    }
+    load.done();
+    let output = ended_well(tool.interrupt());
+    let mut of_worker = 0;
+    for line in lines(&output) {
+        let (name, tid) = line.frames[1].rsplit_once('-').unwrap_or_else(|| panic!("{line:?}"));
+        let names = &seen[&tid.parse().unwrap()];
+        // A thread is called as its process until it has named itself.
+        assert!(names.contains(name) || name == "java", "{names:?}: {line:?}");
+        if line.frames[1] == worker {
+            of_worker += line.count;
+        } else {
+            assert!(!line.has("CpuLoad.deep"), "{line:?}");
+        }
+    }
+    assert!(of_worker > 200, "{of_worker}");
+}
+
+#[test]
+fn the_user_part_or_the_kernels_part_alone() {
+    need_root();
+    binary("javaprof");
+    let flags = "-XX:+PreserveFramePointer -XX:+UseParallelGC";
+    let mut load = Load::start_program(named("temurin-17"), flags, "GcLoad");
+    for option in ["-U", "-K"] {
+        let output = profile(&mut load, 1.5, &["-F", "499", "-f", option]);
+        let lines = lines(&output);
+        let frames = || lines.iter().flat_map(|line| &line.frames[1..]);
+        assert!(frames().all(|f| is_kernel(f) == (option == "-K")), "{option} {}", output.stdout);
+        assert!(frames().count() > 10, "{option}: {}", output.stdout);
+        // What is left out of stacks is not left out of counts.
+        assert!(total(&lines) > 300, "{option}: {}", output.stdout);
+    }
+}
+
+#[test]
+fn include_and_exclude_divide_the_stacks() {
+    let mut load = warm("temurin-17");
+    let deep = r"^CpuLoad\.deep$";
+    // At the same time, so that their counts can be compared.
+    let tools = [
+        &[][..],
+        &["--include", deep],
+        &["--exclude", deep],
+        &["--include", deep, "--include", r"CpuLoad\.sma"],
+        &["--include", r"CpuLoad\.", "--exclude", "small", "--exclude", "medium"],
+        &["--include", "no such frame"],
+    ]
+    .map(|args| start(&load, &[&["-F", "499", "-f"], args].concat()));
+    load.run(2.0);
+    let profiles = tools.map(|tool| folded::parse(&ended_well(tool.interrupt()).stdout));
+    let [all, with, without, either, both, none] = &profiles;
+    let has = |line: &Line, name: &str| line.has(&format!("CpuLoad.{name}"));
+    assert!(with.iter().all(|l| has(l, "deep")), "{with:#?}");
+    assert!(!without.iter().any(|l| has(l, "deep")), "{without:#?}");
+    assert!(either.iter().all(|l| has(l, "deep") || has(l, "small")), "{either:#?}");
+    assert!(["deep", "small"].iter().all(|name| either.iter().any(|l| has(l, name))));
+    assert!(both.iter().any(|l| has(l, "deep")), "{both:#?}");
+    assert!(!both.iter().any(|l| has(l, "small") || has(l, "medium")), "{both:#?}");
+    assert!(none.is_empty(), "{none:#?}");
+    // Together they are all there is, but for the jitter of clocks.
+    let (sum, all) = (total(with) + total(without), total(all));
+    assert!(sum.abs_diff(all) <= all / 5, "{} and {} of {all}", total(with), total(without));
+    let expected = total(profiles[0].iter().filter(|l| has(l, "deep")));
+    assert!(total(with).abs_diff(expected) <= expected / 3, "{} of {expected}", total(with));
+}
+
+fn assert_well_formed(svg: &Path) {
+    let script = "import sys,xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])";
+    let python = Command::new("python3").args(["-c", script]).arg(svg).status();
+    assert!(python.expect("python3").success(), "{}", svg.display());
+}
+
+#[test]
+fn all_files_of_a_run_tell_the_same() {
+    let mut load = warm("temurin-17");
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["a.svg", "a.folded", "a.pb.gz", "a.json"].map(|name| dir.path().join(name));
+    let mut args = vec!["-F", "499", "-q"];
+    args.extend(paths.iter().flat_map(|path| ["-o", path.to_str().unwrap()]));
+    let output = profile(&mut load, 2.0, &args);
+    assert!(output.stdout.is_empty(), "quiet: {}", output.stdout);
+    for path in &paths {
+        assert!(output.stderr.contains(&format!("wrote {}", path.display())), "{output:?}");
+    }
+    let [svg, folded, pprof, speedscope] = &paths;
+    let lines = folded::parse(&fs::read_to_string(folded).unwrap());
+    let (all, deep) = (total(&lines), total(lines.iter().filter(|l| l.has("CpuLoad.deep"))));
+    assert!(deep > 100, "{lines:#?}");
+
+    assert_well_formed(svg);
+    let svg = fs::read_to_string(svg).unwrap();
+    assert!(svg.contains("<title>CpuLoad.deep ("), "{svg}");
+    let grouped =
+        if all < 1000 { all.to_string() } else { format!("{},{:03}", all / 1000, all % 1000) };
+    assert!(svg.contains(&format!("<title>all ({grouped} samples, 100%)</title>")), "{all}: {svg}");
+
+    let profile = pprof::read(pprof);
+    let types: Vec<_> = profile.types.iter().map(|(t, u)| (t.as_str(), u.as_str())).collect();
+    assert_eq!(types, [("samples", "count"), ("cpu", "nanoseconds")]);
+    let period = 1_000_000_000 / 499;
+    let sum = |i: usize| profile.samples.iter().map(|s| s.values[i]).sum::<u64>();
+    assert_eq!((sum(0), sum(1)), (all, all * period));
+    let in_deep = |s: &&pprof::Sample| s.functions.iter().any(|f| f == "CpuLoad.deep");
+    assert_eq!(profile.samples.iter().filter(in_deep).map(|s| s.values[0]).sum::<u64>(), deep);
+
+    let json: Value = serde_json::from_slice(&fs::read(speedscope).unwrap()).unwrap();
+    check_speedscope(&json, all * period, deep * period);
+}
+
+fn check_speedscope(json: &Value, all: u64, deep: u64) {
+    let frames = json["shared"]["frames"].as_array().unwrap();
+    let (mut sum, mut in_deep) = (0, 0);
+    for profile in json["profiles"].as_array().unwrap() {
+        let samples = profile["samples"].as_array().unwrap();
+        let weights: Vec<_> =
+            profile["weights"].as_array().unwrap().iter().map(|w| w.as_u64().unwrap()).collect();
+        assert_eq!(samples.len(), weights.len());
+        for (sample, weight) in samples.iter().zip(&weights) {
+            let indexes = sample.as_array().unwrap().iter().map(|i| i.as_u64().unwrap() as usize);
+            // An index out of range would panic.
+            let names: Vec<_> = indexes.map(|i| frames[i]["name"].as_str().unwrap()).collect();
+            in_deep += if names.contains(&"CpuLoad.deep") { *weight } else { 0 };
+        }
+        let own: u64 = weights.iter().sum();
+        assert_eq!(profile["endValue"].as_u64(), Some(own));
+        assert_eq!(profile["unit"], "nanoseconds");
+        sum += own;
+    }
+    assert_eq!((sum, in_deep), (all, deep));
+}
+
+#[test]
+fn differences_to_another_profile_are_drawn() {
+    let mut load = warm("temurin-17");
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (base, first, second) = (path("base.folded"), path("1.svg"), path("2.svg"));
+    profile(&mut load, 1.0, &["-F", "499", "-o", &base]);
+    // All time spent elsewhere, as the base says.
+    let text = fs::read_to_string(&base).unwrap().replace("CpuLoad.deep", "CpuLoad.gone");
+    fs::write(&base, text).unwrap();
+    let args = ["-F", "499", "--diff", &base, "-o", &first, "-o", &second];
+    profile(&mut load, 1.0, &args);
+    for svg in [first, second] {
+        assert_well_formed(Path::new(&svg));
+        let text = fs::read_to_string(&svg).unwrap();
+        let titles = text.lines().filter(|l| l.contains("<title>CpuLoad.deep ("));
+        // Grown by as much as its own share.
+        assert!(titles.clone().count() > 0 && titles.clone().all(|l| l.contains("%; +")), "{text}");
+    }
+}
+
+#[test]
+fn a_difference_needs_a_base_and_a_drawing() {
+    let load = warm("temurin-17");
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base.folded");
+    fs::write(&base, "java;a 1\n").unwrap();
+    let (base, missing) = (base.to_str().unwrap(), "/nonexistent/base.folded");
+    let out = dir.path().join("out.folded");
+    let pid = pid(&load);
+    let run = |args: &[&str]| tool::run("javaprof", &[&["-p", &pid, "0.2"], args].concat());
+    assert_refused(&run(&["--diff", base]), 1, &["--diff", "add -o FILE.svg"]);
+    let out = out.to_str().unwrap();
+    assert_refused(&run(&["--diff", base, "-o", out]), 1, &["--diff", "add -o FILE.svg"]);
+    assert!(!Path::new(out).exists());
+    let svg = dir.path().join("out.svg");
+    let svg = svg.to_str().unwrap();
+    assert_refused(&run(&["--diff", missing, "-o", svg]), 1, &[missing, "No such file"]);
+    for rubbish in [&b""[..], b"no stack\n", b"\0\xff 1x\n"] {
+        fs::write(base, rubbish).unwrap();
+        assert_refused(&run(&["--diff", base, "-o", svg]), 1, &[base, "no folded stacks"]);
+    }
+}
+
+fn assert_summary(output: &Output) {
+    for word in [" samples", "complete", " lost", "Java", "CpuLoad.deep", "SELF", "Hottest stacks"]
+    {
+        assert!(output.stdout.contains(word), "no {word:?} in {}", output.stdout);
+    }
+}
+
+#[test]
+fn the_time_ends_it() {
+    let mut load = warm("temurin-17");
+    for args in [&["-d", "1"][..], &["1"], &["--duration", "0.7"]] {
+        let tool = start(&load, args);
+        load.go(2.0);
+        assert_summary(&ended_well(tool.wait()));
+        load.done();
+    }
+}
+
+#[test]
+fn signals_end_it_as_time_does() {
+    let mut load = warm("temurin-17");
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let tool = start(&load, &[]);
+        load.run(0.7);
+        tool.signal(signal);
+        assert_summary(&ended_well(tool.wait()));
+    }
+}
+
+/// The number in front of a word.
+fn number_before(text: &str, word: &str) -> u64 {
+    let (before, _) = text.split_once(word).unwrap_or_else(|| panic!("no {word:?} in {text}"));
+    before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_summary_counts_the_processor_time() {
+    let mut load = warm("temurin-17");
+    let tool = start(&load, &["-F", "499"]);
+    let before = cpu_seconds(load.pid());
+    load.run(2.0);
+    let used = cpu_seconds(load.pid()) - before;
+    let output = ended_well(tool.interrupt());
+    assert_summary(&output);
+    let samples = number_before(&output.stdout, " samples; ") as f64;
+    let ratio = samples / (used * 499.0);
+    assert!((0.5..1.5).contains(&ratio), "{samples} samples of {used} s\n{}", output.stdout);
+    assert_eq!(number_before(&output.stdout, " samples lost"), 0);
+}
+
+#[test]
+fn frequency_is_samples_a_second() {
+    let mut load = warm("temurin-17");
+    let mut rate = |hertz: &str| {
+        let tool = start(&load, &["-F", hertz, "-f"]);
+        let before = cpu_seconds(load.pid());
+        load.run(2.0);
+        let used = cpu_seconds(load.pid()) - before;
+        total(&lines(&ended_well(tool.interrupt()))) as f64 / used
+    };
+    let ratio = rate("990") / rate("99");
+    assert!((5.0..20.0).contains(&ratio), "{ratio}");
+}
+
+/// Methods of the load in its worker and in no thread of another process.
+fn assert_worker(lines: &[Line], worker: &str) {
+    let mine = lines.iter().filter(|l| l.frames[1] == worker && l.has("CpuLoad.deep"));
+    assert!(total(mine) > 50, "{worker}: {lines:#?}");
+}
+
+#[test]
+fn several_jvms_are_told_apart() {
+    let (mut first, mut second) = (warm("temurin-17"), warm("temurin-25"));
+    let tool = start(&first, &["-p", &pid(&second), "-F", "499", "-f", "-t"]);
+    first.go(1.5);
+    second.go(1.5);
+    let workers = [worker(&first), worker(&second)];
+    first.done();
+    second.done();
+    let output = ended_well(tool.interrupt());
+    assert!(output.stderr.contains("2 processes"), "{}", output.stderr);
+    let lines = lines(&output);
+    for worker in &workers {
+        assert_worker(&lines, worker);
+    }
+    let known = |l: &&Line| l.has("CpuLoad.deep") && !workers.contains(&l.frames[1]);
+    assert_eq!(lines.iter().filter(known).count(), 0, "{lines:#?}");
+}
+
+#[test]
+fn all_finds_jvms_that_run_and_jvms_that_start_later() {
+    let mut early = warm("temurin-17");
+    let tool = Tool::start("javaprof", &["-a", "-F", "499", "-f", "-t"]);
+    let mut late = warm("temurin-21");
+    early.go(1.5);
+    late.go(1.5);
+    let workers = [worker(&early), worker(&late)];
+    early.done();
+    late.done();
+    let output = ended_well(tool.interrupt());
+    let lines = lines(&output);
+    for worker in &workers {
+        assert_worker(&lines, worker);
+    }
+}
+
+#[test]
+fn system_wide_sees_what_is_no_jvm() {
+    let mut load = warm("temurin-17");
+    let shell = busy_shell();
+    let tool = Tool::start("javaprof", &["--system-wide", "-F", "499", "-f", "-t"]);
+    load.go(1.5);
+    let worker = worker(&load);
+    load.done();
+    let output = ended_well(tool.interrupt());
+    let lines = lines(&output);
+    let name = format!("sh-{}", shell.pid());
+    let of_shell = lines.iter().filter(|l| l.frames[0] == "sh" && l.frames[1] == name);
+    assert!(total(of_shell) > 50, "{lines:#?}");
+    assert_worker(&lines, &worker);
+}
+
+/// javaprof of a command, with something for it to read.
+fn of_command(args: &[&str], program: &[&str], input: Stdio) -> Tool {
+    need_root();
+    let mut command = Command::new(binary("javaprof"));
+    command.args(args).arg("--").arg(&named("temurin-17").java).args(FRAMES.split_whitespace());
+    command.arg("-cp").arg(classes()).args(program);
+    Tool::spawn_reading(command, input)
+}
+
+#[test]
+fn a_command_is_profiled_from_its_start_to_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = dir.path().join("input");
+    fs::write(&input, "go 2\nquit\n").unwrap();
+    let tool = of_command(&["-F", "199", "-f"], &["CpuLoad"], File::open(input).unwrap().into());
+    let output = ended_well(tool.wait());
+    // It reads and writes what the tool was given.
+    let mut text = output.stdout.lines();
+    assert!(text.next().unwrap().starts_with("ready "), "{}", output.stdout);
+    assert!(text.next().unwrap().starts_with("done "), "{}", output.stdout);
+    let stacks: Vec<_> = text.collect();
+    let lines = folded::parse(&stacks.join("\n"));
+    assert!(total(lines.iter().filter(|l| l.has("CpuLoad.deep"))) > 100, "{lines:#?}");
+    // Before there was any Java.
+    assert!(lines.iter().any(|l| l.has("Threads::create_vm")), "{lines:#?}");
+    // The name of what was run, not of what ran it.
+    assert!(total(lines.iter().filter(|l| l.frames[0] != "java")) <= 5, "{lines:#?}");
+}
+
+#[test]
+fn a_command_that_soon_ends_has_names_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("out.folded");
+    let args = ["-F", "1999", "-q", "-o", file.to_str().unwrap()];
+    let output = ended_well(of_command(&args, &["--version"], Stdio::null()).wait());
+    assert!(output.stdout.starts_with("openjdk 17"), "{}", output.stdout);
+    let lines = folded::parse(&fs::read_to_string(file).unwrap());
+    let all = total(&lines);
+    assert!(all > 20, "{lines:#?}");
+    assert!(total(lines.iter().filter(|l| l.frames[0] == "java")) > all * 4 / 5, "{lines:#?}");
+    // The end of its innermost user frame may lie in code that nobody saw mapped.
+    let named = lines.iter().filter(|l| l.frames[1..].iter().any(|f| !f.starts_with("[unknown")));
+    assert!(total(named) > all / 2, "{lines:#?}");
+    assert!(lines.iter().any(|l| l.has("Threads::create_vm")), "{lines:#?}");
+}
+
+#[test]
+fn ctrl_c_ends_the_command_too() {
+    // What it reads stays open: it does not end by itself.
+    let tool = of_command(&["-f"], &["CpuLoad"], Stdio::piped());
+    // Let it become a JVM that knows what SIGTERM is.
+    sleep(Duration::from_secs(1));
+    let output = ended_well(tool.interrupt());
+    let ready = output.stdout.lines().next().unwrap();
+    let pid = ready.strip_prefix("ready ").unwrap_or_else(|| panic!("{}", output.stdout));
+    assert!(!Path::new("/proc").join(pid).exists(), "{pid} still runs");
+}
+
+#[test]
+fn names_come_from_a_map_that_is_there() {
+    let mut load = warm("temurin-17");
+    let dir = tempfile::tempdir().unwrap();
+    let map = dir.path().join("map");
+    // A map that was there before is written anew and stays.
+    let own = format!("/tmp/perf-{}.map", load.pid());
+    fs::write(&own, "").unwrap();
+    profile(&mut load, 0.3, &["-q"]);
+    let text = fs::read_to_string(&own).unwrap();
+    fs::remove_file(&own).unwrap();
+    fs::write(&map, text.replace("CpuLoad.medium", "Renamed.medium")).unwrap();
+    let symbols = format!("file:{}", map.display());
+    let output = profile(&mut load, 1.5, &["-F", "499", "-f", "--symbols", &symbols]);
+    let lines = lines(&output);
+    assert!(lines.iter().any(|l| l.has("Renamed.medium")), "{lines:#?}");
+    assert!(lines.iter().any(|l| l.has("CpuLoad.small")), "{lines:#?}");
+    assert!(!Path::new(&own).exists(), "the JVM was not asked");
+}
+
+#[test]
+fn without_symbols_the_jvm_is_left_alone() {
+    let mut load = warm("temurin-17");
+    let clean = breakpoints(load.pid(), named("temurin-17"));
+    let tool = start(&load, &["-F", "499", "-f", "--symbols", "none"]);
+    load.run(1.0);
+    assert_eq!(breakpoints(load.pid(), named("temurin-17")), clean);
+    let output = ended_well(tool.interrupt());
+    let lines = lines(&output);
+    assert!(!output.stdout.contains("CpuLoad."), "{lines:#?}");
+    // Native code has its names all the same.
+    assert!(lines.iter().any(|l| l.has("JavaThread::thread_main_inner")), "{lines:#?}");
+    assert!(!threads(load.pid()).values().any(|name| name.starts_with("Attach Listen")));
+}
+
+#[test]
+fn signatures_are_shown_when_wanted() {
+    let mut load = warm("temurin-17");
+    let output = profile(&mut load, 1.0, &["-F", "499", "-f", "--signatures"]);
+    let lines = lines(&output);
+    assert!(lines.iter().any(|l| l.has("CpuLoad.deep(int, int)")), "{lines:#?}");
+    assert!(!lines.iter().any(|l| l.has("CpuLoad.deep")), "{lines:#?}");
+}
+
+#[test]
+fn completions_and_man_page_know_every_option() {
+    let help = tool::run("javaprof", &["--help"]);
+    assert!(help.status.success());
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../man/javaprof.8");
+    let bash = tool::run("javaprof", &["--completions", "bash"]);
+    assert!(bash.status.success() && bash.stdout.contains("complete"), "{bash:?}");
+    let options: Vec<_> = help
+        .stdout
+        .split(|c: char| c.is_whitespace() || c == ',')
+        .filter(|word| word.starts_with("--") && word.len() > 4)
+        .map(|word| word.trim_end_matches([']', '.', ')', ':']))
+        .collect();
+    assert!(options.len() > 15, "{options:?}");
+    for option in &options {
+        assert!(bash.stdout.contains(option), "{option} is not completed");
+    }
+    let man = fs::read_to_string(page).expect("man/javaprof.8").replace('\\', "");
+    for option in &options {
+        assert!(man.contains(option), "{option} is not in the man page");
+    }
+    let lint = Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).arg(page).output();
+    let lint = lint.expect("mandoc (tests/setup installs it)");
+    assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
+}

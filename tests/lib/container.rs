@@ -1,0 +1,88 @@
+//! A JVM as in a container: its own mount and PID namespace, another root, another
+//! uid, its own /tmp.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+use crate::{load::classes, other::Other, runtimes::Runtime};
+
+const SCRIPT: &str = r#"
+    set -e
+    mkdir -p "$ROOT"/{proc,tmp,lib,lib64,usr,bin,dev,jre,classes,log}
+    for d in lib lib64 usr bin dev; do mount --rbind /$d "$ROOT"/$d; done
+    mount --bind "$HOME_OF_JRE" "$ROOT"/jre
+    mount --bind "$CLASSES" "$ROOT"/classes
+    mount -t tmpfs none "$ROOT"/tmp
+    chmod 1777 "$ROOT"/tmp
+    mount -t proc none "$ROOT"/proc
+    exec chroot --userspec=12345:12345 "$ROOT" /jre/bin/java "$@"
+"#;
+
+/// The container; it ends when dropped.
+pub struct Container {
+    _shell: Other,
+    java: u32,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    _dir: TempDir,
+}
+
+impl Container {
+    /// Starts a program of `tests/java` in it.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start(runtime: &Runtime, flags: &[&str], program: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+        let home = runtime.java.parent().and_then(Path::parent).expect("bin/java");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--pid", "--fork", "--kill-child", "bash", "-c", SCRIPT]);
+        command.arg("container").arg("-Xmx64m").args(flags).args(["-cp", "/classes", program]);
+        command.env("ROOT", dir.path().join("root"));
+        command.env("HOME_OF_JRE", home).env("CLASSES", classes());
+        let mut shell = Other::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let stdin = shell.0.stdin.take().expect("piped");
+        let mut stdout = BufReader::new(shell.0.stdout.take().expect("piped"));
+        // Inside it is process 1 of its namespace; here it is the shell's child.
+        assert_eq!(line(&mut stdout), "ready 1\n");
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.pid()));
+        let children = children.expect("/proc tells of children");
+        let java = children.split_ascii_whitespace().next().and_then(|pid| pid.parse().ok());
+        Self {
+            java: java.expect("the container's process"),
+            _shell: shell,
+            stdin,
+            stdout,
+            _dir: dir,
+        }
+    }
+
+    /// The JVM's process number as we see it.
+    pub fn pid(&self) -> u32 {
+        self.java
+    }
+
+    /// Runs the load and waits for its end.
+    ///
+    /// # Panics
+    /// Where the JVM has died.
+    pub fn run(&mut self, seconds: f64) {
+        writeln!(self.stdin, "go {seconds}").expect("java reads commands");
+        let answer = line(&mut self.stdout);
+        assert!(answer.starts_with("done"), "java said {answer:?}");
+    }
+}
+
+fn line(from: &mut BufReader<ChildStdout>) -> String {
+    let mut line = String::new();
+    from.read_line(&mut line).expect("java answers");
+    line
+}

@@ -1,0 +1,60 @@
+//! What /proc tells of a process: the truth to compare with.
+
+use std::{collections::BTreeMap, fs, os::unix::fs::FileExt};
+
+use crate::runtimes::Runtime;
+
+/// The names of a process's threads, by their numbers.
+///
+/// # Panics
+/// Where the process has ended.
+pub fn threads(pid: u32) -> BTreeMap<u32, String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a process that runs");
+    tasks
+        .flatten()
+        .filter_map(|task| {
+            let tid = task.file_name().to_str()?.parse().ok()?;
+            // A thread may end while they are listed.
+            let name = fs::read_to_string(task.path().join("comm")).ok()?;
+            Some((tid, name.trim_end().to_owned()))
+        })
+        .collect()
+}
+
+/// The processor time that a process has used so far, in seconds.
+///
+/// # Panics
+/// Where the process has ended.
+pub fn cpu_seconds(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process that runs");
+    // The second field is the name, in brackets, and may have blanks.
+    let (_, rest) = stat.rsplit_once(") ").expect("proc_pid_stat(5)");
+    let field = |i: usize| rest.split(' ').nth(i).and_then(|f| f.parse::<f64>().ok());
+    let ticks = field(11).zip(field(12)).map(|(user, system)| user + system);
+    // USER_HZ, which is 100 wherever HotSpot runs.
+    ticks.expect("utime and stime") / 100.0
+}
+
+/// How many bytes of a JVM's mapped libjvm.so code differ from the file: breakpoints
+/// of probes.
+///
+/// # Panics
+/// Where the process has ended.
+pub fn breakpoints(pid: u32, runtime: &Runtime) -> usize {
+    let file = fs::read(runtime.libjvm()).expect("libjvm.so");
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("a process that runs");
+    let memory = fs::File::open(format!("/proc/{pid}/mem")).expect("its memory");
+    let mut different = 0;
+    for line in maps.lines().filter(|l| l.contains("libjvm.so") && l.contains("r-xp")) {
+        let mut fields = line.split_ascii_whitespace();
+        let range = fields.next().and_then(|range| range.split_once('-')).expect("a range");
+        let hex = |text| u64::from_str_radix(text, 16).expect("proc_pid_maps(5)");
+        let (start, end) = (hex(range.0), hex(range.1));
+        let offset = hex(fields.nth(1).expect("an offset")) as usize;
+        let mut code = vec![0; (end - start) as usize];
+        memory.read_exact_at(&mut code, start).expect("mapped code can be read");
+        let on_disk = file.get(offset..).unwrap_or_default();
+        different += code.iter().zip(on_disk).filter(|(a, b)| a != b).count();
+    }
+    different
+}
