@@ -153,61 +153,65 @@ fn code_that_moves_is_never_given_another_name() {
     }
 }
 
-/// The recursion is inlined into itself several times; with what the agent tells, no
-/// level of it is missing.
+/// A method that is inlined wherever it is called is shown all the same, with its line,
+/// in the method that it was inlined into.
 #[test]
 fn inlined_methods_are_shown() {
     need_root();
     binary("javaprof");
     for name in ["temurin-11", "temurin-17", "temurin-21", "temurin-25", "musl-17"] {
-        let flags = "-XX:+PreserveFramePointer -XX:+UseSerialGC";
-        let mut load = Load::start_program(runtimes::named(name), flags, "CpuLoad");
+        let mut load = Load::start_program(runtimes::named(name), &exact_inlining(), "CpuLoad");
         load.run(2.0);
         load.go(2.0);
         let pid = load.pid().to_string();
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let file = dir.path().join("p.folded");
-        let path = file.to_str().expect("UTF-8");
-        let args = ["-p", &pid, "-F", "499", "-t", "--symbols", "agent", "-o", path, "-o"];
-        let json = dir.path().join("p.json");
-        let args = [&args[..], &[json.to_str().expect("UTF-8")]].concat();
+        let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+        let (folded_file, json_file) = (path("p.folded"), path("p.json"));
+        let args = ["-p", &pid, "-F", "499", "--symbols", "agent"];
+        let args = [&args[..], &["-o", &folded_file, "-o", &json_file]].concat();
         let tool = Tool::start("javaprof", &args);
         load.done();
         let output = tool.interrupt();
         assert!(output.status.success(), "{name}: {}", output.stderr);
-        let lines = folded::parse(&std::fs::read_to_string(&file).expect("it was written"));
-        let is_deep = |l: &&Line| {
-            l.frames[1].starts_with("cpu-worker-")
-                && l.frames.last().is_some_and(|f| f == "CpuLoad.deep")
-        };
-        let mut depths: HashMap<usize, u64> = HashMap::new();
-        for line in lines.iter().filter(is_deep) {
-            let depth = line.frames.iter().filter(|f| *f == "CpuLoad.deep").count();
-            *depths.entry(depth).or_default() += line.count;
-        }
-        println!("{name}: samples by depth {depths:?}");
-        let all: u64 = depths.values().sum();
-        let whole: u64 = [19, 20].iter().filter_map(|depth| depths.get(depth)).sum();
-        assert!(
-            all > 100 && whole as f64 >= 0.99 * all as f64,
-            "{name}: {depths:?} {}",
-            output.stderr
-        );
 
-        let text = std::fs::read_to_string(&json).expect("it was written");
-        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        let frames = json["shared"]["frames"].as_array().expect("frames");
-        let has_line = |f: &&serde_json::Value| f["name"] == "CpuLoad.deep" && f["line"].is_u64();
-        for frame in frames.iter().filter(has_line) {
-            assert_eq!(frame["file"], "CpuLoad.java", "{name}: {frame}");
-            let line = frame["line"].as_u64().expect("a number");
-            let source = include_str!("java/CpuLoad.java").lines().collect::<Vec<_>>();
-            let begin =
-                source.iter().position(|l| l.contains("void deep(")).expect("deep") as u64 + 1;
-            assert!((begin..begin + 12).contains(&line), "{name}: {frame}");
+        let lines = folded::parse(&std::fs::read_to_string(&folded_file).expect("written"));
+        let medium = total(lines.iter().filter(|l| l.has("CpuLoad.medium")));
+        let mut inlined = 0;
+        for line in lines.iter().filter(|l| l.has("CpuLoad.mix")) {
+            let at = line.frames.iter().position(|f| f == "CpuLoad.mix").expect("it has");
+            assert_eq!(line.frames[at - 1], "CpuLoad.medium", "{name}: {line:?}");
+            inlined += line.count;
         }
-        assert!(frames.iter().any(|f| has_line(&f)), "{name}: no lines");
+        println!("{name}: {inlined} of {medium} samples of CpuLoad.medium in CpuLoad.mix");
+        assert!(medium > 100 && inlined > medium / 4, "{name}: {inlined} of {medium}");
+
+        let text = std::fs::read_to_string(&json_file).expect("written");
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let source: Vec<_> = include_str!("java/CpuLoad.java").lines().collect();
+        let body = |head: &str| {
+            let begin = source.iter().position(|l| l.contains(head)).expect("a method");
+            begin as u64 + 1..begin as u64 + 8
+        };
+        let mut with_line = 0;
+        for frame in json["shared"]["frames"].as_array().expect("frames") {
+            let lines = match frame["name"].as_str() {
+                Some("CpuLoad.mix") => body("long mix("),
+                Some("CpuLoad.medium") => body("void medium("),
+                _ => continue,
+            };
+            if let Some(line) = frame["line"].as_u64() {
+                assert!(lines.contains(&line), "{name}: {frame}");
+                assert_eq!(frame["file"], "CpuLoad.java", "{name}: {frame}");
+                with_line += 1;
+            }
+        }
+        assert!(with_line >= 2, "{name}: no lines");
     }
+}
+
+/// The JVM keeps what it inlined for every instruction, not for calls and polls only.
+fn exact_inlining() -> String {
+    format!("{FRAMES} -XX:+UnlockDiagnosticVMOptions -XX:+DebugNonSafepoints")
 }
 
 /// Two hundred times in one JVM, which goes on as before and keeps nothing.
@@ -240,4 +244,48 @@ fn the_agent_comes_and_goes() {
         }
     }
     load.run(0.5);
+}
+
+/// What `perf` reads: a map of root's, with the program's methods, unfolded as wanted.
+#[test]
+fn maps_for_perf_hold_the_programs_methods() {
+    use std::os::unix::fs::MetadataExt;
+    need_root();
+    let runtime = runtimes::named("temurin-17");
+    let mut load = Load::start_program(runtime, &exact_inlining(), "CpuLoad");
+    load.run(2.0);
+    let pid = load.pid().to_string();
+    let map = format!("/tmp/perf-{pid}.map");
+    let write = |more: &[&str]| {
+        let args = [&["-p", &pid, "--write-maps"], more].concat();
+        let output = jvmprobe_tests::tool::run("javaprof", &args);
+        assert!(output.status.success(), "{}", output.stderr);
+        assert!(output.stdout.contains(&map), "{}", output.stdout);
+        std::fs::read_to_string(&map).expect("the map")
+    };
+    let has =
+        |text: &str, name: &str| text.lines().any(|line| line.splitn(3, ' ').nth(2) == Some(name));
+    for text in [write(&[]), write(&["--symbols", "agent"])] {
+        for method in ["CpuLoad.small", "CpuLoad.medium", "CpuLoad.deep", "Interpreter"] {
+            assert!(has(&text, method), "{method} is missing: {text}");
+        }
+    }
+    let meta = std::fs::metadata(&map).expect("the map");
+    assert_eq!((meta.uid(), meta.mode() & 0o777), (0, 0o644));
+
+    let text = write(&["--symbols", "agent", "--unfold", "all", "--slashes", "--annotate"]);
+    assert!(has(&text, "CpuLoad::medium->CpuLoad::mix_[i]"), "{text}");
+    assert!(has(&text, "CpuLoad::deep_[j]"), "{text}");
+
+    // A link of that name leads nowhere.
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let victim = dir.path().join("victim");
+    std::fs::write(&victim, "precious").expect("write");
+    std::fs::remove_file(&map).expect("remove");
+    std::os::unix::fs::symlink(&victim, &map).expect("link");
+    let output = jvmprobe_tests::tool::run("javaprof", &["-p", &pid, "--write-maps"]);
+    std::fs::remove_file(&map).expect("remove");
+    assert_eq!(output.status.code(), Some(1), "{}", output.stdout);
+    assert!(output.stderr.contains(&format!("perf-{pid}.map")), "{}", output.stderr);
+    assert_eq!(std::fs::read_to_string(&victim).expect("it is there"), "precious");
 }

@@ -10,7 +10,8 @@ import java.lang.management.ThreadMXBean;
  * "done ROUNDS METHOD=NANOS ..." with the work done and the time that each method took of its
  * thread's processor time.
  *
- * Who calls whom: run > work > small | medium | large; large > deep > ... > deep (DEPTH times).
+ * Who calls whom: run > work > small | medium | large; large > deep > ... > deep (DEPTH times);
+ * medium > mix.
  */
 public class CpuLoad {
     private static final int DEPTH = 20;
@@ -67,9 +68,14 @@ public class CpuLoad {
     static void medium(int rounds) {
         long x = 2;
         for (int i = 0; i < rounds; i++) {
-            x = (x ^ x << 13) + (x >>> 7) + i;
+            x = mix(x, i);
         }
         sink = x;
+    }
+
+    /** Small enough to be inlined wherever that is not forbidden. */
+    static long mix(long x, int i) {
+        return (x ^ x << 13) + (x >>> 7) + i;
     }
 
     static void large(int rounds) {

@@ -13,8 +13,12 @@ use tempfile::TempDir;
 use crate::runtimes::Runtime;
 
 /// Frames of their own for all of `CpuLoad`'s methods, and frame pointers.
-pub const FRAMES: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC \
-                          -XX:CompileCommand=quiet -XX:CompileCommand=dontinline,CpuLoad.*";
+pub const FRAMES: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC -XX:CompileCommand=quiet \
+                          -XX:CompileCommand=dontinline,CpuLoad.work \
+                          -XX:CompileCommand=dontinline,CpuLoad.small \
+                          -XX:CompileCommand=dontinline,CpuLoad.medium \
+                          -XX:CompileCommand=dontinline,CpuLoad.large \
+                          -XX:CompileCommand=dontinline,CpuLoad.deep";
 
 /// The folder with the compiled classes of `tests/java`.
 ///

@@ -7,6 +7,7 @@
 //! | [`histogram`] | log2 histograms as bcc's tools print them |
 //! | [`folded`] | folded stacks |
 //! | [`flamegraph`] | flame graphs, also of differences |
+//! | [`perfmap`](mod@perfmap) | perf-PID.map files |
 //! | [`pprof`] | pprof's format |
 //! | [`speedscope`] | speedscope's format |
 
@@ -14,6 +15,7 @@ pub mod flamegraph;
 pub mod folded;
 pub mod histogram;
 pub mod output;
+pub mod perfmap;
 pub mod pprof;
 pub mod speedscope;
 pub mod units;

@@ -26,19 +26,28 @@ pub const FIRST_JDK: u32 = 17;
 /// A line is some 100 bytes long and there are at most a million.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Asks a JVM for its map and returns its text. The file is removed again unless it
-/// was there before.
+/// Asks a JVM for its map and returns its text. The file is removed again unless the
+/// JVM's user had one there before; one of root's, which the JVM could not write, is put
+/// aside meanwhile.
 ///
 /// # Errors
 /// [`Error::Attach`] where the JVM cannot be asked, [`Error::Io`] where the file
 /// cannot be trusted or read.
 pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
     let path = path_of(process);
-    let was_there = is_ours(&path, process)?;
-    attach::command(process, hotspot, "jcmd", &["Compiler.perfmap"])?;
-    let text = read(&path, process);
-    if !was_there {
-        fs::remove_file(&path).map_err(|e| failed("remove", &path, e))?;
+    let before = look(&path, process)?;
+    let aside = path.with_extension("map.aside");
+    if before == Before::Roots {
+        fs::rename(&path, &aside).map_err(|e| failed("put aside", &path, e))?;
+    }
+    let text = attach::command(process, hotspot, "jcmd", &["Compiler.perfmap"])
+        .and_then(|_| read(&path, process));
+    match before {
+        Before::Nothing if text.is_ok() => {
+            fs::remove_file(&path).map_err(|e| failed("remove", &path, e))?;
+        }
+        Before::Roots => fs::rename(&aside, &path).map_err(|e| failed("put back", &path, e))?,
+        Before::Nothing | Before::TheJvms => {}
     }
     text
 }
@@ -79,12 +88,23 @@ pub fn text(file: File) -> io::Result<String> {
     Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into()))
 }
 
-/// Whether the file is there; an error where the JVM must not be asked to write it.
-fn is_ours(path: &Path, process: &Process) -> Result<bool> {
+/// What is there before the JVM writes its map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// A file of the JVM's user.
+    TheJvms,
+    /// A file of root's, who is not the JVM's user.
+    Roots,
+}
+
+/// Looks; an error where the JVM must not be asked to write there.
+fn look(path: &Path, process: &Process) -> Result<Before> {
     match path.symlink_metadata() {
-        Ok(meta) if meta.is_file() && meta.uid() == process.uid => Ok(true),
+        Ok(meta) if meta.is_file() && meta.uid() == process.uid => Ok(Before::TheJvms),
+        Ok(meta) if meta.is_file() && meta.uid() == 0 => Ok(Before::Roots),
         Ok(meta) => Err(failed("let the JVM write", path, not_its_own(meta.uid()))),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Before::Nothing),
         Err(e) => Err(failed("look at", path, e)),
     }
 }

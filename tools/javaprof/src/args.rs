@@ -2,11 +2,12 @@
 
 use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
-use clap::{ArgGroup, Parser, ValueHint, value_parser};
+use clap::{ArgGroup, Parser, ValueEnum, ValueHint, value_parser};
 use clap_complete::Shell;
 use libjvmprobe::{
     Pid,
     cli::{parse_pid, parse_seconds},
+    render::perfmap::{self, Unfold},
 };
 use regex::Regex;
 
@@ -99,6 +100,27 @@ pub struct Args {
     #[arg(long)]
     pub signatures: bool,
 
+    /// Write perf-PID.map files for perf, and end
+    #[arg(long, conflicts_with_all = ["system_wide", "command", "output", "folded", "seconds",
+        "duration", "diff"])]
+    pub write_maps: bool,
+
+    /// With --write-maps: what was inlined as entries of its own (wants --symbols agent)
+    #[arg(long, value_name = "HOW", default_value = "none", requires = "write_maps")]
+    pub unfold: UnfoldArg,
+
+    /// With --write-maps: add source files and lines (wants --symbols agent)
+    #[arg(long, requires = "write_maps")]
+    pub lines: bool,
+
+    /// With --write-maps: java/lang/String::hashCode, not java.lang.String.hashCode
+    #[arg(long, requires = "write_maps")]
+    pub slashes: bool,
+
+    /// With --write-maps: _[j] behind compiled, _[i] behind inlined methods
+    #[arg(long, requires = "write_maps")]
+    pub annotate: bool,
+
     /// Print nothing but errors
     #[arg(short, long, conflicts_with = "folded")]
     pub quiet: bool,
@@ -128,6 +150,17 @@ pub enum SymbolSource {
     File(PathBuf),
 }
 
+/// What becomes of inlined code in a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum UnfoldArg {
+    /// It belongs to the compiled method
+    None,
+    /// Named by the innermost method
+    Simple,
+    /// Named by the chain, outer->inner
+    All,
+}
+
 impl FromStr for SymbolSource {
     type Err = String;
 
@@ -149,6 +182,21 @@ impl Args {
     /// How long to sample, if that is limited.
     pub fn limit(&self) -> Option<Duration> {
         self.duration.or(self.seconds)
+    }
+
+    /// How names are written into maps.
+    pub fn map_options(&self) -> perfmap::Options {
+        perfmap::Options {
+            unfold: match self.unfold {
+                UnfoldArg::None => Unfold::None,
+                UnfoldArg::Simple => Unfold::Simple,
+                UnfoldArg::All => Unfold::All,
+            },
+            signatures: self.signatures,
+            lines: self.lines,
+            slashes: self.slashes,
+            annotate: self.annotate,
+        }
     }
 }
 
@@ -185,6 +233,8 @@ mod tests {
             &["javaprof", "-p", "1", "--symbols", "magic"],
             &["javaprof", "-p", "1", "-a"],
             &["javaprof", "-a", "--", "java"],
+            &["javaprof", "-p", "1", "--unfold", "all"],
+            &["javaprof", "--system-wide", "--write-maps"],
         ] {
             assert!(Args::try_parse_from(bad).is_err(), "{bad:?}");
         }

@@ -15,6 +15,7 @@ mod progress;
 mod session;
 mod summary;
 mod traced;
+mod write_maps;
 
 /// Generated from bpf/javaprof.bpf.c.
 #[allow(missing_docs, unused_imports, unused_qualifications, clippy::all, clippy::restriction)]
@@ -51,6 +52,9 @@ fn run(args: &Args) -> Result<()> {
     if let Some(shell) = args.completions {
         clap_complete::generate(shell, &mut Args::command(), "javaprof", &mut std::io::stdout());
         return Ok(());
+    }
+    if args.write_maps {
+        return write_maps::run(args);
     }
     trace::set_libbpf_output(args.verbose);
     trace::preflight::check()?;

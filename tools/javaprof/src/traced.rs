@@ -225,7 +225,8 @@ impl Traced {
     }
 }
 
-type Entries = Vec<(Addr, u64, Code)>;
+/// Address, size in bytes, name.
+pub type Entries = Vec<(Addr, u64, Code)>;
 
 fn perf_map(text: &str) -> Entries {
     let entries = perfmap::parse(text);
@@ -237,7 +238,8 @@ fn uses_agent(source: &SymbolSource, hotspot: Option<&HotSpot>) -> bool {
     *source == SymbolSource::Agent || *source == SymbolSource::Auto && is_old
 }
 
-fn ask(source: &SymbolSource, process: &Process, hotspot: Option<&HotSpot>) -> Result<Entries> {
+/// Asks a JVM what compiled code it has.
+pub fn ask(source: &SymbolSource, process: &Process, hotspot: Option<&HotSpot>) -> Result<Entries> {
     let refuse = |why: String| Error::Attach { pid: process.pid, why };
     let Some(hotspot) = hotspot else {
         return Err(refuse("its version is unknown".into()));
