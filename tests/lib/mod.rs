@@ -5,7 +5,7 @@
 //! | [`runtimes`] | which Java runtimes and collectors there are |
 //! | [`load`] | starts a Java load and steers it |
 //! | [`gclog`] | what the JVM's own log says: the truth to compare with |
-//! | [`bench`] | what benchmarks have in common |
+//! | [`bench`](mod@bench) | what benchmarks have in common |
 //! | [`folded`] | folded stacks, read back |
 //! | [`fake`] | fires HotSpot's probes faster than any JVM |
 //! | [`container`] | a JVM as in a container |
