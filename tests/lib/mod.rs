@@ -10,11 +10,13 @@
 //! | [`fake`] | fires HotSpot's probes faster than any JVM |
 //! | [`container`] | a JVM as in a container |
 //! | [`other`] | processes that are no load |
+//! | [`bpf`] | what a tool holds of the kernel's BPF system |
 //! | [`proc`] | what /proc tells of a process |
 //! | [`pprof`] | a profile in pprof's format, read back |
 //! | [`tool`] | starts a tool and collects what it says |
 
 pub mod bench;
+pub mod bpf;
 pub mod container;
 pub mod fake;
 pub mod folded;

@@ -169,6 +169,8 @@ impl Tool {
     /// Where it does not end.
     pub fn wait(mut self) -> Output {
         let status = wait(&mut self.child.0);
+        // What it has started may still read and write.
+        drop(self.child.0.stdin.take());
         Output {
             stdout: self.stdout.join().expect("reader"),
             stderr: self.stderr.join().expect("reader"),

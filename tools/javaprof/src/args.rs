@@ -117,7 +117,7 @@ pub struct Args {
     #[arg(long, requires = "write_maps")]
     pub slashes: bool,
 
-    /// With --write-maps: _[j] behind compiled, _[i] behind inlined methods
+    /// With --write-maps: mark compiled and inlined methods, as flame graphs know it
     #[arg(long, requires = "write_maps")]
     pub annotate: bool,
 

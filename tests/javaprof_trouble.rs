@@ -1,0 +1,535 @@
+//! javaprof in trouble: one clear line, the right exit status, nothing left behind.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::fs::{chown, symlink},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use jvmprobe_tests::{
+    bpf::held_by,
+    container::Container,
+    folded::{self, Line},
+    load::{FRAMES, Load, classes},
+    need_root,
+    other::{Other, sleeper},
+    proc::{breakpoints, threads},
+    runtimes::named,
+    tool::{self, Output, Tool, assert_refused, binary},
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+fn load_of(runtime: &str, flags: &str) -> Load {
+    need_root();
+    // Built before the load begins, not while it runs.
+    binary("javaprof");
+    Load::start_program(named(runtime), &format!("{FRAMES} {flags}"), "CpuLoad")
+}
+
+/// A JVM whose methods have been compiled.
+fn warm() -> Load {
+    let mut load = load_of("temurin-17", "");
+    load.run(1.5);
+    load
+}
+
+fn run(args: &[&str]) -> Output {
+    tool::run("javaprof", args)
+}
+
+fn start(load: &Load, args: &[&str]) -> Tool {
+    Tool::start("javaprof", &[&["-p", &load.pid().to_string()], args].concat())
+}
+
+fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+}
+
+/// The map that a JVM writes of its code when it is asked.
+fn map_of(pid: u32) -> PathBuf {
+    format!("/tmp/perf-{pid}.map").into()
+}
+
+fn has(lines: &[Line], name: &str) -> bool {
+    lines.iter().any(|line| line.has(name))
+}
+
+/// Only words to the user, one of them about this.
+fn assert_one_line(output: &Output, words: &[&str]) {
+    assert!(output.stderr.lines().all(|l| l.starts_with("javaprof: ")), "{}", output.stderr);
+    let said = output.stderr.lines().filter(|line| words.iter().all(|word| line.contains(word)));
+    assert_eq!(said.count(), 1, "{words:?} in {}", output.stderr);
+}
+
+#[test]
+fn usage_errors_exit_with_2() {
+    for args in [
+        &[][..],
+        &["-p", "x"],
+        &["-p", "0"],
+        &["-p", "1", "-F", "0"],
+        &["-p", "1", "-F", "100000"],
+        &["-p", "1", "-F", "fast"],
+        &["-p", "1", "-d", "0"],
+        &["-p", "1", "-d", "1", "2"],
+        &["-p", "1", "-U", "-K"],
+        &["-p", "1", "-q", "-f"],
+        &["-p", "1", "--include", "("],
+        &["-p", "1", "--exclude", "["],
+        &["-p", "1", "--symbols", "magic"],
+        &["-p", "1", "--symbols", "file:"],
+        &["-a", "-p", "1"],
+        &["-a", "--", "true"],
+        &["--nonsense"],
+    ] {
+        assert_refused(&run(args), 2, &["error: ", "--help"]);
+    }
+}
+
+#[test]
+fn no_such_process() {
+    need_root();
+    // Above every pid_max.
+    assert_refused(&run(&["-p", "4194305"]), 1, &["no process 4194305"]);
+    assert_refused(&run(&["-p", "4294967295"]), 1, &["no process"]);
+}
+
+#[test]
+fn a_process_that_is_no_jvm() {
+    let other = sleeper();
+    let pid = other.pid().to_string();
+    need_root();
+    assert_refused(&run(&["-p", &pid]), 1, &[&pid, "sleep", "no JVM", "jps"]);
+}
+
+#[test]
+fn a_thread_id_names_its_process() {
+    let load = load_of("temurin-17", "");
+    let pid = load.pid();
+    let tid = threads(pid).into_keys().find(|&tid| tid != pid).unwrap().to_string();
+    assert_refused(&run(&["-p", &tid]), 1, &[&format!("-p {pid}"), "thread"]);
+}
+
+#[test]
+fn a_zombie() {
+    need_root();
+    let child = Other::spawn(&mut Command::new("true"));
+    let stat = format!("/proc/{}/stat", child.pid());
+    while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_refused(&run(&["-p", &child.pid().to_string()]), 1, &["zombie"]);
+}
+
+#[test]
+fn a_command_that_cannot_be_run() {
+    need_root();
+    let output = run(&["--", "/nonexistent/java", "-jar", "x"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    assert_one_line(&output, &["cannot run /nonexistent/java", "No such file"]);
+    let output = run(&["--", "/etc/passwd"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_one_line(&output, &["cannot run /etc/passwd", "Permission denied"]);
+}
+
+#[test]
+fn files_that_cannot_be_written_are_told_before_sampling() {
+    let load = load_of("temurin-17", "");
+    let pid = load.pid().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["x.txt", "x", "svg", "x.pb", "x.svg.gz"] {
+        let path = dir.path().join(name);
+        let output = run(&["-p", &pid, "-o", path.to_str().unwrap()]);
+        assert_refused(&output, 1, &[name, ".svg", ".folded", ".pb.gz", ".json"]);
+        assert!(!path.exists(), "{name}");
+    }
+    let output = run(&["-p", &pid, "-o", "/nonexistent/x.svg"]);
+    assert_refused(&output, 1, &["/nonexistent/x.svg", "No such file"]);
+    let folder = dir.path().join("a.svg");
+    fs::create_dir(&folder).unwrap();
+    let output = run(&["-p", &pid, "-o", folder.to_str().unwrap()]);
+    assert_refused(&output, 1, &["a.svg", "Is a directory"]);
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let mut load = warm();
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["x.svg", "x.folded", "x.pb.gz", "x.json"] {
+        let path = dir.path().join(name);
+        symlink("/dev/full", &path).unwrap();
+        let tool = start(&load, &["-q", "-o", path.to_str().unwrap()]);
+        load.run(0.3);
+        let output = tool.interrupt();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_one_line(&output, &["cannot write", name, "No space left"]);
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_is_a_quiet_end() {
+    let mut load = warm();
+    for (option, reader) in [("-f", "true"), ("-f", "head -n 1"), ("-t", "head -n 2")] {
+        let tool = binary("javaprof");
+        let script = format!("{} -p {} -d 1 {option} | {reader}", tool.display(), load.pid());
+        let shell = Command::new("bash")
+            .args(["-c", &format!("set -o pipefail; {script}")])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        load.run(1.5);
+        let output = shell.wait_with_output().unwrap();
+        assert!(output.status.success(), "{script}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(said.lines().count(), 1, "{script}: only Sampling...: {said}");
+    }
+}
+
+fn with_capabilities(caps: &str, args: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args([&format!("--bounding-set={caps}"), &format!("--inh-caps={caps}")]);
+    command.arg(binary("javaprof")).args(args);
+    command
+}
+
+#[test]
+fn missing_rights_are_named() {
+    let load = load_of("temurin-17", "");
+    let pid = load.pid().to_string();
+    let without = |caps: &str| tool::run_command(with_capabilities(caps, &["-p", &pid]));
+    assert_refused(&without("-all"), 1, &["CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "root"]);
+    assert_refused(&without("-sys_ptrace"), 1, &["CAP_SYS_PTRACE is missing"]);
+}
+
+#[test]
+fn the_named_capabilities_suffice() {
+    let mut load = warm();
+    let caps = "-all,+bpf,+perfmon,+sys_ptrace";
+    let args = ["-p", &load.pid().to_string(), "-F", "499", "-f"];
+    let tool = Tool::spawn(with_capabilities(caps, &args));
+    load.run(1.0);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let lines = folded::parse(&output.stdout);
+    assert!(
+        has(&lines, "CpuLoad.deep") && has(&lines, "JavaThread::thread_main_inner"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn the_target_is_killed() {
+    let mut load = warm();
+    let mut other = warm();
+    let both = start(&load, &["-p", &other.pid().to_string(), "-F", "499", "-f", "-t"]);
+    let tool = start(&load, &["-F", "499"]);
+    load.go(10.0);
+    thread::sleep(Duration::from_millis(1500));
+    load.kill();
+    // Its end is the profile's normal end, with all that was seen of it.
+    let output = tool.wait();
+    assert!(output.status.success(), "{output:?}");
+    for word in [" samples; ", "CpuLoad.deep", "complete"] {
+        assert!(output.stdout.contains(word), "no {word:?} in {}", output.stdout);
+    }
+    // While there is another one, the profile goes on.
+    other.run(1.0);
+    let output = both.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let lines = folded::parse(&output.stdout);
+    let workers: std::collections::BTreeSet<_> =
+        lines.iter().filter(|l| l.has("CpuLoad.deep")).map(|l| &l.frames[1]).collect();
+    assert_eq!(workers.len(), 2, "{workers:?}");
+}
+
+#[test]
+fn the_target_execs() {
+    need_root();
+    binary("javaprof");
+    // java never execs after it has loaded libjvm.so; a program that embeds it might.
+    let script = "import mmap,os,sys\n\
+        f=open(sys.argv[1],'rb')\n\
+        m=mmap.mmap(f.fileno(),0,prot=mmap.PROT_READ|mmap.PROT_EXEC,flags=mmap.MAP_PRIVATE)\n\
+        print('mapped',flush=True)\n\
+        sys.stdin.readline()\n\
+        os.execvp('sh',['sh','-c','while :; do :; done'])";
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).arg(named("temurin-17").libjvm());
+    let mut child = Other::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "mapped\n");
+    let tool = Tool::start("javaprof", &["-p", &child.pid().to_string(), "-F", "499", "-f"]);
+    child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    thread::sleep(Duration::from_secs(1));
+    // Killed, not interrupted: the end of what it has become ends the profile.
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
+    let output = tool.wait();
+    assert!(output.status.success(), "{output:?}");
+    assert!(folded::parse(&output.stdout).iter().any(|l| l.frames[0] == "sh"), "{output:?}");
+}
+
+#[test]
+fn the_target_is_stopped() {
+    let mut load = warm();
+    signal(load.pid(), Signal::STOP);
+    let tool = start(&load, &["-d", "1"]);
+    let output = tool.wait();
+    signal(load.pid(), Signal::CONT);
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stdout.contains("No samples"), "{}", output.stdout);
+    assert_one_line(&output, &["compiled before", "no names", "stopped", "kill -CONT"]);
+    assert!(!map_of(load.pid()).exists());
+    // Alive and well: it does not answer a signal with its threads.
+    load.run(0.2);
+    load.kill();
+}
+
+#[test]
+fn a_jvm_that_takes_no_commands() {
+    let mut load = load_of("temurin-17", "-XX:+DisableAttachMechanism");
+    load.run(1.5);
+    let tool = start(&load, &["-F", "499", "-f"]);
+    // It would print its threads on SIGQUIT, where its answer is expected.
+    load.run(1.0);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    assert_one_line(&output, &["compiled before", "no names", "DisableAttachMechanism"]);
+    let lines = folded::parse(&output.stdout);
+    assert!(has(&lines, "JavaThread::thread_main_inner"), "native names: {lines:#?}");
+    // Where its map is wanted and nothing else, that is an error.
+    let output = run(&["-p", &load.pid().to_string(), "--symbols", "perfmap", "1"]);
+    assert_refused(&output, 1, &["cannot attach", "DisableAttachMechanism"]);
+    load.run(0.2);
+    load.quit();
+}
+
+#[test]
+fn a_jvm_too_old_to_write_a_map() {
+    let mut load = load_of("temurin-11", "");
+    load.run(1.0);
+    let tool = start(&load, &["-F", "499", "-f"]);
+    load.run(1.0);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    assert_one_line(&output, &["compiled before", "no names", "JDK 11", "JDK 17"]);
+    load.quit();
+}
+
+#[test]
+fn hostile_maps_do_no_harm() {
+    let mut load = warm();
+    let dir = tempfile::tempdir().unwrap();
+    let map = dir.path().join("map");
+    let symbols = format!("file:{}", map.display());
+    let mut random: Vec<u8> = (0..2_000_000_u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
+    random.extend_from_slice(b"\n7f00 10\n");
+    let everywhere = "0 ffffffffffffffff all\n1 fffffffffffffff0 ;<&\x1b[31m\n".repeat(1000);
+    for (what, bytes) in [
+        ("nothing", Vec::new()),
+        ("binary junk", random),
+        ("one long line", vec![b'a'; 50_000_000]),
+        ("one long name", [&b"7f0000000000 ffffffffff "[..], &vec![b'x'; 5_000_000]].concat()),
+        ("no line ends", b"7f0000000000 10 a ".repeat(100_000)),
+        ("one symbol everywhere", everywhere.into_bytes()),
+    ] {
+        println!("{what}");
+        fs::write(&map, bytes).unwrap();
+        let paths = ["x.svg", "x.folded", "x.pb.gz", "x.json"].map(|name| dir.path().join(name));
+        let mut args = vec!["-F", "199", "--symbols", &symbols];
+        args.extend(paths.iter().flat_map(|path| ["-o", path.to_str().unwrap()]));
+        let tool = start(&load, &args);
+        load.run(0.4);
+        let output = tool.interrupt();
+        assert!(output.status.success(), "{what}: {}", output.stderr);
+        assert!(output.stdout.contains(" samples; "), "{what}");
+        let lines = folded::parse(&fs::read_to_string(&paths[1]).unwrap());
+        assert!(folded::total(&lines) > 5, "{what}");
+    }
+}
+
+#[test]
+fn maps_of_others_are_not_read() {
+    let load = warm();
+    let pid = load.pid().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let refused = |name: &str, words: &[&str]| {
+        let symbols = format!("file:{}", path(name).display());
+        let output = run(&["-p", &pid, "--symbols", &symbols, "1"]);
+        assert_refused(&output, 1, &[&[name], words].concat());
+    };
+    fs::write(path("real"), "7f00 10 a\n").unwrap();
+    symlink(path("real"), path("link")).unwrap();
+    refused("link", &["symbolic link"]);
+    fs::write(path("foreign"), "7f00 10 a\n").unwrap();
+    chown(path("foreign"), Some(12345), None).unwrap();
+    refused("foreign", &["trust", "user 12345"]);
+    refused("missing", &["No such file"]);
+    fs::create_dir(path("folder")).unwrap();
+    refused("folder", &["trust"]);
+    // Opening it must not wait for a writer.
+    assert!(Command::new("mkfifo").arg(path("fifo")).status().unwrap().success());
+    refused("fifo", &["trust"]);
+}
+
+/// The JVM would follow it and write over what it points to.
+#[test]
+fn a_link_where_the_map_would_be() {
+    let mut load = warm();
+    let dir = tempfile::tempdir().unwrap();
+    let (precious, map) = (dir.path().join("precious"), map_of(load.pid()));
+    fs::write(&precious, "precious").unwrap();
+    symlink(&precious, &map).unwrap();
+    let tool = start(&load, &["-F", "499", "-f"]);
+    load.run(0.5);
+    let output = tool.interrupt();
+    let is_link = fs::symlink_metadata(&map).is_ok_and(|meta| meta.is_symlink());
+    fs::remove_file(&map).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+    assert!(is_link, "it is not ours to remove");
+    assert_one_line(&output, &["compiled before", "no names", map.to_str().unwrap()]);
+}
+
+#[test]
+fn a_foreign_file_where_the_map_would_be() {
+    let mut load = warm();
+    let map = map_of(load.pid());
+    fs::write(&map, "7f0000000000 ffffffffff lies\n").unwrap();
+    chown(&map, Some(12345), Some(12345)).unwrap();
+    let tool = start(&load, &["-F", "499", "-f"]);
+    load.run(0.5);
+    let output = tool.interrupt();
+    let text = fs::read_to_string(&map).unwrap();
+    fs::remove_file(&map).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(text, "7f0000000000 ffffffffff lies\n");
+    assert!(!output.stdout.contains("lies"), "{}", output.stdout);
+    assert_one_line(&output, &["compiled before", "no names", "user 12345"]);
+}
+
+#[test]
+fn a_map_that_was_there_stays() {
+    let mut load = warm();
+    let map = map_of(load.pid());
+    fs::write(&map, "").unwrap();
+    let tool = start(&load, &["-F", "499", "-f"]);
+    load.run(0.5);
+    let output = tool.interrupt();
+    let was_there = fs::remove_file(&map).is_ok();
+    assert!(output.status.success() && was_there, "{output:?}");
+    assert!(has(&folded::parse(&output.stdout), "CpuLoad.deep"), "{output:?}");
+}
+
+/// What a tool may have left in a JVM's folders.
+fn files_left(pid: u32, ns_pid: u32) -> Vec<PathBuf> {
+    let places = [
+        format!("/proc/{pid}/root/tmp/perf-{ns_pid}.map"),
+        format!("/proc/{pid}/root/tmp/.attach_pid{ns_pid}"),
+        format!("/proc/{pid}/cwd/.attach_pid{ns_pid}"),
+    ];
+    places.into_iter().map(PathBuf::from).filter(|p| p.symlink_metadata().is_ok()).collect()
+}
+
+#[test]
+fn nothing_is_left_behind_however_it_ends() {
+    let mut load = warm();
+    let pid = load.pid();
+    let breakpoints = || breakpoints(pid, named("temurin-17"));
+    assert_eq!(breakpoints(), 0, "before");
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let tool = start(&load, &["-F", "499"]);
+        load.run(0.3);
+        assert!(breakpoints() >= 2, "while sampling");
+        let held = held_by(tool.pid());
+        assert!(held.programs.len() >= 3 && !held.links.is_empty(), "{held:?}");
+        tool.signal(signal);
+        assert_eq!(tool.wait().status.success(), signal != Signal::KILL, "{signal:?}");
+        held.assert_gone();
+        assert_eq!(breakpoints(), 0, "{signal:?}");
+        assert_eq!(files_left(pid, pid), [] as [PathBuf; 0], "{signal:?}");
+    }
+    // Alive and well.
+    load.run(0.2);
+    load.quit();
+}
+
+/// Its end is not the command's, but nothing that it held lives on in the command.
+#[test]
+fn a_command_inherits_nothing() {
+    need_root();
+    let mut command = Command::new(binary("javaprof"));
+    command.arg("--").arg(&named("temurin-17").java).arg("-cp").arg(classes()).arg("CpuLoad");
+    let tool = Tool::spawn_reading(command, Stdio::piped());
+    thread::sleep(Duration::from_secs(1));
+    let held = held_by(tool.pid());
+    assert!(held.programs.len() >= 3 && !held.links.is_empty(), "{held:?}");
+    let children = fs::read_dir(format!("/proc/{}/task", tool.pid())).unwrap().flatten();
+    let child = children
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+        .find_map(|list| list.split_ascii_whitespace().next()?.parse::<u32>().ok())
+        .expect("the command");
+    assert_eq!(held_by(child), jvmprobe_tests::bpf::Held::default());
+    for entry in fs::read_dir(format!("/proc/{child}/fd")).unwrap().flatten() {
+        let file = fs::read_link(entry.path()).unwrap_or_default();
+        assert!(!file.to_string_lossy().contains("perf_event"), "{}", file.display());
+    }
+    tool.signal(Signal::KILL);
+    // The end of what it read ends the command.
+    tool.wait();
+    held.assert_gone();
+}
+
+#[test]
+fn two_at_once_do_not_disturb_each_other() {
+    let mut load = warm();
+    let pid = load.pid();
+    load.go(8.0);
+    for round in 0..4 {
+        let begin = || {
+            let args = ["-p", &pid.to_string(), "-d", "0.5", "-F", "499", "-f"].map(str::to_owned);
+            thread::spawn(move || tool::run("javaprof", &args.each_ref().map(String::as_str)))
+        };
+        for output in [begin(), begin()].map(|tool| tool.join().unwrap()) {
+            assert!(output.status.success(), "{round}: {output:?}");
+            assert_eq!(output.stderr.lines().count(), 1, "{round}: {}", output.stderr);
+            let lines = folded::parse(&output.stdout);
+            assert!(has(&lines, "CpuLoad.deep") || has(&lines, "CpuLoad.medium"), "{lines:#?}");
+        }
+        assert_eq!(files_left(pid, pid), [] as [PathBuf; 0], "{round}");
+    }
+    load.done();
+    assert_eq!(breakpoints(pid, named("temurin-17")), 0);
+    load.quit();
+}
+
+#[test]
+fn a_jvm_in_a_container_has_its_methods_named() {
+    need_root();
+    binary("javaprof");
+    let flags: Vec<_> = FRAMES.split_ascii_whitespace().collect();
+    let mut container = Container::start(named("temurin-21"), &flags, "CpuLoad");
+    container.run(1.5);
+    let pid = container.pid();
+    let tool = Tool::start("javaprof", &["-p", &pid.to_string(), "-F", "499", "-f"]);
+    container.run(1.0);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+    let lines = folded::parse(&output.stdout);
+    // Compiled before: from its map in its own /tmp. Native names: from its own files.
+    for name in ["CpuLoad.small", "CpuLoad.deep", "JavaThread::thread_main_inner"] {
+        assert!(has(&lines, name), "{name}: {lines:#?}");
+    }
+    assert_eq!(files_left(pid, 1), [] as [PathBuf; 0]);
+    assert!(!Path::new("/tmp/perf-1.map").exists() && !map_of(pid).exists());
+}

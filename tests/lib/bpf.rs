@@ -1,0 +1,72 @@
+//! What a process holds of the kernel's BPF system, and whether it is gone.
+
+use std::{
+    collections::HashSet,
+    fs,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
+
+/// The kernel frees these a moment after their last holder has gone.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Numbers of programs, links and maps.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Programs.
+    pub programs: HashSet<u32>,
+    /// Links: attachments.
+    pub links: HashSet<u32>,
+    /// Maps.
+    pub maps: HashSet<u32>,
+}
+
+/// What a process holds by its open files.
+///
+/// # Panics
+/// Where the process has ended.
+pub fn held_by(pid: u32) -> Held {
+    let mut held = Held::default();
+    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("a process that runs").flatten()
+    {
+        let info = fs::read_to_string(entry.path()).unwrap_or_default();
+        let number = |name: &str| {
+            let value = info.lines().find_map(|line| line.strip_prefix(name))?;
+            value.trim().parse::<u32>().ok()
+        };
+        held.links.extend(number("link_id:"));
+        held.programs.extend(number("prog_id:"));
+        held.maps.extend(number("map_id:"));
+    }
+    held
+}
+
+impl Held {
+    /// Waits until the kernel has nothing of it any more.
+    ///
+    /// # Panics
+    /// Where something stays.
+    pub fn assert_gone(&self) {
+        let begin = Instant::now();
+        loop {
+            let left = Self {
+                programs: ProgInfoIter::default().map(|p| p.id).collect(),
+                links: LinkInfoIter::default().map(|l| l.id).collect(),
+                maps: MapInfoIter::default().map(|m| m.id).collect(),
+            };
+            let both = |a: &HashSet<u32>, b: &HashSet<u32>| a.intersection(b).copied().collect();
+            let left = Self {
+                programs: both(&left.programs, &self.programs),
+                links: both(&left.links, &self.links),
+                maps: both(&left.maps, &self.maps),
+            };
+            if left == Self::default() {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "left behind: {left:?}");
+            sleep(Duration::from_millis(50));
+        }
+    }
+}
