@@ -10,9 +10,14 @@ use std::{
     io::{self, Read},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
-use rustix::fs::OFlags;
+use rustix::{
+    fs::{FlockOperation, OFlags, flock},
+    io::Errno,
+};
 
 use crate::{
     Error, Result,
@@ -26,6 +31,9 @@ pub const FIRST_JDK: u32 = 17;
 /// A line is some 100 bytes long and there are at most a million.
 const MAX_BYTES: u64 = 1 << 30;
 
+/// How long to wait for another tool that has the same JVM write its map.
+const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Asks a JVM for its map and returns its text. The file is removed again unless the
 /// JVM's user had one there before; one of root's, which the JVM could not write, is put
 /// aside meanwhile.
@@ -35,6 +43,7 @@ const MAX_BYTES: u64 = 1 << 30;
 /// cannot be trusted or read.
 pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
     let path = path_of(process);
+    let _turn = wait_for_turn(&path);
     let before = look(&path, process)?;
     let aside = path.with_extension("map.aside");
     if before == Before::Roots {
@@ -43,13 +52,31 @@ pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
     let text = attach::command(process, hotspot, "jcmd", &["Compiler.perfmap"])
         .and_then(|_| read(&path, process));
     match before {
-        Before::Nothing if text.is_ok() => {
-            fs::remove_file(&path).map_err(|e| failed("remove", &path, e))?;
-        }
+        Before::Nothing if text.is_ok() => match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("remove", &path, e));
+            }
+            _ => {}
+        },
         Before::Roots => fs::rename(&aside, &path).map_err(|e| failed("put back", &path, e))?,
         Before::Nothing | Before::TheJvms => {}
     }
     text
+}
+
+/// Two tools at once would read and remove each other's maps. So one waits for the
+/// other, by a lock on the folder, which leaves nothing behind. Who cannot get it in
+/// time goes on without.
+fn wait_for_turn(path: &Path) -> Option<File> {
+    let folder = File::open(path.parent()?).ok()?;
+    let deadline = Instant::now() + TURN_TIMEOUT;
+    while let Err(error) = flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        if error != Errno::WOULDBLOCK || Instant::now() > deadline {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Some(folder)
 }
 
 /// Where a JVM's map is, as we can open it.
