@@ -10,9 +10,14 @@ use std::{
     io::{self, Read},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
-use rustix::fs::OFlags;
+use rustix::{
+    fs::{FlockOperation, OFlags, flock},
+    io::Errno,
+};
 
 use crate::{
     Error, Result,
@@ -26,6 +31,9 @@ pub const FIRST_JDK: u32 = 17;
 /// A line is some 100 bytes long and there are at most a million.
 const MAX_BYTES: u64 = 1 << 30;
 
+/// How long to wait for other tools that ask the same JVM.
+const TURN_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Asks a JVM for its map and returns its text. The file is removed again unless it
 /// was there before.
 ///
@@ -34,13 +42,43 @@ const MAX_BYTES: u64 = 1 << 30;
 /// cannot be trusted or read.
 pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
     let path = path_of(process);
+    let _turn = Turn::wait(process);
     let was_there = is_ours(&path, process)?;
     attach::command(process, hotspot, "jcmd", &["Compiler.perfmap"])?;
     let text = read(&path, process);
     if !was_there {
-        fs::remove_file(&path).map_err(|e| failed("remove", &path, e))?;
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("remove", &path, e));
+            }
+            _ => {}
+        }
     }
     text
+}
+
+/// One of several tools that ask the same JVM: each would take the file of another
+/// for one that was there before, or remove it before it is read.
+struct Turn {
+    _locked: Option<File>,
+}
+
+impl Turn {
+    /// Waits for the others: by a lock on the program's file, which all can open.
+    /// Others may hold that for ever, and some file systems have none: so not for
+    /// longer than an answer takes, and then without.
+    fn wait(process: &Process) -> Self {
+        let Ok(file) = File::open(format!("/proc/{}/exe", process.pid)) else {
+            return Self { _locked: None };
+        };
+        let deadline = Instant::now() + TURN_TIMEOUT;
+        while let Err(Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive)
+            && Instant::now() < deadline
+        {
+            thread::sleep(Duration::from_millis(10));
+        }
+        Self { _locked: Some(file) }
+    }
 }
 
 /// Where a JVM's map is, as we can open it.
