@@ -490,16 +490,17 @@ fn a_command_inherits_nothing() {
 }
 
 #[test]
-fn two_at_once_do_not_disturb_each_other() {
+fn several_at_once_do_not_disturb_each_other() {
     let mut load = warm();
     let pid = load.pid();
     load.go(8.0);
-    for round in 0..4 {
+    for round in 0..5 {
         let begin = || {
             let args = ["-p", &pid.to_string(), "-d", "0.5", "-F", "499", "-f"].map(str::to_owned);
             thread::spawn(move || tool::run("javaprof", &args.each_ref().map(String::as_str)))
         };
-        for output in [begin(), begin()].map(|tool| tool.join().unwrap()) {
+        let tools = [begin(), begin(), begin(), begin()];
+        for output in tools.map(|tool| tool.join().unwrap()) {
             assert!(output.status.success(), "{round}: {output:?}");
             assert_eq!(output.stderr.lines().count(), 1, "{round}: {}", output.stderr);
             let lines = folded::parse(&output.stdout);
