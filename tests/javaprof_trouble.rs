@@ -314,13 +314,10 @@ fn a_jvm_that_takes_no_commands() {
 
 #[test]
 fn a_jvm_too_old_to_write_a_map() {
-    let mut load = load_of("temurin-11", "");
-    load.run(1.0);
-    let tool = start(&load, &["-F", "499", "-f"]);
-    load.run(1.0);
-    let output = tool.interrupt();
-    assert!(output.status.success(), "{output:?}");
-    assert_one_line(&output, &["compiled before", "no names", "JDK 11", "JDK 17"]);
+    let load = load_of("temurin-11", "");
+    let pid = load.pid().to_string();
+    let output = tool::run("javaprof", &["-p", &pid, "--symbols", "perfmap"]);
+    assert_refused(&output, 1, &["JDK 11", "JDK 17", "--symbols agent"]);
     load.quit();
 }
 
