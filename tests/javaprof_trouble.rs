@@ -254,11 +254,13 @@ fn the_target_execs() {
     need_root();
     binary("javaprof");
     // java never execs after it has loaded libjvm.so; a program that embeds it might.
-    let script = "import mmap,os,sys\n\
+    let script = "import mmap,os,sys,time\n\
         f=open(sys.argv[1],'rb')\n\
         m=mmap.mmap(f.fileno(),0,prot=mmap.PROT_READ|mmap.PROT_EXEC,flags=mmap.MAP_PRIVATE)\n\
         print('mapped',flush=True)\n\
         sys.stdin.readline()\n\
+        end=time.time()+0.6\n\
+        while time.time()<end: pass\n\
         os.execvp('sh',['sh','-c','while :; do :; done'])";
     let mut command = Command::new("python3");
     command.args(["-c", script]).arg(named("temurin-17").libjvm());
@@ -274,7 +276,15 @@ fn the_target_execs() {
     child.0.wait().unwrap();
     let output = tool.wait();
     assert!(output.status.success(), "{output:?}");
-    assert!(folded::parse(&output.stdout).iter().any(|l| l.frames[0] == "sh"), "{output:?}");
+    let lines = folded::parse(&output.stdout);
+    assert!(lines.iter().any(|l| l.frames[0] == "sh"), "{output:?}");
+    // What it ran before keeps its own name, and names.
+    let before: Vec<_> = lines.iter().filter(|l| l.frames[0].starts_with("python")).collect();
+    assert!(folded::total(before.iter().copied()) > 50, "{output:?}");
+    assert!(
+        before.iter().any(|l| l.frames.iter().any(|f| f.contains("clock_gettime"))),
+        "{before:#?}"
+    );
 }
 
 #[test]
@@ -530,4 +540,48 @@ fn a_jvm_in_a_container_has_its_methods_named() {
     }
     assert_eq!(files_left(pid, 1), [] as [PathBuf; 0]);
     assert!(!Path::new("/tmp/perf-1.map").exists() && !map_of(pid).exists());
+}
+
+#[test]
+fn a_tmp_that_is_full_or_read_only() {
+    need_root();
+    binary("javaprof");
+    let mut flags: Vec<_> = FRAMES.split_ascii_whitespace().collect();
+    flags.push("-XX:-UsePerfData");
+    for (options, why) in [("size=4k", "cut off"), ("ro", "Read-only file system")] {
+        let runtime = named("temurin-21");
+        let mut container = Container::start_with_tmp(runtime, &flags, "CpuLoad", options);
+        container.run(1.5);
+        let pid = container.pid().to_string();
+        let output = tool::run("javaprof", &["-p", &pid, "-d", "0.2"]);
+        assert!(output.status.success(), "{options}: {output:?}");
+        assert_one_line(&output, &["compiled before", "no names", why]);
+        assert_eq!(files_left(container.pid(), 1), [] as [PathBuf; 0], "{options}");
+    }
+}
+
+/// JEP 451: from JDK 21 on a JVM can refuse agents.
+#[test]
+fn a_jvm_that_refuses_agents() {
+    let load = load_of("temurin-21", "-XX:-EnableDynamicAgentLoading");
+    let pid = load.pid().to_string();
+    let output = tool::run("javaprof", &["-p", &pid, "--symbols", "agent"]);
+    assert_refused(&output, 1, &["did not take the agent", "EnableDynamicAgentLoading"]);
+    assert_eq!(files_left(load.pid(), load.pid()), [] as [PathBuf; 0]);
+    load.quit();
+}
+
+#[test]
+fn a_profile_without_samples_leaves_no_empty_file() {
+    let load = warm();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (svg, folded) = (path("x.svg"), path("x.folded"));
+    let pid = load.pid().to_string();
+    let exclude = ["--exclude", ".", "-o", &svg, "-o", &folded];
+    let output = tool::run("javaprof", &[&["-p", &pid, "-d", "0.2"], &exclude[..]].concat());
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stdout.contains("No samples"), "{}", output.stdout);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    load.quit();
 }

@@ -21,6 +21,7 @@ const SCRIPT: &str = r#"
     mount --bind "$CLASSES" "$ROOT"/classes
     mount -t tmpfs none "$ROOT"/tmp
     chmod 1777 "$ROOT"/tmp
+    if [ -n "$TMP_OPTIONS" ]; then mount -o remount,"$TMP_OPTIONS" "$ROOT"/tmp; fi
     mount -t proc none "$ROOT"/proc
     exec chroot --userspec=12345:12345 "$ROOT" /jre/bin/java "$@"
 "#;
@@ -40,6 +41,14 @@ impl Container {
     /// # Panics
     /// Where it does not start.
     pub fn start(runtime: &Runtime, flags: &[&str], program: &str) -> Self {
+        Self::start_with_tmp(runtime, flags, program, "")
+    }
+
+    /// The same with options for its /tmp, which is a tmpfs: `ro`, `size=4k`.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start_with_tmp(runtime: &Runtime, flags: &[&str], program: &str, tmp: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
         let home = runtime.java.parent().and_then(Path::parent).expect("bin/java");
@@ -47,7 +56,7 @@ impl Container {
         command.args(["--mount", "--pid", "--fork", "--kill-child", "bash", "-c", SCRIPT]);
         command.arg("container").arg("-Xmx64m").args(flags).args(["-cp", "/classes", program]);
         command.env("ROOT", dir.path().join("root"));
-        command.env("HOME_OF_JRE", home).env("CLASSES", classes());
+        command.env("TMP_OPTIONS", tmp).env("HOME_OF_JRE", home).env("CLASSES", classes());
         let mut shell = Other::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let stdin = shell.0.stdin.take().expect("piped");
         let mut stdout = BufReader::new(shell.0.stdout.take().expect("piped"));

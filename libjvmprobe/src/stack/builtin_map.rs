@@ -61,7 +61,14 @@ pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
         Before::Roots => fs::rename(&aside, &path).map_err(|e| failed("put back", &path, e))?,
         Before::Nothing | Before::TheJvms => {}
     }
-    text
+    // The JVM does not say when it could not write all of it.
+    match text {
+        Ok(text) if !text.ends_with('\n') => {
+            let cut = io::Error::other("it is cut off: is the JVM's /tmp full?");
+            Err(failed("use", &path, cut))
+        }
+        other => other,
+    }
 }
 
 /// Two tools at once would read and remove each other's maps. So one waits for the

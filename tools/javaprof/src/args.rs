@@ -121,7 +121,7 @@ pub struct Args {
     #[arg(long, requires = "write_maps")]
     pub annotate: bool,
 
-    /// Print nothing but errors
+    /// Print no summary
     #[arg(short, long, conflicts_with = "folded")]
     pub quiet: bool,
 

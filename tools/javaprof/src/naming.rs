@@ -45,18 +45,21 @@ pub fn profile(mut raw: Raw, signatures: bool) -> Profile {
         .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
     profile.lost = raw.lost;
     let mut kernel = KernelNames::new(Symbols::of_kernel());
-    let mut processes: HashMap<u32, Namer> = HashMap::new();
-    for traced in std::mem::take(&mut raw.processes) {
+    let mut processes: HashMap<(u32, u32), Namer> = HashMap::new();
+    for (incarnation, traced) in std::mem::take(&mut raw.processes) {
         let pid = traced.pid();
         let native = NativeNames::new(traced.maps.clone(), Symbols::of_process(pid));
         let java = JavaNames::new(traced.code.into_index(), signatures);
         let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
-        processes.insert(pid.0, Namer::new(Arc::clone(&traced.command), Sources::new(sources)));
+        processes.insert(
+            (pid.0, incarnation),
+            Namer::new(Arc::clone(&traced.command), Sources::new(sources)),
+        );
     }
     let nothing = Stack::default();
     for (key, count) in raw.samples {
         let namer = processes
-            .entry(key.pid)
+            .entry((key.pid, key.incarnation))
             .or_insert_with(|| Namer::new(key.comm.as_str().into(), Sources::new(Vec::new())));
         let user = raw.stacks.get(&key.user).unwrap_or(&nothing);
         let named = namer.user(&mut profile, key.user, key.epoch, user);

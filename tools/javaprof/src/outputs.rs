@@ -1,8 +1,8 @@
 //! Files that a profile is written to, in the format of their names.
 
 use std::{
-    fs::File,
-    io::{self, BufWriter},
+    fs::{self, File},
+    io::BufWriter,
     path::{Path, PathBuf},
 };
 
@@ -74,8 +74,18 @@ impl Outputs {
         Ok(Self { files, base, threads: args.threads })
     }
 
-    /// Writes them. Returns what was written.
+    /// Writes them. Returns what was written. Of a profile without samples nothing can be
+    /// drawn: then the files that were created are removed.
     pub fn write(self, profile: &Profile, title: &Title) -> Result<Vec<PathBuf>> {
+        if profile.samples.is_empty() {
+            for (path, _, file) in self.files {
+                // What is no regular file was not created.
+                if file.metadata().is_ok_and(|meta| meta.is_file()) {
+                    let _ = fs::remove_file(path);
+                }
+            }
+            return Ok(Vec::new());
+        }
         let options = folded::Options { threads: self.threads, mark_kinds: false };
         let mut written = Vec::new();
         for (path, format, file) in self.files {
@@ -95,12 +105,7 @@ impl Outputs {
                 Format::Pprof => pprof::write(profile, to),
                 Format::Speedscope => speedscope::write(profile, to),
             };
-            match result {
-                Err(e) if e.kind() == io::ErrorKind::InvalidData && profile.samples.is_empty() => {
-                    bail!("{}: there are no samples to draw", path.display());
-                }
-                other => other.with_context(|| format!("cannot write {}", path.display()))?,
-            }
+            result.with_context(|| format!("cannot write {}", path.display()))?;
             written.push(path);
         }
         Ok(written)

@@ -41,8 +41,8 @@ pub struct Raw {
     pub samples: HashMap<SampleKey, u64>,
     /// Stacks by their numbers.
     pub stacks: HashMap<u64, Stack>,
-    /// Processes, also those that have ended.
-    pub processes: Vec<Traced>,
+    /// Processes, also those that have ended, with their incarnations.
+    pub processes: Vec<(u32, Traced)>,
     /// Samples a second, of each processor.
     pub hertz: u64,
     /// How long was sampled.
@@ -65,6 +65,8 @@ pub struct Profiler<'a> {
     processes: BTreeMap<u32, Traced>,
     raw: Raw,
     scanner: Scanner,
+    /// How many processes, or programs of a process, have been under a number before.
+    incarnations: HashMap<u32, u32>,
     /// Stacks with addresses that lie in no mapping, which were looked for in vain.
     looked_at: HashSet<(u32, u64)>,
 }
@@ -86,6 +88,7 @@ impl<'a> Profiler<'a> {
             processes: BTreeMap::new(),
             raw: Raw { hertz: args.frequency, ..Default::default() },
             scanner: Scanner::new(),
+            incarnations: HashMap::new(),
             looked_at: HashSet::new(),
         };
         for target in targets {
@@ -172,7 +175,9 @@ impl<'a> Profiler<'a> {
             self.raw.lost_code += self.session.lost_of((*key).into());
             traced.get_last_map(&self.args.symbols);
         }
-        self.raw.processes.extend(self.processes.into_values());
+        for (pid, traced) in std::mem::take(&mut self.processes) {
+            self.raw.processes.push((self.incarnation(pid), traced));
+        }
         Ok(self.raw)
     }
 
@@ -233,9 +238,8 @@ impl<'a> Profiler<'a> {
         let batch = self.session.collect();
         // Behind the samples, so that their stacks are among them.
         self.take_events(Duration::ZERO)?;
-        for (key, count) in batch {
-            let counted = self.raw.samples.entry(key);
-            let key = counted.key();
+        for (mut key, count) in batch {
+            key.incarnation = self.incarnation(key.pid);
             if self.args.system_wide
                 && !self.processes.contains_key(&key.pid)
                 && let Ok(process) = Process::open(Pid(key.pid))
@@ -250,7 +254,7 @@ impl<'a> Profiler<'a> {
                 // Gone in the meantime: what was seen before must do.
                 let _ = traced.refresh_maps(&mut self.files);
             }
-            *counted.or_default() += count;
+            *self.raw.samples.entry(key).or_default() += count;
         }
         Ok(())
     }
@@ -266,6 +270,24 @@ impl<'a> Profiler<'a> {
         self.get_maps()
     }
 
+    /// Puts aside a process that is no more what it was, with all of its samples: what
+    /// comes under its number from now on is another one's.
+    fn retire(&mut self, pid: u32) -> Result<()> {
+        self.collect()?;
+        if let Some(traced) = self.processes.remove(&pid) {
+            self.raw.lost_code += self.session.lost_of(pid.into());
+            let incarnation = self.incarnations.entry(pid).or_default();
+            self.raw.processes.push((*incarnation, traced));
+            *incarnation += 1;
+        }
+        self.session.forget(pid.into());
+        Ok(())
+    }
+
+    fn incarnation(&self, pid: u32) -> u32 {
+        self.incarnations.get(&pid).copied().unwrap_or(0)
+    }
+
     /// Notices processes that ended, run another program or became JVMs.
     fn follow_changes(&mut self) -> Result<()> {
         let fates: Vec<_> = self.processes.iter().map(|(pid, p)| (*pid, p.fate())).collect();
@@ -273,19 +295,13 @@ impl<'a> Profiler<'a> {
             match fate {
                 Fate::Alive => {}
                 Fate::Ended => {
-                    self.take_events(Duration::ZERO)?;
-                    if let Some(traced) = self.processes.remove(&pid) {
-                        self.raw.lost_code += self.session.lost_of(pid.into());
-                        self.raw.processes.push(traced);
-                    }
-                    self.session.forget(pid.into());
+                    self.retire(pid)?;
                     self.scanner.forget(Pid(pid));
                 }
-                // The command that was started becomes a JVM.
+                // As the command that was started does when it becomes a JVM.
                 Fate::Execed => {
                     if let Ok(process) = Process::open(Pid(pid)) {
-                        self.processes.remove(&pid);
-                        self.session.forget(pid.into());
+                        self.retire(pid)?;
                         self.add(Traced::future_jvm(process))?;
                     }
                 }

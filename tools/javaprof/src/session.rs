@@ -41,6 +41,9 @@ pub struct Options {
 pub struct SampleKey {
     /// The process.
     pub pid: u32,
+    /// Which one of those that were under this number in turn; not the kernel's
+    /// business.
+    pub incarnation: u32,
     /// The thread.
     pub tid: u32,
     /// Its name.
@@ -177,6 +180,7 @@ fn decode_key(bytes: &[u8]) -> Option<SampleKey> {
     plain::copy_from_bytes(&mut key, bytes).ok()?;
     Some(SampleKey {
         pid: key.tgid,
+        incarnation: 0,
         tid: key.tid,
         comm: text(&key.comm),
         cpu: key.cpu,
