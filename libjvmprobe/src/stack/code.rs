@@ -12,6 +12,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
+use super::perfmap;
 use crate::Addr;
 
 /// What kind of generated code.
@@ -112,9 +113,34 @@ pub(super) fn mask_hidden(name: &str) -> Cow<'_, str> {
 /// compiled it has lost its processor.
 const EARLY: u64 = 32;
 
+/// What compiled code a JVM has, as it was told.
+#[derive(Debug)]
+pub enum Snapshot {
+    /// By a perf-PID.map file. A line is read as a name when it is asked for: of a
+    /// million, few are.
+    Map(String),
+    /// Addresses, sizes in bytes, names.
+    Entries(Vec<(Addr, u64, Code)>),
+}
+
+impl Snapshot {
+    /// All of it.
+    pub fn into_entries(self) -> Vec<(Addr, u64, Code)> {
+        match self {
+            Self::Map(text) => {
+                let entries = perfmap::parse(&text);
+                entries.map(|e| (e.start, e.size, perfmap::hotspot_code(e.name))).collect()
+            }
+            Self::Entries(entries) => entries,
+        }
+    }
+}
+
 /// Everything that is known of one code cache.
 #[derive(Debug, Default)]
 pub struct CodeLog {
+    /// What [`Label::Line`]s are in.
+    text: String,
     snapshot: Vec<Entry>,
     snapshot_epoch: u64,
     loads: Vec<Entry>,
@@ -128,28 +154,63 @@ struct Entry {
     /// The epochs in which it was there.
     since: u64,
     until: u64,
-    code: Code,
+    label: Label,
+}
+
+/// What is there.
+#[derive(Clone, Debug)]
+enum Label {
+    Known(Box<Code>),
+    /// A name in the text of a map: where it begins, and its length.
+    Line(u32, u32),
+}
+
+impl Label {
+    fn code<'a>(&'a self, text: &str) -> Cow<'a, Code> {
+        match self {
+            Self::Known(code) => Cow::Borrowed(code),
+            Self::Line(at, len) => {
+                let line = text.get(*at as usize..).and_then(|rest| rest.get(..*len as usize));
+                Cow::Owned(perfmap::hotspot_code(line.unwrap_or_default()))
+            }
+        }
+    }
 }
 
 impl Entry {
-    fn new(start: Addr, size: u64, since: u64, code: Code) -> Self {
+    fn new(start: Addr, size: u64, since: u64, label: Label) -> Self {
         let end = start.0.saturating_add(size);
-        Self { start: start.0, end, since, until: u64::MAX, code }
+        Self { start: start.0, end, since, until: u64::MAX, label }
     }
 }
 
 impl CodeLog {
     /// Takes what was there in an epoch. Later lines hold where two overlap.
     /// Of several snapshots, the last counts.
-    pub fn snapshot(&mut self, epoch: u64, entries: impl Iterator<Item = (Addr, u64, Code)>) {
+    pub fn snapshot(&mut self, epoch: u64, seen: Snapshot) {
         self.snapshot_epoch = epoch;
-        self.snapshot =
-            entries.map(|(start, size, code)| Entry::new(start, size, 0, code)).collect();
+        match seen {
+            Snapshot::Map(text) => {
+                let entry = |line: perfmap::Entry<'_>| {
+                    // Both are parts of one text of less than 4 GiB, or the line is left out.
+                    let at = line.name.as_ptr() as usize - text.as_ptr() as usize;
+                    let label = Label::Line(at.try_into().ok()?, line.name.len().try_into().ok()?);
+                    Some(Entry::new(line.start, line.size, 0, label))
+                };
+                self.snapshot = perfmap::parse(&text).filter_map(entry).collect();
+                self.text = text;
+            }
+            Snapshot::Entries(entries) => {
+                let entry =
+                    |(start, size, code)| Entry::new(start, size, 0, Label::Known(Box::new(code)));
+                self.snapshot = entries.into_iter().map(entry).collect();
+            }
+        }
     }
 
     /// Code was loaded; it is there from this epoch on.
     pub fn load(&mut self, epoch: u64, start: Addr, size: u64, code: Code) {
-        self.loads.push(Entry::new(start, size, epoch, code));
+        self.loads.push(Entry::new(start, size, epoch, Label::Known(Box::new(code))));
     }
 
     /// Code of this name was unloaded; it is gone from this epoch on.
@@ -158,7 +219,7 @@ impl CodeLog {
     }
 
     /// Learns what was inlined into code whose load was seen.
-    pub fn refine(&mut self, entries: impl Iterator<Item = (Addr, u64, Code)>) {
+    pub fn refine(&mut self, seen: Snapshot) {
         let mut latest: BTreeMap<u64, usize> = BTreeMap::new();
         for (i, load) in self.loads.iter().enumerate() {
             let known = latest.entry(load.start).or_insert(i);
@@ -166,11 +227,12 @@ impl CodeLog {
                 *known = i;
             }
         }
-        for (start, _, code) in entries {
+        for (start, _, code) in seen.into_entries() {
             if let Some(load) = latest.get(&start.0).and_then(|&i| self.loads.get_mut(i))
-                && load.code.name == code.name
+                && let Label::Known(known) = &mut load.label
+                && known.name == code.name
             {
-                load.code.inlined = code.inlined;
+                known.inlined = code.inlined;
             }
         }
     }
@@ -187,11 +249,11 @@ impl CodeLog {
 
     /// Puts it in order.
     pub fn into_index(self) -> CodeIndex {
-        let Self { snapshot, snapshot_epoch, mut loads, unloads } = self;
+        let Self { text, snapshot, snapshot_epoch, mut loads, unloads } = self;
         loads.sort_by_key(|load| load.since);
         let mut unloads = Unloads::new(&unloads);
         let later = loads.split_off(loads.partition_point(|load| load.since <= snapshot_epoch));
-        let mut timeline = Timeline::default();
+        let mut timeline = Timeline { text: &text, now: BTreeMap::new(), past: Vec::new() };
         for load in loads {
             timeline.put(load, &mut unloads);
         }
@@ -199,7 +261,8 @@ impl CodeLog {
         for load in later {
             timeline.put(load, &mut unloads);
         }
-        CodeIndex::new(timeline.finish())
+        let entries = timeline.finish();
+        CodeIndex::new(entries, text)
     }
 }
 
@@ -229,13 +292,13 @@ impl<'a> Unloads<'a> {
 }
 
 /// The cache while time goes on: what is there now by where it begins, and what was.
-#[derive(Default)]
-struct Timeline {
+struct Timeline<'a> {
+    text: &'a str,
     now: BTreeMap<u64, Entry>,
     past: Vec<Entry>,
 }
 
-impl Timeline {
+impl Timeline<'_> {
     fn overlapping(&self, start: u64, end: u64) -> Vec<u64> {
         // What is there now does not overlap, so that ends ascend with begins.
         let before = self.now.range(..end).rev();
@@ -246,7 +309,8 @@ impl Timeline {
     fn put(&mut self, load: Entry, unloads: &mut Unloads<'_>) {
         for at in self.overlapping(load.start, load.end) {
             if let Some(mut gone) = self.now.remove(&at) {
-                let unload = unloads.take(&gone.code.name, gone.since, load.since);
+                let name = &gone.label.code(self.text).name;
+                let unload = unloads.take(name, gone.since, load.since);
                 gone.until = unload.unwrap_or(load.since);
                 self.past.push(gone);
             }
@@ -264,7 +328,7 @@ impl Timeline {
             for at in self.overlapping(load.start, load.end) {
                 let Some(entry) = self.now.get_mut(&at) else { continue };
                 // Another method must have come later.
-                let same = entry.code.name == load.code.name;
+                let same = entry.label.code(self.text).name == load.label.code(self.text).name;
                 entry.since = entry.since.max(if same { load.since } else { load.since + 1 });
                 is_there |= same;
             }
@@ -304,6 +368,7 @@ fn without_overlaps(snapshot: Vec<Entry>) -> Vec<Entry> {
 /// Answers what lay at an address in an epoch.
 #[derive(Debug, Default)]
 pub struct CodeIndex {
+    text: String,
     /// By where they begin.
     entries: Vec<Entry>,
     /// The furthest end of all entries up to each, so that a search knows where to stop.
@@ -311,20 +376,20 @@ pub struct CodeIndex {
 }
 
 impl CodeIndex {
-    fn new(mut entries: Vec<Entry>) -> Self {
+    fn new(mut entries: Vec<Entry>, text: String) -> Self {
         entries.sort_by_key(|entry| (entry.start, entry.since));
         let mut end = 0;
         let furthest = entries.iter().map(|entry| {
             end = end.max(entry.end);
             end
         });
-        Self { furthest: furthest.collect(), entries }
+        Self { furthest: furthest.collect(), entries, text }
     }
 
     /// What lay at `addr` in `epoch`. Code may run a moment before its load is
     /// told, so where there was nothing, what came there next is the answer.
-    pub fn find(&self, addr: Addr, epoch: u64) -> Option<&Code> {
-        let mut next: Option<&Entry> = None;
+    pub fn find(&self, addr: Addr, epoch: u64) -> Option<CodeId> {
+        let mut next: Option<(u64, CodeId)> = None;
         let behind = self.entries.partition_point(|entry| entry.start <= addr.0);
         for i in (0..behind).rev() {
             if self.furthest[i] <= addr.0 {
@@ -335,16 +400,28 @@ impl CodeIndex {
                 continue;
             }
             if (entry.since..entry.until).contains(&epoch) {
-                return Some(&entry.code);
+                return Some(CodeId(i));
             }
             let is_early = entry.since > epoch && entry.since - epoch <= EARLY;
-            if is_early && next.is_none_or(|next| entry.since < next.since) {
-                next = Some(entry);
+            if is_early && next.is_none_or(|(since, _)| entry.since < since) {
+                next = Some((entry.since, CodeId(i)));
             }
         }
-        next.map(|entry| &entry.code)
+        next.map(|(_, id)| id)
+    }
+
+    /// What was found.
+    ///
+    /// # Panics
+    /// For what was found by another index.
+    pub fn code(&self, id: CodeId) -> Cow<'_, Code> {
+        self.entries[id.0].label.code(&self.text)
     }
 }
+
+/// A piece of code in a [`CodeIndex`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CodeId(usize);
 
 #[cfg(test)]
 mod tests {
@@ -356,22 +433,26 @@ mod tests {
         Code::method(name, None)
     }
 
-    fn name_at(index: &CodeIndex, addr: u64, epoch: u64) -> Option<&str> {
-        index.find(Addr(addr), epoch).map(|code| &*code.name)
+    fn name_at(index: &CodeIndex, addr: u64, epoch: u64) -> Option<String> {
+        index.find(Addr(addr), epoch).map(|id| index.code(id).name.to_string())
+    }
+
+    fn seen<const N: usize>(entries: [(Addr, u64, Code); N]) -> Snapshot {
+        Snapshot::Entries(entries.into())
     }
 
     #[test]
     fn reused_addresses_are_told_apart_by_epoch() {
         let mut log = CodeLog::default();
-        log.snapshot(2, [(Addr(100), 50, method("A.old"))].into_iter());
+        log.snapshot(2, seen([(Addr(100), 50, method("A.old"))]));
         log.unload(5, method("A.old"));
         log.load(9, Addr(120), 50, method("B.new"));
         let index = log.into_index();
-        assert_eq!(name_at(&index, 130, 0), Some("A.old"));
-        assert_eq!(name_at(&index, 130, 4), Some("A.old"));
-        assert_eq!(name_at(&index, 130, 9), Some("B.new"));
-        assert_eq!(name_at(&index, 110, 4), Some("A.old"));
-        assert_eq!(name_at(&index, 165, 9), Some("B.new"));
+        assert_eq!(name_at(&index, 130, 0).as_deref(), Some("A.old"));
+        assert_eq!(name_at(&index, 130, 4).as_deref(), Some("A.old"));
+        assert_eq!(name_at(&index, 130, 9).as_deref(), Some("B.new"));
+        assert_eq!(name_at(&index, 110, 4).as_deref(), Some("A.old"));
+        assert_eq!(name_at(&index, 165, 9).as_deref(), Some("B.new"));
         assert_eq!(name_at(&index, 170, 9), None);
         assert_eq!(name_at(&index, 99, 0), None);
     }
@@ -379,10 +460,10 @@ mod tests {
     #[test]
     fn code_that_runs_before_its_load_is_told_has_its_own_name() {
         let mut log = CodeLog::default();
-        log.snapshot(0, [(Addr(100), 50, method("A.old"))].into_iter());
+        log.snapshot(0, seen([(Addr(100), 50, method("A.old"))]));
         log.unload(5, method("A.old"));
         log.load(9, Addr(100), 50, method("B.new"));
-        assert_eq!(name_at(&log.into_index(), 110, 7), Some("B.new"));
+        assert_eq!(name_at(&log.into_index(), 110, 7).as_deref(), Some("B.new"));
     }
 
     #[test]
@@ -393,9 +474,9 @@ mod tests {
         log.unload(3, method("A.hot"));
         log.load(9, Addr(100), 50, method("B.b"));
         let index = log.into_index();
-        assert_eq!(name_at(&index, 110, 2), Some("A.hot"));
-        assert_eq!(name_at(&index, 110, 5), Some("B.b"));
-        assert_eq!(name_at(&index, 210, 50), Some("A.hot"));
+        assert_eq!(name_at(&index, 110, 2).as_deref(), Some("A.hot"));
+        assert_eq!(name_at(&index, 110, 5).as_deref(), Some("B.b"));
+        assert_eq!(name_at(&index, 210, 50).as_deref(), Some("A.hot"));
     }
 
     #[test]
@@ -407,7 +488,7 @@ mod tests {
         log.unload(8, method("A.hot"));
         // Which of the two went first does not show; it was there at 7, if it was used.
         log.load(9, Addr(200), 50, method("B.b"));
-        assert_eq!(name_at(&log.into_index(), 210, 7), Some("A.hot"));
+        assert_eq!(name_at(&log.into_index(), 210, 7).as_deref(), Some("A.hot"));
     }
 
     #[test]
@@ -416,26 +497,41 @@ mod tests {
         log.load(1000, Addr(100), 50, method("B.b"));
         let index = log.into_index();
         assert_eq!(name_at(&index, 110, 5), None);
-        assert_eq!(name_at(&index, 110, 999), Some("B.b"));
+        assert_eq!(name_at(&index, 110, 999).as_deref(), Some("B.b"));
     }
 
     #[test]
     fn a_snapshot_does_not_repeat_what_was_seen_to_be_loaded() {
         let mut log = CodeLog::default();
         log.load(3, Addr(100), 50, method("A.a"));
-        log.snapshot(4, [(Addr(96), 60, method("A.a"))].into_iter());
+        log.snapshot(4, seen([(Addr(96), 60, method("A.a"))]));
         let index = log.into_index();
-        assert_eq!(name_at(&index, 120, 9), Some("A.a"));
+        assert_eq!(name_at(&index, 120, 9).as_deref(), Some("A.a"));
         assert_eq!(index.entries.len(), 1);
+    }
+
+    #[test]
+    fn lines_of_a_map_are_read_when_they_are_asked_for() {
+        let mut log = CodeLog::default();
+        log.load(1, Addr(0x300), 0x10, method("A.a"));
+        let text = "100 10 void A.b(int)\n200 20 a stub\n300 10 int A.a()\n";
+        log.snapshot(2, Snapshot::Map(text.into()));
+        log.load(5, Addr(0x100), 8, method("C.c"));
+        let index = log.into_index();
+        for (addr, epoch, name) in
+            [(0x105, 4, "A.b"), (0x105, 5, "C.c"), (0x21f, 9, "a stub"), (0x300, 9, "A.a")]
+        {
+            assert_eq!(name_at(&index, addr, epoch).as_deref(), Some(name), "{addr:x}");
+        }
     }
 
     #[test]
     fn later_lines_of_a_snapshot_hold() {
         let mut log = CodeLog::default();
         let lines = [(Addr(100), 50, method("A.a")), (Addr(120), 10, method("B.b"))];
-        log.snapshot(0, lines.into_iter());
+        log.snapshot(0, seen(lines));
         let index = log.into_index();
-        assert_eq!(name_at(&index, 125, 0), Some("B.b"));
+        assert_eq!(name_at(&index, 125, 0).as_deref(), Some("B.b"));
     }
 
     #[test]
@@ -448,12 +544,12 @@ mod tests {
         let mut log = CodeLog::default();
         log.load(1, Addr(100), 50, method("A.a"));
         log.load(5, Addr(200), 50, method("C.c"));
-        let seen = [(Addr(100), 50, with_inlining.clone()), (Addr(200), 50, with_inlining)];
-        log.refine(seen.into_iter());
+        let later = [(Addr(100), 50, with_inlining.clone()), (Addr(200), 50, with_inlining)];
+        log.refine(seen(later));
         let index = log.into_index();
         let inlined_at = |addr| {
-            let code = index.find(Addr(addr), 9).unwrap();
-            code.inlined_at(Addr(addr)).iter().map(|f| &*f.name).collect::<Vec<_>>()
+            let code = index.code(index.find(Addr(addr), 9).unwrap());
+            code.inlined_at(Addr(addr)).iter().map(|f| f.name.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(inlined_at(104), ["B.in", "A.a"]);
         assert!(inlined_at(110).is_empty() && inlined_at(103).is_empty());
@@ -501,7 +597,7 @@ mod tests {
                     if let Some(i) = slot {
                         let expected = format!("M.m{i}");
                         let found = name_at(&index, addr as u64, epoch as u64);
-                        prop_assert_eq!(found, Some(expected.as_str()));
+                        prop_assert_eq!(found.as_deref(), Some(expected.as_str()));
                     }
                 }
             }

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt::Write, sync::Arc};
 
 use super::{
     Frame, Kind,
-    code::{CodeIndex, CodeKind},
+    code::{Code, CodeId, CodeIndex, CodeKind},
     maps::{CodeMaps, Mapping},
     native::Symbols,
 };
@@ -21,6 +21,7 @@ pub trait Name {
 #[derive(Debug, Default)]
 pub struct JavaNames {
     index: CodeIndex,
+    known: HashMap<CodeId, Code>,
     signatures: bool,
 }
 
@@ -28,15 +29,17 @@ impl JavaNames {
     /// Names from what is known of the code cache; methods with their parameters
     /// if wanted.
     pub fn new(index: CodeIndex, signatures: bool) -> Self {
-        Self { index, signatures }
+        Self { index, known: HashMap::new(), signatures }
     }
 }
 
 impl Name for JavaNames {
     fn name(&mut self, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) -> bool {
-        let Some(code) = self.index.find(addr, epoch) else {
+        let Some(id) = self.index.find(addr, epoch) else {
             return false;
         };
+        let (index, signatures) = (&self.index, self.signatures);
+        let code = self.known.entry(id).or_insert_with(|| index.code(id).into_owned());
         let kind = match code.kind {
             CodeKind::Method => Kind::Java,
             CodeKind::Interpreter => Kind::Interpreted,
@@ -44,12 +47,12 @@ impl Name for JavaNames {
         };
         let chain = code.inlined_at(addr);
         let Some(outermost) = chain.len().checked_sub(1) else {
-            frames.push(Frame::new(kind, self.shown(&code.name, code.signature.as_deref())));
+            frames.push(Frame::new(kind, shown(&code.name, code.signature.as_deref(), signatures)));
             return true;
         };
         frames.extend(chain.iter().enumerate().map(|(i, method)| Frame {
             kind: if i == outermost { kind } else { Kind::Inlined },
-            name: self.shown(&method.name, method.signature.as_deref()),
+            name: shown(&method.name, method.signature.as_deref(), signatures),
             module: None,
             file: method.file.clone(),
             line: method.line,
@@ -58,12 +61,10 @@ impl Name for JavaNames {
     }
 }
 
-impl JavaNames {
-    fn shown(&self, name: &Arc<str>, signature: Option<&str>) -> Arc<str> {
-        match signature {
-            Some(signature) if self.signatures => format!("{name}{signature}").into(),
-            _ => Arc::clone(name),
-        }
+fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) -> Arc<str> {
+    match signature {
+        Some(signature) if signatures => format!("{name}{signature}").into(),
+        _ => Arc::clone(name),
     }
 }
 

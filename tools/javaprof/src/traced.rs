@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use libjvmprobe::{
-    Addr, Error, Pid, Result,
+    Error, Pid, Result,
     hotspot::HotSpot,
     jvm::{Fate, Process, Target, agent},
     stack::{
         agent_map, builtin_map,
-        code::{Code, CodeLog},
+        code::{CodeLog, Snapshot},
         maps::{CodeMaps, FileCache},
-        perfmap,
     },
     trace::attach::{Instant, Links, Plan, Scope, resolve},
 };
@@ -182,21 +181,21 @@ impl Traced {
         // What happens from here on is told by probes; what the map does not show yet
         // is shown by them.
         let epoch = session.epoch(key);
-        let entries = match source {
+        let seen = match source {
             SymbolSource::None => return Ok(true),
-            SymbolSource::File(path) => perf_map(&builtin_map::read(path, process)?),
+            SymbolSource::File(path) => Snapshot::Map(builtin_map::read(path, process)?),
             _ => match ask(source, process, hotspot.as_ref()) {
-                Ok(entries) => entries,
+                Ok(seen) => seen,
                 Err(error) if *source != SymbolSource::Auto => return Err(error),
                 Err(error) => {
                     let path = builtin_map::path_of(process);
                     let text = builtin_map::read(&path, process).map_err(|_| error)?;
                     note(&format!("using {}, which was there", path.display()));
-                    perf_map(&text)
+                    Snapshot::Map(text)
                 }
             },
         };
-        self.code.snapshot(epoch, entries.into_iter());
+        self.code.snapshot(epoch, seen);
         Ok(true)
     }
 
@@ -212,25 +211,17 @@ impl Traced {
             return;
         }
         // Gone or hung by now: what was known before must do.
-        let Ok(entries) = ask(source, &target.process, hotspot.as_ref()) else {
+        let Ok(seen) = ask(source, &target.process, hotspot.as_ref()) else {
             return;
         };
         if self.is_followed() {
-            self.code.refine(entries.into_iter());
+            self.code.refine(seen);
         } else {
-            for (addr, size, code) in entries {
+            for (addr, size, code) in seen.into_entries() {
                 self.code.load(1, addr, size, code);
             }
         }
     }
-}
-
-/// Address, size in bytes, name.
-pub type Entries = Vec<(Addr, u64, Code)>;
-
-fn perf_map(text: &str) -> Entries {
-    let entries = perfmap::parse(text);
-    entries.map(|e| (e.start, e.size, perfmap::hotspot_code(e.name))).collect()
 }
 
 fn uses_agent(source: &SymbolSource, hotspot: Option<&HotSpot>) -> bool {
@@ -239,21 +230,26 @@ fn uses_agent(source: &SymbolSource, hotspot: Option<&HotSpot>) -> bool {
 }
 
 /// Asks a JVM what compiled code it has.
-pub fn ask(source: &SymbolSource, process: &Process, hotspot: Option<&HotSpot>) -> Result<Entries> {
+pub fn ask(
+    source: &SymbolSource,
+    process: &Process,
+    hotspot: Option<&HotSpot>,
+) -> Result<Snapshot> {
     let refuse = |why: String| Error::Attach { pid: process.pid, why };
     let Some(hotspot) = hotspot else {
         return Err(refuse("its version is unknown".into()));
     };
     match source {
-        SymbolSource::None | SymbolSource::File(_) => Ok(Vec::new()),
+        SymbolSource::None | SymbolSource::File(_) => Ok(Snapshot::Entries(Vec::new())),
         _ if uses_agent(source, Some(hotspot)) => {
-            Ok(agent_map::parse(&agent::map(process, hotspot)?).collect())
+            let text = agent::map(process, hotspot)?;
+            Ok(Snapshot::Entries(agent_map::parse(&text).collect()))
         }
         _ if hotspot.major < builtin_map::FIRST_JDK => Err(refuse(format!(
             "JDK {} cannot write a map of its code (JDK {} can); use --symbols agent",
             hotspot.major,
             builtin_map::FIRST_JDK
         ))),
-        _ => Ok(perf_map(&builtin_map::request(process, hotspot)?)),
+        _ => Ok(Snapshot::Map(builtin_map::request(process, hotspot)?)),
     }
 }

@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Result<()> {
         let written = HotSpot::read(target)
             .and_then(|hotspot| traced::ask(&args.symbols, &target.process, Some(&hotspot)))
             .map_err(Into::into)
-            .and_then(|entries| write(&target.process, &entries, args.map_options()));
+            .and_then(|seen| write(&target.process, &seen.into_entries(), args.map_options()));
         match written {
             Ok(what) => println!("{what}"),
             Err(error) => {
