@@ -37,14 +37,18 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1 << 16);
+	/* User space sets it by the frequency. */
+	__uint(max_entries, 1 << 14);
 	__type(key, struct sample_key);
 	__type(value, __u64);
 } samples SEC(".maps");
 
-/* Stacks that user space has been told of. */
+/*
+ * Stacks that user space has been told of; it empties the map when it fills up.
+ * Not an LRU map: hardware samples come as NMIs, in which its locks may deadlock.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 16);
 	__type(key, __u64);
 	__type(value, __u8);

@@ -289,3 +289,44 @@ fn maps_for_perf_hold_the_programs_methods() {
     assert!(output.stderr.contains(&format!("perf-{pid}.map")), "{}", output.stderr);
     assert_eq!(std::fs::read_to_string(&victim).expect("it is there"), "precious");
 }
+
+/// Two ways to the same truth: what is read from the JVM's memory, and what the JVM tells
+/// the agent. Every method, every inlined range, every line.
+#[test]
+fn memory_tells_what_the_agent_tells() {
+    need_root();
+    binary("javaprof");
+    for name in ["temurin-11", "temurin-17", "debian-17", "temurin-21", "temurin-25", "musl-17"] {
+        let mut load = Load::start_program(runtimes::named(name), &exact_inlining(), "CpuLoad");
+        load.run(1.5);
+        let pid = load.pid().to_string();
+        let map = |symbols: &str| -> HashMap<u64, String> {
+            let args = ["-p", &pid, "--write-maps", "--unfold", "all", "--lines", "--signatures"];
+            let args = [&args[..], &["--symbols", symbols]].concat();
+            let output = jvmprobe_tests::tool::run("javaprof", &args);
+            assert!(output.status.success(), "{name}: {}", output.stderr);
+            let path = format!("/tmp/perf-{pid}.map");
+            let text = std::fs::read_to_string(&path).expect("the map");
+            std::fs::remove_file(&path).expect("remove the map");
+            let entry = |line: &str| {
+                let (start, rest) = line.split_once(' ')?;
+                let (_, code) = rest.split_once(' ')?;
+                Some((u64::from_str_radix(start, 16).ok()?, code.to_owned()))
+            };
+            text.lines().filter_map(entry).collect()
+        };
+        // The JVM is idle: nothing is compiled between the two.
+        let (read, told) = (map("hotspot"), map("agent"));
+        let mut methods = 0;
+        for (start, code) in &told {
+            // Stubs have finer names there, and all method handle intrinsics one name.
+            if !code.contains('.') || code.starts_with("java.lang.invoke.MethodHandle.") {
+                continue;
+            }
+            assert_eq!(read.get(start), Some(code), "{name}: at {start:x}");
+            methods += 1;
+        }
+        println!("{name}: {methods} methods and ranges are the same, of {}", told.len());
+        assert!(methods > 300, "{name}: {methods}");
+    }
+}

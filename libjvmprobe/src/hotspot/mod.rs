@@ -6,13 +6,19 @@
 //! | [`flags`] | the JVM's flags and their values |
 //! | [`collector`] | which collector runs |
 //! | [`heap`] | where the used bytes of the heap are counted |
+//! | [`code_cache`] | compiled code: names, inlining, lines |
+//! | [`methods`] | methods: names, parameters, lines |
+//! | [`compressed`] | its compressed integers |
 //!
 //! [`HotSpot::read`] puts them together. Nothing is written to the target and
 //! it is never stopped; a JVM that is just starting up tells less, and more later.
 
+pub mod code_cache;
 pub mod collector;
+pub mod compressed;
 pub mod flags;
 pub mod heap;
+pub mod methods;
 mod pages;
 #[cfg(test)]
 mod testing;
@@ -24,6 +30,7 @@ use crate::{
     Addr, Error, Result, Vaddr,
     elf::ElfFile,
     jvm::{Target, memory::Memory, perfdata::PerfData},
+    stack::code::Code,
     trace::gauge::{Gauge, LastStop},
 };
 use flags::Flags;
@@ -52,6 +59,7 @@ pub struct HotSpot {
     vtables: Vtables,
     operation_names: Option<Addr>,
     memory: Memory,
+    structs: VmStructs,
 }
 
 impl HotSpot {
@@ -132,7 +140,17 @@ impl HotSpot {
             vtables: Vtables { elf, bias },
             operation_names,
             memory,
+            structs,
         })
+    }
+
+    /// All compiled code that it has now: methods with what was inlined where, the
+    /// interpreter, stubs. Read from its memory; it is not asked and not stopped.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing, [`Error::Memory`] when it is gone.
+    pub fn code(&self) -> Result<Vec<(Addr, u64, Code)>> {
+        code_cache::read(&self.memory, &self.structs, self.major)
     }
 
     /// Its own counters of collections then and now: how many were done, and

@@ -91,7 +91,7 @@ impl Code {
 }
 
 /// Removes `/0x...` and `+0x...`, which hidden classes carry.
-pub(super) fn mask_hidden(name: &str) -> Cow<'_, str> {
+pub(crate) fn mask_hidden(name: &str) -> Cow<'_, str> {
     if !name.contains("0x") {
         return name.into();
     }

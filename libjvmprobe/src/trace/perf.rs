@@ -119,7 +119,10 @@ fn open(clock: Clock, cpu: u32, hertz: u64) -> io::Result<OwnedFd> {
 }
 
 /// The processors that are switched on.
-fn online_cpus() -> Result<Vec<u32>> {
+///
+/// # Errors
+/// [`Error::Io`] where /sys does not tell.
+pub fn online_cpus() -> Result<Vec<u32>> {
     let path = "/sys/devices/system/cpu/online";
     let text = fs::read_to_string(path).map_err(|e| Error::io(format!("read {path}"), e))?;
     Ok(parse_cpu_list(&text))

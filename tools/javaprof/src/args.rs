@@ -92,7 +92,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub diff: Option<PathBuf>,
 
-    /// Where names of compiled code come from: auto, perfmap, agent, none or file:PATH
+    /// Where names of compiled code come from: auto, hotspot, perfmap, agent, none or
+    /// file:PATH
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub symbols: SymbolSource,
 
@@ -140,6 +141,8 @@ pub enum SymbolSource {
     /// The JVM's own map from JDK 17 on, else our agent; where neither can be had, a
     /// map that is there.
     Auto,
+    /// The JVM's memory: it is not asked.
+    HotSpot,
     /// The JVM's own map, or an error.
     PerfMap,
     /// Our agent, loaded into the JVM: with what was inlined, and lines.
@@ -167,12 +170,13 @@ impl FromStr for SymbolSource {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "auto" => Ok(Self::Auto),
+            "hotspot" => Ok(Self::HotSpot),
             "perfmap" => Ok(Self::PerfMap),
             "agent" => Ok(Self::Agent),
             "none" => Ok(Self::None),
             _ => match text.strip_prefix("file:") {
                 Some(path) if !path.is_empty() => Ok(Self::File(path.into())),
-                _ => Err("auto, perfmap, agent, none or file:PATH is expected".into()),
+                _ => Err("auto, hotspot, perfmap, agent, none or file:PATH is expected".into()),
             },
         }
     }

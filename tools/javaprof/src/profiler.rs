@@ -20,7 +20,7 @@ use crate::{
     event::Event,
     note::note,
     progress::Progress,
-    session::{Options, SampleKey, Session},
+    session::{MANY_STACKS, Options, SampleKey, Session},
     traced::Traced,
 };
 
@@ -65,6 +65,8 @@ pub struct Profiler<'a> {
     processes: BTreeMap<u32, Traced>,
     raw: Raw,
     scanner: Scanner,
+    /// Since the kernel side last forgot them.
+    stacks_sent: usize,
     /// How many processes, or programs of a process, have been under a number before.
     incarnations: HashMap<u32, u32>,
     /// Stacks with addresses that lie in no mapping, which were looked for in vain.
@@ -77,6 +79,7 @@ impl<'a> Profiler<'a> {
         let targets: Vec<_> =
             args.pids.iter().map(|&pid| Target::open(pid)).collect::<Result<_, _>>()?;
         let session = Session::load(Options {
+            hertz: args.frequency,
             every_process: args.system_wide,
             user: !args.kernel_stacks_only,
             kernel: !args.user_stacks_only,
@@ -88,6 +91,7 @@ impl<'a> Profiler<'a> {
             processes: BTreeMap::new(),
             raw: Raw { hertz: args.frequency, ..Default::default() },
             scanner: Scanner::new(),
+            stacks_sent: 0,
             incarnations: HashMap::new(),
             looked_at: HashSet::new(),
         };
@@ -220,6 +224,7 @@ impl<'a> Profiler<'a> {
             match event {
                 Event::Stack(id, stack) => {
                     self.raw.stacks.insert(id, stack);
+                    self.stacks_sent += 1;
                 }
                 Event::Code(event) => {
                     let pid = u32::try_from(event.target).unwrap_or(0);
@@ -235,6 +240,10 @@ impl<'a> Profiler<'a> {
     /// Takes what was counted, and looks at the mappings of processes in which there
     /// is code that was not there when they were looked at.
     fn collect(&mut self) -> Result<()> {
+        if self.stacks_sent > MANY_STACKS {
+            self.stacks_sent = 0;
+            self.session.forget_stacks();
+        }
         let batch = self.session.collect();
         // Behind the samples, so that their stacks are among them.
         self.take_events(Duration::ZERO)?;

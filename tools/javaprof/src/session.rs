@@ -25,9 +25,18 @@ use crate::{
 /// Stacks of a thousand frames take eight kilobytes each.
 const EVENT_BUFFER: u32 = 4 << 20;
 
+/// Samples that are alike take one entry. They are collected once a second; twice as
+/// many as can come by then is room enough, up to some 25 MB.
+const SAMPLE_ENTRIES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 18;
+
+/// Of 65,536 stacks that the kernel side can know.
+pub const MANY_STACKS: usize = 50_000;
+
 /// What to sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// Samples a second of each processor.
+    pub hertz: u64,
     /// Every process, not those named by [`Session::add_target`] only.
     pub every_process: bool,
     /// The user part of stacks.
@@ -90,6 +99,10 @@ impl Session {
             }
         }
         open.maps.events.set_max_entries(EVENT_BUFFER).map_err(trace::load_error)?;
+        let entries = options.hertz.saturating_mul(perf::online_cpus()?.len() as u64 * 2);
+        let entries = entries.clamp(*SAMPLE_ENTRIES.start(), *SAMPLE_ENTRIES.end());
+        let entries = u32::try_from(entries).unwrap_or(1 << 14);
+        open.maps.samples.set_max_entries(entries).map_err(trace::load_error)?;
         let skel = open.load().map_err(trace::load_error)?;
         let events = MapHandle::try_from(&skel.maps.events).map_err(trace::load_error)?;
         let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
@@ -149,6 +162,15 @@ impl Session {
     /// Waits for events, up to `timeout`.
     pub fn events(&self, timeout: Duration) -> Result<impl Iterator<Item = Event> + use<>> {
         Ok(self.stream.wait(timeout)?.into_iter())
+    }
+
+    /// Makes room for [`MANY_STACKS`] more: those that come again are sent again.
+    pub fn forget_stacks(&self) {
+        let known = &self.skel.maps.known_stacks;
+        for key in known.keys().collect::<Vec<_>>() {
+            // Gone or not, it is not needed.
+            let _ = known.delete(&key);
+        }
     }
 
     /// Takes out what was counted since the last time.

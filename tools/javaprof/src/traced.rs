@@ -241,6 +241,7 @@ pub fn ask(
     };
     match source {
         SymbolSource::None | SymbolSource::File(_) => Ok(Snapshot::Entries(Vec::new())),
+        SymbolSource::HotSpot => Ok(Snapshot::Entries(hotspot.code()?)),
         _ if uses_agent(source, Some(hotspot)) => {
             let text = agent::map(process, hotspot)?;
             Ok(Snapshot::Entries(agent_map::parse(&text).collect()))

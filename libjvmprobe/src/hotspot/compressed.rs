@@ -1,0 +1,113 @@
+//! HotSpot's compressed integers, UNSIGNED5: one to five bytes.
+//!
+//! Source: hotspot/share/code/compressedStream.cpp up to JDK 19,
+//! hotspot/share/utilities/unsigned5.hpp since JDK 20, which leaves out the byte 0. A
+//! byte below a limit ends a number; others stand for their value in a base of 64.
+
+/// How a JDK writes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoding {
+    /// How many of the lowest byte values are left out.
+    excluded: u32,
+}
+
+impl Encoding {
+    /// The encoding of a JDK.
+    pub fn of_jdk(major: u32) -> Self {
+        Self { excluded: u32::from(major >= 20) }
+    }
+}
+
+/// Reads numbers one after the other.
+#[derive(Clone, Debug)]
+pub struct Stream<'a> {
+    bytes: &'a [u8],
+    encoding: Encoding,
+}
+
+impl<'a> Stream<'a> {
+    /// Reads from the beginning of `bytes`.
+    pub fn new(bytes: &'a [u8], encoding: Encoding) -> Self {
+        Self { bytes, encoding }
+    }
+
+    /// The next byte as it is; `None` at the end.
+    pub fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        Some(first)
+    }
+
+    /// The next number; `None` at the end, and for bytes that no number has.
+    pub fn unsigned(&mut self) -> Option<u32> {
+        let excluded = self.encoding.excluded;
+        // 64 of the 256 byte values, less those left out, say that more follows.
+        let limit = 256 - 64;
+        let mut sum = 0_u32;
+        for i in 0..5 {
+            let byte = u32::from(self.byte()?);
+            let digit = byte.checked_sub(excluded)?;
+            sum = sum.wrapping_add(digit.wrapping_shl(6 * i));
+            if byte < limit {
+                break;
+            }
+        }
+        Some(sum)
+    }
+
+    /// The next number, of those that have a sign: 0, -1, 1, -2, 2 and so on.
+    pub fn signed(&mut self) -> Option<i32> {
+        let coded = self.unsigned()?;
+        Some((coded >> 1) as i32 ^ -((coded & 1) as i32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The writer, as the sources above have it.
+    fn write(value: u32, excluded: u32) -> Vec<u8> {
+        let low = 256 - excluded - 64;
+        let mut bytes = Vec::new();
+        let mut sum = value;
+        for i in 0..5 {
+            if sum < low || i == 4 {
+                bytes.push((excluded + sum) as u8);
+                break;
+            }
+            sum -= low;
+            bytes.push((excluded + low + sum % 64) as u8);
+            sum >>= 6;
+        }
+        bytes
+    }
+
+    #[test]
+    fn small_numbers_are_one_byte() {
+        let old = Encoding::of_jdk(17);
+        let new = Encoding::of_jdk(21);
+        assert_eq!(Stream::new(&[0], old).unsigned(), Some(0));
+        assert_eq!(Stream::new(&[191], old).unsigned(), Some(191));
+        assert_eq!(Stream::new(&[1], new).unsigned(), Some(0));
+        assert_eq!(Stream::new(&[0], new).unsigned(), None);
+        assert_eq!(Stream::new(&[192], old).unsigned(), None, "cut off");
+        assert_eq!(Stream::new(&[3], old).signed(), Some(-2));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(values in prop::collection::vec(any::<u32>(), 0..20)) {
+            for (major, excluded) in [(17, 0), (21, 1)] {
+                let bytes: Vec<_> = values.iter().flat_map(|&v| write(v, excluded)).collect();
+                let mut stream = Stream::new(&bytes, Encoding::of_jdk(major));
+                for &value in &values {
+                    prop_assert_eq!(stream.unsigned(), Some(value));
+                }
+                prop_assert_eq!(stream.unsigned(), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Methods as HotSpot keeps them: names, parameters, lines.
+//!
+//! Sources: hotspot/share/oops/{method,constMethod,constantPool,symbol,klass}.hpp, their
+//! fields as vmStructs exports them. A Method points to its ConstMethod, which knows its
+//! ConstantPool and in it the Symbols of name and descriptor; the pool knows its class.
+//! Behind the bytecodes lies the compressed table of line numbers
+//! (`CompressedLineNumberReadStream`).
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::{
+    compressed::{Encoding, Stream},
+    vmstructs::VmStructs,
+};
+use crate::{
+    Addr, Error, Result,
+    jvm::memory::Memory,
+    stack::{agent_map::java_parameters, code::mask_hidden},
+};
+
+/// A Symbol's length is 16 bits wide.
+const MAX_SYMBOL: usize = 65_535;
+/// Bytecodes take at most 64 KiB, and so does the table of their lines.
+const MAX_LINE_TABLE: usize = 65_536;
+/// `_has_linenumber_table`, in all versions the lowest bit of the flags.
+const HAS_LINES: u8 = 1;
+
+/// What is known of a method.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MethodInfo {
+    /// `java.lang.String.hashCode`.
+    pub name: Arc<str>,
+    /// Its parameters, in the words of its source.
+    pub signature: Option<Arc<str>>,
+    /// The source file, where the class file names it.
+    pub file: Option<Arc<str>>,
+    /// Bytecode indexes and the lines that begin there, ascending.
+    lines: Vec<(u32, u32)>,
+}
+
+impl MethodInfo {
+    /// The line that a bytecode index belongs to, 0 where it is unknown.
+    pub fn line(&self, bci: i32) -> u32 {
+        // A negative one stands for the method's entry.
+        let bci = u32::try_from(bci).unwrap_or(0);
+        let behind = self.lines.partition_point(|&(from, _)| from <= bci);
+        behind.checked_sub(1).and_then(|at| self.lines.get(at)).map_or(0, |&(_, line)| line)
+    }
+}
+
+/// Where the fields are.
+#[derive(Debug)]
+struct Layout {
+    const_method: u64,
+    constants: u64,
+    code_size: u64,
+    flags: u64,
+    name_index: u64,
+    signature_index: u64,
+    const_method_size: u64,
+    pool_holder: u64,
+    pool_size: u64,
+    /// Of the pool or, up to JDK 16, of the class.
+    file_index: Option<(bool, u64)>,
+    klass_name: u64,
+    symbol_length: u64,
+    symbol_body: u64,
+}
+
+impl Layout {
+    fn read(structs: &VmStructs) -> Result<Self> {
+        let file_index = |class, in_pool| {
+            let offset = structs.field(class, "_source_file_name_index").ok()?;
+            Some((in_pool, offset))
+        };
+        let flags = structs
+            .field("ConstMethod", "_flags._flags")
+            .or_else(|_| structs.field("ConstMethod", "_flags"))?;
+        let body =
+            structs.field("Symbol", "_body[0]").or_else(|_| structs.field("Symbol", "_body"))?;
+        Ok(Self {
+            const_method: structs.field("Method", "_constMethod")?,
+            constants: structs.field("ConstMethod", "_constants")?,
+            code_size: structs.field("ConstMethod", "_code_size")?,
+            flags,
+            name_index: structs.field("ConstMethod", "_name_index")?,
+            signature_index: structs.field("ConstMethod", "_signature_index")?,
+            const_method_size: structs.type_size("ConstMethod")?,
+            pool_holder: structs.field("ConstantPool", "_pool_holder")?,
+            pool_size: structs.type_size("ConstantPool")?,
+            file_index: file_index("ConstantPool", true).or(file_index("InstanceKlass", false)),
+            klass_name: structs.field("Klass", "_name")?,
+            symbol_length: structs.field("Symbol", "_length")?,
+            symbol_body: body,
+        })
+    }
+}
+
+/// Reads methods; each once.
+pub struct Methods<'a> {
+    memory: &'a Memory,
+    layout: Layout,
+    encoding: Encoding,
+    known: HashMap<Addr, Option<Arc<MethodInfo>>>,
+    symbols: HashMap<Addr, Arc<str>>,
+}
+
+impl<'a> Methods<'a> {
+    /// A reader for a JVM.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the field that is missing.
+    pub fn new(memory: &'a Memory, structs: &VmStructs, encoding: Encoding) -> Result<Self> {
+        Ok(Self {
+            memory,
+            layout: Layout::read(structs)?,
+            encoding,
+            known: HashMap::new(),
+            symbols: HashMap::new(),
+        })
+    }
+
+    /// The method at an address; `None` where there is none that makes sense.
+    pub fn get(&mut self, method: Addr) -> Option<Arc<MethodInfo>> {
+        if let Some(known) = self.known.get(&method) {
+            return known.clone();
+        }
+        let info = self.read(method).ok().map(Arc::new);
+        self.known.insert(method, info.clone());
+        info
+    }
+
+    fn read(&mut self, method: Addr) -> Result<MethodInfo> {
+        let layout = &self.layout;
+        let const_method = self.memory.pointer(plus(method, layout.const_method)?)?;
+        let pool = self.memory.pointer(plus(const_method, layout.constants)?)?;
+        let class = self.memory.pointer(plus(pool, layout.pool_holder)?)?;
+        let class_name = self.memory.pointer(plus(class, layout.klass_name)?)?;
+        let name_index = self.u16(plus(const_method, layout.name_index)?)?;
+        let signature_index = self.u16(plus(const_method, layout.signature_index)?)?;
+        let file_index = match layout.file_index {
+            Some((true, offset)) => self.u16(plus(pool, offset)?)?,
+            Some((false, offset)) => self.u16(plus(class, offset)?)?,
+            None => 0,
+        };
+        let class_name = self.symbol(class_name)?.replace('/', ".");
+        let name = self.pool_symbol(pool, name_index)?;
+        let signature = self.pool_symbol(pool, signature_index)?;
+        let file = match file_index {
+            0 => None,
+            index => Some(self.pool_symbol(pool, index)?),
+        };
+        if !signature.starts_with('(') {
+            return Err(Error::layout(format!("the method at {method} has no descriptor")));
+        }
+        Ok(MethodInfo {
+            name: mask_hidden(&format!("{class_name}.{name}")).into(),
+            signature: java_parameters(&signature).map(Into::into),
+            file,
+            lines: self.lines(const_method)?,
+        })
+    }
+
+    fn u16(&self, addr: Addr) -> Result<u16> {
+        self.memory.array(addr).map(u16::from_ne_bytes)
+    }
+
+    fn pool_symbol(&mut self, pool: Addr, index: u16) -> Result<Arc<str>> {
+        let slot = plus(pool, self.layout.pool_size + u64::from(index) * 8)?;
+        let symbol = self.memory.pointer(slot)?;
+        self.symbol(symbol)
+    }
+
+    fn symbol(&mut self, symbol: Addr) -> Result<Arc<str>> {
+        if let Some(known) = self.symbols.get(&symbol) {
+            return Ok(Arc::clone(known));
+        }
+        let length = self.u16(plus(symbol, self.layout.symbol_length)?)?;
+        let length = usize::from(length).min(MAX_SYMBOL);
+        let bytes = self.memory.read(plus(symbol, self.layout.symbol_body)?, length)?;
+        let text: Arc<str> = String::from_utf8_lossy(&bytes).into();
+        self.symbols.insert(symbol, Arc::clone(&text));
+        Ok(text)
+    }
+
+    fn lines(&self, const_method: Addr) -> Result<Vec<(u32, u32)>> {
+        // One byte suffices, whatever the width: the machines that we know are
+        // little-endian.
+        let [flags] = self.memory.array(plus(const_method, self.layout.flags)?)?;
+        if flags & HAS_LINES == 0 {
+            return Ok(Vec::new());
+        }
+        let code_size = self.u16(plus(const_method, self.layout.code_size)?)?;
+        let begin = plus(const_method, self.layout.const_method_size + u64::from(code_size))?;
+        let mut lines = Vec::new();
+        // How long the table is shows only as it is read.
+        for room in [256, 4096, MAX_LINE_TABLE] {
+            let Ok(bytes) = self.memory.read(begin, room) else { continue };
+            match line_table(&bytes, self.encoding) {
+                Some(table) => return Ok(table),
+                None => lines.clear(),
+            }
+        }
+        Ok(lines)
+    }
+}
+
+fn plus(addr: Addr, bytes: u64) -> Result<Addr> {
+    addr.checked_add(bytes)
+        .filter(|_| addr.0 != 0)
+        .ok_or_else(|| Error::layout("a null pointer in a method"))
+}
+
+/// Decodes a table; `None` where it does not end in `bytes`.
+fn line_table(bytes: &[u8], encoding: Encoding) -> Option<Vec<(u32, u32)>> {
+    let mut stream = Stream::new(bytes, encoding);
+    let (mut bci, mut line) = (0_u32, 0_u32);
+    let mut table = Vec::new();
+    loop {
+        match stream.byte()? {
+            0 => break,
+            0xff => {
+                bci = bci.wrapping_add_signed(stream.signed()?);
+                line = line.wrapping_add_signed(stream.signed()?);
+            }
+            // Five bits of bytecode index, three of line.
+            byte => {
+                bci = bci.wrapping_add(u32::from(byte >> 3));
+                line = line.wrapping_add(u32::from(byte & 7));
+            }
+        }
+        table.push((bci, line));
+    }
+    // Compilers may write them in any order.
+    table.sort_by_key(|&(bci, _)| bci);
+    Some(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn line_tables_are_decoded() {
+        let encoding = Encoding::of_jdk(17);
+        // (0, 10) by an escape, then (3, 12) in one byte, then the end.
+        let bytes = [0xff, 0, 20, 3 << 3 | 2, 0, 99];
+        let table = line_table(&bytes, encoding).unwrap();
+        assert_eq!(table, [(0, 10), (3, 12)]);
+        assert_eq!(line_table(&bytes[..4], encoding), None);
+        let info = MethodInfo { name: "a".into(), signature: None, file: None, lines: table };
+        assert_eq!([-1, 0, 2, 3, 99].map(|bci| info.line(bci)), [10, 10, 10, 12, 12]);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_line_tables_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            for major in [8, 25] {
+                let _ = line_table(&bytes, Encoding::of_jdk(major));
+            }
+        }
+    }
+}
