@@ -10,7 +10,6 @@ use jvmprobe_tests::{
     tool::{Tool, binary},
 };
 
-/// By the agent: this JDK writes no map itself.
 #[test]
 fn shares_are_those_that_the_program_measures_jdk_11() {
     check_shares(runtimes::named("temurin-11"));
@@ -159,7 +158,8 @@ fn code_that_moves_is_never_given_another_name() {
 fn inlined_methods_are_shown() {
     need_root();
     binary("javaprof");
-    for name in ["temurin-11", "temurin-17", "temurin-21", "temurin-25", "musl-17"] {
+    let runtimes = ["temurin-11", "temurin-17", "temurin-21", "temurin-25", "musl-17"];
+    for (name, symbols) in runtimes.into_iter().flat_map(|r| [(r, "hotspot"), (r, "agent")]) {
         let mut load = Load::start_program(runtimes::named(name), &exact_inlining(), "CpuLoad");
         load.run(2.0);
         load.go(2.0);
@@ -167,7 +167,7 @@ fn inlined_methods_are_shown() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
         let (folded_file, json_file) = (path("p.folded"), path("p.json"));
-        let args = ["-p", &pid, "-F", "499", "--symbols", "agent"];
+        let args = ["-p", &pid, "-F", "499", "--symbols", symbols];
         let args = [&args[..], &["-o", &folded_file, "-o", &json_file]].concat();
         let tool = Tool::start("javaprof", &args);
         load.done();
@@ -182,7 +182,9 @@ fn inlined_methods_are_shown() {
             assert_eq!(line.frames[at - 1], "CpuLoad.medium", "{name}: {line:?}");
             inlined += line.count;
         }
-        println!("{name}: {inlined} of {medium} samples of CpuLoad.medium in CpuLoad.mix");
+        println!(
+            "{name}, {symbols}: {inlined} of {medium} samples of CpuLoad.medium in CpuLoad.mix"
+        );
         assert!(medium > 100 && inlined > medium / 4, "{name}: {inlined} of {medium}");
 
         let text = std::fs::read_to_string(&json_file).expect("written");
@@ -277,17 +279,20 @@ fn maps_for_perf_hold_the_programs_methods() {
     assert!(has(&text, "CpuLoad::medium->CpuLoad::mix_[i]"), "{text}");
     assert!(has(&text, "CpuLoad::deep_[j]"), "{text}");
 
-    // A link of that name leads nowhere.
+    // A link of that name leads nowhere: the JVM is not let to write, and we replace it.
     let dir = tempfile::tempdir().expect("a temporary folder");
     let victim = dir.path().join("victim");
     std::fs::write(&victim, "precious").expect("write");
     std::fs::remove_file(&map).expect("remove");
     std::os::unix::fs::symlink(&victim, &map).expect("link");
-    let output = jvmprobe_tests::tool::run("javaprof", &["-p", &pid, "--write-maps"]);
-    std::fs::remove_file(&map).expect("remove");
+    let args = ["-p", &pid, "--write-maps", "--symbols", "perfmap"];
+    let output = jvmprobe_tests::tool::run("javaprof", &args);
     assert_eq!(output.status.code(), Some(1), "{}", output.stdout);
     assert!(output.stderr.contains(&format!("perf-{pid}.map")), "{}", output.stderr);
+    assert!(has(&write(&[]), "CpuLoad.small"));
+    assert!(std::fs::symlink_metadata(&map).expect("the map").is_file());
     assert_eq!(std::fs::read_to_string(&victim).expect("it is there"), "precious");
+    std::fs::remove_file(&map).expect("remove");
 }
 
 /// Two ways to the same truth: what is read from the JVM's memory, and what the JVM tells

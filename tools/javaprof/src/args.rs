@@ -106,11 +106,11 @@ pub struct Args {
         "duration", "diff"])]
     pub write_maps: bool,
 
-    /// With --write-maps: what was inlined as entries of its own (wants --symbols agent)
+    /// With --write-maps: what was inlined as entries of its own
     #[arg(long, value_name = "HOW", default_value = "none", requires = "write_maps")]
     pub unfold: UnfoldArg,
 
-    /// With --write-maps: add source files and lines (wants --symbols agent)
+    /// With --write-maps: add source files and lines
     #[arg(long, requires = "write_maps")]
     pub lines: bool,
 
@@ -138,8 +138,8 @@ pub struct Args {
 /// Where names of compiled code come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SymbolSource {
-    /// The JVM's own map from JDK 17 on, else our agent; where neither can be had, a
-    /// map that is there.
+    /// The JVM's memory; where that does not tell, its own map from JDK 17 on, else our
+    /// agent; where none can be had, a map that is there.
     Auto,
     /// The JVM's memory: it is not asked.
     HotSpot,

@@ -199,15 +199,15 @@ impl Traced {
         Ok(true)
     }
 
-    /// Asks again at the end: a JVM that cannot be followed what it compiled since, and
-    /// the agent what was inlined into it.
+    /// Looks again at the end: for what a JVM that cannot be followed compiled since, and
+    /// for what was inlined into it.
     pub fn get_last_map(&mut self, source: &SymbolSource) {
         let Who::Jvm(jvm) = &self.who else {
             return;
         };
         let (target, hotspot) = &**jvm;
-        let by_agent = uses_agent(source, hotspot.as_ref());
-        if !self.has_map || self.is_followed() && !by_agent {
+        let tells_inlining = *source != SymbolSource::PerfMap;
+        if !self.has_map || self.is_followed() && !tells_inlining {
             return;
         }
         // Gone or hung by now: what was known before must do.
@@ -224,12 +224,8 @@ impl Traced {
     }
 }
 
-fn uses_agent(source: &SymbolSource, hotspot: Option<&HotSpot>) -> bool {
-    let is_old = hotspot.is_some_and(|h| h.major < builtin_map::FIRST_JDK);
-    *source == SymbolSource::Agent || *source == SymbolSource::Auto && is_old
-}
-
-/// Asks a JVM what compiled code it has.
+/// Finds out what compiled code a JVM has. `Auto` reads its memory; where that does not
+/// tell, the JVM is asked.
 pub fn ask(
     source: &SymbolSource,
     process: &Process,
@@ -239,18 +235,24 @@ pub fn ask(
     let Some(hotspot) = hotspot else {
         return Err(refuse("its version is unknown".into()));
     };
+    let writes_maps = hotspot.major >= builtin_map::FIRST_JDK;
     match source {
         SymbolSource::None | SymbolSource::File(_) => Ok(Snapshot::Entries(Vec::new())),
         SymbolSource::HotSpot => Ok(Snapshot::Entries(hotspot.code()?)),
-        _ if uses_agent(source, Some(hotspot)) => {
+        SymbolSource::Agent => {
             let text = agent::map(process, hotspot)?;
             Ok(Snapshot::Entries(agent_map::parse(&text).collect()))
         }
-        _ if hotspot.major < builtin_map::FIRST_JDK => Err(refuse(format!(
-            "JDK {} cannot write a map of its code (JDK {} can); use --symbols agent",
+        SymbolSource::PerfMap if !writes_maps => Err(refuse(format!(
+            "JDK {} cannot write a map of its code (JDK {} can); use --symbols hotspot or agent",
             hotspot.major,
             builtin_map::FIRST_JDK
         ))),
-        _ => Ok(Snapshot::Map(builtin_map::request(process, hotspot)?)),
+        SymbolSource::PerfMap => Ok(Snapshot::Map(builtin_map::request(process, hotspot)?)),
+        SymbolSource::Auto => match hotspot.code() {
+            Ok(entries) if !entries.is_empty() => Ok(Snapshot::Entries(entries)),
+            _ if writes_maps => ask(&SymbolSource::PerfMap, process, Some(hotspot)),
+            _ => ask(&SymbolSource::Agent, process, Some(hotspot)),
+        },
     }
 }
