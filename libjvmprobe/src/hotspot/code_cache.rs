@@ -29,6 +29,36 @@ const MAX_DEPTH: usize = 256;
 /// Debug information of one method, in bytes.
 const MAX_DEBUG: u64 = 16 << 20;
 
+/// A heap is as large as the code cache may be at most, which is 2 GiB.
+const MAX_HEAP: u64 = 4 << 30;
+/// Frames of inlining that are kept in all: a bound for tables that want to hurt.
+const MAX_FRAMES: usize = 5_000_000;
+
+/// For which code to find out what was inlined. All of it is a lot.
+#[derive(Clone, Copy, Debug)]
+pub enum Inlining<'a> {
+    /// For none.
+    Nowhere,
+    /// At these addresses, which are sorted.
+    At(&'a [Addr]),
+    /// For all.
+    Everywhere,
+}
+
+impl Inlining<'_> {
+    /// Whether it is wanted somewhere in a range.
+    fn is_wanted(self, from: Addr, to: Addr) -> bool {
+        match self {
+            Self::Nowhere => false,
+            Self::At(addrs) => {
+                let first = addrs.partition_point(|&addr| addr < from);
+                addrs.get(first).is_some_and(|&addr| addr < to)
+            }
+            Self::Everywhere => true,
+        }
+    }
+}
+
 /// Where the fields are.
 struct Layout {
     heap_memory: u64,
@@ -113,15 +143,29 @@ impl Layout {
     }
 }
 
-/// Reads all code: methods with what was inlined where, the interpreter, stubs.
+/// Reads all code: methods, the interpreter, stubs; and what was inlined where it is
+/// wanted.
 ///
 /// # Errors
 /// [`Error::Layout`] naming what is missing, [`Error::Memory`] when the JVM is gone.
-pub fn read(memory: &Memory, structs: &VmStructs, major: u32) -> Result<Vec<(Addr, u64, Code)>> {
+pub fn read(
+    memory: &Memory,
+    structs: &VmStructs,
+    major: u32,
+    inlining: Inlining<'_>,
+) -> Result<Vec<(Addr, u64, Code)>> {
     let encoding = Encoding::of_jdk(major);
     let methods = Methods::new(memory, structs, encoding)?;
     let layout = Layout::read(structs)?;
-    let mut reader = Reader { memory, layout, methods, encoding, found: Vec::new() };
+    let mut reader = Reader {
+        memory,
+        layout,
+        methods,
+        encoding,
+        inlining,
+        frames_left: MAX_FRAMES,
+        found: Vec::new(),
+    };
     for heap in heaps(memory, structs)? {
         reader.heap(heap)?;
     }
@@ -157,6 +201,8 @@ struct Reader<'a> {
     layout: Layout,
     methods: Methods<'a>,
     encoding: Encoding,
+    inlining: Inlining<'a>,
+    frames_left: usize,
     found: Vec<(Addr, u64, Code)>,
 }
 
@@ -172,8 +218,13 @@ impl Reader<'_> {
         if !(4..=16).contains(&log) {
             return Err(Error::layout(format!("segments of 2^{log} bytes in the code cache")));
         }
+        if high.0.saturating_sub(low.0) > MAX_HEAP {
+            return Err(Error::layout("a code cache of more than 4 GiB"));
+        }
         let mut block = low;
-        while block < high && self.found.len() < MAX_BLOBS {
+        let mut blocks = 0;
+        while block < high && blocks < MAX_BLOBS {
+            blocks += 1;
             let segment = (block.0 - low.0) >> log;
             // 0 where a block begins, 255 in what was never used: the heap's end.
             if !matches!(memory.array(at(segmap, segment)?), Ok([0])) {
@@ -232,7 +283,9 @@ impl Reader<'_> {
             return Ok(None);
         };
         // Without debug information the method still has its name.
-        let inlined = self.inlined(blob, begin, end).unwrap_or_default();
+        let wanted = self.inlining.is_wanted(begin, end) && self.frames_left > 0;
+        let inlined =
+            if wanted { self.inlined(blob, begin, end).unwrap_or_default() } else { Vec::new() };
         let code = Code {
             kind: CodeKind::Method,
             name: Arc::clone(&info.name),
@@ -257,6 +310,9 @@ impl Reader<'_> {
         let mut ranges: Vec<Inlined> = Vec::new();
         let mut from = begin;
         for desc in descs.chunks_exact(size) {
+            if self.frames_left == 0 {
+                break;
+            }
             let (Some(pc), Some(scope)) =
                 (field(desc, self.layout.pc_desc_pc), field(desc, self.layout.pc_desc_scope))
             else {
@@ -269,7 +325,10 @@ impl Reader<'_> {
             if to <= from || to > end {
                 continue;
             }
-            if let Some(chain) = self.chain(&scopes, scope, places.metadata) {
+            if self.inlining.is_wanted(from, to)
+                && let Some(chain) = self.chain(&scopes, scope, places.metadata)
+            {
+                self.frames_left = self.frames_left.saturating_sub(chain.len());
                 match ranges.last_mut() {
                     Some(last) if last.end == from && last.chain == chain => last.end = to,
                     _ => ranges.push(Inlined { start: from, end: to, chain }),

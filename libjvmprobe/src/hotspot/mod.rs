@@ -33,6 +33,7 @@ use crate::{
     stack::code::Code,
     trace::gauge::{Gauge, LastStop},
 };
+use code_cache::Inlining;
 use flags::Flags;
 use vmstructs::VmStructs;
 
@@ -144,13 +145,14 @@ impl HotSpot {
         })
     }
 
-    /// All compiled code that it has now: methods with what was inlined where, the
-    /// interpreter, stubs. Read from its memory; it is not asked and not stopped.
+    /// All compiled code that it has now: methods, the interpreter, stubs; with what was
+    /// inlined where that is wanted. Read from its memory; it is not asked and not
+    /// stopped.
     ///
     /// # Errors
     /// [`Error::Layout`] naming what is missing, [`Error::Memory`] when it is gone.
-    pub fn code(&self) -> Result<Vec<(Addr, u64, Code)>> {
-        code_cache::read(&self.memory, &self.structs, self.major)
+    pub fn code(&self, inlining: Inlining<'_>) -> Result<Vec<(Addr, u64, Code)>> {
+        code_cache::read(&self.memory, &self.structs, self.major, inlining)
     }
 
     /// Its own counters of collections then and now: how many were done, and

@@ -218,21 +218,31 @@ impl CodeLog {
         self.unloads.push((epoch, code));
     }
 
-    /// Learns what was inlined into code whose load was seen.
+    /// Learns what was inlined into code that is known already.
     pub fn refine(&mut self, seen: Snapshot) {
-        let mut latest: BTreeMap<u64, usize> = BTreeMap::new();
-        for (i, load) in self.loads.iter().enumerate() {
-            let known = latest.entry(load.start).or_insert(i);
-            if self.loads[*known].since < load.since {
-                *known = i;
-            }
+        let inlined: BTreeMap<_, _> = seen
+            .into_entries()
+            .into_iter()
+            .filter(|(_, _, code)| !code.inlined.is_empty())
+            .map(|(start, _, code)| (start.0, code))
+            .collect();
+        // Of what was at a place in turn, the latest is there still.
+        let mut latest: BTreeMap<u64, u64> = BTreeMap::new();
+        for load in &self.loads {
+            let since = latest.entry(load.start).or_default();
+            *since = load.since.max(*since);
         }
-        for (start, _, code) in seen.into_entries() {
-            if let Some(load) = latest.get(&start.0).and_then(|&i| self.loads.get_mut(i))
-                && let Label::Known(known) = &mut load.label
+        for entry in self.snapshot.iter_mut().chain(&mut self.loads) {
+            let is_latest = latest.get(&entry.start).is_none_or(|&since| {
+                // Without a clock, both looks are at the same code.
+                entry.since == since || entry.since == 0 && since == 1
+            });
+            if is_latest
+                && let Some(code) = inlined.get(&entry.start)
+                && let Label::Known(known) = &mut entry.label
                 && known.name == code.name
             {
-                known.inlined = code.inlined;
+                known.inlined = Arc::clone(&code.inlined);
             }
         }
     }

@@ -2,14 +2,14 @@
 //! goes, collect.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::Result;
 use libjvmprobe::{
-    Pid,
+    Addr, Pid,
     jvm::{Fate, Process, Target, scan::Scanner},
     stack::{Stack, maps::FileCache},
     trace::perf::Clock,
@@ -55,6 +55,17 @@ pub struct Raw {
     pub lost_code: u64,
     /// What made the processors take samples.
     pub clock: Option<Clock>,
+}
+
+impl Raw {
+    /// The user addresses that were sampled in a process, as they are looked up, sorted.
+    fn addresses(&self, pid: u32) -> Vec<Addr> {
+        let keys = self.samples.keys().filter(|key| key.pid == pid);
+        let stacks: HashSet<_> = keys.map(|key| key.user).collect();
+        let stacks = stacks.iter().filter_map(|id| self.stacks.get(id));
+        let addrs: BTreeSet<_> = stacks.flat_map(Stack::lookups).collect();
+        addrs.into_iter().collect()
+    }
 }
 
 /// A profile that is being taken.
@@ -175,9 +186,9 @@ impl<'a> Profiler<'a> {
         self.session.stop();
         self.collect()?;
         self.raw.lost = self.session.lost();
-        for (key, traced) in &mut self.processes {
-            self.raw.lost_code += self.session.lost_of((*key).into());
-            traced.get_last_map(&self.args.symbols);
+        for (pid, traced) in &mut self.processes {
+            self.raw.lost_code += self.session.lost_of((*pid).into());
+            traced.get_last_map(&self.args.symbols, &self.raw.addresses(*pid));
         }
         for (pid, traced) in std::mem::take(&mut self.processes) {
             self.raw.processes.push((self.incarnation(pid), traced));

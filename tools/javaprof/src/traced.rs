@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use libjvmprobe::{
-    Error, Pid, Result,
-    hotspot::HotSpot,
+    Addr, Error, Pid, Result,
+    hotspot::{HotSpot, code_cache::Inlining},
     jvm::{Fate, Process, Target, agent},
     stack::{
         agent_map, builtin_map,
@@ -184,7 +184,7 @@ impl Traced {
         let seen = match source {
             SymbolSource::None => return Ok(true),
             SymbolSource::File(path) => Snapshot::Map(builtin_map::read(path, process)?),
-            _ => match ask(source, process, hotspot.as_ref()) {
+            _ => match ask(source, process, hotspot.as_ref(), Inlining::Nowhere) {
                 Ok(seen) => seen,
                 Err(error) if *source != SymbolSource::Auto => return Err(error),
                 Err(error) => {
@@ -200,8 +200,8 @@ impl Traced {
     }
 
     /// Looks again at the end: for what a JVM that cannot be followed compiled since, and
-    /// for what was inlined into it.
-    pub fn get_last_map(&mut self, source: &SymbolSource) {
+    /// for what was inlined at these addresses, which are sorted.
+    pub fn get_last_map(&mut self, source: &SymbolSource, sampled: &[Addr]) {
         let Who::Jvm(jvm) = &self.who else {
             return;
         };
@@ -211,25 +211,27 @@ impl Traced {
             return;
         }
         // Gone or hung by now: what was known before must do.
-        let Ok(seen) = ask(source, &target.process, hotspot.as_ref()) else {
+        let inlining = Inlining::At(sampled);
+        let Ok(seen) = ask(source, &target.process, hotspot.as_ref(), inlining) else {
             return;
         };
-        if self.is_followed() {
-            self.code.refine(seen);
-        } else {
-            for (addr, size, code) in seen.into_entries() {
+        let entries = seen.into_entries();
+        if !self.is_followed() {
+            for (addr, size, code) in entries.clone() {
                 self.code.load(1, addr, size, code);
             }
         }
+        self.code.refine(Snapshot::Entries(entries));
     }
 }
 
-/// Finds out what compiled code a JVM has. `Auto` reads its memory; where that does not
-/// tell, the JVM is asked.
+/// Finds out what compiled code a JVM has, with inlining where that can be chosen. `Auto`
+/// reads its memory; where that does not tell, the JVM is asked.
 pub fn ask(
     source: &SymbolSource,
     process: &Process,
     hotspot: Option<&HotSpot>,
+    inlining: Inlining<'_>,
 ) -> Result<Snapshot> {
     let refuse = |why: String| Error::Attach { pid: process.pid, why };
     let Some(hotspot) = hotspot else {
@@ -238,7 +240,7 @@ pub fn ask(
     let writes_maps = hotspot.major >= builtin_map::FIRST_JDK;
     match source {
         SymbolSource::None | SymbolSource::File(_) => Ok(Snapshot::Entries(Vec::new())),
-        SymbolSource::HotSpot => Ok(Snapshot::Entries(hotspot.code()?)),
+        SymbolSource::HotSpot => Ok(Snapshot::Entries(hotspot.code(inlining)?)),
         SymbolSource::Agent => {
             let text = agent::map(process, hotspot)?;
             Ok(Snapshot::Entries(agent_map::parse(&text).collect()))
@@ -249,10 +251,10 @@ pub fn ask(
             builtin_map::FIRST_JDK
         ))),
         SymbolSource::PerfMap => Ok(Snapshot::Map(builtin_map::request(process, hotspot)?)),
-        SymbolSource::Auto => match hotspot.code() {
+        SymbolSource::Auto => match hotspot.code(inlining) {
             Ok(entries) if !entries.is_empty() => Ok(Snapshot::Entries(entries)),
-            _ if writes_maps => ask(&SymbolSource::PerfMap, process, Some(hotspot)),
-            _ => ask(&SymbolSource::Agent, process, Some(hotspot)),
+            _ if writes_maps => ask(&SymbolSource::PerfMap, process, Some(hotspot), inlining),
+            _ => ask(&SymbolSource::Agent, process, Some(hotspot), inlining),
         },
     }
 }

@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     Addr,
-    hotspot::HotSpot,
+    hotspot::{HotSpot, code_cache::Inlining},
     jvm::{Process, Target, scan::Scanner},
     render::perfmap,
     stack::{builtin_map, code::Code},
@@ -33,10 +33,13 @@ pub fn run(args: &Args) -> Result<()> {
         bail!("no JVM is running");
     }
     let mut failed = 0;
+    let inlining = Inlining::Everywhere;
     for target in &targets {
         let pid = target.pid();
         let written = HotSpot::read(target)
-            .and_then(|hotspot| traced::ask(&args.symbols, &target.process, Some(&hotspot)))
+            .and_then(|hotspot| {
+                traced::ask(&args.symbols, &target.process, Some(&hotspot), inlining)
+            })
             .map_err(Into::into)
             .and_then(|seen| write(&target.process, &seen.into_entries(), args.map_options()));
         match written {
