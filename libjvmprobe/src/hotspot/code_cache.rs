@@ -412,3 +412,145 @@ struct DebugPlaces {
     /// The first of the nmethod's Metadata*; 1 in the scopes stands for it.
     metadata: Addr,
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hotspot::testing::{Image, own_memory};
+
+    /// A code cache of JDK 17's shape with one method, `A.b(int)`, in one heap.
+    struct Fake {
+        image: Image,
+        code: Addr,
+    }
+
+    fn u32s(low: u32, high: u32) -> u64 {
+        u64::from(low) | u64::from(high) << 32
+    }
+
+    fn symbol(image: &mut Image, text: &str) -> Addr {
+        let mut bytes = (text.len() as u16).to_ne_bytes().to_vec();
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(text.as_bytes());
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        let words: Vec<_> =
+            bytes.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())).collect();
+        image.put(&words)
+    }
+
+    fn fake() -> Fake {
+        let mut image = Image::new();
+        let image_ref = &mut image;
+        let class_name = symbol(image_ref, "A");
+        let class = image_ref.put(&[class_name.0]);
+        let (name, descriptor) = (symbol(image_ref, "b"), symbol(image_ref, "(I)V"));
+        // Holder, one more word, then entries 0 to 2.
+        let pool = image_ref.put(&[class.0, 0, 0, name.0, descriptor.0]);
+        // Pool, then flags, code size, indexes of name and descriptor.
+        let indexes = u64::from(1_u16) << 32 | u64::from(2_u16) << 48;
+        let const_method = image_ref.put(&[pool.0, indexes]);
+        let method = image_ref.put(&[const_method.0]);
+        let blob_name = image_ref.text("nmethod");
+        // A block of eight segments of 16 bytes: header, blob of eight words, code.
+        let block = image_ref.put(&[8, 1]);
+        let code = Addr(block.0 + 80);
+        image_ref.put(&[blob_name.0, u32s(112, 112), code.0, method.0, 0, 0, u32s(0, 0), 0]);
+        image_ref.put(&[0; 6]);
+        let segmap = image_ref.put(&[0x0706_0504_0302_0100, u64::MAX]);
+        let heap = image_ref.put(&[block.0, block.0 + 256, segmap.0, u32s(4, 0)]);
+        let elements = image_ref.put(&[heap.0]);
+        let array = image_ref.put(&[u32s(1, 1), elements.0]);
+        let heaps = image_ref.put(&[array.0]);
+        image_ref.static_field("CodeCache", "_heaps", heaps);
+        for (class, field, offset) in [
+            ("CodeHeap", "_memory", 0),
+            ("CodeHeap", "_segmap", 16),
+            ("CodeHeap", "_log2_segment_size", 24),
+            ("VirtualSpace", "_low", 0),
+            ("VirtualSpace", "_high", 8),
+            ("GrowableArrayBase", "_len", 0),
+            ("HeapBlock::Header", "_length", 0),
+            ("HeapBlock::Header", "_used", 8),
+            ("CodeBlob", "_name", 0),
+            ("CodeBlob", "_size", 8),
+            ("CodeBlob", "_data_offset", 12),
+            ("CodeBlob", "_code_begin", 16),
+            ("nmethod", "_method", 24),
+            ("nmethod", "_scopes_data_begin", 32),
+            ("nmethod", "_scopes_pcs_offset", 48),
+            ("nmethod", "_dependencies_offset", 52),
+            ("nmethod", "_metadata_offset", 40),
+            ("PcDesc", "_pc_offset", 0),
+            ("PcDesc", "_scope_decode_offset", 4),
+            ("Method", "_constMethod", 0),
+            ("ConstMethod", "_constants", 0),
+            ("ConstMethod", "_flags", 8),
+            ("ConstMethod", "_code_size", 10),
+            ("ConstMethod", "_name_index", 12),
+            ("ConstMethod", "_signature_index", 14),
+            ("ConstantPool", "_pool_holder", 0),
+            ("Klass", "_name", 0),
+            ("Symbol", "_length", 0),
+            ("Symbol", "_body", 6),
+        ] {
+            image_ref.field(class, field, offset);
+        }
+        for (class, size) in [
+            ("HeapBlock", 16),
+            ("HeapBlock::Header", 16),
+            ("GrowableArrayBase", 8),
+            ("PcDesc", 16),
+            ("ConstMethod", 16),
+            ("ConstantPool", 16),
+        ] {
+            image_ref.class(class, size);
+        }
+        image.finish();
+        Fake { image, code }
+    }
+
+    #[test]
+    fn finds_the_method() {
+        let fake = fake();
+        let found = read(&own_memory(), &fake.image.read().unwrap(), 17, Inlining::Everywhere);
+        let found = found.unwrap();
+        let [(begin, size, code)] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((*begin, *size), (fake.code, 48));
+        assert_eq!((&*code.name, code.signature.as_deref()), ("A.b", Some("(int)")));
+    }
+
+    #[test]
+    fn names_the_field_that_is_missing() {
+        let mut image = Image::new();
+        image.field("Method", "_constMethod", 0);
+        image.finish();
+        let error = read(&own_memory(), &image.read().unwrap(), 17, Inlining::Nowhere);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("no field"), "{error}");
+    }
+
+    #[test]
+    fn inlining_is_wanted_where_it_was_asked_for() {
+        let at = Inlining::At(&[Addr(10), Addr(20)]);
+        assert!(at.is_wanted(Addr(10), Addr(11)) && at.is_wanted(Addr(0), Addr(99)));
+        assert!(!at.is_wanted(Addr(11), Addr(20)) && !at.is_wanted(Addr(21), Addr(99)));
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_structures_do_no_harm(
+            damage in prop::collection::vec((any::<usize>(), any::<u64>()), 0..6),
+            small in prop::collection::vec((any::<usize>(), 0..4096_u64), 0..6),
+        ) {
+            let mut fake = fake();
+            let structs = fake.image.read().unwrap();
+            for (index, value) in damage.into_iter().chain(small) {
+                fake.image.damage(index, value);
+            }
+            let _ = read(&own_memory(), &structs, 17, Inlining::Everywhere);
+            let _ = read(&own_memory(), &structs, 21, Inlining::At(&[fake.code]));
+        }
+    }
+}
