@@ -97,9 +97,10 @@ static __always_inline __u64 intern(struct stack_event *stack, __u64 hash)
 	return stack->id;
 }
 
-static __always_inline __u64 kernel_stack(void *ctx, struct stack_event *stack)
+/* A stack as the kernel walks it. */
+static __always_inline __u64 kernels_walk(void *ctx, struct stack_event *stack, __u64 flags)
 {
-	long bytes = bpf_get_stack(ctx, stack->frames, MAX_KERNEL_FRAMES * sizeof(__u64), 0);
+	long bytes = bpf_get_stack(ctx, stack->frames, MAX_KERNEL_FRAMES * sizeof(__u64), flags);
 	__u64 hash = 0;
 	__u32 i;
 
@@ -164,26 +165,6 @@ static __always_inline __u64 user_stack(struct stack_event *stack, __u64 ip, __u
 	return intern(stack, mix(hash, *end));
 }
 
-/* As the kernel walks, where the registers of user mode cannot be had. */
-static __always_inline __u64 user_stack_by_kernel(void *ctx, struct stack_event *stack, __u32 *end)
-{
-	long bytes = bpf_get_stack(ctx, stack->frames, MAX_KERNEL_FRAMES * sizeof(__u64),
-				   BPF_F_USER_STACK);
-	__u64 hash = 0;
-	__u32 i;
-
-	if (bytes <= 0)
-		return 0;
-	*end = END_OUTERMOST;
-	stack->count = bytes / sizeof(__u64);
-	for (i = 0; i < MAX_KERNEL_FRAMES; i++) {
-		if (i >= stack->count)
-			break;
-		hash = mix(hash, stack->frames[i]);
-	}
-	return intern(stack, hash);
-}
-
 static __always_inline __u64 user_part(struct bpf_perf_event_data *ctx, struct stack_event *stack,
 				       __u32 *end)
 {
@@ -193,8 +174,11 @@ static __always_inline __u64 user_part(struct bpf_perf_event_data *ctx, struct s
 	if (IN_USER_MODE(&ctx->regs))
 		return user_stack(stack, PT_REGS_IP(&ctx->regs), PT_REGS_SP(&ctx->regs),
 				  PT_REGS_FP(&ctx->regs), end);
-	if (!has_btf)
-		return user_stack_by_kernel(ctx, stack, end);
+	if (!has_btf) {
+		/* The registers of user mode cannot be had. */
+		*end = END_OUTERMOST;
+		return kernels_walk(ctx, stack, BPF_F_USER_STACK);
+	}
 	bpf_probe_read_kernel(&regs, sizeof(regs),
 			      (void *)bpf_task_pt_regs(bpf_get_current_task_btf()));
 	ip = PT_REGS_IP(&regs);
@@ -245,7 +229,7 @@ int sample(struct bpf_perf_event_data *ctx)
 	key.cpu = bpf_get_smp_processor_id();
 	bpf_get_current_comm(key.comm, sizeof(key.comm));
 	if (want_kernel && !IN_USER_MODE(&ctx->regs))
-		key.kernel = kernel_stack(ctx, stack);
+		key.kernel = kernels_walk(ctx, stack, 0);
 	if (want_user)
 		key.user = user_part(ctx, stack, &key.user_end);
 	count = bpf_map_lookup_elem(&samples, &key);

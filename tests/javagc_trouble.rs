@@ -439,3 +439,14 @@ fn a_jvm_that_is_just_starting_is_traced() {
         assert!(last["heap_before"].is_u64() && last["collector"] == "Serial", "{last}");
     }
 }
+
+#[test]
+fn a_kernel_without_btf_will_do() {
+    need_root();
+    let mut load = Load::start(named("temurin-17"), G1);
+    let pid = load.pid().to_string();
+    let tool = Tool::spawn(tool::without_btf("javagc", &["-p", &pid, "-j"]));
+    load.run(0.7);
+    let records = tool.interrupt().json();
+    assert!(records.iter().any(|r| r["type"] == "pause"), "{records:?}");
+}

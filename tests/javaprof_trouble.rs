@@ -589,3 +589,22 @@ fn a_profile_without_samples_leaves_no_empty_file() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     load.quit();
 }
+
+#[test]
+fn a_kernel_without_btf_will_do() {
+    let mut load = warm();
+    let pid = load.pid().to_string();
+    let args = ["-p", &pid, "-F", "499", "-f"];
+    let tool = Tool::spawn(tool::without_btf("javaprof", &args));
+    load.run(1.0);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let lines = folded::parse(&output.stdout);
+    assert!(has(&lines, "CpuLoad.deep"), "{lines:#?}");
+    // What was sampled in the kernel has a user part, too.
+    let is_mixed = |l: &Line| {
+        l.frames.last().is_some_and(|f| f.ends_with("_[k]")) && l.has("thread_native_entry")
+    };
+    assert!(lines.iter().any(is_mixed), "{lines:#?}");
+    load.quit();
+}

@@ -179,6 +179,15 @@ impl Tool {
     }
 }
 
+/// A command that runs a tool as on a kernel without BTF: it is hidden.
+pub fn without_btf(name: &str, args: &[&str]) -> Command {
+    let hide = "if [ -d /sys/kernel/btf ]; then mount -t tmpfs none /sys/kernel/btf; fi";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &format!("set -e; {hide}; exec \"$@\""), "sh"]);
+    command.arg(binary(name)).args(args);
+    command
+}
+
 /// Runs a tool that ends by itself.
 ///
 /// # Panics
