@@ -41,8 +41,9 @@ bench: ## Print figures: accuracy, overhead, start-up, throughput, memory (root)
 
 install: ## Install self-contained binaries and man pages under PREFIX
 	@tests/setup build
-	LIBBPF_SYS_LIBRARY_PATH=/usr/lib/$$(gcc -print-multiarch) RUSTFLAGS="-C target-feature=+crt-static" \
-		$(CARGO) build --release --locked --features static --target $$(rustc -vV | sed -n 's/host: //p')
+	@# libbpf is built by a make of its own, which must not see where we install to.
+	env -u MAKEFLAGS -u DESTDIR -u PREFIX LIBBPF_SYS_LIBRARY_PATH=/usr/lib/$$(gcc -print-multiarch) \
+		RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --locked --features static --target $$(rustc -vV | sed -n 's/host: //p')
 	@for tool in $(TOOLS); do \
 		install -D -m 755 target/$$(rustc -vV | sed -n 's/host: //p')/release/$$tool $(DESTDIR)$(PREFIX)/sbin/$$tool && \
 		install -D -m 644 man/$$tool.8 $(DESTDIR)$(PREFIX)/share/man/man8/$$tool.8 && \
