@@ -280,7 +280,7 @@ fn the_target_execs() {
     assert!(lines.iter().any(|l| l.frames[0] == "sh"), "{output:?}");
     // What it ran before keeps its own name, and names.
     let before: Vec<_> = lines.iter().filter(|l| l.frames[0].starts_with("python")).collect();
-    assert!(folded::total(before.iter().copied()) > 50, "{output:?}");
+    assert!(folded::total(before.iter().copied()) > 10, "{output:?}");
     assert!(
         before.iter().any(|l| l.frames.iter().any(|f| f.contains("clock_gettime"))),
         "{before:#?}"
