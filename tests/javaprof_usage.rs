@@ -491,7 +491,7 @@ fn names_come_from_a_map_that_is_there() {
     // A map that was there before is written anew and stays.
     let own = format!("/tmp/perf-{}.map", load.pid());
     fs::write(&own, "").unwrap();
-    profile(&mut load, 0.3, &["-q"]);
+    profile(&mut load, 0.3, &["-q", "--symbols", "perfmap"]);
     let text = fs::read_to_string(&own).unwrap();
     fs::remove_file(&own).unwrap();
     fs::write(&map, text.replace("CpuLoad.medium", "Renamed.medium")).unwrap();
