@@ -343,7 +343,6 @@ static __always_inline int pool(struct pt_regs *ctx, bool end)
 {
 	__u64 key = target_key(bpf_usdt_cookie(ctx));
 	struct pool_event *event;
-	long arg = 0, len = 0;
 
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
@@ -352,12 +351,8 @@ static __always_inline int pool(struct pt_regs *ctx, bool end)
 	}
 	__builtin_memset(event, 0, sizeof(*event));
 	fill_moment(&event->at, EVENT_POOL, key, end);
-	bpf_usdt_arg(ctx, 0, &arg);
-	bpf_usdt_arg(ctx, 1, &len);
-	read_name(event->manager, POOL_LEN, (void *)arg, len);
-	bpf_usdt_arg(ctx, 2, &arg);
-	bpf_usdt_arg(ctx, 3, &len);
-	read_name(event->pool, POOL_LEN, (void *)arg, len);
+	read_usdt_name(ctx, 0, event->manager, POOL_LEN);
+	read_usdt_name(ctx, 2, event->pool, POOL_LEN);
 	bpf_usdt_arg(ctx, 4, (long *)&event->init);
 	bpf_usdt_arg(ctx, 5, (long *)&event->used);
 	bpf_usdt_arg(ctx, 6, (long *)&event->committed);

@@ -249,7 +249,6 @@ static __always_inline int code(struct pt_regs *ctx, bool load)
 	__u64 key = target_key(bpf_usdt_cookie(ctx));
 	struct target *target = bpf_map_lookup_elem(&targets, &key);
 	struct code_event *event;
-	long arg = 0, len = 0;
 
 	if (!target)
 		return 0;
@@ -262,15 +261,9 @@ static __always_inline int code(struct pt_regs *ctx, bool load)
 	event->kind = EVENT_CODE;
 	event->target = key;
 	event->epoch = __sync_fetch_and_add(&target->epoch, 1) + 1;
-	bpf_usdt_arg(ctx, 0, &arg);
-	bpf_usdt_arg(ctx, 1, &len);
-	read_name(event->klass, NAME_LEN, (void *)arg, len);
-	bpf_usdt_arg(ctx, 2, &arg);
-	bpf_usdt_arg(ctx, 3, &len);
-	read_name(event->method, NAME_LEN, (void *)arg, len);
-	bpf_usdt_arg(ctx, 4, &arg);
-	bpf_usdt_arg(ctx, 5, &len);
-	read_name(event->signature, NAME_LEN, (void *)arg, len);
+	read_usdt_name(ctx, 0, event->klass, NAME_LEN);
+	read_usdt_name(ctx, 2, event->method, NAME_LEN);
+	read_usdt_name(ctx, 4, event->signature, NAME_LEN);
 	if (load) {
 		bpf_usdt_arg(ctx, 6, (long *)&event->addr);
 		bpf_usdt_arg(ctx, 7, (long *)&event->size);

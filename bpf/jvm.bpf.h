@@ -76,4 +76,13 @@ static __always_inline void send(__u64 key, void *event, __u64 size)
 		bpf_probe_read_user((dst), n_ & ((room) - 1), (ptr));      \
 	} while (0)
 
+/* The same for a probe's argument `n`, a pointer, and the length behind it. */
+#define read_usdt_name(ctx, n, dst, room)                           \
+	do {                                                        \
+		long ptr_ = 0, size_ = 0;                           \
+		bpf_usdt_arg((ctx), (n), &ptr_);                    \
+		bpf_usdt_arg((ctx), (n) + 1, &size_);               \
+		read_name((dst), (room), (void *)ptr_, size_);      \
+	} while (0)
+
 #endif

@@ -247,16 +247,6 @@ impl CodeLog {
         }
     }
 
-    /// Whether nothing is known.
-    pub fn is_empty(&self) -> bool {
-        self.snapshot.is_empty() && self.loads.is_empty()
-    }
-
-    /// How many loads were seen.
-    pub fn loads(&self) -> usize {
-        self.loads.len()
-    }
-
     /// Puts it in order.
     pub fn into_index(self) -> CodeIndex {
         let Self { text, snapshot, snapshot_epoch, mut loads, unloads } = self;
