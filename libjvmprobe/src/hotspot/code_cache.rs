@@ -155,7 +155,7 @@ pub fn read(
     inlining: Inlining<'_>,
 ) -> Result<Vec<(Addr, u64, Code)>> {
     let encoding = Encoding::of_jdk(major);
-    let methods = Methods::new(memory, structs, encoding)?;
+    let methods = Methods::new(structs, encoding)?;
     let layout = Layout::read(structs)?;
     let mut reader = Reader {
         memory,
@@ -172,7 +172,8 @@ pub fn read(
     Ok(reader.found)
 }
 
-fn heaps(memory: &Memory, s: &VmStructs) -> Result<Vec<Addr>> {
+/// The CodeHeaps.
+pub(super) fn heaps(memory: &Memory, s: &VmStructs) -> Result<Vec<Addr>> {
     let Ok(holder) = s.static_field("CodeCache", "_heaps") else {
         // JDK 8 has one.
         return Ok(vec![memory.pointer(s.static_field("CodeCache", "_heap")?)?]);
@@ -199,7 +200,7 @@ fn at(addr: Addr, bytes: u64) -> Result<Addr> {
 struct Reader<'a> {
     memory: &'a Memory,
     layout: Layout,
-    methods: Methods<'a>,
+    methods: Methods,
     encoding: Encoding,
     inlining: Inlining<'a>,
     frames_left: usize,
@@ -279,7 +280,7 @@ impl Reader<'_> {
             return Ok(Some((begin, length, Code::new(kind, &name))));
         }
         let method = memory.pointer(at(blob, layout.method)?)?;
-        let Some(info) = self.methods.get(method) else {
+        let Some(info) = self.methods.get(memory, method) else {
             return Ok(None);
         };
         // Without debug information the method still has its name.
@@ -387,7 +388,7 @@ impl Reader<'_> {
             let method = u64::from(stream.unsigned()?).checked_sub(1)?;
             let bci = stream.unsigned()?.wrapping_sub(1) as i32;
             let slot = metadata.checked_add(method.checked_mul(8)?)?;
-            let info = self.methods.get(self.memory.pointer(slot).ok()?)?;
+            let info = self.methods.get(self.memory, self.memory.pointer(slot).ok()?)?;
             chain.push(SourceFrame {
                 name: Arc::clone(&info.name),
                 signature: info.signature.clone(),

@@ -8,7 +8,9 @@
 //! | [`heap`] | where the used bytes of the heap are counted |
 //! | [`code_cache`] | compiled code: names, inlining, lines |
 //! | [`methods`] | methods: names, parameters, lines |
+//! | [`interpreted`] | interpreted frames: methods and lines |
 //! | [`compressed`] | its compressed integers |
+//! | [`walking`] | what the stack walker must know of it |
 //!
 //! [`HotSpot::read`] puts them together. Nothing is written to the target and
 //! it is never stopped; a JVM that is just starting up tells less, and more later.
@@ -18,11 +20,13 @@ pub mod collector;
 pub mod compressed;
 pub mod flags;
 pub mod heap;
+pub mod interpreted;
 pub mod methods;
 mod pages;
 #[cfg(test)]
 mod testing;
 pub mod vmstructs;
+pub mod walking;
 
 pub use collector::Collector;
 
@@ -34,7 +38,9 @@ use crate::{
     trace::gauge::{Gauge, LastStop},
 };
 use code_cache::Inlining;
+use compressed::Encoding;
 use flags::Flags;
+use methods::Methods;
 use vmstructs::VmStructs;
 
 /// HotSpot's performance data take 32 KiB by default.
@@ -59,6 +65,11 @@ pub struct HotSpot {
     pub attach_disabled: bool,
     vtables: Vtables,
     operation_names: Option<Addr>,
+    /// Where it counts the classes that it unloaded.
+    unloads: Option<Addr>,
+    /// `StubRoutines::_cont_returnBarrier` and `ContinuationEntry::_return_pc`; private,
+    /// so known only where there is a symbol table.
+    continuations: Option<(Addr, Addr)>,
     memory: Memory,
     structs: VmStructs,
 }
@@ -108,6 +119,9 @@ impl HotSpot {
                 *counter = at(&format!("sun.gc.collector.{i}.invocations"));
             }
         }
+        let unloads = perf.as_ref().and_then(|(base, data)| {
+            base.checked_add(data.offset("java.cls.unloadedClasses")? as u64)
+        });
         let symbols = elf.symbols()?;
         let at = |name| Some(Addr(symbols.find(name)?.value.0.wrapping_add(bias)));
         // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps what its
@@ -120,6 +134,8 @@ impl HotSpot {
                 op_type: at("_ZN16SafepointTracing13_current_typeE")?,
             })
         };
+        let continuations = at("_ZN12StubRoutines19_cont_returnBarrierE")
+            .zip(at("_ZN17ContinuationEntry10_return_pcE"));
         let operation_names = at("_ZN12VM_Operation6_namesE");
         gauge.last_stop = last_stop().filter(|_| operation_names.is_some());
         if perf.is_none() && matches!(collector, Collector::Serial | Collector::Parallel) {
@@ -140,6 +156,8 @@ impl HotSpot {
             gauge,
             vtables: Vtables { elf, bias },
             operation_names,
+            unloads,
+            continuations,
             memory,
             structs,
         })
@@ -153,6 +171,16 @@ impl HotSpot {
     /// [`Error::Layout`] naming what is missing, [`Error::Memory`] when it is gone.
     pub fn code(&self, inlining: Inlining<'_>) -> Result<Vec<(Addr, u64, Code)>> {
         code_cache::read(&self.memory, &self.structs, self.major, inlining)
+    }
+
+    /// How many classes it has unloaded; `None` where it does not count.
+    pub fn classes_unloaded(&self) -> Option<u64> {
+        self.memory.u64(self.unloads?).ok()
+    }
+
+    /// A reader of its methods.
+    fn methods(&self) -> Result<Methods> {
+        Methods::new(&self.structs, Encoding::of_jdk(self.major))
     }
 
     /// Its own counters of collections then and now: how many were done, and

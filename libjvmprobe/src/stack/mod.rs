@@ -29,4 +29,4 @@ pub mod profile;
 pub mod walk;
 
 pub use frame::{Frame, Kind};
-pub use walk::{Stack, WalkEnd};
+pub use walk::{Place, Stack, WalkEnd};

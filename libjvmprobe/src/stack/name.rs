@@ -61,7 +61,8 @@ impl Name for JavaNames {
     }
 }
 
-fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) -> Arc<str> {
+/// A method's name, with its parameters if wanted.
+pub fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) -> Arc<str> {
     match signature {
         Some(signature) if signatures => format!("{name}{signature}").into(),
         _ => Arc::clone(name),

@@ -5,8 +5,9 @@ use std::{collections::HashMap, sync::Arc, time::UNIX_EPOCH};
 use libjvmprobe::{
     Addr,
     stack::{
-        Frame, Kind, Stack, WalkEnd,
-        name::{JavaNames, KernelNames, Name, NativeNames, Sources},
+        Frame, Kind, Place, Stack, WalkEnd,
+        code::SourceFrame,
+        name::{JavaNames, KernelNames, Name, NativeNames, Sources, shown},
         native::Symbols,
         profile::{FrameId, Profile, Sample},
     },
@@ -46,30 +47,33 @@ pub fn profile(mut raw: Raw, signatures: bool) -> Profile {
     profile.lost = raw.lost;
     let mut kernel = KernelNames::new(Symbols::of_kernel());
     let mut processes: HashMap<(u32, u32), Namer> = HashMap::new();
-    for (incarnation, traced) in std::mem::take(&mut raw.processes) {
+    for (incarnation, mut traced) in std::mem::take(&mut raw.processes) {
         let pid = traced.pid();
+        let interpreted = traced.take_interpreted();
+        let interpreted = interpreted.iter().map(|f| source_frame(f, signatures)).collect();
         let native = NativeNames::new(traced.maps.clone(), Symbols::of_process(pid));
         let java = JavaNames::new(traced.code.into_index(), signatures);
         let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
         processes.insert(
             (pid.0, incarnation),
-            Namer::new(Arc::clone(&traced.command), Sources::new(sources)),
+            Namer::new(Arc::clone(&traced.command), Sources::new(sources), interpreted),
         );
     }
     let nothing = Stack::default();
     for (key, count) in raw.samples {
         let namer = processes
             .entry((key.pid, key.incarnation))
-            .or_insert_with(|| Namer::new(key.comm.as_str().into(), Sources::new(Vec::new())));
+            .or_insert_with(|| Namer::without_sources(key.comm.as_str().into()));
         let user = raw.stacks.get(&key.user).unwrap_or(&nothing);
         let named = namer.user(&mut profile, key.user, key.epoch, user);
         // A kernel thread, or not wanted.
-        let has_user_part = !matches!(WalkEnd::from_code(key.user_end), WalkEnd::Nothing);
-        let complete = named.complete || !has_user_part;
+        let end = WalkEnd::from_code(key.user_end);
+        let has_user_part = end != WalkEnd::Nothing;
+        let complete = named.complete || end == WalkEnd::Entry || !has_user_part;
         let mut stack = named.frames.clone();
         if let Some(kernel_stack) = raw.stacks.get(&key.kernel) {
             let mut frames = Vec::new();
-            for addr in kernel_stack.lookups() {
+            for addr in kernel_stack.addresses() {
                 kernel.name(addr, 0, &mut frames);
             }
             stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
@@ -103,25 +107,44 @@ struct Named {
 struct Namer {
     command: Arc<str>,
     sources: Sources,
+    /// By their numbers.
+    interpreted: Vec<Frame>,
     known: HashMap<(u64, u64), Named>,
 }
 
 impl Namer {
-    fn new(command: Arc<str>, sources: Sources) -> Self {
-        Self { command, sources, known: HashMap::new() }
+    fn new(command: Arc<str>, sources: Sources, interpreted: Vec<Frame>) -> Self {
+        Self { command, sources, interpreted, known: HashMap::new() }
+    }
+
+    /// For a process of which nothing is known.
+    fn without_sources(command: Arc<str>) -> Self {
+        Self::new(command, Sources::new(Vec::new()), Vec::new())
     }
 
     fn user(&mut self, profile: &mut Profile, id: u64, epoch: u64, stack: &Stack) -> &Named {
-        let sources = &mut self.sources;
+        let (sources, interpreted) = (&mut self.sources, &self.interpreted);
         self.known.entry((id, epoch)).or_insert_with(|| {
             let mut frames = Vec::new();
-            for addr in stack.lookups() {
-                name(sources, addr, epoch, &mut frames);
+            for place in stack.lookups() {
+                match place {
+                    Place::Code(addr) => name(sources, addr, epoch, &mut frames),
+                    Place::Interpreted(id) => frames.extend(interpreted.get(id as usize).cloned()),
+                }
             }
             let complete = cut_behind_entry(&mut frames);
             let frames = frames.into_iter().rev().map(|frame| profile.intern(frame)).collect();
             Named { frames, complete }
         })
+    }
+}
+
+fn source_frame(frame: &SourceFrame, signatures: bool) -> Frame {
+    Frame {
+        name: shown(&frame.name, frame.signature.as_deref(), signatures),
+        file: frame.file.clone(),
+        line: frame.line,
+        ..Frame::new(Kind::Interpreted, "")
     }
 }
 

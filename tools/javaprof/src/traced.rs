@@ -4,17 +4,23 @@ use std::sync::Arc;
 
 use libjvmprobe::{
     Addr, Error, Pid, Result,
-    hotspot::{HotSpot, code_cache::Inlining},
+    hotspot::{
+        HotSpot,
+        code_cache::Inlining,
+        interpreted::{self, Interpreted},
+    },
     jvm::{Fate, Process, Target, agent},
     stack::{
         agent_map, builtin_map,
         code::{CodeLog, Snapshot},
+        code::SourceFrame,
         maps::{CodeMaps, FileCache},
+        walk::{RawStack, Stack},
     },
     trace::attach::{Instant, Links, Plan, Scope, resolve},
 };
 
-use crate::{args::SymbolSource, event::CodeEvent, note::note, session::Session};
+use crate::{args::{StackWalk, SymbolSource}, event::CodeEvent, note::note, session::Session};
 
 /// What HotSpot tells of its compiled methods, without any flag.
 const CODE: [Instant; 2] = [
@@ -48,6 +54,9 @@ pub struct Traced {
     links: Option<Links>,
     questions_left: u32,
     has_map: bool,
+    /// Whether the stack walker was told of it, or will never be.
+    is_walked: bool,
+    interpreted: Option<Interpreted>,
 }
 
 enum Who {
@@ -86,6 +95,8 @@ impl Traced {
             links: None,
             questions_left: MAX_QUESTIONS,
             has_map: false,
+            is_walked: false,
+            interpreted: None,
         }
     }
 
@@ -145,9 +156,65 @@ impl Traced {
     }
 
     /// Looks at its mappings.
-    pub fn refresh_maps(&mut self, files: &mut FileCache) -> Result<()> {
+    pub fn refresh_maps(&mut self, files: &mut FileCache, session: &mut Session) -> Result<()> {
         let pid = self.pid();
-        self.maps.refresh(pid, files)
+        self.maps.refresh(pid, files)?;
+        if self.is_jvm() { session.tell_mappings(pid.0.into(), &self.maps) } else { Ok(()) }
+    }
+
+    /// Tells the stack walker what it must know, once the JVM is set up.
+    ///
+    /// # Errors
+    /// Where stacks can be walked by frame pointers only.
+    pub fn tell_walker(&mut self, how: StackWalk, session: &mut Session) -> Result<()> {
+        let key = self.pid().0.into();
+        self.look_again();
+        let Who::Jvm(jvm) = &self.who else {
+            return Ok(());
+        };
+        if self.is_walked || how == StackWalk::Fp {
+            return Ok(());
+        }
+        let (target, hotspot) = &**jvm;
+        let is_set_up = hotspot.as_ref().is_some_and(|h| h.is_set_up);
+        if !is_set_up && self.questions_left > 0 {
+            return Ok(());
+        }
+        self.is_walked = true;
+        let pid = target.pid();
+        let Some(hotspot) = hotspot else {
+            return Err(Error::Attach { pid, why: "its version is unknown".into() });
+        };
+        session.walker().add_jvm(key, &hotspot.walking()?)?;
+        session.tell_mappings(key, &self.maps)?;
+        self.interpreted = Some(Interpreted::new(hotspot)?);
+        Ok(())
+    }
+
+    /// Names the interpreted frames of a stack.
+    pub fn resolve(&mut self, raw: &RawStack) -> Stack {
+        match (&mut self.interpreted, &self.who) {
+            (Some(interpreted), Who::Jvm(jvm)) if let Some(hotspot) = &jvm.1 => {
+                interpreted.resolve(hotspot, raw)
+            }
+            _ => interpreted::plain(raw),
+        }
+    }
+
+    /// The interpreted frames that were seen, by their numbers.
+    pub fn take_interpreted(&mut self) -> Vec<SourceFrame> {
+        self.interpreted.take().map(Interpreted::into_frames).unwrap_or_default()
+    }
+
+    /// Reads again what a JVM tells that is still setting itself up.
+    fn look_again(&mut self) {
+        if let Who::Jvm(jvm) = &mut self.who
+            && jvm.1.as_ref().is_none_or(|h| !h.is_set_up)
+            && self.questions_left > 0
+        {
+            self.questions_left -= 1;
+            jvm.1 = HotSpot::read(&jvm.0).ok();
+        }
     }
 
     /// Takes what it compiled or discarded.
@@ -170,11 +237,7 @@ impl Traced {
         }
         let (target, hotspot) = &mut **jvm;
         if hotspot.as_ref().is_none_or(|h| !h.is_set_up) && self.questions_left > 0 {
-            self.questions_left -= 1;
-            *hotspot = HotSpot::read(target).ok();
-            if hotspot.as_ref().is_none_or(|h| !h.is_set_up) {
-                return Ok(false);
-            }
+            return Ok(false);
         }
         self.has_map = true;
         let process = &target.process;
