@@ -31,6 +31,7 @@
 #define MAX_EXTRA_WORDS 8
 /* A method of 8 MB is as far as one gets. */
 #define MAX_SEGMENT_HOPS 64
+#define SCAN_WORDS 32           /* a power of two */
 #define MAX_MAPPING_STEPS 14
 #define MAX_ROW_STEPS 23
 
@@ -112,10 +113,12 @@ struct walker {
 	/* Whether nothing was called from it: its address is that of an instruction, and
 	   the registers are its own. */
 	bool is_innermost;
+	bool is_first;
 	bool is_jvm;
 	bool by_tables;
 	__u64 code_low;
 	__u64 code_high;
+	__u64 found_ip;     /* by scan() */
 	/* What was found last: callers are often next to it. */
 	struct mapping mapping;
 	struct blob blob;
@@ -516,7 +519,7 @@ static __always_inline int caller_of_compiled(struct walker *w)
 /* Stubs: many have a frame pointer, some a frame of a known size, some nothing. */
 static __always_inline int caller_of_stub(struct walker *w)
 {
-	__u64 ip = 0, end;
+	__u64 words[3], ip = 0, end;
 
 	if (w->is_innermost && !read_user(w->bytes, 8, w->ip - 1)) {
 		__u8 *c = w->bytes + 1;
@@ -535,8 +538,14 @@ static __always_inline int caller_of_stub(struct walker *w)
 			return caller_below(w, end);
 	}
 	if (w->fp >= w->sp && w->fp - w->sp < MAX_FRAME_BYTES &&
-	    !read_user(&ip, WORD, w->fp + WORD) && ip > 0xffff)
-		return caller_by_fp(w);
+	    !read_user(words, sizeof(words), w->fp)) {
+		/* The stub of nmethods' entry barriers has room for an sp above its frame
+		   pointer, which is -1 as long as nothing is deoptimised. */
+		if (words[1] == -1ULL && in_code_cache(w, words[2]))
+			return go_to(w, words[2], w->fp + 3 * WORD, words[0]);
+		if (words[1] > 0xffff)
+			return go_to(w, words[1], w->fp + 2 * WORD, words[0]);
+	}
 	end = frame_end(w, w->sp + WORD);
 	if (end && !read_user(&ip, WORD, end - WORD))
 		return go_to(w, ip, end, w->fp);
@@ -649,15 +658,74 @@ static __always_inline bool is_behind_call(__u64 addr)
 	       c[0] == 0xff;
 }
 
-/* Native code of which nothing is known: hand-written, or built without tables. */
-static __always_inline int caller_of_unknown(struct walker *w)
+/* Where on the stack, in words above sp, is what looks like a return address to code that
+   is known; SCAN_WORDS where nothing does. The stack is in w->bytes then. */
+__noinline int scan(struct walker *w)
+{
+	__u64 *words;
+	__u32 i;
+
+	if (!w)
+		return SCAN_WORDS;
+	words = (__u64 *)w->bytes;
+	if (read_user(words, SCAN_WORDS * WORD, w->sp))
+		return SCAN_WORDS;
+	for (i = 0; i < SCAN_WORDS; i++) {
+		__u64 addr = words[i];
+
+		if (addr < 0x10000 || addr & INTERPRETED || !is_behind_call(addr))
+			continue;
+		w->found_ip = addr;
+		if (w->is_jvm && in_code_cache(w, addr))
+			break;
+		if (find_mapping(w, addr) && (find_row(w, addr - 1) >> 48 & 0xff) != ROW_UNKNOWN)
+			break;
+	}
+	return i;
+}
+
+/* Whether an address may be a frame pointer of a frame above `end`: there is a return
+   address where it should be. */
+static __always_inline bool is_frame(__u64 fp, __u64 end)
 {
 	__u64 ip = 0;
 
-	/* It may be a function without a frame. */
-	if (w->is_innermost && !read_user(&ip, WORD, w->sp) && is_behind_call(ip))
-		return go_to(w, ip, w->sp + WORD, w->fp);
-	return caller_by_fp(w);
+	return fp - end < MAX_FRAME_BYTES && !(fp & (WORD - 1)) &&
+	       !read_user(&ip, WORD, fp + WORD) && is_behind_call(ip);
+}
+
+/* The caller's frame pointer, when its return address was found that many words above sp:
+   in its register still, or saved below. */
+__noinline __u64 saved_fp(struct walker *w, __u32 found)
+{
+	__u64 fp, end;
+	__u32 i;
+
+	if (!w)
+		return 0;
+	end = w->sp + found * WORD;
+	if (is_frame(w->fp, end))
+		return w->fp;
+	for (i = 0; i < SCAN_WORDS && i < found; i++) {
+		fp = ((__u64 *)w->bytes)[i];
+		if (is_frame(fp, end))
+			return fp;
+	}
+	return w->fp;
+}
+
+/* Native code of which nothing is known: hand-written, or built without tables, as musl
+   is. Its frames are small. */
+static __always_inline int caller_of_unknown(struct walker *w)
+{
+	__u32 found = scan(w);
+	__u64 fp;
+
+	/* A frame pointer that is one is better than a guess. */
+	if (found >= SCAN_WORDS || (!w->is_innermost && w->fp - w->sp < found * WORD))
+		return caller_by_fp(w);
+	fp = saved_fp(w, found);
+	return go_to(w, w->found_ip, w->sp + (found + 1) * WORD, fp);
 }
 
 static __always_inline int caller_of_native(struct walker *w)
@@ -698,6 +766,8 @@ static __always_inline int caller_of_native(struct walker *w)
 		/* struct ucontext: gregs[REG_RBP], [REG_RSP] and [REG_RIP]. */
 		if (read_user(&fp, WORD, w->sp + 120) || read_user(saved, sizeof(saved), w->sp + 160))
 			return END_UNREADABLE;
+		/* The trampoline is looked up where it begins. */
+		w->frame++;
 		/* On a stack of its own, a handler may be below or above. */
 		w->sp = 0;
 		end = go_to(w, saved[1], saved[0], fp);
@@ -762,7 +832,10 @@ __noinline int step(struct walker *w)
 {
 	if (!w)
 		return END_IMPLAUSIBLE;
-	w->frame = w->ip & ~INTERPRETED;
+	/* All frames but the first are looked up one byte before their addresses, so for
+	   what a signal interrupted that is not what it points behind. */
+	w->frame = (w->ip & ~INTERPRETED) + (w->is_innermost && !w->is_first);
+	w->is_first = false;
 #if defined(__TARGET_ARCH_x86)
 	if (w->is_jvm && in_code_cache(w, w->ip))
 		return caller_in_code_cache(w);
@@ -833,6 +906,7 @@ static __always_inline __u64 walk(struct pt_regs *regs, __u64 key, struct walked
 	w->r13 = regs->r13;
 #endif
 	w->is_innermost = true;
+	w->is_first = true;
 	w->is_jvm = false;
 	w->by_tables = false;
 	return walk_frames(w, walked);
