@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{HotSpot, methods::Methods};
+use super::{HotSpot, methods::Methods, pages::Pages};
 use crate::{
     Addr, Result,
     stack::{
@@ -78,21 +78,22 @@ impl Interpreted {
             self.forget(now);
         }
         let is_current = raw.unloads == now;
-        let mut fresh = Vec::new();
+        let mut has_read = false;
+        let mut pages = Pages::many(&hotspot.memory);
         let place = |frame: &RawFrame| match *frame {
             RawFrame::Code(addr) => Place::Code(addr),
             RawFrame::Interpreted { .. } if !is_current => UNKNOWN,
             RawFrame::Interpreted { method, bci } => match self.known.get(&(method, bci)) {
                 Some(&id) => Place::Interpreted(id),
                 None => {
-                    let found = self.read(hotspot, method, bci);
-                    fresh.extend(found.map(|_| (method, bci)));
+                    let found = self.read(&mut pages, method, bci);
+                    has_read = true;
                     found.map_or(UNKNOWN, Place::Interpreted)
                 }
             },
         };
         let mut places: Vec<_> = raw.frames.iter().map(place).collect();
-        if !fresh.is_empty() && hotspot.classes_unloaded().unwrap_or(0) != now {
+        if has_read && hotspot.classes_unloaded().unwrap_or(0) != now {
             // What was read may have been gone already.
             self.forget(now);
             for place in &mut places {
@@ -111,8 +112,8 @@ impl Interpreted {
         self.since = Instant::now();
     }
 
-    fn read(&mut self, hotspot: &HotSpot, method: Addr, bci: Option<u16>) -> Option<SourceId> {
-        let info = self.methods.get(&hotspot.memory, method)?;
+    fn read(&mut self, pages: &mut Pages<'_>, method: Addr, bci: Option<u16>) -> Option<SourceId> {
+        let info = self.methods.get(pages, method)?;
         let frame = SourceFrame {
             name: info.name.clone(),
             signature: info.signature.clone(),

@@ -9,6 +9,7 @@
 //! | [`code_cache`] | compiled code: names, inlining, lines |
 //! | [`methods`] | methods: names, parameters, lines |
 //! | [`interpreted`] | interpreted frames: methods and lines |
+//! | [`sampled`] | code that was sampled, while it is there |
 //! | [`compressed`] | its compressed integers |
 //! | [`walking`] | what the stack walker must know of it |
 //!
@@ -23,6 +24,8 @@ pub mod heap;
 pub mod interpreted;
 pub mod methods;
 mod pages;
+pub mod sampled;
+mod scopes;
 #[cfg(test)]
 mod testing;
 pub mod vmstructs;

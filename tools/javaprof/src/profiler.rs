@@ -2,7 +2,7 @@
 //! goes, collect.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant, SystemTime},
 };
@@ -59,13 +59,13 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// The user addresses that were sampled in a process, as they are looked up, sorted.
-    fn addresses(&self, pid: u32) -> Vec<Addr> {
-        let keys = self.samples.keys().filter(|key| key.pid == pid);
-        let stacks: HashSet<_> = keys.map(|key| key.user).collect();
+    /// The addresses in these stacks, as they are looked up, sorted.
+    fn addresses(&self, stacks: &HashSet<u64>) -> Vec<Addr> {
         let stacks = stacks.iter().filter_map(|id| self.stacks.get(id));
-        let addrs: BTreeSet<_> = stacks.flat_map(Stack::addresses).collect();
-        addrs.into_iter().collect()
+        let addrs: HashSet<_> = stacks.flat_map(Stack::addresses).collect();
+        let mut addrs: Vec<_> = addrs.into_iter().collect();
+        addrs.sort_unstable();
+        addrs
     }
 }
 
@@ -191,7 +191,7 @@ impl<'a> Profiler<'a> {
         self.raw.lost = self.session.lost();
         for (pid, traced) in &mut self.processes {
             self.raw.lost_code += self.session.lost_of((*pid).into());
-            traced.get_last_map(&self.args.symbols, &self.raw.addresses(*pid));
+            traced.ask_again(&self.args.symbols);
         }
         for (pid, traced) in std::mem::take(&mut self.processes) {
             self.raw.processes.push((self.incarnation(pid), traced));
@@ -270,8 +270,8 @@ impl<'a> Profiler<'a> {
         Ok(())
     }
 
-    /// Takes what was counted, and looks at the mappings of processes in which there
-    /// is code that was not there when they were looked at.
+    /// Takes what was counted, and looks at what was sampled while it is there: at compiled
+    /// code, and at the mappings of processes that have code in others than are known.
     fn collect(&mut self) -> Result<()> {
         if self.stacks_sent > MANY_STACKS {
             self.stacks_sent = 0;
@@ -280,7 +280,9 @@ impl<'a> Profiler<'a> {
         let batch = self.session.collect();
         // Behind the samples, so that their stacks are among them.
         self.take_events(Duration::ZERO)?;
+        let mut stacks: HashMap<u32, HashSet<u64>> = HashMap::new();
         for (mut key, count) in batch {
+            stacks.entry(key.pid).or_default().insert(key.user);
             key.incarnation = self.incarnation(key.pid);
             if self.args.system_wide
                 && !self.processes.contains_key(&key.pid)
@@ -297,6 +299,11 @@ impl<'a> Profiler<'a> {
                 let _ = traced.refresh_maps(&mut self.files, &mut self.session);
             }
             *self.raw.samples.entry(key).or_default() += count;
+        }
+        for (pid, stacks) in stacks {
+            if let Some(traced) = self.processes.get_mut(&pid) {
+                traced.look(&self.raw.addresses(&stacks), &self.session);
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use libjvmprobe::{
         HotSpot,
         code_cache::Inlining,
         interpreted::{self, Interpreted},
+        sampled::Sampled,
     },
     jvm::{Fate, Process, Target, agent},
     stack::{
@@ -57,6 +58,11 @@ pub struct Traced {
     /// Whether the stack walker was told of it, or will never be.
     is_walked: bool,
     interpreted: Option<Interpreted>,
+    /// What was looked at of the code that was sampled; `None` where its names come from
+    /// elsewhere.
+    sampled: Option<Sampled>,
+    /// The epoch in which that was done last.
+    looked: u64,
 }
 
 enum Who {
@@ -97,6 +103,8 @@ impl Traced {
             has_map: false,
             is_walked: false,
             interpreted: None,
+            sampled: None,
+            looked: 0,
         }
     }
 
@@ -248,7 +256,10 @@ impl Traced {
             SymbolSource::None => return Ok(true),
             SymbolSource::File(path) => Snapshot::Map(builtin_map::read(path, process)?),
             _ => match ask(source, process, hotspot.as_ref(), Inlining::Nowhere) {
-                Ok(seen) => seen,
+                Ok(answer) => {
+                    self.sampled = answer.is_read.then(Sampled::default);
+                    answer.snapshot
+                }
                 Err(error) if *source != SymbolSource::Auto => return Err(error),
                 Err(error) => {
                     let path = builtin_map::path_of(process);
@@ -262,30 +273,59 @@ impl Traced {
         Ok(true)
     }
 
-    /// Looks again at the end: for what a JVM that cannot be followed compiled since, and
-    /// for what was inlined at these addresses, which are sorted.
-    pub fn get_last_map(&mut self, source: &SymbolSource, sampled: &[Addr]) {
+    /// Looks at the code that was sampled lately, while it is there: at these addresses,
+    /// which are sorted.
+    pub fn look(&mut self, addrs: &[Addr], session: &Session) {
+        let (Who::Jvm(jvm), Some(sampled)) = (&self.who, &mut self.sampled) else {
+            return;
+        };
+        let key = jvm.0.pid().0.into();
+        let now = session.epoch(key);
+        // Gone by now: what was known before must do.
+        if let Some(hotspot) = &jvm.1
+            && let Ok(news) = hotspot.look(sampled, addrs)
+        {
+            self.code.seen(self.looked, news);
+        }
+        self.looked = now;
+        if self.links.is_none() {
+            // Nobody tells when code changes: what is seen from now on may be other code.
+            self.looked = session.raise_epoch(key);
+        }
+    }
+
+    /// Asks our agent again at the end: for what a JVM that cannot be followed compiled
+    /// since, and for what was inlined into what was compiled since.
+    pub fn ask_again(&mut self, source: &SymbolSource) {
         let Who::Jvm(jvm) = &self.who else {
             return;
         };
         let (target, hotspot) = &**jvm;
-        let tells_inlining = *source != SymbolSource::PerfMap;
-        if !self.has_map || self.is_followed() && !tells_inlining {
+        let tells_more = *source != SymbolSource::PerfMap || !self.is_followed();
+        if !self.has_map || !tells_more || self.sampled.is_some() {
             return;
         }
         // Gone or hung by now: what was known before must do.
-        let inlining = Inlining::At(sampled);
-        let Ok(seen) = ask(source, &target.process, hotspot.as_ref(), inlining) else {
+        let hotspot = hotspot.as_ref();
+        let Ok(seen) = ask(source, &target.process, hotspot, Inlining::Nowhere) else {
             return;
         };
-        let entries = seen.into_entries();
+        let unknown = self.code.refine(seen.snapshot.into_entries());
         if !self.is_followed() {
-            for (addr, size, code) in entries.clone() {
+            for (addr, size, code) in unknown {
                 self.code.load(1, addr, size, code);
             }
         }
-        self.code.refine(Snapshot::Entries(entries));
     }
+}
+
+/// What compiled code a JVM has.
+pub struct Answer {
+    /// The code.
+    pub snapshot: Snapshot,
+    /// Whether it was read from the JVM's memory: then it can be looked at again at any
+    /// time.
+    pub is_read: bool,
 }
 
 /// Finds out what compiled code a JVM has, with inlining where that can be chosen. `Auto`
@@ -295,27 +335,29 @@ pub fn ask(
     process: &Process,
     hotspot: Option<&HotSpot>,
     inlining: Inlining<'_>,
-) -> Result<Snapshot> {
+) -> Result<Answer> {
     let refuse = |why: String| Error::Attach { pid: process.pid, why };
     let Some(hotspot) = hotspot else {
         return Err(refuse("its version is unknown".into()));
     };
     let writes_maps = hotspot.major >= builtin_map::FIRST_JDK;
+    let read = |entries| Answer { snapshot: Snapshot::Entries(entries), is_read: true };
+    let told = |snapshot| Answer { snapshot, is_read: false };
     match source {
-        SymbolSource::None | SymbolSource::File(_) => Ok(Snapshot::Entries(Vec::new())),
-        SymbolSource::HotSpot => Ok(Snapshot::Entries(hotspot.code(inlining)?)),
+        SymbolSource::None | SymbolSource::File(_) => Ok(told(Snapshot::Entries(Vec::new()))),
+        SymbolSource::HotSpot => Ok(read(hotspot.code(inlining)?)),
         SymbolSource::Agent => {
             let text = agent::map(process, hotspot)?;
-            Ok(Snapshot::Entries(agent_map::parse(&text).collect()))
+            Ok(told(Snapshot::Entries(agent_map::parse(&text).collect())))
         }
         SymbolSource::PerfMap if !writes_maps => Err(refuse(format!(
             "JDK {} cannot write a map of its code (JDK {} can); use --symbols hotspot or agent",
             hotspot.major,
             builtin_map::FIRST_JDK
         ))),
-        SymbolSource::PerfMap => Ok(Snapshot::Map(builtin_map::request(process, hotspot)?)),
+        SymbolSource::PerfMap => Ok(told(Snapshot::Map(builtin_map::request(process, hotspot)?))),
         SymbolSource::Auto => match hotspot.code(inlining) {
-            Ok(entries) if !entries.is_empty() => Ok(Snapshot::Entries(entries)),
+            Ok(entries) if !entries.is_empty() => Ok(read(entries)),
             _ if writes_maps => ask(&SymbolSource::PerfMap, process, Some(hotspot), inlining),
             _ => ask(&SymbolSource::Agent, process, Some(hotspot), inlining),
         },
