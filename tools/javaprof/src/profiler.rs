@@ -172,7 +172,9 @@ impl<'a> Profiler<'a> {
             if now >= next_tick {
                 next_tick = now + TICK;
                 ticks += 1;
-                self.tick(ticks % COLLECT_EVERY == 0)?;
+                // Where nobody tells what is loaded, what goes quickly must be seen quickly.
+                let is_followed = self.processes.values().all(|p| !p.is_jvm() || p.is_followed());
+                self.tick(ticks % COLLECT_EVERY == 0 || !is_followed)?;
                 progress.show(begin.elapsed(), || self.raw.samples.values().sum());
                 if self.processes.is_empty() && !self.args.all && !self.args.system_wide {
                     break;

@@ -270,6 +270,11 @@ impl Traced {
             },
         };
         self.code.snapshot(epoch, seen);
+        // What is seen from now on and is not in the snapshot is newer.
+        self.looked = match self.links {
+            Some(_) => epoch + 1,
+            None => session.raise_epoch(key),
+        };
         Ok(true)
     }
 
