@@ -8,11 +8,7 @@
 use std::sync::Arc;
 
 use super::{
-    compressed::Encoding,
-    methods::Methods,
-    pages::Pages,
-    scopes::Scopes,
-    vmstructs::VmStructs,
+    compressed::Encoding, methods::Methods, pages::Pages, scopes::Scopes, vmstructs::VmStructs,
 };
 use crate::{
     Addr, Error, Result,

@@ -10,6 +10,7 @@
 //! | [`methods`] | methods: names, parameters, lines |
 //! | [`interpreted`] | interpreted frames: methods and lines |
 //! | [`sampled`] | code that was sampled, while it is there |
+//! | [`stubs`] | names of stubs |
 //! | [`compressed`] | its compressed integers |
 //! | [`walking`] | what the stack walker must know of it |
 //!
@@ -26,12 +27,15 @@ pub mod methods;
 mod pages;
 pub mod sampled;
 mod scopes;
+mod stubs;
 #[cfg(test)]
 mod testing;
 pub mod vmstructs;
 pub mod walking;
 
 pub use collector::Collector;
+
+use std::sync::Arc;
 
 use crate::{
     Addr, Error, Result, Vaddr,
@@ -45,6 +49,16 @@ use compressed::Encoding;
 use flags::Flags;
 use methods::Methods;
 use vmstructs::VmStructs;
+
+/// How the names of those private statics begin that we want, where there is a symbol
+/// table.
+const PRIVATES: [&str; 5] = [
+    "_ZN16SafepointTracing",
+    "_ZN12VM_Operation6_namesE",
+    "_ZN4GCId8_next_idE",
+    "_ZN12StubRoutines",
+    "_ZN17ContinuationEntry",
+];
 
 /// HotSpot's performance data take 32 KiB by default.
 const MAX_PERF_DATA: u64 = 4 << 20;
@@ -73,6 +87,8 @@ pub struct HotSpot {
     /// `StubRoutines::_cont_returnBarrier` and `ContinuationEntry::_return_pc`; private,
     /// so known only where there is a symbol table.
     continuations: Option<(Addr, Addr)>,
+    /// Where it keeps the addresses of stubs, with their names.
+    stubs: Vec<(Addr, Arc<str>)>,
     memory: Memory,
     structs: VmStructs,
 }
@@ -125,8 +141,8 @@ impl HotSpot {
         let unloads = perf.as_ref().and_then(|(base, data)| {
             base.checked_add(data.offset("java.cls.unloadedClasses")? as u64)
         });
-        let symbols = elf.symbols()?;
-        let at = |name| Some(Addr(symbols.find(name)?.value.0.wrapping_add(bias)));
+        let privates = elf.symbols()?.with_prefixes(&PRIVATES);
+        let at = |name: &str| Some(Addr(privates.get(name)?.value.0.wrapping_add(bias)));
         // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps what its
         // log line is made of; private, so named only where there is a symbol table.
         let last_stop = || {
@@ -139,6 +155,7 @@ impl HotSpot {
         };
         let continuations = at("_ZN12StubRoutines19_cont_returnBarrierE")
             .zip(at("_ZN17ContinuationEntry10_return_pcE"));
+        let stubs = stubs::statics(&privates, bias);
         let operation_names = at("_ZN12VM_Operation6_namesE");
         gauge.last_stop = last_stop().filter(|_| operation_names.is_some());
         if perf.is_none() && matches!(collector, Collector::Serial | Collector::Parallel) {
@@ -161,6 +178,7 @@ impl HotSpot {
             operation_names,
             unloads,
             continuations,
+            stubs,
             memory,
             structs,
         })
@@ -173,7 +191,9 @@ impl HotSpot {
     /// # Errors
     /// [`Error::Layout`] naming what is missing, [`Error::Memory`] when it is gone.
     pub fn code(&self, inlining: Inlining<'_>) -> Result<Vec<(Addr, u64, Code)>> {
-        code_cache::read(&self.memory, &self.structs, self.major, inlining)
+        let mut code = code_cache::read(&self.memory, &self.structs, self.major, inlining)?;
+        self.name_stubs(&mut code);
+        Ok(code)
     }
 
     /// How many classes it has unloaded; `None` where it does not count.

@@ -62,6 +62,7 @@ impl HotSpot {
                 news.push((blob.begin, blob.end.0 - blob.begin.0, code));
             }
         }
+        self.name_stubs(&mut news);
         Ok(news)
     }
 }

@@ -141,8 +141,7 @@ impl<'a> Scopes<'a> {
         let mut number = |field| Ok::<_, Error>(u64::from(pages.u32(at(blob, field)?)?));
         match self.layout {
             Layout::Inside { pcs, pcs_end, scopes, metadata } => {
-                let (pcs, pcs_end, metadata) =
-                    (number(pcs)?, number(pcs_end)?, number(metadata)?);
+                let (pcs, pcs_end, metadata) = (number(pcs)?, number(pcs_end)?, number(metadata)?);
                 let scopes = pages.pointer(at(blob, scopes)?)?;
                 let pcs_at = at(blob, pcs)?;
                 Ok(Places {

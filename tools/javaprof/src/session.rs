@@ -114,7 +114,13 @@ impl Session {
         let events = MapHandle::try_from(&skel.maps.events).map_err(trace::load_error)?;
         let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
         let walker = Walker::new(skel.object())?;
-        Ok(Self { skel: Box::leak(Box::new(skel)), stream, sampling: Vec::new(), walker, unwind: options.unwind })
+        Ok(Self {
+            skel: Box::leak(Box::new(skel)),
+            stream,
+            sampling: Vec::new(),
+            walker,
+            unwind: options.unwind,
+        })
     }
 
     /// Tells the stack walker what a process has mapped.
@@ -166,11 +172,8 @@ impl Session {
     pub fn raise_epoch(&self, pid: u64) -> u64 {
         let next = self.epoch(pid) + 1;
         // Gone in the meantime: nothing is sampled any more.
-        let _ = self.skel.maps.targets.update(
-            &pid.to_ne_bytes(),
-            &next.to_ne_bytes(),
-            MapFlags::EXIST,
-        );
+        let _ =
+            self.skel.maps.targets.update(&pid.to_ne_bytes(), &next.to_ne_bytes(), MapFlags::EXIST);
         next
     }
 
