@@ -97,6 +97,7 @@ struct blob {
 	__u64 frame_bytes;
 	__u32 frame_complete;
 	__u32 orig_pc_offset;
+	__u32 compile_id;
 	__u32 kind;
 };
 
@@ -108,8 +109,10 @@ struct walker {
 	__u64 fp;
 	__u64 ax;
 	__u64 r13;
-	/* What it is recorded as. */
+	/* What it is recorded as; and which of the methods it is that are compiled to this
+	   place in turn. */
 	__u64 frame;
+	__u64 version;
 	/* Whether nothing was called from it: its address is that of an instruction, and
 	   the registers are its own. */
 	bool is_innermost;
@@ -275,6 +278,7 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 	}
 	b->end = blob + field32(w, w->jvm.data_offset);
 	b->orig_pc_offset = field32(w, w->jvm.orig_pc_offset);
+	b->compile_id = field32(w, w->jvm.compile_id);
 	b->frame_bytes = (__u64)field32(w, w->jvm.frame_size) * WORD;
 	if (b->frame_bytes > MAX_FRAME_BYTES)
 		b->frame_bytes = 0;
@@ -568,6 +572,7 @@ static __always_inline int caller_in_code_cache(struct walker *w)
 	find_blob(w, w->ip - !w->is_innermost);
 	switch (w->blob.kind) {
 	case BLOB_METHOD:
+		w->version = w->blob.compile_id;
 		return caller_of_compiled(w);
 	case BLOB_FRAMELESS:
 		return w->is_innermost ? caller_at_sp(w) : caller_by_fp(w);
@@ -836,6 +841,7 @@ __noinline int step(struct walker *w)
 	   what a signal interrupted that is not what it points behind. */
 	w->frame = (w->ip & ~INTERPRETED) + (w->is_innermost && !w->is_first);
 	w->is_first = false;
+	w->version = 0;
 #if defined(__TARGET_ARCH_x86)
 	if (w->is_jvm && in_code_cache(w, w->ip))
 		return caller_in_code_cache(w);
@@ -870,7 +876,8 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 		why = step(w);
 		has_interpreted |= (__s64)w->frame < 0;
 		walked->frames[i & (MAX_FRAMES - 1)] = w->frame;
-		hash = mix(hash, w->frame);
+		/* What was compiled to the same addresses later makes another stack. */
+		hash = mix(hash, w->frame ^ w->version << BCI_SHIFT);
 	}
 	walked->count = i;
 	walked->end = why ? why : END_TOO_DEEP;

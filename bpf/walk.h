@@ -75,6 +75,8 @@ struct jvm {
 	__u32 const_method;         /* of the Method */
 	__u32 const_method_size;
 	__u32 bcp_slot;             /* words below the frame pointer */
+	__u32 compile_id;
+	__u32 unused;
 };
 
 /* A range of mapped code. The first entry of a process holds their number in start. */

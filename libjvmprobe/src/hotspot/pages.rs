@@ -12,8 +12,8 @@ use crate::{Addr, Error, Result, jvm::memory::Memory};
 const PAGE: u64 = 4096;
 /// 4 MiB. JDK 8 to 25 need 60 to 180 pages for their tables.
 const MAX_PAGES: usize = 1024;
-/// 32 MiB at a time for a code cache of any size.
-const MANY_PAGES: usize = 8192;
+/// 8 MiB at a time for a code cache of any size.
+const MANY_PAGES: usize = 2048;
 /// Names in the tables are C++ type names: long ones have about 100 bytes.
 const MAX_NAME: usize = 1024;
 

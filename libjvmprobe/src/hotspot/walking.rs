@@ -90,6 +90,7 @@ fn fields(s: &VmStructs) -> Result<JvmLayout> {
         deopt_handler: deopt,
         deopt_mh_handler: deopt_mh.unwrap_or(deopt),
         orig_pc_offset: field("nmethod", "_orig_pc_offset")?,
+        compile_id: field("nmethod", "_compile_id")?,
         const_method: narrow(s.field("Method", "_constMethod")?)?,
         const_method_size: narrow(s.type_size("ConstMethod")?)?,
         ..Default::default()
@@ -104,6 +105,7 @@ fn fields(s: &VmStructs) -> Result<JvmLayout> {
         layout.deopt_handler,
         layout.deopt_mh_handler,
         layout.orig_pc_offset,
+        layout.compile_id,
     ];
     layout.blob_bytes = last.into_iter().max().unwrap_or(0) + 8;
     Ok(layout)

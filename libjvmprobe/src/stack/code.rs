@@ -81,7 +81,7 @@ impl Code {
     }
 
     /// Takes over what another look at the same code has found out.
-    fn add_inlined(&mut self, other: &Self) {
+    pub(super) fn add_inlined(&mut self, other: &Self) {
         if other.inlined.is_empty() {
             return;
         }

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt::Write, sync::Arc};
 
 use super::{
     Frame, Kind,
-    code::{Code, CodeId, CodeIndex, CodeKind},
+    code::{Code, CodeId, CodeIndex, CodeKind, SourceFrame},
     maps::{CodeMaps, Mapping},
     native::Symbols,
 };
@@ -40,29 +40,43 @@ impl Name for JavaNames {
         };
         let (index, signatures) = (&self.index, self.signatures);
         let code = self.known.entry(id).or_insert_with(|| index.code(id).into_owned());
-        let kind = match code.kind {
-            CodeKind::Method => Kind::Java,
-            CodeKind::Interpreter => Kind::Interpreted,
-            CodeKind::Stub => Kind::Stub,
-        };
-        let chain = code.inlined_at(addr);
-        let Some(outermost) = chain.len().checked_sub(1) else {
-            frames.push(Frame::new(kind, shown(&code.name, code.signature.as_deref(), signatures)));
-            return true;
-        };
-        frames.extend(chain.iter().enumerate().map(|(i, method)| Frame {
-            kind: if i == outermost { kind } else { Kind::Inlined },
-            name: shown(&method.name, method.signature.as_deref(), signatures),
-            module: None,
-            file: method.file.clone(),
-            line: method.line,
-        }));
+        frames_of(code, addr, signatures, frames);
         true
     }
 }
 
-/// A method's name, with its parameters if wanted.
-pub fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) -> Arc<str> {
+/// Appends what is at an address of a piece of code, innermost first.
+pub(super) fn frames_of(code: &Code, addr: Addr, signatures: bool, frames: &mut Vec<Frame>) {
+    let kind = match code.kind {
+        CodeKind::Method => Kind::Java,
+        CodeKind::Interpreter => Kind::Interpreted,
+        CodeKind::Stub => Kind::Stub,
+    };
+    let chain = code.inlined_at(addr);
+    let Some(outermost) = chain.len().checked_sub(1) else {
+        frames.push(Frame::new(kind, shown(&code.name, code.signature.as_deref(), signatures)));
+        return;
+    };
+    frames.extend(chain.iter().enumerate().map(|(i, method)| Frame {
+        kind: if i == outermost { kind } else { Kind::Inlined },
+        name: shown(&method.name, method.signature.as_deref(), signatures),
+        module: None,
+        file: method.file.clone(),
+        line: method.line,
+    }));
+}
+
+/// An interpreted frame.
+pub fn interpreted_frame(frame: &SourceFrame, signatures: bool) -> Frame {
+    Frame {
+        name: shown(&frame.name, frame.signature.as_deref(), signatures),
+        file: frame.file.clone(),
+        line: frame.line,
+        ..Frame::new(Kind::Interpreted, "")
+    }
+}
+
+fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) -> Arc<str> {
     match signature {
         Some(signature) if signatures => format!("{name}{signature}").into(),
         _ => Arc::clone(name),

@@ -74,6 +74,8 @@ pub struct JvmLayout {
     pub const_method: u32,
     pub const_method_size: u32,
     pub bcp_slot: u32,
+    pub compile_id: u32,
+    pub unused: u32,
 }
 
 /// `struct mapping` of bpf/walk.h.
@@ -278,6 +280,6 @@ pub fn layout_offsets() -> [usize; 5] {
         offset_of!(JvmLayout, interpreter_low),
         offset_of!(JvmLayout, unloads_at),
         offset_of!(JvmLayout, heap_count),
-        offset_of!(JvmLayout, bcp_slot),
+        offset_of!(JvmLayout, compile_id),
     ]
 }

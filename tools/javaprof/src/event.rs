@@ -117,7 +117,7 @@ mod tests {
             offset_of!(jvm, interpreter_low),
             offset_of!(jvm, unloads_at),
             offset_of!(jvm, heap_count),
-            offset_of!(jvm, bcp_slot),
+            offset_of!(jvm, compile_id),
         ];
         assert_eq!(layout_offsets(), ours);
         assert_eq!(align_of::<jvm>(), align_of::<JvmLayout>());

@@ -6,34 +6,14 @@ use libjvmprobe::{
     Addr,
     stack::{
         Frame, Kind, Place, Stack, WalkEnd,
-        code::SourceFrame,
-        name::{JavaNames, KernelNames, Name, NativeNames, Sources, shown},
+        entry::cut_behind_entry,
+        name::{JavaNames, KernelNames, Name, NativeNames, Sources, interpreted_frame},
         native::Symbols,
         profile::{FrameId, Profile, Sample},
     },
 };
 
 use crate::profiler::Raw;
-
-/// Where threads begin, in HotSpot and in the C libraries, as far as they name it.
-const ENTRIES: [&str; 12] = [
-    "thread_native_entry",
-    "java_start",
-    "start_thread",
-    "__clone",
-    "clone",
-    "__clone3",
-    "clone3",
-    "_start",
-    "__libc_start_main",
-    "__libc_start_call_main",
-    "start",
-    "JavaMain",
-];
-
-/// How many frames from the outer end an entry is looked for: beyond it, a walk by
-/// frame pointers finds what C libraries left in that register.
-const ENTRY_DEPTH: usize = 6;
 
 /// Names every sample.
 pub fn profile(mut raw: Raw, signatures: bool) -> Profile {
@@ -50,7 +30,7 @@ pub fn profile(mut raw: Raw, signatures: bool) -> Profile {
     for (incarnation, mut traced) in std::mem::take(&mut raw.processes) {
         let pid = traced.pid();
         let interpreted = traced.take_interpreted();
-        let interpreted = interpreted.iter().map(|f| source_frame(f, signatures)).collect();
+        let interpreted = interpreted.iter().map(|f| interpreted_frame(f, signatures)).collect();
         let native = NativeNames::new(traced.maps.clone(), Symbols::of_process(pid));
         let java = JavaNames::new(traced.code.into_index(), signatures);
         let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
@@ -139,48 +119,8 @@ impl Namer {
     }
 }
 
-fn source_frame(frame: &SourceFrame, signatures: bool) -> Frame {
-    Frame {
-        name: shown(&frame.name, frame.signature.as_deref(), signatures),
-        file: frame.file.clone(),
-        line: frame.line,
-        ..Frame::new(Kind::Interpreted, "")
-    }
-}
-
 fn name(sources: &mut Sources, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) {
     if !sources.name(addr, epoch, frames) {
         frames.push(Frame::new(Kind::Unknown, "[unknown]"));
-    }
-}
-
-/// Removes what lies behind the frame that a thread begins with; whether there is one.
-fn cut_behind_entry(frames: &mut Vec<Frame>) -> bool {
-    let is_entry = |frame: &Frame| ENTRIES.contains(&&*frame.name);
-    let outer = frames.len().saturating_sub(ENTRY_DEPTH);
-    match frames[outer..].iter().rposition(is_entry) {
-        Some(at) => {
-            frames.truncate(outer + at + 1);
-            true
-        }
-        None => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_lies_behind_the_entry_is_cut() {
-        let frame = |name: &str| Frame::new(Kind::Native, name);
-        let mut frames: Vec<_> =
-            ["leaf", "thread_native_entry", "[unknown libc.so.6+0x1]"].map(frame).into();
-        assert!(cut_behind_entry(&mut frames));
-        assert_eq!(frames.len(), 2);
-        let mut broken: Vec<_> = ["leaf", "[unknown]"].map(frame).into();
-        assert!(!cut_behind_entry(&mut broken));
-        assert_eq!(broken.len(), 2);
-        assert!(!cut_behind_entry(&mut Vec::new()));
     }
 }
