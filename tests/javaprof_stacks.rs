@@ -91,25 +91,54 @@ fn stacks_are_whole_musl() {
     check(runtimes::named("musl-17"), "");
 }
 
-/// Code, frames and code caches look otherwise under these.
 #[test]
-fn stacks_are_whole_in_other_modes() {
-    for (name, flags) in [
-        ("temurin-11", "-XX:TieredStopAtLevel=1"),
-        ("temurin-11", "-XX:-TieredCompilation"),
-        ("temurin-17", "-XX:-SegmentedCodeCache -XX:+UseSerialGC"),
-        ("temurin-17", "-XX:ReservedCodeCacheSize=4m -XX:+UseParallelGC"),
-        ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational"),
-        ("temurin-25", "-XX:+UseZGC"),
-        (
-            "temurin-25",
-            "-XX:-TieredCompilation -XX:+UnlockDiagnosticVMOptions -XX:+DebugNonSafepoints",
-        ),
-        ("temurin-21", "-Xint"),
-        ("temurin-25", "-XX:+PreserveFramePointer"),
-    ] {
-        check(runtimes::named(name), flags);
-    }
+fn stacks_are_whole_in_code_of_the_first_compiler() {
+    check(runtimes::named("temurin-11"), "-XX:TieredStopAtLevel=1");
+}
+
+#[test]
+fn stacks_are_whole_in_code_of_the_second_compiler() {
+    check(runtimes::named("temurin-11"), "-XX:-TieredCompilation");
+}
+
+#[test]
+fn stacks_are_whole_in_one_code_heap() {
+    check(runtimes::named("temurin-17"), "-XX:-SegmentedCodeCache -XX:+UseSerialGC");
+}
+
+#[test]
+fn stacks_are_whole_in_a_small_code_cache() {
+    check(runtimes::named("temurin-17"), "-XX:ReservedCodeCacheSize=4m -XX:+UseParallelGC");
+}
+
+#[test]
+fn stacks_are_whole_under_generational_zgc() {
+    check(runtimes::named("temurin-21"), "-XX:+UseZGC -XX:+ZGenerational");
+}
+
+#[test]
+fn stacks_are_whole_under_zgc() {
+    check(runtimes::named("temurin-25"), "-XX:+UseZGC");
+}
+
+#[test]
+fn stacks_are_whole_under_shenandoah() {
+    check(runtimes::named("temurin-17"), "-XX:+UseShenandoahGC");
+}
+
+#[test]
+fn stacks_are_whole_with_all_debug_information() {
+    check(runtimes::named("temurin-25"), EXACT);
+}
+
+#[test]
+fn stacks_are_whole_interpreted() {
+    check(runtimes::named("temurin-21"), "-Xint");
+}
+
+#[test]
+fn stacks_are_whole_with_frame_pointers() {
+    check(runtimes::named("temurin-25"), "-XX:+PreserveFramePointer");
 }
 
 fn check(runtime: &Runtime, flags: &str) {
@@ -230,7 +259,7 @@ fn check_lines(runtime: &Runtime, flags: &str) {
     for sample in speedscope::read(&file).iter().filter(|s| s.thread.contains(" lines-")) {
         let calls = calls_of(sample);
         total += sample.weight;
-        if calls.len() > 1 && chains.iter().any(|chain| chain.starts_with(&calls)) {
+        if !calls.is_empty() && chains.iter().any(|chain| chain.starts_with(&calls)) {
             right += sample.weight;
         } else {
             wrong.push(format!("  {} {calls:?} {:?}", sample.weight, sample.frames.last()));
@@ -247,12 +276,14 @@ fn check_lines(runtime: &Runtime, flags: &str) {
     println!("{title}: {:.2} % right, chains seen whole: {shares:?} %", share(right, total));
     wrong.truncate(12);
     assert!(share(right, total) >= 99.0, "{title}: wrong:\n{}", wrong.join("\n"));
+    let some: u64 = seen.iter().map(|(some, _)| some).sum();
+    assert!(share(some, total) >= 98.0, "{title}: {some} of {total} ns below run()");
     for (chain, whole) in CHAINS.iter().zip(shares) {
         // What is inlined and calls nothing is known where the JVM was told to keep it.
         let is_inlined = chain.iter().any(|(method, _)| *method == "inInner");
         let wanted = match () {
             () if !is_inlined => 95.0,
-            () if flags.contains(EXACT) || flags.contains("-Xint") => 20.0,
+            () if flags.contains(EXACT) || flags.contains("-Xint") => 5.0,
             () => 0.0,
         };
         assert!(whole >= wanted, "{title}: {whole} % of {chain:?}");
@@ -352,11 +383,11 @@ fn a_jvm_that_is_killed_ends_the_profile() {
 fn a_jvm_in_its_first_milliseconds() {
     need_root();
     binary("javaprof");
-    for name in ["temurin-11", "temurin-17", "temurin-25", "musl-17"] {
+    for name in ["temurin-11", "temurin-25", "musl-17"] {
         let mut profiled = 0;
-        for delay in [0, 2, 5, 10, 15, 20, 30, 40, 50] {
+        for delay in [0, 5, 10, 20, 30, 50] {
             let title = format!("{name} after {delay} ms");
-            let mut java = spawn_and_go(runtimes::named(name), 0.7);
+            let mut java = spawn_and_go(runtimes::named(name), 1.5);
             thread::sleep(Duration::from_millis(delay));
             let pid = java.id().to_string();
             let mut command = Command::new(binary("javaprof"));

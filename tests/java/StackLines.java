@@ -13,9 +13,7 @@ class StackLines implements Runnable {
 
     @Override
     public void run() {
-        while (System.nanoTime() < end) {
-            StackLoad.sink = plain(1) + nested(2) + calling(3) + neighbours(4); // at run
-        }
+        while (System.nanoTime() < end) { StackLoad.sink = plain(1) + nested(2) + calling(3) + neighbours(4); } // at run
     }
 
     static long plain(long x) {
@@ -56,10 +54,8 @@ class StackLines implements Runnable {
 
     /** Where one call returns to, the next line begins. */
     static long neighbours(long x) {
-        x =
-            left(x) // at neighbours left
+        return left(x) // at neighbours left
             + right(x); // at neighbours right
-        return x;
     }
 
     static long left(long x) {

@@ -366,13 +366,11 @@ impl CallGraph {
             let is_unknown = is_hidden || self.walk == Walk::FramePointers && is_top;
             if let Some(caller) = caller.filter(|_| !is_unknown) {
                 report.calls += line.count;
-                let why = match self.calls.get(&(caller.as_str(), callee.as_str())) {
-                    Some(Way::Through) => None,
-                    Some(Way::Direct) if way == Way::Direct => None,
-                    Some(Way::Direct) => Some("calls without others between"),
-                    None => Some("does not call"),
+                let (why, is_gap) = match self.calls.get(&(caller.as_str(), callee.as_str())) {
+                    Some(known) if *known == Way::Through || way == Way::Direct => (None, false),
+                    Some(_) => (Some("calls without others between"), false),
+                    None => (Some("does not call"), self.leads(&caller, &callee)),
                 };
-                let is_gap = way == Way::Direct && self.leads(&caller, &callee);
                 let text = |why| format!("{caller} {why} {callee}");
                 wrong.extend(why.map(|why| Wrong { why: text(why), is_gap }));
             }
@@ -382,7 +380,7 @@ impl CallGraph {
         wrong
     }
 
-    /// Whether a method is called by another one, perhaps by way of others.
+    /// Whether a method calls another one by way of others.
     fn leads(&self, from: &str, to: &str) -> bool {
         let mut known = BTreeSet::from([from]);
         let mut next = vec![from];

@@ -94,7 +94,8 @@ impl RawStack {
             0 => RawFrame::Code(Addr(word)),
             _ => RawFrame::from_word(word),
         };
-        let frames: Vec<_> = words().skip(HEAD_WORDS).take(count.min(MAX_FRAMES)).map(frame).collect();
+        let frames: Vec<_> =
+            words().skip(HEAD_WORDS).take(count.min(MAX_FRAMES)).map(frame).collect();
         (frames.len() == count).then_some(Self { target, unloads, frames })
     }
 }

@@ -151,9 +151,9 @@ impl Walker {
     pub fn add_jvm(&mut self, key: u64, layout: &JvmLayout) -> Result<()> {
         // SAFETY: it is Plain: bytes are all it consists of.
         let bytes = unsafe { plain::as_bytes(layout) };
-        self.jvms
-            .update(&key.to_ne_bytes(), bytes, MapFlags::ANY)
-            .map_err(|source| Error::Bpf { what: "tell the stack walker of a JVM".into(), source })?;
+        self.jvms.update(&key.to_ne_bytes(), bytes, MapFlags::ANY).map_err(|source| {
+            Error::Bpf { what: "tell the stack walker of a JVM".into(), source }
+        })?;
         self.jvms_told.insert(key);
         Ok(())
     }
@@ -255,8 +255,9 @@ fn fill<T: Plain>(map: &MapHandle, values: &[T]) -> Result<()> {
         // SAFETY: it is Plain: bytes are all it consists of.
         let bytes = unsafe { plain::as_bytes(batch) };
         let count = u32::try_from(batch.len()).unwrap_or(0);
-        map.update_batch(&keys, bytes, count, MapFlags::ANY, MapFlags::ANY)
-            .map_err(|source| Error::Bpf { what: "fill a table of the stack walker".into(), source })?;
+        map.update_batch(&keys, bytes, count, MapFlags::ANY, MapFlags::ANY).map_err(|source| {
+            Error::Bpf { what: "fill a table of the stack walker".into(), source }
+        })?;
         index += count;
     }
     Ok(())

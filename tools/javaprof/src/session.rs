@@ -114,7 +114,13 @@ impl Session {
         let events = MapHandle::try_from(&skel.maps.events).map_err(trace::load_error)?;
         let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
         let walker = Walker::new(skel.object())?;
-        Ok(Self { skel: Box::leak(Box::new(skel)), stream, sampling: Vec::new(), walker, unwind: options.unwind })
+        Ok(Self {
+            skel: Box::leak(Box::new(skel)),
+            stream,
+            sampling: Vec::new(),
+            walker,
+            unwind: options.unwind,
+        })
     }
 
     /// Tells the stack walker what a process has mapped.

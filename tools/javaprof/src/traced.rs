@@ -13,15 +13,20 @@ use libjvmprobe::{
     jvm::{Fate, Process, Target, agent},
     stack::{
         agent_map, builtin_map,
-        code::{CodeLog, Snapshot},
         code::SourceFrame,
+        code::{CodeLog, Snapshot},
         maps::{CodeMaps, FileCache},
         walk::{RawStack, Stack},
     },
     trace::attach::{Instant, Links, Plan, Scope, resolve},
 };
 
-use crate::{args::{StackWalk, SymbolSource}, event::CodeEvent, note::note, session::Session};
+use crate::{
+    args::{StackWalk, SymbolSource},
+    event::CodeEvent,
+    note::note,
+    session::Session,
+};
 
 /// What HotSpot tells of its compiled methods, without any flag.
 const CODE: [Instant; 2] = [
