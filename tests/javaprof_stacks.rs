@@ -164,7 +164,8 @@ fn profile(runtime: &Runtime, flags: &str, native: Native, walk: Walk) -> Report
     binary("javaprof");
     let mut load = stackload::start(runtime, flags, native);
     load.go(SECONDS);
-    let tool = start(&load, &["-f", "-t"]);
+    let how = if walk == Walk::FramePointers { "fp" } else { "auto" };
+    let tool = start(&load, &["-f", "-t", "--stacks", how]);
     load.done();
     let output = tool.interrupt();
     assert!(output.status.success(), "{}: {}", runtime.name, output.stderr);
