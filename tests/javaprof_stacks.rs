@@ -13,7 +13,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    callgraph::{CallGraph, Report, Walk},
+    callgraph::{CallGraph, Report, Walk, is_entry},
     folded,
     load::{Load, classes},
     need_root,
@@ -469,8 +469,6 @@ fn check_churn(name: &str, output: &Output) {
         }
         let frames = &line.frames[2..];
         samples += line.count;
-        let is_entry =
-            |name: &str| ["thread_native_entry", "start", "start_thread"].contains(&name);
         complete += if is_entry(&frames[0]) { line.count } else { 0 };
         for pair in frames.windows(2).filter(|pair| pair[1].starts_with("Churn")) {
             let (caller, callee) = (pair[0].as_str(), pair[1].as_str());

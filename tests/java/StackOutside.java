@@ -193,6 +193,14 @@ class StackOutside implements Runnable {
             synchronized (Waiting.class) {
                 Waiting.class.wait(0, 1);
             }
+            StackLoad.sink = awake(3);
+        }
+
+        static long awake(long x) {
+            for (int i = 0; i < 100_000; i++) {
+                x = x * 31 + i;
+            }
+            return x;
         }
     }
 }

@@ -156,6 +156,7 @@ const CALLS: &str = "
     Base.value > StackGone.burn
     Sub.value > StackGone.burn
     Waiting.turn > StackLoad.turn Waiting.nap
+    Waiting.nap > Waiting.awake
 
     virtual ~> StackVirtual.run
     StackVirtual.run > Straight.<init> Yielding.<init>
@@ -493,7 +494,7 @@ fn thread_of(line: &Line) -> Option<&'static str> {
 }
 
 /// Whether a thread begins here.
-fn is_entry(frame: &str) -> bool {
+pub fn is_entry(frame: &str) -> bool {
     ["thread_native_entry", "start", "start_thread", "clone", "clone3", "__clone", "__clone3"]
         .contains(&frame)
 }
