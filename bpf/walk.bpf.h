@@ -86,6 +86,7 @@ enum blob_kind {
 	BLOB_METHOD = 1,    /* compiled, or a wrapper around native code */
 	BLOB_FRAMELESS = 2, /* what jumps on: vtable stubs, adapters */
 	BLOB_STUB = 3,
+	BLOB_DEOPT = 4,     /* makes interpreted frames of compiled ones */
 };
 
 struct blob {
@@ -109,16 +110,16 @@ struct walker {
 	__u64 fp;
 	__u64 ax;
 	__u64 r13;
-	/* What it is recorded as; and which of the methods it is that are compiled to this
-	   place in turn. */
+	/* What it is recorded as. */
 	__u64 frame;
-	__u64 version;
 	/* Whether nothing was called from it: its address is that of an instruction, and
 	   the registers are its own. */
 	bool is_innermost;
 	bool is_first;
 	bool is_jvm;
 	bool by_tables;
+	/* Whether interpreted frames may be there that have no content yet. */
+	bool is_deoptimizing;
 	__u64 code_low;
 	__u64 code_high;
 	__u64 found_ip;     /* by scan() */
@@ -163,7 +164,7 @@ static __always_inline int go_to(struct walker *w, __u64 ip, __u64 sp, __u64 fp)
 	w->is_innermost = false;
 	if (!ip)
 		return END_OUTERMOST;
-	if (ip & INTERPRETED || !moved || sp & (WORD - 1))
+	if (ip & ~ADDR_MASK || !moved || sp & (WORD - 1))
 		return END_IMPLAUSIBLE;
 	return 0;
 }
@@ -213,6 +214,8 @@ static __always_inline __u32 kind_of_name(struct walker *w, __u64 name)
 	if (!__builtin_memcmp(text, "vtable c", 8) || !__builtin_memcmp(text, "I2C/C2I ", 8) ||
 	    !__builtin_memcmp(text, "MethodHa", 8))
 		return BLOB_FRAMELESS;
+	if (!__builtin_memcmp(text, "Deoptimi", 8) || !__builtin_memcmp(text, "Uncommon", 8))
+		return BLOB_DEOPT;
 	return BLOB_STUB;
 }
 
@@ -306,7 +309,8 @@ static __always_inline int caller_of_interpreted(struct walker *w)
 				bci = w->r13 - base;
 			else if (bcp - base < NO_BCI)
 				bci = bcp - base;
-			w->frame = INTERPRETED | bci << BCI_SHIFT | (method & METHOD_MASK);
+			if (!w->is_deoptimizing)
+				w->frame = INTERPRETED | bci << ADDR_BITS | (method & ADDR_MASK);
 		}
 		sp = words[7];
 		top = w->fp + 2 * WORD;
@@ -500,7 +504,7 @@ static __always_inline int caller_of_compiled(struct walker *w)
 		   !read_user(&pc, WORD, w->sp + b->orig_pc_offset) &&
 		   pc - b->begin < b->end - b->begin) {
 		/* Deoptimised: it returns to the handler, and remembers from where. */
-		w->frame = pc;
+		w->frame = pc | (w->frame & ~ADDR_MASK);
 	}
 	end = w->sp + (state == FRAME_NOTHING	 ? WORD :
 		       state == FRAME_FP_PUSHED ? 2 * WORD :
@@ -568,14 +572,18 @@ static __always_inline int caller_in_code_cache(struct walker *w)
 	}
 	if (in_interpreter(w, w->ip))
 		return caller_of_interpreted(w);
+	w->is_deoptimizing = false;
 	/* A return address may lie behind the code that called. */
 	find_blob(w, w->ip - !w->is_innermost);
 	switch (w->blob.kind) {
 	case BLOB_METHOD:
-		w->version = w->blob.compile_id;
+		w->frame |= (__u64)(__u16)w->blob.compile_id << ADDR_BITS;
 		return caller_of_compiled(w);
 	case BLOB_FRAMELESS:
 		return w->is_innermost ? caller_at_sp(w) : caller_by_fp(w);
+	case BLOB_DEOPT:
+		w->is_deoptimizing = true;
+		return caller_of_stub(w);
 	case BLOB_STUB:
 		return caller_of_stub(w);
 	}
@@ -839,9 +847,8 @@ __noinline int step(struct walker *w)
 		return END_IMPLAUSIBLE;
 	/* All frames but the first are looked up one byte before their addresses, so for
 	   what a signal interrupted that is not what it points behind. */
-	w->frame = (w->ip & ~INTERPRETED) + (w->is_innermost && !w->is_first);
+	w->frame = (w->ip & ADDR_MASK) + (w->is_innermost && !w->is_first);
 	w->is_first = false;
-	w->version = 0;
 #if defined(__TARGET_ARCH_x86)
 	if (w->is_jvm && in_code_cache(w, w->ip))
 		return caller_in_code_cache(w);
@@ -876,8 +883,7 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 		why = step(w);
 		has_interpreted |= (__s64)w->frame < 0;
 		walked->frames[i & (MAX_FRAMES - 1)] = w->frame;
-		/* What was compiled to the same addresses later makes another stack. */
-		hash = mix(hash, w->frame ^ w->version << BCI_SHIFT);
+		hash = mix(hash, w->frame);
 	}
 	walked->count = i;
 	walked->end = why ? why : END_TOO_DEEP;
@@ -916,6 +922,7 @@ static __always_inline __u64 walk(struct pt_regs *regs, __u64 key, struct walked
 	w->is_first = true;
 	w->is_jvm = false;
 	w->by_tables = false;
+	w->is_deoptimizing = false;
 	return walk_frames(w, walked);
 }
 

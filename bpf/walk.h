@@ -21,13 +21,13 @@ enum walk_end {
 };
 
 /*
- * A frame is an address of code; or, with the highest bit set, an interpreted
- * method: 16 bits of bytecode index (NO_BCI where it is not known) above 47 bits of
- * the Method's address.
+ * A frame is an address of code of 47 bits; above it are the low 16 bits of the compile
+ * id, if it is a compiled method's. With the highest bit set it is an interpreted
+ * method: its bytecode index (NO_BCI where it is not known) above the Method's address.
  */
 #define INTERPRETED (1ULL << 63)
-#define BCI_SHIFT 47
-#define METHOD_MASK ((1ULL << BCI_SHIFT) - 1)
+#define ADDR_BITS 47
+#define ADDR_MASK ((1ULL << ADDR_BITS) - 1)
 #define NO_BCI 0xffff
 
 /* A stack; innermost frame first. */

@@ -163,7 +163,7 @@ pub(super) struct Blob {
     /// Its Method, if it is one's.
     method: Option<Addr>,
     /// By which two that were in one place in turn are told apart.
-    compile_id: u32,
+    pub(super) compile_id: u32,
 }
 
 /// A CodeHeap.

@@ -8,8 +8,8 @@
 //! | [`heap`] | where the used bytes of the heap are counted |
 //! | [`code_cache`] | compiled code: names, inlining, lines |
 //! | [`methods`] | methods: names, parameters, lines |
-//! | [`interpreted`] | interpreted frames: methods and lines |
-//! | [`sampled`] | code that was sampled, while it is there |
+//! | [`places`] | what the Java frames of its stacks are |
+//! | [`look`] | code by its addresses |
 //! | [`stubs`] | names of stubs |
 //! | [`compressed`] | its compressed integers |
 //! | [`walking`] | what the stack walker must know of it |
@@ -22,10 +22,10 @@ pub mod collector;
 pub mod compressed;
 pub mod flags;
 pub mod heap;
-pub mod interpreted;
+pub mod look;
 pub mod methods;
 mod pages;
-pub mod sampled;
+pub mod places;
 mod scopes;
 mod stubs;
 #[cfg(test)]

@@ -102,6 +102,7 @@ impl<'a> Scopes<'a> {
         };
         let mut ranges: Vec<Inlined> = Vec::new();
         let mut from = begin;
+        let mut last = None;
         for desc in descs.chunks_exact(size) {
             if self.frames_left == 0 {
                 break;
@@ -118,6 +119,7 @@ impl<'a> Scopes<'a> {
             if to <= from || to > end {
                 continue;
             }
+            last = Some(scope);
             if self.inlining.is_wanted(from, to)
                 && let Some(chain) = self.chain(pages, methods, &scopes, scope, places.metadata)
             {
@@ -128,6 +130,15 @@ impl<'a> Scopes<'a> {
                 }
             }
             from = to;
+        }
+        // Behind the last PcDesc there is what jumps back: the end of a loop. A map says no
+        // more than HotSpot does, but of a sample this is the best that can be said.
+        if matches!(self.inlining, Inlining::At(_))
+            && self.inlining.is_wanted(from, end)
+            && let Some(scope) = last
+            && let Some(chain) = self.chain(pages, methods, &scopes, scope, places.metadata)
+        {
+            ranges.push(Inlined { start: from, end, chain });
         }
         Ok(ranges)
     }

@@ -272,14 +272,6 @@ impl CodeLog {
         unknown
     }
 
-    /// Learns of code that is there now, and was not there before this epoch if it is not
-    /// known already.
-    pub fn seen(&mut self, epoch: u64, seen: Vec<(Addr, u64, Code)>) {
-        for (start, size, code) in self.refine(seen) {
-            self.load(epoch, start, size, code);
-        }
-    }
-
     /// Keeps in mind what is at a place now.
     fn place(&mut self, slot: Slot, start: u64, end: u64) {
         let before = self.latest.range(..end).rev();

@@ -4,32 +4,28 @@
 //! runs, and a moment later it is seldom gone. The kernel side knows code of different
 //! compile ids as different stacks, so that a name holds for as long as its stack is known.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     Frame, Kind, Place,
-    code::Code,
     entry::cut_behind_entry,
     maps::{CodeMaps, FileCache},
-    name::{Name, NativeNames, frames_of, interpreted_frame},
+    name::{Name, NativeNames},
     native::Symbols,
     walk::RawStack,
 };
 use crate::{
     Addr, Pid, Result,
-    hotspot::{HotSpot, interpreted::Interpreted, sampled::Sampled},
+    hotspot::{HotSpot, places::Places},
 };
 
 /// Names for the stacks of one JVM.
 #[derive(Debug)]
 pub struct LiveNames {
     pid: Pid,
-    interpreted: Interpreted,
-    sampled: Sampled,
-    code: BTreeMap<Addr, (Addr, Code)>,
+    places: Places,
     maps: CodeMaps,
     native: NativeNames,
-    signatures: bool,
 }
 
 impl LiveNames {
@@ -48,12 +44,9 @@ impl LiveNames {
         let _ = maps.refresh(pid, files);
         Ok(Self {
             pid,
-            interpreted: Interpreted::new(hotspot)?,
-            sampled: Sampled::default(),
-            code: BTreeMap::new(),
+            places: Places::new(hotspot, true, signatures)?,
             native: NativeNames::new(maps.clone(), Symbols::of_process(pid)),
             maps,
-            signatures,
         })
     }
 
@@ -65,25 +58,16 @@ impl LiveNames {
     /// Names a stack, outermost frame first. What lies behind the entry of its thread is
     /// left out.
     pub fn name(&mut self, hotspot: &HotSpot, files: &mut FileCache, raw: &RawStack) -> Vec<Frame> {
-        let stack = self.interpreted.resolve(hotspot, raw);
-        let mut addrs: Vec<_> = stack.addresses().collect();
-        addrs.sort_unstable();
-        addrs.dedup();
-        if addrs.iter().any(|&addr| self.maps.find(addr).is_none()) && self.refresh(files) {
+        let stack = self.places.resolve(hotspot, raw);
+        let is_unmapped = |addr: Addr| addr.0 > 0 && self.maps.find(addr).is_none();
+        if stack.addresses().any(is_unmapped) && self.refresh(files) {
             self.native = NativeNames::new(self.maps.clone(), Symbols::of_process(self.pid));
-        }
-        // Gone in the meantime: what is known must do.
-        for (start, size, code) in hotspot.look(&mut self.sampled, &addrs).unwrap_or_default() {
-            self.learn(start, Addr(start.0.saturating_add(size)), code);
         }
         let mut frames = Vec::new();
         for place in stack.lookups() {
             match place {
                 Place::Code(addr) => self.name_code(addr, &mut frames),
-                Place::Interpreted(id) => {
-                    let frame = self.interpreted.frame(id);
-                    frames.extend(frame.map(|f| interpreted_frame(f, self.signatures)));
-                }
+                Place::Named(id) => frames.extend_from_slice(self.places.frames(id)),
             }
         }
         cut_behind_entry(&mut frames);
@@ -97,29 +81,9 @@ impl LiveNames {
         self.maps.refresh(self.pid, files).is_ok() && self.maps.iter().count() != before
     }
 
-    fn learn(&mut self, start: Addr, end: Addr, code: Code) {
-        if let Some((known_end, known)) = self.code.get_mut(&start)
-            && *known_end == end
-            && known.name == code.name
-        {
-            known.add_inlined(&code);
-            return;
-        }
-        let before = self.code.range(..end).rev();
-        let gone = before.take_while(|(_, (end, _))| *end > start);
-        for at in gone.map(|(&at, _)| at).collect::<Vec<_>>() {
-            self.code.remove(&at);
-        }
-        self.code.insert(start, (end, code));
-    }
-
     fn name_code(&mut self, addr: Addr, frames: &mut Vec<Frame>) {
-        match self.code.range(..=addr).next_back() {
-            Some((_, (end, code))) if addr < *end => {
-                frames_of(code, addr, self.signatures, frames);
-            }
-            _ if self.native.name(addr, 0, frames) => {}
-            _ => frames.push(Frame::new(Kind::Unknown, Arc::from("[unknown]"))),
+        if !self.native.name(addr, 0, frames) {
+            frames.push(Frame::new(Kind::Unknown, Arc::from("[unknown]")));
         }
     }
 }

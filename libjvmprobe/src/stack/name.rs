@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt::Write, sync::Arc};
 
 use super::{
     Frame, Kind,
-    code::{Code, CodeId, CodeIndex, CodeKind, SourceFrame},
+    code::{Code, CodeId, CodeIndex, CodeKind},
     maps::{CodeMaps, Mapping},
     native::Symbols,
 };
@@ -46,7 +46,7 @@ impl Name for JavaNames {
 }
 
 /// Appends what is at an address of a piece of code, innermost first.
-pub(super) fn frames_of(code: &Code, addr: Addr, signatures: bool, frames: &mut Vec<Frame>) {
+pub fn frames_of(code: &Code, addr: Addr, signatures: bool, frames: &mut Vec<Frame>) {
     let kind = match code.kind {
         CodeKind::Method => Kind::Java,
         CodeKind::Interpreter => Kind::Interpreted,
@@ -57,26 +57,13 @@ pub(super) fn frames_of(code: &Code, addr: Addr, signatures: bool, frames: &mut 
         frames.push(Frame::new(kind, shown(&code.name, code.signature.as_deref(), signatures)));
         return;
     };
-    frames.extend(chain.iter().enumerate().map(|(i, method)| Frame {
-        kind: if i == outermost { kind } else { Kind::Inlined },
-        name: shown(&method.name, method.signature.as_deref(), signatures),
-        module: None,
-        file: method.file.clone(),
-        line: method.line,
+    frames.extend(chain.iter().enumerate().map(|(i, method)| {
+        Frame::of_source(method, if i == outermost { kind } else { Kind::Inlined }, signatures)
     }));
 }
 
-/// An interpreted frame.
-pub fn interpreted_frame(frame: &SourceFrame, signatures: bool) -> Frame {
-    Frame {
-        name: shown(&frame.name, frame.signature.as_deref(), signatures),
-        file: frame.file.clone(),
-        line: frame.line,
-        ..Frame::new(Kind::Interpreted, "")
-    }
-}
-
-fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) -> Arc<str> {
+/// A method's name, with its parameters if wanted.
+pub(super) fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) -> Arc<str> {
     match signature {
         Some(signature) if signatures => format!("{name}{signature}").into(),
         _ => Arc::clone(name),

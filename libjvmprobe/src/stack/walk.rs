@@ -36,7 +36,7 @@ impl WalkEnd {
 
 /// Of a frame's 64 bits: it is an interpreted method. This and what follows as in bpf/walk.h.
 const INTERPRETED: u64 = 1 << 63;
-const BCI_SHIFT: u32 = 47;
+const ADDR_BITS: u32 = 47;
 const NO_BCI: u16 = 0xffff;
 /// More than the walker sends.
 const MAX_FRAMES: usize = 1024;
@@ -47,7 +47,12 @@ const HEAD_WORDS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawFrame {
     /// Code at an address.
-    Code(Addr),
+    Code {
+        /// The address; for all frames but the first it lies behind the call.
+        addr: Addr,
+        /// The low bits of the compile id, if it is a compiled method's; else 0.
+        compile_id: u16,
+    },
     /// An interpreted method.
     Interpreted {
         /// Where its `Method` is.
@@ -59,14 +64,12 @@ pub enum RawFrame {
 
 impl RawFrame {
     fn from_word(word: u64) -> Self {
+        let addr = Addr(word & ((1 << ADDR_BITS) - 1));
+        let above = (word >> ADDR_BITS) as u16;
         if word & INTERPRETED == 0 {
-            return Self::Code(Addr(word));
+            return Self::Code { addr, compile_id: above };
         }
-        let bci = (word >> BCI_SHIFT) as u16;
-        Self::Interpreted {
-            method: Addr(word & ((1 << BCI_SHIFT) - 1)),
-            bci: (bci != NO_BCI).then_some(bci),
-        }
+        Self::Interpreted { method: addr, bci: (above != NO_BCI).then_some(above) }
     }
 }
 
@@ -91,7 +94,7 @@ impl RawStack {
             (head.next()?, head.next()?, head.next()?, usize::try_from(head.next()?).ok()?);
         let frame = |word| match target {
             // The kernel's own addresses have all high bits set.
-            0 => RawFrame::Code(Addr(word)),
+            0 => RawFrame::Code { addr: Addr(word), compile_id: 0 },
             _ => RawFrame::from_word(word),
         };
         let frames: Vec<_> =
@@ -100,17 +103,16 @@ impl RawStack {
     }
 }
 
-/// An index into what a process's interpreted frames are, see
-/// [`crate::hotspot::interpreted`].
-pub type SourceId = u32;
+/// The number of what is known of a frame, see [`crate::hotspot::places`].
+pub type PlaceId = u32;
 
 /// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     /// Code at an address.
     Code(Addr),
-    /// An interpreted method, named already: it may be gone later.
-    Interpreted(SourceId),
+    /// Java code that is named already: it may be gone later.
+    Named(PlaceId),
 }
 
 /// A stack, innermost frame first. All addresses but the first are return addresses:
@@ -136,7 +138,7 @@ impl Stack {
     pub fn addresses(&self) -> impl Iterator<Item = Addr> + '_ {
         self.lookups().filter_map(|place| match place {
             Place::Code(addr) => Some(addr),
-            Place::Interpreted(_) => None,
+            Place::Named(_) => None,
         })
     }
 }
@@ -149,24 +151,26 @@ mod tests {
 
     #[test]
     fn callers_are_looked_up_inside_their_calls() {
-        let places = [Place::Code(Addr(16)), Place::Code(Addr(32)), Place::Interpreted(7)];
+        let places = [Place::Code(Addr(16)), Place::Code(Addr(32)), Place::Named(7)];
         let stack = Stack { places: places.to_vec() };
-        let expected = [Place::Code(Addr(16)), Place::Code(Addr(31)), Place::Interpreted(7)];
+        let expected = [Place::Code(Addr(16)), Place::Code(Addr(31)), Place::Named(7)];
         assert_eq!(stack.lookups().collect::<Vec<_>>(), expected);
         assert_eq!(stack.addresses().collect::<Vec<_>>(), [Addr(16), Addr(31)]);
     }
 
     #[test]
     fn a_stack_is_as_long_as_it_says() {
-        let interpreted = INTERPRETED | 9 << BCI_SHIFT | 0x7f00_1234_5678;
-        let unknown = INTERPRETED | u64::from(NO_BCI) << BCI_SHIFT | 0x7f00_1234_5678;
-        let words = [42, 3, 1, 3, 0x10, interpreted, unknown];
+        let interpreted = INTERPRETED | 9 << ADDR_BITS | 0x7f00_1234_5678;
+        let unknown = INTERPRETED | u64::from(NO_BCI) << ADDR_BITS | 0x7f00_1234_5678;
+        let compiled = 0x1_0005 << ADDR_BITS & !INTERPRETED | 0x7f00_0000_0010;
+        let words = [42, 3, 1, 4, 0x10, interpreted, unknown, compiled];
         let bytes = words.map(u64::to_ne_bytes).concat();
         let method = Addr(0x7f00_1234_5678);
         let frames = [
-            RawFrame::Code(Addr(0x10)),
+            RawFrame::Code { addr: Addr(0x10), compile_id: 0 },
             RawFrame::Interpreted { method, bci: Some(9) },
             RawFrame::Interpreted { method, bci: None },
+            RawFrame::Code { addr: Addr(0x7f00_0000_0010), compile_id: 5 },
         ];
         let stack = RawStack { target: 42, unloads: 3, frames: frames.to_vec() };
         assert_eq!(RawStack::decode(&bytes), Some(stack));
@@ -178,7 +182,10 @@ mod tests {
     fn the_kernels_addresses_are_no_methods() {
         let bytes = [0, 0, 1, 1, 0xffff_ffff_8123_4567].map(u64::to_ne_bytes).concat();
         let stack = RawStack::decode(&bytes).unwrap();
-        assert_eq!(stack.frames, [RawFrame::Code(Addr(0xffff_ffff_8123_4567))]);
+        assert_eq!(
+            stack.frames,
+            [RawFrame::Code { addr: Addr(0xffff_ffff_8123_4567), compile_id: 0 }]
+        );
     }
 
     proptest! {

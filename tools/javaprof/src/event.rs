@@ -130,7 +130,8 @@ mod tests {
     #[test]
     fn a_stack_is_as_long_as_it_says() {
         let words = [STACK, 9, 42, 0, 1, 2, 0x10, 0x20].map(u64::to_ne_bytes).concat();
-        let frames = [0x10, 0x20].map(|addr| RawFrame::Code(Addr(addr))).to_vec();
+        let frames =
+            [0x10, 0x20].map(|addr| RawFrame::Code { addr: Addr(addr), compile_id: 0 }).to_vec();
         let stack = RawStack { target: 42, unloads: 0, frames };
         assert_eq!(Event::decode(&words), Some(Event::Stack(9, stack)));
         assert_eq!(Event::decode(&words[..words.len() - 8]), None);

@@ -4,10 +4,11 @@ use std::{collections::HashMap, sync::Arc, time::UNIX_EPOCH};
 
 use libjvmprobe::{
     Addr,
+    hotspot::places::Places,
     stack::{
         Frame, Kind, Place, Stack, WalkEnd,
         entry::cut_behind_entry,
-        name::{JavaNames, KernelNames, Name, NativeNames, Sources, interpreted_frame},
+        name::{JavaNames, KernelNames, Name, NativeNames, Sources},
         native::Symbols,
         profile::{FrameId, Profile, Sample},
     },
@@ -29,14 +30,13 @@ pub fn profile(mut raw: Raw, signatures: bool) -> Profile {
     let mut processes: HashMap<(u32, u32), Namer> = HashMap::new();
     for (incarnation, mut traced) in std::mem::take(&mut raw.processes) {
         let pid = traced.pid();
-        let interpreted = traced.take_interpreted();
-        let interpreted = interpreted.iter().map(|f| interpreted_frame(f, signatures)).collect();
+        let places = traced.take_places();
         let native = NativeNames::new(traced.maps.clone(), Symbols::of_process(pid));
         let java = JavaNames::new(traced.code.into_index(), signatures);
         let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
         processes.insert(
             (pid.0, incarnation),
-            Namer::new(Arc::clone(&traced.command), Sources::new(sources), interpreted),
+            Namer::new(Arc::clone(&traced.command), Sources::new(sources), places),
         );
     }
     let nothing = Stack::default();
@@ -87,29 +87,32 @@ struct Named {
 struct Namer {
     command: Arc<str>,
     sources: Sources,
-    /// By their numbers.
-    interpreted: Vec<Frame>,
+    /// What was named already.
+    places: Option<Places>,
     known: HashMap<(u64, u64), Named>,
 }
 
 impl Namer {
-    fn new(command: Arc<str>, sources: Sources, interpreted: Vec<Frame>) -> Self {
-        Self { command, sources, interpreted, known: HashMap::new() }
+    fn new(command: Arc<str>, sources: Sources, places: Option<Places>) -> Self {
+        Self { command, sources, places, known: HashMap::new() }
     }
 
     /// For a process of which nothing is known.
     fn without_sources(command: Arc<str>) -> Self {
-        Self::new(command, Sources::new(Vec::new()), Vec::new())
+        Self::new(command, Sources::new(Vec::new()), None)
     }
 
     fn user(&mut self, profile: &mut Profile, id: u64, epoch: u64, stack: &Stack) -> &Named {
-        let (sources, interpreted) = (&mut self.sources, &self.interpreted);
+        let (sources, places) = (&mut self.sources, &self.places);
         self.known.entry((id, epoch)).or_insert_with(|| {
             let mut frames = Vec::new();
             for place in stack.lookups() {
                 match place {
                     Place::Code(addr) => name(sources, addr, epoch, &mut frames),
-                    Place::Interpreted(id) => frames.extend(interpreted.get(id as usize).cloned()),
+                    Place::Named(id) => {
+                        let named = places.as_ref().map_or(&[][..], |places| places.frames(id));
+                        frames.extend_from_slice(named);
+                    }
                 }
             }
             let complete = cut_behind_entry(&mut frames);

@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::Result;
 use libjvmprobe::{
-    Addr, Pid,
-    hotspot::interpreted,
+    Pid,
+    hotspot::places,
     jvm::{Fate, Process, Target, scan::Scanner},
     stack::{Stack, maps::FileCache},
     trace::perf::Clock,
@@ -56,17 +56,6 @@ pub struct Raw {
     pub lost_code: u64,
     /// What made the processors take samples.
     pub clock: Option<Clock>,
-}
-
-impl Raw {
-    /// The addresses in these stacks, as they are looked up, sorted.
-    fn addresses(&self, stacks: &HashSet<u64>) -> Vec<Addr> {
-        let stacks = stacks.iter().filter_map(|id| self.stacks.get(id));
-        let addrs: HashSet<_> = stacks.flat_map(Stack::addresses).collect();
-        let mut addrs: Vec<_> = addrs.into_iter().collect();
-        addrs.sort_unstable();
-        addrs
-    }
 }
 
 /// A profile that is being taken.
@@ -172,9 +161,7 @@ impl<'a> Profiler<'a> {
             if now >= next_tick {
                 next_tick = now + TICK;
                 ticks += 1;
-                // Where nobody tells what is loaded, what goes quickly must be seen quickly.
-                let is_followed = self.processes.values().all(|p| !p.is_jvm() || p.is_followed());
-                self.tick(ticks % COLLECT_EVERY == 0 || !is_followed)?;
+                self.tick(ticks % COLLECT_EVERY == 0)?;
                 progress.show(begin.elapsed(), || self.raw.samples.values().sum());
                 if self.processes.is_empty() && !self.args.all && !self.args.system_wide {
                     break;
@@ -224,7 +211,7 @@ impl<'a> Profiler<'a> {
 
     fn tell_walker(&mut self) -> Result<()> {
         for traced in self.processes.values_mut() {
-            match traced.tell_walker(self.args.stacks, &mut self.session) {
+            match traced.tell_walker(self.args, &mut self.session) {
                 Ok(()) => {}
                 Err(error) if self.args.stacks == StackWalk::Auto => {
                     let pid = traced.pid();
@@ -256,7 +243,7 @@ impl<'a> Profiler<'a> {
                     let pid = u32::try_from(raw.target).unwrap_or(0);
                     let stack = match self.processes.get_mut(&pid) {
                         Some(traced) => traced.resolve(&raw),
-                        None => interpreted::plain(&raw),
+                        None => places::plain(&raw),
                     };
                     self.raw.stacks.insert(id, stack);
                     self.stacks_sent += 1;
@@ -272,8 +259,8 @@ impl<'a> Profiler<'a> {
         Ok(())
     }
 
-    /// Takes what was counted, and looks at what was sampled while it is there: at compiled
-    /// code, and at the mappings of processes that have code in others than are known.
+    /// Takes what was counted, and looks at the mappings of processes in which there
+    /// is code that was not there when they were looked at.
     fn collect(&mut self) -> Result<()> {
         if self.stacks_sent > MANY_STACKS {
             self.stacks_sent = 0;
@@ -282,9 +269,7 @@ impl<'a> Profiler<'a> {
         let batch = self.session.collect();
         // Behind the samples, so that their stacks are among them.
         self.take_events(Duration::ZERO)?;
-        let mut stacks: HashMap<u32, HashSet<u64>> = HashMap::new();
         for (mut key, count) in batch {
-            stacks.entry(key.pid).or_default().insert(key.user);
             key.incarnation = self.incarnation(key.pid);
             if self.args.system_wide
                 && !self.processes.contains_key(&key.pid)
@@ -301,11 +286,6 @@ impl<'a> Profiler<'a> {
                 let _ = traced.refresh_maps(&mut self.files, &mut self.session);
             }
             *self.raw.samples.entry(key).or_default() += count;
-        }
-        for (pid, stacks) in stacks {
-            if let Some(traced) = self.processes.get_mut(&pid) {
-                traced.look(&self.raw.addresses(&stacks), &self.session);
-            }
         }
         Ok(())
     }

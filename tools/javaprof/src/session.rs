@@ -168,15 +168,6 @@ impl Session {
         value.ok().flatten().and_then(|v| v.try_into().ok()).map_or(0, u64::from_ne_bytes)
     }
 
-    /// Begins a new epoch of a JVM whose code cache nobody follows; the number of it.
-    pub fn raise_epoch(&self, pid: u64) -> u64 {
-        let next = self.epoch(pid) + 1;
-        // Gone in the meantime: nothing is sampled any more.
-        let _ =
-            self.skel.maps.targets.update(&pid.to_ne_bytes(), &next.to_ne_bytes(), MapFlags::EXIST);
-        next
-    }
-
     /// Attaches what was planned for a libjvm.so, all or nothing.
     pub fn attach(
         &mut self,

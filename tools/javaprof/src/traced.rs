@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use libjvmprobe::{
-    Addr, Error, Pid, Result,
+    Error, Pid, Result,
     hotspot::{
         HotSpot,
         code_cache::Inlining,
-        interpreted::{self, Interpreted},
-        sampled::Sampled,
+        places::{self, Places},
     },
     jvm::{Fate, Process, Target, agent},
     stack::{
         agent_map, builtin_map,
-        code::SourceFrame,
         code::{CodeLog, Snapshot},
         maps::{CodeMaps, FileCache},
         walk::{RawStack, Stack},
@@ -22,7 +20,7 @@ use libjvmprobe::{
 };
 
 use crate::{
-    args::{StackWalk, SymbolSource},
+    args::{Args, StackWalk, SymbolSource},
     event::CodeEvent,
     note::note,
     session::Session,
@@ -62,12 +60,8 @@ pub struct Traced {
     has_map: bool,
     /// Whether the stack walker was told of it, or will never be.
     is_walked: bool,
-    interpreted: Option<Interpreted>,
-    /// What was looked at of the code that was sampled; `None` where its names come from
-    /// elsewhere.
-    sampled: Option<Sampled>,
-    /// The epoch in which that was done last.
-    looked: u64,
+    /// What the Java frames of its stacks are.
+    places: Option<Places>,
 }
 
 enum Who {
@@ -107,9 +101,7 @@ impl Traced {
             questions_left: MAX_QUESTIONS,
             has_map: false,
             is_walked: false,
-            interpreted: None,
-            sampled: None,
-            looked: 0,
+            places: None,
         }
     }
 
@@ -179,7 +171,8 @@ impl Traced {
     ///
     /// # Errors
     /// Where stacks can be walked by frame pointers only.
-    pub fn tell_walker(&mut self, how: StackWalk, session: &mut Session) -> Result<()> {
+    pub fn tell_walker(&mut self, args: &Args, session: &mut Session) -> Result<()> {
+        let Args { stacks: how, ref symbols, signatures, .. } = *args;
         let key = self.pid().0.into();
         self.look_again();
         let Who::Jvm(jvm) = &self.who else {
@@ -200,23 +193,24 @@ impl Traced {
         };
         session.walker().add_jvm(key, &hotspot.walking()?)?;
         session.tell_mappings(key, &self.maps)?;
-        self.interpreted = Some(Interpreted::new(hotspot)?);
+        let compiled = matches!(symbols, SymbolSource::Auto | SymbolSource::HotSpot);
+        self.places = Some(Places::new(hotspot, compiled, signatures)?);
         Ok(())
     }
 
     /// Names the interpreted frames of a stack.
     pub fn resolve(&mut self, raw: &RawStack) -> Stack {
-        match (&mut self.interpreted, &self.who) {
-            (Some(interpreted), Who::Jvm(jvm)) if let Some(hotspot) = &jvm.1 => {
-                interpreted.resolve(hotspot, raw)
+        match (&mut self.places, &self.who) {
+            (Some(places), Who::Jvm(jvm)) if let Some(hotspot) = &jvm.1 => {
+                places.resolve(hotspot, raw)
             }
-            _ => interpreted::plain(raw),
+            _ => places::plain(raw),
         }
     }
 
-    /// The interpreted frames that were seen, by their numbers.
-    pub fn take_interpreted(&mut self) -> Vec<SourceFrame> {
-        self.interpreted.take().map(Interpreted::into_frames).unwrap_or_default()
+    /// The Java frames that were named.
+    pub fn take_places(&mut self) -> Option<Places> {
+        self.places.take()
     }
 
     /// Reads again what a JVM tells that is still setting itself up.
@@ -261,10 +255,7 @@ impl Traced {
             SymbolSource::None => return Ok(true),
             SymbolSource::File(path) => Snapshot::Map(builtin_map::read(path, process)?),
             _ => match ask(source, process, hotspot.as_ref(), Inlining::Nowhere) {
-                Ok(answer) => {
-                    self.sampled = answer.is_read.then(Sampled::default);
-                    answer.snapshot
-                }
+                Ok(seen) => seen,
                 Err(error) if *source != SymbolSource::Auto => return Err(error),
                 Err(error) => {
                     let path = builtin_map::path_of(process);
@@ -275,44 +266,18 @@ impl Traced {
             },
         };
         self.code.snapshot(epoch, seen);
-        // What is seen from now on and is not in the snapshot is newer.
-        self.looked = match self.links {
-            Some(_) => epoch + 1,
-            None => session.raise_epoch(key),
-        };
         Ok(true)
     }
 
-    /// Looks at the code that was sampled lately, while it is there: at these addresses,
-    /// which are sorted.
-    pub fn look(&mut self, addrs: &[Addr], session: &Session) {
-        let (Who::Jvm(jvm), Some(sampled)) = (&self.who, &mut self.sampled) else {
-            return;
-        };
-        let key = jvm.0.pid().0.into();
-        let now = session.epoch(key);
-        // Gone by now: what was known before must do.
-        if let Some(hotspot) = &jvm.1
-            && let Ok(news) = hotspot.look(sampled, addrs)
-        {
-            self.code.seen(self.looked, news);
-        }
-        self.looked = now;
-        if self.links.is_none() {
-            // Nobody tells when code changes: what is seen from now on may be other code.
-            self.looked = session.raise_epoch(key);
-        }
-    }
-
-    /// Asks our agent again at the end: for what a JVM that cannot be followed compiled
-    /// since, and for what was inlined into what was compiled since.
+    /// Asks again at the end: for what a JVM that cannot be followed compiled since, and our
+    /// agent for what was inlined into what was compiled since.
     pub fn ask_again(&mut self, source: &SymbolSource) {
         let Who::Jvm(jvm) = &self.who else {
             return;
         };
         let (target, hotspot) = &**jvm;
-        let tells_more = *source != SymbolSource::PerfMap || !self.is_followed();
-        if !self.has_map || !tells_more || self.sampled.is_some() {
+        let tells_more = *source == SymbolSource::Agent || !self.is_followed();
+        if !self.has_map || !tells_more {
             return;
         }
         // Gone or hung by now: what was known before must do.
@@ -320,22 +285,13 @@ impl Traced {
         let Ok(seen) = ask(source, &target.process, hotspot, Inlining::Nowhere) else {
             return;
         };
-        let unknown = self.code.refine(seen.snapshot.into_entries());
+        let unknown = self.code.refine(seen.into_entries());
         if !self.is_followed() {
             for (addr, size, code) in unknown {
                 self.code.load(1, addr, size, code);
             }
         }
     }
-}
-
-/// What compiled code a JVM has.
-pub struct Answer {
-    /// The code.
-    pub snapshot: Snapshot,
-    /// Whether it was read from the JVM's memory: then it can be looked at again at any
-    /// time.
-    pub is_read: bool,
 }
 
 /// Finds out what compiled code a JVM has, with inlining where that can be chosen. `Auto`
@@ -345,29 +301,27 @@ pub fn ask(
     process: &Process,
     hotspot: Option<&HotSpot>,
     inlining: Inlining<'_>,
-) -> Result<Answer> {
+) -> Result<Snapshot> {
     let refuse = |why: String| Error::Attach { pid: process.pid, why };
     let Some(hotspot) = hotspot else {
         return Err(refuse("its version is unknown".into()));
     };
     let writes_maps = hotspot.major >= builtin_map::FIRST_JDK;
-    let read = |entries| Answer { snapshot: Snapshot::Entries(entries), is_read: true };
-    let told = |snapshot| Answer { snapshot, is_read: false };
     match source {
-        SymbolSource::None | SymbolSource::File(_) => Ok(told(Snapshot::Entries(Vec::new()))),
-        SymbolSource::HotSpot => Ok(read(hotspot.code(inlining)?)),
+        SymbolSource::None | SymbolSource::File(_) => Ok(Snapshot::Entries(Vec::new())),
+        SymbolSource::HotSpot => Ok(Snapshot::Entries(hotspot.code(inlining)?)),
         SymbolSource::Agent => {
             let text = agent::map(process, hotspot)?;
-            Ok(told(Snapshot::Entries(agent_map::parse(&text).collect())))
+            Ok(Snapshot::Entries(agent_map::parse(&text).collect()))
         }
         SymbolSource::PerfMap if !writes_maps => Err(refuse(format!(
             "JDK {} cannot write a map of its code (JDK {} can); use --symbols hotspot or agent",
             hotspot.major,
             builtin_map::FIRST_JDK
         ))),
-        SymbolSource::PerfMap => Ok(told(Snapshot::Map(builtin_map::request(process, hotspot)?))),
+        SymbolSource::PerfMap => Ok(Snapshot::Map(builtin_map::request(process, hotspot)?)),
         SymbolSource::Auto => match hotspot.code(inlining) {
-            Ok(entries) if !entries.is_empty() => Ok(read(entries)),
+            Ok(entries) if !entries.is_empty() => Ok(Snapshot::Entries(entries)),
             _ if writes_maps => ask(&SymbolSource::PerfMap, process, Some(hotspot), inlining),
             _ => ask(&SymbolSource::Agent, process, Some(hotspot), inlining),
         },

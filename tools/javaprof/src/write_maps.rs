@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> Result<()> {
             })
             .map_err(Into::into)
             .and_then(|seen| {
-                let entries = seen.snapshot.into_entries();
+                let entries = seen.into_entries();
                 write(&target.process, &entries, args.map_options())
             });
         match written {
