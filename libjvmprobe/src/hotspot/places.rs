@@ -4,20 +4,20 @@
 //! walker sends with each frame what tells one from the next: with code the compile id,
 //! with a stack of interpreted methods how many classes the JVM had unloaded, which it
 //! counts before it frees anything (`ClassLoadingService::notify_class_unloaded`,
-//! hotspot/share/services/classLoadingService.cpp). A name is taken only while this still
-//! holds. JVMs without performance data do not count: there the names of interpreted
-//! methods are read again every second.
+//! hotspot/share/services/classLoadingService.cpp): a generation. A name is taken only if
+//! it was the method's in the stack's generation, or before it and after. JVMs without
+//! performance data do not count: there a generation lasts a second.
 //!
 //! Each place is read once, a moment after it is first sampled; what is gone by then may
 //! still be known to a [`crate::stack::code::CodeLog`].
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
-use super::{HotSpot, methods::Methods, pages::Pages};
+use super::{
+    HotSpot,
+    methods::{MethodInfo, Methods},
+    pages::Pages,
+};
 use crate::{
     Addr, Result,
     stack::{
@@ -30,10 +30,27 @@ use crate::{
 
 /// More places than any program has that is worth profiling.
 const MAX_PLACES: usize = 1_000_000;
-/// How long names are believed where unloaded classes are not counted.
-const MAX_AGE: Duration = Duration::from_secs(1);
+/// More methods than any program has.
+const MAX_METHODS: usize = 1_000_000;
 /// There is no code.
 const UNKNOWN: Place = Place::Code(Addr(0));
+
+/// An interpreted method, and when it was there.
+#[derive(Debug)]
+struct Known {
+    info: Arc<MethodInfo>,
+    /// The generations in which it was first and last read.
+    since: u64,
+    checked: u64,
+    places: HashMap<Option<u16>, PlaceId>,
+}
+
+impl Known {
+    /// Whether it was there in a generation.
+    fn holds(&self, generation: u64) -> bool {
+        (self.since..=self.checked).contains(&generation)
+    }
+}
 
 /// The Java frames of one JVM that were seen.
 #[derive(Debug)]
@@ -44,11 +61,11 @@ pub struct Places {
     compiled: bool,
     /// By address and compile id; `None` for what was gone already.
     code: HashMap<(Addr, u16), Option<PlaceId>>,
-    /// By Method and bytecode index.
-    interpreted: HashMap<(Addr, Option<u16>), PlaceId>,
-    /// What `interpreted` is true of: unloaded classes, and when they were looked at.
+    /// By Method.
+    interpreted: HashMap<Addr, Known>,
+    /// Unloaded classes, when they were last counted: what `methods` is true of.
     generation: u64,
-    since: Instant,
+    begin: Instant,
     /// Innermost first.
     places: Vec<Arc<[Frame]>>,
     ids: HashMap<Arc<[Frame]>, PlaceId>,
@@ -68,7 +85,7 @@ impl Places {
             code: HashMap::new(),
             interpreted: HashMap::new(),
             generation: 0,
-            since: Instant::now(),
+            begin: Instant::now(),
             places: Vec::new(),
             ids: HashMap::new(),
         })
@@ -87,7 +104,10 @@ impl Places {
             self.look(hotspot, raw);
         }
         let is_interpreted = |frame: &RawFrame| matches!(frame, RawFrame::Interpreted { .. });
-        let is_current = raw.frames.iter().any(is_interpreted) && self.read(hotspot, raw);
+        let generation = match raw.frames.iter().any(is_interpreted) {
+            true => self.read(hotspot, raw),
+            false => 0,
+        };
         let place = |(i, frame): (usize, &RawFrame)| match *frame {
             RawFrame::Code { addr, compile_id } => {
                 match self.code.get(&(inside(i, addr), compile_id)) {
@@ -95,10 +115,9 @@ impl Places {
                     _ => Place::Code(addr),
                 }
             }
-            RawFrame::Interpreted { method, bci } if is_current => {
-                self.interpreted.get(&(method, bci)).map_or(UNKNOWN, |&id| Place::Named(id))
+            RawFrame::Interpreted { method, bci } => {
+                self.interpreted(method, bci, generation).map_or(UNKNOWN, Place::Named)
             }
-            RawFrame::Interpreted { .. } => UNKNOWN,
         };
         Stack { places: raw.frames.iter().enumerate().map(place).collect() }
     }
@@ -136,51 +155,63 @@ impl Places {
         }
     }
 
-    /// Reads the interpreted methods of a stack that are new. Whether all that is known of
-    /// interpreted methods is true of this stack.
-    fn read(&mut self, hotspot: &HotSpot, raw: &RawStack) -> bool {
+    /// Gets to know the interpreted methods of a stack. Returns the generation that the
+    /// stack belongs to.
+    fn read(&mut self, hotspot: &HotSpot, raw: &RawStack) -> u64 {
         let counted = hotspot.classes_unloaded();
-        let now = counted.unwrap_or(0);
-        let is_old = counted.is_none() && self.since.elapsed() > MAX_AGE;
-        if now != self.generation || is_old || self.interpreted.len() >= MAX_PLACES {
-            self.forget(now);
+        let now = counted.unwrap_or_else(|| self.begin.elapsed().as_secs());
+        let of_stack = if counted.is_some() { raw.unloads } else { now };
+        if now != self.generation {
+            self.methods.forget();
+            self.generation = now;
         }
-        if raw.unloads != now {
-            return false;
+        if self.interpreted.len() >= MAX_METHODS {
+            self.interpreted.clear();
         }
+        let is_known = |known: &Known| known.holds(of_stack) || known.checked == now;
         let mut pages = Pages::many(&hotspot.memory);
-        let mut has_read = false;
+        let mut read = Vec::new();
         for frame in &raw.frames {
-            let RawFrame::Interpreted { method, bci } = *frame else { continue };
-            if self.interpreted.contains_key(&(method, bci)) {
-                continue;
-            }
-            has_read = true;
-            let Some(info) = self.methods.get(&mut pages, method) else { continue };
-            let frame = SourceFrame {
-                name: info.name.clone(),
-                signature: info.signature.clone(),
-                file: info.file.clone(),
-                line: bci.map_or(0, |bci| info.line(bci.into())),
-            };
-            let frame = Frame::of_source(&frame, Kind::Interpreted, self.signatures);
-            if let Some(id) = self.intern(vec![frame]) {
-                self.interpreted.insert((method, bci), id);
+            if let RawFrame::Interpreted { method, .. } = *frame
+                && !self.interpreted.get(&method).is_some_and(is_known)
+                && let Some(info) = self.methods.get(&mut pages, method)
+            {
+                read.push((method, info));
             }
         }
-        if has_read && hotspot.classes_unloaded().unwrap_or(0) != now {
+        if !read.is_empty() && counted.is_some() && hotspot.classes_unloaded() != counted {
             // What was read may have been gone already.
-            self.forget(now);
-            return false;
+            self.methods.forget();
+            return of_stack;
         }
-        true
+        for (method, info) in read {
+            match self.interpreted.get_mut(&method) {
+                Some(known) if known.info == info => known.checked = now,
+                _ => {
+                    let places = HashMap::new();
+                    let known = Known { info, since: now, checked: now, places };
+                    self.interpreted.insert(method, known);
+                }
+            }
+        }
+        of_stack
     }
 
-    fn forget(&mut self, generation: u64) {
-        self.interpreted.clear();
-        self.methods.forget();
-        self.generation = generation;
-        self.since = Instant::now();
+    /// A place in an interpreted method.
+    fn interpreted(&mut self, method: Addr, bci: Option<u16>, generation: u64) -> Option<PlaceId> {
+        let known = self.interpreted.get(&method).filter(|known| known.holds(generation))?;
+        if let Some(&id) = known.places.get(&bci) {
+            return Some(id);
+        }
+        let frame = SourceFrame {
+            name: known.info.name.clone(),
+            signature: known.info.signature.clone(),
+            file: known.info.file.clone(),
+            line: bci.map_or(0, |bci| known.info.line(bci.into())),
+        };
+        let id = self.intern(vec![Frame::of_source(&frame, Kind::Interpreted, self.signatures)])?;
+        self.interpreted.get_mut(&method)?.places.insert(bci, id);
+        Some(id)
     }
 
     fn intern(&mut self, frames: Vec<Frame>) -> Option<PlaceId> {

@@ -99,11 +99,12 @@ unsafe impl Plain for MappingEntry {}
 unsafe impl Plain for Row {}
 
 /// A file's unwind table in the kernel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Loaded {
     number: u32,
     rows: u32,
     base: u64,
+    elf: ElfFile,
 }
 
 /// The maps of one loaded object that has the walker in it.
@@ -175,9 +176,8 @@ impl Walker {
         for mapping in maps.iter().take(MAX_MAPPINGS) {
             let Some(file) = &mapping.file else { continue };
             let Some(table) = self.table(file)? else { continue };
-            // Of the file's own addresses, what lies at the mapping's start.
-            let Ok(elf) = elf_of(file) else { continue };
-            let Some(bias) = elf.load_bias(mapping.start, mapping.offset) else { continue };
+            let bias = table.elf.load_bias(mapping.start, mapping.offset);
+            let Some(bias) = bias else { continue };
             entries.push(MappingEntry {
                 start: mapping.start.0,
                 end: mapping.end.0,
@@ -206,23 +206,23 @@ impl Walker {
         self.jvms_told.remove(&key);
     }
 
-    fn table(&mut self, file: &Arc<CodeFile>) -> Result<Option<Loaded>> {
+    fn table(&mut self, file: &Arc<CodeFile>) -> Result<Option<&Loaded>> {
         let id = file.as_raw_fd();
-        if let Some((_, known)) = self.files.get(&id) {
-            return Ok(*known);
+        if !self.files.contains_key(&id) {
+            let elf = file.reopen().and_then(ElfFile::open).ok();
+            let table = elf.and_then(|elf| Some((UnwindTable::read(&elf).ok()?, elf)));
+            let loaded = match table {
+                Some((table, elf)) if !table.rows().is_empty() && self.next_table < MAX_TABLES => {
+                    Some(self.load(&table, elf)?)
+                }
+                _ => None,
+            };
+            self.files.insert(id, (Arc::clone(file), loaded));
         }
-        let table = elf_of(file).and_then(|elf| UnwindTable::read(&elf)).ok();
-        let loaded = match table {
-            Some(table) if !table.rows().is_empty() && self.next_table < MAX_TABLES => {
-                Some(self.load(&table)?)
-            }
-            _ => None,
-        };
-        self.files.insert(id, (Arc::clone(file), loaded));
-        Ok(loaded)
+        Ok(self.files.get(&id).and_then(|(_, loaded)| loaded.as_ref()))
     }
 
-    fn load(&mut self, table: &UnwindTable) -> Result<Loaded> {
+    fn load(&mut self, table: &UnwindTable, elf: ElfFile) -> Result<Loaded> {
         let rows = table.rows();
         let inner = inner_map("rows", size_of::<Row>(), rows.len())?;
         fill(&inner, rows)?;
@@ -230,12 +230,8 @@ impl Walker {
         put(&self.tables, &number.to_ne_bytes(), &inner)?;
         self.next_table += 1;
         let rows = u32::try_from(rows.len()).unwrap_or(u32::MAX);
-        Ok(Loaded { number, rows, base: table.base().0 })
+        Ok(Loaded { number, rows, base: table.base().0, elf })
     }
-}
-
-fn elf_of(file: &CodeFile) -> Result<ElfFile> {
-    ElfFile::open(file.reopen()?)
 }
 
 fn inner_map(name: &str, value: usize, entries: usize) -> Result<MapHandle> {
