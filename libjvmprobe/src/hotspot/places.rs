@@ -179,14 +179,16 @@ impl Places {
                 read.push((method, info));
             }
         }
-        if !read.is_empty() && counted.is_some() && hotspot.classes_unloaded() != counted {
-            // What was read may have been gone already.
+        // Classes go one after the other while the application runs, with some collectors.
+        // What is as it was before they went has not gone; of what is new, nothing is sure.
+        let is_sure = read.is_empty() || counted.is_none() || hotspot.classes_unloaded() == counted;
+        if !is_sure {
             self.methods.forget();
-            return of_stack;
         }
         for (method, info) in read {
             match self.interpreted.get_mut(&method) {
                 Some(known) if known.info == info => known.checked = now,
+                _ if !is_sure => {}
                 _ => {
                     let places = HashMap::new();
                     let known = Known { info, since: now, checked: now, places };
