@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 use libjvmprobe::{
-    cli::stop_on_signal,
+    cli::{Hurry, stop_on_signal},
     render::{flamegraph::Title, folded, output::Output},
     stack::profile::Profile,
     trace,
@@ -59,7 +59,9 @@ fn run(args: &Args) -> Result<()> {
     trace::set_libbpf_output(args.verbose);
     trace::preflight::check()?;
     let stop = stop_on_signal()?;
+    let hurry = Hurry::begin();
     let mut profiler = Profiler::new(args)?;
+    drop(hurry);
     // Only now, so that a wrong process number does not cost an earlier result.
     let outputs = Outputs::open(args)?;
     let waiting = match &args.command[..] {
@@ -70,7 +72,9 @@ fn run(args: &Args) -> Result<()> {
             Some((waiting, &command[0]))
         }
     };
+    let hurry = Hurry::begin();
     profiler.start()?;
+    drop(hurry);
     let what = profiler.describe();
     note(&format!("Sampling {what}... Hit Ctrl-C to end."));
     let running = waiting.map(|(waiting, program)| waiting.go(program)).transpose()?;
