@@ -4,10 +4,10 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`jvm`] | what a JVM process is: discovery, its libjvm.so, namespaces, memory, performance data |
-//! | [`elf`] | what a libjvm.so offers: stapsdt notes, symbols |
-//! | [`hotspot`] | HotSpot's own layout: vmStructs, flags, collector, heap |
+//! | [`elf`] | what an ELF file offers: stapsdt notes, symbols, unwind tables |
+//! | [`hotspot`] | HotSpot's own layout: vmStructs, flags, collector, heap, code cache, methods |
 //! | [`stack`] | stacks: walked, named, as profiles |
-//! | [`trace`] | loading and attaching BPF programs, event streams, clocks |
+//! | [`trace`] | loading and attaching BPF programs, event streams, clocks, the stack walker |
 //! | [`cli`] | what the tools' command lines have in common |
 //! | [`render`] | numbers and histograms as text, line-buffered output |
 //!

@@ -6,12 +6,14 @@
 //! | [`flags`] | the JVM's flags and their values |
 //! | [`collector`] | which collector runs |
 //! | [`heap`] | where the used bytes of the heap are counted |
-//! | [`code_cache`] | compiled code: names, inlining, lines |
+//! | [`code_cache`] | what is in the code cache: where, and which methods |
+//! | `scopes` | what was inlined into a compiled method, with lines |
 //! | [`methods`] | methods: names, parameters, lines |
 //! | [`places`] | what the Java frames of its stacks are |
 //! | [`look`] | code by its addresses |
-//! | [`stubs`] | names of stubs |
+//! | `stubs` | names of stubs |
 //! | [`compressed`] | its compressed integers |
+//! | `pages` | the target's pages that were read, in bounds |
 //! | [`walking`] | what the stack walker must know of it |
 //!
 //! [`HotSpot::read`] puts them together. Nothing is written to the target and

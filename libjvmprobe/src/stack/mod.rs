@@ -2,7 +2,7 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`walk`] | stacks as addresses, and how far their walk came |
+//! | [`walk`] | stacks as the walker sends them, and how far it came |
 //! | [`frame`] | a named frame |
 //! | [`name`] | what an address of a process is: all sources behind one trait |
 //! | [`code`] | what lay where in a code cache, and when |
@@ -15,9 +15,11 @@
 //! | [`live`] | stacks named as they come |
 //! | [`profile`] | samples with named stacks |
 //!
-//! *Walking* happens in the kernel and yields [`walk::Stack`]s; *naming* happens
-//! here and goes through [`name::Name`]. Neither knows the other, so that a better
-//! walker needs no new names, and new symbols no new walker.
+//! *Walking* happens in the kernel and yields [`walk::RawStack`]s; *naming* happens
+//! here. Java frames are named as soon as they are seen
+//! ([`crate::hotspot::places`]), which makes a [`walk::Stack`] of a raw one; what is an
+//! address still goes through [`name::Name`]. The walker knows no names, so that a better
+//! one needs no new names, and new symbols no new walker.
 
 pub mod agent_map;
 pub mod builtin_map;

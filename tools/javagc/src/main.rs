@@ -3,8 +3,8 @@
 //!
 //! Arguments ([`args`]) name JVMs; [`instants`] picks the probes in their
 //! libjvm.so; [`session`] loads and attaches the BPF side, whose [`event`]s
-//! [`assemble`] pairs up into [`record`]s; [`summary`] adds them up and
-//! [`report`] writes them. [`tracer`] turns the wheel.
+//! [`assemble`] pairs up into [`record`]s; [`requests`] tells who asked for them;
+//! [`summary`] adds them up and [`report`] writes them. [`tracer`] turns the wheel.
 
 mod args;
 mod assemble;

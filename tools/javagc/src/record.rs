@@ -63,6 +63,8 @@ pub struct Stop {
 /// A thread asked for a collection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Request {
+    /// When, on `CLOCK_MONOTONIC`.
+    pub ts_ns: u64,
     /// The thread.
     pub tid: u64,
     /// Its name, 15 bytes at most (`comm`).

@@ -26,7 +26,9 @@ pub struct Requests {
     files: FileCache,
     /// By the key of their JVM.
     names: HashMap<u64, LiveNames>,
-    waiting: HashMap<u64, VecDeque<(u64, Request)>>,
+    waiting: HashMap<u64, VecDeque<Request>>,
+    /// What the last pause was for, but for the first: theirs may come next.
+    served: HashMap<u64, Vec<Request>>,
 }
 
 impl Requests {
@@ -57,6 +59,7 @@ impl Requests {
     pub fn forget(&mut self, key: u64) {
         self.names.remove(&key);
         self.waiting.remove(&key);
+        self.served.remove(&key);
     }
 
     /// Takes a request.
@@ -64,33 +67,34 @@ impl Requests {
         let (Some(names), Some(hotspot)) = (self.names.get_mut(&request.target), hotspot) else {
             return;
         };
-        let ts_ns = request.ts_ns;
         let frames = names.name(hotspot, &mut self.files, &request.stack);
         let waiting = self.waiting.entry(request.target).or_default();
         if waiting.len() >= MAX_WAITING {
             waiting.pop_front();
         }
-        let request = Request {
+        waiting.push_back(Request {
+            ts_ns: request.ts_ns,
             tid: request.tid,
             thread: request.comm.clone(),
             stack: frames.iter().rev().map(stack_frame).collect(),
-        };
-        waiting.push_back((ts_ns, request));
+        });
     }
 
-    /// Gives a pause those requests that were waiting for it.
+    /// Gives a pause those requests that were made before it. Where several were, each may
+    /// get a pause of its own, or one pause is enough for all: so those behind the first
+    /// are given to the next one as well if nobody has asked for that since.
     pub fn settle(&mut self, key: u64, stop: &mut Stop) {
         if stop.cause.as_deref() != Some(CAUSE) {
             return;
         }
-        let Some(waiting) = self.waiting.get_mut(&key) else {
-            return;
-        };
         let begin = stop.ts_ns.saturating_add(stop.ttsp_ns.unwrap_or(0));
-        let (now, later): (VecDeque<_>, _) =
-            std::mem::take(waiting).into_iter().partition(|(ts, _)| *ts <= begin);
-        *waiting = later;
-        stop.requests = now.into_iter().map(|(_, request)| request).collect();
+        let waiting = self.waiting.remove(&key).unwrap_or_default();
+        let (now, later): (VecDeque<_>, VecDeque<_>) =
+            waiting.into_iter().partition(|request| request.ts_ns <= begin);
+        self.waiting.insert(key, later);
+        let served = self.served.remove(&key).unwrap_or_default();
+        stop.requests = if now.is_empty() { served } else { now.into() };
+        self.served.insert(key, stop.requests.iter().skip(1).cloned().collect());
     }
 }
 
@@ -106,24 +110,33 @@ fn stack_frame(frame: &Frame) -> StackFrame {
 mod tests {
     use super::*;
 
-    fn request(tid: u64) -> Request {
-        Request { tid, thread: "main".into(), stack: Vec::new() }
+    fn request(ts_ns: u64) -> Request {
+        Request { ts_ns, tid: 1, thread: "main".into(), stack: Vec::new() }
+    }
+
+    fn pause(requests: &mut Requests, key: u64, ts_ns: u64, cause: &str) -> Vec<u64> {
+        let mut stop = Stop { ts_ns, cause: Some(cause.into()), ..Default::default() };
+        requests.settle(key, &mut stop);
+        stop.requests.iter().map(|request| request.ts_ns).collect()
     }
 
     #[test]
     fn a_pause_gets_the_requests_before_it() {
         let mut requests = Requests::default();
-        requests.waiting.insert(7, VecDeque::from([(100, request(1)), (300, request(2))]));
-        let mut stop = Stop { ts_ns: 150, ..Default::default() };
-        requests.settle(7, &mut stop);
-        assert!(stop.requests.is_empty(), "another cause");
-        stop.cause = Some(CAUSE.into());
-        requests.settle(8, &mut stop);
-        assert!(stop.requests.is_empty(), "another JVM");
-        requests.settle(7, &mut stop);
-        assert_eq!(stop.requests, [request(1)]);
-        let mut later = Stop { ts_ns: 400, cause: Some(CAUSE.into()), ..Default::default() };
-        requests.settle(7, &mut later);
-        assert_eq!(later.requests, [request(2)]);
+        requests.waiting.insert(7, VecDeque::from([request(100), request(300)]));
+        assert!(pause(&mut requests, 7, 150, "Allocation Failure").is_empty());
+        assert!(pause(&mut requests, 8, 150, CAUSE).is_empty(), "another JVM");
+        assert_eq!(pause(&mut requests, 7, 150, CAUSE), [100]);
+        assert_eq!(pause(&mut requests, 7, 400, CAUSE), [300]);
+        assert!(pause(&mut requests, 7, 500, CAUSE).is_empty());
+    }
+
+    #[test]
+    fn of_two_requests_each_may_have_its_pause() {
+        let mut requests = Requests::default();
+        requests.waiting.insert(7, VecDeque::from([request(100), request(110)]));
+        assert_eq!(pause(&mut requests, 7, 150, CAUSE), [100, 110]);
+        assert_eq!(pause(&mut requests, 7, 160, CAUSE), [110]);
+        assert!(pause(&mut requests, 7, 170, CAUSE).is_empty());
     }
 }
