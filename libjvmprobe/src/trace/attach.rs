@@ -99,13 +99,14 @@ pub fn resolve(path: &Path, elf: &ElfFile, instants: &[Instant]) -> Result<Vec<P
 fn missing(path: &Path, probes: &Probes, instant: &Instant) -> Error {
     let (provider, name) = instant.usdt;
     let functions: Vec<_> = instant.functions.iter().map(|set| set.join(" and ")).collect();
+    let why = probes.explain_missing(provider, name);
+    let probe = format!("USDT probe {provider}:{name} ({why})");
     Error::NoProbes {
         path: path.to_owned(),
-        what: format!(
-            "USDT probe {provider}:{name} ({}) and no symbol {}",
-            probes.explain_missing(provider, name),
-            functions.join(" or "),
-        ),
+        what: match functions.is_empty() {
+            true => probe,
+            false => format!("{probe} and no symbol {}", functions.join(" or ")),
+        },
         hint: "use a JDK build with probes (Temurin, Debian, Ubuntu, Fedora) or with its symbol \
                table"
             .into(),

@@ -2,14 +2,14 @@
 //! goes, collect.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::Result;
 use libjvmprobe::{
-    Pid,
+    Addr, Pid,
     hotspot::places,
     jvm::{Fate, Process, Target, scan::Scanner},
     stack::{Stack, maps::FileCache},
@@ -56,6 +56,18 @@ pub struct Raw {
     pub lost_code: u64,
     /// What made the processors take samples.
     pub clock: Option<Clock>,
+}
+
+impl Raw {
+    /// The addresses without a name yet that were sampled in a process, as they are looked
+    /// up, sorted.
+    fn addresses(&self, pid: u32) -> Vec<Addr> {
+        let keys = self.samples.keys().filter(|key| key.pid == pid);
+        let stacks: HashSet<_> = keys.map(|key| key.user).collect();
+        let stacks = stacks.iter().filter_map(|id| self.stacks.get(id));
+        let addrs: BTreeSet<_> = stacks.flat_map(Stack::addresses).collect();
+        addrs.into_iter().collect()
+    }
 }
 
 /// A profile that is being taken.
@@ -180,7 +192,7 @@ impl<'a> Profiler<'a> {
         self.raw.lost = self.session.lost();
         for (pid, traced) in &mut self.processes {
             self.raw.lost_code += self.session.lost_of((*pid).into());
-            traced.ask_again(&self.args.symbols);
+            traced.ask_again(&self.args.symbols, &self.raw.addresses(*pid));
         }
         for (pid, traced) in std::mem::take(&mut self.processes) {
             self.raw.processes.push((self.incarnation(pid), traced));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use libjvmprobe::{
-    Error, Pid, Result,
+    Addr, Error, Pid, Result,
     hotspot::{
         HotSpot,
         code_cache::Inlining,
@@ -194,7 +194,9 @@ impl Traced {
         session.walker().add_jvm(key, &hotspot.walking()?)?;
         session.tell_mappings(key, &self.maps)?;
         let compiled = matches!(symbols, SymbolSource::Auto | SymbolSource::HotSpot);
-        self.places = Some(Places::new(hotspot, compiled, signatures)?);
+        if *symbols != SymbolSource::None {
+            self.places = Some(Places::new(hotspot, compiled, signatures)?);
+        }
         Ok(())
     }
 
@@ -269,20 +271,21 @@ impl Traced {
         Ok(true)
     }
 
-    /// Asks again at the end: for what a JVM that cannot be followed compiled since, and our
-    /// agent for what was inlined into what was compiled since.
-    pub fn ask_again(&mut self, source: &SymbolSource) {
+    /// Asks again at the end: for what a JVM that cannot be followed compiled since, and for
+    /// what was inlined at these addresses, which are sorted, where that is not known yet.
+    pub fn ask_again(&mut self, source: &SymbolSource, sampled: &[Addr]) {
         let Who::Jvm(jvm) = &self.who else {
             return;
         };
         let (target, hotspot) = &**jvm;
-        let tells_more = *source == SymbolSource::Agent || !self.is_followed();
-        if !self.has_map || !tells_more {
+        let knows_inlining = *source == SymbolSource::PerfMap || self.places.is_some();
+        let is_wanted = *source == SymbolSource::Agent || !knows_inlining || !self.is_followed();
+        if !self.has_map || !is_wanted {
             return;
         }
         // Gone or hung by now: what was known before must do.
         let hotspot = hotspot.as_ref();
-        let Ok(seen) = ask(source, &target.process, hotspot, Inlining::Nowhere) else {
+        let Ok(seen) = ask(source, &target.process, hotspot, Inlining::At(sampled)) else {
             return;
         };
         let unknown = self.code.refine(seen.into_entries());
