@@ -497,7 +497,7 @@ fn a_command_inherits_nothing() {
 fn several_at_once_do_not_disturb_each_other() {
     let mut load = warm();
     let pid = load.pid();
-    load.go(8.0);
+    load.go(20.0);
     for round in 0..5 {
         let begin = || {
             let args = ["-p", &pid.to_string(), "-d", "0.5", "-F", "499", "-f"];

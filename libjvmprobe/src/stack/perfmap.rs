@@ -11,6 +11,10 @@ use crate::Addr;
 /// More than any code cache holds methods.
 pub const MAX_ENTRIES: usize = 4_000_000;
 
+/// More than methods with all their parameters take, in bytes: what is longer is cut, for
+/// it would stand in every stack.
+const MAX_NAME: usize = 8192;
+
 /// One line of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
@@ -33,7 +37,8 @@ fn parse_line(line: &str) -> Option<Entry<'_>> {
     let (size, name) = rest.split_once(' ')?;
     let (start, size) = (hex(start)?, hex(size)?);
     start.checked_add(size).filter(|_| size > 0 && !name.is_empty())?;
-    Some(Entry { start: Addr(start), size, name })
+    let end = name.floor_char_boundary(MAX_NAME);
+    Some(Entry { start: Addr(start), size, name: &name[..end] })
 }
 
 fn hex(text: &str) -> Option<u64> {
@@ -66,6 +71,9 @@ mod tests {
 
     #[test]
     fn reads_both_spellings_and_skips_the_rest() {
+        let long = format!("7f00 10 {}", "\u{e9}".repeat(MAX_NAME));
+        let names: Vec<_> = parse(&long).map(|entry| entry.name.len()).collect();
+        assert_eq!(names, [MAX_NAME]);
         let text = "0x00007f00 0x0020 int A.b(int)\n7f40 10 Lx;::y\nrubbish\n7f80 0 empty\n\
                     -1 10 sign\nffffffffffffffff 10 wraps\n7fff";
         let entries: Vec<_> = parse(text).collect();
