@@ -37,7 +37,7 @@ fn parse_line(line: &str) -> Option<Entry<'_>> {
     let (size, name) = rest.split_once(' ')?;
     let (start, size) = (hex(start)?, hex(size)?);
     start.checked_add(size).filter(|_| size > 0 && !name.is_empty())?;
-    let end = name.floor_char_boundary(MAX_NAME);
+    let end = (0..=name.len().min(MAX_NAME)).rev().find(|&at| name.is_char_boundary(at))?;
     Some(Entry { start: Addr(start), size, name: &name[..end] })
 }
 

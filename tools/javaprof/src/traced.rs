@@ -202,12 +202,12 @@ impl Traced {
 
     /// Names the interpreted frames of a stack.
     pub fn resolve(&mut self, raw: &RawStack) -> Stack {
-        match (&mut self.places, &self.who) {
-            (Some(places), Who::Jvm(jvm)) if let Some(hotspot) = &jvm.1 => {
-                places.resolve(hotspot, raw)
-            }
-            _ => places::plain(raw),
+        if let (Some(places), Who::Jvm(jvm)) = (&mut self.places, &self.who)
+            && let Some(hotspot) = &jvm.1
+        {
+            return places.resolve(hotspot, raw);
         }
+        places::plain(raw)
     }
 
     /// The Java frames that were named.
