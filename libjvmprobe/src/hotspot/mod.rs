@@ -8,20 +8,26 @@
 //! | [`heap`] | where the used bytes of the heap are counted |
 //! | [`code_cache`] | compiled code: names, inlining, lines |
 //! | [`methods`] | methods: names, parameters, lines |
+//! | [`classes`] | classes: names |
+//! | [`objects`] | objects in the heap, by class |
+//! | [`threads`] | what threads have allocated |
 //! | [`compressed`] | its compressed integers |
 //!
 //! [`HotSpot::read`] puts them together. Nothing is written to the target and
 //! it is never stopped; a JVM that is just starting up tells less, and more later.
 
+pub mod classes;
 pub mod code_cache;
 pub mod collector;
 pub mod compressed;
 pub mod flags;
 pub mod heap;
 pub mod methods;
+pub mod objects;
 mod pages;
 #[cfg(test)]
 mod testing;
+pub mod threads;
 pub mod vmstructs;
 
 pub use collector::Collector;
@@ -33,8 +39,11 @@ use crate::{
     stack::code::Code,
     trace::gauge::{Gauge, LastStop},
 };
+use classes::ClassLayout;
 use code_cache::Inlining;
 use flags::Flags;
+use objects::{ClassCount, Objects};
+use threads::{ThreadBytes, ThreadLayout};
 use vmstructs::VmStructs;
 
 /// HotSpot's performance data take 32 KiB by default.
@@ -153,6 +162,106 @@ impl HotSpot {
     /// [`Error::Layout`] naming what is missing, [`Error::Memory`] when it is gone.
     pub fn code(&self, inlining: Inlining<'_>) -> Result<Vec<(Addr, u64, Code)>> {
         code_cache::read(&self.memory, &self.structs, self.major, inlining)
+    }
+
+    /// Where classes and their names are.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing.
+    pub fn class_layout(&self) -> Result<ClassLayout> {
+        ClassLayout::read(&self.structs)
+    }
+
+    /// Where threads keep what they have allocated.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing.
+    pub fn thread_layout(&self) -> Result<ThreadLayout> {
+        ThreadLayout::read(&self.structs)
+    }
+
+    /// What each Java thread has allocated so far.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing, [`Error::Memory`] when it is gone.
+    pub fn thread_bytes(&self) -> Result<Vec<ThreadBytes>> {
+        threads::read(&self.memory, &self.structs, &self.thread_layout()?)
+    }
+
+    /// A reader of objects in its heap.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing.
+    pub fn objects(&self) -> Result<Objects> {
+        Objects::new(&self.memory, &self.structs)
+    }
+
+    /// Counts the objects of a piece of its heap by class.
+    ///
+    /// # Errors
+    /// As [`Objects::count`].
+    pub fn count_objects<'a>(
+        &self,
+        objects: &'a mut Objects,
+        start: Addr,
+        size: u64,
+    ) -> Result<impl Iterator<Item = (Addr, ClassCount)> + use<'a, '_>> {
+        objects.count(&self.memory, start, size)
+    }
+
+    /// The Symbol of a class's name.
+    ///
+    /// # Errors
+    /// As [`ClassLayout::name_of`].
+    pub fn class_symbol(&self, layout: &ClassLayout, klass: Addr) -> Result<Addr> {
+        layout.name_of(&self.memory, klass)
+    }
+
+    /// The bytes of a Symbol, up to [`classes::MAX_NAME`], and its whole length.
+    ///
+    /// # Errors
+    /// As [`ClassLayout::symbol`].
+    pub fn symbol(&self, layout: &ClassLayout, symbol: Addr) -> Result<(Vec<u8>, u32)> {
+        layout.symbol(&self.memory, symbol)
+    }
+
+    /// Where it counts its collections, in 32 bits.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] where the heap is not set up yet.
+    pub fn collections_at(&self) -> Result<Addr> {
+        let heap = self.memory.pointer(self.structs.static_field("Universe", "_collectedHeap")?)?;
+        let offset = self.structs.field("CollectedHeap", "_total_collections")?;
+        let at = heap.checked_add(offset).filter(|_| heap != Addr(0));
+        at.ok_or_else(|| Error::layout("the heap is not set up yet"))
+    }
+
+    /// A number of 32 bits in its memory.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn u32_at(&self, addr: Addr) -> Result<u32> {
+        self.memory.u32(addr)
+    }
+
+    /// Objects larger than this are humongous; `None` where there are none. Only G1 has
+    /// them: more than half of a heap region (`G1CollectedHeap::humongous_threshold_for`).
+    pub fn humongous_bytes(&self) -> Option<u64> {
+        if self.collector != Collector::G1 {
+            return None;
+        }
+        // Renamed in JDK 23 or so.
+        let grain = self
+            .structs
+            .static_field("G1HeapRegion", "GrainBytes")
+            .or_else(|_| self.structs.static_field("HeapRegion", "GrainBytes"));
+        let bytes = self.memory.u64(grain.ok()?).ok()?;
+        (bytes > 0).then_some(bytes / 2)
+    }
+
+    /// A flag's value now; `None` where this JVM has no such flag.
+    pub fn flag(&self, name: &str) -> Option<bool> {
+        Flags::read(&self.memory, &self.structs).ok()?.flag_bool(&self.memory, name)
     }
 
     /// Its own counters of collections then and now: how many were done, and

@@ -1,0 +1,347 @@
+//! One traced JVM: what it is, what it has allocated so far.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+};
+
+use libjvmprobe::{
+    Addr, Result,
+    hotspot::{HotSpot, classes::ClassLayout, objects::Objects},
+    jvm::{Fate, Target},
+    trace::{attach::Links, clock},
+};
+
+use crate::{
+    event::{ClassId, Large, Tlab, layout, tally, tally_key},
+    names::Names,
+    record,
+    session::Counted,
+    tally::{Allocated, Count, Key, OTHER, Totals},
+};
+
+/// A JVM under observation.
+pub struct Jvm {
+    /// The process.
+    pub target: Target,
+    hotspot: HotSpot,
+    classes: ClassLayout,
+    /// Reads TLABs; `None` where it is unknown how.
+    objects: Option<Objects>,
+    collections_at: Option<Addr>,
+    names: Names,
+    thread_names: HashMap<u32, String>,
+    /// The kernel side's counters at the last look.
+    seen: HashMap<SeenKey, tally>,
+    seen_others: tally,
+    /// Bytes in TLABs that belonged to no sample at the last look, by thread.
+    in_flight: HashMap<Addr, u64>,
+    by_thread: bool,
+    exact: bool,
+    lost: u64,
+    /// Of the whole trace, and of the interval.
+    spans: [Span; 2],
+    /// Attachments that are this JVM's alone.
+    _links: Option<Links>,
+}
+
+/// A key of the kernel side, without the JVM's.
+type SeenKey = (ClassId, u64, u32);
+
+/// What was counted since when.
+#[derive(Debug, Default)]
+struct Span {
+    begin_ns: u64,
+    totals: Totals,
+}
+
+const TRACE: usize = 0;
+const INTERVAL: usize = 1;
+
+/// What a table is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The whole trace.
+    Trace,
+    /// The time since the last table.
+    Interval,
+}
+
+/// What to keep apart and how to count.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Keep threads apart.
+    pub by_thread: bool,
+    /// Every object is counted.
+    pub exact: bool,
+}
+
+impl Jvm {
+    /// Starts observing; `links` go with it.
+    ///
+    /// # Errors
+    /// [`libjvmprobe::Error::Layout`] naming what is missing.
+    pub fn new(
+        target: Target,
+        hotspot: HotSpot,
+        options: Options,
+        links: Option<Links>,
+    ) -> Result<Self> {
+        let begin_ns = clock::monotonic_ns();
+        let span = || Span { begin_ns, totals: Totals::default() };
+        Ok(Self {
+            classes: hotspot.class_layout()?,
+            objects: if options.exact { None } else { hotspot.objects().ok() },
+            collections_at: hotspot.collections_at().ok(),
+            target,
+            hotspot,
+            names: Names::default(),
+            thread_names: HashMap::new(),
+            seen: HashMap::new(),
+            seen_others: tally::default(),
+            in_flight: HashMap::new(),
+            by_thread: options.by_thread,
+            exact: options.exact,
+            lost: 0,
+            spans: [span(), span()],
+            _links: links,
+        })
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.target.pid().0
+    }
+
+    /// What has become of the process.
+    pub fn fate(&self) -> Fate {
+        self.target.process.fate()
+    }
+
+    /// What HotSpot tells of itself.
+    pub fn hotspot(&self) -> &HotSpot {
+        &self.hotspot
+    }
+
+    /// Takes a class's name.
+    pub fn told(&mut self, class: ClassId, text: &[u8]) {
+        self.names.told(class, text);
+    }
+
+    /// Takes a large object.
+    pub fn large(&mut self, large: Large) -> record::Large {
+        record::Large {
+            time: clock::rfc3339(large.ts_ns),
+            ts_ns: large.ts_ns,
+            pid: self.pid(),
+            tid: large.tid,
+            thread: large.comm,
+            class: self.names.of_id(large.class, Some((&self.hotspot, &self.classes))).to_string(),
+            bytes: large.bytes,
+            humongous: large.humongous,
+        }
+    }
+
+    /// Reads a full TLAB, one of `stands_for` like it. One that a collection has reached
+    /// by now is left out.
+    pub fn read_tlab(&mut self, tlab: &Tlab, stands_for: f64) {
+        let Some(objects) = &mut self.objects else { return };
+        let counts = match self.hotspot.count_objects(objects, Addr(tlab.start), tlab.size) {
+            Ok(counts) => counts.collect::<Vec<_>>(),
+            Err(_) => return,
+        };
+        let is_untouched = self
+            .collections_at
+            .is_none_or(|at| self.hotspot.u32_at(at).ok() == Some(tlab.collections));
+        if !is_untouched {
+            return;
+        }
+        for (klass, found) in counts {
+            let Some(class) = self.names.of_klass(klass, &self.hotspot, &self.classes) else {
+                continue;
+            };
+            let count = Count {
+                read_objects: found.objects as f64 * stands_for,
+                read_bytes: found.bytes as f64 * stands_for,
+                ..Count::default()
+            };
+            self.add(&Key { class, tid: tlab.tid }, &count);
+        }
+        for span in &mut self.spans {
+            span.totals.add_read(tlab.tid);
+        }
+    }
+
+    fn add(&mut self, key: &Key, count: &Count) {
+        for span in &mut self.spans {
+            span.totals.add(key, count);
+        }
+    }
+
+    /// Takes the kernel side's counters of a class.
+    pub fn take(&mut self, key: &tally_key, now: &tally) {
+        let class = ClassId::from(&key.class);
+        let before = self.seen.insert((class, key.stack, key.tid), *now).unwrap_or_default();
+        let more = difference(&before, now);
+        if more == Count::default() {
+            return;
+        }
+        let class = self.names.of_id(class, Some((&self.hotspot, &self.classes)));
+        self.add(&Key { class, tid: key.tid }, &more);
+    }
+
+    /// Takes the kernel side's counters of classes that found no room.
+    pub fn take_others(&mut self, now: &tally) {
+        let before = std::mem::replace(&mut self.seen_others, *now);
+        let more = difference(&before, now);
+        if more != Count::default() {
+            self.add(&Key { class: OTHER.into(), tid: 0 }, &more);
+        }
+    }
+
+    /// Takes up to where the bytes of its threads are attributed. Returns those that have
+    /// ended.
+    pub fn take_threads<'a>(&mut self, counted: &[&'a Counted]) -> Vec<&'a Counted> {
+        // In this order: a thread that is new by now is not among the former.
+        let Ok(threads) = self.hotspot.thread_bytes() else { return Vec::new() };
+        let known: HashMap<Addr, &Counted> = counted.iter().map(|&c| (c.thread, c)).collect();
+        let mut in_flight = HashMap::with_capacity(threads.len());
+        for thread in &threads {
+            let counted = known.get(&thread.thread);
+            let bytes = thread.allocated.saturating_sub(counted.map_or(0, |c| c.bytes));
+            let before = self.in_flight.get(&thread.thread).copied().unwrap_or(0);
+            let more = bytes.cast_signed().saturating_sub(before.cast_signed());
+            let tid = counted.filter(|_| self.by_thread).and_then(|c| c.tid).unwrap_or(0);
+            for span in &mut self.spans {
+                span.totals.add_in_flight(u32::try_from(tid).unwrap_or(0), more);
+            }
+            in_flight.insert(thread.thread, bytes);
+        }
+        self.in_flight = in_flight;
+        let live: HashSet<Addr> = threads.iter().map(|t| t.thread).collect();
+        counted.iter().filter(|c| !live.contains(&c.thread)).copied().collect()
+    }
+
+    /// Compares the kernel's count of what was lost with the last one.
+    pub fn note_lost(&mut self, so_far: u64) -> Option<record::Lost> {
+        let events = so_far.saturating_sub(self.lost);
+        self.lost = so_far;
+        for span in &mut self.spans {
+            span.totals.lost += events;
+        }
+        let time = clock::rfc3339(clock::monotonic_ns());
+        (events > 0).then(|| record::Lost { time, pid: self.pid(), events })
+    }
+
+    /// What was allocated: the totals, and all classes in no order.
+    pub fn table(&mut self, scope: Scope, now_ns: u64) -> (record::Summary, Vec<record::Class>) {
+        let span = &self.spans[if scope == Scope::Trace { TRACE } else { INTERVAL }];
+        let all = if self.exact { span.totals.exact() } else { span.totals.estimate() };
+        let duration_ns = now_ns.saturating_sub(span.begin_ns).max(1);
+        let seconds = duration_ns as f64 / 1e9;
+        let sum = |of: fn(&Allocated) -> f64| all.iter().map(of).sum::<f64>();
+        let count = |of: fn(&Count) -> u64| all.iter().map(|a| of(&a.count)).sum::<u64>();
+        let bytes = sum(|a| a.bytes);
+        let (tlabs, read) = span.totals.tlabs();
+        let sampled = |n| (!self.exact).then_some(n);
+        let time = clock::rfc3339(now_ns);
+        let is_other = |a: &&Allocated| &*a.key.class == OTHER;
+        let summary = record::Summary {
+            time: time.clone(),
+            ts_ns: now_ns,
+            pid: self.pid(),
+            jvm: Some(self.hotspot.version.clone()).filter(|v| !v.is_empty()),
+            scope: if scope == Scope::Trace { "trace" } else { "interval" },
+            duration_ns,
+            bytes: bytes as u64,
+            objects: sum(|a| a.objects).round() as u64,
+            estimated: !self.exact,
+            bytes_per_second: bytes / seconds,
+            classes: all.len() as u64,
+            other_bytes: all.iter().filter(is_other).map(|a| a.bytes as u64).sum(),
+            tlabs: sampled(tlabs),
+            tlabs_read: sampled(read),
+            outside_objects: sampled(count(|c| c.outside)),
+            outside_bytes: sampled(count(|c| c.outside_bytes)),
+            humongous_objects: count(|c| c.humongous),
+            humongous_bytes: count(|c| c.humongous_bytes),
+            lost: span.totals.lost,
+        };
+        let pid = self.pid();
+        let classes = all
+            .into_iter()
+            .map(|a| record::Class {
+                time: time.clone(),
+                pid,
+                tid: self.by_thread.then_some(a.key.tid),
+                thread: self.by_thread.then(|| self.thread_name(a.key.tid)),
+                class: a.key.class.to_string(),
+                bytes: a.bytes.round() as u64,
+                objects: a.objects.round() as u64,
+                estimated: !self.exact,
+                bytes_per_second: a.bytes / seconds,
+                share: if bytes > 0.0 { a.bytes / bytes } else { 0.0 },
+                average_bytes: if a.objects > 0.0 { a.bytes / a.objects } else { 0.0 },
+                outside_objects: sampled(a.count.outside),
+                outside_bytes: sampled(a.count.outside_bytes),
+                humongous_objects: a.count.humongous,
+                humongous_bytes: a.count.humongous_bytes,
+            })
+            .collect();
+        (summary, classes)
+    }
+
+    /// Begins the next interval.
+    pub fn next_interval(&mut self, now_ns: u64) {
+        self.spans[INTERVAL] = Span { begin_ns: now_ns, totals: Totals::default() };
+        if let Some(objects) = &mut self.objects {
+            objects.forget_classes();
+        }
+    }
+
+    fn thread_name(&self, tid: u32) -> String {
+        self.thread_names.get(&tid).cloned().unwrap_or_else(|| "?".into())
+    }
+
+    /// Looks at the names of its threads, as far as they are not known.
+    pub fn name_threads(&mut self) {
+        let pid = self.pid();
+        for &(_, _, tid) in self.seen.keys() {
+            self.thread_names.entry(tid).or_insert_with(|| {
+                let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
+                name.map_or_else(|_| "?".into(), |name| name.trim_end().to_owned())
+            });
+        }
+    }
+}
+
+/// What the kernel side reads of a JVM.
+///
+/// # Errors
+/// [`libjvmprobe::Error::Layout`] naming what is missing.
+pub fn kernel_layout(hotspot: &HotSpot) -> Result<layout> {
+    let (classes, threads) = (hotspot.class_layout()?, hotspot.thread_layout()?);
+    Ok(layout {
+        thread_allocated: threads.allocated,
+        tlab_start: threads.tlab_start,
+        tlab_top: threads.tlab_top,
+        klass_name: classes.klass_name,
+        symbol_length: classes.symbol_length,
+        symbol_body: classes.symbol_body,
+        collections: hotspot.collections_at().map_or(0, |at| at.0),
+        humongous: hotspot.humongous_bytes().unwrap_or(0),
+    })
+}
+
+fn difference(before: &tally, now: &tally) -> Count {
+    Count {
+        samples: now.samples.saturating_sub(before.samples),
+        bytes: now.bytes.saturating_sub(before.bytes),
+        objects: now.objects.saturating_sub(before.objects) as f64 / 256.0,
+        outside: now.outside.saturating_sub(before.outside),
+        outside_bytes: now.outside_bytes.saturating_sub(before.outside_bytes),
+        humongous: now.humongous.saturating_sub(before.humongous),
+        humongous_bytes: now.humongous_bytes.saturating_sub(before.humongous_bytes),
+        ..Count::default()
+    }
+}
