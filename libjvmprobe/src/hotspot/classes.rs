@@ -2,13 +2,19 @@
 //!
 //! Sources: hotspot/share/oops/{klass,symbol,instanceMirrorKlass}.hpp, their fields as
 //! vmStructs exports them. A Klass points to the Symbol of its name, which is the class
-//! file's: `java/lang/String`, `[Ljava/lang/String;`, in modified UTF-8 (JVMS 4.4.7).
+//! file's: `java/lang/String`, `[Ljava/lang/String;`, in modified UTF-8 (JVMS 4.4.7). All
+//! classes hang on their loaders' data (classfile/classLoaderData.hpp).
+
+use std::collections::HashMap;
 
 use super::vmstructs::VmStructs;
 use crate::{Addr, Error, Result, jvm::memory::Memory, stack::code::mask_hidden};
 
 /// As many bytes of a name as are read. A Symbol may have 65,535.
 pub const MAX_NAME: usize = 1024;
+
+/// As many classes and loaders are looked at: a chain that bites its tail ends.
+const MAX_CLASSES: usize = 1 << 20;
 
 /// An array has at most 255 dimensions (JVMS 4.3.2).
 const MAX_DIMENSIONS: usize = 255;
@@ -60,6 +66,38 @@ impl ClassLayout {
             memory.read(plus(symbol, self.symbol_body)?, usize::from(length).min(MAX_NAME))?;
         Ok((bytes, length.into()))
     }
+}
+
+/// The sizes of the objects of all classes that are loaded, arrays apart, by the Symbols of
+/// their names. Classes of one name with objects of different sizes are left out.
+///
+/// # Errors
+/// [`Error::Layout`] naming the field that is missing, [`Error::Memory`].
+pub fn instance_sizes(memory: &Memory, structs: &VmStructs) -> Result<HashMap<Addr, u64>> {
+    let layout = ClassLayout::read(structs)?;
+    let next_loader = structs.field("ClassLoaderData", "_next")?;
+    let first_class = structs.field("ClassLoaderData", "_klasses")?;
+    let next_class = structs.field("Klass", "_next_link")?;
+    let mut sizes: HashMap<Addr, Option<u64>> = HashMap::new();
+    let mut left = MAX_CLASSES;
+    let mut loader = memory.pointer(structs.static_field("ClassLoaderDataGraph", "_head")?)?;
+    while loader != Addr(0) && left > 0 {
+        let mut klass = memory.pointer(plus(loader, first_class)?)?;
+        while klass != Addr(0) && left > 0 {
+            left -= 1;
+            let helper = memory.u32(plus(klass, layout.layout_helper)?)?.cast_signed();
+            // Arrays have negative ones. The lowest bits are flags.
+            if helper > 0 {
+                let size = u64::from(helper.cast_unsigned() & !7);
+                let known = sizes.entry(layout.name_of(memory, klass)?).or_insert(Some(size));
+                *known = known.filter(|&known| known == size);
+            }
+            klass = memory.pointer(plus(klass, next_class)?)?;
+        }
+        left = left.saturating_sub(1);
+        loader = memory.pointer(plus(loader, next_loader)?)?;
+    }
+    Ok(sizes.into_iter().filter_map(|(symbol, size)| Some((symbol, size?))).collect())
 }
 
 fn plus(addr: Addr, bytes: u64) -> Result<Addr> {
@@ -139,6 +177,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::hotspot::testing::{Image, own_memory};
 
     fn name(text: &str) -> String {
         java_name(text.as_bytes(), text.len() as u32)
@@ -178,6 +217,30 @@ mod tests {
     fn a_cut_name_says_so() {
         assert_eq!(java_name(b"a/Very", 2000), "a.Very...");
         assert_eq!(java_name(b"[La/Very", 2000), "a.Very...[]");
+    }
+
+    #[test]
+    fn sizes_of_all_loaders_classes() {
+        let mut image = Image::new();
+        // Klass: layout helper, name, next.
+        let twin = image.put(&[32, 0x30, 0]);
+        let array = image.put(&[0x8010_0002, 0x20, twin.0]);
+        let class = image.put(&[25, 0x10, array.0]);
+        let other_twin = image.put(&[40, 0x30, 0]);
+        let second = image.put(&[0, other_twin.0]);
+        let first = image.put(&[second.0, class.0]);
+        let head = image.put(&[first.0]);
+        image.static_field("ClassLoaderDataGraph", "_head", head);
+        image.field("ClassLoaderData", "_next", 0);
+        image.field("ClassLoaderData", "_klasses", 8);
+        for (field, offset) in [("_layout_helper", 0), ("_name", 8), ("_next_link", 16)] {
+            image.field("Klass", field, offset);
+        }
+        image.field("Symbol", "_length", 0);
+        image.field("Symbol", "_body", 6);
+        image.finish();
+        let sizes = instance_sizes(&own_memory(), &image.read().unwrap()).unwrap();
+        assert_eq!(sizes, HashMap::from([(Addr(0x10), 24)]));
     }
 
     proptest! {

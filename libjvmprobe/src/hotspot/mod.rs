@@ -32,6 +32,8 @@ pub mod vmstructs;
 
 pub use collector::Collector;
 
+use std::collections::HashMap;
+
 use crate::{
     Addr, Error, Result, Vaddr,
     elf::ElfFile,
@@ -223,6 +225,14 @@ impl HotSpot {
     /// As [`ClassLayout::symbol`].
     pub fn symbol(&self, layout: &ClassLayout, symbol: Addr) -> Result<(Vec<u8>, u32)> {
         layout.symbol(&self.memory, symbol)
+    }
+
+    /// The sizes of the objects of its classes by the Symbols of their names.
+    ///
+    /// # Errors
+    /// As [`classes::instance_sizes`].
+    pub fn instance_sizes(&self) -> Result<HashMap<Addr, u64>> {
+        classes::instance_sizes(&self.memory, &self.structs)
     }
 
     /// Where it counts its collections, in 32 bits.

@@ -38,6 +38,9 @@ pub struct Jvm {
     in_flight: HashMap<Addr, u64>,
     by_thread: bool,
     exact: bool,
+    /// Of objects by the Symbol of the class's name, where the probe does not tell.
+    sizes: Option<HashMap<Addr, u64>>,
+    sizes_are_fresh: bool,
     lost: u64,
     /// Of the whole trace, and of the interval.
     spans: [Span; 2],
@@ -54,6 +57,9 @@ struct Span {
     begin_ns: u64,
     totals: Totals,
 }
+
+/// The first JDK whose probe tells the size of every object.
+const FIRST_WITH_SIZES: u32 = 21;
 
 const TRACE: usize = 0;
 const INTERVAL: usize = 1;
@@ -102,6 +108,8 @@ impl Jvm {
             in_flight: HashMap::new(),
             by_thread: options.by_thread,
             exact: options.exact,
+            sizes: None,
+            sizes_are_fresh: false,
             lost: 0,
             spans: [span(), span()],
             _links: links,
@@ -128,18 +136,25 @@ impl Jvm {
         self.names.told(class, text);
     }
 
-    /// Takes a large object.
-    pub fn large(&mut self, large: Large) -> record::Large {
-        record::Large {
+    /// Takes a large object; `None` where it is none after all.
+    pub fn large(&mut self, large: Large) -> Option<record::Large> {
+        let class = self.names.of_id(large.class, Some((&self.hotspot, &self.classes)));
+        if self.exact && self.hotspot.major < FIRST_WITH_SIZES {
+            let size = self.size_of(Addr(large.class.symbol), &class);
+            if size.is_some_and(|size| size != large.bytes) {
+                return None;
+            }
+        }
+        Some(record::Large {
             time: clock::rfc3339(large.ts_ns),
             ts_ns: large.ts_ns,
             pid: self.pid(),
             tid: large.tid,
             thread: large.comm,
-            class: self.names.of_id(large.class, Some((&self.hotspot, &self.classes))).to_string(),
+            class: class.to_string(),
             bytes: large.bytes,
             humongous: large.humongous,
-        }
+        })
     }
 
     /// Reads a full TLAB, one of `stands_for` like it. One that a collection has reached
@@ -182,12 +197,47 @@ impl Jvm {
     pub fn take(&mut self, key: &tally_key, now: &tally) {
         let class = ClassId::from(&key.class);
         let before = self.seen.insert((class, key.stack, key.tid), *now).unwrap_or_default();
-        let more = difference(&before, now);
+        let mut more = difference(&before, now);
         if more == Count::default() {
             return;
         }
+        let symbol = Addr(class.symbol);
         let class = self.names.of_id(class, Some((&self.hotspot, &self.classes)));
+        if self.exact && self.hotspot.major < FIRST_WITH_SIZES {
+            self.correct(&mut more, symbol, &class);
+        }
         self.add(&Key { class, tid: key.tid }, &more);
+    }
+
+    /// Up to JDK 20 the interpreter does not say how large an object is that it allocates;
+    /// what the probe tells is then by chance. All objects of a class that is no array are
+    /// of one size, which the class knows.
+    fn correct(&mut self, count: &mut Count, symbol: Addr, class: &str) {
+        let Some(size) = self.size_of(symbol, class) else { return };
+        count.bytes = count.samples * size;
+        if self.hotspot.humongous_bytes().is_none_or(|most| size <= most) {
+            (count.humongous, count.humongous_bytes) = (0, 0);
+        }
+    }
+
+    /// The size of a class's objects where all have the same.
+    fn size_of(&mut self, symbol: Addr, class: &str) -> Option<u64> {
+        // The runtime allocates Class objects, which differ in size.
+        if class.ends_with(']') || class == "java.lang.Class" {
+            return None;
+        }
+        let is_known = self.sizes.as_ref().is_some_and(|sizes| sizes.contains_key(&symbol));
+        // A class that is gone by now is not found by looking again and again.
+        if !is_known && !self.sizes_are_fresh {
+            self.sizes = self.hotspot.instance_sizes().ok();
+            self.sizes_are_fresh = true;
+        }
+        self.sizes.as_ref()?.get(&symbol).copied()
+    }
+
+    /// To be called before counters are taken.
+    pub fn begin_collection(&mut self) {
+        self.sizes_are_fresh = false;
     }
 
     /// Takes the kernel side's counters of classes that found no room.

@@ -173,8 +173,9 @@ impl<'a> Tracer<'a> {
             match event {
                 Event::Name { class, text, .. } => jvm.told(class, &text),
                 Event::Large(large) => {
-                    let record = jvm.large(large);
-                    self.report.large(record)?;
+                    if let Some(record) = jvm.large(large) {
+                        self.report.large(record)?;
+                    }
                 }
                 Event::Tlab(tlab) => {
                     let stands_for = 1.0 / self.budget.share();
@@ -195,6 +196,7 @@ impl<'a> Tracer<'a> {
     fn collect(&mut self) -> Result<()> {
         // What it told before it counted.
         self.take_events(Duration::ZERO)?;
+        self.jvms.values_mut().for_each(Jvm::begin_collection);
         for (key, tally) in self.session.tallies()? {
             if let Some(jvm) = self.jvms.get_mut(&key.target) {
                 jvm.take(&key, &tally);
