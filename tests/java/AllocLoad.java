@@ -14,6 +14,9 @@ public class AllocLoad {
     /** Keeps the compiler from removing allocations. */
     static volatile Object sink;
 
+    /** How large a reference is: ZGC does not compress them. */
+    static final int reference = sizeOfReference();
+
     /** 16 bytes of header and fields. */
     static class Small {
         int a;
@@ -63,6 +66,15 @@ public class AllocLoad {
                 System.out.println(run((long) (Double.parseDouble(words[1]) * 1e9), rate / threads, threads));
             }
         }
+    }
+
+    private static int sizeOfReference() {
+        com.sun.management.ThreadMXBean bean =
+                (com.sun.management.ThreadMXBean) ManagementFactory.getThreadMXBean();
+        long id = Thread.currentThread().getId();
+        long before = bean.getThreadAllocatedBytes(id);
+        sink = new Object[100_000];
+        return bean.getThreadAllocatedBytes(id) - before > 600_000 ? 8 : 4;
     }
 
     private static String run(long nanos, double rate, int number) throws InterruptedException {
@@ -194,7 +206,7 @@ public class AllocLoad {
                 break;
             case 6:
                 sink = new Object[length];
-                bytes = 16 + 4 * length;
+                bytes = 16 + reference * length;
                 break;
             case 7:
                 sink = new long[length];
@@ -202,7 +214,7 @@ public class AllocLoad {
                 break;
             case 8:
                 sink = new String[length][];
-                bytes = 16 + 4 * length;
+                bytes = 16 + reference * length;
                 break;
             case 9:
                 sink = new double[length];

@@ -133,6 +133,16 @@ impl Load {
         self.say(&format!("go {seconds}"));
     }
 
+    /// Gives a command of the program's own, waits until it is done and returns what it says
+    /// of itself.
+    ///
+    /// # Panics
+    /// Where the JVM has died.
+    pub fn ask(&mut self, command: &str) -> String {
+        self.say(command);
+        self.done()
+    }
+
     /// Ends the JVM in good order, so that its log is complete.
     ///
     /// # Panics

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`runtimes`] | which Java runtimes and collectors there are |
 //! | [`load`] | starts a Java load and steers it |
+//! | [`allocated`] | what `AllocLoad` says that it has allocated |
 //! | [`gclog`] | what the JVM's own log says: the truth to compare with |
 //! | [`bench`](mod@bench) | what benchmarks have in common |
 //! | [`folded`] | folded stacks, read back |
@@ -15,6 +16,7 @@
 //! | [`pprof`] | a profile in pprof's format, read back |
 //! | [`tool`] | starts a tool and collects what it says |
 
+pub mod allocated;
 pub mod bench;
 pub mod bpf;
 pub mod container;
