@@ -6,13 +6,14 @@ import java.util.SplittableRandom;
 /**
  * Allocates objects of known classes and sizes along known call paths, on command, and counts them.
  *
- * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS [MB_PER_SECOND [THREADS]]" runs the load
+ * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS [MB_PER_SECOND|work [THREADS]]" runs the load
  * and is answered by one line: "done CLASS=OBJECTS/BYTES ... PATH:NAME=BYTES ... allocated=BYTES", where
  * the latter is what ThreadMXBean.getThreadAllocatedBytes says of the allocating threads; "quit" ends.
  */
 public class AllocLoad {
     /** Keeps the compiler from removing allocations. */
     static volatile Object sink;
+    static volatile long result;
 
     /** How large a reference is: ZGC does not compress them. */
     static final int reference = sizeOfReference();
@@ -61,9 +62,10 @@ public class AllocLoad {
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             String[] words = line.split(" ");
             if (words[0].equals("go")) {
-                double rate = words.length > 2 ? Double.parseDouble(words[2]) * 1e6 : Double.MAX_VALUE;
+                boolean works = words.length > 2 && words[2].equals("work");
+                double rate = words.length > 2 && !works ? Double.parseDouble(words[2]) * 1e6 : Double.MAX_VALUE;
                 int threads = words.length > 3 ? Integer.parseInt(words[3]) : 2;
-                System.out.println(run((long) (Double.parseDouble(words[1]) * 1e9), rate / threads, threads));
+                System.out.println(run((long) (Double.parseDouble(words[1]) * 1e9), rate / threads, threads, works));
             }
         }
     }
@@ -77,14 +79,14 @@ public class AllocLoad {
         return bean.getThreadAllocatedBytes(id) - before > 600_000 ? 8 : 4;
     }
 
-    private static String run(long nanos, double rate, int number) throws InterruptedException {
+    private static String run(long nanos, double rate, int number, boolean works) throws InterruptedException {
         long end = System.nanoTime() + nanos;
         Counts[] counts = new Counts[number];
         Thread[] threads = new Thread[number];
         for (int i = 0; i < number; i++) {
             Counts own = counts[i] = new Counts();
             long seed = i;
-            threads[i] = new Thread(() -> allocate(own, seed, end, rate), "allocator-" + i);
+            threads[i] = new Thread(() -> allocate(own, seed, end, rate, works), "allocator-" + i);
             threads[i].start();
         }
         for (Thread thread : threads) {
@@ -119,7 +121,7 @@ public class AllocLoad {
         return text.append(" allocated=").append(allocated).toString();
     }
 
-    private static void allocate(Counts counts, long seed, long end, double rate) {
+    private static void allocate(Counts counts, long seed, long end, double rate, boolean works) {
         com.sun.management.ThreadMXBean bean =
                 (com.sun.management.ThreadMXBean) ManagementFactory.getThreadMXBean();
         SplittableRandom random = new SplittableRandom(seed);
@@ -128,9 +130,13 @@ public class AllocLoad {
         long begin = System.nanoTime();
         long bytes = 0;
         for (long now = begin; now < end; now = System.nanoTime()) {
+            long before = bytes;
             for (int i = 0; i < 200; i++) {
                 int turn = random.nextInt(100);
                 bytes += turn < 50 ? a(counts, random) : turn < 80 ? b(counts, random) : c(counts, random);
+            }
+            if (works) {
+                work(2 * (bytes - before));
             }
             long due = begin + (long) (bytes * 1e9 / rate);
             if (due > now + 2_000_000) {
@@ -138,6 +144,15 @@ public class AllocLoad {
             }
         }
         counts.allocated = bean.getThreadAllocatedBytes(id) - first;
+    }
+
+    /** About a nanosecond for each turn: an application that allocates 1 GB/s. */
+    private static void work(long turns) {
+        long x = turns;
+        for (long i = 0; i < turns; i++) {
+            x = x * 6364136223846793005L + 1442695040888963407L;
+        }
+        result = x;
     }
 
     /** Many small objects. */
