@@ -283,7 +283,9 @@ fn all_finds_jvms_that_run_and_jvms_that_start_later() {
     for load in &mut loads {
         load.ask("go 1 200 2");
     }
-    loads.map(Load::quit);
+    for load in loads {
+        load.quit();
+    }
     std::thread::sleep(Duration::from_millis(500));
     let output = tool.interrupt();
     let records = output.json();

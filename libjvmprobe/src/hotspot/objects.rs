@@ -241,7 +241,7 @@ impl Objects {
         if let Some(shape) = self.shapes.get(&klass) {
             return Ok(*shape);
         }
-        if klass == 0 || klass % 8 != 0 {
+        if klass == 0 || !klass.is_multiple_of(8) {
             return Err(Error::layout("an object without class"));
         }
         let at = Addr(klass).checked_add(self.classes.layout_helper);
