@@ -93,11 +93,11 @@ static __always_inline __u64 read_word(__u64 addr)
 	return word;
 }
 
-/* Tells user space the name of a class that is new. */
-static __always_inline void send_name(__u64 target, const struct class_id *class, __u64 text)
+/* Tells user space the names of a class and a thread that are new. */
+static __always_inline void send_names(const struct tally_key *key, __u64 text)
 {
 	struct name_event *event;
-	__u64 size = class->len;
+	__u64 size = key->class.len;
 	__u32 zero = 0;
 
 	event = bpf_map_lookup_elem(&scratch, &zero);
@@ -107,10 +107,12 @@ static __always_inline void send_name(__u64 target, const struct class_id *class
 		size = CLASS_LEN;
 	/* A page that is not there now is read by user space. */
 	if (bpf_probe_read_user(event->text, size, (void *)text))
-		return;
+		size = 0;
 	event->kind = EVENT_NAME;
-	event->target = target;
-	event->class = *class;
+	event->target = key->target;
+	event->class = key->class;
+	event->tid = key->tid;
+	bpf_get_current_comm(event->comm, sizeof(event->comm));
 	event->size = size;
 	/* Without room it is read by user space, too: no count is lost. */
 	bpf_ringbuf_output(&events, event, offsetof(struct name_event, text) + size, 0);
@@ -135,7 +137,7 @@ static __always_inline struct tally *tally_of(const struct tally_key *key, __u64
 	if (tally)
 		return tally;
 	if (!bpf_map_update_elem(&tallies, key, &no_tally, BPF_NOEXIST))
-		send_name(target, &key->class, text);
+		send_names(key, text);
 	tally = bpf_map_lookup_elem(&tallies, key);
 	if (tally)
 		return tally;

@@ -82,11 +82,13 @@ struct old_thread {
 	__u64 thread;
 };
 
-/* A class's name, sent when the class is first seen. */
+/* Names of a class and a thread, sent when they are first seen. */
 struct name_event {
 	__u64 kind;
 	__u64 target;
 	struct class_id class;
+	__u64 tid;              /* 0: not asked for */
+	char comm[COMM_LEN];
 	__u64 size;             /* of text */
 	char text[CLASS_LEN];
 };

@@ -273,3 +273,116 @@ impl Objects {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hotspot::testing::{Image, own_memory};
+
+    /// `layout_helper` of `int[]` with a header of 24 bytes.
+    const INTS: u64 = 0xc018_0a02;
+
+    /// A JVM without compression and flags, and its classes: one with objects of 32 bytes,
+    /// an array of ints, java.lang.Class.
+    fn jvm() -> (Image, [u64; 3]) {
+        let mut image = Image::new();
+        let symbol = |image: &mut Image, text: &str| {
+            let mut bytes = (text.len() as u16).to_ne_bytes().to_vec();
+            bytes.extend([0; 4]);
+            bytes.extend(text.as_bytes());
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+            let words: Vec<u64> =
+                bytes.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())).collect();
+            image.put(&words).0
+        };
+        let names = ["a/B", "[I", "java/lang/Class"].map(|name| symbol(&mut image, name));
+        let classes = [(33, names[0]), (INTS, names[1]), (112, names[2])]
+            .map(|(helper, name)| image.put(&[helper, name]).0);
+        let table = image.put(&[0]);
+        let [table_at, count, mirror] = [table.0, 0, 24].map(|word| image.put(&[word]));
+        image.static_field("JVMFlag", "flags", table_at);
+        image.static_field("JVMFlag", "numFlags", count);
+        image.static_field("java_lang_Class", "_oop_size_offset", mirror);
+        for (field, offset) in [("_addr", 0), ("_name", 8), ("_type", 16)] {
+            image.field("JVMFlag", field, offset);
+        }
+        image.class("JVMFlag", 24);
+        image.field("Klass", "_layout_helper", 0);
+        image.field("Klass", "_name", 8);
+        image.field("Symbol", "_length", 0);
+        image.field("Symbol", "_body", 6);
+        image.finish();
+        (image, classes)
+    }
+
+    fn reader(image: &Image) -> Objects {
+        Objects::new(&own_memory(), &image.read().unwrap()).unwrap()
+    }
+
+    fn count(objects: &mut Objects, heap: &[u64]) -> Result<Vec<(u64, ClassCount)>> {
+        let start = Addr(heap.as_ptr() as u64);
+        let counts = objects.count(&own_memory(), start, heap.len() as u64 * 8)?;
+        Ok(counts.map(|(klass, count)| (klass.0, count)).collect())
+    }
+
+    /// Two plain objects, an array of 5 ints (48 bytes with padding), a Class of 6 words.
+    fn heap([plain, ints, class]: [u64; 3]) -> Vec<u64> {
+        let mut heap = vec![1, plain, 0, 0, 1, plain, 0, 0];
+        heap.extend([1, ints, 5, 0, 0, 0]);
+        heap.extend([1, class, 0, 6, 0, 0]);
+        heap
+    }
+
+    #[test]
+    fn objects_are_counted_to_the_end() {
+        let (image, classes) = jvm();
+        let counts = count(&mut reader(&image), &heap(classes)).unwrap();
+        let expected =
+            [(2, 64), (1, 48), (1, 48)].map(|(objects, bytes)| ClassCount { objects, bytes });
+        let expected: Vec<_> = classes.into_iter().zip(expected).collect();
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn large_objects_are_skipped() {
+        let (image, classes) = jvm();
+        let mut all = heap(classes);
+        // 80,000 ints: longer than what is read at once.
+        all.extend([1, classes[1], 80_000]);
+        all.extend(vec![u64::MAX; 40_000]);
+        all.extend([1, classes[0], 0, 0]);
+        let counts = count(&mut reader(&image), &all).unwrap();
+        assert_eq!(counts[0].1, ClassCount { objects: 3, bytes: 96 });
+        assert_eq!(counts[1].1, ClassCount { objects: 2, bytes: 48 + 24 + 320_000 });
+    }
+
+    #[test]
+    fn what_does_not_end_with_the_piece_does_not_count() {
+        let (image, classes) = jvm();
+        let mut objects = reader(&image);
+        let all = heap(classes);
+        for cut in 1..all.len() {
+            // Behind the first object, the second, the array.
+            let is_whole = [4, 8, 14].contains(&cut);
+            assert_eq!(count(&mut objects, &all[..cut]).is_ok(), is_whole, "{cut}");
+        }
+        assert!(objects.count(&own_memory(), Addr(8), 64).is_err());
+        assert!(objects.count(&own_memory(), Addr(u64::MAX - 8), 64).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_heaps_do_no_harm(words in prop::collection::vec(any::<u64>(), 0..50), at in 0..20_usize, length in any::<u64>()) {
+            let (image, classes) = jvm();
+            let mut objects = reader(&image);
+            let _ = count(&mut objects, &words);
+            let mut damaged = heap(classes);
+            if let Some(word) = damaged.get_mut(at) {
+                *word = length;
+            }
+            let _ = count(&mut objects, &damaged);
+        }
+    }
+}

@@ -25,6 +25,8 @@ unsafe impl Plain for layout {}
 // SAFETY: as above.
 unsafe impl Plain for large_event {}
 // SAFETY: as above.
+unsafe impl Plain for name_event {}
+// SAFETY: as above.
 unsafe impl Plain for old_thread {}
 // SAFETY: as above.
 unsafe impl Plain for tally {}
@@ -57,19 +59,28 @@ impl From<&class_id> for ClassId {
 /// A decoded event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The name of a class that was not seen before: the bytes of its Symbol.
-    Name {
-        /// The key of the JVM.
-        target: u64,
-        /// The class.
-        class: ClassId,
-        /// As much of the name as is sent.
-        text: Vec<u8>,
-    },
+    /// Names of a class and a thread that were not seen together before.
+    Name(Name),
     /// A large object was allocated.
     Large(Large),
     /// A TLAB is full.
     Tlab(Tlab),
+}
+
+/// Names, as they are when their class and thread are first counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The key of the JVM.
+    pub target: u64,
+    /// The class.
+    pub class: ClassId,
+    /// As much of the class's name as is sent: bytes of its Symbol; none where the kernel
+    /// could not read it.
+    pub text: Vec<u8>,
+    /// The thread, 0 where threads are not kept apart.
+    pub tid: u32,
+    /// The thread's name.
+    pub comm: String,
 }
 
 /// A large object.
@@ -112,11 +123,20 @@ impl Event {
         let kind = u64::from_ne_bytes(record.get(..8)?.try_into().ok()?);
         match kind {
             NAME => {
-                let target = u64::from_ne_bytes(record.get(8..16)?.try_into().ok()?);
-                let class: class_id = copy(record.get(16..)?)?;
                 let size = u64::from_ne_bytes(record.get(TEXT - 8..TEXT)?.try_into().ok()?);
-                let text = record.get(TEXT..)?.get(..usize::try_from(size).ok()?)?.to_vec();
-                Some(Self::Name { target, class: (&class).into(), text })
+                let bytes = record.get(TEXT..)?.get(..usize::try_from(size).ok()?)?;
+                // The struct has room for the longest name.
+                let mut whole = record.to_vec();
+                whole.resize(size_of::<name_event>(), 0);
+                let event: name_event = copy(&whole)?;
+                Some(Self::Name(Name {
+                    target: event.target,
+                    class: (&event.class).into(),
+                    text: bytes.to_vec(),
+                    // A number of 32 bits.
+                    tid: event.tid as u32,
+                    comm: text(&event.comm),
+                }))
             }
             LARGE => copy::<large_event>(record).map(|e| {
                 Self::Large(Large {
@@ -146,7 +166,7 @@ impl Event {
     /// The key of the JVM that it came from.
     pub fn target(&self) -> u64 {
         match self {
-            Self::Name { target, .. } => *target,
+            Self::Name(name) => name.target,
             Self::Large(large) => large.target,
             Self::Tlab(tlab) => tlab.target,
         }
@@ -184,17 +204,21 @@ mod tests {
         assert_eq!(size_of::<old_thread>(), 2 * 8);
         assert_eq!(size_of::<large_event>(), 3 * 8 + 3 * 8 + 8 + 8 + 16);
         assert_eq!(size_of::<tlab_event>(), 6 * 8);
-        assert_eq!(TEXT, 6 * 8);
+        assert_eq!(TEXT, 9 * 8);
+        assert_eq!(size_of::<name_event>(), 9 * 8 + 1024);
     }
 
     #[test]
     fn a_name_is_as_long_as_it_says() {
-        let mut record = [NAME, 7, 0x1000, 0x6261, 2, 2].map(u64::to_ne_bytes).concat();
+        let comm = u64::from_ne_bytes(*b"worker\0\0");
+        let words = [NAME, 7, 0x1000, 0x6261, 2, 5, comm, 0, 2];
+        let mut record = words.map(u64::to_ne_bytes).concat();
         record.extend(b"ab");
         let class = ClassId { symbol: 0x1000, tail: 0x6261, len: 2 };
-        let name = Event::Name { target: 7, class, text: b"ab".to_vec() };
-        assert_eq!(Event::decode(&record), Some(name));
-        assert_eq!(Event::decode(&record[..49]), None);
+        let (text, comm) = (b"ab".to_vec(), "worker".into());
+        let name = Name { target: 7, class, text, tid: 5, comm };
+        assert_eq!(Event::decode(&record), Some(Event::Name(name)));
+        assert_eq!(Event::decode(&record[..73]), None);
     }
 
     proptest! {

@@ -1,9 +1,6 @@
 //! One traced JVM: what it is, what it has allocated so far.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fs,
-};
+use std::collections::{HashMap, HashSet};
 
 use libjvmprobe::{
     Addr, Result,
@@ -13,7 +10,7 @@ use libjvmprobe::{
 };
 
 use crate::{
-    event::{ClassId, Large, Tlab, layout, tally, tally_key},
+    event::{ClassId, Large, Name, Tlab, layout, tally, tally_key},
     names::Names,
     record,
     session::Counted,
@@ -131,9 +128,14 @@ impl Jvm {
         &self.hotspot
     }
 
-    /// Takes a class's name.
-    pub fn told(&mut self, class: ClassId, text: &[u8]) {
-        self.names.told(class, text);
+    /// Takes the names of a class and a thread.
+    pub fn told(&mut self, name: Name) {
+        if !name.text.is_empty() {
+            self.names.told(name.class, &name.text);
+        }
+        if name.tid != 0 {
+            self.thread_names.insert(name.tid, name.comm);
+        }
     }
 
     /// Takes a large object; `None` where it is none after all.
@@ -351,17 +353,6 @@ impl Jvm {
 
     fn thread_name(&self, tid: u32) -> String {
         self.thread_names.get(&tid).cloned().unwrap_or_else(|| "?".into())
-    }
-
-    /// Looks at the names of its threads, as far as they are not known.
-    pub fn name_threads(&mut self) {
-        let pid = self.pid();
-        for &(_, _, tid) in self.seen.keys() {
-            self.thread_names.entry(tid).or_insert_with(|| {
-                let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
-                name.map_or_else(|_| "?".into(), |name| name.trim_end().to_owned())
-            });
-        }
     }
 }
 

@@ -171,7 +171,7 @@ impl<'a> Tracer<'a> {
                 continue;
             };
             match event {
-                Event::Name { class, text, .. } => jvm.told(class, &text),
+                Event::Name(name) => jvm.told(name),
                 Event::Large(large) => {
                     if let Some(record) = jvm.large(large) {
                         self.report.large(record)?;
@@ -212,9 +212,6 @@ impl<'a> Tracer<'a> {
         for (target, jvm) in &mut self.jvms {
             if let Some(lost) = jvm.note_lost(self.session.lost(*target)) {
                 self.report.lost(lost)?;
-            }
-            if self.args.threads {
-                jvm.name_threads();
             }
             if self.args.exact {
                 continue;
