@@ -23,9 +23,6 @@ use crate::{
     skel::{JavaobjnewSkel, JavaobjnewSkelBuilder},
 };
 
-/// So many entries are read with one system call.
-const BATCH: u32 = 8192;
-
 /// The loaded programs, their maps and their events.
 pub struct Session {
     /// Lives as long as the process, so that no attachment outlives it.
@@ -187,8 +184,10 @@ fn bytes<T: plain::Plain>(value: &T) -> &[u8] {
     unsafe { plain::as_bytes(value) }
 }
 
-/// All keys and values of a map.
+/// All keys and values of a map, with one system call: libbpf-rs takes a batch that is not
+/// full for the last, but the kernel ends one before a bucket that does not fit.
 fn entries(map: &dyn MapCore) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let failed = |source| Error::Bpf { what: "read what was counted".into(), source };
-    Ok(map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).map_err(failed)?.collect())
+    let all = map.max_entries();
+    Ok(map.lookup_batch(all, MapFlags::ANY, MapFlags::ANY).map_err(failed)?.collect())
 }
