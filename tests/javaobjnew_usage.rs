@@ -205,11 +205,11 @@ fn odd_names_are_whole_and_harmless() {
         }
         let tool = Tool::start("javaobjnew", &args);
         // Unloaded before anybody asks for their names.
-        load.ask(if exact { "names 500" } else { "names 20000" });
+        load.ask(if exact { "names 500" } else { "names 200000" });
         let output = tool.interrupt();
         let records = output.json();
         let find = |name: &str| of_type(&records, "class").find(|r| r["class"] == name);
-        for name in ["odd.Größe", "odd.日本", "odd.😀", "odd.line?break?[31m"] {
+        for name in ["odd.Größe", "odd.日本", "odd.😀", "odd.line?break?31m"] {
             for suffix in ["", "[]", "[][]"] {
                 let name = format!("{name}{suffix}");
                 let found = find(&name).unwrap_or_else(|| panic!("no {name} in {}", output.stdout));

@@ -34,7 +34,7 @@ public class NameLoad {
 
     private static void names(int count) throws Exception {
         String[] names = {
-            "odd/Gr\u00f6\u00dfe", "odd/\u65e5\u672c", "odd/\ud83d\ude00", "odd/line\nbreak\u001b[31m", "odd/" + "Long".repeat(LONG / 4),
+            "odd/Gr\u00f6\u00dfe", "odd/\u65e5\u672c", "odd/\ud83d\ude00", "odd/line\nbreak\u001b31m", "odd/" + "Long".repeat(LONG / 4),
         };
         for (String name : names) {
             Class<?> type = define(new Loader(), name);

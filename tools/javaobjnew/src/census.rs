@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// The share of one processor's time that reading may take.
 const BUDGET: f64 = 0.01;
 /// The chance to begin with: no flood, whatever the rate.
-const FIRST_SHARE: f64 = 0.05;
+const FIRST_SHARE: f64 = 0.2;
 /// Below this the estimate rests on too little.
 const LEAST_SHARE: f64 = 1e-4;
 /// The chance doubles at most at each step.
