@@ -25,7 +25,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 const volatile bool by_thread = false;
 /* Objects of at least this size are told one by one. */
 const volatile __u64 large_bytes = ~0ULL;
-/* A full TLAB is told of with this probability, in 2^32ths; user space adapts it. */
+/* A TLAB is told of when it is full with this probability, in 2^32ths; user space adapts it. */
 __u32 tlab_share = 0;
 
 struct {
@@ -212,21 +212,29 @@ static __always_inline struct thread_state *state_of(__u64 target, __u64 thread)
 	return bpf_map_lookup_elem(&threads, &key);
 }
 
-static __always_inline void maybe_send_tlab(__u64 target, const struct thread_state *state,
-					    __u64 size, __u32 collections)
+static __always_inline __u32 collections_of(const struct layout *layout)
+{
+	__u32 collections = 0;
+
+	if (layout->collections)
+		bpf_probe_read_user(&collections, sizeof(collections), (void *)layout->collections);
+	return collections;
+}
+
+/* Tells of the TLAB that the thread has just filled, if it was chosen when it was new. */
+static __always_inline void send_tlab(__u64 target, const struct layout *layout,
+				      const struct thread_state *state, __u64 size)
 {
 	struct tlab_event event = {
 		.kind = EVENT_TLAB,
 		.target = target,
 		.start = state->tlab,
 		.size = size,
-		.collections = collections,
+		.collections = state->collections,
 	};
 
 	/* A collection has moved what was in it, or cut it short. */
-	if (!state->tlab || !size || state->collections != collections)
-		return;
-	if (bpf_get_prandom_u32() > tlab_share)
+	if (!size || state->collections != collections_of(layout))
 		return;
 	if (by_thread)
 		event.tid = (__u32)bpf_get_current_pid_tgid();
@@ -240,20 +248,17 @@ int BPF_UPROBE(fn_new_tlab, __u64 klass, __u64 object, __u64 tlab_size, __u64 si
 {
 	struct tally_key key = { .target = target_key(bpf_get_attach_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
-	__u64 allocated, start, used, all, bytes, text;
+	__u64 allocated, all, bytes, text;
 	struct thread_state *state;
 	struct tally *tally;
-	__u32 collections = 0;
+	struct { __u64 start, top; } tlab = {};
 
 	if (!layout)
 		return 0;
 	/* The new TLAB holds the object already, and nothing else. */
 	allocated = read_word(thread + layout->thread_allocated);
-	start = read_word(thread + layout->tlab_start);
-	used = read_word(thread + layout->tlab_top) - start;
-	all = allocated + used;
-	if (layout->collections)
-		bpf_probe_read_user(&collections, sizeof(collections), (void *)layout->collections);
+	bpf_probe_read_user(&tlab, sizeof(tlab), (void *)(thread + layout->tlab));
+	all = allocated + tlab.top - tlab.start;
 	state = state_of(key.target, thread);
 	if (!state) {
 		count_lost(key.target);
@@ -263,11 +268,15 @@ int BPF_UPROBE(fn_new_tlab, __u64 klass, __u64 object, __u64 tlab_size, __u64 si
 	if (all < state->counted)
 		*state = (struct thread_state){ .thread = thread };
 	bytes = all - state->counted;
-	maybe_send_tlab(key.target, state, allocated - state->before_tlab, collections);
+	if (state->tlab)
+		send_tlab(key.target, layout, state, allocated - state->before_tlab);
 	state->counted = all;
-	state->tlab = start;
 	state->before_tlab = allocated;
-	state->collections = collections;
+	state->tlab = 0;
+	if (bpf_get_prandom_u32() <= tlab_share) {
+		state->tlab = tlab.start;
+		state->collections = collections_of(layout);
+	}
 
 	text = text_of_klass(&key, layout, klass);
 	if (by_thread)

@@ -21,8 +21,7 @@ enum event_kind {
  */
 struct layout {
 	__u64 thread_allocated; /* Thread::_allocated_bytes */
-	__u64 tlab_start;       /* Thread::_tlab, _start */
-	__u64 tlab_top;         /* Thread::_tlab, _top */
+	__u64 tlab;             /* Thread::_tlab, its _start and, next to it, _top */
 	__u64 klass_name;       /* Klass::_name */
 	__u64 symbol_length;    /* Symbol::_length, 16 bits */
 	__u64 symbol_body;      /* Symbol::_body */
@@ -71,7 +70,7 @@ struct thread_key {
 struct thread_state {
 	__u64 thread;           /* address of the Thread */
 	__u64 counted;          /* bytes that it had allocated, all attributed to classes */
-	__u64 tlab;             /* start of its TLAB */
+	__u64 tlab;             /* start of its TLAB, if that is to be told of; else 0 */
 	__u64 before_tlab;      /* bytes that it had allocated outside of this TLAB */
 	__u64 collections;      /* of the JVM when it got its TLAB */
 };

@@ -65,10 +65,12 @@ fn start(runtime: &Runtime, flags: &str) -> Load {
     load
 }
 
-/// Bytes a second of an application that does nothing but allocate and compute.
+/// Bytes for each second of processor time that an application uses which does nothing but
+/// allocate and compute: what other processes do meanwhile matters less than to bytes a second.
 fn rate(load: &mut Load) -> f64 {
+    let before = usage(load.pid()).seconds;
     let answer = load.ask(&format!("go {SECONDS} work 2"));
-    allocated::parse(&answer).total as f64 / SECONDS
+    allocated::parse(&answer).total as f64 / (usage(load.pid()).seconds - before)
 }
 
 /// How much less gets done with a tracer, in percent; by turns in one JVM, so that both
@@ -88,7 +90,7 @@ fn overhead() {
     for name in ["temurin-17", "temurin-25"] {
         let mut load = start(named(name), STOCK);
         let pid = load.pid().to_string();
-        println!("load, {name}: {:.0} MB/s", rate(&mut load) / 1e6);
+        println!("load, {name}: {:.0} MB/s and processor", rate(&mut load) / 1e6);
         let ours = losses(&mut load, |load| {
             let tool = Tool::start("javaobjnew", &["-p", &pid, "-q"]);
             let rate = rate(load);

@@ -14,6 +14,7 @@ public class AllocLoad {
     /** Keeps the compiler from removing allocations. */
     static volatile Object sink;
     static volatile long result;
+    private static final long[] table = new SplittableRandom(1).longs(1024).toArray();
 
     /** How large a reference is: ZGC does not compress them. */
     static final int reference = sizeOfReference();
@@ -136,7 +137,7 @@ public class AllocLoad {
                 bytes += turn < 50 ? a(counts, random) : turn < 80 ? b(counts, random) : c(counts, random);
             }
             if (works) {
-                work(2 * (bytes - before));
+                work((bytes - before) / 2);
             }
             long due = begin + (long) (bytes * 1e9 / rate);
             if (due > now + 2_000_000) {
@@ -146,11 +147,11 @@ public class AllocLoad {
         counts.allocated = bean.getThreadAllocatedBytes(id) - first;
     }
 
-    /** About a nanosecond for each turn: an application that allocates 1 GB/s. */
+    /** A few nanoseconds for each turn: an application that allocates about 1 GB/s. */
     private static void work(long turns) {
         long x = turns;
         for (long i = 0; i < turns; i++) {
-            x = x * 6364136223846793005L + 1442695040888963407L;
+            x = x * 6364136223846793005L + table[(int) (x >>> 54)];
         }
         result = x;
     }

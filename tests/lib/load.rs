@@ -86,8 +86,10 @@ impl Load {
         // timenanos is CLOCK_MONOTONIC, which our events are stamped with.
         let log =
             format!("gc*,safepoint=debug:file={}:timenanos,tags", dir.path().join("log").display());
+        let has_heap = command.get_args().any(|arg| arg.to_string_lossy().starts_with("-Xmx"));
+        command.args((!has_heap).then_some("-Xmx64m"));
         let mut child = command
-            .args(["-Xmx64m", "-XX:ParallelGCThreads=2", "-XX:ConcGCThreads=1"])
+            .args(["-XX:ParallelGCThreads=2", "-XX:ConcGCThreads=1"])
             .arg(format!("-Xlog:{log}"))
             .arg("-cp")
             .arg(classes())

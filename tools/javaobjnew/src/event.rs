@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn layouts_are_those_of_the_header() {
         assert_eq!(size_of::<class_id>(), 3 * 8);
-        assert_eq!(size_of::<layout>(), 8 * 8);
+        assert_eq!(size_of::<layout>(), 7 * 8);
         assert_eq!(size_of::<tally_key>(), 6 * 8);
         assert_eq!(size_of::<tally>(), 7 * 8);
         assert_eq!(size_of::<thread_key>(), 2 * 8);

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use libjvmprobe::{
-    Addr, Result,
+    Addr, Error, Result,
     hotspot::{HotSpot, classes::ClassLayout, objects::Objects},
     jvm::{Fate, Target},
     trace::{attach::Links, clock},
@@ -362,10 +362,13 @@ impl Jvm {
 /// [`libjvmprobe::Error::Layout`] naming what is missing.
 pub fn kernel_layout(hotspot: &HotSpot) -> Result<layout> {
     let (classes, threads) = (hotspot.class_layout()?, hotspot.thread_layout()?);
+    if threads.tlab_top != threads.tlab_start + 8 {
+        let what = "the start and top of a TLAB are apart, in a version newer than is known";
+        return Err(Error::Layout { what: what.into() });
+    }
     Ok(layout {
         thread_allocated: threads.allocated,
-        tlab_start: threads.tlab_start,
-        tlab_top: threads.tlab_top,
+        tlab: threads.tlab_start,
         klass_name: classes.klass_name,
         symbol_length: classes.symbol_length,
         symbol_body: classes.symbol_body,
