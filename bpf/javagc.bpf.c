@@ -16,6 +16,7 @@
  * on the function that holds the probe in builds that were made without.
  */
 #include "gauge.bpf.h"
+#include "walk.bpf.h"
 #include "javagc.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -27,6 +28,13 @@ struct {
 	__type(value, struct stop_event);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 } stops SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct request_event);
+} requests SEC(".maps");
 
 /* Too large for the BPF stack. */
 static const struct stop_event no_stop;
@@ -406,4 +414,27 @@ SEC("uprobe")
 int BPF_UPROBE(fn_cycle_end)
 {
 	return cycle(ctx, true);
+}
+
+/* JVM_GC(), which System.gc() and Runtime.gc() call. */
+SEC("uprobe")
+int BPF_UPROBE(fn_request)
+{
+	struct request_event *event;
+	__u32 zero = 0;
+	__u64 size;
+
+	event = bpf_map_lookup_elem(&requests, &zero);
+	if (!event)
+		return 0;
+	event->kind = EVENT_REQUEST;
+	event->target = target_key(bpf_get_attach_cookie(ctx));
+	event->ts_ns = bpf_ktime_get_ns();
+	event->tid = (__u32)bpf_get_current_pid_tgid();
+	bpf_get_current_comm(event->comm, sizeof(event->comm));
+	walk(ctx, event->target, &event->stack);
+	size = event->stack.count * sizeof(__u64);
+	if (size <= sizeof(event->stack.frames))
+		send(event->target, event, offsetof(struct request_event, stack.frames) + size);
+	return 0;
 }

@@ -4,16 +4,19 @@
 #define JVMPROBE_JAVAGC_H
 
 #include "gauge.h"
+#include "walk.h"
 
 /* Powers of two: see read_name(). */
 #define OP_LEN 64
 #define CAUSE_LEN 64
 #define POOL_LEN 64
+#define COMM_LEN 16
 
 enum event_kind {
 	EVENT_STOP = 1,
 	EVENT_POOL = 2,
 	EVENT_CYCLE = 3,
+	EVENT_REQUEST = 4,
 };
 
 /* An operation of the VM thread: its name, or its C++ vtable to name it by. */
@@ -73,6 +76,16 @@ struct pool_event {
 	__u64 max;
 	char manager[POOL_LEN];
 	char pool[POOL_LEN];
+};
+
+/* A thread asks for a collection: System.gc(). Only as long as its stack is. */
+struct request_event {
+	__u64 kind;
+	__u64 target;
+	__u64 ts_ns;
+	__u64 tid;
+	char comm[COMM_LEN];
+	struct walked stack;
 };
 
 #endif

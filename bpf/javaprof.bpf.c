@@ -11,7 +11,7 @@
  * unload in a JVM raises its epoch, which is part of a sample's key: user space
  * names an address by what lay there in that epoch.
  */
-#include "jvm.bpf.h"
+#include "walk.bpf.h"
 #include "javaprof.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -65,60 +65,54 @@ struct stack_event unused_stack;
 struct code_event unused_code;
 struct sample_key unused_key;
 
-static __always_inline __u64 mix(__u64 hash, __u64 value)
-{
-	hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
-	return hash ^ hash >> 29;
-}
-
 static __always_inline void count_lost_sample(void)
 {
 	count_lost(LOST_SAMPLES);
 }
 
 /* Sends a stack unless user space knows it; 0 when it could not be sent. */
-static __always_inline __u64 intern(struct stack_event *stack, __u64 hash)
+static __always_inline __u64 intern(struct stack_event *event, __u64 hash)
 {
-	__u64 size = stack->count * sizeof(__u64);
+	__u64 size = event->stack.count * sizeof(__u64);
 	__u8 one = 1;
 
-	if (!stack->count)
+	if (!event->stack.count)
 		return 0;
 	/* 0 means none. */
-	stack->id = hash | 1;
-	if (bpf_map_lookup_elem(&known_stacks, &stack->id))
-		return stack->id;
-	stack->kind = EVENT_STACK;
-	if (size > sizeof(stack->frames))
+	event->id = hash | 1;
+	if (bpf_map_lookup_elem(&known_stacks, &event->id))
+		return event->id;
+	event->kind = EVENT_STACK;
+	if (size > sizeof(event->stack.frames))
 		return 0;
 	/* Not marked as known when there was no room: the next sample tries again. */
-	if (!bpf_ringbuf_output(&events, stack, offsetof(struct stack_event, frames) + size, 0))
-		bpf_map_update_elem(&known_stacks, &stack->id, &one, BPF_ANY);
-	return stack->id;
+	if (!bpf_ringbuf_output(&events, event, offsetof(struct stack_event, stack.frames) + size,
+				0))
+		bpf_map_update_elem(&known_stacks, &event->id, &one, BPF_ANY);
+	return event->id;
 }
 
 /* A stack as the kernel walks it. */
-static __always_inline __u64 kernels_walk(void *ctx, struct stack_event *stack, __u64 flags)
+static __always_inline __u64 kernels_walk(void *ctx, struct stack_event *event, __u64 flags)
 {
+	struct walked *stack = &event->stack;
 	long bytes = bpf_get_stack(ctx, stack->frames, MAX_KERNEL_FRAMES * sizeof(__u64), flags);
 	__u64 hash = 0;
 	__u32 i;
 
 	if (bytes <= 0)
 		return 0;
+	stack->target = 0;
+	stack->unloads = 0;
+	stack->end = END_OUTERMOST;
 	stack->count = bytes / sizeof(__u64);
 	for (i = 0; i < MAX_KERNEL_FRAMES; i++) {
 		if (i >= stack->count)
 			break;
 		hash = mix(hash, stack->frames[i]);
 	}
-	return intern(stack, hash);
+	return intern(event, hash);
 }
-
-struct frame {
-	__u64 fp;
-	__u64 ip;
-};
 
 #if defined(__TARGET_ARCH_x86)
 #define IN_USER_MODE(regs) ((regs)->cs & 3)
@@ -126,66 +120,30 @@ struct frame {
 #define IN_USER_MODE(regs) (!((regs)->pstate & 0xf))
 #endif
 
-/* The frame pointer convention is the same on x86-64 and aarch64: a saved frame
- * pointer with the return address above it. */
-static __always_inline __u64 user_stack(struct stack_event *stack, __u64 ip, __u64 sp, __u64 fp,
-					__u32 *end)
-{
-	struct frame frame = {};
-	__u64 hash;
-	__u32 i;
-
-	stack->frames[0] = ip;
-	stack->count = 1;
-	hash = mix(0, ip);
-	*end = END_TOO_DEEP;
-	for (i = 1; i < MAX_FRAMES; i++) {
-		if (!fp) {
-			*end = END_OUTERMOST;
-			break;
-		}
-		if (fp < sp || fp & 7) {
-			*end = END_IMPLAUSIBLE;
-			break;
-		}
-		if (bpf_probe_read_user(&frame, sizeof(frame), (void *)fp)) {
-			*end = END_UNREADABLE;
-			break;
-		}
-		if (!frame.ip) {
-			*end = END_OUTERMOST;
-			break;
-		}
-		stack->frames[i & (MAX_FRAMES - 1)] = frame.ip;
-		stack->count = i + 1;
-		hash = mix(hash, frame.ip);
-		sp = fp + sizeof(frame);
-		fp = frame.fp;
-	}
-	return intern(stack, mix(hash, *end));
-}
-
-static __always_inline __u64 user_part(struct bpf_perf_event_data *ctx, struct stack_event *stack,
-				       __u32 *end)
+static __always_inline __u64 user_part(struct bpf_perf_event_data *ctx, __u64 key,
+				       struct stack_event *event, __u32 *end)
 {
 	struct pt_regs regs = {};
-	__u64 ip;
+	__u64 hash;
 
-	if (IN_USER_MODE(&ctx->regs))
-		return user_stack(stack, PT_REGS_IP(&ctx->regs), PT_REGS_SP(&ctx->regs),
-				  PT_REGS_FP(&ctx->regs), end);
+	if (IN_USER_MODE(&ctx->regs)) {
+		hash = walk(&ctx->regs, key, &event->stack);
+		*end = event->stack.end;
+		return intern(event, hash);
+	}
 	if (!has_btf) {
 		/* The registers of user mode cannot be had. */
 		*end = END_OUTERMOST;
-		return kernels_walk(ctx, stack, BPF_F_USER_STACK);
+		return kernels_walk(ctx, event, BPF_F_USER_STACK);
 	}
 	bpf_probe_read_kernel(&regs, sizeof(regs),
 			      (void *)bpf_task_pt_regs(bpf_get_current_task_btf()));
-	ip = PT_REGS_IP(&regs);
 	/* A kernel thread has none. */
-	if (!ip || !IN_USER_MODE(&regs))
+	if (!PT_REGS_IP(&regs) || !IN_USER_MODE(&regs))
 		return 0;
-	return user_stack(stack, ip, PT_REGS_SP(&regs), PT_REGS_FP(&regs), end);
+	hash = walk(&regs, key, &event->stack);
+	*end = event->stack.end;
+	return intern(event, hash);
 }
 
 static __always_inline bool current_ids(__u32 *tgid, __u32 *tid)
@@ -210,7 +168,7 @@ SEC("perf_event")
 int sample(struct bpf_perf_event_data *ctx)
 {
 	struct sample_key key = {};
-	struct stack_event *stack;
+	struct stack_event *event;
 	struct target *target;
 	__u64 id, one = 1, *count;
 	__u32 zero = 0;
@@ -222,16 +180,16 @@ int sample(struct bpf_perf_event_data *ctx)
 	target = bpf_map_lookup_elem(&targets, &id);
 	if (!target && !every_process)
 		return 0;
-	stack = bpf_map_lookup_elem(&scratch, &zero);
-	if (!stack)
+	event = bpf_map_lookup_elem(&scratch, &zero);
+	if (!event)
 		return 0;
 	key.epoch = target ? target->epoch : 0;
 	key.cpu = bpf_get_smp_processor_id();
 	bpf_get_current_comm(key.comm, sizeof(key.comm));
 	if (want_kernel && !IN_USER_MODE(&ctx->regs))
-		key.kernel = kernels_walk(ctx, stack, 0);
+		key.kernel = kernels_walk(ctx, event, 0);
 	if (want_user)
-		key.user = user_part(ctx, stack, &key.user_end);
+		key.user = user_part(ctx, id, event, &key.user_end);
 	count = bpf_map_lookup_elem(&samples, &key);
 	if (count)
 		__sync_fetch_and_add(count, 1);

@@ -3,25 +3,15 @@
 #ifndef JVMPROBE_JAVAPROF_H
 #define JVMPROBE_JAVAPROF_H
 
-#include <linux/types.h>
+#include "walk.h"
 
 #define COMM_LEN 16
-#define MAX_FRAMES 1024      /* of user code; a power of two */
 #define MAX_KERNEL_FRAMES 127
 #define NAME_LEN 256         /* a power of two */
 
 enum event_kind {
 	EVENT_STACK = 1,
 	EVENT_CODE = 2,
-};
-
-/* Why a walk ended. */
-enum walk_end {
-	END_NONE = 0,       /* nothing to walk: a kernel thread, or not wanted */
-	END_OUTERMOST = 1,  /* a frame without a caller */
-	END_UNREADABLE = 2, /* memory that is not there */
-	END_IMPLAUSIBLE = 3,/* a frame pointer that does not lead up the stack */
-	END_TOO_DEEP = 4,
 };
 
 /* A process that is profiled. */
@@ -45,12 +35,11 @@ struct sample_key {
 	char comm[COMM_LEN];
 };
 
-/* A stack that was not sent lately; innermost frame first. */
+/* A stack that was not sent lately. */
 struct stack_event {
 	__u64 kind;
 	__u64 id;
-	__u64 count;
-	__u64 frames[MAX_FRAMES];
+	struct walked stack;
 };
 
 /* A method was loaded into the code cache, or (without a size) unloaded. */

@@ -5,6 +5,8 @@
 //! | [`runtimes`] | which Java runtimes and collectors there are |
 //! | [`load`] | starts a Java load and steers it |
 //! | [`allocated`] | what `AllocLoad` says that it has allocated |
+//! | [`stackload`] | the same for the load that knows its own call graph |
+//! | [`callgraph`] | whether stacks agree with that call graph |
 //! | [`gclog`] | what the JVM's own log says: the truth to compare with |
 //! | [`bench`](mod@bench) | what benchmarks have in common |
 //! | [`folded`] | folded stacks, read back |
@@ -14,11 +16,13 @@
 //! | [`bpf`] | what a tool holds of the kernel's BPF system |
 //! | [`proc`] | what /proc tells of a process |
 //! | [`pprof`] | a profile in pprof's format, read back |
+//! | [`speedscope`] | a profile in speedscope's format, read back |
 //! | [`tool`] | starts a tool and collects what it says |
 
 pub mod allocated;
 pub mod bench;
 pub mod bpf;
+pub mod callgraph;
 pub mod container;
 pub mod fake;
 pub mod folded;
@@ -28,6 +32,8 @@ pub mod other;
 pub mod pprof;
 pub mod proc;
 pub mod runtimes;
+pub mod speedscope;
+pub mod stackload;
 pub mod tool;
 
 /// Fails a test that this machine cannot run: a test that does nothing must not pass.

@@ -137,6 +137,13 @@ impl ElfFile {
         })
     }
 
+    /// The page on which its lowest segment begins; `None` where nothing is loaded.
+    pub fn base(&self) -> Option<Vaddr> {
+        let page = 4096;
+        let loaded = self.segments.iter().filter(|s| s.p_type == PT_LOAD);
+        loaded.map(|s| s.p_vaddr / page * page).min().map(Vaddr)
+    }
+
     /// The GNU build-id.
     pub fn build_id(&self) -> Option<Vec<u8>> {
         let section = self.section(".note.gnu.build-id")?;

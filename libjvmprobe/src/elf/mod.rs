@@ -6,6 +6,7 @@
 //! | [`stapsdt`] | USDT probes: `.note.stapsdt` |
 //! | [`args`] | how a probe's arguments are spelled |
 //! | [`symbols`] | `.symtab` and `.dynsym` |
+//! | [`unwind`] | how to find a caller's frame: `.eh_frame` as a sorted table |
 //!
 //! The bytes are hostile: a file may be truncated, replaced while it is read or
 //! made to hurt. Every length is checked against the file's real size before
@@ -18,6 +19,7 @@ pub mod stapsdt;
 pub mod symbols;
 #[cfg(test)]
 mod testing;
+pub mod unwind;
 
 pub use args::{ArgPlace, ArgSpec};
 pub use file::{ElfFile, Machine, Section};

@@ -4,6 +4,8 @@
 //! file and are looked at one by one, which takes milliseconds and no memory
 //! beyond the sections themselves. Source: System V gABI, chapter 4.
 
+use std::collections::HashMap;
+
 use goblin::{
     container::Ctx,
     elf::{section_header::SHN_UNDEF, sym::Sym},
@@ -84,6 +86,22 @@ impl Symbols {
         self.first(|symbol, _| symbol.starts_with(prefix.as_bytes()))
     }
 
+    /// All symbols whose names begin with one of these, by their names: one look at the
+    /// tables for all that is wanted of them.
+    pub fn with_prefixes(&self, prefixes: &[&str]) -> HashMap<String, Symbol> {
+        let mut found = HashMap::new();
+        for table in &self.tables {
+            for sym in table.defined() {
+                let name = c_bytes(&table.strings, sym.st_name);
+                if prefixes.iter().any(|prefix| name.starts_with(prefix.as_bytes())) {
+                    let symbol = symbol(name, &sym);
+                    found.entry(symbol.name.clone()).or_insert(symbol);
+                }
+            }
+        }
+        found
+    }
+
     /// The symbol at exactly this address whose name begins so.
     pub fn at(&self, address: Vaddr, prefix: &str) -> Option<Symbol> {
         self.first(|name, sym| sym.st_value == address.0 && name.starts_with(prefix.as_bytes()))
@@ -98,13 +116,17 @@ impl Symbols {
         self.tables.iter().find_map(|table| {
             table.defined().find_map(|sym| {
                 let name = c_bytes(&table.strings, sym.st_name);
-                wanted(name, &sym).then(|| Symbol {
-                    name: String::from_utf8_lossy(name).into_owned(),
-                    value: Vaddr(sym.st_value),
-                    size: sym.st_size,
-                })
+                wanted(name, &sym).then(|| symbol(name, &sym))
             })
         })
+    }
+}
+
+fn symbol(name: &[u8], sym: &Sym) -> Symbol {
+    Symbol {
+        name: String::from_utf8_lossy(name).into_owned(),
+        value: Vaddr(sym.st_value),
+        size: sym.st_size,
     }
 }
 

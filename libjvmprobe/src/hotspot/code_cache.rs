@@ -8,14 +8,12 @@
 use std::sync::Arc;
 
 use super::{
-    compressed::{Encoding, Stream},
-    methods::Methods,
-    vmstructs::VmStructs,
+    compressed::Encoding, methods::Methods, pages::Pages, scopes::Scopes, vmstructs::VmStructs,
 };
 use crate::{
     Addr, Error, Result,
     jvm::memory::Memory,
-    stack::code::{Code, CodeKind, Inlined, SourceFrame},
+    stack::code::{Code, CodeKind},
 };
 
 /// HotSpot has three heaps, or one.
@@ -24,16 +22,11 @@ const MAX_HEAPS: u32 = 16;
 const MAX_BLOBS: usize = 4_000_000;
 /// A block is a method at most, and methods have limits.
 const MAX_BLOB: u64 = 64 << 20;
-/// More than HotSpot inlines.
-const MAX_DEPTH: usize = 256;
-/// Debug information of one method, in bytes.
-const MAX_DEBUG: u64 = 16 << 20;
+/// A method of megabytes is that many steps of the segment map long at most.
+const MAX_HOPS: usize = 1024;
 
 /// A heap is as large as the code cache may be at most, which is 2 GiB.
 const MAX_HEAP: u64 = 4 << 30;
-/// Frames of inlining that are kept in all: a bound for tables that want to hurt.
-const MAX_FRAMES: usize = 5_000_000;
-
 /// For which code to find out what was inlined. All of it is a lot.
 #[derive(Clone, Copy, Debug)]
 pub enum Inlining<'a> {
@@ -47,7 +40,7 @@ pub enum Inlining<'a> {
 
 impl Inlining<'_> {
     /// Whether it is wanted somewhere in a range.
-    fn is_wanted(self, from: Addr, to: Addr) -> bool {
+    pub(super) fn is_wanted(self, from: Addr, to: Addr) -> bool {
         match self {
             Self::Nowhere => false,
             Self::At(addrs) => {
@@ -76,10 +69,7 @@ struct Layout {
     /// An address up to JDK 22, then an offset from the blob.
     code_begin: Place,
     method: u64,
-    debug: Debug,
-    pc_desc_size: u64,
-    pc_desc_pc: u64,
-    pc_desc_scope: u64,
+    compile_id: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -88,14 +78,6 @@ enum Place {
     Address(u64),
     /// The field holds 32 bits to add to the address of the blob.
     Offset(u64),
-}
-
-/// Where an nmethod's debug information is.
-enum Debug {
-    /// In the blob itself, up to JDK 22.
-    Inside { pcs: u64, pcs_end: u64, scopes: u64, metadata: u64 },
-    /// In memory of its own, since JDK 23.
-    Outside { data: u64, pcs: u64, scopes: u64, size: u64, mutable: u64, relocation: u64 },
 }
 
 impl Layout {
@@ -120,25 +102,7 @@ impl Layout {
                 Err(_) => Place::Offset(s.field("CodeBlob", "_code_offset")?),
             },
             method: s.field(class, "_method")?,
-            debug: match s.field("nmethod", "_immutable_data") {
-                Ok(data) => Debug::Outside {
-                    data,
-                    pcs: s.field("nmethod", "_scopes_pcs_offset")?,
-                    scopes: s.field("nmethod", "_scopes_data_offset")?,
-                    size: s.field("nmethod", "_immutable_data_size")?,
-                    mutable: s.field("CodeBlob", "_mutable_data")?,
-                    relocation: s.field("CodeBlob", "_relocation_size")?,
-                },
-                Err(_) => Debug::Inside {
-                    pcs: s.field("nmethod", "_scopes_pcs_offset")?,
-                    pcs_end: s.field("nmethod", "_dependencies_offset")?,
-                    scopes: s.field(class, "_scopes_data_begin")?,
-                    metadata: s.field("nmethod", "_metadata_offset")?,
-                },
-            },
-            pc_desc_size: s.type_size("PcDesc")?,
-            pc_desc_pc: s.field("PcDesc", "_pc_offset")?,
-            pc_desc_scope: s.field("PcDesc", "_scope_decode_offset")?,
+            compile_id: s.field("nmethod", "_compile_id")?,
         })
     }
 }
@@ -154,25 +118,16 @@ pub fn read(
     major: u32,
     inlining: Inlining<'_>,
 ) -> Result<Vec<(Addr, u64, Code)>> {
-    let encoding = Encoding::of_jdk(major);
-    let methods = Methods::new(memory, structs, encoding)?;
-    let layout = Layout::read(structs)?;
-    let mut reader = Reader {
-        memory,
-        layout,
-        methods,
-        encoding,
-        inlining,
-        frames_left: MAX_FRAMES,
-        found: Vec::new(),
-    };
+    let mut reader = Reader::new(memory, structs, major, inlining)?;
+    let mut found = Vec::new();
     for heap in heaps(memory, structs)? {
-        reader.heap(heap)?;
+        reader.heap(heap, &mut found)?;
     }
-    Ok(reader.found)
+    Ok(found)
 }
 
-fn heaps(memory: &Memory, s: &VmStructs) -> Result<Vec<Addr>> {
+/// The CodeHeaps.
+pub(super) fn heaps(memory: &Memory, s: &VmStructs) -> Result<Vec<Addr>> {
     let Ok(holder) = s.static_field("CodeCache", "_heaps") else {
         // JDK 8 has one.
         return Ok(vec![memory.pointer(s.static_field("CodeCache", "_heap")?)?]);
@@ -190,54 +145,96 @@ fn heaps(memory: &Memory, s: &VmStructs) -> Result<Vec<Addr>> {
     (0..count).map(|i| memory.pointer(at(data, u64::from(i) * 8)?)).collect()
 }
 
-fn at(addr: Addr, bytes: u64) -> Result<Addr> {
+pub(super) fn at(addr: Addr, bytes: u64) -> Result<Addr> {
     addr.checked_add(bytes)
         .filter(|_| addr.0 != 0)
         .ok_or_else(|| Error::layout("a null pointer in the code cache"))
 }
 
-struct Reader<'a> {
-    memory: &'a Memory,
-    layout: Layout,
-    methods: Methods<'a>,
-    encoding: Encoding,
-    inlining: Inlining<'a>,
-    frames_left: usize,
-    found: Vec<(Addr, u64, Code)>,
+/// A piece of code, not yet named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Blob {
+    /// Its CodeBlob.
+    pub(super) at: Addr,
+    /// The first of its instructions, and the first address behind them.
+    pub(super) begin: Addr,
+    pub(super) end: Addr,
+    name: Addr,
+    /// Its Method, if it is one's.
+    method: Option<Addr>,
+    /// By which two that were in one place in turn are told apart.
+    pub(super) compile_id: u32,
 }
 
-impl Reader<'_> {
-    fn heap(&mut self, heap: Addr) -> Result<()> {
-        let (memory, layout) = (self.memory, &self.layout);
+/// A CodeHeap.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heap {
+    low: Addr,
+    high: Addr,
+    segmap: Addr,
+    log: u32,
+}
+
+/// Reads code.
+pub(super) struct Reader<'a> {
+    pages: Pages<'a>,
+    layout: Layout,
+    methods: Methods,
+    scopes: Scopes<'a>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(
+        memory: &'a Memory,
+        structs: &VmStructs,
+        major: u32,
+        inlining: Inlining<'a>,
+    ) -> Result<Self> {
+        let encoding = Encoding::of_jdk(major);
+        Ok(Self {
+            pages: Pages::many(memory),
+            layout: Layout::read(structs)?,
+            methods: Methods::new(structs, encoding)?,
+            scopes: Scopes::new(structs, encoding, inlining)?,
+        })
+    }
+
+    /// Where a CodeHeap's memory is.
+    pub(super) fn place(&mut self, heap: Addr) -> Result<Heap> {
+        let (pages, layout) = (&mut self.pages, &self.layout);
         let space = at(heap, layout.heap_memory)?;
-        let low = memory.pointer(at(space, layout.space_low)?)?;
-        let high = memory.pointer(at(space, layout.space_high)?)?;
+        let low = pages.pointer(at(space, layout.space_low)?)?;
+        let high = pages.pointer(at(space, layout.space_high)?)?;
         let segmap = at(heap, layout.heap_segmap)?;
-        let segmap = memory.pointer(at(segmap, layout.space_low)?)?;
-        let log = memory.u32(at(heap, layout.segment_log)?)?;
+        let segmap = pages.pointer(at(segmap, layout.space_low)?)?;
+        let log = pages.u32(at(heap, layout.segment_log)?)?;
         if !(4..=16).contains(&log) {
             return Err(Error::layout(format!("segments of 2^{log} bytes in the code cache")));
         }
         if high.0.saturating_sub(low.0) > MAX_HEAP {
             return Err(Error::layout("a code cache of more than 4 GiB"));
         }
-        let mut block = low;
+        Ok(Heap { low, high, segmap, log })
+    }
+
+    fn heap(&mut self, heap: Addr, found: &mut Vec<(Addr, u64, Code)>) -> Result<()> {
+        let heap = self.place(heap)?;
+        let mut block = heap.low;
         let mut blocks = 0;
-        while block < high && blocks < MAX_BLOBS {
+        while block < heap.high && blocks < MAX_BLOBS {
             blocks += 1;
-            let segment = (block.0 - low.0) >> log;
             // 0 where a block begins, 255 in what was never used: the heap's end.
-            if !matches!(memory.array(at(segmap, segment)?), Ok([0])) {
+            if !matches!(self.segment(heap, block), Ok(0)) {
                 break;
             }
-            let Ok((length, used)) = self.block(block) else { break };
-            let bytes = length.checked_shl(log).filter(|&n| n > 0 && n <= high.0 - block.0);
-            let Some(bytes) = bytes else { break };
+            let Ok((bytes, used)) = self.block(heap, block) else { break };
             if used {
                 // What makes no sense is being made or discarded just now.
                 let blob = at(block, self.layout.block_size)?;
-                if let Ok(Some(entry)) = self.blob(blob, bytes) {
-                    self.found.push(entry);
+                if let Ok(Some(blob)) = self.blob(blob, bytes)
+                    && let Some(code) = self.code(blob)
+                {
+                    found.push((blob.begin, blob.end.0 - blob.begin.0, code));
                 }
             }
             block = at(block, bytes)?;
@@ -245,172 +242,104 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn block(&self, block: Addr) -> Result<(u64, bool)> {
+    /// The code that an address of a heap lies in; as CodeHeap::find_block_for.
+    pub(super) fn find(&mut self, heaps: &[Heap], addr: Addr) -> Result<Option<Blob>> {
+        let Some(&heap) = heaps.iter().find(|heap| (heap.low..heap.high).contains(&addr)) else {
+            return Ok(None);
+        };
+        let mut block = Addr(heap.low.0 + ((addr.0 - heap.low.0) >> heap.log << heap.log));
+        for _ in 0..MAX_HOPS {
+            let back = u64::from(self.segment(heap, block)?) << heap.log;
+            match back >> heap.log {
+                0 => {
+                    let (bytes, used) = self.block(heap, block)?;
+                    let blob = self.blob(at(block, self.layout.block_size)?, bytes)?;
+                    let holds = |blob: &Blob| (blob.begin..blob.end).contains(&addr);
+                    return Ok(blob.filter(|blob| used && holds(blob)));
+                }
+                0xff => return Ok(None),
+                _ if back > block.0 - heap.low.0 => return Ok(None),
+                _ => block = Addr(block.0 - back),
+            }
+        }
+        Ok(None)
+    }
+
+    /// What the segment map says of an address.
+    fn segment(&mut self, heap: Heap, addr: Addr) -> Result<u8> {
+        let [segment] = self.pages.array(at(heap.segmap, (addr.0 - heap.low.0) >> heap.log)?)?;
+        Ok(segment)
+    }
+
+    /// A block's length in bytes, and whether it is in use.
+    fn block(&mut self, heap: Heap, block: Addr) -> Result<(u64, bool)> {
         let length = at(block, self.layout.block_length)?;
         let length = match self.layout.block_length_is_long {
-            true => self.memory.u64(length)?,
-            false => self.memory.u32(length)?.into(),
+            true => self.pages.u64(length)?,
+            false => self.pages.u32(length)?.into(),
         };
-        let [used] = self.memory.array(at(block, self.layout.block_used)?)?;
-        Ok((length, used != 0))
+        let [used] = self.pages.array(at(block, self.layout.block_used)?)?;
+        let bytes = length.checked_mul(1 << heap.log);
+        let bytes = bytes.filter(|&n| n > 0 && n <= heap.high.0.saturating_sub(block.0));
+        let bytes = bytes.ok_or_else(|| Error::layout("a block of an implausible length"))?;
+        Ok((bytes, used != 0))
     }
 
-    fn u32(&self, object: Addr, field: u64) -> Result<u64> {
-        self.memory.u32(at(object, field)?).map(u64::from)
-    }
-
-    fn blob(&mut self, blob: Addr, room: u64) -> Result<Option<(Addr, u64, Code)>> {
-        let (memory, layout) = (self.memory, &self.layout);
-        let size = self.u32(blob, layout.blob_size)?;
-        let end = self.u32(blob, layout.blob_data)?;
+    fn blob(&mut self, blob: Addr, room: u64) -> Result<Option<Blob>> {
+        let (pages, layout) = (&mut self.pages, &self.layout);
+        let size = u64::from(pages.u32(at(blob, layout.blob_size)?)?);
+        let end = u64::from(pages.u32(at(blob, layout.blob_data)?)?);
         let begin = match layout.code_begin {
-            Place::Address(field) => memory.pointer(at(blob, field)?)?,
-            Place::Offset(field) => at(blob, self.u32(blob, field)?)?,
+            Place::Address(field) => pages.pointer(at(blob, field)?)?,
+            Place::Offset(field) => at(blob, pages.u32(at(blob, field)?)?.into())?,
         };
         let end = at(blob, end)?;
         if size > room.min(MAX_BLOB) || begin < blob || end <= begin || end.0 - blob.0 > room {
             return Ok(None);
         }
-        let name = memory.pointer(at(blob, layout.blob_name)?)?;
-        let name = memory.c_string(name, 256)?;
-        let length = end.0 - begin.0;
-        if !matches!(&*name, "nmethod" | "native nmethod") {
-            let kind = if name == "Interpreter" { CodeKind::Interpreter } else { CodeKind::Stub };
-            return Ok(Some((begin, length, Code::new(kind, &name))));
-        }
-        let method = memory.pointer(at(blob, layout.method)?)?;
-        let Some(info) = self.methods.get(method) else {
-            return Ok(None);
+        let name = pages.pointer(at(blob, layout.blob_name)?)?;
+        let is_method = matches!(&*pages.name(name)?, "nmethod" | "native nmethod");
+        let (method, compile_id) = match is_method {
+            true => (
+                Some(pages.pointer(at(blob, layout.method)?)?),
+                pages.u32(at(blob, layout.compile_id)?)?,
+            ),
+            false => (None, 0),
         };
+        Ok(Some(Blob { at: blob, begin, end, name, method, compile_id }))
+    }
+
+    /// Names a piece of code.
+    pub(super) fn code(&mut self, blob: Blob) -> Option<Code> {
+        let Some(method) = blob.method else {
+            let name = self.pages.name(blob.name).ok()?;
+            let is_interpreter = name == "Interpreter";
+            let kind = if is_interpreter { CodeKind::Interpreter } else { CodeKind::Stub };
+            return Some(Code::new(kind, &name));
+        };
+        let info = self.methods.get(&mut self.pages, method)?;
         // Without debug information the method still has its name.
-        let wanted = self.inlining.is_wanted(begin, end) && self.frames_left > 0;
-        let inlined =
-            if wanted { self.inlined(blob, begin, end).unwrap_or_default() } else { Vec::new() };
-        let code = Code {
+        let inlined = self.scopes.inlined(&mut self.pages, &mut self.methods, blob);
+        Some(Code {
             kind: CodeKind::Method,
             name: Arc::clone(&info.name),
             signature: info.signature.clone(),
-            inlined: inlined.into(),
-        };
-        Ok(Some((begin, length, code)))
+            inlined: inlined.unwrap_or_default().into(),
+        })
     }
 
-    /// The ranges of a method's code. A PcDesc describes the code that ends at its pc:
-    /// that is where a call returns to, and where a poll was.
-    fn inlined(&mut self, blob: Addr, begin: Addr, end: Addr) -> Result<Vec<Inlined>> {
-        let places = self.debug(blob)?;
-        let descs = self.memory.read(places.pcs, places.pcs_len)?;
-        let scopes = self.memory.read(places.scopes, places.scopes_len)?;
-        let size = usize::try_from(self.layout.pc_desc_size).unwrap_or(0).max(8);
-        let field = |desc: &[u8], offset: u64| {
-            let offset = usize::try_from(offset).ok()?;
-            let bytes = desc.get(offset..offset.checked_add(4)?)?;
-            Some(i32::from_ne_bytes(bytes.try_into().ok()?))
-        };
-        let mut ranges: Vec<Inlined> = Vec::new();
-        let mut from = begin;
-        for desc in descs.chunks_exact(size) {
-            if self.frames_left == 0 {
-                break;
-            }
-            let (Some(pc), Some(scope)) =
-                (field(desc, self.layout.pc_desc_pc), field(desc, self.layout.pc_desc_scope))
-            else {
-                break;
-            };
-            // The first and the last are markers, before and behind all code.
-            let Some(to) = u64::try_from(pc).ok().and_then(|pc| begin.checked_add(pc)) else {
-                continue;
-            };
-            if to <= from || to > end {
-                continue;
-            }
-            if self.inlining.is_wanted(from, to)
-                && let Some(chain) = self.chain(&scopes, scope, places.metadata)
-            {
-                self.frames_left = self.frames_left.saturating_sub(chain.len());
-                match ranges.last_mut() {
-                    Some(last) if last.end == from && last.chain == chain => last.end = to,
-                    _ => ranges.push(Inlined { start: from, end: to, chain }),
-                }
-            }
-            from = to;
+    /// Whether a piece of code is still what it was: asks the JVM, not what was read of it.
+    pub(super) fn is_still(&self, memory: &Memory, blob: Blob) -> bool {
+        let field = |offset| at(blob.at, offset);
+        let name = field(self.layout.blob_name).and_then(|at| memory.pointer(at));
+        if name.ok() != Some(blob.name) {
+            return false;
         }
-        Ok(ranges)
+        let Some(method) = blob.method else { return true };
+        let now = field(self.layout.method).and_then(|at| memory.pointer(at));
+        let id = field(self.layout.compile_id).and_then(|at| memory.u32(at));
+        now.ok() == Some(method) && id.ok() == Some(blob.compile_id)
     }
-
-    fn debug(&self, blob: Addr) -> Result<DebugPlaces> {
-        let bounded = |from: u64, to: u64| {
-            let len = to.checked_sub(from).filter(|&len| len <= MAX_DEBUG);
-            len.and_then(|len| usize::try_from(len).ok())
-                .ok_or_else(|| Error::layout("debug information of an implausible size"))
-        };
-        match self.layout.debug {
-            Debug::Inside { pcs, pcs_end, scopes, metadata } => {
-                let pcs = self.u32(blob, pcs)?;
-                let pcs_end = self.u32(blob, pcs_end)?;
-                let scopes = self.memory.pointer(at(blob, scopes)?)?;
-                let pcs_at = at(blob, pcs)?;
-                Ok(DebugPlaces {
-                    pcs: pcs_at,
-                    pcs_len: bounded(pcs, pcs_end)?,
-                    // They lie before the PcDescs.
-                    scopes,
-                    scopes_len: bounded(scopes.0, pcs_at.0)?,
-                    metadata: at(blob, self.u32(blob, metadata)?)?,
-                })
-            }
-            Debug::Outside { data, pcs, scopes, size, mutable, relocation } => {
-                let data = self.memory.pointer(at(blob, data)?)?;
-                let (pcs, scopes) = (self.u32(blob, pcs)?, self.u32(blob, scopes)?);
-                let size = self.u32(blob, size)?;
-                let mutable = self.memory.pointer(at(blob, mutable)?)?;
-                Ok(DebugPlaces {
-                    pcs: at(data, pcs)?,
-                    pcs_len: bounded(pcs, scopes)?,
-                    scopes: at(data, scopes)?,
-                    scopes_len: bounded(scopes, size)?,
-                    metadata: at(mutable, self.u32(blob, relocation)?)?,
-                })
-            }
-        }
-    }
-
-    /// The methods of a scope, innermost first; `None` where they make no sense.
-    fn chain(&mut self, scopes: &[u8], offset: i32, metadata: Addr) -> Option<Vec<SourceFrame>> {
-        let mut chain = Vec::new();
-        let mut offset = usize::try_from(offset).ok()?;
-        // Offset 0 is that of no scope (DebugInformationRecorder::serialized_null).
-        while offset != 0 && chain.len() < MAX_DEPTH {
-            let mut stream = Stream::new(scopes.get(offset..)?, self.encoding);
-            let sender = usize::try_from(stream.unsigned()?).ok()?;
-            let method = u64::from(stream.unsigned()?).checked_sub(1)?;
-            let bci = stream.unsigned()?.wrapping_sub(1) as i32;
-            let slot = metadata.checked_add(method.checked_mul(8)?)?;
-            let info = self.methods.get(self.memory.pointer(slot).ok()?)?;
-            chain.push(SourceFrame {
-                name: Arc::clone(&info.name),
-                signature: info.signature.clone(),
-                file: info.file.clone(),
-                line: info.line(bci),
-            });
-            // A sender was written before.
-            if sender >= offset {
-                break;
-            }
-            offset = sender;
-        }
-        (!chain.is_empty()).then_some(chain)
-    }
-}
-
-struct DebugPlaces {
-    pcs: Addr,
-    pcs_len: usize,
-    scopes: Addr,
-    scopes_len: usize,
-    /// The first of the nmethod's Metadata*; 1 in the scopes stands for it.
-    metadata: Addr,
 }
 
 #[cfg(test)]
@@ -482,6 +411,7 @@ mod tests {
             ("nmethod", "_scopes_pcs_offset", 48),
             ("nmethod", "_dependencies_offset", 52),
             ("nmethod", "_metadata_offset", 40),
+            ("nmethod", "_compile_id", 56),
             ("PcDesc", "_pc_offset", 0),
             ("PcDesc", "_scope_decode_offset", 4),
             ("Method", "_constMethod", 0),
@@ -521,6 +451,33 @@ mod tests {
         assert_eq!((&*code.name, code.signature.as_deref()), ("A.b", Some("(int)")));
     }
 
+    /// Finds the code at an address as one does who comes from there.
+    fn find(fake: &Fake, structs: &VmStructs, addr: Addr) -> Result<Option<Blob>> {
+        let memory = own_memory();
+        let mut reader = Reader::new(&memory, structs, 17, Inlining::Everywhere)?;
+        let heaps: Result<Vec<_>> =
+            heaps(&memory, structs)?.into_iter().map(|heap| reader.place(heap)).collect();
+        let found = reader.find(&heaps?, addr)?;
+        if let Some(blob) = found {
+            let _ = reader.code(blob);
+            assert!(reader.is_still(&memory, blob) || fake.code != addr);
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn finds_the_method_from_any_of_its_addresses() {
+        let fake = fake();
+        let structs = fake.image.read().unwrap();
+        for offset in [0, 1, 47] {
+            let found = find(&fake, &structs, Addr(fake.code.0 + offset)).unwrap().unwrap();
+            assert_eq!((found.begin, found.end), (fake.code, Addr(fake.code.0 + 48)));
+        }
+        for addr in [fake.code.0 - 1, fake.code.0 + 48, fake.code.0 + 100, 0, u64::MAX] {
+            assert_eq!(find(&fake, &structs, Addr(addr)).unwrap(), None, "{addr:x}");
+        }
+    }
+
     #[test]
     fn names_the_field_that_is_missing() {
         let mut image = Image::new();
@@ -528,7 +485,7 @@ mod tests {
         image.finish();
         let error = read(&own_memory(), &image.read().unwrap(), 17, Inlining::Nowhere);
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("no field"), "{error}");
+        assert!(error.contains("this JVM has no"), "{error}");
     }
 
     #[test]
@@ -551,6 +508,7 @@ mod tests {
             }
             let _ = read(&own_memory(), &structs, 17, Inlining::Everywhere);
             let _ = read(&own_memory(), &structs, 21, Inlining::At(&[fake.code]));
+            let _ = find(&fake, &structs, Addr(fake.code.0 + 20));
         }
     }
 }

@@ -10,11 +10,11 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{
     compressed::{Encoding, Stream},
+    pages::Pages,
     vmstructs::VmStructs,
 };
 use crate::{
     Addr, Error, Result,
-    jvm::memory::Memory,
     stack::{agent_map::java_parameters, code::mask_hidden},
 };
 
@@ -97,22 +97,21 @@ impl Layout {
 }
 
 /// Reads methods; each once.
-pub struct Methods<'a> {
-    memory: &'a Memory,
+#[derive(Debug)]
+pub struct Methods {
     layout: Layout,
     encoding: Encoding,
     known: HashMap<Addr, Option<Arc<MethodInfo>>>,
     symbols: HashMap<Addr, Arc<str>>,
 }
 
-impl<'a> Methods<'a> {
+impl Methods {
     /// A reader for a JVM.
     ///
     /// # Errors
     /// [`Error::Layout`] naming the field that is missing.
-    pub fn new(memory: &'a Memory, structs: &VmStructs, encoding: Encoding) -> Result<Self> {
+    pub fn new(structs: &VmStructs, encoding: Encoding) -> Result<Self> {
         Ok(Self {
-            memory,
             layout: Layout::read(structs)?,
             encoding,
             known: HashMap::new(),
@@ -121,34 +120,40 @@ impl<'a> Methods<'a> {
     }
 
     /// The method at an address; `None` where there is none that makes sense.
-    pub fn get(&mut self, method: Addr) -> Option<Arc<MethodInfo>> {
+    pub(super) fn get(&mut self, pages: &mut Pages<'_>, method: Addr) -> Option<Arc<MethodInfo>> {
         if let Some(known) = self.known.get(&method) {
             return known.clone();
         }
-        let info = self.read(method).ok().map(Arc::new);
+        let info = self.read(pages, method).ok().map(Arc::new);
         self.known.insert(method, info.clone());
         info
     }
 
-    fn read(&mut self, method: Addr) -> Result<MethodInfo> {
+    /// Forgets what it has read: it may be gone.
+    pub fn forget(&mut self) {
+        self.known.clear();
+        self.symbols.clear();
+    }
+
+    fn read(&mut self, pages: &mut Pages<'_>, method: Addr) -> Result<MethodInfo> {
         let layout = &self.layout;
-        let const_method = self.memory.pointer(plus(method, layout.const_method)?)?;
-        let pool = self.memory.pointer(plus(const_method, layout.constants)?)?;
-        let class = self.memory.pointer(plus(pool, layout.pool_holder)?)?;
-        let class_name = self.memory.pointer(plus(class, layout.klass_name)?)?;
-        let name_index = self.u16(plus(const_method, layout.name_index)?)?;
-        let signature_index = self.u16(plus(const_method, layout.signature_index)?)?;
+        let const_method = pages.pointer(plus(method, layout.const_method)?)?;
+        let pool = pages.pointer(plus(const_method, layout.constants)?)?;
+        let class = pages.pointer(plus(pool, layout.pool_holder)?)?;
+        let class_name = pages.pointer(plus(class, layout.klass_name)?)?;
+        let name_index = pages.u16(plus(const_method, layout.name_index)?)?;
+        let signature_index = pages.u16(plus(const_method, layout.signature_index)?)?;
         let file_index = match layout.file_index {
-            Some((true, offset)) => self.u16(plus(pool, offset)?)?,
-            Some((false, offset)) => self.u16(plus(class, offset)?)?,
+            Some((true, offset)) => pages.u16(plus(pool, offset)?)?,
+            Some((false, offset)) => pages.u16(plus(class, offset)?)?,
             None => 0,
         };
-        let class_name = self.symbol(class_name)?.replace('/', ".");
-        let name = self.pool_symbol(pool, name_index)?;
-        let signature = self.pool_symbol(pool, signature_index)?;
+        let class_name = self.symbol(pages, class_name)?.replace('/', ".");
+        let name = self.pool_symbol(pages, pool, name_index)?;
+        let signature = self.pool_symbol(pages, pool, signature_index)?;
         let file = match file_index {
             0 => None,
-            index => Some(self.pool_symbol(pool, index)?),
+            index => Some(self.pool_symbol(pages, pool, index)?),
         };
         if !signature.starts_with('(') {
             return Err(Error::layout(format!("the method at {method} has no descriptor")));
@@ -157,45 +162,41 @@ impl<'a> Methods<'a> {
             name: mask_hidden(&format!("{class_name}.{name}")).into(),
             signature: java_parameters(&signature).map(Into::into),
             file,
-            lines: self.lines(const_method)?,
+            lines: self.lines(pages, const_method)?,
         })
     }
 
-    fn u16(&self, addr: Addr) -> Result<u16> {
-        self.memory.array(addr).map(u16::from_ne_bytes)
-    }
-
-    fn pool_symbol(&mut self, pool: Addr, index: u16) -> Result<Arc<str>> {
+    fn pool_symbol(&mut self, pages: &mut Pages<'_>, pool: Addr, index: u16) -> Result<Arc<str>> {
         let slot = plus(pool, self.layout.pool_size + u64::from(index) * 8)?;
-        let symbol = self.memory.pointer(slot)?;
-        self.symbol(symbol)
+        let symbol = pages.pointer(slot)?;
+        self.symbol(pages, symbol)
     }
 
-    fn symbol(&mut self, symbol: Addr) -> Result<Arc<str>> {
+    fn symbol(&mut self, pages: &mut Pages<'_>, symbol: Addr) -> Result<Arc<str>> {
         if let Some(known) = self.symbols.get(&symbol) {
             return Ok(Arc::clone(known));
         }
-        let length = self.u16(plus(symbol, self.layout.symbol_length)?)?;
+        let length = pages.u16(plus(symbol, self.layout.symbol_length)?)?;
         let length = usize::from(length).min(MAX_SYMBOL);
-        let bytes = self.memory.read(plus(symbol, self.layout.symbol_body)?, length)?;
+        let bytes = pages.bytes(plus(symbol, self.layout.symbol_body)?, length)?;
         let text: Arc<str> = String::from_utf8_lossy(&bytes).into();
         self.symbols.insert(symbol, Arc::clone(&text));
         Ok(text)
     }
 
-    fn lines(&self, const_method: Addr) -> Result<Vec<(u32, u32)>> {
+    fn lines(&self, pages: &mut Pages<'_>, const_method: Addr) -> Result<Vec<(u32, u32)>> {
         // One byte suffices, whatever the width: the machines that we know are
         // little-endian.
-        let [flags] = self.memory.array(plus(const_method, self.layout.flags)?)?;
+        let [flags] = pages.array(plus(const_method, self.layout.flags)?)?;
         if flags & HAS_LINES == 0 {
             return Ok(Vec::new());
         }
-        let code_size = self.u16(plus(const_method, self.layout.code_size)?)?;
+        let code_size = pages.u16(plus(const_method, self.layout.code_size)?)?;
         let begin = plus(const_method, self.layout.const_method_size + u64::from(code_size))?;
         let mut lines = Vec::new();
         // How long the table is shows only as it is read.
         for room in [256, 4096, MAX_LINE_TABLE] {
-            let Ok(bytes) = self.memory.read(begin, room) else { continue };
+            let Ok(bytes) = pages.bytes(begin, room) else { continue };
             match line_table(&bytes, self.encoding) {
                 Some(table) => return Ok(table),
                 None => lines.clear(),

@@ -11,7 +11,11 @@
 //! | [`classes`] | classes: names |
 //! | [`objects`] | objects in the heap, by class |
 //! | [`threads`] | what threads have allocated |
+//! | [`places`] | what the Java frames of its stacks are |
+//! | [`look`] | code by its addresses |
+//! | [`stubs`] | names of stubs |
 //! | [`compressed`] | its compressed integers |
+//! | [`walking`] | what the stack walker must know of it |
 //!
 //! [`HotSpot::read`] puts them together. Nothing is written to the target and
 //! it is never stopped; a JVM that is just starting up tells less, and more later.
@@ -22,17 +26,22 @@ pub mod collector;
 pub mod compressed;
 pub mod flags;
 pub mod heap;
+pub mod look;
 pub mod methods;
 pub mod objects;
 mod pages;
+pub mod places;
+mod scopes;
+mod stubs;
 #[cfg(test)]
 mod testing;
 pub mod threads;
 pub mod vmstructs;
+pub mod walking;
 
 pub use collector::Collector;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     Addr, Error, Result, Vaddr,
@@ -43,10 +52,22 @@ use crate::{
 };
 use classes::ClassLayout;
 use code_cache::Inlining;
+use compressed::Encoding;
 use flags::Flags;
+use methods::Methods;
 use objects::{ClassCount, Objects};
 use threads::{ThreadBytes, ThreadLayout};
 use vmstructs::VmStructs;
+
+/// How the names of those private statics begin that we want, where there is a symbol
+/// table.
+const PRIVATES: [&str; 5] = [
+    "_ZN16SafepointTracing",
+    "_ZN12VM_Operation6_namesE",
+    "_ZN4GCId8_next_idE",
+    "_ZN12StubRoutines",
+    "_ZN17ContinuationEntry",
+];
 
 /// HotSpot's performance data take 32 KiB by default.
 const MAX_PERF_DATA: u64 = 4 << 20;
@@ -70,6 +91,13 @@ pub struct HotSpot {
     pub attach_disabled: bool,
     vtables: Vtables,
     operation_names: Option<Addr>,
+    /// Where it counts the classes that it unloaded.
+    unloads: Option<Addr>,
+    /// `StubRoutines::_cont_returnBarrier` and `ContinuationEntry::_return_pc`; private,
+    /// so known only where there is a symbol table.
+    continuations: Option<(Addr, Addr)>,
+    /// Where it keeps the addresses of stubs, with their names.
+    stubs: Vec<(Addr, Arc<str>)>,
     memory: Memory,
     structs: VmStructs,
 }
@@ -119,8 +147,11 @@ impl HotSpot {
                 *counter = at(&format!("sun.gc.collector.{i}.invocations"));
             }
         }
-        let symbols = elf.symbols()?;
-        let at = |name| Some(Addr(symbols.find(name)?.value.0.wrapping_add(bias)));
+        let unloads = perf.as_ref().and_then(|(base, data)| {
+            base.checked_add(data.offset("java.cls.unloadedClasses")? as u64)
+        });
+        let privates = elf.symbols()?.with_prefixes(&PRIVATES);
+        let at = |name: &str| Some(Addr(privates.get(name)?.value.0.wrapping_add(bias)));
         // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps what its
         // log line is made of; private, so named only where there is a symbol table.
         let last_stop = || {
@@ -131,6 +162,9 @@ impl HotSpot {
                 op_type: at("_ZN16SafepointTracing13_current_typeE")?,
             })
         };
+        let continuations = at("_ZN12StubRoutines19_cont_returnBarrierE")
+            .zip(at("_ZN17ContinuationEntry10_return_pcE"));
+        let stubs = stubs::statics(&privates, bias);
         let operation_names = at("_ZN12VM_Operation6_namesE");
         gauge.last_stop = last_stop().filter(|_| operation_names.is_some());
         if perf.is_none() && matches!(collector, Collector::Serial | Collector::Parallel) {
@@ -151,6 +185,9 @@ impl HotSpot {
             gauge,
             vtables: Vtables { elf, bias },
             operation_names,
+            unloads,
+            continuations,
+            stubs,
             memory,
             structs,
         })
@@ -163,7 +200,19 @@ impl HotSpot {
     /// # Errors
     /// [`Error::Layout`] naming what is missing, [`Error::Memory`] when it is gone.
     pub fn code(&self, inlining: Inlining<'_>) -> Result<Vec<(Addr, u64, Code)>> {
-        code_cache::read(&self.memory, &self.structs, self.major, inlining)
+        let mut code = code_cache::read(&self.memory, &self.structs, self.major, inlining)?;
+        self.name_stubs(&mut code);
+        Ok(code)
+    }
+
+    /// How many classes it has unloaded; `None` where it does not count.
+    pub fn classes_unloaded(&self) -> Option<u64> {
+        self.memory.u64(self.unloads?).ok()
+    }
+
+    /// A reader of its methods.
+    fn methods(&self) -> Result<Methods> {
+        Methods::new(&self.structs, Encoding::of_jdk(self.major))
     }
 
     /// Where classes and their names are.

@@ -1,15 +1,19 @@
-//! A bounded cache of the target's pages, for tables full of pointers to short strings.
+//! A bounded cache of the target's pages.
 //!
 //! vmStructs and the flag table hold thousands of names. They lie close together
-//! in libjvm's read-only data, so a page read once answers a hundred of them.
+//! in libjvm's read-only data, so a page read once answers a hundred of them. So it is
+//! with methods, whose parts lie in metaspace in the order in which classes were loaded.
+//! What was read stays as it was: a cache is for one look at the target.
 
 use std::collections::HashMap;
 
 use crate::{Addr, Error, Result, jvm::memory::Memory};
 
 const PAGE: u64 = 4096;
-/// 4 MiB. JDK 8 to 25 need 60 to 180 pages.
+/// 4 MiB. JDK 8 to 25 need 60 to 180 pages for their tables.
 const MAX_PAGES: usize = 1024;
+/// 8 MiB at a time for a code cache of any size.
+const MANY_PAGES: usize = 2048;
 /// Names in the tables are C++ type names: long ones have about 100 bytes.
 const MAX_NAME: usize = 1024;
 
@@ -17,11 +21,20 @@ const MAX_NAME: usize = 1024;
 pub(super) struct Pages<'a> {
     memory: &'a Memory,
     pages: HashMap<u64, Box<[u8; PAGE as usize]>>,
+    /// How many at most; and whether to begin again then, or to give up.
+    room: usize,
+    begins_again: bool,
 }
 
 impl<'a> Pages<'a> {
+    /// For tables, which are small.
     pub(super) fn new(memory: &'a Memory) -> Self {
-        Self { memory, pages: HashMap::new() }
+        Self { memory, pages: HashMap::new(), room: MAX_PAGES, begins_again: false }
+    }
+
+    /// For what may be of any size: when it is full, it is emptied.
+    pub(super) fn many(memory: &'a Memory) -> Self {
+        Self { memory, pages: HashMap::new(), room: MANY_PAGES, begins_again: true }
     }
 
     /// Fills `buf` from `addr` on.
@@ -37,6 +50,30 @@ impl<'a> Pages<'a> {
             at = at.saturating_add(len as u64);
         }
         Ok(())
+    }
+
+    /// Reads `len` bytes.
+    pub(super) fn bytes(&mut self, addr: Addr, len: usize) -> Result<Vec<u8>> {
+        let mut buf = vec![0; len];
+        self.read(addr, &mut buf)?;
+        Ok(buf)
+    }
+
+    /// Reads an `N`-byte array.
+    pub(super) fn array<const N: usize>(&mut self, addr: Addr) -> Result<[u8; N]> {
+        let mut buf = [0; N];
+        self.read(addr, &mut buf)?;
+        Ok(buf)
+    }
+
+    /// Follows a pointer.
+    pub(super) fn pointer(&mut self, addr: Addr) -> Result<Addr> {
+        self.u64(addr).map(Addr)
+    }
+
+    /// Reads a 16-bit number.
+    pub(super) fn u16(&mut self, addr: Addr) -> Result<u16> {
+        self.array(addr).map(u16::from_ne_bytes)
     }
 
     /// Reads a 64-bit number.
@@ -77,8 +114,11 @@ impl<'a> Pages<'a> {
         let number = addr.0 / PAGE;
         let from = (addr.0 % PAGE) as usize;
         if !self.pages.contains_key(&number) {
-            if self.pages.len() >= MAX_PAGES {
-                return Err(Error::layout("the tables are scattered over too much memory"));
+            if self.pages.len() >= self.room {
+                if !self.begins_again {
+                    return Err(Error::layout("the tables are scattered over too much memory"));
+                }
+                self.pages.clear();
             }
             let page = self.memory.array(Addr(number * PAGE))?;
             self.pages.insert(number, Box::new(page));

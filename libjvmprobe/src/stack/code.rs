@@ -80,6 +80,17 @@ impl Code {
         }
     }
 
+    /// Takes over what another look at the same code has found out.
+    pub(super) fn add_inlined(&mut self, other: &Self) {
+        if other.inlined.is_empty() {
+            return;
+        }
+        let mut ranges: BTreeMap<Addr, Inlined> =
+            self.inlined.iter().map(|range| (range.start, range.clone())).collect();
+        ranges.extend(other.inlined.iter().map(|range| (range.start, range.clone())));
+        self.inlined = ranges.into_values().collect();
+    }
+
     /// What was inlined at an address of the code, innermost first.
     pub fn inlined_at(&self, addr: Addr) -> &[SourceFrame] {
         let behind = self.inlined.partition_point(|range| range.start <= addr);
@@ -145,6 +156,15 @@ pub struct CodeLog {
     snapshot_epoch: u64,
     loads: Vec<Entry>,
     unloads: Vec<(u64, Code)>,
+    /// What is there now, by where it begins, with its end.
+    latest: BTreeMap<u64, (u64, Slot)>,
+}
+
+/// An index into the entries of a [`CodeLog`].
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    Snapshot(usize),
+    Load(usize),
 }
 
 #[derive(Clone, Debug)]
@@ -206,11 +226,28 @@ impl CodeLog {
                 self.snapshot = entries.into_iter().map(entry).collect();
             }
         }
+        self.latest.clear();
+        for i in 0..self.snapshot.len() {
+            let (start, end) = (self.snapshot[i].start, self.snapshot[i].end);
+            self.place(Slot::Snapshot(i), start, end);
+        }
+        for i in 0..self.loads.len() {
+            let load = &self.loads[i];
+            if load.since > epoch {
+                let (start, end) = (load.start, load.end);
+                self.place(Slot::Load(i), start, end);
+            }
+        }
     }
 
     /// Code was loaded; it is there from this epoch on.
     pub fn load(&mut self, epoch: u64, start: Addr, size: u64, code: Code) {
-        self.loads.push(Entry::new(start, size, epoch, Label::Known(Box::new(code))));
+        let entry = Entry::new(start, size, epoch, Label::Known(Box::new(code)));
+        // The snapshot shows what was loaded before, even if that is told later.
+        if self.snapshot.is_empty() || epoch > self.snapshot_epoch {
+            self.place(Slot::Load(self.loads.len()), entry.start, entry.end);
+        }
+        self.loads.push(entry);
     }
 
     /// Code of this name was unloaded; it is gone from this epoch on.
@@ -218,38 +255,36 @@ impl CodeLog {
         self.unloads.push((epoch, code));
     }
 
-    /// Learns what was inlined into code that is known already.
-    pub fn refine(&mut self, seen: Snapshot) {
-        let inlined: BTreeMap<_, _> = seen
-            .into_entries()
-            .into_iter()
-            .filter(|(_, _, code)| !code.inlined.is_empty())
-            .map(|(start, _, code)| (start.0, code))
-            .collect();
-        // Of what was at a place in turn, the latest is there still.
-        let mut latest: BTreeMap<u64, u64> = BTreeMap::new();
-        for load in &self.loads {
-            let since = latest.entry(load.start).or_default();
-            *since = load.since.max(*since);
-        }
-        for entry in self.snapshot.iter_mut().chain(&mut self.loads) {
-            let is_latest = latest.get(&entry.start).is_none_or(|&since| {
-                // Without a clock, both looks are at the same code.
-                entry.since == since || entry.since == 0 && since == 1
-            });
-            if is_latest
-                && let Some(code) = inlined.get(&entry.start)
-                && let Label::Known(known) = &mut entry.label
-                && known.name == code.name
-            {
-                known.inlined = Arc::clone(&code.inlined);
+    /// Learns what was inlined into code that is known already. Returns what is not known.
+    pub fn refine(&mut self, seen: Vec<(Addr, u64, Code)>) -> Vec<(Addr, u64, Code)> {
+        let mut unknown = Vec::new();
+        for (start, size, code) in seen {
+            let known = match self.latest.get(&start.0) {
+                Some(&(_, Slot::Snapshot(i))) => self.snapshot.get_mut(i),
+                Some(&(_, Slot::Load(i))) => self.loads.get_mut(i),
+                None => None,
+            };
+            match known.map(|entry| &mut entry.label) {
+                Some(Label::Known(known)) if known.name == code.name => known.add_inlined(&code),
+                _ => unknown.push((start, size, code)),
             }
         }
+        unknown
+    }
+
+    /// Keeps in mind what is at a place now.
+    fn place(&mut self, slot: Slot, start: u64, end: u64) {
+        let before = self.latest.range(..end).rev();
+        let gone = before.take_while(|(_, (end, _))| *end > start);
+        for at in gone.map(|(&at, _)| at).collect::<Vec<_>>() {
+            self.latest.remove(&at);
+        }
+        self.latest.insert(start, (end, slot));
     }
 
     /// Puts it in order.
     pub fn into_index(self) -> CodeIndex {
-        let Self { text, snapshot, snapshot_epoch, mut loads, unloads } = self;
+        let Self { text, snapshot, snapshot_epoch, mut loads, unloads, .. } = self;
         loads.sort_by_key(|load| load.since);
         let mut unloads = Unloads::new(&unloads);
         let later = loads.split_off(loads.partition_point(|load| load.since <= snapshot_epoch));
@@ -545,7 +580,8 @@ mod tests {
         log.load(1, Addr(100), 50, method("A.a"));
         log.load(5, Addr(200), 50, method("C.c"));
         let later = [(Addr(100), 50, with_inlining.clone()), (Addr(200), 50, with_inlining)];
-        log.refine(seen(later));
+        let unknown = log.refine(seen(later).into_entries());
+        assert_eq!(unknown.len(), 1, "another method by now");
         let index = log.into_index();
         let inlined_at = |addr| {
             let code = index.code(index.find(Addr(addr), 9).unwrap());

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use super::{code::SourceFrame, name::shown};
+
 /// What kind of code a frame runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
@@ -42,6 +44,17 @@ impl Frame {
     /// A frame of which nothing but kind and name are known.
     pub fn new(kind: Kind, name: impl Into<Arc<str>>) -> Self {
         Self { kind, name: name.into(), module: None, file: None, line: 0 }
+    }
+
+    /// A method at a line of its source, with its parameters if wanted.
+    pub fn of_source(source: &SourceFrame, kind: Kind, signatures: bool) -> Self {
+        Self {
+            kind,
+            name: shown(&source.name, source.signature.as_deref(), signatures),
+            module: None,
+            file: source.file.clone(),
+            line: source.line,
+        }
     }
 
     /// The name as folded stacks and flame graphs have it: kernel frames end in

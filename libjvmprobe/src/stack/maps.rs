@@ -33,6 +33,20 @@ impl CodeFile {
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
+
+    /// The same file, opened once more.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`] where there are too many open files.
+    pub fn reopen(&self) -> Result<File> {
+        self.0.try_clone().map_err(|e| crate::Error::io("reopen a mapped file", e))
+    }
+}
+
+impl AsRawFd for CodeFile {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_raw_fd()
+    }
 }
 
 /// Files by device and inode, so that processes share them.
@@ -97,6 +111,11 @@ impl CodeMaps {
             self.0.insert(start, Mapping { start, end, offset, module, file });
         }
         Ok(())
+    }
+
+    /// All that is and was mapped, by ascending addresses.
+    pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
+        self.0.values()
     }
 
     /// The mapping that an address lies in.

@@ -11,6 +11,8 @@
 //! | [`builtin_map`] | the map that a JVM writes when asked |
 //! | [`maps`] | the files that a process has mapped as code |
 //! | [`native`] | symbols of ELF files and of the kernel |
+//! | [`entry`] | where threads begin |
+//! | [`live`] | stacks named as they come |
 //! | [`profile`] | samples with named stacks |
 //!
 //! *Walking* happens in the kernel and yields [`walk::Stack`]s; *naming* happens
@@ -20,7 +22,9 @@
 pub mod agent_map;
 pub mod builtin_map;
 pub mod code;
+pub mod entry;
 pub mod frame;
+pub mod live;
 pub mod maps;
 pub mod name;
 pub mod native;
@@ -29,4 +33,4 @@ pub mod profile;
 pub mod walk;
 
 pub use frame::{Frame, Kind};
-pub use walk::{Stack, WalkEnd};
+pub use walk::{Place, Stack, WalkEnd};

@@ -40,28 +40,30 @@ impl Name for JavaNames {
         };
         let (index, signatures) = (&self.index, self.signatures);
         let code = self.known.entry(id).or_insert_with(|| index.code(id).into_owned());
-        let kind = match code.kind {
-            CodeKind::Method => Kind::Java,
-            CodeKind::Interpreter => Kind::Interpreted,
-            CodeKind::Stub => Kind::Stub,
-        };
-        let chain = code.inlined_at(addr);
-        let Some(outermost) = chain.len().checked_sub(1) else {
-            frames.push(Frame::new(kind, shown(&code.name, code.signature.as_deref(), signatures)));
-            return true;
-        };
-        frames.extend(chain.iter().enumerate().map(|(i, method)| Frame {
-            kind: if i == outermost { kind } else { Kind::Inlined },
-            name: shown(&method.name, method.signature.as_deref(), signatures),
-            module: None,
-            file: method.file.clone(),
-            line: method.line,
-        }));
+        frames_of(code, addr, signatures, frames);
         true
     }
 }
 
-fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) -> Arc<str> {
+/// Appends what is at an address of a piece of code, innermost first.
+pub fn frames_of(code: &Code, addr: Addr, signatures: bool, frames: &mut Vec<Frame>) {
+    let kind = match code.kind {
+        CodeKind::Method => Kind::Java,
+        CodeKind::Interpreter => Kind::Interpreted,
+        CodeKind::Stub => Kind::Stub,
+    };
+    let chain = code.inlined_at(addr);
+    let Some(outermost) = chain.len().checked_sub(1) else {
+        frames.push(Frame::new(kind, shown(&code.name, code.signature.as_deref(), signatures)));
+        return;
+    };
+    frames.extend(chain.iter().enumerate().map(|(i, method)| {
+        Frame::of_source(method, if i == outermost { kind } else { Kind::Inlined }, signatures)
+    }));
+}
+
+/// A method's name, with its parameters if wanted.
+pub(super) fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) -> Arc<str> {
     match signature {
         Some(signature) if signatures => format!("{name}{signature}").into(),
         _ => Arc::clone(name),

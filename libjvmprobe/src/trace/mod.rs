@@ -7,6 +7,7 @@
 //! | [`stream`] | ring buffers as typed events |
 //! | [`perf`] | sampling processors at a frequency |
 //! | [`gauge`] | the target's own counters, read with each event |
+//! | [`walker`] | what the stack walker must be told |
 //! | [`clock`] | the kernel's clock and the wall's |
 
 pub mod attach;
@@ -15,6 +16,7 @@ pub mod gauge;
 pub mod perf;
 pub mod preflight;
 pub mod stream;
+pub mod walker;
 
 use std::fs;
 

@@ -16,6 +16,7 @@ Examples:
   javagc -a -t 50            pauses of 50 ms and longer, of every JVM
   javagc -p 1234 -d 60 -j    one minute as JSON lines
   javagc -p 1234 -H -q       histograms of pauses, nothing else, on Ctrl-C
+  javagc -p 1234 --stack     and who calls System.gc()
 
 A pause (PAUSE) is the collection itself; STOPPED is how long the application
 stood still for it, including the time to reach the safepoint (TTSP).";
@@ -57,6 +58,10 @@ pub struct Args {
     /// Add each memory pool before and after (lengthens the pauses a little)
     #[arg(long)]
     pub pools: bool,
+
+    /// Show who asked for a collection: the Java stack of each System.gc()
+    #[arg(long)]
+    pub stack: bool,
 
     /// Print dates and UTC offsets with the times, and the time of each summary
     #[arg(short = 'T', long)]

@@ -59,6 +59,8 @@ impl Assembler {
             Event::Stop(stop) => Some(self.stop(stop, jvm)),
             Event::Pool(pool) => self.pool(pool, jvm),
             Event::Cycle(cycle) => self.cycle(cycle, jvm),
+            // Belongs to a pause that is still to come.
+            Event::Request(_) => None,
         }
     }
 
@@ -82,6 +84,7 @@ impl Assembler {
             heap_before: None,
             heap_after: None,
             pools: None,
+            requests: Vec::new(),
         };
         let pools = std::mem::take(&mut self.stop_pools);
         if pairs == 0 {

@@ -3,14 +3,18 @@
 //! The layouts come from the BPF object's own type information: the skeleton
 //! generator turns the structs of `bpf/javagc.h` into these types.
 
+use std::mem::offset_of;
+
+use libjvmprobe::stack::walk::RawStack;
 use plain::Plain;
 
-pub use crate::skel::types::{moment_event, operation, pool_event, stop_event};
+pub use crate::skel::types::{moment_event, operation, pool_event, request_event, stop_event};
 
 // `enum event_kind` and `UNKNOWN` of bpf/javagc.h and bpf/gauge.h.
 const STOP: u64 = 1;
 const POOL: u64 = 2;
 const CYCLE: u64 = 3;
+const REQUEST: u64 = 4;
 const UNKNOWN: u64 = u64::MAX;
 
 // SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
@@ -30,6 +34,42 @@ pub enum Event {
     Pool(Box<pool_event>),
     /// A concurrent cycle begins or ends.
     Cycle(Box<moment_event>),
+    /// A thread asks for a collection.
+    Request(Box<Request>),
+}
+
+/// A thread asks for a collection.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The key of the JVM.
+    pub target: u64,
+    /// When, on `CLOCK_MONOTONIC`.
+    pub ts_ns: u64,
+    /// The thread.
+    pub tid: u64,
+    /// Its name.
+    pub comm: String,
+    /// Its stack.
+    pub stack: RawStack,
+}
+
+impl Request {
+    /// Decodes a record, which is as long as its stack.
+    fn decode(record: &[u8]) -> Option<Self> {
+        let word = |offset| {
+            let bytes = record.get(offset..offset + 8)?.try_into().ok()?;
+            Some(u64::from_ne_bytes(bytes))
+        };
+        let at = offset_of!(request_event, comm);
+        let comm = record.get(at..at + size_of_val(&request_event::default().comm))?;
+        Some(Self {
+            target: word(offset_of!(request_event, target))?,
+            ts_ns: word(offset_of!(request_event, ts_ns))?,
+            tid: word(offset_of!(request_event, tid))?,
+            comm: text(comm),
+            stack: RawStack::decode(record.get(offset_of!(request_event, stack)..)?)?,
+        })
+    }
 }
 
 impl Event {
@@ -40,6 +80,7 @@ impl Event {
             STOP => copy(record).map(|e| Self::Stop(Box::new(e))),
             POOL => copy(record).map(|e| Self::Pool(Box::new(e))),
             CYCLE => copy(record).map(|e| Self::Cycle(Box::new(e))),
+            REQUEST => Request::decode(record).map(|e| Self::Request(Box::new(e))),
             _ => None,
         }
     }
@@ -50,6 +91,7 @@ impl Event {
             Self::Stop(e) => e.target,
             Self::Pool(e) => e.at.target,
             Self::Cycle(e) => e.target,
+            Self::Request(e) => e.target,
         }
     }
 }

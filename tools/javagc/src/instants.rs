@@ -12,6 +12,8 @@ use libjvmprobe::{
     trace::attach::{Instant, Plan, Site, function, resolve},
 };
 
+use crate::args::Args;
+
 /// What is needed of every stop. The first two may be left out, see [`plan`].
 const STOP: [Instant; 5] = [
     Instant {
@@ -86,6 +88,11 @@ const COLLECTION: Extra = (
     "the cause Ergonomics is shown as the cause that led to it",
 );
 
+/// System.gc() comes in here; exported, so that it is known in every build.
+const REQUEST: &str = "JVM_GC";
+/// The program for it.
+pub const REQUEST_PROGRAM: &str = "fn_request";
+
 /// What to attach to a libjvm.so. Of a JVM that has not set itself up, and of
 /// all JVMs at once, no collector is known: cycles of every kind, then.
 ///
@@ -94,7 +101,8 @@ const COLLECTION: Extra = (
 ///
 /// # Errors
 /// [`Error::NoProbes`] where the stops cannot be seen, or the pools asked for.
-pub fn plan(libjvm: &LibJvm, hotspot: Option<&HotSpot>, pools: bool) -> Result<Vec<Plan>> {
+pub fn plan(libjvm: &LibJvm, hotspot: Option<&HotSpot>, args: &Args) -> Result<Vec<Plan>> {
+    let pools = args.pools;
     let collector = hotspot.map(|h| h.collector).filter(|c| *c != Collector::Unknown);
     let elf = libjvm.elf()?;
     let path = &libjvm.seen_as;
@@ -121,7 +129,22 @@ pub fn plan(libjvm: &LibJvm, hotspot: Option<&HotSpot>, pools: bool) -> Result<V
         stop.retain(|plan| !["safepoint_begin", "vmops_begin"].contains(&plan.program));
     }
     plans.extend(stop);
+    if args.stack {
+        plans.push(request(libjvm, &elf)?);
+    }
     Ok(plans)
+}
+
+fn request(libjvm: &LibJvm, elf: &ElfFile) -> Result<Plan> {
+    let symbols = elf.dynamic_symbols()?;
+    let symbol = symbols.find(REQUEST).and_then(|found| elf.vaddr_to_offset(found.value));
+    let offset = symbol.ok_or_else(|| Error::NoProbes {
+        path: libjvm.seen_as.clone(),
+        what: format!("exported function {REQUEST}"),
+        hint: "leave out --stack".into(),
+    })?;
+    let site = Site::Function { symbol: REQUEST.into(), offset };
+    Ok(Plan { program: REQUEST_PROGRAM, site, optional: None })
 }
 
 fn is_function(plan: &Plan) -> bool {

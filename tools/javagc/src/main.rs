@@ -15,6 +15,7 @@ mod list;
 mod note;
 mod record;
 mod report;
+mod requests;
 mod session;
 mod summary;
 mod tracer;

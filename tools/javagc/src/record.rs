@@ -22,7 +22,7 @@ pub enum Record {
 }
 
 /// The application stood still.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Stop {
     /// Wall-clock time of the stop's begin, RFC 3339 with nanoseconds, UTC.
     pub time: String,
@@ -55,6 +55,33 @@ pub struct Stop {
     /// Memory pools, with `--pools`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Pool>>,
+    /// Who asked for it, with `--stack`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub requests: Vec<Request>,
+}
+
+/// A thread asked for a collection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Request {
+    /// The thread.
+    pub tid: u64,
+    /// Its name, 15 bytes at most (`comm`).
+    pub thread: String,
+    /// Its stack, innermost frame first.
+    pub stack: Vec<StackFrame>,
+}
+
+/// A frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StackFrame {
+    /// `java.lang.Runtime.gc`, `JavaCalls::call_helper`.
+    pub method: String,
+    /// The source file, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line in it, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
 }
 
 /// A memory pool around a collection.

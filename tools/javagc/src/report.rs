@@ -12,7 +12,7 @@ use libjvmprobe::{
 
 use crate::{
     args::Args,
-    record::{Cycle, Record, Stop},
+    record::{Cycle, Record, Request, Stop},
     summary::{NO_OPERATION, Stats, Summary},
 };
 
@@ -96,7 +96,24 @@ impl Report {
             line.push_str(&format!("  {} collections", stop.collections));
         }
         self.row(&line)?;
+        self.requests(&stop.requests)?;
         self.pools(stop.pools.as_deref())
+    }
+
+    /// As Java prints stacks.
+    fn requests(&mut self, requests: &[Request]) -> Result<()> {
+        for request in requests {
+            self.out.line(&format!("    {} ({}) asked for it", request.thread, request.tid))?;
+            for frame in &request.stack {
+                let place = match (&frame.file, frame.line) {
+                    (Some(file), Some(line)) => format!(" ({file}:{line})"),
+                    (Some(file), None) => format!(" ({file})"),
+                    _ => String::new(),
+                };
+                self.out.line(&format!("        at {}{place}", frame.method))?;
+            }
+        }
+        Ok(())
     }
 
     fn cycle(&mut self, cycle: &Cycle) -> Result<()> {

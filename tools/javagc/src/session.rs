@@ -14,11 +14,13 @@ use libjvmprobe::{
         attach::{Links, Plan, Scope, attach},
         gauge::Gauge,
         stream::EventStream,
+        walker::Walker,
     },
 };
 
 use crate::{
     event::Event,
+    instants::REQUEST_PROGRAM,
     skel::{JavagcSkel, JavagcSkelBuilder},
 };
 
@@ -27,14 +29,19 @@ pub struct Session {
     /// Lives as long as the process, so that no attachment outlives it.
     skel: &'static mut JavagcSkel<'static>,
     stream: EventStream<Event>,
+    walker: Option<Walker>,
 }
 
+/// What only the stack walker needs.
+const WALKER_MAPS: [&str; 5] = ["jvms", "mappings", "tables", "walkers", "requests"];
+
 impl Session {
-    /// Loads the object; of its programs only those named, or all.
+    /// Loads the object; of its programs only those named, or all; the stack walker only if
+    /// stacks are wanted.
     ///
     /// # Errors
     /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
-    pub fn load(programs: Option<&HashSet<&str>>) -> Result<Self> {
+    pub fn load(programs: Option<&HashSet<&str>>, stacks: bool) -> Result<Self> {
         let storage: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = JavagcSkelBuilder::default().open(storage).map_err(trace::load_error)?;
@@ -42,12 +49,26 @@ impl Session {
             let wanted = programs.is_none_or(|names| {
                 program.name().to_str().is_some_and(|name| names.contains(name))
             });
-            program.set_autoload(wanted);
+            program.set_autoload(wanted && (stacks || program.name() != REQUEST_PROGRAM));
+        }
+        for mut map in open.open_object_mut().maps_mut() {
+            if !stacks && WALKER_MAPS.iter().any(|name| map.name() == *name) {
+                map.set_autocreate(false).map_err(trace::load_error)?;
+            }
+        }
+        if let Some(data) = open.maps.rodata_data.as_deref_mut() {
+            data.know_jvms = stacks;
         }
         let skel = open.load().map_err(trace::load_error)?;
         let events = MapHandle::try_from(&skel.maps.events).map_err(trace::load_error)?;
         let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
-        Ok(Self { skel: Box::leak(Box::new(skel)), stream })
+        let walker = stacks.then(|| Walker::new(skel.object())).transpose()?;
+        Ok(Self { skel: Box::leak(Box::new(skel)), stream, walker })
+    }
+
+    /// The stack walker, if stacks are wanted.
+    pub fn walker(&mut self) -> Option<&mut Walker> {
+        self.walker.as_mut()
     }
 
     /// Attaches what was planned for a libjvm.so, all or nothing. Of what is
@@ -89,7 +110,10 @@ impl Session {
     }
 
     /// Forgets a JVM that has ended; its number may be used again.
-    pub fn forget(&self, target: u64) {
+    pub fn forget(&mut self, target: u64) {
+        if let Some(walker) = &mut self.walker {
+            walker.forget(target);
+        }
         let key = target.to_ne_bytes();
         // Absent entries are what is wanted.
         let _ = self.skel.maps.gauges.delete(&key);

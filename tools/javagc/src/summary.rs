@@ -341,6 +341,7 @@ mod tests {
             heap_before: Some(heap.0),
             heap_after: Some(heap.1),
             pools: None,
+            requests: Vec::new(),
         }
     }
 

@@ -8,18 +8,20 @@ use std::{
 
 use anyhow::Result;
 use libjvmprobe::{
-    Error,
+    Error, Pid,
     hotspot::HotSpot,
     jvm::{Fate, FileId, Target, scan::Scanner},
     trace::{
         self,
         attach::{Links, Plan, Scope},
         clock,
+        walker::Walker,
     },
 };
 
 use crate::{
-    args::Args, instants, jvm::Jvm, note::note, report::Report, session::Session, summary::Totals,
+    args::Args, event::Event, instants, jvm::Jvm, note::note, record::Record, report::Report,
+    requests::Requests, session::Session, summary::Totals,
 };
 
 /// How often to look for JVMs that end, start or get ready.
@@ -38,6 +40,7 @@ pub struct Tracer<'a> {
     /// Attachments to a file, for all processes that map it.
     files: HashMap<FileId, Attached>,
     scanner: Scanner,
+    requests: Requests,
 }
 
 /// Attachments, and since when they are complete.
@@ -55,11 +58,11 @@ impl<'a> Tracer<'a> {
         let plans: Vec<_> = targets
             .iter()
             .zip(&hotspots)
-            .map(|(target, hotspot)| instants::plan(&target.libjvm, hotspot.as_ref(), args.pools))
+            .map(|(target, hotspot)| instants::plan(&target.libjvm, hotspot.as_ref(), args))
             .collect::<Result<_, _>>()?;
         // JVMs still to come may need any of the programs.
         let programs: HashSet<_> = plans.iter().flatten().map(|plan| plan.program).collect();
-        let session = Session::load((!args.all).then_some(&programs))?;
+        let session = Session::load((!args.all).then_some(&programs), args.stack)?;
         let mut tracer = Self {
             args,
             report,
@@ -67,6 +70,7 @@ impl<'a> Tracer<'a> {
             jvms: BTreeMap::new(),
             files: HashMap::new(),
             scanner: Scanner::new(),
+            requests: Requests::default(),
         };
         for ((target, hotspot), plans) in targets.into_iter().zip(hotspots).zip(plans) {
             tracer.add_alone(target, hotspot, &plans)?;
@@ -152,7 +156,13 @@ impl<'a> Tracer<'a> {
             let Some(jvm) = self.jvms.get_mut(&key) else {
                 continue;
             };
-            if let Some(record) = jvm.take(&event) {
+            if let Event::Request(request) = &event {
+                self.requests.take(request, jvm.hotspot());
+            }
+            if let Some(mut record) = jvm.take(&event) {
+                if let Record::Pause(stop) = &mut record {
+                    self.requests.settle(key, stop);
+                }
                 self.report.record(&record)?;
             }
         }
@@ -177,14 +187,22 @@ impl<'a> Tracer<'a> {
             });
             self.report.record(&jvm.summary(clock::monotonic_ns()))?;
             self.session.forget(key);
+            self.requests.forget(key);
             self.scanner.forget(pid);
         }
         if self.args.all {
             self.scan();
         }
+        let mut set_up = Vec::new();
         for (key, jvm) in &mut self.jvms {
             if let Some(hotspot) = jvm.learn_more() {
                 self.session.set_gauge(*key, &hotspot.gauge)?;
+                set_up.push(*key);
+            }
+        }
+        for key in set_up {
+            if let (Some(walker), Some(jvm)) = (self.session.walker(), self.jvms.get(&key)) {
+                know_stacks(&mut self.requests, walker, key, jvm.target.pid(), jvm.hotspot());
             }
         }
         Ok(())
@@ -226,7 +244,7 @@ impl<'a> Tracer<'a> {
 
     fn add_found(&mut self, target: Target) -> Result<(), Error> {
         let hotspot = HotSpot::read(&target).ok();
-        let plan = || instants::plan(&target.libjvm, None, self.args.pools);
+        let plan = || instants::plan(&target.libjvm, None, self.args);
         if !trace::sees_initial_pids() {
             // The kernel's process numbers are not ours: attach one by one.
             let plans = plan()?;
@@ -237,12 +255,16 @@ impl<'a> Tracer<'a> {
         if !self.files.contains_key(&id) {
             let plans = plan()?;
             self.set_gauge(key, hotspot.as_ref());
+            self.know_stacks(key, target.pid(), hotspot.as_ref());
             let links =
                 self.session.attach(&target.libjvm, &plans, Scope::Everyone, 0, note_loss)?;
             let since_ns = clock::monotonic_ns();
             self.files.insert(id, Attached { _links: links, since_ns });
         }
         let since_ns = self.files.get(&id).map_or(0, |attached| attached.since_ns);
+        if !self.requests.knows(key) {
+            self.know_stacks(key, target.pid(), hotspot.as_ref());
+        }
         self.add(key, target, hotspot, since_ns, None);
         Ok(())
     }
@@ -258,6 +280,7 @@ impl<'a> Tracer<'a> {
         let key = COOKIE | u64::from(pid.0);
         // Before the first event, which wants to know the heap already.
         self.set_gauge(key, hotspot.as_ref());
+        self.know_stacks(key, pid, hotspot.as_ref());
         let links =
             self.session.attach(&target.libjvm, plans, Scope::Process(pid), key, note_loss)?;
         self.add(key, target, hotspot, clock::monotonic_ns(), Some(links));
@@ -281,12 +304,34 @@ impl<'a> Tracer<'a> {
         self.jvms.insert(key, Jvm::new(target, hotspot, since_ns, totals, self.args.pools, links));
     }
 
+    /// Gets ready for the stacks of a JVM that has set itself up. Before anything is
+    /// attached: the first stack wants to be walked, too.
+    fn know_stacks(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
+        if let Some(walker) = self.session.walker() {
+            know_stacks(&mut self.requests, walker, key, pid, hotspot);
+        }
+    }
+
     fn set_gauge(&self, key: u64, hotspot: Option<&HotSpot>) {
         if let Some(hotspot) = hotspot
             && let Err(error) = self.session.set_gauge(key, &hotspot.gauge)
         {
             note(&error.to_string());
         }
+    }
+}
+
+fn know_stacks(
+    requests: &mut Requests,
+    walker: &mut Walker,
+    key: u64,
+    pid: Pid,
+    hotspot: Option<&HotSpot>,
+) {
+    if let Some(hotspot) = hotspot.filter(|hotspot| hotspot.is_set_up)
+        && let Err(error) = requests.add(key, pid, hotspot, walker)
+    {
+        note(&format!("stacks of process {pid} are not shown: {error}"));
     }
 }
 

@@ -92,6 +92,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub diff: Option<PathBuf>,
 
+    /// How stacks are walked: auto, hotspot (without frame pointers) or fp
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub stacks: StackWalk,
+
     /// Where names of compiled code come from: auto, hotspot, perfmap, agent, none or
     /// file:PATH
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
@@ -133,6 +137,17 @@ pub struct Args {
     /// Print a completion script for SHELL and exit
     #[arg(long, value_name = "SHELL", exclusive = true)]
     pub completions: Option<Shell>,
+}
+
+/// How stacks are walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StackWalk {
+    /// As `hotspot` where that can be done, else as `fp`
+    Auto,
+    /// By HotSpot's code cache and unwind tables
+    Hotspot,
+    /// By frame pointers
+    Fp,
 }
 
 /// Where names of compiled code come from.

@@ -6,19 +6,18 @@
 use libjvmprobe::{
     Addr,
     stack::{
-        Stack,
         agent_map::java_parameters,
         code::{Code, CodeKind},
+        walk::RawStack,
     },
 };
 use plain::Plain;
 
 pub use crate::skel::types::{code_event, sample_key};
 
-// `enum event_kind` and `MAX_FRAMES` of bpf/javaprof.h.
+// `enum event_kind` of bpf/javaprof.h.
 const STACK: u64 = 1;
 const CODE: u64 = 2;
-const MAX_FRAMES: usize = 1024;
 
 // SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
 // which any bit pattern is a value.
@@ -30,7 +29,7 @@ unsafe impl Plain for sample_key {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A stack and the number that samples know it by.
-    Stack(u64, Stack),
+    Stack(u64, RawStack),
     /// Something happened in a JVM's code cache.
     Code(CodeEvent),
 }
@@ -52,11 +51,7 @@ impl Event {
     /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
     pub fn decode(record: &[u8]) -> Option<Self> {
         match word(record, 0)? {
-            STACK => {
-                let (id, count) = (word(record, 1)?, usize::try_from(word(record, 2)?).ok()?);
-                let addrs = (0..count.min(MAX_FRAMES)).map(|i| word(record, 3 + i).map(Addr));
-                Some(Self::Stack(id, Stack { addrs: addrs.collect::<Option<_>>()? }))
-            }
+            STACK => Some(Self::Stack(word(record, 1)?, RawStack::decode(record.get(16..)?)?)),
             CODE => {
                 let mut event = code_event::default();
                 plain::copy_from_bytes(&mut event, record).ok()?;
@@ -97,9 +92,15 @@ pub fn text<T: Copy + Into<i64>>(chars: &[T]) -> String {
 mod tests {
     use std::mem::offset_of;
 
+    use libjvmprobe::{
+        elf::unwind::Row,
+        stack::walk::RawFrame,
+        trace::walker::{JvmLayout, MappingEntry, layout_offsets},
+    };
     use proptest::prelude::*;
 
     use super::*;
+    use crate::skel::types::{jvm, mapping, unwind_row};
 
     #[test]
     fn layouts_are_those_of_the_header() {
@@ -108,12 +109,32 @@ mod tests {
         assert_eq!(offset_of!(sample_key, comm), 40);
     }
 
+    /// The library's mirrors of bpf/walk.h against what the header was compiled to.
+    #[test]
+    fn the_walkers_layouts_are_those_of_the_header() {
+        let ours = [
+            size_of::<jvm>(),
+            offset_of!(jvm, interpreter_low),
+            offset_of!(jvm, unloads_at),
+            offset_of!(jvm, heap_count),
+            offset_of!(jvm, compile_id),
+        ];
+        assert_eq!(layout_offsets(), ours);
+        assert_eq!(align_of::<jvm>(), align_of::<JvmLayout>());
+        assert_eq!(size_of::<mapping>(), size_of::<MappingEntry>());
+        assert_eq!(offset_of!(mapping, table), offset_of!(MappingEntry, table));
+        assert_eq!(size_of::<unwind_row>(), size_of::<Row>());
+        assert_eq!(offset_of!(unwind_row, fp), offset_of!(Row, fp));
+    }
+
     #[test]
     fn a_stack_is_as_long_as_it_says() {
-        let words = [STACK, 9, 2, 0x10, 0x20].map(u64::to_ne_bytes).concat();
-        let stack = Stack { addrs: vec![Addr(0x10), Addr(0x20)] };
+        let words = [STACK, 9, 42, 0, 1, 2, 0x10, 0x20].map(u64::to_ne_bytes).concat();
+        let frames =
+            [0x10, 0x20].map(|addr| RawFrame::Code { addr: Addr(addr), compile_id: 0 }).to_vec();
+        let stack = RawStack { target: 42, unloads: 0, frames };
         assert_eq!(Event::decode(&words), Some(Event::Stack(9, stack)));
-        assert_eq!(Event::decode(&words[..32]), None);
+        assert_eq!(Event::decode(&words[..words.len() - 8]), None);
     }
 
     proptest! {

@@ -2,21 +2,22 @@
 //! goes, collect.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::Result;
 use libjvmprobe::{
-    Addr, Pid,
+    Pid,
+    hotspot::places,
     jvm::{Fate, Process, Target, scan::Scanner},
     stack::{Stack, maps::FileCache},
     trace::perf::Clock,
 };
 
 use crate::{
-    args::{Args, SymbolSource},
+    args::{Args, StackWalk, SymbolSource},
     event::Event,
     note::note,
     progress::Progress,
@@ -57,17 +58,6 @@ pub struct Raw {
     pub clock: Option<Clock>,
 }
 
-impl Raw {
-    /// The user addresses that were sampled in a process, as they are looked up, sorted.
-    fn addresses(&self, pid: u32) -> Vec<Addr> {
-        let keys = self.samples.keys().filter(|key| key.pid == pid);
-        let stacks: HashSet<_> = keys.map(|key| key.user).collect();
-        let stacks = stacks.iter().filter_map(|id| self.stacks.get(id));
-        let addrs: BTreeSet<_> = stacks.flat_map(Stack::lookups).collect();
-        addrs.into_iter().collect()
-    }
-}
-
 /// A profile that is being taken.
 pub struct Profiler<'a> {
     args: &'a Args,
@@ -94,6 +84,7 @@ impl<'a> Profiler<'a> {
             every_process: args.system_wide,
             user: !args.kernel_stacks_only,
             kernel: !args.user_stacks_only,
+            unwind: args.stacks != StackWalk::Fp,
         })?;
         let mut profiler = Self {
             args,
@@ -122,6 +113,7 @@ impl<'a> Profiler<'a> {
 
     /// Begins to sample.
     pub fn start(&mut self) -> Result<()> {
+        self.tell_walker()?;
         self.raw.begin = Some(SystemTime::now());
         self.raw.clock = Some(self.session.start(self.args.frequency)?);
         self.get_maps()
@@ -163,7 +155,7 @@ impl<'a> Profiler<'a> {
                 self.follow_changes()?;
                 for traced in self.processes.values_mut() {
                     // Gone in the meantime: what was seen before must do.
-                    let _ = traced.refresh_maps(&mut self.files);
+                    let _ = traced.refresh_maps(&mut self.files, &mut self.session);
                 }
             }
             if now >= next_tick {
@@ -188,7 +180,7 @@ impl<'a> Profiler<'a> {
         self.raw.lost = self.session.lost();
         for (pid, traced) in &mut self.processes {
             self.raw.lost_code += self.session.lost_of((*pid).into());
-            traced.get_last_map(&self.args.symbols, &self.raw.addresses(*pid));
+            traced.ask_again(&self.args.symbols);
         }
         for (pid, traced) in std::mem::take(&mut self.processes) {
             self.raw.processes.push((self.incarnation(pid), traced));
@@ -202,7 +194,7 @@ impl<'a> Profiler<'a> {
             self.session.add_target(pid.0.into())?;
         }
         // It may have ended already: then this is said when its fate is seen.
-        let _ = traced.refresh_maps(&mut self.files);
+        let _ = traced.refresh_maps(&mut self.files, &mut self.session);
         self.follow(&mut traced);
         self.processes.insert(pid.0, traced);
         Ok(())
@@ -215,6 +207,20 @@ impl<'a> Profiler<'a> {
             let pid = traced.pid();
             note(&format!("what process {pid} compiles meanwhile is not followed: {error}"));
         }
+    }
+
+    fn tell_walker(&mut self) -> Result<()> {
+        for traced in self.processes.values_mut() {
+            match traced.tell_walker(self.args, &mut self.session) {
+                Ok(()) => {}
+                Err(error) if self.args.stacks == StackWalk::Auto => {
+                    let pid = traced.pid();
+                    note(&format!("stacks of process {pid} are walked by frame pointers: {error}"));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     fn get_maps(&mut self) -> Result<()> {
@@ -233,7 +239,12 @@ impl<'a> Profiler<'a> {
     fn take_events(&mut self, timeout: Duration) -> Result<()> {
         for event in self.session.events(timeout)? {
             match event {
-                Event::Stack(id, stack) => {
+                Event::Stack(id, raw) => {
+                    let pid = u32::try_from(raw.target).unwrap_or(0);
+                    let stack = match self.processes.get_mut(&pid) {
+                        Some(traced) => traced.resolve(&raw),
+                        None => places::plain(&raw),
+                    };
                     self.raw.stacks.insert(id, stack);
                     self.stacks_sent += 1;
                 }
@@ -268,11 +279,11 @@ impl<'a> Profiler<'a> {
             }
             if let Some(traced) = self.processes.get_mut(&key.pid)
                 && let Some(stack) = self.raw.stacks.get(&key.user)
-                && stack.addrs.iter().any(|&addr| traced.maps.find(addr).is_none())
+                && stack.addresses().any(|addr| traced.maps.find(addr).is_none())
                 && self.looked_at.insert((key.pid, key.user))
             {
                 // Gone in the meantime: what was seen before must do.
-                let _ = traced.refresh_maps(&mut self.files);
+                let _ = traced.refresh_maps(&mut self.files, &mut self.session);
             }
             *self.raw.samples.entry(key).or_default() += count;
         }
@@ -287,6 +298,7 @@ impl<'a> Profiler<'a> {
         if self.args.all || self.args.system_wide {
             self.scan();
         }
+        self.tell_walker()?;
         self.get_maps()
     }
 

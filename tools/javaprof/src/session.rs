@@ -9,11 +9,13 @@ use libbpf_rs::{
 use libjvmprobe::{
     Error, Result,
     jvm::LibJvm,
+    stack::maps::CodeMaps,
     trace::{
         self,
         attach::{Links, Plan, Scope, attach},
         perf::{self, Clock},
         stream::EventStream,
+        walker::Walker,
     },
 };
 
@@ -43,6 +45,8 @@ pub struct Options {
     pub user: bool,
     /// The kernel's part of stacks.
     pub kernel: bool,
+    /// Whether stacks are walked by more than frame pointers.
+    pub unwind: bool,
 }
 
 /// Samples that are alike.
@@ -75,6 +79,8 @@ pub struct Session {
     skel: &'static mut JavaprofSkel<'static>,
     stream: EventStream<Event>,
     sampling: Vec<Link>,
+    walker: Walker,
+    unwind: bool,
 }
 
 impl Session {
@@ -90,6 +96,7 @@ impl Session {
             data.every_process = options.every_process;
             data.want_user = options.user;
             data.want_kernel = options.kernel;
+            data.know_jvms = options.unwind;
             data.has_btf = Path::new("/sys/kernel/btf/vmlinux").exists();
             if !trace::sees_initial_pids()
                 && let Ok(ns) = std::fs::metadata("/proc/self/ns/pid")
@@ -106,7 +113,24 @@ impl Session {
         let skel = open.load().map_err(trace::load_error)?;
         let events = MapHandle::try_from(&skel.maps.events).map_err(trace::load_error)?;
         let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
-        Ok(Self { skel: Box::leak(Box::new(skel)), stream, sampling: Vec::new() })
+        let walker = Walker::new(skel.object())?;
+        Ok(Self {
+            skel: Box::leak(Box::new(skel)),
+            stream,
+            sampling: Vec::new(),
+            walker,
+            unwind: options.unwind,
+        })
+    }
+
+    /// Tells the stack walker what a process has mapped.
+    pub fn tell_mappings(&mut self, pid: u64, maps: &CodeMaps) -> Result<()> {
+        if self.unwind { self.walker.set_mappings(pid, maps) } else { Ok(()) }
+    }
+
+    /// What the stack walker knows.
+    pub fn walker(&mut self) -> &mut Walker {
+        &mut self.walker
     }
 
     /// Begins to sample.
@@ -132,7 +156,8 @@ impl Session {
     }
 
     /// Forgets a process that has ended; its number may be used again.
-    pub fn forget(&self, pid: u64) {
+    pub fn forget(&mut self, pid: u64) {
+        self.walker.forget(pid);
         // Absent entries are what is wanted.
         let _ = self.skel.maps.targets.delete(&pid.to_ne_bytes());
     }

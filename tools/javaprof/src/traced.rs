@@ -3,18 +3,28 @@
 use std::sync::Arc;
 
 use libjvmprobe::{
-    Addr, Error, Pid, Result,
-    hotspot::{HotSpot, code_cache::Inlining},
+    Error, Pid, Result,
+    hotspot::{
+        HotSpot,
+        code_cache::Inlining,
+        places::{self, Places},
+    },
     jvm::{Fate, Process, Target, agent},
     stack::{
         agent_map, builtin_map,
         code::{CodeLog, Snapshot},
         maps::{CodeMaps, FileCache},
+        walk::{RawStack, Stack},
     },
     trace::attach::{Instant, Links, Plan, Scope, resolve},
 };
 
-use crate::{args::SymbolSource, event::CodeEvent, note::note, session::Session};
+use crate::{
+    args::{Args, StackWalk, SymbolSource},
+    event::CodeEvent,
+    note::note,
+    session::Session,
+};
 
 /// What HotSpot tells of its compiled methods, without any flag.
 const CODE: [Instant; 2] = [
@@ -48,6 +58,10 @@ pub struct Traced {
     links: Option<Links>,
     questions_left: u32,
     has_map: bool,
+    /// Whether the stack walker was told of it, or will never be.
+    is_walked: bool,
+    /// What the Java frames of its stacks are.
+    places: Option<Places>,
 }
 
 enum Who {
@@ -86,6 +100,8 @@ impl Traced {
             links: None,
             questions_left: MAX_QUESTIONS,
             has_map: false,
+            is_walked: false,
+            places: None,
         }
     }
 
@@ -145,9 +161,67 @@ impl Traced {
     }
 
     /// Looks at its mappings.
-    pub fn refresh_maps(&mut self, files: &mut FileCache) -> Result<()> {
+    pub fn refresh_maps(&mut self, files: &mut FileCache, session: &mut Session) -> Result<()> {
         let pid = self.pid();
-        self.maps.refresh(pid, files)
+        self.maps.refresh(pid, files)?;
+        if self.is_jvm() { session.tell_mappings(pid.0.into(), &self.maps) } else { Ok(()) }
+    }
+
+    /// Tells the stack walker what it must know, once the JVM is set up.
+    ///
+    /// # Errors
+    /// Where stacks can be walked by frame pointers only.
+    pub fn tell_walker(&mut self, args: &Args, session: &mut Session) -> Result<()> {
+        let Args { stacks: how, ref symbols, signatures, .. } = *args;
+        let key = self.pid().0.into();
+        self.look_again();
+        let Who::Jvm(jvm) = &self.who else {
+            return Ok(());
+        };
+        if self.is_walked || how == StackWalk::Fp {
+            return Ok(());
+        }
+        let (target, hotspot) = &**jvm;
+        let is_set_up = hotspot.as_ref().is_some_and(|h| h.is_set_up);
+        if !is_set_up && self.questions_left > 0 {
+            return Ok(());
+        }
+        self.is_walked = true;
+        let pid = target.pid();
+        let Some(hotspot) = hotspot else {
+            return Err(Error::Attach { pid, why: "its version is unknown".into() });
+        };
+        session.walker().add_jvm(key, &hotspot.walking()?)?;
+        session.tell_mappings(key, &self.maps)?;
+        let compiled = matches!(symbols, SymbolSource::Auto | SymbolSource::HotSpot);
+        self.places = Some(Places::new(hotspot, compiled, signatures)?);
+        Ok(())
+    }
+
+    /// Names the interpreted frames of a stack.
+    pub fn resolve(&mut self, raw: &RawStack) -> Stack {
+        match (&mut self.places, &self.who) {
+            (Some(places), Who::Jvm(jvm)) if let Some(hotspot) = &jvm.1 => {
+                places.resolve(hotspot, raw)
+            }
+            _ => places::plain(raw),
+        }
+    }
+
+    /// The Java frames that were named.
+    pub fn take_places(&mut self) -> Option<Places> {
+        self.places.take()
+    }
+
+    /// Reads again what a JVM tells that is still setting itself up.
+    fn look_again(&mut self) {
+        if let Who::Jvm(jvm) = &mut self.who
+            && jvm.1.as_ref().is_none_or(|h| !h.is_set_up)
+            && self.questions_left > 0
+        {
+            self.questions_left -= 1;
+            jvm.1 = HotSpot::read(&jvm.0).ok();
+        }
     }
 
     /// Takes what it compiled or discarded.
@@ -170,11 +244,7 @@ impl Traced {
         }
         let (target, hotspot) = &mut **jvm;
         if hotspot.as_ref().is_none_or(|h| !h.is_set_up) && self.questions_left > 0 {
-            self.questions_left -= 1;
-            *hotspot = HotSpot::read(target).ok();
-            if hotspot.as_ref().is_none_or(|h| !h.is_set_up) {
-                return Ok(false);
-            }
+            return Ok(false);
         }
         self.has_map = true;
         let process = &target.process;
@@ -199,29 +269,28 @@ impl Traced {
         Ok(true)
     }
 
-    /// Looks again at the end: for what a JVM that cannot be followed compiled since, and
-    /// for what was inlined at these addresses, which are sorted.
-    pub fn get_last_map(&mut self, source: &SymbolSource, sampled: &[Addr]) {
+    /// Asks again at the end: for what a JVM that cannot be followed compiled since, and our
+    /// agent for what was inlined into what was compiled since.
+    pub fn ask_again(&mut self, source: &SymbolSource) {
         let Who::Jvm(jvm) = &self.who else {
             return;
         };
         let (target, hotspot) = &**jvm;
-        let tells_inlining = *source != SymbolSource::PerfMap;
-        if !self.has_map || self.is_followed() && !tells_inlining {
+        let tells_more = *source == SymbolSource::Agent || !self.is_followed();
+        if !self.has_map || !tells_more {
             return;
         }
         // Gone or hung by now: what was known before must do.
-        let inlining = Inlining::At(sampled);
-        let Ok(seen) = ask(source, &target.process, hotspot.as_ref(), inlining) else {
+        let hotspot = hotspot.as_ref();
+        let Ok(seen) = ask(source, &target.process, hotspot, Inlining::Nowhere) else {
             return;
         };
-        let entries = seen.into_entries();
+        let unknown = self.code.refine(seen.into_entries());
         if !self.is_followed() {
-            for (addr, size, code) in entries.clone() {
+            for (addr, size, code) in unknown {
                 self.code.load(1, addr, size, code);
             }
         }
-        self.code.refine(Snapshot::Entries(entries));
     }
 }
 

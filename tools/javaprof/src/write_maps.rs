@@ -41,7 +41,10 @@ pub fn run(args: &Args) -> Result<()> {
                 traced::ask(&args.symbols, &target.process, Some(&hotspot), inlining)
             })
             .map_err(Into::into)
-            .and_then(|seen| write(&target.process, &seen.into_entries(), args.map_options()));
+            .and_then(|seen| {
+                let entries = seen.into_entries();
+                write(&target.process, &entries, args.map_options())
+            });
         match written {
             Ok(what) => println!("{what}"),
             Err(error) => {

@@ -1,0 +1,66 @@
+//! Looking at code by its addresses, while it is there.
+
+use super::{
+    HotSpot,
+    code_cache::{Inlining, Reader, heaps},
+};
+use crate::{Addr, Result, stack::code::Code};
+
+/// A piece of code that was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its first address, and the first behind it.
+    pub start: Addr,
+    /// The first address behind it.
+    pub end: Addr,
+    /// A compiled method's compile id, else 0.
+    pub compile_id: u32,
+    /// What it is, with what was inlined at the addresses asked for.
+    pub code: Code,
+}
+
+impl HotSpot {
+    /// The code at these addresses, which are sorted; what lies outside the code cache, or
+    /// is being made or discarded just now, is left out.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`], [`crate::Error::Memory`] when the JVM is gone.
+    pub fn look(&self, addrs: &[Addr]) -> Result<Vec<Found>> {
+        let (memory, structs) = (&self.memory, &self.structs);
+        let mut reader = Reader::new(memory, structs, self.major, Inlining::At(addrs))?;
+        let heaps = heaps(memory, structs)?
+            .into_iter()
+            .map(|heap| reader.place(heap))
+            .collect::<Result<Vec<_>>>()?;
+        let mut found = Vec::new();
+        let mut rest = addrs;
+        while let [addr, others @ ..] = rest {
+            rest = others;
+            let Ok(Some(blob)) = reader.find(&heaps, *addr) else { continue };
+            rest = &others[others.partition_point(|&addr| addr < blob.end)..];
+            if let Some(code) = reader.code(blob)
+                && reader.is_still(memory, blob)
+            {
+                let (start, end, compile_id) = (blob.begin, blob.end, blob.compile_id);
+                match self.stubs_of(start, end, &code) {
+                    Some(stubs) => found.extend(stubs),
+                    None => found.push(Found { start, end, compile_id, code }),
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The stubs of a blob that has many.
+    fn stubs_of(&self, start: Addr, end: Addr, code: &Code) -> Option<Vec<Found>> {
+        let mut divided = vec![(start, end.0 - start.0, code.clone())];
+        self.name_stubs(&mut divided);
+        let found = |(start, size, code): (Addr, u64, Code)| Found {
+            start,
+            end: Addr(start.0.saturating_add(size)),
+            compile_id: 0,
+            code,
+        };
+        (divided.len() > 1).then(|| divided.into_iter().map(found).collect())
+    }
+}

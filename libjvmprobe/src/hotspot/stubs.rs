@@ -1,0 +1,127 @@
+//! Names of HotSpot's stubs: arraycopy, CRC32, AES and the like.
+//!
+//! They lie in a few blobs, `StubRoutines (1)` and so on, of a hundred stubs each. The
+//! addresses of their entries are statics of the class StubRoutines
+//! (hotspot/share/runtime/stubRoutines.hpp), private, so that a stub has a name of its own
+//! only where libjvm.so has a symbol table.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::HotSpot;
+use crate::{
+    Addr,
+    elf::symbols::Symbol,
+    stack::{
+        code::{Code, CodeKind},
+        native::demangle,
+    },
+};
+
+/// How the name of a blob begins that holds stubs.
+const BLOB: &str = "StubRoutines";
+/// Statics that point into the midst of a stub.
+const NOT_ENTRIES: [&str; 1] = ["StubRoutines::call_stub_return_address"];
+
+/// Where the entries of stubs are kept, with the stubs' names.
+pub(super) fn statics(symbols: &HashMap<String, Symbol>, bias: u64) -> Vec<(Addr, Arc<str>)> {
+    // Statics are called _x, functions are not.
+    let name = |mangled: &str| {
+        let readable = demangle(mangled);
+        let (class, name) = readable.rsplit_once("::")?;
+        let name = name.strip_prefix('_')?;
+        let name = name.strip_suffix("_entry").unwrap_or(name);
+        let name = format!("{class}::{name}");
+        (class.starts_with(BLOB) && !NOT_ENTRIES.contains(&&*name)).then_some(name)
+    };
+    let of = |(mangled, symbol): (&String, &Symbol)| {
+        Some((Addr(symbol.value.0.wrapping_add(bias)), name(mangled)?.into()))
+    };
+    symbols.iter().filter(|(_, symbol)| symbol.size == 8).filter_map(of).collect()
+}
+
+impl HotSpot {
+    /// Divides the blobs of stubs among their stubs.
+    pub(super) fn name_stubs(&self, code: &mut Vec<(Addr, u64, Code)>) {
+        let is_blob = |code: &Code| code.kind == CodeKind::Stub && code.name.starts_with(BLOB);
+        if self.stubs.is_empty() || !code.iter().any(|(_, _, code)| is_blob(code)) {
+            return;
+        }
+        // Set once, while the JVM starts.
+        let entry = |(at, name): &(Addr, Arc<str>)| {
+            let addr = self.memory.pointer(*at).ok().filter(|addr| addr.0 != 0)?;
+            Some((addr, Arc::clone(name)))
+        };
+        let entries: Vec<_> = self.stubs.iter().filter_map(entry).collect();
+        let mut named = Vec::with_capacity(code.len() + entries.len());
+        for (start, size, code) in code.drain(..) {
+            if is_blob(&code) {
+                named.extend(divide(start, size, &code, &entries));
+            } else {
+                named.push((start, size, code));
+            }
+        }
+        *code = named;
+    }
+}
+
+/// Divides a blob: each stub reaches to the next.
+fn divide(
+    start: Addr,
+    size: u64,
+    blob: &Code,
+    entries: &[(Addr, Arc<str>)],
+) -> Vec<(Addr, u64, Code)> {
+    let end = Addr(start.0.saturating_add(size));
+    let mut inside: Vec<_> =
+        entries.iter().filter(|(addr, _)| (start..end).contains(addr)).collect();
+    // Of several names for one entry, the plainest.
+    inside.sort_by_key(|(addr, name)| (*addr, name.len(), Arc::clone(name)));
+    inside.dedup_by_key(|(addr, _)| *addr);
+    let first = inside.first().map_or(end, |(addr, _)| *addr);
+    let head = (first > start).then(|| (start, first.0 - start.0, blob.clone()));
+    let ends = inside.iter().skip(1).map(|(addr, _)| *addr).chain([end]);
+    let stubs = inside
+        .iter()
+        .zip(ends)
+        .map(|((addr, name), end)| (*addr, end.0 - addr.0, Code::new(CodeKind::Stub, name)));
+    head.into_iter().chain(stubs).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blob_is_divided_among_its_stubs() {
+        let blob = Code::new(CodeKind::Stub, "StubRoutines (1)");
+        let entry = |addr, name: &str| (Addr(addr), name.into());
+        let entries =
+            [entry(130, "long_name"), entry(130, "name"), entry(110, "a"), entry(99, "other")];
+        let found: Vec<_> = divide(Addr(100), 50, &blob, &entries)
+            .into_iter()
+            .map(|(addr, size, code)| (addr.0, size, code.name.to_string()))
+            .collect();
+        let expected = [(100, 10, "StubRoutines (1)"), (110, 20, "a"), (130, 20, "name")];
+        assert_eq!(found, expected.map(|(addr, size, name)| (addr, size, name.to_owned())));
+        assert_eq!(divide(Addr(100), 50, &blob, &[]), [(Addr(100), 50, blob.clone())]);
+    }
+
+    #[test]
+    fn statics_are_named_as_people_know_them() {
+        let symbol = |name: &str, size| {
+            (name.to_owned(), Symbol { name: name.to_owned(), value: crate::Vaddr(16), size })
+        };
+        let symbols = HashMap::from([
+            symbol("_ZN12StubRoutines25_jbyte_disjoint_arraycopyE", 8),
+            symbol("_ZN12StubRoutines24_forward_exception_entryE", 8),
+            symbol("_ZN12StubRoutines25_call_stub_return_addressE", 8),
+            symbol("_ZN12StubRoutines11initialize1Ev", 300),
+        ]);
+        let mut names: Vec<_> =
+            statics(&symbols, 1).into_iter().map(|(at, name)| (at.0, name.to_string())).collect();
+        names.sort();
+        let expected =
+            ["StubRoutines::forward_exception", "StubRoutines::jbyte_disjoint_arraycopy"];
+        assert_eq!(names, expected.map(|name| (17, name.to_owned())));
+    }
+}

@@ -1,0 +1,145 @@
+//! What the stack walker must know of a JVM: where its code is, and at which offsets a
+//! CodeBlob says how large its frames are.
+//!
+//! Sources: hotspot/share/code/{codeBlob,nmethod}.hpp, memory/heap.hpp,
+//! interpreter/abstractInterpreter.hpp, code/stubs.hpp (StubQueue), oops/method.hpp,
+//! cpu/x86/frame_x86.hpp, runtime/continuationEntry.hpp; fields as vmStructs exports them.
+
+use super::{HotSpot, code_cache::heaps, vmstructs::VmStructs};
+use crate::{
+    Addr, Error, Result,
+    jvm::memory::Memory,
+    trace::walker::{CodeHeap, JvmLayout, MAX_BLOB_BYTES, MAX_CODE_HEAPS},
+};
+
+/// Words below the frame pointer at which an interpreted frame has its bytecode pointer:
+/// `interpreter_frame_bcp_offset`. Since JDK 9 there is the class's mirror as well.
+const BCP_SLOT: u32 = 8;
+const BCP_SLOT_JDK_8: u32 = 7;
+
+impl HotSpot {
+    /// How to walk its stacks.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing, on other machines than x86-64 too;
+    /// [`Error::Memory`] when it is gone.
+    pub fn walking(&self) -> Result<JvmLayout> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(Error::layout(format!(
+                "stacks without frame pointers are known on x86-64 only, not on {}",
+                std::env::consts::ARCH
+            )));
+        }
+        let (memory, s) = (&self.memory, &self.structs);
+        let mut layout = fields(s)?;
+        let found = heaps(memory, s)?;
+        if found.len() > MAX_CODE_HEAPS {
+            return Err(Error::layout(format!("{} code heaps", found.len())));
+        }
+        for (heap, place) in found.iter().zip(&mut layout.heaps) {
+            *place = code_heap(memory, s, *heap)?;
+        }
+        layout.heap_count = found.len() as u32;
+        (layout.interpreter_low, layout.interpreter_high) = interpreter(memory, s)?;
+        layout.bcp_slot = if self.major == 8 { BCP_SLOT_JDK_8 } else { BCP_SLOT };
+        layout.unloads_at = self.unloads.map_or(0, |addr| addr.0);
+        if let Some((barrier, return_pc)) = self.continuations {
+            // 0 until it is generated, and where there are no virtual threads.
+            layout.return_barrier = memory.u64(barrier).unwrap_or(0);
+            layout.cont_return_pc_at = return_pc.0;
+        }
+        Ok(layout)
+    }
+}
+
+/// The offsets.
+fn fields(s: &VmStructs) -> Result<JvmLayout> {
+    let class = if s.has_type("CompiledMethod") { "CompiledMethod" } else { "nmethod" };
+    let is_compact = s.field("CodeBlob", "_code_begin").is_err();
+    let narrow = |offset: u64| {
+        u32::try_from(offset).ok().filter(|&n| n < MAX_BLOB_BYTES - 8).ok_or_else(|| {
+            Error::layout(format!("a field of CodeBlob at offset {offset}: implausible"))
+        })
+    };
+    let field = |class: &str, name: &str| narrow(s.field(class, name)?);
+    let (begin, entry, deopt, deopt_mh) = match is_compact {
+        true => (
+            field("CodeBlob", "_code_offset")?,
+            field("nmethod", "_verified_entry_offset")?,
+            // Newer ones have one handler for both kinds of call.
+            field("nmethod", "_deopt_handler_offset")
+                .or_else(|_| field("nmethod", "_deopt_handler_entry_offset"))?,
+            field("nmethod", "_deopt_mh_handler_offset").ok(),
+        ),
+        false => (
+            field("CodeBlob", "_code_begin")?,
+            field("nmethod", "_verified_entry_point")?,
+            field(class, "_deopt_handler_begin")?,
+            field(class, "_deopt_mh_handler_begin").ok(),
+        ),
+    };
+    let mut layout = JvmLayout {
+        block_header: narrow(s.type_size("HeapBlock")?)?,
+        is_compact: is_compact.into(),
+        name: field("CodeBlob", "_name")?,
+        code_begin: begin,
+        data_offset: field("CodeBlob", "_data_offset")?,
+        frame_size: field("CodeBlob", "_frame_size")?,
+        frame_complete: field("CodeBlob", "_frame_complete_offset")?,
+        verified_entry: entry,
+        deopt_handler: deopt,
+        deopt_mh_handler: deopt_mh.unwrap_or(deopt),
+        orig_pc_offset: field("nmethod", "_orig_pc_offset")?,
+        compile_id: field("nmethod", "_compile_id")?,
+        const_method: narrow(s.field("Method", "_constMethod")?)?,
+        const_method_size: narrow(s.type_size("ConstMethod")?)?,
+        ..Default::default()
+    };
+    let last = [
+        layout.name,
+        layout.code_begin,
+        layout.data_offset,
+        layout.frame_size,
+        layout.frame_complete,
+        layout.verified_entry,
+        layout.deopt_handler,
+        layout.deopt_mh_handler,
+        layout.orig_pc_offset,
+        layout.compile_id,
+    ];
+    layout.blob_bytes = last.into_iter().max().unwrap_or(0) + 8;
+    Ok(layout)
+}
+
+fn code_heap(memory: &Memory, s: &VmStructs, heap: Addr) -> Result<CodeHeap> {
+    let at = |object: Addr, field: u64| {
+        let addr = object.checked_add(field).filter(|_| object.0 != 0);
+        addr.ok_or_else(|| Error::layout("a null pointer in the code cache"))
+    };
+    let space = at(heap, s.field("CodeHeap", "_memory")?)?;
+    let segmap = at(heap, s.field("CodeHeap", "_segmap")?)?;
+    // All that is reserved: it grows.
+    let low = memory.u64(at(space, s.field("VirtualSpace", "_low_boundary")?)?)?;
+    let high = memory.u64(at(space, s.field("VirtualSpace", "_high_boundary")?)?)?;
+    let segmap = memory.u64(at(segmap, s.field("VirtualSpace", "_low")?)?)?;
+    let log = memory.u32(at(heap, s.field("CodeHeap", "_log2_segment_size")?)?)?;
+    if low >= high || !(4..=16).contains(&log) {
+        return Err(Error::layout("the code cache is not set up yet"));
+    }
+    Ok(CodeHeap { low, high, segmap, segment_log: log.into() })
+}
+
+/// The range of the interpreter's code: a StubQueue's buffer.
+fn interpreter(memory: &Memory, s: &VmStructs) -> Result<(u64, u64)> {
+    let queue = memory.pointer(s.static_field("AbstractInterpreter", "_code")?)?;
+    if queue == Addr(0) {
+        return Err(Error::layout("the interpreter is not set up yet"));
+    }
+    let field = |name| {
+        let offset = s.field("StubQueue", name)?;
+        queue.checked_add(offset).ok_or_else(|| Error::layout("the interpreter's StubQueue"))
+    };
+    let low = memory.u64(field("_stub_buffer")?)?;
+    let length = memory.u32(field("_buffer_limit")?)?;
+    Ok((low, low.saturating_add(length.into())))
+}

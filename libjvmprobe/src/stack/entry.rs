@@ -1,0 +1,55 @@
+//! Where threads begin.
+
+use super::Frame;
+
+/// Where threads begin, in HotSpot and in the C libraries, as far as they name it.
+const ENTRIES: [&str; 12] = [
+    "thread_native_entry",
+    "java_start",
+    "start_thread",
+    "__clone",
+    "clone",
+    "__clone3",
+    "clone3",
+    "_start",
+    "__libc_start_main",
+    "__libc_start_call_main",
+    "start",
+    "JavaMain",
+];
+
+/// How many frames from the outer end an entry is looked for: beyond it, a walk by
+/// frame pointers finds what C libraries left in that register.
+const ENTRY_DEPTH: usize = 6;
+
+/// Removes what lies behind the frame that a thread begins with; whether there is one.
+pub fn cut_behind_entry(frames: &mut Vec<Frame>) -> bool {
+    let is_entry = |frame: &Frame| ENTRIES.contains(&&*frame.name);
+    let outer = frames.len().saturating_sub(ENTRY_DEPTH);
+    match frames[outer..].iter().rposition(is_entry) {
+        Some(at) => {
+            frames.truncate(outer + at + 1);
+            true
+        }
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::Kind;
+
+    #[test]
+    fn what_lies_behind_the_entry_is_cut() {
+        let frame = |name: &str| Frame::new(Kind::Native, name);
+        let mut frames: Vec<_> =
+            ["leaf", "thread_native_entry", "[unknown libc.so.6+0x1]"].map(frame).into();
+        assert!(cut_behind_entry(&mut frames));
+        assert_eq!(frames.len(), 2);
+        let mut broken: Vec<_> = ["leaf", "[unknown]"].map(frame).into();
+        assert!(!cut_behind_entry(&mut broken));
+        assert_eq!(broken.len(), 2);
+        assert!(!cut_behind_entry(&mut Vec::new()));
+    }
+}

@@ -1,0 +1,281 @@
+//! What the stack walker on the kernel side (`bpf/walk.bpf.h`) is told: how to find its
+//! way through each JVM's code cache, which files a process has mapped, and how their
+//! functions set up their frames.
+//!
+//! Where it is told nothing of a process, it walks by frame pointers.
+
+use std::{
+    collections::{HashMap, HashSet},
+    mem::offset_of,
+    os::fd::{AsFd, AsRawFd},
+    sync::Arc,
+};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
+use libbpf_sys::{BPF_F_INNER_MAP, bpf_map_create_opts};
+use plain::Plain;
+
+use crate::{
+    Error, Result,
+    elf::{
+        ElfFile,
+        unwind::{Row, UnwindTable},
+    },
+    stack::maps::{CodeFile, CodeMaps},
+};
+
+/// How many code heaps the walker knows: `MAX_CODE_HEAPS` of bpf/walk.h.
+pub const MAX_CODE_HEAPS: usize = 4;
+/// So many bytes of a blob it reads at most: `MAX_BLOB_BYTES` of bpf/walk.bpf.h.
+pub const MAX_BLOB_BYTES: u32 = 512;
+/// `MAX_TABLES` of bpf/walk.h.
+const MAX_TABLES: u32 = 4096;
+/// As many as the walker's search comes through: `MAX_MAPPING_STEPS` of bpf/walk.bpf.h.
+const MAX_MAPPINGS: usize = 8191;
+/// Rows that are put into a map at once.
+const BATCH: usize = 16_384;
+
+/// `struct code_heap` of bpf/walk.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct CodeHeap {
+    pub low: u64,
+    pub high: u64,
+    pub segmap: u64,
+    pub segment_log: u64,
+}
+
+/// `struct jvm` of bpf/walk.h, which says what each member is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct JvmLayout {
+    pub heaps: [CodeHeap; MAX_CODE_HEAPS],
+    pub interpreter_low: u64,
+    pub interpreter_high: u64,
+    pub nmethod_name: u64,
+    pub return_barrier: u64,
+    pub cont_return_pc_at: u64,
+    pub unloads_at: u64,
+    pub heap_count: u32,
+    pub block_header: u32,
+    pub blob_bytes: u32,
+    pub is_compact: u32,
+    pub name: u32,
+    pub code_begin: u32,
+    pub data_offset: u32,
+    pub frame_size: u32,
+    pub frame_complete: u32,
+    pub verified_entry: u32,
+    pub deopt_handler: u32,
+    pub deopt_mh_handler: u32,
+    pub orig_pc_offset: u32,
+    pub const_method: u32,
+    pub const_method_size: u32,
+    pub bcp_slot: u32,
+    pub compile_id: u32,
+    pub unused: u32,
+}
+
+/// `struct mapping` of bpf/walk.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct MappingEntry {
+    pub start: u64,
+    pub end: u64,
+    pub bias: u64,
+    pub table: u32,
+    pub rows: u32,
+}
+
+// SAFETY: #[repr(C)], integers only and no padding (the tools compare them with the
+// types generated from the header), for which any bit pattern is a value.
+unsafe impl Plain for JvmLayout {}
+// SAFETY: as above.
+unsafe impl Plain for MappingEntry {}
+// SAFETY: as above.
+unsafe impl Plain for Row {}
+
+/// A file's unwind table in the kernel.
+#[derive(Debug)]
+struct Loaded {
+    number: u32,
+    rows: u32,
+    base: u64,
+    elf: ElfFile,
+}
+
+/// The maps of one loaded object that has the walker in it.
+#[derive(Debug)]
+pub struct Walker {
+    jvms: MapHandle,
+    mappings: MapHandle,
+    tables: MapHandle,
+    /// By file, which is kept open so that its number stays its own.
+    files: HashMap<i32, (Arc<CodeFile>, Option<Loaded>)>,
+    next_table: u32,
+    /// What each process had mapped when it was last told.
+    told: HashMap<u64, Vec<MappingEntry>>,
+    jvms_told: HashSet<u64>,
+}
+
+impl Walker {
+    /// The walker of a loaded object.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] where it has none.
+    pub fn new(object: &Object) -> Result<Self> {
+        let map = |name: &str| {
+            let map = object.maps().find(|map| map.name() == name);
+            let missing = || Error::Kernel {
+                what: format!("find the BPF map {name}"),
+                hint: "this is a defect of this tool: please report it".into(),
+            };
+            let open = |source| Error::Bpf { what: format!("open the BPF map {name}"), source };
+            MapHandle::try_from(&map.ok_or_else(missing)?).map_err(open)
+        };
+        Ok(Self {
+            jvms: map("jvms")?,
+            mappings: map("mappings")?,
+            tables: map("tables")?,
+            files: HashMap::new(),
+            next_table: 0,
+            told: HashMap::new(),
+            jvms_told: HashSet::new(),
+        })
+    }
+
+    /// Tells how to walk a JVM's code.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn add_jvm(&mut self, key: u64, layout: &JvmLayout) -> Result<()> {
+        // SAFETY: it is Plain: bytes are all it consists of.
+        let bytes = unsafe { plain::as_bytes(layout) };
+        self.jvms.update(&key.to_ne_bytes(), bytes, MapFlags::ANY).map_err(|source| {
+            Error::Bpf { what: "tell the stack walker of a JVM".into(), source }
+        })?;
+        self.jvms_told.insert(key);
+        Ok(())
+    }
+
+    /// Whether it was told of this JVM.
+    pub fn knows_jvm(&self, key: u64) -> bool {
+        self.jvms_told.contains(&key)
+    }
+
+    /// Tells what a process has mapped now. Files without unwind tables, or with such as
+    /// make no sense, are walked by frame pointers.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn set_mappings(&mut self, key: u64, maps: &CodeMaps) -> Result<()> {
+        let mut entries = vec![MappingEntry::default()];
+        for mapping in maps.iter().take(MAX_MAPPINGS) {
+            let Some(file) = &mapping.file else { continue };
+            let Some(table) = self.table(file)? else { continue };
+            let bias = table.elf.load_bias(mapping.start, mapping.offset);
+            let Some(bias) = bias else { continue };
+            entries.push(MappingEntry {
+                start: mapping.start.0,
+                end: mapping.end.0,
+                bias: bias.wrapping_add(table.base),
+                table: table.number,
+                rows: table.rows,
+            });
+        }
+        entries[0].start = entries.len() as u64 - 1;
+        if self.told.get(&key) == Some(&entries) {
+            return Ok(());
+        }
+        let inner = inner_map("mappings", size_of::<MappingEntry>(), entries.len())?;
+        fill(&inner, &entries)?;
+        put(&self.mappings, &key.to_ne_bytes(), &inner)?;
+        self.told.insert(key, entries);
+        Ok(())
+    }
+
+    /// Forgets a process that has ended.
+    pub fn forget(&mut self, key: u64) {
+        // Absent entries are what is wanted.
+        let _ = self.jvms.delete(&key.to_ne_bytes());
+        let _ = self.mappings.delete(&key.to_ne_bytes());
+        self.told.remove(&key);
+        self.jvms_told.remove(&key);
+    }
+
+    fn table(&mut self, file: &Arc<CodeFile>) -> Result<Option<&Loaded>> {
+        let id = file.as_raw_fd();
+        if !self.files.contains_key(&id) {
+            let elf = file.reopen().and_then(ElfFile::open).ok();
+            let table = elf.and_then(|elf| Some((UnwindTable::read(&elf).ok()?, elf)));
+            let loaded = match table {
+                Some((table, elf)) if !table.rows().is_empty() && self.next_table < MAX_TABLES => {
+                    Some(self.load(&table, elf)?)
+                }
+                _ => None,
+            };
+            self.files.insert(id, (Arc::clone(file), loaded));
+        }
+        Ok(self.files.get(&id).and_then(|(_, loaded)| loaded.as_ref()))
+    }
+
+    fn load(&mut self, table: &UnwindTable, elf: ElfFile) -> Result<Loaded> {
+        let rows = table.rows();
+        let inner = inner_map("rows", size_of::<Row>(), rows.len())?;
+        fill(&inner, rows)?;
+        let number = self.next_table;
+        put(&self.tables, &number.to_ne_bytes(), &inner)?;
+        self.next_table += 1;
+        let rows = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        Ok(Loaded { number, rows, base: table.base().0, elf })
+    }
+}
+
+fn inner_map(name: &str, value: usize, entries: usize) -> Result<MapHandle> {
+    let opts = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
+        map_flags: BPF_F_INNER_MAP,
+        ..Default::default()
+    };
+    let size = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    MapHandle::create(MapType::Array, Some(name), 4, size(value), size(entries), &opts)
+        .map_err(|source| Error::Bpf { what: "make a table for the stack walker".into(), source })
+}
+
+/// Fills an array map.
+fn fill<T: Plain>(map: &MapHandle, values: &[T]) -> Result<()> {
+    let mut index = 0_u32;
+    for batch in values.chunks(BATCH) {
+        let keys: Vec<u8> = (index..).take(batch.len()).flat_map(u32::to_ne_bytes).collect();
+        // SAFETY: it is Plain: bytes are all it consists of.
+        let bytes = unsafe { plain::as_bytes(batch) };
+        let count = u32::try_from(batch.len()).unwrap_or(0);
+        map.update_batch(&keys, bytes, count, MapFlags::ANY, MapFlags::ANY).map_err(|source| {
+            Error::Bpf { what: "fill a table of the stack walker".into(), source }
+        })?;
+        index += count;
+    }
+    Ok(())
+}
+
+fn put(outer: &MapHandle, key: &[u8], inner: &MapHandle) -> Result<()> {
+    let fd = inner.as_fd().as_raw_fd();
+    outer
+        .update(key, &fd.to_ne_bytes(), MapFlags::ANY)
+        .map_err(|source| Error::Bpf { what: "hand a table to the stack walker".into(), source })
+}
+
+/// Where each member of [`JvmLayout`] lies, for the tools to compare with the types that
+/// are generated from the header.
+pub fn layout_offsets() -> [usize; 5] {
+    [
+        size_of::<JvmLayout>(),
+        offset_of!(JvmLayout, interpreter_low),
+        offset_of!(JvmLayout, unloads_at),
+        offset_of!(JvmLayout, heap_count),
+        offset_of!(JvmLayout, compile_id),
+    ]
+}

@@ -1,0 +1,100 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+/**
+ * Burns processor time on stacks that are known: who calls whom is written down in
+ * tests/lib/callgraph.rs, and the program itself checks nothing.
+ *
+ * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done" when
+ * the threads have ended. Properties of the JVM choose what runs:
+ *
+ * stackload.parts=PART,...: the threads, each with the name of its part: calls, library, outside,
+ * virtual (JDK 21 and later), lines. The first four where nothing is said.
+ * stackload.native=FILE: the library of stackload.c. Without it nothing of it is called.
+ * stackload.self=FILE: every stack that the JVM itself tells of these threads is written there,
+ * in the form of folded stacks, while a "go" runs.
+ */
+public class StackLoad {
+    /** How long a scene burns before the next one has its turn. */
+    private static final long TURN = 10_000_000;
+
+    static volatile long sink;
+
+    public static void main(String[] args) throws Exception {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        String parts = System.getProperty("stackload.parts", "calls,library,outside,virtual");
+        System.out.println("ready " + ProcessHandle.current().pid());
+        for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
+            if (line.startsWith("go ")) {
+                long end = System.nanoTime() + (long) (Double.parseDouble(line.substring(3)) * 1e9);
+                List<Thread> threads = new ArrayList<>();
+                for (String part : parts.split(",")) {
+                    threads.add(new Thread(part(part, end), part));
+                }
+                for (Thread thread : threads) {
+                    thread.start();
+                }
+                if (System.getProperty("stackload.self") != null) {
+                    watch(threads, System.getProperty("stackload.self"));
+                }
+                for (Thread thread : threads) {
+                    thread.join();
+                }
+                System.out.println("done");
+            }
+        }
+    }
+
+    private static Runnable part(String name, long end) {
+        switch (name) {
+            case "calls":
+                return new StackCalls(end);
+            case "library":
+                return new StackLibrary(end);
+            case "outside":
+                return new StackOutside(end);
+            case "virtual":
+                return new StackVirtual(end);
+            case "lines":
+                return new StackLines(end);
+            default:
+                throw new IllegalArgumentException(name);
+        }
+    }
+
+    /** When the turn of a scene ends that begins now. */
+    static long turn() {
+        return System.nanoTime() + TURN;
+    }
+
+    private static void watch(List<Thread> threads, String file) throws Exception {
+        Set<String> stacks = new HashSet<>();
+        boolean isAlive = true;
+        while (isAlive) {
+            isAlive = false;
+            for (Thread thread : threads) {
+                isAlive |= thread.isAlive();
+            }
+            for (Map.Entry<Thread, StackTraceElement[]> entry : Thread.getAllStackTraces().entrySet()) {
+                if (threads.contains(entry.getKey())) {
+                    stacks.add(folded(entry.getKey().getName(), entry.getValue()));
+                }
+            }
+            Thread.sleep(1);
+        }
+        java.nio.file.Files.write(java.nio.file.Paths.get(file), stacks);
+    }
+
+    private static String folded(String thread, StackTraceElement[] trace) {
+        StringBuilder text = new StringBuilder("java;").append(thread).append("-0;start_thread");
+        for (int i = trace.length - 1; i >= 0; i--) {
+            text.append(';').append(trace[i].getClassName()).append('.').append(trace[i].getMethodName());
+        }
+        return text.append(" 1").toString();
+    }
+}

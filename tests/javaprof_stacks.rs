@@ -1,0 +1,503 @@
+//! Stacks of JVMs with stock flags: whole, named, and none that cannot be.
+//!
+//! The load knows its own call graph (`tests/lib/callgraph.rs`): a stack that looks complete but
+//! lacks a frame in the middle is found as well.
+
+use std::{
+    fs,
+    io::Write,
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{
+    callgraph::{CallGraph, Report, Walk, is_entry},
+    folded,
+    load::{Load, classes},
+    need_root,
+    runtimes::{self, Runtime},
+    speedscope::{self, Sample},
+    stackload::{self, Native, all_flags},
+    tool::{Output, Tool, binary},
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long most profiles last.
+const SECONDS: f64 = 4.0;
+
+const ALL: [&str; 6] =
+    ["temurin-11", "temurin-17", "debian-17", "temurin-21", "temurin-25", "musl-17"];
+
+/// What the table of calls says is what the JVM says: without this, the other tests prove
+/// nothing.
+#[test]
+fn the_table_is_the_programs() {
+    for name in ALL {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let file = dir.path().join("self.folded");
+        let flags = format!("-Dstackload.self={}", file.display());
+        let runtime = runtimes::named(name);
+        let mut load = stackload::start(runtime, &flags, Native::WithoutFramePointers);
+        load.run(3.0);
+        let text = fs::read_to_string(&file).expect("written");
+        let report = CallGraph::new(Walk::Jvm).check(&text);
+        println!("{name}: {report}");
+        assert!(report.samples > 50 && report.wrong == 0, "{name}: {}", report.offenders());
+    }
+}
+
+/// The walk by frame pointers, where the JVM is told to keep them, has other gaps, but no call
+/// that the program does not make.
+#[test]
+fn calls_are_the_programs_by_frame_pointers() {
+    for name in ALL {
+        let flags = "-XX:+PreserveFramePointer";
+        let report =
+            profile(runtimes::named(name), flags, Native::WithFramePointers, Walk::FramePointers);
+        println!("{name}: {report}");
+        assert!(report.wrong == 0, "{name}: {report}{}", report.offenders());
+    }
+}
+
+#[test]
+fn stacks_are_whole_jdk_11() {
+    check(runtimes::named("temurin-11"), "");
+}
+
+#[test]
+fn stacks_are_whole_jdk_17() {
+    check(runtimes::named("temurin-17"), "");
+}
+
+#[test]
+fn stacks_are_whole_jdk_17_of_debian() {
+    check(runtimes::named("debian-17"), "");
+}
+
+#[test]
+fn stacks_are_whole_jdk_21() {
+    check(runtimes::named("temurin-21"), "");
+}
+
+#[test]
+fn stacks_are_whole_jdk_25() {
+    check(runtimes::named("temurin-25"), "");
+}
+
+#[test]
+fn stacks_are_whole_musl() {
+    check(runtimes::named("musl-17"), "");
+}
+
+#[test]
+fn stacks_are_whole_in_code_of_the_first_compiler() {
+    check(runtimes::named("temurin-11"), "-XX:TieredStopAtLevel=1");
+}
+
+#[test]
+fn stacks_are_whole_in_code_of_the_second_compiler() {
+    check(runtimes::named("temurin-11"), "-XX:-TieredCompilation");
+}
+
+#[test]
+fn stacks_are_whole_in_one_code_heap() {
+    check(runtimes::named("temurin-17"), "-XX:-SegmentedCodeCache -XX:+UseSerialGC");
+}
+
+#[test]
+fn stacks_are_whole_in_a_small_code_cache() {
+    check(runtimes::named("temurin-17"), "-XX:ReservedCodeCacheSize=4m -XX:+UseParallelGC");
+}
+
+#[test]
+fn stacks_are_whole_under_generational_zgc() {
+    check(runtimes::named("temurin-21"), "-XX:+UseZGC -XX:+ZGenerational");
+}
+
+#[test]
+fn stacks_are_whole_under_zgc() {
+    check(runtimes::named("temurin-25"), "-XX:+UseZGC");
+}
+
+#[test]
+fn stacks_are_whole_under_shenandoah() {
+    check(runtimes::named("temurin-17"), "-XX:+UseShenandoahGC");
+}
+
+#[test]
+fn stacks_are_whole_with_all_debug_information() {
+    check(runtimes::named("temurin-25"), EXACT);
+}
+
+#[test]
+fn stacks_are_whole_interpreted() {
+    check(runtimes::named("temurin-21"), "-Xint");
+}
+
+#[test]
+fn stacks_are_whole_with_frame_pointers() {
+    check(runtimes::named("temurin-25"), "-XX:+PreserveFramePointer");
+}
+
+fn check(runtime: &Runtime, flags: &str) {
+    let title = format!("{} {flags}", runtime.name);
+    let report = profile(runtime, flags, Native::WithoutFramePointers, Walk::Whole);
+    report.assert(&title);
+    let graph = CallGraph::new(Walk::Whole);
+    let threads = ["calls", "library", "outside"];
+    let missing: Vec<_> = threads
+        .into_iter()
+        .flat_map(|thread| graph.scenes(thread))
+        .filter(|scene| !report.methods.contains(*scene))
+        .collect();
+    assert!(missing.is_empty(), "{title}: {missing:?} never seen: {report}");
+    let has_virtual = report.methods.contains("Straight.bottom");
+    assert_eq!(has_virtual, runtime.major >= 21, "{title}: virtual threads: {report}");
+}
+
+/// Profiles the load, which is new: interpreted at first, compiled soon.
+fn profile(runtime: &Runtime, flags: &str, native: Native, walk: Walk) -> Report {
+    need_root();
+    // Built before the load begins, not while it runs.
+    binary("javaprof");
+    let mut load = stackload::start(runtime, flags, native);
+    load.go(SECONDS);
+    let how = if walk == Walk::FramePointers { "fp" } else { "auto" };
+    let tool = start(&load, &["-f", "-t", "--stacks", how]);
+    load.done();
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{}: {}", runtime.name, output.stderr);
+    let report = CallGraph::new(walk).check(&output.stdout);
+    assert!(report.samples > 500, "{}: {report}\n{}", runtime.name, output.stderr);
+    report
+}
+
+fn start(load: &Load, args: &[&str]) -> Tool {
+    let pid = load.pid().to_string();
+    Tool::start("javaprof", &[&["-p", &pid, "-F", "999"], args].concat())
+}
+
+/// Compiled code keeps what it has inlined for calls and polls; this keeps it for each
+/// instruction.
+const EXACT: &str = "-XX:+UnlockDiagnosticVMOptions -XX:+DebugNonSafepoints";
+
+/// What StackLines wants to have inlined and what not.
+const INLINING: &str = "-XX:CompileCommand=inline,StackLines.in* \
+                        -XX:CompileCommand=dontinline,StackLines.leaf \
+                        -XX:CompileCommand=dontinline,StackLines.left \
+                        -XX:CompileCommand=dontinline,StackLines.right \
+                        -XX:CompileCommand=dontinline,StackLines.plain \
+                        -XX:CompileCommand=dontinline,StackLines.nested \
+                        -XX:CompileCommand=dontinline,StackLines.calling \
+                        -XX:CompileCommand=dontinline,StackLines.neighbours";
+
+/// What StackLines calls: the method, and the end of the comment on the line that it is at.
+const CHAINS: [&[(&str, &str)]; 5] = [
+    &[("run", "run"), ("plain", "plain")],
+    &[("run", "run"), ("nested", "nested"), ("inOuter", "inOuter"), ("inInner", "inInner")],
+    &[
+        ("run", "run"),
+        ("calling", "calling"),
+        ("inFirst", "inFirst"),
+        ("inSecond", "inSecond"),
+        ("leaf", "leaf"),
+    ],
+    &[("run", "run"), ("neighbours", "neighbours left"), ("left", "left")],
+    &[("run", "run"), ("neighbours", "neighbours right"), ("right", "right")],
+];
+
+#[test]
+fn lines_and_inlining_are_the_programs() {
+    for name in ALL {
+        check_lines(runtimes::named(name), "");
+        check_lines(runtimes::named(name), EXACT);
+    }
+}
+
+#[test]
+fn lines_are_the_programs_in_code_of_the_first_compiler() {
+    for name in ["temurin-11", "temurin-25"] {
+        check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=1");
+        check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=3");
+    }
+}
+
+/// Interpreted methods have names and lines like others.
+#[test]
+fn interpreted_methods_have_names_and_lines() {
+    for name in ALL {
+        check_lines(runtimes::named(name), "-Xint");
+        // Compiled between interpreted ones, and the other way round.
+        check_lines(
+            runtimes::named(name),
+            "-XX:CompileCommand=exclude,StackLines.inFirst \
+             -XX:CompileCommand=exclude,StackLines.neighbours",
+        );
+    }
+}
+
+fn check_lines(runtime: &Runtime, flags: &str) {
+    need_root();
+    binary("javaprof");
+    let title = format!("{} {flags}", runtime.name);
+    let flags = format!("{INLINING} {flags} -Dstackload.parts=lines");
+    let mut load = stackload::start(runtime, &flags, Native::WithoutFramePointers);
+    load.run(1.0);
+    load.go(1.5);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("x.json");
+    let tool = start(&load, &["-q", "-o", file.to_str().expect("UTF-8")]);
+    load.done();
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{title}: {}", output.stderr);
+
+    let chains: Vec<Chain> = CHAINS.into_iter().map(chain).collect();
+    let (mut total, mut right, mut wrong) = (0, 0, Vec::new());
+    // For each chain: samples with its second method, and those that show all of it.
+    let mut seen = vec![(0, 0); chains.len()];
+    for sample in speedscope::read(&file).iter().filter(|s| s.thread.contains(" lines-")) {
+        let calls = calls_of(sample);
+        total += sample.weight;
+        if !calls.is_empty() && chains.iter().any(|chain| chain.starts_with(&calls)) {
+            right += sample.weight;
+        } else {
+            wrong.push(format!("  {} {calls:?} {:?}", sample.weight, sample.frames.last()));
+        }
+        for (chain, (some, whole)) in chains.iter().zip(&mut seen) {
+            if calls.len() > 1 && chain.starts_with(&calls[..2]) {
+                *some += sample.weight;
+                *whole += if *chain == calls { sample.weight } else { 0 };
+            }
+        }
+    }
+    let share = |part: u64, of: u64| part as f64 * 100.0 / of.max(1) as f64;
+    let shares: Vec<_> = seen.iter().map(|&(some, whole)| share(whole, some).round()).collect();
+    println!("{title}: {:.2} % right, chains seen whole: {shares:?} %", share(right, total));
+    wrong.truncate(12);
+    assert!(share(right, total) >= 99.0, "{title}: wrong:\n{}", wrong.join("\n"));
+    let some: u64 = seen.iter().map(|(some, _)| some).sum();
+    assert!(share(some, total) >= 98.0, "{title}: {some} of {total} ns below run()");
+    for (chain, whole) in CHAINS.iter().zip(shares) {
+        // What is inlined and calls nothing is known where the JVM was told to keep it.
+        let is_inlined = chain.iter().any(|(method, _)| *method == "inInner");
+        let wanted = match () {
+            () if !is_inlined => 95.0,
+            () if flags.contains(EXACT) || flags.contains("-Xint") => 5.0,
+            () => 0.0,
+        };
+        assert!(whole >= wanted, "{title}: {whole} % of {chain:?}");
+    }
+}
+
+/// Methods with lines, outermost first.
+type Chain = Vec<(String, u64)>;
+
+fn chain(calls: &[(&str, &str)]) -> Chain {
+    let source = include_str!("java/StackLines.java");
+    let line = |mark: &str| {
+        let comment = format!("// at {mark}");
+        let at = source.lines().position(|line| line.ends_with(&comment));
+        at.unwrap_or_else(|| panic!("no {comment}")) as u64 + 1
+    };
+    calls.iter().map(|(method, mark)| (format!("StackLines.{method}"), line(mark))).collect()
+}
+
+/// The program's calls on a stack.
+fn calls_of(sample: &Sample) -> Chain {
+    let ours = sample.frames.iter().filter(|frame| frame.name.starts_with("StackLines."));
+    ours.map(|frame| (frame.name.clone(), frame.line.unwrap_or(0))).collect()
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
+    kill_process(pid, signal).expect("the JVM runs");
+}
+
+/// A load that has run for a while, with another second to come.
+fn warm(runtime: &str, flags: &str) -> Load {
+    need_root();
+    binary("javaprof");
+    let mut load = stackload::start(runtimes::named(runtime), flags, Native::WithoutFramePointers);
+    load.run(1.5);
+    load.go(2.0);
+    load
+}
+
+fn assert_good(title: &str, output: &Output) {
+    assert!(output.status.success(), "{title}: {}", output.stderr);
+    let report = CallGraph::new(Walk::Whole).check(&output.stdout);
+    report.assert(title);
+    assert!(report.samples > 300, "{title}: {report}\n{}", output.stderr);
+}
+
+/// A stopped JVM answers nothing, and need not.
+#[test]
+fn a_stopped_jvm_is_named() {
+    for name in ["temurin-11", "temurin-17", "temurin-25"] {
+        let mut load = warm(name, "");
+        // It is stopped when the profile begins, and when it ends.
+        signal(load.pid(), Signal::STOP);
+        let tool = start(&load, &["-f", "-t"]);
+        signal(load.pid(), Signal::CONT);
+        thread::sleep(Duration::from_millis(1_500));
+        signal(load.pid(), Signal::STOP);
+        let output = tool.interrupt();
+        assert_good(&format!("{name}, stopped"), &output);
+        signal(load.pid(), Signal::CONT);
+        load.done();
+    }
+}
+
+#[test]
+fn a_jvm_that_cannot_be_attached_to_is_named() {
+    for name in ["temurin-11", "temurin-21"] {
+        let mut load = warm(name, "-XX:+DisableAttachMechanism");
+        let tool = start(&load, &["-f", "-t"]);
+        load.done();
+        assert_good(&format!("{name}, no attach"), &tool.interrupt());
+    }
+}
+
+/// The JVM dies while it is sampled: a normal end, and nothing that cannot be.
+#[test]
+fn a_jvm_that_is_killed_ends_the_profile() {
+    for name in ["temurin-11", "temurin-17", "temurin-25"] {
+        let mut load = warm(name, "");
+        let tool = start(&load, &["-f", "-t"]);
+        thread::sleep(Duration::from_millis(1_000));
+        load.kill();
+        let output = tool.wait();
+        assert!(output.status.success(), "{name}: {output:?}");
+        let lines = folded::parse(&output.stdout);
+        let samples = folded::total(&lines);
+        let of_calls = folded::total(lines.iter().filter(|l| l.frames[1].starts_with("calls-")));
+        // What can be named depends on what was read before it died.
+        println!("{name}: {samples} samples, {of_calls} of the thread \"calls\"");
+        assert!(of_calls > 100, "{name}: {output:?}");
+    }
+}
+
+/// Half a JVM is refused in one line, or profiled as well as any.
+#[test]
+fn a_jvm_in_its_first_milliseconds() {
+    need_root();
+    binary("javaprof");
+    for name in ["temurin-11", "temurin-25", "musl-17"] {
+        let mut profiled = 0;
+        for delay in [0, 5, 10, 20, 30, 50] {
+            let title = format!("{name} after {delay} ms");
+            let mut java = spawn_and_go(runtimes::named(name), 1.5);
+            thread::sleep(Duration::from_millis(delay));
+            let pid = java.id().to_string();
+            let mut command = Command::new(binary("javaprof"));
+            command.args(["-p", &pid, "-F", "999", "-f", "-t"]);
+            let output = jvmprobe_tests::tool::run_command(command);
+            java.wait().expect("java ends");
+            assert!(!output.stderr.contains("panicked"), "{title}: {}", output.stderr);
+            if !output.status.success() {
+                println!("{title}: {}", output.stderr.trim_end());
+                assert_eq!(output.status.code(), Some(1), "{title}: {output:?}");
+                assert_eq!(output.stderr.lines().count(), 1, "{title}: {output:?}");
+                continue;
+            }
+            let report = CallGraph::new(Walk::Whole).check(&output.stdout);
+            println!("{title}: {report}");
+            assert!(report.wrong == 0, "{title}: {}", report.offenders());
+            profiled += u32::from(report.methods.contains("StackCalls.run"));
+        }
+        assert!(profiled > 0, "{name}: never profiled");
+    }
+}
+
+/// A JVM with the load, which is not waited for.
+fn spawn_and_go(runtime: &Runtime, seconds: f64) -> Child {
+    let flags = all_flags(runtime, "", Native::WithoutFramePointers);
+    let mut child = runtime
+        .command()
+        .args(flags.split_ascii_whitespace())
+        .args([Path::new("-cp"), classes(), Path::new("StackLoad")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("start java");
+    let mut stdin = child.stdin.take().expect("piped");
+    writeln!(stdin, "go {seconds}\nquit").expect("java reads commands");
+    child
+}
+
+/// How long the soak test lasts: $JVMPROBE_SOAK_SECONDS, or 20.
+fn soak_seconds() -> f64 {
+    let text = std::env::var("JVMPROBE_SOAK_SECONDS").unwrap_or_else(|_| "20".into());
+    text.parse().expect("JVMPROBE_SOAK_SECONDS is a number of seconds")
+}
+
+/// Classes come and go, and their code's addresses are used again: no name of another thread's
+/// classes, nothing lost, memory bounded.
+#[test]
+fn names_stay_right_while_classes_come_and_go() {
+    need_root();
+    binary("javaprof");
+    let seconds = soak_seconds();
+    for name in ["temurin-17", "temurin-25"] {
+        let flags = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=4m";
+        let mut load = Load::start_program(runtimes::named(name), flags, "ChurnLoad");
+        load.go(seconds / 2.0);
+        let begin = Instant::now();
+        let tool = start(&load, &["-f", "-t"]);
+        let mut peak = 0;
+        while begin.elapsed().as_secs_f64() < seconds / 2.0 - 0.5 {
+            thread::sleep(Duration::from_millis(250));
+            peak = peak.max(resident_kib(tool.pid()));
+        }
+        let generations = load.done();
+        let output = tool.interrupt();
+        assert!(output.status.success(), "{name}: {}", output.stderr);
+        check_churn(name, &output);
+        println!("{name}: {peak} KiB resident at most, {}", generations.trim());
+        assert!(peak < 256 << 10, "{name}: {peak} KiB");
+    }
+}
+
+fn check_churn(name: &str, output: &Output) {
+    let (mut samples, mut right, mut complete) = (0, 0, 0);
+    for line in folded::parse(&output.stdout) {
+        let (thread, _tid) = line.frames[1].rsplit_once('-').expect("NAME-TID");
+        if !thread.starts_with("Churn") {
+            continue;
+        }
+        let frames = &line.frames[2..];
+        samples += line.count;
+        complete += if is_entry(&frames[0]) { line.count } else { 0 };
+        for pair in frames.windows(2).filter(|pair| pair[1].starts_with("Churn")) {
+            let (caller, callee) = (pair[0].as_str(), pair[1].as_str());
+            assert!(callee.starts_with(thread), "{name}: {callee} in thread {thread}: {line:?}");
+            let expected = match callee.rsplit_once('.').expect("a method").1 {
+                "first" | "second" => format!("{thread}.run"),
+                _ => "java.lang.Thread.run".into(),
+            };
+            let is_known = caller == expected || caller == "java.lang.Thread.runWith";
+            assert!(is_known, "{name}: {caller} calls {callee}: {line:?}");
+            right += line.count;
+        }
+    }
+    let share = complete as f64 / samples as f64;
+    println!("{name}: {samples} samples, {:.2} % complete, {right} calls right", share * 100.0);
+    assert!(samples > 500 && right > samples && share >= 0.99, "{name}: {samples} {right} {share}");
+    // "N samples were lost", "N loads and unloads of code were lost".
+    let lost: u64 = output
+        .stderr
+        .lines()
+        .filter(|line| line.contains(" lost"))
+        .filter_map(|line| line.split_ascii_whitespace().find_map(|word| word.parse::<u64>().ok()))
+        .sum();
+    assert!(lost * 1_000 <= samples, "{name}: {lost} lost: {}", output.stderr);
+}
+
+/// A process's memory, from /proc.
+fn resident_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("proc(5)");
+    line.split_ascii_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("kilobytes")
+}

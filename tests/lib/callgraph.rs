@@ -1,0 +1,590 @@
+//! Who calls whom in `tests/java/StackLoad.java`, and whether stacks agree with it.
+//!
+//! Methods are written as `Class.method`, with the innermost class only; what lambdas are made
+//! of has the lambda's number taken off, and classes that are made while the program runs
+//! (`StackGone1234`) have theirs taken off. Threads are callers, too: of the method that the
+//! program begins with in them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt::Write,
+};
+
+use crate::folded::{self, Line};
+
+/// `A > B`: A calls B, and nothing is between them on a stack. `A ~> B`: frames of the JDK, of
+/// the JVM or of the C library are between them, or may be.
+const CALLS: &str = "
+    calls ~> StackCalls.run
+    StackCalls.run > Deep.turn Mutual.turn Abyss.turn Interfaces.turn Classes.turn Thrower.turn
+    StackCalls.run > Finally.turn Locks.turn Big.turn Tiny.turn Osr.turn Wide.turn Hop.turn
+
+    Deep.turn > StackLoad.turn Deep.down
+    Deep.down > Deep.down Deep.bottom
+    Mutual.turn > StackLoad.turn Mutual.even
+    Mutual.even > Mutual.odd Mutual.bottom
+    Mutual.odd > Mutual.even
+    Abyss.turn > StackLoad.turn Abyss.fall
+    Abyss.fall > Abyss.fall Abyss.ground
+
+    StackCalls.run ~> Interfaces.<clinit> Classes.<clinit>
+    Interfaces.<clinit> > Square.<init> Circle.<init> Ring.<init> Line.<init> Dot.<init>
+    Interfaces.turn > StackLoad.turn Square.area Circle.area Ring.area Line.area Dot.area
+    Interfaces.turn > Shape.twice Dot.twice
+    Shape.twice > Square.area Circle.area Ring.area Line.area
+    Square.area > Interfaces.burn
+    Circle.area > Interfaces.burn
+    Ring.area > Interfaces.burn
+    Dot.twice > Interfaces.burn
+
+    Classes.<clinit> > Cat.<init> Dog.<init> Cow.<init> Hen.<init> Bee.<init>
+    Cat.<init> > Animal.<init>
+    Dog.<init> > Animal.<init>
+    Cow.<init> > Animal.<init>
+    Hen.<init> > Animal.<init>
+    Bee.<init> > Animal.<init>
+    Classes.turn > StackLoad.turn Cat.speak Dog.speak Cow.speak Hen.speak Bee.speak
+    Cat.speak > Classes.noise
+    Dog.speak > Classes.noise
+    Cow.speak > Classes.noise
+
+    Thrower.turn > StackLoad.turn Thrower.catcher
+    Thrower.catcher > Thrower.first Thrower.caught
+    Thrower.first > Thrower.second
+    Thrower.second > Thrower.third
+    Thrower.third > Thrower.pitch
+    Thrower.pitch > Ball.<init>
+    Finally.turn > StackLoad.turn Finally.outer
+    Finally.outer > Finally.inner Finally.tidy
+    Finally.inner > Finally.risky Finally.mop
+    Finally.risky > Finally.mop
+
+    Locks.turn > StackLoad.turn Locks.<init> Locks.alone Locks.shared
+    Locks.alone > Locks.again
+    Locks.again > Locks.guarded
+    Locks.shared > Locks.guarded
+    Big.turn > StackLoad.turn Big.big
+    Big.big > Big.part
+    Tiny.turn > StackLoad.turn Tiny.<init> Tiny.get Tiny.set Tiny.add
+    Tiny.add > Tiny.times
+    Tiny.times > Tiny.mask
+    Osr.turn > StackLoad.turn Osr.loop
+    Osr.loop > Osr.step
+    Wide.turn > StackLoad.turn Wide.spread
+    Wide.spread > Wide.spread Wide.gather
+    Hop.turn > StackLoad.turn Hop.one
+    Hop.one > Hop.two
+    Hop.two > Hop.three
+    Hop.three > Hop.four
+    Hop.four > Hop.five
+    Hop.five > Hop.six
+
+    library ~> StackLibrary.run
+    StackLibrary.run > Lambdas.turn Streams.turn Sorting.turn Mirror.turn Handles.turn Proxies.turn
+    StackLibrary.run > Copying.turn Checksums.turn Ciphers.turn Texts.turn Garbage.turn Numbers.turn
+    StackLibrary.run > Shared.turn
+
+    Lambdas.turn > StackLoad.turn Lambdas.apply
+    Lambdas.apply ~> Lambdas.lambda$turn Lambdas.referenced
+    Lambdas.lambda$turn > Lambdas.lambdaBurn
+    Lambdas.referenced > Lambdas.lambdaBurn
+    Streams.turn > StackLoad.turn Streams.primitive Streams.boxed
+    Streams.primitive ~> Streams.lambda$primitive
+    Streams.lambda$primitive > Streams.weigh
+    Streams.boxed ~> Streams.pair Streams.lambda$boxed
+    Streams.lambda$boxed > Streams.weigh
+    Sorting.turn > StackLoad.turn
+    Sorting.turn ~> Sorting.compare
+    Sorting.compare > Sorting.key
+    Mirror.turn > StackLoad.turn
+    Mirror.turn ~> Mirror.target Mirror.<init>
+    Mirror.target > Mirror.seen
+    Mirror.<init> > Mirror.seen
+    StackLibrary.run ~> Handles.<clinit>
+    Handles.<clinit> > Handles.find
+    Handles.turn > StackLoad.turn Handles.find
+    Handles.turn ~> Handles.handled
+    Proxies.turn > StackLoad.turn Proxies.<init>
+    Proxies.turn ~> Proxies.invoke
+    Proxies.invoke > Proxies.handler
+
+    Copying.turn > StackLoad.turn Copying.copyBytes Copying.copyLongs Copying.copyObjects
+    Copying.turn > Copying.compareBytes
+    Checksums.turn > StackLoad.turn Checksums.checksum
+    Ciphers.turn > StackLoad.turn Ciphers.counter Ciphers.galois
+    Texts.turn > StackLoad.turn Texts.build Texts.search
+    Garbage.turn > StackLoad.turn Garbage.small Garbage.large
+    Numbers.turn > StackLoad.turn Numbers.waves
+    Shared.turn > StackLoad.turn Locks.shared
+
+    outside ~> StackOutside.run
+    StackOutside.run > Native.turn Slow.turn Gone.turn Waiting.turn
+    StackOutside.run ~> Native.<clinit>
+    Native.<clinit> > Native.load
+
+    Native.turn > StackLoad.turn Native.enter Native.sort Native.spin
+    Native.enter > Java_StackOutside_00024Native_enter
+    Java_StackOutside_00024Native_enter > stackload_first
+    stackload_first > stackload_second
+    stackload_second > stackload_third
+    stackload_third ~> Native.back Native.bottom
+    Native.back > Native.enter
+    Native.sort > Java_StackOutside_00024Native_sort
+    Java_StackOutside_00024Native_sort > stackload_sort
+    stackload_sort ~> stackload_compare
+    stackload_compare ~> Native.compare
+    Native.compare > Native.rank
+    Native.spin > Java_StackOutside_00024Native_spin
+    Java_StackOutside_00024Native_spin > stackload_spin
+
+    Slow.turn > StackLoad.turn Slow.outer
+    Slow.outer > Slow.outer Fast.between Fast.crowd
+    Fast.between > Slow.leaf Fast.end
+    Fast.crowd > Slow.packed Fast.end
+    Slow.packed > Slow.leaf Fast.end
+
+    Gone.turn > StackLoad.turn Loader.<init> StackGone.applyAsInt
+    Gone.turn ~> StackGone.<init> Loader.findClass
+    StackGone.<init> > Base.<init>
+    StackGone.<init> ~> Loader.findClass
+    StackGone.applyAsInt > StackGone.down
+    StackGone.down > StackGone.down StackGone.middle Base.value Sub.value
+    StackGone.middle > StackGone.burn StackGone.rare
+    StackGone.rare > Sub.<init>
+    StackGone.rare ~> Loader.findClass
+    Sub.<init> > Base.<init>
+    Base.value > StackGone.burn
+    Sub.value > StackGone.burn
+    Waiting.turn > StackLoad.turn Waiting.nap
+    Waiting.nap > Waiting.awake
+
+    virtual ~> StackVirtual.run
+    StackVirtual.run > Straight.<init> Yielding.<init>
+    carrier ~> Straight.run Yielding.run
+    Straight.run > Straight.down
+    Straight.down > Straight.down Straight.bottom
+    Yielding.run > Yielding.down
+    Yielding.down > Yielding.down Yielding.bottom Yielding.up
+
+    lines ~> StackLines.run
+    StackLines.run > StackLines.plain StackLines.nested StackLines.calling StackLines.neighbours
+    StackLines.nested > StackLines.inOuter
+    StackLines.inOuter > StackLines.inInner
+    StackLines.calling > StackLines.inFirst
+    StackLines.inFirst > StackLines.inSecond
+    StackLines.inSecond > StackLines.leaf
+    StackLines.neighbours > StackLines.left StackLines.right
+";
+
+/// After a virtual thread has yielded, its outer frames are in the heap until they are returned
+/// to: the stack then leads from any of its methods to the carrier.
+const AFTER_A_YIELD: &str = "
+    carrier ~> Yielding.down Yielding.bottom Yielding.up
+";
+
+/// The JVM's own stacks have no frames of C.
+const WITHOUT_C: &str = "
+    Native.enter ~> Native.back Native.bottom
+    Native.sort ~> Native.compare
+";
+
+/// Where the first method is on a stack, the second is there so often.
+const DEPTHS: [(&str, &str, usize); 12] = [
+    ("Deep.bottom", "Deep.down", 300),
+    ("Mutual.bottom", "Mutual.even", 101),
+    ("Mutual.bottom", "Mutual.odd", 100),
+    ("Abyss.ground", "Abyss.fall", 950),
+    ("Wide.gather", "Wide.spread", 50),
+    ("Native.bottom", "Native.enter", 4),
+    ("Native.bottom", "Native.back", 3),
+    ("Fast.between", "Slow.outer", 20),
+    ("Fast.crowd", "Slow.outer", 20),
+    ("StackGone.middle", "StackGone.down", 30),
+    ("Straight.bottom", "Straight.down", 100),
+    ("Hop.six", "Hop.one", 1),
+];
+
+/// The classes of the program, without what is nested in them.
+const CLASSES: [&str; 7] = [
+    "StackLoad",
+    "StackCalls",
+    "StackLibrary",
+    "StackOutside",
+    "StackVirtual",
+    "StackLines",
+    "StackGone",
+];
+
+/// Where the stacks come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// From a walker that knows all frames: it has to be right.
+    Whole,
+    /// By frame pointers. A method that has just begun has none yet, so that its caller is
+    /// missing; interpreted methods have no names; the C library has no frame pointers.
+    FramePointers,
+    /// From the JVM itself, which shows Java frames only.
+    Jvm,
+}
+
+/// What a profile is worth.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Samples of the program's threads.
+    pub samples: u64,
+    /// Of these, with a stack that reaches the thread's entry.
+    pub complete: u64,
+    /// Frames of these samples.
+    pub frames: u64,
+    /// Of these, without a name.
+    pub unnamed: u64,
+    /// Calls that were compared with the table.
+    pub calls: u64,
+    /// Samples whose stack is impossible.
+    pub wrong: u64,
+    /// Samples whose stack lacks frames in the middle. A walker has no reason for it, but what
+    /// was inlined in code that is freed before it can be read is lost.
+    pub gaps: u64,
+    /// Methods of the program, as the table writes them.
+    pub methods: BTreeSet<String>,
+    /// Frames of [`Report::unnamed`] in libraries without symbols.
+    pub unnamed_library: u64,
+    /// Some stacks that should not be, by what is wrong with them.
+    pub offenders: BTreeMap<&'static str, Vec<String>>,
+}
+
+/// How a caller comes to its callee.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Direct,
+    Through,
+}
+
+/// What is wrong with a stack.
+#[derive(Debug)]
+struct Wrong {
+    why: String,
+    /// It can be explained by frames that are missing.
+    is_gap: bool,
+}
+
+/// The table, read.
+#[derive(Debug)]
+pub struct CallGraph {
+    walk: Walk,
+    calls: HashMap<(&'static str, &'static str), Way>,
+}
+
+impl CallGraph {
+    /// For stacks of this kind.
+    pub fn new(walk: Walk) -> Self {
+        let more = if walk == Walk::Jvm { WITHOUT_C } else { AFTER_A_YIELD };
+        let mut calls = HashMap::new();
+        for line in CALLS.lines().chain(more.lines()) {
+            let mut words = line.split_ascii_whitespace();
+            let (Some(caller), Some(arrow)) = (words.next(), words.next()) else { continue };
+            let way = if arrow == ">" { Way::Direct } else { Way::Through };
+            calls.extend(words.map(|callee| ((caller, callee), way)));
+        }
+        Self { walk, calls }
+    }
+
+    /// The scenes of a thread: what the method that it begins with calls.
+    pub fn scenes(&self, thread: &str) -> BTreeSet<&'static str> {
+        let callees = |of: &str| -> Vec<&'static str> {
+            self.calls
+                .keys()
+                .filter(|(caller, _)| *caller == of)
+                .map(|(_, callee)| *callee)
+                .collect()
+        };
+        let scenes = callees(thread).into_iter().flat_map(callees);
+        scenes.filter(|scene| scene.ends_with(".turn")).collect()
+    }
+
+    /// Compares the stacks of the program's threads, folded with threads apart.
+    pub fn check(&self, text: &str) -> Report {
+        let mut report = Report::default();
+        for line in folded::parse(text) {
+            if let Some(thread) = thread_of(&line) {
+                self.check_line(thread, &line, &mut report);
+            }
+        }
+        report
+    }
+
+    fn check_line(&self, thread: &str, line: &Line, report: &mut Report) {
+        let frames: Vec<&str> =
+            line.frames[2..].iter().map(String::as_str).filter(|f| !f.ends_with("_[k]")).collect();
+        let is_complete = frames.first().is_some_and(|first| is_entry(first));
+        let count = |prefix: &str| frames.iter().filter(|f| f.starts_with(prefix)).count() as u64;
+        let (unnamed, library) = (count("[unknown"), count("[unknown lib"));
+        report.samples += line.count;
+        report.frames += line.count * frames.len() as u64;
+        report.unnamed += line.count * unnamed;
+        report.unnamed_library += line.count * library;
+        if is_complete {
+            report.complete += line.count;
+        } else {
+            report.offend("incomplete", "", line);
+        }
+        if unnamed > 0 {
+            report.offend("without a name", "", line);
+        }
+        let mut wrong = self.wrong_calls(is_complete.then_some(thread), &frames, line, report);
+        wrong.extend(another_generation(&frames));
+        if is_complete {
+            wrong.extend(self.wrong_depth(&frames));
+        }
+        if let Some(Wrong { why, .. }) = wrong.iter().find(|wrong| !wrong.is_gap) {
+            report.wrong += line.count;
+            report.offend("wrong", why, line);
+        } else if let Some(Wrong { why, .. }) = wrong.first() {
+            report.gaps += line.count;
+            report.offend("with gaps", why, line);
+        }
+    }
+
+    /// The calls on a stack that the program never makes. Without a thread, nothing is known of
+    /// how the stack begins.
+    fn wrong_calls(
+        &self,
+        thread: Option<&str>,
+        frames: &[&str],
+        line: &Line,
+        report: &mut Report,
+    ) -> Vec<Wrong> {
+        let mut wrong = Vec::new();
+        let mut caller = thread.map(str::to_owned);
+        let (mut way, mut is_hidden) = (Way::Direct, false);
+        for (i, frame) in frames.iter().enumerate() {
+            let Some(callee) = method(frame) else {
+                way = Way::Through;
+                is_hidden |= self.hides(frame);
+                continue;
+            };
+            let is_top = i + 1 == frames.len();
+            let is_unknown = is_hidden || self.walk == Walk::FramePointers && is_top;
+            if let Some(caller) = caller.filter(|_| !is_unknown) {
+                report.calls += line.count;
+                let (why, is_gap) = match self.calls.get(&(caller.as_str(), callee.as_str())) {
+                    Some(known) if *known == Way::Through || way == Way::Direct => (None, false),
+                    Some(_) => (Some("calls without others between"), false),
+                    None => (Some("does not call"), self.leads(&caller, &callee)),
+                };
+                let text = |why| format!("{caller} {why} {callee}");
+                wrong.extend(why.map(|why| Wrong { why: text(why), is_gap }));
+            }
+            report.methods.insert(callee.clone());
+            (caller, way, is_hidden) = (Some(callee), Way::Direct, false);
+        }
+        wrong
+    }
+
+    /// Whether a method calls another one by way of others.
+    fn leads(&self, from: &str, to: &str) -> bool {
+        let mut known = BTreeSet::from([from]);
+        let mut next = vec![from];
+        while let Some(caller) = next.pop() {
+            for (_, callee) in self.calls.keys().filter(|(from, _)| *from == caller) {
+                if *callee == to {
+                    return true;
+                }
+                if known.insert(callee) {
+                    next.push(callee);
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether callers may be missing around this frame.
+    fn hides(&self, frame: &str) -> bool {
+        let is_java = frame.contains('.') && !frame.contains("::");
+        self.walk == Walk::FramePointers && (frame == "Interpreter" || !is_java)
+    }
+
+    fn wrong_depth(&self, frames: &[&str]) -> Option<Wrong> {
+        let methods: Vec<String> = frames.iter().filter_map(|frame| method(frame)).collect();
+        let count = |of: &str| methods.iter().filter(|method| *method == of).count();
+        DEPTHS.into_iter().find_map(|(bottom, repeated, depth)| {
+            let found = count(repeated);
+            let is_hidden = frames.iter().any(|frame| self.hides(frame));
+            let is_right = match self.walk {
+                // The last one is missing where the bottom has just begun.
+                Walk::FramePointers => is_hidden || found + 1 == depth || found == depth,
+                _ => found == depth,
+            };
+            let is_wrong = count(bottom) > 0 && !is_right;
+            let why = format!("{found} of {depth} {repeated} under {bottom}");
+            is_wrong.then_some(Wrong { why, is_gap: found < depth })
+        })
+    }
+}
+
+impl Report {
+    /// The parts of samples and of frames that are as they should be, in per cent.
+    pub fn quality(&self) -> (f64, f64) {
+        let share = |part: u64, of: u64| part as f64 * 100.0 / of.max(1) as f64;
+        (share(self.complete, self.samples), 100.0 - share(self.unnamed, self.frames))
+    }
+
+    /// Fails where more is wrong than was promised: 1 % of stacks that are cut, 0.3 % of frames
+    /// without a name, 0.1 % of stacks with gaps, none that cannot be.
+    ///
+    /// # Panics
+    /// Then.
+    pub fn assert(&self, title: &str) {
+        let (complete, named) = self.quality();
+        println!("{title}: {self}");
+        let is_right = complete >= 99.0
+            && named >= 99.7
+            && self.wrong == 0
+            && self.gaps * 1_000 <= self.samples;
+        assert!(is_right, "{title}: {self}{}", self.offenders());
+    }
+
+    /// Keeps a stack for the message, and not too many of them.
+    fn offend(&mut self, kind: &'static str, why: &str, line: &Line) {
+        const SHOWN: usize = 5;
+        let stacks = self.offenders.entry(kind).or_default();
+        if stacks.len() < SHOWN {
+            stacks.push(format!("{why} ({} samples): {}", line.count, brief(&line.frames)));
+        }
+    }
+
+    /// [`Report::offenders`], for people.
+    pub fn offenders(&self) -> String {
+        let mut text = String::new();
+        for (kind, stacks) in &self.offenders {
+            write!(text, "\n{kind}:\n  {}", stacks.join("\n  ")).expect("a string grows");
+        }
+        text
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (complete, named) = self.quality();
+        write!(
+            f,
+            "{} samples, {complete:.2} % complete; {} frames, {named:.3} % named ({} of {} others in \
+             libraries without symbols); {} calls compared, {} samples wrong, {} with gaps; \
+             {} methods",
+            self.samples,
+            self.frames,
+            self.unnamed_library,
+            self.unnamed,
+            self.calls,
+            self.wrong,
+            self.gaps,
+            self.methods.len(),
+        )
+    }
+}
+
+/// The thread as the table names it, if it is one of the program's.
+fn thread_of(line: &Line) -> Option<&'static str> {
+    let (name, _tid) = line.frames[1].rsplit_once('-')?;
+    // Longer names than the kernel's are cut at the end, or in the middle.
+    if name.starts_with("ForkJoi") {
+        return Some("carrier");
+    }
+    ["calls", "library", "outside", "virtual", "lines"].into_iter().find(|known| *known == name)
+}
+
+/// Whether a thread begins here.
+pub fn is_entry(frame: &str) -> bool {
+    ["thread_native_entry", "start", "start_thread", "clone", "clone3", "__clone", "__clone3"]
+        .contains(&frame)
+}
+
+/// The method of the program that a frame is of, as the table writes it.
+fn method(frame: &str) -> Option<String> {
+    if frame.starts_with("stackload_") || frame.starts_with("Java_StackOutside") {
+        return Some(frame.to_owned());
+    }
+    let is_one = |class: &&str| {
+        let rest = frame.strip_prefix(*class);
+        rest.is_some_and(|rest| rest.starts_with(|c: char| c == '.' || c == '$' || c.is_numeric()))
+    };
+    // What the JDK makes of a lambda expression is no part of the program.
+    if !CLASSES.iter().any(is_one) || frame.contains("$$Lambda") {
+        return None;
+    }
+    let (class, method) = frame.rsplit_once('.')?;
+    let class = class.rsplit('$').next()?.trim_end_matches(|c: char| c.is_numeric());
+    let method = match method.rsplit_once('$') {
+        Some((name, number)) if number.chars().all(char::is_numeric) => name,
+        _ => method,
+    };
+    Some(format!("{class}.{method}"))
+}
+
+/// Frames of two generations of the classes that come and go, on one stack.
+fn another_generation(frames: &[&str]) -> Option<Wrong> {
+    let numbers: BTreeSet<&str> = frames
+        .iter()
+        .filter_map(|frame| frame.strip_prefix("StackGone")?.split(['.', '$']).next())
+        .collect();
+    let why = format!("generations {numbers:?} on one stack");
+    (numbers.len() > 1).then_some(Wrong { why, is_gap: false })
+}
+
+/// A stack for people: what is repeated is counted, the kernel is left out.
+fn brief(frames: &[String]) -> String {
+    let user = frames.iter().take_while(|frame| !frame.ends_with("_[k]")).count();
+    let mut text = String::new();
+    for same in frames[..user].chunk_by(|a, b| a == b) {
+        let times = if same.len() > 1 { format!(" x{}", same.len()) } else { String::new() };
+        write!(text, ";{}{times}", same[0]).expect("a string grows");
+    }
+    text.split_off(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGIN: &str = "java;calls-7;start_thread;java.lang.Thread.run;StackCalls.run;";
+
+    /// How many are wrong, and how many have gaps.
+    fn check(stack: &str) -> (u64, u64) {
+        let report = CallGraph::new(Walk::Whole).check(&format!("{BEGIN}{stack} 1"));
+        (report.wrong, report.gaps)
+    }
+
+    #[test]
+    fn a_stack_is_wrong_or_has_gaps() {
+        let down = "StackCalls$Deep.down;";
+        let whole = format!("StackCalls$Deep.turn;{}StackCalls$Deep.bottom", down.repeat(300));
+        assert_eq!(check(&whole), (0, 0));
+        assert_eq!(check(&whole.replacen(down, "", 1)), (0, 1));
+        assert_eq!(check(&whole.replacen("StackCalls$Deep.turn;", "", 1)), (0, 1));
+        assert_eq!(check(&whole.replacen("turn;", "turn;memcpy;", 1)), (1, 0));
+        assert_eq!(check(&whole.replacen(down, &down.repeat(2), 1)), (1, 0));
+        assert_eq!(check(&whole.replacen("Deep.turn", "Mutual.turn", 1)), (1, 0));
+    }
+
+    #[test]
+    fn names_are_those_of_the_table() {
+        for (frame, expected) in [
+            ("StackCalls$Interfaces$Square.area", Some("Square.area")),
+            ("StackLibrary$Lambdas.lambda$turn$0", Some("Lambdas.lambda$turn")),
+            ("StackLibrary$Lambdas$$Lambda/0x0000.applyAsLong", None),
+            ("StackGone0417$Base.value", Some("Base.value")),
+            ("StackGone0417.down", Some("StackGone.down")),
+            ("StackGone0417.<init>", Some("StackGone.<init>")),
+            ("StackOverflow::check", None),
+            ("java.lang.StackWalker.walk", None),
+        ] {
+            assert_eq!(method(frame).as_deref(), expected, "{frame}");
+        }
+    }
+
+    #[test]
+    fn generations_do_not_mix() {
+        assert!(another_generation(&["StackGone0001.down", "StackGone0001$Base.value"]).is_none());
+        assert!(another_generation(&["StackGone0001.down", "StackGone0002$Base.value"]).is_some());
+    }
+}

@@ -1,0 +1,60 @@
+//! A profile in speedscope's format, read back. Source: speedscope.app/file-format-schema.json.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+/// Samples that are alike.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The profile's name: the command, its number, and the thread.
+    pub thread: String,
+    /// Outermost first.
+    pub frames: Vec<Frame>,
+    /// How much it counts, in the profile's unit.
+    pub weight: u64,
+}
+
+/// A frame of a stack.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// The method or function.
+    pub name: String,
+    /// Its source file, or the object file that it is in.
+    pub file: Option<String>,
+    /// The source line.
+    pub line: Option<u64>,
+}
+
+/// Reads a profile.
+///
+/// # Panics
+/// Where it is none.
+pub fn read(path: &Path) -> Vec<Sample> {
+    let text = std::fs::read_to_string(path).expect("the profile is written");
+    let json: Value = serde_json::from_str(&text).expect("JSON");
+    let list = |value: &Value| value.as_array().expect("an array").clone();
+    let frames: Vec<Frame> = list(&json["shared"]["frames"]).iter().map(frame).collect();
+    let mut samples = Vec::new();
+    for profile in list(&json["profiles"]) {
+        let weights = list(&profile["weights"]);
+        for (stack, weight) in list(&profile["samples"]).iter().zip(weights) {
+            let index =
+                |id: &Value| usize::try_from(id.as_u64().expect("an index")).expect("small");
+            samples.push(Sample {
+                thread: profile["name"].as_str().expect("a name").to_owned(),
+                frames: list(stack).iter().map(|id| frames[index(id)].clone()).collect(),
+                weight: weight.as_u64().expect("a number"),
+            });
+        }
+    }
+    samples
+}
+
+fn frame(json: &Value) -> Frame {
+    Frame {
+        name: json["name"].as_str().expect("a name").to_owned(),
+        file: json["file"].as_str().map(str::to_owned),
+        line: json["line"].as_u64(),
+    }
+}

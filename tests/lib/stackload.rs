@@ -1,0 +1,82 @@
+//! `tests/java/StackLoad.java` under our command, with its native part.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+use tempfile::TempDir;
+
+use crate::{load::Load, runtimes::Runtime};
+
+/// What the program wants beside stock flags: the methods of `Hop` as calls, those of `Slow`
+/// interpreted.
+pub const FLAGS: &str = "-XX:CompileCommand=quiet \
+                         -XX:CompileCommand=dontinline,StackCalls$Hop.* \
+                         -XX:CompileCommand=exclude,StackOutside$Slow.*";
+
+/// How the native part is compiled.
+#[derive(Clone, Copy, Debug)]
+pub enum Native {
+    /// As most libraries are.
+    WithoutFramePointers,
+    /// For a walk by frame pointers.
+    WithFramePointers,
+}
+
+/// Starts it with these flags.
+///
+/// # Panics
+/// Where it does not start.
+pub fn start(runtime: &Runtime, flags: &str, native: Native) -> Load {
+    Load::start_program(runtime, &all_flags(runtime, flags, native), "StackLoad")
+}
+
+/// The flags that it is started with.
+///
+/// # Panics
+/// Where there is no C compiler or it fails.
+pub fn all_flags(runtime: &Runtime, flags: &str, native: Native) -> String {
+    // Later versions say so where a library is loaded without it.
+    let access =
+        if runtime.major >= 21 { "--enable-native-access=ALL-UNNAMED" } else { "-Xshare:auto" };
+    format!("{access} -Dstackload.native={} {FLAGS} {flags}", library(native).display())
+}
+
+/// The native part, compiled.
+fn library(native: Native) -> PathBuf {
+    static DIR: OnceLock<TempDir> = OnceLock::new();
+    let dir = DIR.get_or_init(|| {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        compile(&dir.path().join("without.so"), "-fomit-frame-pointer");
+        compile(&dir.path().join("with.so"), "-fno-omit-frame-pointer");
+        dir
+    });
+    dir.path().join(match native {
+        Native::WithoutFramePointers => "without.so",
+        Native::WithFramePointers => "with.so",
+    })
+}
+
+fn compile(library: &Path, flag: &str) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("java/stackload.c");
+    let include = include_folder();
+    // Without a C library of its own, so that it serves on musl as well.
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O2", "-nostdlib", "-fno-stack-protector", flag])
+        .arg(format!("-I{}", include.display()))
+        .arg(format!("-I{}", include.join("linux").display()))
+        .args([source.as_path(), Path::new("-o"), library])
+        .status()
+        .expect("run cc (tests/setup installs it)");
+    assert!(status.success(), "cc failed");
+}
+
+/// Where jni.h is: beside the compiler that compiles the Java part.
+fn include_folder() -> PathBuf {
+    let output = Command::new("sh").args(["-c", "readlink -f $(command -v javac)"]).output();
+    let path = String::from_utf8(output.expect("run sh").stdout).expect("a path in UTF-8");
+    let home = Path::new(path.trim_end()).parent().and_then(Path::parent);
+    home.expect("bin/javac (tests/setup installs it)").join("include")
+}
