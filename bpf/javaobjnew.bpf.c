@@ -13,10 +13,13 @@
  * From time to time user space is told of a TLAB that is full, and reads what is
  * in it.
  *
+ * Where stacks are wanted, a thread's stack is walked with each of these events. User
+ * space is told of each stack once and knows it by a number from then on.
+ *
  * Counters only grow and are never removed while a JVM is traced, so that user
  * space loses nothing between reading and resetting them.
  */
-#include "jvm.bpf.h"
+#include "walk.bpf.h"
 #include "javaobjnew.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -38,6 +41,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	/* User space makes it larger where stacks are wanted. */
 	__uint(max_entries, 1 << 17);
 	__type(key, struct tally_key);
 	__type(value, struct tally);
@@ -78,10 +82,33 @@ struct {
 	__type(value, struct name_event);
 } scratch SEC(".maps");
 
+/* Stacks that user space was told of, and of which JVM they are. What finds no room is counted as STACK_OTHER. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 16);
+	__type(key, __u64);
+	__type(value, __u64);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} known_stacks SEC(".maps");
+
+/* A stack, and whose it is: another thread may run in between where the kernel preempts. */
+struct own_stack {
+	__u64 owner;
+	struct stack_event event;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct own_stack);
+} stacks SEC(".maps");
+
 /* Keeps the types in BTF, from which Rust's mirrors are generated. */
 struct name_event unused_name;
 struct large_event unused_large;
 struct tlab_event unused_tlab;
+struct stack_event unused_stack;
 
 static const struct tally no_tally;
 
@@ -91,6 +118,51 @@ static __always_inline __u64 read_word(__u64 addr)
 
 	bpf_probe_read_user(&word, sizeof(word), (void *)addr);
 	return word;
+}
+
+/* Sends a stack unless user space knows it. Returns the number to count it by. */
+static __always_inline __u64 intern(struct stack_event *event, __u64 hash)
+{
+	__u64 target = event->stack.target, size = event->stack.count * sizeof(__u64);
+	__u64 id = mix(hash, target) | 1;
+	long error;
+
+	if (!event->stack.count || size > sizeof(event->stack.frames))
+		return STACK_NONE;
+	if (bpf_map_lookup_elem(&known_stacks, &id))
+		return id;
+	error = bpf_map_update_elem(&known_stacks, &id, &target, BPF_NOEXIST);
+	if (error)
+		return error == -EEXIST ? id : STACK_OTHER;
+	event->kind = EVENT_STACK;
+	event->id = id;
+	/* When there is no room, the next one of its kind tries again. */
+	if (bpf_ringbuf_output(&events, event, offsetof(struct stack_event, stack.frames) + size,
+			       0))
+		bpf_map_delete_elem(&known_stacks, &id);
+	return id;
+}
+
+/* The number of the stack that the thread is at. */
+static __always_inline __u64 stack_of(struct pt_regs *regs, __u64 target,
+				      const struct layout *layout)
+{
+	struct own_stack *own;
+	__u64 owner, hash;
+	__u32 zero = 0;
+
+	if (!layout->walks)
+		return STACK_NONE;
+	own = bpf_map_lookup_elem(&stacks, &zero);
+	if (!own)
+		return STACK_NONE;
+	owner = bpf_get_current_pid_tgid();
+	own->owner = owner;
+	hash = walk(regs, target, &own->event.stack);
+	barrier();
+	if (own->owner != owner)
+		return STACK_NONE;
+	return intern(&own->event, hash);
 }
 
 /* Tells user space the names of a class and a thread that are new. */
@@ -129,7 +201,7 @@ static __always_inline void fill_class(struct class_id *class, __u64 symbol, __u
 }
 
 /* The counters of a key; those of the others where there is no room for it. */
-static __always_inline struct tally *tally_of(const struct tally_key *key, __u64 text)
+static __always_inline struct tally *tally_of(struct tally_key *key, __u64 text)
 {
 	struct tally *tally = bpf_map_lookup_elem(&tallies, key);
 	__u64 target = key->target;
@@ -141,6 +213,13 @@ static __always_inline struct tally *tally_of(const struct tally_key *key, __u64
 	tally = bpf_map_lookup_elem(&tallies, key);
 	if (tally)
 		return tally;
+	if (key->stack) {
+		/* Its class may have room. */
+		key->stack = STACK_OTHER;
+		tally = bpf_map_lookup_elem(&tallies, key);
+		if (tally)
+			return tally;
+	}
 	tally = bpf_map_lookup_elem(&others, &target);
 	if (tally)
 		return tally;
@@ -158,6 +237,7 @@ static __always_inline void send_large(const struct tally_key *key, __u64 size, 
 		.target = key->target,
 		.ts_ns = bpf_ktime_get_ns(),
 		.class = key->class,
+		.stack = key->stack,
 		.size = size,
 		.tid = (__u32)bpf_get_current_pid_tgid(),
 		.humongous = humongous,
@@ -242,9 +322,8 @@ static __always_inline void send_tlab(__u64 target, const struct layout *layout,
 	bpf_ringbuf_output(&events, &event, sizeof(event), 0);
 }
 
-/* AllocTracer::send_allocation_in_new_tlab(Klass *, HeapWord *, size_t, size_t, Thread *) */
-SEC("uprobe")
-int BPF_UPROBE(fn_new_tlab, __u64 klass, __u64 object, __u64 tlab_size, __u64 size, __u64 thread)
+static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 size, __u64 thread,
+				    bool walks)
 {
 	struct tally_key key = { .target = target_key(bpf_get_attach_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
@@ -281,6 +360,8 @@ int BPF_UPROBE(fn_new_tlab, __u64 klass, __u64 object, __u64 tlab_size, __u64 si
 	text = text_of_klass(&key, layout, klass);
 	if (by_thread)
 		key.tid = (__u32)bpf_get_current_pid_tgid();
+	if (walks)
+		key.stack = stack_of(ctx, key.target, layout);
 	tally = tally_of(&key, text);
 	if (!tally || !size)
 		return 0;
@@ -290,9 +371,22 @@ int BPF_UPROBE(fn_new_tlab, __u64 klass, __u64 object, __u64 tlab_size, __u64 si
 	return 0;
 }
 
-/* AllocTracer::send_allocation_outside_tlab(Klass *, HeapWord *, size_t, Thread *) */
+/* AllocTracer::send_allocation_in_new_tlab(Klass *, HeapWord *, size_t, size_t, Thread *) */
 SEC("uprobe")
-int BPF_UPROBE(fn_outside_tlab, __u64 klass, __u64 object, __u64 size, __u64 thread)
+int BPF_UPROBE(fn_new_tlab, __u64 klass, __u64 object, __u64 tlab_size, __u64 size, __u64 thread)
+{
+	return new_tlab(ctx, klass, size, thread, false);
+}
+
+SEC("uprobe")
+int BPF_UPROBE(fn_new_tlab_stacks, __u64 klass, __u64 object, __u64 tlab_size, __u64 size,
+	       __u64 thread)
+{
+	return new_tlab(ctx, klass, size, thread, true);
+}
+
+static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 size, __u64 thread,
+					bool walks)
 {
 	struct tally_key key = { .target = target_key(bpf_get_attach_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
@@ -314,6 +408,8 @@ int BPF_UPROBE(fn_outside_tlab, __u64 klass, __u64 object, __u64 size, __u64 thr
 	text = text_of_klass(&key, layout, klass);
 	if (by_thread)
 		key.tid = (__u32)bpf_get_current_pid_tgid();
+	if (walks)
+		key.stack = stack_of(ctx, key.target, layout);
 	tally = tally_of(&key, text);
 	if (!tally)
 		return 0;
@@ -323,9 +419,20 @@ int BPF_UPROBE(fn_outside_tlab, __u64 klass, __u64 object, __u64 size, __u64 thr
 	return 0;
 }
 
-/* hotspot:object__alloc(thread id, name, its length, bytes) */
-SEC("usdt")
-int BPF_USDT(object_alloc)
+/* AllocTracer::send_allocation_outside_tlab(Klass *, HeapWord *, size_t, Thread *) */
+SEC("uprobe")
+int BPF_UPROBE(fn_outside_tlab, __u64 klass, __u64 object, __u64 size, __u64 thread)
+{
+	return outside_tlab(ctx, klass, size, thread, false);
+}
+
+SEC("uprobe")
+int BPF_UPROBE(fn_outside_tlab_stacks, __u64 klass, __u64 object, __u64 size, __u64 thread)
+{
+	return outside_tlab(ctx, klass, size, thread, true);
+}
+
+static __always_inline int any_object(struct pt_regs *ctx, bool walks)
 {
 	struct tally_key key = { .target = target_key(bpf_usdt_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
@@ -343,6 +450,8 @@ int BPF_USDT(object_alloc)
 	fill_class(&key.class, text - layout->symbol_body, text, (__u16)len);
 	if (by_thread)
 		key.tid = (__u32)bpf_get_current_pid_tgid();
+	if (walks)
+		key.stack = stack_of(ctx, key.target, layout);
 	tally = tally_of(&key, text);
 	if (!tally)
 		return 0;
@@ -350,4 +459,17 @@ int BPF_USDT(object_alloc)
 	__sync_fetch_and_add(&tally->bytes, (__u64)size);
 	count_large(&key, tally, layout, size);
 	return 0;
+}
+
+/* hotspot:object__alloc(thread id, name, its length, bytes) */
+SEC("usdt")
+int BPF_USDT(object_alloc)
+{
+	return any_object(ctx, false);
+}
+
+SEC("usdt")
+int BPF_USDT(object_alloc_stacks)
+{
+	return any_object(ctx, true);
 }

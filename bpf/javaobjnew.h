@@ -3,7 +3,7 @@
 #ifndef JVMPROBE_JAVAOBJNEW_H
 #define JVMPROBE_JAVAOBJNEW_H
 
-#include <linux/types.h>
+#include "walk.h"
 
 /* Of a class's name, as much is sent; what is longer is cut. */
 #define CLASS_LEN 1024
@@ -13,7 +13,12 @@ enum event_kind {
 	EVENT_NAME = 1,
 	EVENT_LARGE = 2,
 	EVENT_TLAB = 3,
+	EVENT_STACK = 4,
 };
+
+/* Numbers of stacks are odd, save these. */
+#define STACK_NONE 0            /* not asked for, or it could not be walked */
+#define STACK_OTHER 2           /* there were too many to keep them apart */
 
 /*
  * Where a JVM keeps what is read with each event: offsets in bytes from the
@@ -27,6 +32,7 @@ struct layout {
 	__u64 symbol_body;      /* Symbol::_body */
 	__u64 collections;      /* address of the count of collections, 32 bits; 0: none */
 	__u64 humongous;        /* larger objects are humongous; 0: none are */
+	__u64 walks;            /* whether its stacks can be walked */
 };
 
 /*
@@ -45,7 +51,7 @@ struct class_id {
 struct tally_key {
 	__u64 target;
 	struct class_id class;
-	__u64 stack;            /* 0: not asked for */
+	__u64 stack;
 	__u32 tid;              /* 0: not asked for */
 	__u32 pad;
 };
@@ -98,6 +104,7 @@ struct large_event {
 	__u64 target;
 	__u64 ts_ns;
 	struct class_id class;
+	__u64 stack;
 	__u64 size;
 	__u32 tid;
 	__u32 humongous;
@@ -112,6 +119,13 @@ struct tlab_event {
 	__u64 size;
 	__u64 collections;      /* as long as the JVM's count is this, they are all there */
 	__u64 tid;              /* 0: not asked for */
+};
+
+/* A stack that is new. */
+struct stack_event {
+	__u64 kind;
+	__u64 id;
+	struct walked stack;
 };
 
 #endif

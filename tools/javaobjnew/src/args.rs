@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use clap::{ArgGroup, Parser, value_parser};
 use clap_complete::Shell;
@@ -18,6 +18,8 @@ Examples:
   javaobjnew -p 1234 5 12        a table every 5 seconds, 12 times
   javaobjnew -p 1234 -C 10 5     the ten classes with the most objects, every 5 seconds
   javaobjnew -p 1234 --large 1m  every object of 1 MiB and more, as it is allocated
+  javaobjnew -p 1234 -s -d 30    which code allocates it
+  javaobjnew -p 1234 -d 30 -o flame.svg  the same as a flame graph, in bytes
   javaobjnew -p 1234 -d 60 -j    one minute as JSON lines
   javaobjnew -p 1234 --exact     every object; the JVM must run with a flag
 
@@ -65,7 +67,17 @@ pub struct Args {
     #[arg(short, long)]
     pub threads: bool,
 
-    /// Print every allocation outside of TLABs of at least BYTES (k, m, g) as it happens
+    /// Show from which stacks the classes with the most bytes are allocated
+    #[arg(short, long)]
+    pub stacks: bool,
+
+    /// Write all stacks with their bytes, the class innermost; the name tells the format: .svg
+    /// (flame graph), .folded, .pb.gz (pprof) or .json (speedscope) (repeatable)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Vec<PathBuf>,
+
+    /// Print every allocation outside of TLABs of at least BYTES (k, m, g) as it
+    /// happens; with --stacks, where from
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub large: Option<u64>,
 
@@ -107,6 +119,11 @@ impl Args {
     /// Whether each interval gets a table of its own.
     pub fn prints_tables(&self) -> bool {
         !self.quiet && self.interval.is_some()
+    }
+
+    /// Whether stacks have to be walked.
+    pub fn wants_stacks(&self) -> bool {
+        self.stacks || !self.output.is_empty()
     }
 
     /// The order of the rows.

@@ -3,6 +3,7 @@
 //! The layouts come from the BPF object's own type information: the skeleton
 //! generator turns the structs of `bpf/javaobjnew.h` into these types.
 
+use libjvmprobe::stack::walk::RawStack;
 use plain::Plain;
 
 pub use crate::skel::types::{
@@ -14,6 +15,9 @@ pub use crate::skel::types::{
 const NAME: u64 = 1;
 const LARGE: u64 = 2;
 const TLAB: u64 = 3;
+const STACK: u64 = 4;
+/// The number of the stacks that found no room: `STACK_OTHER` of bpf/javaobjnew.h.
+pub const STACK_OTHER: u64 = 2;
 /// Where a name begins in its event.
 const TEXT: usize = std::mem::offset_of!(name_event, text);
 
@@ -65,6 +69,8 @@ pub enum Event {
     Large(Large),
     /// A TLAB is full.
     Tlab(Tlab),
+    /// A stack is new, and known by this number from now on.
+    Stack(u64, RawStack),
 }
 
 /// Names, as they are when their class and thread are first counted.
@@ -92,6 +98,8 @@ pub struct Large {
     pub ts_ns: u64,
     /// Its class.
     pub class: ClassId,
+    /// The number of the stack it was allocated from.
+    pub stack: u64,
     /// Its size in bytes.
     pub bytes: u64,
     /// The thread, by the kernel's number.
@@ -143,6 +151,7 @@ impl Event {
                     target: e.target,
                     ts_ns: e.ts_ns,
                     class: (&e.class).into(),
+                    stack: e.stack,
                     bytes: e.size,
                     tid: e.tid,
                     comm: text(&e.comm),
@@ -159,6 +168,10 @@ impl Event {
                     tid: e.tid as u32,
                 })
             }),
+            STACK => {
+                let id = u64::from_ne_bytes(record.get(8..16)?.try_into().ok()?);
+                Some(Self::Stack(id, RawStack::decode(record.get(16..)?)?))
+            }
             _ => None,
         }
     }
@@ -169,6 +182,7 @@ impl Event {
             Self::Name(name) => name.target,
             Self::Large(large) => large.target,
             Self::Tlab(tlab) => tlab.target,
+            Self::Stack(_, stack) => stack.target,
         }
     }
 }
@@ -196,13 +210,13 @@ mod tests {
     #[test]
     fn layouts_are_those_of_the_header() {
         assert_eq!(size_of::<class_id>(), 3 * 8);
-        assert_eq!(size_of::<layout>(), 7 * 8);
+        assert_eq!(size_of::<layout>(), 8 * 8);
         assert_eq!(size_of::<tally_key>(), 6 * 8);
         assert_eq!(size_of::<tally>(), 7 * 8);
         assert_eq!(size_of::<thread_key>(), 2 * 8);
         assert_eq!(size_of::<thread_state>(), 5 * 8);
         assert_eq!(size_of::<old_thread>(), 2 * 8);
-        assert_eq!(size_of::<large_event>(), 3 * 8 + 3 * 8 + 8 + 8 + 16);
+        assert_eq!(size_of::<large_event>(), 3 * 8 + 3 * 8 + 2 * 8 + 8 + 16);
         assert_eq!(size_of::<tlab_event>(), 6 * 8);
         assert_eq!(TEXT, 9 * 8);
         assert_eq!(size_of::<name_event>(), 9 * 8 + 1024);
@@ -221,11 +235,21 @@ mod tests {
         assert_eq!(Event::decode(&record[..73]), None);
     }
 
+    #[test]
+    fn a_stack_comes_with_its_number() {
+        let words = [STACK, 9, 42, 0, 1, 1, 0x10].map(u64::to_ne_bytes).concat();
+        let Some(Event::Stack(9, stack)) = Event::decode(&words) else {
+            panic!("no stack");
+        };
+        assert_eq!((stack.target, stack.frames.len()), (42, 1));
+        assert_eq!(Event::decode(&words[..words.len() - 8]), None);
+    }
+
     proptest! {
         #[test]
         fn hostile_records_do_no_harm(mut record in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Event::decode(&record);
-            for kind in [NAME, LARGE, TLAB] {
+            for kind in [NAME, LARGE, TLAB, STACK] {
                 if let Some(head) = record.get_mut(..8) {
                     head.copy_from_slice(&kind.to_ne_bytes());
                 }

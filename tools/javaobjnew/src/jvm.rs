@@ -6,7 +6,8 @@ use libjvmprobe::{
     Addr, Error, Result,
     hotspot::{HotSpot, classes::ClassLayout, objects::Objects},
     jvm::{Fate, Target},
-    trace::{attach::Links, clock},
+    stack::{maps::FileCache, walk::RawStack},
+    trace::{attach::Links, clock, walker::Walker},
 };
 
 use crate::{
@@ -14,6 +15,8 @@ use crate::{
     names::Names,
     record,
     session::Counted,
+    split::Part,
+    stacks::{self, Stacks},
     tally::{Allocated, Count, Key, OTHER, Totals},
 };
 
@@ -28,6 +31,8 @@ pub struct Jvm {
     collections_at: Option<Addr>,
     names: Names,
     thread_names: HashMap<u32, String>,
+    /// Where stacks are wanted.
+    pub stacks: Option<Stacks>,
     /// The kernel side's counters at the last look.
     seen: HashMap<SeenKey, tally>,
     seen_others: tally,
@@ -70,6 +75,22 @@ pub enum Scope {
     Interval,
 }
 
+/// What was allocated in a time.
+pub struct Table {
+    /// The totals.
+    pub summary: record::Summary,
+    /// All classes, in no order.
+    pub rows: Vec<Row>,
+}
+
+/// What a class has allocated.
+pub struct Row {
+    /// All of it.
+    pub class: record::Class,
+    /// By stack, largest first; none where stacks are not wanted.
+    pub parts: Vec<Part>,
+}
+
 /// What to keep apart and how to count.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -88,6 +109,7 @@ impl Jvm {
         target: Target,
         hotspot: HotSpot,
         options: Options,
+        stacks: Option<Stacks>,
         links: Option<Links>,
     ) -> Result<Self> {
         let begin_ns = clock::monotonic_ns();
@@ -100,6 +122,7 @@ impl Jvm {
             hotspot,
             names: Names::default(),
             thread_names: HashMap::new(),
+            stacks,
             seen: HashMap::new(),
             seen_others: tally::default(),
             in_flight: HashMap::new(),
@@ -156,6 +179,9 @@ impl Jvm {
             class: class.to_string(),
             bytes: large.bytes,
             humongous: large.humongous,
+            stack: self.stacks.as_ref().filter(|stacks| stacks.are_known()).map(|stacks| {
+                stacks.frames(stacks.id_of(large.stack)).iter().map(Into::into).collect()
+            }),
         })
     }
 
@@ -208,7 +234,14 @@ impl Jvm {
         if self.exact && self.hotspot.major < FIRST_WITH_SIZES {
             self.correct(&mut more, symbol, &class);
         }
-        self.add(&Key { class, tid: key.tid }, &more);
+        let row = Key { class, tid: key.tid };
+        self.add(&row, &more);
+        if let Some(stacks) = &self.stacks {
+            let stack = stacks.id_of(key.stack);
+            for span in &mut self.spans {
+                span.totals.add_stack(&row, stack, &more);
+            }
+        }
     }
 
     /// Up to JDK 20 the interpreter does not say how large an object is that it allocates;
@@ -247,7 +280,13 @@ impl Jvm {
         let before = std::mem::replace(&mut self.seen_others, *now);
         let more = difference(&before, now);
         if more != Count::default() {
-            self.add(&Key { class: OTHER.into(), tid: 0 }, &more);
+            let row = Key { class: OTHER.into(), tid: 0 };
+            self.add(&row, &more);
+            if self.stacks.is_some() {
+                for span in &mut self.spans {
+                    span.totals.add_stack(&row, stacks::OTHER, &more);
+                }
+            }
         }
     }
 
@@ -285,19 +324,42 @@ impl Jvm {
         (events > 0).then(|| record::Lost { time, pid: self.pid(), events })
     }
 
-    /// What was allocated: the totals, and all classes in no order.
-    pub fn table(&mut self, scope: Scope, now_ns: u64) -> (record::Summary, Vec<record::Class>) {
+    /// Takes a stack that is new.
+    pub fn take_stack(
+        &mut self,
+        number: u64,
+        raw: &RawStack,
+        files: &mut FileCache,
+        walker: &mut Walker,
+    ) -> Result<()> {
+        match &mut self.stacks {
+            Some(stacks) => stacks.take(number, raw, &self.hotspot, files, walker),
+            None => Ok(()),
+        }
+    }
+
+    /// What was allocated.
+    pub fn table(&mut self, scope: Scope, now_ns: u64) -> Table {
         let span = &self.spans[if scope == Scope::Trace { TRACE } else { INTERVAL }];
         let all = if self.exact { span.totals.exact() } else { span.totals.estimate() };
         let duration_ns = now_ns.saturating_sub(span.begin_ns).max(1);
         let seconds = duration_ns as f64 / 1e9;
-        let sum = |of: fn(&Allocated) -> f64| all.iter().map(of).sum::<f64>();
         let count = |of: fn(&Count) -> u64| all.iter().map(|a| of(&a.count)).sum::<u64>();
-        let bytes = sum(|a| a.bytes);
+        let bytes: u64 = all.iter().map(Allocated::rounded_bytes).sum();
         let (tlabs, read) = span.totals.tlabs();
         let sampled = |n| (!self.exact).then_some(n);
         let time = clock::rfc3339(now_ns);
         let is_other = |a: &&Allocated| &*a.key.class == OTHER;
+        let parts: Vec<_> = match self.stacks {
+            Some(_) => all.iter().map(|class| span.totals.split(class)).collect(),
+            None => vec![Vec::new(); all.len()],
+        };
+        let with_stacks = |n| self.stacks.as_ref().map(|_| n);
+        let bytes_of = |id| {
+            let parts = parts.iter().flatten().filter(|part| part.stack == id);
+            parts.map(|part| part.bytes).sum::<u64>()
+        };
+        let distinct: HashSet<_> = parts.iter().flatten().map(|part| part.stack).collect();
         let summary = record::Summary {
             time: time.clone(),
             ts_ns: now_ns,
@@ -305,12 +367,15 @@ impl Jvm {
             jvm: Some(self.hotspot.version.clone()).filter(|v| !v.is_empty()),
             scope: if scope == Scope::Trace { "trace" } else { "interval" },
             duration_ns,
-            bytes: bytes as u64,
-            objects: sum(|a| a.objects).round() as u64,
+            bytes,
+            objects: all.iter().map(Allocated::rounded_objects).sum(),
             estimated: !self.exact,
-            bytes_per_second: bytes / seconds,
+            bytes_per_second: bytes as f64 / seconds,
             classes: all.len() as u64,
-            other_bytes: all.iter().filter(is_other).map(|a| a.bytes as u64).sum(),
+            other_bytes: all.iter().filter(is_other).map(Allocated::rounded_bytes).sum(),
+            stacks: with_stacks(distinct.len() as u64),
+            other_stack_bytes: with_stacks(bytes_of(stacks::OTHER)),
+            unsampled_bytes: with_stacks(bytes_of(stacks::UNSAMPLED)),
             tlabs: sampled(tlabs),
             tlabs_read: sampled(read),
             outside_objects: sampled(count(|c| c.outside)),
@@ -320,27 +385,26 @@ impl Jvm {
             lost: span.totals.lost,
         };
         let pid = self.pid();
-        let classes = all
-            .into_iter()
-            .map(|a| record::Class {
-                time: time.clone(),
-                pid,
-                tid: self.by_thread.then_some(a.key.tid),
-                thread: self.by_thread.then(|| self.thread_name(a.key.tid)),
-                class: a.key.class.to_string(),
-                bytes: a.bytes.round() as u64,
-                objects: a.objects.round() as u64,
-                estimated: !self.exact,
-                bytes_per_second: a.bytes / seconds,
-                share: if bytes > 0.0 { a.bytes / bytes } else { 0.0 },
-                average_bytes: if a.objects > 0.0 { a.bytes / a.objects } else { 0.0 },
-                outside_objects: sampled(a.count.outside),
-                outside_bytes: sampled(a.count.outside_bytes),
-                humongous_objects: a.count.humongous,
-                humongous_bytes: a.count.humongous_bytes,
-            })
-            .collect();
-        (summary, classes)
+        let class = |a: Allocated| record::Class {
+            time: time.clone(),
+            pid,
+            tid: self.by_thread.then_some(a.key.tid),
+            thread: self.by_thread.then(|| self.thread_name(a.key.tid)),
+            class: a.key.class.to_string(),
+            bytes: a.rounded_bytes(),
+            objects: a.rounded_objects(),
+            estimated: !self.exact,
+            bytes_per_second: a.bytes / seconds,
+            share: if bytes > 0 { a.bytes / bytes as f64 } else { 0.0 },
+            average_bytes: if a.objects > 0.0 { a.bytes / a.objects } else { 0.0 },
+            outside_objects: sampled(a.count.outside),
+            outside_bytes: sampled(a.count.outside_bytes),
+            humongous_objects: a.count.humongous,
+            humongous_bytes: a.count.humongous_bytes,
+        };
+        let rows = all.into_iter().zip(parts);
+        let rows = rows.map(|(a, parts)| Row { class: class(a), parts }).collect();
+        Table { summary, rows }
     }
 
     /// Begins the next interval.
@@ -356,11 +420,11 @@ impl Jvm {
     }
 }
 
-/// What the kernel side reads of a JVM.
+/// What the kernel side reads of a JVM, and whether it walks its stacks.
 ///
 /// # Errors
 /// [`libjvmprobe::Error::Layout`] naming what is missing.
-pub fn kernel_layout(hotspot: &HotSpot) -> Result<layout> {
+pub fn kernel_layout(hotspot: &HotSpot, walks: bool) -> Result<layout> {
     let (classes, threads) = (hotspot.class_layout()?, hotspot.thread_layout()?);
     if threads.tlab_top != threads.tlab_start + 8 {
         let what = "the start and top of a TLAB are apart, in a version newer than is known";
@@ -374,6 +438,7 @@ pub fn kernel_layout(hotspot: &HotSpot) -> Result<layout> {
         symbol_body: classes.symbol_body,
         collections: hotspot.collections_at().map_or(0, |at| at.0),
         humongous: hotspot.humongous_bytes().unwrap_or(0),
+        walks: walks.into(),
     })
 }
 

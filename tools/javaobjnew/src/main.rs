@@ -3,12 +3,14 @@
 //! Arguments ([`args`]) name JVMs; [`places`] finds where they can be watched;
 //! [`session`] loads and attaches the BPF side, which counts by class and sends some
 //! [`event`]s. A [`jvm`] knows the names of its classes ([`names`]) and reads full TLABs
-//! ([`census`]); [`tally`] adds all up and estimates, [`report`] writes [`record`]s.
-//! [`tracer`] turns the wheel.
+//! ([`census`]); [`tally`] adds all up and estimates, [`report`] writes [`record`]s. Where
+//! [`stacks`] are wanted, it [`split`]s classes among them, for [`stack_text`] and, as a
+//! profile, for the files of [`flames`]. [`tracer`] turns the wheel.
 
 mod args;
 mod census;
 mod event;
+mod flames;
 mod jvm;
 mod names;
 mod note;
@@ -16,6 +18,9 @@ mod places;
 mod record;
 mod report;
 mod session;
+mod split;
+mod stack_text;
+mod stacks;
 mod tally;
 mod tracer;
 
@@ -30,7 +35,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
-use libjvmprobe::{cli::stop_on_signal, trace};
+use libjvmprobe::{
+    cli::stop_on_signal,
+    render::{files::Files, flamegraph::Title},
+    trace,
+};
 
 use crate::{args::Args, note::note, report::Report, tracer::Tracer};
 
@@ -54,7 +63,16 @@ fn run(args: &Args) -> Result<()> {
     trace::preflight::check()?;
     let stop = stop_on_signal()?;
     let tracer = Tracer::start(args, Report::open(args)?)?;
+    // Only now, so that a wrong process number does not cost an earlier result.
+    let files = Files::create(&args.output)?;
+    let what = tracer.describe();
     let how = if args.exact { "every allocation" } else { "allocations" };
-    note(&format!("Tracing {how} of {}... Hit Ctrl-C to end.", tracer.describe()));
-    tracer.run(&stop)
+    note(&format!("Tracing {how} of {what}... Hit Ctrl-C to end."));
+    let flames = tracer.run(&stop)?;
+    let title =
+        Title { title: format!("Allocations of {what}"), subtitle: Some(flames.describe()) };
+    for path in files.write(flames.profile(), args.threads, &title, None)? {
+        note(&format!("wrote {}", path.display()));
+    }
+    Ok(())
 }

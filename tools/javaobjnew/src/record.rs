@@ -3,6 +3,9 @@
 //! Names and meanings are documented in javaobjnew(8) and stable: fields may be
 //! added, none is renamed. Times are in nanoseconds, sizes in bytes.
 
+use std::fmt;
+
+use libjvmprobe::stack::Frame;
 use serde::Serialize;
 
 /// One line of output.
@@ -11,6 +14,8 @@ use serde::Serialize;
 pub enum Record {
     /// One class in an interval or the whole trace.
     Class(Class),
+    /// What a class has allocated from one stack.
+    Stack(Stack),
     /// Totals of one JVM.
     Summary(Summary),
     /// A large object.
@@ -56,6 +61,67 @@ pub struct Class {
     pub humongous_bytes: u64,
 }
 
+/// What one class has allocated from one stack.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stack {
+    /// Wall-clock time of the end, RFC 3339 with nanoseconds, UTC.
+    pub time: String,
+    /// The process.
+    pub pid: u32,
+    /// The class.
+    pub class: String,
+    /// The thread, with `--threads`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tid: Option<u32>,
+    /// The thread's name, with `--threads`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+    /// Bytes allocated.
+    pub bytes: u64,
+    /// Objects allocated.
+    pub objects: u64,
+    /// Whether bytes and objects are estimated.
+    pub estimated: bool,
+    /// Of the bytes of the class, 0 to 1.
+    pub share: f64,
+    /// The stack, innermost frame first.
+    pub stack: Vec<StackFrame>,
+}
+
+/// A frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StackFrame {
+    /// `java.lang.String.concat`, `JavaCalls::call_helper`, `[unsampled]`.
+    pub method: String,
+    /// The source file, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line in it, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+}
+
+impl From<&Frame> for StackFrame {
+    fn from(frame: &Frame) -> Self {
+        Self {
+            method: frame.name.to_string(),
+            file: frame.file.as_ref().map(ToString::to_string),
+            line: (frame.line > 0).then_some(frame.line),
+        }
+    }
+}
+
+/// As Java prints it.
+impl fmt::Display for StackFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.file, self.line) {
+            (Some(file), Some(line)) => write!(f, "{} ({file}:{line})", self.method),
+            (Some(file), None) => write!(f, "{} ({file})", self.method),
+            _ => f.write_str(&self.method),
+        }
+    }
+}
+
 /// Totals of one JVM.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
@@ -83,6 +149,15 @@ pub struct Summary {
     pub classes: u64,
     /// Bytes of classes that found no room to be counted apart.
     pub other_bytes: u64,
+    /// How many stacks were seen, with `--stacks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stacks: Option<u64>,
+    /// Bytes of stacks that found no room to be counted apart, with `--stacks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_stack_bytes: Option<u64>,
+    /// Bytes of which no stack was seen, with `--stacks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsampled_bytes: Option<u64>,
     /// TLABs that were begun; null with `--exact`.
     pub tlabs: Option<u64>,
     /// Of these, how many were read.
@@ -118,6 +193,9 @@ pub struct Large {
     pub bytes: u64,
     /// Whether it got heap regions of its own (G1).
     pub humongous: bool,
+    /// Where it was allocated, innermost frame first, with `--stacks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack: Option<Vec<StackFrame>>,
 }
 
 /// What could not be counted or sent since the last such line.

@@ -1,7 +1,7 @@
 //! Records as text or JSON lines.
 
 use anyhow::Result;
-use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use comfy_table::{CellAlignment, LineStyle, TableStyle};
 use libjvmprobe::{
     render::{
         output::Output,
@@ -12,8 +12,12 @@ use libjvmprobe::{
 
 use crate::{
     args::{Args, Order},
+    jvm::{Row, Table},
     note::note,
-    record::{Class, Large, Lost, Record, Summary},
+    record::{Class, Large, Lost, Record, Stack, Summary},
+    split::Part,
+    stack_text,
+    stacks::Stacks,
 };
 
 /// A longer name is cut in a table, in the middle: its end tells more than its middle.
@@ -27,6 +31,7 @@ pub struct Report {
     timestamps: bool,
     order: Order,
     rows: usize,
+    stacks: bool,
     header_due: bool,
 }
 
@@ -40,6 +45,7 @@ impl Report {
             timestamps: args.timestamps,
             order: args.order(),
             rows: args.rows(),
+            stacks: args.stacks,
             header_due: true,
         })
     }
@@ -49,34 +55,45 @@ impl Report {
         self.out.is_closed()
     }
 
-    /// Writes what was allocated in a time.
-    pub fn table(&mut self, summary: Summary, mut classes: Vec<Class>) -> Result<()> {
-        let amount = |class: &Class| match self.order {
-            Order::Bytes => (class.bytes, class.objects),
-            Order::Objects => (class.objects, class.bytes),
+    /// Writes what was allocated in a time; from where, if that is wanted.
+    pub fn table(&mut self, table: &Table, stacks: Option<&Stacks>) -> Result<()> {
+        let summary = &table.summary;
+        let stacks = stacks.filter(|stacks| self.stacks && stacks.are_known());
+        let mut rows: Vec<_> = table.rows.iter().collect();
+        let amount = |row: &Row| match self.order {
+            Order::Bytes => (row.class.bytes, row.class.objects),
+            Order::Objects => (row.class.objects, row.class.bytes),
         };
         // Equal ones in an order that does not change from table to table.
-        classes.sort_by(|a, b| amount(b).cmp(&amount(a)).then_with(|| a.class.cmp(&b.class)));
-        let hidden = classes.split_off(self.rows.min(classes.len()));
+        rows.sort_by(|a, b| {
+            amount(b).cmp(&amount(a)).then_with(|| a.class.class.cmp(&b.class.class))
+        });
+        let hidden = rows.split_off(self.rows.min(rows.len()));
         if self.json {
-            for class in classes {
-                self.json(&Record::Class(class))?;
+            for row in rows {
+                self.json(&Record::Class(row.class.clone()))?;
+                for part in row.parts.iter().filter(|_| stacks.is_some()) {
+                    self.json(&Record::Stack(stack(&row.class, part, stacks)))?;
+                }
             }
-            return self.json(&Record::Summary(summary));
+            return self.json(&Record::Summary(summary.clone()));
         }
         // Rows after a table read better under a header of their own.
         self.header_due = true;
         self.out.line("")?;
-        self.out.line(&self.title(&summary))?;
-        if !classes.is_empty() {
-            self.classes(&classes)?;
+        self.out.line(&self.title(summary))?;
+        if !rows.is_empty() {
+            self.classes(&rows)?;
         }
         if !hidden.is_empty() {
-            let sum = hidden.iter().map(|class| class.bytes).sum();
+            let sum = hidden.iter().map(|row| row.class.bytes).sum();
             let what = format!("{} more classes with {}", hidden.len(), bytes(sum));
             self.out.line(&format!("{what}; --top shows more"))?;
         }
-        for line in totals(&summary) {
+        for line in stacks.iter().flat_map(|stacks| stack_text::lines(&rows, stacks)) {
+            self.out.line(&line)?;
+        }
+        for line in totals(summary) {
             self.out.line(&line)?;
         }
         Ok(())
@@ -104,13 +121,17 @@ impl Report {
             clock::time_of_day(large.ts_ns)
         };
         let mark = if large.humongous { "H" } else { " " };
-        Ok(self.out.line(&format!(
+        self.out.line(&format!(
             "{at:<time$} {:>7} {:<16} {:>10} {mark} {}",
             large.pid,
             large.thread,
             bytes(large.bytes),
             cut(&large.class),
-        ))?)
+        ))?;
+        for frame in large.stack.iter().flatten() {
+            self.out.line(&stack_text::at(frame))?;
+        }
+        Ok(())
     }
 
     /// Writes what was lost.
@@ -150,16 +171,16 @@ impl Report {
         )
     }
 
-    fn classes(&mut self, classes: &[Class]) -> Result<()> {
-        let by_thread = classes.iter().any(|class| class.tid.is_some());
+    fn classes(&mut self, rows: &[&Row]) -> Result<()> {
+        let by_thread = rows.iter().any(|row| row.class.tid.is_some());
         let mut head = vec!["BYTES/s", "SHARE", "OBJECTS", "BYTES", "AVERAGE"];
         if by_thread {
             head.extend(["TID", "THREAD"]);
         }
         head.push("CLASS");
-        let mut table = Table::new();
+        let mut table = comfy_table::Table::new();
         table.load_style(RULED).set_header(head);
-        for class in classes {
+        for Row { class, .. } in rows {
             let mut row = vec![
                 bytes(class.bytes_per_second as u64),
                 percent(class.share, 1.0),
@@ -177,6 +198,23 @@ impl Report {
             column.set_cell_alignment(CellAlignment::Right);
         }
         Ok(self.out.line(&table.trim_fmt())?)
+    }
+}
+
+/// One of a class's stacks.
+fn stack(class: &Class, part: &Part, stacks: Option<&Stacks>) -> Stack {
+    let frames = stacks.map_or(&[][..], |stacks| stacks.frames(part.stack));
+    Stack {
+        time: class.time.clone(),
+        pid: class.pid,
+        class: class.class.clone(),
+        tid: class.tid,
+        thread: class.thread.clone(),
+        bytes: part.bytes,
+        objects: part.objects,
+        estimated: class.estimated,
+        share: part.bytes as f64 / class.bytes.max(1) as f64,
+        stack: frames.iter().map(Into::into).collect(),
     }
 }
 
@@ -203,6 +241,10 @@ fn totals(s: &Summary) -> Vec<String> {
     if s.other_bytes > 0 {
         let size = bytes(s.other_bytes);
         lines.push(format!("Too many classes to keep apart: (other) stands for {size} of them"));
+    }
+    if let Some(other @ 1..) = s.other_stack_bytes {
+        let size = bytes(other);
+        lines.push(format!("Too many stacks to keep apart: [other] stands for {size} of them"));
     }
     if s.lost > 0 {
         lines.push(format!("Lost events: {}; the numbers above are too low by that much", s.lost));

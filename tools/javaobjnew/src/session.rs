@@ -14,6 +14,7 @@ use libjvmprobe::{
         self,
         attach::{Links, Plan, Scope, attach},
         stream::EventStream,
+        walker::Walker,
     },
 };
 
@@ -28,10 +29,20 @@ pub struct Session {
     /// Lives as long as the process, so that no attachment outlives it.
     skel: &'static mut JavaobjnewSkel<'static>,
     stream: EventStream<Event>,
+    walker: Option<Walker>,
 }
 
+/// What only the stack walker needs.
+const WALKER_MAPS: [&str; 6] = ["jvms", "mappings", "tables", "walkers", "stacks", "known_stacks"];
+/// What the names of programs end in that walk stacks.
+const WALKS: &str = "_stacks";
+/// Entries of tallies where each class has many stacks.
+const MANY_TALLIES: u32 = 1 << 18;
+/// Bytes of the ring buffer where stacks are sent through it.
+const LARGE_RING: u32 = 1 << 22;
+
 impl Session {
-    /// Loads the object.
+    /// Loads the object; the stack walker only if stacks are wanted.
     ///
     /// # Errors
     /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
@@ -39,17 +50,36 @@ impl Session {
         let storage: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = JavaobjnewSkelBuilder::default().open(storage).map_err(trace::load_error)?;
+        let stacks = args.wants_stacks();
         for mut program in open.open_object_mut().progs_mut() {
-            program.set_autoload((program.name() == "object_alloc") == args.exact);
+            let name = program.name().to_string_lossy().into_owned();
+            let is_exact = name.starts_with("object_alloc");
+            program.set_autoload(is_exact == args.exact && name.ends_with(WALKS) == stacks);
+        }
+        for mut map in open.open_object_mut().maps_mut() {
+            if !stacks && WALKER_MAPS.iter().any(|name| map.name() == *name) {
+                map.set_autocreate(false).map_err(trace::load_error)?;
+            }
+        }
+        if stacks {
+            open.maps.tallies.set_max_entries(MANY_TALLIES).map_err(trace::load_error)?;
+            open.maps.events.set_max_entries(LARGE_RING).map_err(trace::load_error)?;
         }
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
             data.by_thread = args.threads;
+            data.know_jvms = stacks;
             data.large_bytes = args.large.unwrap_or(u64::MAX);
         }
         let skel = open.load().map_err(trace::load_error)?;
         let events = MapHandle::try_from(&skel.maps.events).map_err(trace::load_error)?;
         let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
-        Ok(Self { skel: Box::leak(Box::new(skel)), stream })
+        let walker = stacks.then(|| Walker::new(skel.object())).transpose()?;
+        Ok(Self { skel: Box::leak(Box::new(skel)), stream, walker })
+    }
+
+    /// The stack walker, if stacks are wanted.
+    pub fn walker(&mut self) -> Option<&mut Walker> {
+        self.walker.as_mut()
     }
 
     /// Attaches what was planned for a libjvm.so, all or nothing.
@@ -62,7 +92,11 @@ impl Session {
     ) -> Result<Links> {
         let mut links = Links::default();
         for plan in plans {
-            let program = trace::program(self.skel.object_mut(), plan.program)?;
+            let name = match self.walker {
+                Some(_) => format!("{}{WALKS}", plan.program),
+                None => plan.program.into(),
+            };
+            let program = trace::program(self.skel.object_mut(), &name)?;
             links.push(attach(&program, libjvm, &plan.site, scope, cookie)?);
         }
         Ok(links)
@@ -83,7 +117,11 @@ impl Session {
     }
 
     /// Forgets a JVM that has ended; its number may be used again.
-    pub fn forget(&self, target: u64) {
+    pub fn forget(&mut self, target: u64) {
+        if let Some(walker) = &mut self.walker {
+            walker.forget(target);
+            self.forget_stacks(target);
+        }
         let key = target.to_ne_bytes();
         let maps = &self.skel.maps;
         // Absent entries are what is wanted.
@@ -96,6 +134,17 @@ impl Session {
             let keys: Vec<_> = map.keys().filter(|k| k.starts_with(&key)).collect();
             for key in keys {
                 let _ = map.delete(&key);
+            }
+        }
+    }
+
+    /// Makes room for the stacks of other JVMs.
+    fn forget_stacks(&self, target: u64) {
+        let known = &self.skel.maps.known_stacks;
+        let target = target.to_ne_bytes();
+        for id in known.keys().collect::<Vec<_>>() {
+            if known.lookup(&id, MapFlags::ANY).ok().flatten().is_some_and(|of| of == target) {
+                let _ = known.delete(&id);
             }
         }
     }

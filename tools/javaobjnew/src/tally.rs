@@ -9,6 +9,11 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use crate::{
+    split::{Part, split},
+    stacks::{self, StackId},
+};
+
 /// So many TLABs that were read are enough.
 const ENOUGH_READ: u64 = 16;
 /// More classes (times threads) than this are not kept apart.
@@ -78,6 +83,18 @@ pub struct Allocated {
     pub count: Count,
 }
 
+impl Allocated {
+    /// Bytes, as they are shown.
+    pub fn rounded_bytes(&self) -> u64 {
+        self.bytes.round() as u64
+    }
+
+    /// Objects, as they are shown.
+    pub fn rounded_objects(&self) -> u64 {
+        self.objects.round() as u64
+    }
+}
+
 /// One thread's TLABs; of all threads together where they are not kept apart.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
@@ -92,6 +109,9 @@ struct Group {
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     counts: HashMap<Key, Count>,
+    /// The same by stack, save what was read.
+    stacks: HashMap<Key, HashMap<StackId, Count>>,
+    stack_rows: usize,
     groups: HashMap<u32, Group>,
     /// Things that the kernel side could not count or send.
     pub lost: u64,
@@ -110,6 +130,27 @@ impl Totals {
             Key { class: OTHER.into(), tid: 0 }
         };
         self.counts.entry(key).or_default().add(count);
+    }
+
+    /// Notes from which stack it was what [`Totals::add`] has added.
+    pub fn add_stack(&mut self, key: &Key, stack: StackId, count: &Count) {
+        let other = Key { class: OTHER.into(), tid: 0 };
+        let key = if self.counts.contains_key(key) { key } else { &other };
+        let is_full = self.stack_rows >= MAX_ROWS;
+        let stacks = self.stacks.entry(key.clone()).or_default();
+        let stack = if is_full && !stacks.contains_key(&stack) { stacks::OTHER } else { stack };
+        let before = stacks.len();
+        stacks.entry(stack).or_default().add(count);
+        self.stack_rows += stacks.len() - before;
+    }
+
+    /// How a class's bytes and objects, by [`Totals::exact`] or [`Totals::estimate`], are split
+    /// among its stacks.
+    pub fn split(&self, class: &Allocated) -> Vec<Part> {
+        match self.stacks.get(&class.key) {
+            Some(counts) => split(class, counts),
+            None => split(class, &HashMap::new()),
+        }
     }
 
     /// Adds bytes that are in TLABs and belong to no sample yet.
@@ -250,6 +291,20 @@ mod tests {
         let mut totals = Totals::default();
         totals.add_in_flight(0, 40);
         assert_eq!(find(&totals.estimate(), UNSAMPLED), (40.0, 0.0));
+    }
+
+    #[test]
+    fn stacks_without_number_are_folded() {
+        let mut totals = Totals::default();
+        let one = Count { samples: 1, bytes: 8, ..Count::default() };
+        for stack in 3..3 + MAX_ROWS as StackId + 10 {
+            totals.add(&key("A"), &one);
+            totals.add_stack(&key("A"), stack, &one);
+        }
+        let parts = totals.split(&totals.exact()[0]);
+        assert_eq!(parts.len(), MAX_ROWS + 1);
+        assert_eq!(parts[0], Part { stack: stacks::OTHER, bytes: 80, objects: 10 });
+        assert_eq!(parts.iter().map(|p| p.bytes).sum::<u64>(), 8 * (MAX_ROWS as u64 + 10));
     }
 
     #[test]

@@ -8,9 +8,10 @@ use std::{
 
 use anyhow::Result;
 use libjvmprobe::{
-    Error,
+    Error, Pid,
     hotspot::HotSpot,
     jvm::{Fate, FileId, Target, scan::Scanner},
+    stack::maps::FileCache,
     trace::{
         self,
         attach::{Links, Plan, Scope as AttachScope},
@@ -22,11 +23,13 @@ use crate::{
     args::Args,
     census::Budget,
     event::Event,
+    flames::Flames,
     jvm::{Jvm, Options, Scope, kernel_layout},
     note::note,
     places,
     report::Report,
     session::Session,
+    stacks::Stacks,
 };
 
 /// How often to look for JVMs that end, start or get ready.
@@ -60,6 +63,10 @@ pub struct Tracer<'a> {
     scanner: Scanner,
     budget: Budget,
     adapted: Instant,
+    /// Files that JVMs have mapped.
+    maps: FileCache,
+    /// What all that have ended have allocated.
+    flames: Flames,
 }
 
 impl<'a> Tracer<'a> {
@@ -80,6 +87,8 @@ impl<'a> Tracer<'a> {
             scanner: Scanner::new(),
             budget,
             adapted: Instant::now(),
+            maps: FileCache::default(),
+            flames: Flames::new(),
         };
         for target in targets {
             let hotspot = HotSpot::read(&target)?;
@@ -111,7 +120,18 @@ impl<'a> Tracer<'a> {
     }
 
     /// Traces until the trace is over, then sums up.
-    pub fn run(mut self, stop: &AtomicBool) -> Result<()> {
+    pub fn run(mut self, stop: &AtomicBool) -> Result<Flames> {
+        self.follow(stop)?;
+        self.take_events(Duration::ZERO)?;
+        self.collect()?;
+        let now = clock::monotonic_ns();
+        for jvm in std::mem::take(&mut self.jvms).into_values() {
+            self.sum_up(jvm, now)?;
+        }
+        Ok(self.flames)
+    }
+
+    fn follow(&mut self, stop: &AtomicBool) -> Result<()> {
         let begin = Instant::now();
         let deadline = self.args.duration.map(|d| begin + d);
         let mut next_table = self.args.interval.map(|i| begin + i);
@@ -155,14 +175,16 @@ impl<'a> Tracer<'a> {
                 }
             }
         }
-        self.take_events(Duration::ZERO)?;
-        self.collect()?;
-        let now = clock::monotonic_ns();
-        for jvm in self.jvms.values_mut() {
-            let (summary, classes) = jvm.table(Scope::Trace, now);
-            self.report.table(summary, classes)?;
-        }
         Ok(())
+    }
+
+    /// Reports the whole trace of a JVM.
+    fn sum_up(&mut self, mut jvm: Jvm, now_ns: u64) -> Result<()> {
+        let table = jvm.table(Scope::Trace, now_ns);
+        if let Some(stacks) = &jvm.stacks {
+            self.flames.add(&jvm.target.process.comm, &table, stacks);
+        }
+        self.report.table(&table, jvm.stacks.as_ref())
     }
 
     fn take_events(&mut self, timeout: Duration) -> Result<()> {
@@ -181,6 +203,11 @@ impl<'a> Tracer<'a> {
                     let stands_for = 1.0 / self.budget.share();
                     self.budget.spend(|| jvm.read_tlab(&tlab, stands_for));
                 }
+                Event::Stack(number, stack) => {
+                    if let Some(walker) = self.session.walker() {
+                        jvm.take_stack(number, &stack, &mut self.maps, walker)?;
+                    }
+                }
             }
         }
         let elapsed = self.adapted.elapsed();
@@ -194,10 +221,11 @@ impl<'a> Tracer<'a> {
 
     /// Takes what the kernel side has counted.
     fn collect(&mut self) -> Result<()> {
+        let tallies = self.session.tallies()?;
         // What it told before it counted.
         self.take_events(Duration::ZERO)?;
         self.jvms.values_mut().for_each(Jvm::begin_collection);
-        for (key, tally) in self.session.tallies()? {
+        for (key, tally) in tallies {
             if let Some(jvm) = self.jvms.get_mut(&key.target) {
                 jvm.take(&key, &tally);
             }
@@ -231,8 +259,8 @@ impl<'a> Tracer<'a> {
         let now = clock::monotonic_ns();
         for jvm in self.jvms.values_mut() {
             if self.args.prints_tables() {
-                let (summary, classes) = jvm.table(Scope::Interval, now);
-                self.report.table(summary, classes)?;
+                let table = jvm.table(Scope::Interval, now);
+                self.report.table(&table, jvm.stacks.as_ref())?;
             }
             jvm.next_interval(now);
         }
@@ -246,7 +274,7 @@ impl<'a> Tracer<'a> {
             self.collect()?;
         }
         for (key, fate) in fates.into_iter().filter(|(_, fate)| *fate != Fate::Alive) {
-            let Some(mut jvm) = self.jvms.remove(&key) else {
+            let Some(jvm) = self.jvms.remove(&key) else {
                 continue;
             };
             let pid = jvm.target.pid();
@@ -254,8 +282,7 @@ impl<'a> Tracer<'a> {
                 Fate::Execed => format!("process {pid} runs another program now"),
                 _ => format!("process {pid} has ended"),
             });
-            let (summary, classes) = jvm.table(Scope::Trace, clock::monotonic_ns());
-            self.report.table(summary, classes)?;
+            self.sum_up(jvm, clock::monotonic_ns())?;
             self.session.forget(key);
             self.scanner.forget(pid);
         }
@@ -348,12 +375,24 @@ impl<'a> Tracer<'a> {
             let path = target.libjvm.seen_as.display();
             note(&format!("process {} runs {path}", target.pid()));
         }
-        let layout = kernel_layout(&hotspot)?;
+        let stacks = self.stacks(key, target.pid(), &hotspot);
+        let walks = stacks.as_ref().is_some_and(Stacks::are_known);
+        let layout = kernel_layout(&hotspot, walks)?;
         let before = if self.args.exact { Vec::new() } else { hotspot.thread_bytes()? };
         let options = Options { by_thread: self.args.threads, exact: self.args.exact };
-        let jvm = Jvm::new(target, hotspot, options, links)?;
+        let jvm = Jvm::new(target, hotspot, options, stacks, links)?;
         self.session.add(key, &layout, &before)?;
         self.jvms.insert(key, jvm);
         Ok(())
+    }
+
+    /// Gets ready for a JVM's stacks, where they are wanted.
+    fn stacks(&mut self, key: u64, pid: Pid, hotspot: &HotSpot) -> Option<Stacks> {
+        let walker = self.session.walker()?;
+        let stacks = Stacks::new(key, pid, hotspot, &mut self.maps, walker);
+        Some(stacks.unwrap_or_else(|error| {
+            note(&format!("stacks of process {pid} are not shown: {error}"));
+            Stacks::default()
+        }))
     }
 }
