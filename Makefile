@@ -3,7 +3,7 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
-TOOLS := javagc javaprof
+TOOLS := javagc javaobjnew javaprof
 
 # One at a time: tests that trace JVMs would disturb each other's times. Unit tests are quick.
 TEST_FLAGS := -- --test-threads=1

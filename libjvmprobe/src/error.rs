@@ -130,6 +130,15 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// A file's name tells no format that a profile can be written in.
+    #[error(
+        "{path}: the name tells the format; use .svg, .folded, .pb.gz or .json",
+        path = path.display()
+    )]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+    },
     /// libbpf or the kernel's BPF system refused.
     #[error("cannot {what}: {source:#}")]
     Bpf {

@@ -86,8 +86,10 @@ impl Load {
         // timenanos is CLOCK_MONOTONIC, which our events are stamped with.
         let log =
             format!("gc*,safepoint=debug:file={}:timenanos,tags", dir.path().join("log").display());
+        let has_heap = command.get_args().any(|arg| arg.to_string_lossy().starts_with("-Xmx"));
+        command.args((!has_heap).then_some("-Xmx64m"));
         let mut child = command
-            .args(["-Xmx64m", "-XX:ParallelGCThreads=2", "-XX:ConcGCThreads=1"])
+            .args(["-XX:ParallelGCThreads=2", "-XX:ConcGCThreads=1"])
             .arg(format!("-Xlog:{log}"))
             .arg("-cp")
             .arg(classes())
@@ -131,6 +133,16 @@ impl Load {
     /// Where the JVM has died.
     pub fn go(&mut self, seconds: f64) {
         self.say(&format!("go {seconds}"));
+    }
+
+    /// Gives a command of the program's own, waits until it is done and returns what it says
+    /// of itself.
+    ///
+    /// # Panics
+    /// Where the JVM has died.
+    pub fn ask(&mut self, command: &str) -> String {
+        self.say(command);
+        self.done()
     }
 
     /// Ends the JVM in good order, so that its log is complete.

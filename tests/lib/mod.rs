@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`runtimes`] | which Java runtimes and collectors there are |
 //! | [`load`] | starts a Java load and steers it |
+//! | [`allocated`] | what `AllocLoad` says that it has allocated |
 //! | [`stackload`] | the same for the load that knows its own call graph |
 //! | [`callgraph`] | whether stacks agree with that call graph |
 //! | [`gclog`] | what the JVM's own log says: the truth to compare with |
@@ -18,6 +19,7 @@
 //! | [`speedscope`] | a profile in speedscope's format, read back |
 //! | [`tool`] | starts a tool and collects what it says |
 
+pub mod allocated;
 pub mod bench;
 pub mod bpf;
 pub mod callgraph;

@@ -83,7 +83,7 @@ pub fn assert_refused(output: &Output, status: i32, words: &[&str]) {
     if status == 1 {
         assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
         let tool = output.stderr.split_once(": ").map(|(tool, _)| tool);
-        assert!(matches!(tool, Some("javagc" | "javaprof")), "{}", output.stderr);
+        assert!(matches!(tool, Some("javagc" | "javaobjnew" | "javaprof")), "{}", output.stderr);
     }
     for word in words {
         assert!(output.stderr.contains(word), "no {word:?} in {}", output.stderr);

@@ -9,6 +9,9 @@
 //! | [`code_cache`] | what is in the code cache: where, and which methods |
 //! | `scopes` | what was inlined into a compiled method, with lines |
 //! | [`methods`] | methods: names, parameters, lines |
+//! | [`classes`] | classes: names |
+//! | [`objects`] | objects in the heap, by class |
+//! | [`threads`] | what threads have allocated |
 //! | [`places`] | what the Java frames of its stacks are |
 //! | [`look`] | code by its addresses |
 //! | `stubs` | names of stubs |
@@ -19,6 +22,7 @@
 //! [`HotSpot::read`] puts them together. Nothing is written to the target and
 //! it is never stopped; a JVM that is just starting up tells less, and more later.
 
+pub mod classes;
 pub mod code_cache;
 pub mod collector;
 pub mod compressed;
@@ -26,18 +30,20 @@ pub mod flags;
 pub mod heap;
 pub mod look;
 pub mod methods;
+pub mod objects;
 mod pages;
 pub mod places;
 mod scopes;
 mod stubs;
 #[cfg(test)]
 mod testing;
+pub mod threads;
 pub mod vmstructs;
 pub mod walking;
 
 pub use collector::Collector;
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     Addr, Error, Result, Vaddr,
@@ -46,10 +52,13 @@ use crate::{
     stack::code::Code,
     trace::gauge::{Gauge, LastStop},
 };
+use classes::ClassLayout;
 use code_cache::Inlining;
 use compressed::Encoding;
 use flags::Flags;
 use methods::Methods;
+use objects::{ClassCount, Objects};
+use threads::{ThreadBytes, ThreadLayout};
 use vmstructs::VmStructs;
 
 /// How the names of those private statics begin that we want, where there is a symbol
@@ -206,6 +215,114 @@ impl HotSpot {
     /// A reader of its methods.
     fn methods(&self) -> Result<Methods> {
         Methods::new(&self.structs, Encoding::of_jdk(self.major))
+    }
+
+    /// Where classes and their names are.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing.
+    pub fn class_layout(&self) -> Result<ClassLayout> {
+        ClassLayout::read(&self.structs)
+    }
+
+    /// Where threads keep what they have allocated.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing.
+    pub fn thread_layout(&self) -> Result<ThreadLayout> {
+        ThreadLayout::read(&self.structs)
+    }
+
+    /// What each Java thread has allocated so far.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing, [`Error::Memory`] when it is gone.
+    pub fn thread_bytes(&self) -> Result<Vec<ThreadBytes>> {
+        threads::read(&self.memory, &self.structs, &self.thread_layout()?)
+    }
+
+    /// A reader of objects in its heap.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing.
+    pub fn objects(&self) -> Result<Objects> {
+        Objects::new(&self.memory, &self.structs)
+    }
+
+    /// Counts the objects of a piece of its heap by class.
+    ///
+    /// # Errors
+    /// As [`Objects::count`].
+    pub fn count_objects<'a>(
+        &self,
+        objects: &'a mut Objects,
+        start: Addr,
+        size: u64,
+    ) -> Result<impl Iterator<Item = (Addr, ClassCount)> + use<'a, '_>> {
+        objects.count(&self.memory, start, size)
+    }
+
+    /// The Symbol of a class's name.
+    ///
+    /// # Errors
+    /// As [`ClassLayout::name_of`].
+    pub fn class_symbol(&self, layout: &ClassLayout, klass: Addr) -> Result<Addr> {
+        layout.name_of(&self.memory, klass)
+    }
+
+    /// The bytes of a Symbol, up to [`classes::MAX_NAME`], and its whole length.
+    ///
+    /// # Errors
+    /// As [`ClassLayout::symbol`].
+    pub fn symbol(&self, layout: &ClassLayout, symbol: Addr) -> Result<(Vec<u8>, u32)> {
+        layout.symbol(&self.memory, symbol)
+    }
+
+    /// The sizes of the objects of its classes by the Symbols of their names.
+    ///
+    /// # Errors
+    /// As [`classes::instance_sizes`].
+    pub fn instance_sizes(&self) -> Result<HashMap<Addr, u64>> {
+        classes::instance_sizes(&self.memory, &self.structs)
+    }
+
+    /// Where it counts its collections, in 32 bits.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] where the heap is not set up yet.
+    pub fn collections_at(&self) -> Result<Addr> {
+        let heap = self.memory.pointer(self.structs.static_field("Universe", "_collectedHeap")?)?;
+        let offset = self.structs.field("CollectedHeap", "_total_collections")?;
+        let at = heap.checked_add(offset).filter(|_| heap != Addr(0));
+        at.ok_or_else(|| Error::layout("the heap is not set up yet"))
+    }
+
+    /// A number of 32 bits in its memory.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn u32_at(&self, addr: Addr) -> Result<u32> {
+        self.memory.u32(addr)
+    }
+
+    /// Objects larger than this are humongous; `None` where there are none. Only G1 has
+    /// them: more than half of a heap region (`G1CollectedHeap::humongous_threshold_for`).
+    pub fn humongous_bytes(&self) -> Option<u64> {
+        if self.collector != Collector::G1 {
+            return None;
+        }
+        // Renamed in JDK 23 or so.
+        let grain = self
+            .structs
+            .static_field("G1HeapRegion", "GrainBytes")
+            .or_else(|_| self.structs.static_field("HeapRegion", "GrainBytes"));
+        let bytes = self.memory.u64(grain.ok()?).ok()?;
+        (bytes > 0).then_some(bytes / 2)
+    }
+
+    /// A flag's value now; `None` where this JVM has no such flag.
+    pub fn flag(&self, name: &str) -> Option<bool> {
+        Flags::read(&self.memory, &self.structs).ok()?.flag_bool(&self.memory, name)
     }
 
     /// Its own counters of collections then and now: how many were done, and

@@ -32,7 +32,7 @@ pub struct Title {
 pub fn write(profile: &Profile, threads: bool, title: Title, to: impl Write) -> io::Result<()> {
     let lines = folded::lines(profile, folded::Options { threads, mark_kinds: true });
     let mut hues = hues(profile);
-    let mut options = options(title);
+    let mut options = options(profile, title);
     options.colors = Palette::Multi(MultiPalette::Java);
     options.palette_map = Some(&mut hues);
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), to)
@@ -54,15 +54,15 @@ pub fn write_difference(
     let scaled = differential::Options { normalize: true, strip_hex: false };
     let mut both = Vec::new();
     differential::from_readers(scaled, base, Cursor::new(after), &mut both)?;
-    let mut options = options(title);
+    let mut options = options(profile, title);
     flamegraph::from_reader(&mut options, Cursor::new(both), to)
 }
 
-fn options(title: Title) -> flamegraph::Options<'static> {
+fn options(profile: &Profile, title: Title) -> flamegraph::Options<'static> {
     let mut options = flamegraph::Options::default();
     options.title = title.title;
     options.subtitle = title.subtitle;
-    options.count_name = "samples".into();
+    options.count_name = profile.measure.counted().into();
     options.colors = Palette::Basic(BasicPalette::Hot);
     options.deterministic = true;
     options
@@ -91,6 +91,7 @@ fn hue(kind: Kind, name: &str) -> Color {
         Kind::Jvm => (215, 195, 65),
         Kind::Native => (230, 95, 85),
         Kind::Kernel => (240, 150, 50),
+        Kind::Class => (200, 140, 220),
         Kind::Unknown => (160, 160, 160),
     };
     let sum = name.bytes().fold(7_u32, |sum, b| sum.wrapping_mul(31).wrapping_add(b.into()));
@@ -101,6 +102,7 @@ fn hue(kind: Kind, name: &str) -> Color {
 #[cfg(test)]
 mod tests {
     use super::{super::folded::tests::profile, *};
+    use crate::stack::profile::Measure;
 
     fn svg(profile: &Profile) -> String {
         let mut bytes = Vec::new();
@@ -116,6 +118,14 @@ mod tests {
         assert!(svg.contains("T &amp; T"));
         let kernel = hue(Kind::Kernel, "vfs_read_[k]");
         assert!(svg.contains(&format!("rgb({},{},{})", kernel.r, kernel.g, kernel.b)));
+    }
+
+    #[test]
+    fn allocations_are_drawn_in_bytes() {
+        let mut profile = profile();
+        profile.measure = Measure::Allocation;
+        let svg = svg(&profile);
+        assert!(svg.contains("<title>a.Main.run (5 bytes, 83.33%)</title>"), "{svg}");
     }
 
     #[test]

@@ -93,6 +93,7 @@ pub(super) mod tests {
             stack: stack.to_vec(),
             complete: true,
             count,
+            objects: 0,
         };
         profile.samples = vec![
             sample(13, &[main, run], 2),

@@ -5,12 +5,14 @@
 //! | [`output`] | a stream that is flushed line by line and knows a closed pipe |
 //! | [`units`] | milliseconds, bytes, rates, shares, each with its unit |
 //! | [`histogram`] | log2 histograms as bcc's tools print them |
+//! | [`files`](mod@files) | files with profiles, in the format of their names |
 //! | [`folded`] | folded stacks |
 //! | [`flamegraph`] | flame graphs, also of differences |
 //! | [`perfmap`](mod@perfmap) | perf-PID.map files |
 //! | [`pprof`] | pprof's format |
 //! | [`speedscope`] | speedscope's format |
 
+pub mod files;
 pub mod flamegraph;
 pub mod folded;
 pub mod histogram;

@@ -11,7 +11,7 @@ use std::{
 use flate2::{Compression, write::GzEncoder};
 use prost::Message;
 
-use crate::stack::profile::Profile;
+use crate::stack::profile::{self, Measure, Profile};
 
 #[derive(Clone, PartialEq, Message)]
 struct Proto {
@@ -114,8 +114,8 @@ fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Writes a profile: counts and processor time, with labels for pid, tid, thread
-/// and cpu.
+/// Writes a profile, with labels for pid, tid, thread and cpu: counts and processor time;
+/// or objects and bytes of allocations, named as Go and others name them.
 ///
 /// # Errors
 /// Those of the writer.
@@ -123,6 +123,25 @@ pub fn write(profile: &Profile, to: impl Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(to, Compression::default());
     gzip.write_all(&proto(profile).encode_to_vec())?;
     gzip.finish()?.flush()
+}
+
+/// What a sample is labelled with: allocations are not kept apart by processor, and by thread
+/// only if wanted.
+fn labels<'a>(
+    profile: &Profile,
+    sample: &'a profile::Sample,
+) -> impl Iterator<Item = (&'static str, &'a str, u32)> {
+    let is_of_time = profile.measure == Measure::Time;
+    let has_thread = is_of_time || sample.tid != 0;
+    [
+        (true, ("command", &*sample.command, 0)),
+        (has_thread, ("thread", &*sample.thread, 0)),
+        (true, ("pid", "", sample.pid)),
+        (has_thread, ("tid", "", sample.tid)),
+        (is_of_time, ("cpu", "", sample.cpu)),
+    ]
+    .into_iter()
+    .filter_map(|(wanted, label)| wanted.then_some(label))
 }
 
 fn proto(profile: &Profile) -> Proto {
@@ -147,21 +166,26 @@ fn proto(profile: &Profile) -> Proto {
         };
         Sample {
             location_id: sample.stack.iter().rev().map(|&id| u64::from(id) + 1).collect(),
-            value: vec![int(sample.count), int(sample.count.saturating_mul(period))],
-            label: vec![
-                label("command", &sample.command, 0),
-                label("thread", &sample.thread, 0),
-                label("pid", "", sample.pid),
-                label("tid", "", sample.tid),
-                label("cpu", "", sample.cpu),
-            ],
+            value: match profile.measure {
+                Measure::Time => vec![int(sample.count), int(sample.count.saturating_mul(period))],
+                Measure::Allocation => vec![int(sample.objects), int(sample.count)],
+            },
+            label: labels(profile, sample).map(|(key, text, num)| label(key, text, num)).collect(),
         }
     });
     let sample = sample.collect();
     let mut value =
         |r#type: &str, unit: &str| ValueType { r#type: strings.id(r#type), unit: strings.id(unit) };
-    let sample_type = vec![value("samples", "count"), value("cpu", "nanoseconds")];
-    let period_type = Some(value("cpu", "nanoseconds"));
+    // What is shown if nothing else is asked for comes last.
+    let (sample_type, period_type) = match profile.measure {
+        Measure::Time => (
+            vec![value("samples", "count"), value("cpu", "nanoseconds")],
+            Some(value("cpu", "nanoseconds")),
+        ),
+        Measure::Allocation => {
+            (vec![value("alloc_objects", "count"), value("alloc_space", "bytes")], None)
+        }
+    };
     Proto {
         sample_type,
         sample,
@@ -171,7 +195,7 @@ fn proto(profile: &Profile) -> Proto {
         time_nanos: int(profile.begin_unix_ns),
         duration_nanos: int(profile.duration_ns),
         period_type,
-        period: int(period),
+        period: if period_type.is_some() { int(period) } else { 0 },
     }
 }
 
@@ -182,6 +206,20 @@ mod tests {
     use flate2::read::GzDecoder;
 
     use super::*;
+
+    #[test]
+    fn allocations_have_objects_and_bytes() {
+        let mut profile = super::super::folded::tests::profile();
+        profile.measure = Measure::Allocation;
+        profile.samples[0].objects = 7;
+        let proto = proto(&profile);
+        let text = |id: i64| proto.string_table[usize::try_from(id).unwrap()].as_str();
+        let types: Vec<_> =
+            proto.sample_type.iter().map(|t| (text(t.r#type), text(t.unit))).collect();
+        assert_eq!(types, [("alloc_objects", "count"), ("alloc_space", "bytes")]);
+        assert_eq!(proto.sample[0].value, [7, 2]);
+        assert_eq!((proto.period_type, proto.period), (None, 0));
+    }
 
     #[test]
     fn what_is_written_can_be_read_again() {

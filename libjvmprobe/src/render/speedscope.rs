@@ -9,7 +9,7 @@ use std::{
 
 use serde::Serialize;
 
-use crate::stack::profile::{FrameId, Profile};
+use crate::stack::profile::{self, FrameId, Measure, Profile};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -58,26 +58,29 @@ pub fn write(profile: &Profile, mut to: impl Write) -> io::Result<()> {
         file: frame.file.as_deref().or(frame.module.as_deref()),
         line: (frame.line > 0).then_some(frame.line),
     });
-    let period = 1_000_000_000 / profile.hertz.max(1);
+    let (unit, weight_of_one, exporter) = match profile.measure {
+        Measure::Time => ("nanoseconds", 1_000_000_000 / profile.hertz.max(1), "javaprof"),
+        Measure::Allocation => ("bytes", 1, "javaobjnew"),
+    };
     let mut threads: BTreeMap<(u32, u32), Thread<'_>> = BTreeMap::new();
     for sample in &profile.samples {
         let thread = threads.entry((sample.pid, sample.tid)).or_insert_with(|| Thread {
             r#type: "sampled",
-            name: format!("{} {} {}-{}", sample.command, sample.pid, sample.thread, sample.tid),
-            unit: "nanoseconds",
+            name: name(sample),
+            unit,
             start_value: 0,
             end_value: 0,
             samples: Vec::new(),
             weights: Vec::new(),
         });
-        let weight = sample.count.saturating_mul(period);
+        let weight = sample.count.saturating_mul(weight_of_one);
         thread.end_value = thread.end_value.saturating_add(weight);
         thread.samples.push(&sample.stack);
         thread.weights.push(weight);
     }
     let file = File {
         schema: "https://www.speedscope.app/file-format-schema.json",
-        exporter: "javaprof",
+        exporter,
         shared: Shared { frames: frames.collect() },
         profiles: threads.into_values().collect(),
     };
@@ -85,9 +88,29 @@ pub fn write(profile: &Profile, mut to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
+/// The command, its number, and the thread where threads are kept apart.
+fn name(sample: &profile::Sample) -> String {
+    let command = format!("{} {}", sample.command, sample.pid);
+    match sample.tid {
+        0 => command,
+        tid => format!("{command} {}-{tid}", sample.thread),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn allocations_weigh_bytes() {
+        let mut profile = super::super::folded::tests::profile();
+        profile.measure = Measure::Allocation;
+        let mut bytes = Vec::new();
+        write(&profile, &mut bytes).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(json["profiles"][1]["unit"], "bytes");
+        assert_eq!(json["profiles"][1]["endValue"], 4);
+    }
 
     #[test]
     fn each_thread_is_a_profile() {

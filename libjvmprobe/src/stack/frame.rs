@@ -21,6 +21,8 @@ pub enum Kind {
     Native,
     /// The kernel.
     Kernel,
+    /// No code, but the class of what was allocated: innermost in such stacks.
+    Class,
     /// User code of which no name is known.
     Unknown,
 }

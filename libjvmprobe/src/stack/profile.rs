@@ -7,6 +7,26 @@ use super::{Frame, Kind};
 /// An index into [`Profile::frames`].
 pub type FrameId = u32;
 
+/// What a profile is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// Processor time: a sample stands for the time between two of them.
+    #[default]
+    Time,
+    /// Allocations: what is counted are bytes.
+    Allocation,
+}
+
+impl Measure {
+    /// What is counted.
+    pub fn counted(self) -> &'static str {
+        match self {
+            Self::Time => "samples",
+            Self::Allocation => "bytes",
+        }
+    }
+}
+
 /// Samples that are alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
@@ -24,8 +44,10 @@ pub struct Sample {
     pub stack: Vec<FrameId>,
     /// Whether the stack goes back to where its thread began.
     pub complete: bool,
-    /// How many.
+    /// How many, in what the profile counts.
     pub count: u64,
+    /// Objects allocated, in a profile of allocations.
+    pub objects: u64,
 }
 
 /// A profile. Frames are stored once.
@@ -35,6 +57,8 @@ pub struct Profile {
     ids: HashMap<Frame, FrameId>,
     /// The samples, in no particular order.
     pub samples: Vec<Sample>,
+    /// What it is of.
+    pub measure: Measure,
     /// Samples a second.
     pub hertz: u64,
     /// How long was sampled, in nanoseconds.

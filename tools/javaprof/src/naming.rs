@@ -71,6 +71,7 @@ pub fn profile(mut raw: Raw, signatures: bool) -> Profile {
             stack,
             complete,
             count,
+            objects: 0,
         });
     }
     profile

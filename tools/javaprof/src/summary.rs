@@ -70,7 +70,7 @@ pub fn work(profile: &Profile, sample: &Sample) -> Work {
         Some(Kind::Java | Kind::Inlined | Kind::Interpreted | Kind::Stub) => Work::Java,
         Some(Kind::Jvm) => Work::Jvm,
         Some(Kind::Kernel) => Work::Kernel,
-        Some(Kind::Native | Kind::Unknown) | None => Work::Native,
+        Some(Kind::Native | Kind::Class | Kind::Unknown) | None => Work::Native,
     }
 }
 

@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * javaobjnew: counts what a JVM allocates, by class.
+ *
+ * A Java thread allocates from a buffer of its own, the TLAB, without a call.
+ * When an object does not fit into the rest, the thread gets a new TLAB or
+ * allocates outside of it, and HotSpot calls AllocTracer's two functions
+ * (gc/shared/memAllocator.cpp), whether or not anybody listens. An object outside
+ * of TLABs is counted as it is. One that begins a TLAB stands for all bytes that
+ * its thread has allocated in TLABs since the last such event: HotSpot's own
+ * numbers, read from the Thread, so that nothing is missed or counted twice.
+ *
+ * From time to time user space is told of a TLAB that is full, and reads what is
+ * in it.
+ *
+ * Where stacks are wanted, a thread's stack is walked with each of these events. User
+ * space is told of each stack once and knows it by a number from then on.
+ *
+ * Counters only grow and are never removed while a JVM is traced, so that user
+ * space loses nothing between reading and resetting them.
+ */
+#include "walk.bpf.h"
+#include "javaobjnew.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Keep threads apart. */
+const volatile bool by_thread = false;
+/* Objects of at least this size are told one by one. */
+const volatile __u64 large_bytes = ~0ULL;
+/* A TLAB is told of when it is full with this probability, in 2^32ths; user space adapts it. */
+__u32 tlab_share = 0;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, struct layout);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} layouts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	/* User space makes it larger where stacks are wanted. */
+	__uint(max_entries, 1 << 17);
+	__type(key, struct tally_key);
+	__type(value, struct tally);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} tallies SEC(".maps");
+
+/* What has found no room in tallies, by JVM. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, struct tally);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} others SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 16);
+	__type(key, struct thread_key);
+	__type(value, struct thread_state);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} threads SEC(".maps");
+
+/* What threads had allocated before the trace, filled in by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 16);
+	__type(key, struct old_thread);
+	__type(value, __u64);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} old_threads SEC(".maps");
+
+/* Too large for the BPF stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct name_event);
+} scratch SEC(".maps");
+
+/* Stacks that user space was told of, and of which JVM they are. What finds no room is counted as STACK_OTHER. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 16);
+	__type(key, __u64);
+	__type(value, __u64);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} known_stacks SEC(".maps");
+
+/* A stack, and whose it is: another thread may run in between where the kernel preempts. */
+struct own_stack {
+	__u64 owner;
+	struct stack_event event;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct own_stack);
+} stacks SEC(".maps");
+
+/* Keeps the types in BTF, from which Rust's mirrors are generated. */
+struct name_event unused_name;
+struct large_event unused_large;
+struct tlab_event unused_tlab;
+struct stack_event unused_stack;
+
+static const struct tally no_tally;
+
+static __always_inline __u64 read_word(__u64 addr)
+{
+	__u64 word = 0;
+
+	bpf_probe_read_user(&word, sizeof(word), (void *)addr);
+	return word;
+}
+
+/* Sends a stack unless user space knows it. Returns the number to count it by. */
+static __always_inline __u64 intern(struct stack_event *event, __u64 hash)
+{
+	__u64 target = event->stack.target, size = event->stack.count * sizeof(__u64);
+	__u64 id = mix(hash, target) | 1;
+	long error;
+
+	if (!event->stack.count || size > sizeof(event->stack.frames))
+		return STACK_NONE;
+	if (bpf_map_lookup_elem(&known_stacks, &id))
+		return id;
+	error = bpf_map_update_elem(&known_stacks, &id, &target, BPF_NOEXIST);
+	if (error)
+		return error == -EEXIST ? id : STACK_OTHER;
+	event->kind = EVENT_STACK;
+	event->id = id;
+	/* When there is no room, the next one of its kind tries again. */
+	if (bpf_ringbuf_output(&events, event, offsetof(struct stack_event, stack.frames) + size,
+			       0))
+		bpf_map_delete_elem(&known_stacks, &id);
+	return id;
+}
+
+/* The number of the stack that the thread is at. */
+static __always_inline __u64 stack_of(struct pt_regs *regs, __u64 target,
+				      const struct layout *layout)
+{
+	struct own_stack *own;
+	__u64 owner, hash;
+	__u32 zero = 0;
+
+	if (!layout->walks)
+		return STACK_NONE;
+	own = bpf_map_lookup_elem(&stacks, &zero);
+	if (!own)
+		return STACK_NONE;
+	owner = bpf_get_current_pid_tgid();
+	own->owner = owner;
+	hash = walk(regs, target, &own->event.stack);
+	barrier();
+	if (own->owner != owner)
+		return STACK_NONE;
+	return intern(&own->event, hash);
+}
+
+/* Tells user space the names of a class and a thread that are new. */
+static __always_inline void send_names(const struct tally_key *key, __u64 text)
+{
+	struct name_event *event;
+	__u64 size = key->class.len;
+	__u32 zero = 0;
+
+	event = bpf_map_lookup_elem(&scratch, &zero);
+	if (!event)
+		return;
+	if (size > CLASS_LEN)
+		size = CLASS_LEN;
+	/* A page that is not there now is read by user space. */
+	if (bpf_probe_read_user(event->text, size, (void *)text))
+		size = 0;
+	event->kind = EVENT_NAME;
+	event->target = key->target;
+	event->class = key->class;
+	event->tid = key->tid;
+	bpf_get_current_comm(event->comm, sizeof(event->comm));
+	event->size = size;
+	/* Without room it is read by user space, too: no count is lost. */
+	bpf_ringbuf_output(&events, event, offsetof(struct name_event, text) + size, 0);
+}
+
+static __always_inline void fill_class(struct class_id *class, __u64 symbol, __u64 text, __u32 len)
+{
+	__u32 size = len < sizeof(class->tail) ? len : sizeof(class->tail);
+
+	class->symbol = symbol;
+	class->len = len;
+	if (size && size <= sizeof(class->tail))
+		bpf_probe_read_user(&class->tail, size, (void *)(text + len - size));
+}
+
+/* The counters of a key; those of the others where there is no room for it. */
+static __always_inline struct tally *tally_of(struct tally_key *key, __u64 text)
+{
+	struct tally *tally = bpf_map_lookup_elem(&tallies, key);
+	__u64 target = key->target;
+
+	if (tally)
+		return tally;
+	if (!bpf_map_update_elem(&tallies, key, &no_tally, BPF_NOEXIST))
+		send_names(key, text);
+	tally = bpf_map_lookup_elem(&tallies, key);
+	if (tally)
+		return tally;
+	if (key->stack) {
+		/* Its class may have room. */
+		key->stack = STACK_OTHER;
+		tally = bpf_map_lookup_elem(&tallies, key);
+		if (tally)
+			return tally;
+	}
+	tally = bpf_map_lookup_elem(&others, &target);
+	if (tally)
+		return tally;
+	bpf_map_update_elem(&others, &target, &no_tally, BPF_NOEXIST);
+	tally = bpf_map_lookup_elem(&others, &target);
+	if (!tally)
+		count_lost(target);
+	return tally;
+}
+
+static __always_inline void send_large(const struct tally_key *key, __u64 size, bool humongous)
+{
+	struct large_event event = {
+		.kind = EVENT_LARGE,
+		.target = key->target,
+		.ts_ns = bpf_ktime_get_ns(),
+		.class = key->class,
+		.stack = key->stack,
+		.size = size,
+		.tid = (__u32)bpf_get_current_pid_tgid(),
+		.humongous = humongous,
+	};
+
+	bpf_get_current_comm(event.comm, sizeof(event.comm));
+	send(key->target, &event, sizeof(event));
+}
+
+static __always_inline void count_large(const struct tally_key *key, struct tally *tally,
+					const struct layout *layout, __u64 size)
+{
+	bool humongous = layout->humongous && size > layout->humongous;
+
+	if (humongous) {
+		__sync_fetch_and_add(&tally->humongous, 1);
+		__sync_fetch_and_add(&tally->humongous_bytes, size);
+	}
+	if (size >= large_bytes)
+		send_large(key, size, humongous);
+}
+
+static __always_inline __u64 text_of_klass(struct tally_key *key, const struct layout *layout,
+					   __u64 klass)
+{
+	__u64 symbol = read_word(klass + layout->klass_name);
+	__u64 text = symbol + layout->symbol_body;
+	__u16 len = 0;
+
+	bpf_probe_read_user(&len, sizeof(len), (void *)(symbol + layout->symbol_length));
+	fill_class(&key->class, symbol, text, len);
+	return text;
+}
+
+static __always_inline struct thread_state *state_of(__u64 target, __u64 thread)
+{
+	struct thread_key key = { .target = target, .tid = (__u32)bpf_get_current_pid_tgid() };
+	struct thread_state *state = bpf_map_lookup_elem(&threads, &key);
+	struct thread_state fresh = { .thread = thread };
+	struct old_thread old = { .target = target, .thread = thread };
+	__u64 *counted;
+
+	if (state && state->thread == thread)
+		return state;
+	/* One that is new, unless it was there before the trace. */
+	counted = bpf_map_lookup_elem(&old_threads, &old);
+	if (counted) {
+		fresh.counted = *counted;
+		bpf_map_delete_elem(&old_threads, &old);
+	}
+	bpf_map_update_elem(&threads, &key, &fresh, BPF_ANY);
+	return bpf_map_lookup_elem(&threads, &key);
+}
+
+static __always_inline __u32 collections_of(const struct layout *layout)
+{
+	__u32 collections = 0;
+
+	if (layout->collections)
+		bpf_probe_read_user(&collections, sizeof(collections), (void *)layout->collections);
+	return collections;
+}
+
+/* Tells of the TLAB that the thread has just filled, if it was chosen when it was new. */
+static __always_inline void send_tlab(__u64 target, const struct layout *layout,
+				      const struct thread_state *state, __u64 size)
+{
+	struct tlab_event event = {
+		.kind = EVENT_TLAB,
+		.target = target,
+		.start = state->tlab,
+		.size = size,
+		.collections = state->collections,
+	};
+
+	/* A collection has moved what was in it, or cut it short. */
+	if (!size || state->collections != collections_of(layout))
+		return;
+	if (by_thread)
+		event.tid = (__u32)bpf_get_current_pid_tgid();
+	/* Not a loss where there is no room: it is one of a sample. */
+	bpf_ringbuf_output(&events, &event, sizeof(event), 0);
+}
+
+static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 size, __u64 thread,
+				    bool walks)
+{
+	struct tally_key key = { .target = target_key(bpf_get_attach_cookie(ctx)) };
+	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
+	__u64 allocated, all, bytes, text;
+	struct thread_state *state;
+	struct tally *tally;
+	struct { __u64 start, top; } tlab = {};
+
+	if (!layout)
+		return 0;
+	/* The new TLAB holds the object already, and nothing else. */
+	allocated = read_word(thread + layout->thread_allocated);
+	bpf_probe_read_user(&tlab, sizeof(tlab), (void *)(thread + layout->tlab));
+	all = allocated + tlab.top - tlab.start;
+	state = state_of(key.target, thread);
+	if (!state) {
+		count_lost(key.target);
+		return 0;
+	}
+	/* A thread at the address of one that has ended begins anew. */
+	if (all < state->counted)
+		*state = (struct thread_state){ .thread = thread };
+	bytes = all - state->counted;
+	if (state->tlab)
+		send_tlab(key.target, layout, state, allocated - state->before_tlab);
+	state->counted = all;
+	state->before_tlab = allocated;
+	state->tlab = 0;
+	if (bpf_get_prandom_u32() <= tlab_share) {
+		state->tlab = tlab.start;
+		state->collections = collections_of(layout);
+	}
+
+	text = text_of_klass(&key, layout, klass);
+	if (by_thread)
+		key.tid = (__u32)bpf_get_current_pid_tgid();
+	if (walks)
+		key.stack = stack_of(ctx, key.target, layout);
+	tally = tally_of(&key, text);
+	if (!tally || !size)
+		return 0;
+	__sync_fetch_and_add(&tally->samples, 1);
+	__sync_fetch_and_add(&tally->bytes, bytes);
+	__sync_fetch_and_add(&tally->objects, (bytes << 8) / size);
+	return 0;
+}
+
+/* AllocTracer::send_allocation_in_new_tlab(Klass *, HeapWord *, size_t, size_t, Thread *) */
+SEC("uprobe")
+int BPF_UPROBE(fn_new_tlab, __u64 klass, __u64 object, __u64 tlab_size, __u64 size, __u64 thread)
+{
+	return new_tlab(ctx, klass, size, thread, false);
+}
+
+SEC("uprobe")
+int BPF_UPROBE(fn_new_tlab_stacks, __u64 klass, __u64 object, __u64 tlab_size, __u64 size,
+	       __u64 thread)
+{
+	return new_tlab(ctx, klass, size, thread, true);
+}
+
+static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 size, __u64 thread,
+					bool walks)
+{
+	struct tally_key key = { .target = target_key(bpf_get_attach_cookie(ctx)) };
+	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
+	struct thread_state *state;
+	struct tally *tally;
+	__u64 text;
+
+	if (!layout)
+		return 0;
+	state = state_of(key.target, thread);
+	if (!state) {
+		count_lost(key.target);
+		return 0;
+	}
+	/* Its bytes are counted here; those in the TLAB are left to the next event there. */
+	state->counted += size;
+	state->before_tlab += size;
+
+	text = text_of_klass(&key, layout, klass);
+	if (by_thread)
+		key.tid = (__u32)bpf_get_current_pid_tgid();
+	if (walks)
+		key.stack = stack_of(ctx, key.target, layout);
+	tally = tally_of(&key, text);
+	if (!tally)
+		return 0;
+	__sync_fetch_and_add(&tally->outside, 1);
+	__sync_fetch_and_add(&tally->outside_bytes, size);
+	count_large(&key, tally, layout, size);
+	return 0;
+}
+
+/* AllocTracer::send_allocation_outside_tlab(Klass *, HeapWord *, size_t, Thread *) */
+SEC("uprobe")
+int BPF_UPROBE(fn_outside_tlab, __u64 klass, __u64 object, __u64 size, __u64 thread)
+{
+	return outside_tlab(ctx, klass, size, thread, false);
+}
+
+SEC("uprobe")
+int BPF_UPROBE(fn_outside_tlab_stacks, __u64 klass, __u64 object, __u64 size, __u64 thread)
+{
+	return outside_tlab(ctx, klass, size, thread, true);
+}
+
+static __always_inline int any_object(struct pt_regs *ctx, bool walks)
+{
+	struct tally_key key = { .target = target_key(bpf_usdt_cookie(ctx)) };
+	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
+	long text = 0, len = 0, size = 0;
+	struct tally *tally;
+
+	if (!layout)
+		return 0;
+	bpf_usdt_arg(ctx, 1, &text);
+	bpf_usdt_arg(ctx, 2, &len);
+	bpf_usdt_arg(ctx, 3, &size);
+	/* Up to JDK 17 an int, which 2 GiB make negative. */
+	if (size < 0)
+		size = (__u32)size;
+	fill_class(&key.class, text - layout->symbol_body, text, (__u16)len);
+	if (by_thread)
+		key.tid = (__u32)bpf_get_current_pid_tgid();
+	if (walks)
+		key.stack = stack_of(ctx, key.target, layout);
+	tally = tally_of(&key, text);
+	if (!tally)
+		return 0;
+	__sync_fetch_and_add(&tally->samples, 1);
+	__sync_fetch_and_add(&tally->bytes, (__u64)size);
+	count_large(&key, tally, layout, size);
+	return 0;
+}
+
+/* hotspot:object__alloc(thread id, name, its length, bytes) */
+SEC("usdt")
+int BPF_USDT(object_alloc)
+{
+	return any_object(ctx, false);
+}
+
+SEC("usdt")
+int BPF_USDT(object_alloc_stacks)
+{
+	return any_object(ctx, true);
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What javaobjnew's kernel side counts and sends; Rust's mirrors are checked by tests. */
+#ifndef JVMPROBE_JAVAOBJNEW_H
+#define JVMPROBE_JAVAOBJNEW_H
+
+#include "walk.h"
+
+/* Of a class's name, as much is sent; what is longer is cut. */
+#define CLASS_LEN 1024
+#define COMM_LEN 16
+
+enum event_kind {
+	EVENT_NAME = 1,
+	EVENT_LARGE = 2,
+	EVENT_TLAB = 3,
+	EVENT_STACK = 4,
+};
+
+/* Numbers of stacks are odd, save these. */
+#define STACK_NONE 0            /* not asked for, or it could not be walked */
+#define STACK_OTHER 2           /* there were too many to keep them apart */
+
+/*
+ * Where a JVM keeps what is read with each event: offsets in bytes from the
+ * start of the object.
+ */
+struct layout {
+	__u64 thread_allocated; /* Thread::_allocated_bytes */
+	__u64 tlab;             /* Thread::_tlab, its _start and, next to it, _top */
+	__u64 klass_name;       /* Klass::_name */
+	__u64 symbol_length;    /* Symbol::_length, 16 bits */
+	__u64 symbol_body;      /* Symbol::_body */
+	__u64 collections;      /* address of the count of collections, 32 bits; 0: none */
+	__u64 humongous;        /* larger objects are humongous; 0: none are */
+	__u64 walks;            /* whether its stacks can be walked */
+};
+
+/*
+ * A class by its name. A Symbol may be freed with the last class of its name and
+ * its memory used for another one: the length and the last bytes, in which
+ * generated names differ, tell the two apart.
+ */
+struct class_id {
+	__u64 symbol;
+	__u64 tail;
+	__u32 len;
+	__u32 pad;
+};
+
+/* Allocations that are alike are counted together. */
+struct tally_key {
+	__u64 target;
+	struct class_id class;
+	__u64 stack;
+	__u32 tid;              /* 0: not asked for */
+	__u32 pad;
+};
+
+/* All counters only ever grow. */
+struct tally {
+	__u64 samples;          /* objects that began a TLAB; --exact: all objects */
+	__u64 bytes;            /* that they stand for; --exact: their own */
+	__u64 objects;          /* that they stand for, in 256ths */
+	__u64 outside;          /* objects outside of TLABs */
+	__u64 outside_bytes;
+	__u64 humongous;        /* of all that were seen */
+	__u64 humongous_bytes;
+};
+
+struct thread_key {
+	__u64 target;
+	__u64 tid;
+};
+
+/* A thread at its last event. */
+struct thread_state {
+	__u64 thread;           /* address of the Thread */
+	__u64 counted;          /* bytes that it had allocated, all attributed to classes */
+	__u64 tlab;             /* start of its TLAB, if that is to be told of; else 0 */
+	__u64 before_tlab;      /* bytes that it had allocated outside of this TLAB */
+	__u64 collections;      /* of the JVM when it got its TLAB */
+};
+
+/* A thread that was there before the trace. */
+struct old_thread {
+	__u64 target;
+	__u64 thread;
+};
+
+/* Names of a class and a thread, sent when they are first seen. */
+struct name_event {
+	__u64 kind;
+	__u64 target;
+	struct class_id class;
+	__u64 tid;              /* 0: not asked for */
+	char comm[COMM_LEN];
+	__u64 size;             /* of text */
+	char text[CLASS_LEN];
+};
+
+/* A large object, as it is allocated. */
+struct large_event {
+	__u64 kind;
+	__u64 target;
+	__u64 ts_ns;
+	struct class_id class;
+	__u64 stack;
+	__u64 size;
+	__u32 tid;
+	__u32 humongous;
+	char comm[COMM_LEN];
+};
+
+/* A TLAB that is full: all objects from start on, so many bytes. */
+struct tlab_event {
+	__u64 kind;
+	__u64 target;
+	__u64 start;
+	__u64 size;
+	__u64 collections;      /* as long as the JVM's count is this, they are all there */
+	__u64 tid;              /* 0: not asked for */
+};
+
+/* A stack that is new. */
+struct stack_event {
+	__u64 kind;
+	__u64 id;
+	struct walked stack;
+};
+
+#endif

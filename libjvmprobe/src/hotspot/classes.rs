@@ -1,0 +1,259 @@
+//! Classes as HotSpot keeps them: their names, and how large their objects are.
+//!
+//! Sources: hotspot/share/oops/{klass,symbol,instanceMirrorKlass}.hpp, their fields as
+//! vmStructs exports them. A Klass points to the Symbol of its name, which is the class
+//! file's: `java/lang/String`, `[Ljava/lang/String;`, in modified UTF-8 (JVMS 4.4.7). All
+//! classes hang on their loaders' data (classfile/classLoaderData.hpp).
+
+use std::collections::HashMap;
+
+use super::vmstructs::VmStructs;
+use crate::{Addr, Error, Result, jvm::memory::Memory, stack::code::mask_hidden};
+
+/// As many bytes of a name as are read. A Symbol may have 65,535.
+pub const MAX_NAME: usize = 1024;
+
+/// As many classes and loaders are looked at: a chain that bites its tail ends.
+const MAX_CLASSES: usize = 1 << 20;
+
+/// An array has at most 255 dimensions (JVMS 4.3.2).
+const MAX_DIMENSIONS: usize = 255;
+
+/// Where the fields are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassLayout {
+    /// `Klass::_name`.
+    pub klass_name: u64,
+    /// `Klass::_layout_helper`.
+    pub layout_helper: u64,
+    /// `Symbol::_length`, 16 bits.
+    pub symbol_length: u64,
+    /// `Symbol::_body`.
+    pub symbol_body: u64,
+}
+
+impl ClassLayout {
+    /// Looks them up.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the field that is missing.
+    pub fn read(structs: &VmStructs) -> Result<Self> {
+        Ok(Self {
+            klass_name: structs.field("Klass", "_name")?,
+            layout_helper: structs.field("Klass", "_layout_helper")?,
+            symbol_length: structs.field("Symbol", "_length")?,
+            symbol_body: structs
+                .field("Symbol", "_body[0]")
+                .or_else(|_| structs.field("Symbol", "_body"))?,
+        })
+    }
+
+    /// The Symbol of a class's name.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where there is no class.
+    pub fn name_of(&self, memory: &Memory, klass: Addr) -> Result<Addr> {
+        memory.pointer(plus(klass, self.klass_name)?)
+    }
+
+    /// The bytes of a Symbol, the first [`MAX_NAME`] of them, and its whole length.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where there is none.
+    pub fn symbol(&self, memory: &Memory, symbol: Addr) -> Result<(Vec<u8>, u32)> {
+        let length = u16::from_ne_bytes(memory.array(plus(symbol, self.symbol_length)?)?);
+        let bytes =
+            memory.read(plus(symbol, self.symbol_body)?, usize::from(length).min(MAX_NAME))?;
+        Ok((bytes, length.into()))
+    }
+}
+
+/// The sizes of the objects of all classes that are loaded, arrays apart, by the Symbols of
+/// their names. Classes of one name with objects of different sizes are left out.
+///
+/// # Errors
+/// [`Error::Layout`] naming the field that is missing, [`Error::Memory`].
+pub fn instance_sizes(memory: &Memory, structs: &VmStructs) -> Result<HashMap<Addr, u64>> {
+    let layout = ClassLayout::read(structs)?;
+    let next_loader = structs.field("ClassLoaderData", "_next")?;
+    let first_class = structs.field("ClassLoaderData", "_klasses")?;
+    let next_class = structs.field("Klass", "_next_link")?;
+    let mut sizes: HashMap<Addr, Option<u64>> = HashMap::new();
+    let mut left = MAX_CLASSES;
+    let mut loader = memory.pointer(structs.static_field("ClassLoaderDataGraph", "_head")?)?;
+    while loader != Addr(0) && left > 0 {
+        let mut klass = memory.pointer(plus(loader, first_class)?)?;
+        while klass != Addr(0) && left > 0 {
+            left -= 1;
+            let helper = memory.u32(plus(klass, layout.layout_helper)?)?.cast_signed();
+            // Arrays have negative ones. The lowest bits are flags.
+            if helper > 0 {
+                let size = u64::from(helper.cast_unsigned() & !7);
+                let known = sizes.entry(layout.name_of(memory, klass)?).or_insert(Some(size));
+                *known = known.filter(|&known| known == size);
+            }
+            klass = memory.pointer(plus(klass, next_class)?)?;
+        }
+        left = left.saturating_sub(1);
+        loader = memory.pointer(plus(loader, next_loader)?)?;
+    }
+    Ok(sizes.into_iter().filter_map(|(symbol, size)| Some((symbol, size?))).collect())
+}
+
+fn plus(addr: Addr, bytes: u64) -> Result<Addr> {
+    addr.checked_add(bytes)
+        .filter(|_| addr.0 != 0)
+        .ok_or_else(|| Error::layout("a null pointer in a class"))
+}
+
+/// A class's name as Java's source would have it, from the bytes of its Symbol:
+/// `java.lang.String[][]`, `byte[]`. Addresses, which hidden classes carry, are left out,
+/// control characters become `?`, and a name that was cut (`length` is the whole one's)
+/// ends in `...`.
+pub fn java_name(bytes: &[u8], length: u32) -> String {
+    let is_cut = (bytes.len() as u64) < u64::from(length);
+    let text = modified_utf8(bytes);
+    let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    let element = text.trim_start_matches('[');
+    let dimensions = text.len() - element.len();
+    let element = match element {
+        _ if dimensions == 0 || dimensions > MAX_DIMENSIONS => return plain(&text, is_cut),
+        "B" => "byte".into(),
+        "C" => "char".into(),
+        "D" => "double".into(),
+        "F" => "float".into(),
+        "I" => "int".into(),
+        "J" => "long".into(),
+        "S" => "short".into(),
+        "Z" => "boolean".into(),
+        class => match class.strip_prefix('L') {
+            Some(class) => plain(class.strip_suffix(';').unwrap_or(class), is_cut),
+            None => plain(class, is_cut),
+        },
+    };
+    element + &"[]".repeat(dimensions)
+}
+
+fn plain(name: &str, is_cut: bool) -> String {
+    let name = mask_hidden(name).replace('/', ".");
+    if is_cut { name + "..." } else { name }
+}
+
+/// Decodes modified UTF-8: NUL has two bytes, and characters beyond the basic plane are
+/// pairs of surrogates of three bytes each. What is none becomes U+FFFD.
+fn modified_utf8(bytes: &[u8]) -> String {
+    if bytes.is_ascii() {
+        return bytes.iter().map(|&b| char::from(b)).collect();
+    }
+    let mut units = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((unit, behind)) = next_unit(rest) {
+        units.push(unit);
+        rest = behind;
+    }
+    String::from_utf16_lossy(&units)
+}
+
+/// The first UTF-16 unit, and what is behind it.
+fn next_unit(bytes: &[u8]) -> Option<(u16, &[u8])> {
+    let more = |b: u8| (b & 0xc0 == 0x80).then_some(u16::from(b & 0x3f));
+    let (&first, rest) = bytes.split_first()?;
+    let head = u16::from(first);
+    let whole = match first {
+        0..0x80 => Some((head, rest)),
+        0xc0..0xe0 => {
+            rest.split_first().and_then(|(&b, rest)| Some(((head & 0x1f) << 6 | more(b)?, rest)))
+        }
+        0xe0..0xf0 => rest.split_first_chunk().and_then(|(&[b, c], rest)| {
+            Some(((head & 0x0f) << 12 | more(b)? << 6 | more(c)?, rest))
+        }),
+        _ => None,
+    };
+    whole.or(Some((0xfffd, rest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hotspot::testing::{Image, own_memory};
+
+    fn name(text: &str) -> String {
+        java_name(text.as_bytes(), text.len() as u32)
+    }
+
+    #[test]
+    fn names_are_those_of_the_source() {
+        assert_eq!(name("java/lang/String"), "java.lang.String");
+        assert_eq!(name("[B"), "byte[]");
+        assert_eq!(name("[[[J"), "long[][][]");
+        assert_eq!(name("[[Ljava/lang/String;"), "java.lang.String[][]");
+        assert_eq!(name("Nested$Inner"), "Nested$Inner");
+        assert_eq!(name(""), "");
+        // Classes, not arrays.
+        assert_eq!(name("B"), "B");
+        assert_eq!(name("Lisa"), "Lisa");
+    }
+
+    #[test]
+    fn hidden_classes_lose_their_addresses() {
+        assert_eq!(name("a/B$$Lambda$14+0x0000000800c03400"), "a.B$$Lambda$14");
+        assert_eq!(name("a/B$$Lambda/0x00007f0db4001000"), "a.B$$Lambda");
+        assert_eq!(name("[La/B$$Lambda+0x0000000800c03400;"), "a.B$$Lambda[]");
+    }
+
+    #[test]
+    fn unicode_is_decoded_and_harmless() {
+        assert_eq!(name("größe/Bär"), "größe.Bär");
+        // U+1F600 as a pair of surrogates, NUL in two bytes.
+        let bytes = [0xed, 0xa0, 0xbd, 0xed, 0xb8, 0x80, b'x', 0xc0, 0x80];
+        assert_eq!(java_name(&bytes, 9), "\u{1f600}x?");
+        assert_eq!(java_name(&[b'a', 0xed, 0xa0, 0xbd], 4), "a\u{fffd}");
+        assert_eq!(name("a\x1b[31m\n"), "a?[31m?");
+    }
+
+    #[test]
+    fn a_cut_name_says_so() {
+        assert_eq!(java_name(b"a/Very", 2000), "a.Very...");
+        assert_eq!(java_name(b"[La/Very", 2000), "a.Very...[]");
+    }
+
+    #[test]
+    fn sizes_of_all_loaders_classes() {
+        let mut image = Image::new();
+        // Klass: layout helper, name, next.
+        let twin = image.put(&[32, 0x30, 0]);
+        let array = image.put(&[0x8010_0002, 0x20, twin.0]);
+        let class = image.put(&[25, 0x10, array.0]);
+        let other_twin = image.put(&[40, 0x30, 0]);
+        let second = image.put(&[0, other_twin.0]);
+        let first = image.put(&[second.0, class.0]);
+        let head = image.put(&[first.0]);
+        image.static_field("ClassLoaderDataGraph", "_head", head);
+        image.field("ClassLoaderData", "_next", 0);
+        image.field("ClassLoaderData", "_klasses", 8);
+        for (field, offset) in [("_layout_helper", 0), ("_name", 8), ("_next_link", 16)] {
+            image.field("Klass", field, offset);
+        }
+        image.field("Symbol", "_length", 0);
+        image.field("Symbol", "_body", 6);
+        image.finish();
+        let sizes = instance_sizes(&own_memory(), &image.read().unwrap()).unwrap();
+        assert_eq!(sizes, HashMap::from([(Addr(0x10), 24)]));
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let name = java_name(&bytes, bytes.len() as u32);
+            prop_assert!(!name.chars().any(char::is_control));
+        }
+
+        #[test]
+        fn text_in_the_basic_plane_survives(text in "[\u{100}-\u{d7ff}]{0,40}") {
+            let safe: String = text.chars().filter(|c| !c.is_control()).collect();
+            prop_assert_eq!(name(&safe), safe);
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! The objects in a piece of the heap, one after the other, by class.
+//!
+//! Sources: hotspot/share/oops/{oop,arrayOop,klass,instanceMirrorKlass,markWord}.hpp. In a
+//! TLAB objects lie without gaps, each with its class in its header; the class's layout
+//! helper, and of an array its length, tell how large it is and thus where the next one
+//! begins. Only the headers are looked at.
+//!
+//! The target runs on and may collect garbage meanwhile. So a piece counts only when the
+//! walk ends exactly where the piece does: something else that lies there by then does
+//! not add up.
+
+use std::collections::HashMap;
+
+use super::{classes::ClassLayout, flags::Flags, vmstructs::VmStructs};
+use crate::{Addr, Error, Result, jvm::memory::Memory};
+
+/// As much is read at once. Larger objects are skipped, not read.
+const CHUNK: usize = 64 << 10;
+/// The part of an object that is looked at: mark, class, length of an array.
+const HEADER: usize = 24;
+/// Objects of one piece are of so many classes at most; the largest TLABs hold some
+/// hundred thousand objects.
+const MAX_CLASSES: usize = 1 << 17;
+/// A compact header keeps the class in its highest bits (markWord::klass_shift).
+const COMPACT_SHIFT: u32 = 42;
+/// Klass::_lh_log2_element_size_mask.
+const LOG2_MASK: i32 = 63;
+
+/// Objects of one class in a piece of the heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassCount {
+    /// How many.
+    pub objects: u64,
+    /// Their size together.
+    pub bytes: u64,
+}
+
+/// How objects are laid out in a JVM.
+#[derive(Clone, Copy, Debug)]
+struct ObjectLayout {
+    class: ClassField,
+    length_at: usize,
+    alignment: u64,
+    /// `java_lang_Class::_oop_size_offset`: a Class object is as large as it says there,
+    /// in words.
+    mirror_size_at: Option<u64>,
+}
+
+/// How an object names its class.
+#[derive(Clone, Copy, Debug)]
+enum ClassField {
+    Pointer,
+    Compressed { base: u64, shift: u32 },
+    Compact { base: u64, shift: u32 },
+}
+
+/// How large the objects of a class are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Fixed(u64),
+    Array {
+        header: u64,
+        log2: u32,
+    },
+    Mirror(u64),
+    /// Not to be told from the header.
+    Unknown,
+}
+
+/// Reads objects.
+#[derive(Debug)]
+pub struct Objects {
+    layout: ObjectLayout,
+    classes: ClassLayout,
+    shapes: HashMap<u64, Shape>,
+    buffer: Vec<u8>,
+    /// Of the piece that is being read: numbers in `found` by class.
+    numbers: HashMap<u64, usize>,
+    found: Vec<(Addr, Shape, ClassCount)>,
+    /// The classes seen last, with their numbers: most objects are of few classes.
+    recent: [(u64, usize); 64],
+}
+
+impl Objects {
+    /// A reader for a JVM.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing.
+    pub fn new(memory: &Memory, structs: &VmStructs) -> Result<Self> {
+        let flags = Flags::read(memory, structs)?;
+        let on = |name| flags.flag_bool(memory, name) == Some(true);
+        let compressed = || -> Result<(u64, u32)> {
+            // Universe up to JDK 13 or so; the fields lost their struct after JDK 21.
+            let places = [
+                ("CompressedKlassPointers", "_base", "_shift"),
+                ("CompressedKlassPointers", "_narrow_klass._base", "_narrow_klass._shift"),
+                ("Universe", "_narrow_klass._base", "_narrow_klass._shift"),
+            ];
+            let place = |(class, base, shift)| {
+                let base = structs.static_field(class, base).ok()?;
+                Some((base, structs.static_field(class, shift).ok()?))
+            };
+            let (base, shift) = places
+                .into_iter()
+                .find_map(place)
+                .ok_or_else(|| Error::layout("this JVM does not say how it compresses classes"))?;
+            match memory.u32(shift)? {
+                shift @ 0..32 => Ok((memory.u64(base)?, shift)),
+                shift => Err(Error::layout(format!("a shift of {shift} bits is implausible"))),
+            }
+        };
+        let (class, length_at) = if on("UseCompactObjectHeaders") {
+            let (base, shift) = compressed()?;
+            (ClassField::Compact { base, shift }, 8)
+        } else if on("UseCompressedClassPointers") {
+            let (base, shift) = compressed()?;
+            (ClassField::Compressed { base, shift }, 12)
+        } else {
+            (ClassField::Pointer, 16)
+        };
+        let alignment = flags.flag_u64(memory, "ObjectAlignmentInBytes").unwrap_or(8);
+        if !alignment.is_power_of_two() || !(8..=256).contains(&alignment) {
+            return Err(Error::layout(format!("objects aligned at {alignment}: implausible")));
+        }
+        let mirror = structs.static_field("java_lang_Class", "_oop_size_offset").ok();
+        let mirror_size_at = mirror.and_then(|at| memory.u32(at).ok()).map(u64::from);
+        Ok(Self {
+            layout: ObjectLayout { class, length_at, alignment, mirror_size_at },
+            classes: ClassLayout::read(structs)?,
+            shapes: HashMap::new(),
+            buffer: Vec::new(),
+            numbers: HashMap::new(),
+            found: Vec::new(),
+            recent: [(0, 0); 64],
+        })
+    }
+
+    /// Counts the objects of a piece of the heap by class.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] where what lies there are not just objects up to the very end,
+    /// [`Error::Memory`] where nothing lies there.
+    pub fn count(
+        &mut self,
+        memory: &Memory,
+        start: Addr,
+        size: u64,
+    ) -> Result<impl Iterator<Item = (Addr, ClassCount)> + '_> {
+        self.numbers.clear();
+        self.found.clear();
+        self.recent = [(0, 0); 64];
+        let mut at = 0;
+        // What part of the piece the buffer holds.
+        let mut held = 0..0;
+        while at < size {
+            if at + HEADER as u64 > held.end && held.end < size || at >= held.end {
+                let len = (size - at).min(CHUNK as u64);
+                self.buffer.resize(len as usize, 0);
+                let from = start.checked_add(at).ok_or_else(|| Error::layout("a TLAB wraps"))?;
+                memory.read_into(from, &mut self.buffer)?;
+                held = at..at + len;
+            }
+            let offset = (at - held.start) as usize;
+            let number = self.number(memory, offset)?;
+            let object = start.0.wrapping_add(at);
+            let bytes = self.size(memory, number, offset, Addr(object))?;
+            if bytes == 0 || bytes > size - at {
+                return Err(Error::layout("objects do not end where the TLAB does"));
+            }
+            if let Some((_, _, count)) = self.found.get_mut(number) {
+                count.objects += 1;
+                count.bytes += bytes;
+            }
+            at += bytes;
+        }
+        Ok(self.found.iter().map(|&(klass, _, count)| (klass, count)))
+    }
+
+    /// Forgets what is known of classes: an address may be used again.
+    pub fn forget_classes(&mut self) {
+        self.shapes.clear();
+    }
+
+    fn field<const N: usize>(&self, offset: usize) -> Result<[u8; N]> {
+        let bytes = self.buffer.get(offset..).and_then(|rest| rest.first_chunk());
+        bytes.copied().ok_or_else(|| Error::layout("an object ends behind the TLAB"))
+    }
+
+    /// The number of the class of the object at an offset of the buffer.
+    fn number(&mut self, memory: &Memory, offset: usize) -> Result<usize> {
+        let klass = match self.layout.class {
+            ClassField::Pointer => u64::from_ne_bytes(self.field(offset + 8)?),
+            ClassField::Compressed { base, shift } => {
+                let narrow = u32::from_ne_bytes(self.field(offset + 8)?);
+                base.wrapping_add(u64::from(narrow) << shift)
+            }
+            ClassField::Compact { base, shift } => {
+                let mark = u64::from_ne_bytes(self.field(offset)?);
+                base.wrapping_add((mark >> COMPACT_SHIFT) << shift)
+            }
+        };
+        let slot = (klass >> 3 ^ klass >> 9) as usize % self.recent.len();
+        if self.recent[slot].0 == klass && klass != 0 {
+            return Ok(self.recent[slot].1);
+        }
+        let number = match self.numbers.get(&klass) {
+            Some(&number) => number,
+            None => {
+                let number = self.found.len();
+                if number >= MAX_CLASSES {
+                    return Err(Error::layout("a TLAB of too many classes"));
+                }
+                let shape = self.shape(memory, klass)?;
+                self.found.push((Addr(klass), shape, ClassCount::default()));
+                self.numbers.insert(klass, number);
+                number
+            }
+        };
+        self.recent[slot] = (klass, number);
+        Ok(number)
+    }
+
+    fn size(&self, memory: &Memory, number: usize, offset: usize, object: Addr) -> Result<u64> {
+        let shape = self.found.get(number).map_or(Shape::Unknown, |found| found.1);
+        match shape {
+            Shape::Fixed(size) => Ok(size),
+            Shape::Array { header, log2 } => {
+                let length = u32::from_ne_bytes(self.field(offset + self.layout.length_at)?);
+                let size = header + (u64::from(length) << log2);
+                Ok(size.next_multiple_of(self.layout.alignment))
+            }
+            Shape::Mirror(at) => {
+                let at = object.checked_add(at).ok_or_else(|| Error::layout("a Class wraps"))?;
+                Ok(u64::from(memory.u32(at)?) * 8)
+            }
+            Shape::Unknown => Err(Error::layout("an object of a size that cannot be told")),
+        }
+    }
+
+    fn shape(&mut self, memory: &Memory, klass: u64) -> Result<Shape> {
+        if let Some(shape) = self.shapes.get(&klass) {
+            return Ok(*shape);
+        }
+        if klass == 0 || !klass.is_multiple_of(8) {
+            return Err(Error::layout("an object without class"));
+        }
+        let at = Addr(klass).checked_add(self.classes.layout_helper);
+        let helper = memory.u32(at.ok_or_else(|| Error::layout("a class wraps"))?)?.cast_signed();
+        let symbol = self.classes.name_of(memory, Addr(klass))?;
+        let (name, _) = self.classes.symbol(memory, symbol)?;
+        let shape = self.shape_of(helper, &name);
+        if self.shapes.len() >= MAX_CLASSES {
+            self.shapes.clear();
+        }
+        self.shapes.insert(klass, shape);
+        Ok(shape)
+    }
+
+    fn shape_of(&self, helper: i32, name: &[u8]) -> Shape {
+        match (helper, name) {
+            (_, b"java/lang/Class") => {
+                self.layout.mirror_size_at.map_or(Shape::Unknown, Shape::Mirror)
+            }
+            // As large as the stack that it holds.
+            (_, b"jdk/internal/vm/StackChunk") => Shape::Unknown,
+            (..0, _) => Shape::Array {
+                header: u64::from((helper >> 16 & 0xff).cast_unsigned()),
+                log2: (helper & LOG2_MASK).cast_unsigned().min(32),
+            },
+            // The lowest bits are flags.
+            (1.., _) => Shape::Fixed(u64::from(helper.cast_unsigned() & !7)),
+            (0, _) => Shape::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hotspot::testing::{Image, own_memory};
+
+    /// `layout_helper` of `int[]` with a header of 24 bytes.
+    const INTS: u64 = 0xc018_0a02;
+
+    /// A JVM without compression and flags, and its classes: one with objects of 32 bytes,
+    /// an array of ints, java.lang.Class.
+    fn jvm() -> (Image, [u64; 3]) {
+        let mut image = Image::new();
+        let symbol = |image: &mut Image, text: &str| {
+            let mut bytes = (text.len() as u16).to_ne_bytes().to_vec();
+            bytes.extend([0; 4]);
+            bytes.extend(text.as_bytes());
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+            let words: Vec<u64> =
+                bytes.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())).collect();
+            image.put(&words).0
+        };
+        let names = ["a/B", "[I", "java/lang/Class"].map(|name| symbol(&mut image, name));
+        let classes = [(33, names[0]), (INTS, names[1]), (112, names[2])]
+            .map(|(helper, name)| image.put(&[helper, name]).0);
+        let table = image.put(&[0]);
+        let [table_at, count, mirror] = [table.0, 0, 24].map(|word| image.put(&[word]));
+        image.static_field("JVMFlag", "flags", table_at);
+        image.static_field("JVMFlag", "numFlags", count);
+        image.static_field("java_lang_Class", "_oop_size_offset", mirror);
+        for (field, offset) in [("_addr", 0), ("_name", 8), ("_type", 16)] {
+            image.field("JVMFlag", field, offset);
+        }
+        image.class("JVMFlag", 24);
+        image.field("Klass", "_layout_helper", 0);
+        image.field("Klass", "_name", 8);
+        image.field("Symbol", "_length", 0);
+        image.field("Symbol", "_body", 6);
+        image.finish();
+        (image, classes)
+    }
+
+    fn reader(image: &Image) -> Objects {
+        Objects::new(&own_memory(), &image.read().unwrap()).unwrap()
+    }
+
+    fn count(objects: &mut Objects, heap: &[u64]) -> Result<Vec<(u64, ClassCount)>> {
+        let start = Addr(heap.as_ptr() as u64);
+        let counts = objects.count(&own_memory(), start, heap.len() as u64 * 8)?;
+        Ok(counts.map(|(klass, count)| (klass.0, count)).collect())
+    }
+
+    /// Two plain objects, an array of 5 ints (48 bytes with padding), a Class of 6 words.
+    fn heap([plain, ints, class]: [u64; 3]) -> Vec<u64> {
+        let mut heap = vec![1, plain, 0, 0, 1, plain, 0, 0];
+        heap.extend([1, ints, 5, 0, 0, 0]);
+        heap.extend([1, class, 0, 6, 0, 0]);
+        heap
+    }
+
+    #[test]
+    fn objects_are_counted_to_the_end() {
+        let (image, classes) = jvm();
+        let counts = count(&mut reader(&image), &heap(classes)).unwrap();
+        let expected =
+            [(2, 64), (1, 48), (1, 48)].map(|(objects, bytes)| ClassCount { objects, bytes });
+        let expected: Vec<_> = classes.into_iter().zip(expected).collect();
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn large_objects_are_skipped() {
+        let (image, classes) = jvm();
+        let mut all = heap(classes);
+        // 80,000 ints: longer than what is read at once.
+        all.extend([1, classes[1], 80_000]);
+        all.extend(vec![u64::MAX; 40_000]);
+        all.extend([1, classes[0], 0, 0]);
+        let counts = count(&mut reader(&image), &all).unwrap();
+        assert_eq!(counts[0].1, ClassCount { objects: 3, bytes: 96 });
+        assert_eq!(counts[1].1, ClassCount { objects: 2, bytes: 48 + 24 + 320_000 });
+    }
+
+    #[test]
+    fn what_does_not_end_with_the_piece_does_not_count() {
+        let (image, classes) = jvm();
+        let mut objects = reader(&image);
+        let all = heap(classes);
+        for cut in 1..all.len() {
+            // Behind the first object, the second, the array.
+            let is_whole = [4, 8, 14].contains(&cut);
+            assert_eq!(count(&mut objects, &all[..cut]).is_ok(), is_whole, "{cut}");
+        }
+        assert!(objects.count(&own_memory(), Addr(8), 64).is_err());
+        assert!(objects.count(&own_memory(), Addr(u64::MAX - 8), 64).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_heaps_do_no_harm(words in prop::collection::vec(any::<u64>(), 0..50), at in 0..20_usize, length in any::<u64>()) {
+            let (image, classes) = jvm();
+            let mut objects = reader(&image);
+            let _ = count(&mut objects, &words);
+            let mut damaged = heap(classes);
+            if let Some(word) = damaged.get_mut(at) {
+                *word = length;
+            }
+            let _ = count(&mut objects, &damaged);
+        }
+    }
+}

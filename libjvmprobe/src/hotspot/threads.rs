@@ -1,0 +1,163 @@
+//! How many bytes each Java thread has allocated, by HotSpot's own count.
+//!
+//! Sources: hotspot/share/runtime/{thread,threadSMR}.hpp and
+//! gc/shared/threadLocalAllocBuffer.hpp, their fields as vmStructs exports them. A thread
+//! counts what it allocated outside of its TLAB, and TLABs when they are full; what is in
+//! the current one lies between its start and its top. The sum of both is what
+//! `com.sun.management.ThreadMXBean.getThreadAllocatedBytes` says
+//! (`Thread::cooked_allocated_bytes`).
+
+use super::vmstructs::VmStructs;
+use crate::{Addr, Error, Result, jvm::memory::Memory};
+
+/// As many threads as are read. A process has fewer than 32,768 by default.
+const MAX_THREADS: usize = 1 << 17;
+/// No TLAB is larger: it would not fit into the heap region or an int of words.
+const MAX_TLAB: u64 = 1 << 34;
+
+/// Where a Thread keeps its count: offsets in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadLayout {
+    /// `Thread::_allocated_bytes`.
+    pub allocated: u64,
+    /// `_start` of `Thread::_tlab`.
+    pub tlab_start: u64,
+    /// `_top` of `Thread::_tlab`.
+    pub tlab_top: u64,
+}
+
+/// A Java thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadBytes {
+    /// Its JavaThread.
+    pub thread: Addr,
+    /// The bytes that it has allocated in its life.
+    pub allocated: u64,
+}
+
+impl ThreadLayout {
+    /// Looks them up.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the field that is missing.
+    pub fn read(structs: &VmStructs) -> Result<Self> {
+        let tlab = structs.field("Thread", "_tlab")?;
+        let in_tlab = |field| Ok(tlab + structs.field("ThreadLocalAllocBuffer", field)?);
+        Ok(Self {
+            allocated: structs.field("Thread", "_allocated_bytes")?,
+            tlab_start: in_tlab("_start")?,
+            tlab_top: in_tlab("_top")?,
+        })
+    }
+
+    /// What a thread has allocated so far; `None` where it is gone.
+    fn bytes(&self, memory: &Memory, thread: Addr) -> Option<u64> {
+        let word = |offset| memory.u64(thread.checked_add(offset)?).ok();
+        let allocated = word(self.allocated)?;
+        // The thread runs on meanwhile, and may get another TLAB in between.
+        let (top, start) = (word(self.tlab_top)?, word(self.tlab_start)?);
+        let used = top.checked_sub(start).filter(|&used| used < MAX_TLAB).unwrap_or(0);
+        Some(allocated.saturating_add(used))
+    }
+}
+
+/// All Java threads with what they have allocated. Threads that come or go meanwhile
+/// may be missing.
+///
+/// # Errors
+/// [`Error::Layout`] where HotSpot keeps no list that we know.
+pub fn read(
+    memory: &Memory,
+    structs: &VmStructs,
+    layout: &ThreadLayout,
+) -> Result<Vec<ThreadBytes>> {
+    let bytes = |thread| {
+        let allocated = layout.bytes(memory, thread)?;
+        Some(ThreadBytes { thread, allocated })
+    };
+    Ok(addresses(memory, structs)?.into_iter().filter_map(bytes).collect())
+}
+
+fn addresses(memory: &Memory, structs: &VmStructs) -> Result<Vec<Addr>> {
+    if let Ok(list) = structs.static_field("ThreadsSMRSupport", "_java_thread_list") {
+        return array(memory, structs, memory.pointer(list)?);
+    }
+    // Up to JDK 13 or so.
+    let next = structs.field("JavaThread", "_next")?;
+    let mut thread = memory.pointer(structs.static_field("Threads", "_thread_list")?)?;
+    let mut threads = Vec::new();
+    while thread != Addr(0) && threads.len() < MAX_THREADS {
+        threads.push(thread);
+        // A thread that ends meanwhile breaks the chain: what was found must do.
+        let at = thread.checked_add(next);
+        thread = at.and_then(|at| memory.pointer(at).ok()).unwrap_or(Addr(0));
+    }
+    Ok(threads)
+}
+
+fn array(memory: &Memory, structs: &VmStructs, list: Addr) -> Result<Vec<Addr>> {
+    let at = |field| -> Result<Addr> {
+        let offset = structs.field("ThreadsList", field)?;
+        list.checked_add(offset).ok_or_else(|| Error::layout("the list of threads wraps"))
+    };
+    if list == Addr(0) {
+        return Ok(Vec::new());
+    }
+    let length = memory.u32(at("_length")?)? as usize;
+    let threads = memory.pointer(at("_threads")?)?;
+    let words = memory.read(threads, length.min(MAX_THREADS) * 8)?;
+    let word = |bytes: &[u8]| Some(Addr(u64::from_ne_bytes(bytes.try_into().ok()?)));
+    Ok(words.chunks_exact(8).filter_map(word).filter(|&thread| thread != Addr(0)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hotspot::testing::{Image, own_memory};
+
+    /// Two threads: one with a TLAB, one whose TLAB is just being replaced.
+    fn threads_with(list: impl FnOnce(&mut Image, [Addr; 2])) -> Vec<u64> {
+        let mut image = Image::new();
+        let second = image.put(&[0, 1000, 64, 8]);
+        let first = image.put(&[second.0, 500, 4096, 4196]);
+        image.field("Thread", "_allocated_bytes", 8);
+        image.field("Thread", "_tlab", 16);
+        image.field("ThreadLocalAllocBuffer", "_start", 0);
+        image.field("ThreadLocalAllocBuffer", "_top", 8);
+        list(&mut image, [first, second]);
+        image.finish();
+        let structs = image.read().unwrap();
+        let layout = ThreadLayout::read(&structs).unwrap();
+        let threads = read(&own_memory(), &structs, &layout).unwrap();
+        threads.iter().map(|thread| thread.allocated).collect()
+    }
+
+    #[test]
+    fn a_chain_of_threads() {
+        let bytes = threads_with(|image, [first, _]| {
+            let head = image.put(&[first.0]);
+            image.static_field("Threads", "_thread_list", head);
+            image.field("JavaThread", "_next", 0);
+        });
+        assert_eq!(bytes, [600, 1000]);
+    }
+
+    #[test]
+    fn an_array_of_threads() {
+        let bytes = threads_with(|image, [first, second]| {
+            let array = image.put(&[first.0, 0, second.0]);
+            let list = image.put(&[3, array.0]);
+            let list_at = image.put(&[list.0]);
+            image.static_field("ThreadsSMRSupport", "_java_thread_list", list_at);
+            image.field("ThreadsList", "_length", 0);
+            image.field("ThreadsList", "_threads", 8);
+        });
+        assert_eq!(bytes, [600, 1000]);
+    }
+
+    #[test]
+    fn a_thread_that_is_gone_has_no_bytes() {
+        let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16 };
+        assert_eq!(layout.bytes(&own_memory(), Addr(8)), None);
+    }
+}

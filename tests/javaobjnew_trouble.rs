@@ -1,0 +1,225 @@
+//! javaobjnew in trouble: one clear line, the right exit status, nothing left behind.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use jvmprobe_tests::{
+    container::Container,
+    load::Load,
+    need_root,
+    other::sleeper,
+    runtimes::{Runtime, named},
+    tool::{self, Tool, assert_refused, binary},
+};
+
+const G1: &str = "-XX:+UseG1GC";
+
+fn load(runtime: &str, flags: &str) -> Load {
+    need_root();
+    Load::start_program(named(runtime), flags, "AllocLoad")
+}
+
+fn run(load: &Load, args: &[&str]) -> tool::Output {
+    tool::run("javaobjnew", &[&["-p", &load.pid().to_string()], args].concat())
+}
+
+#[test]
+fn usage_errors_exit_with_2() {
+    for args in [
+        &[][..],
+        &["-p", "x"],
+        &["-p", "1", "-d", "0"],
+        &["-a", "-p", "1"],
+        &["-p", "1", "-C", "1", "-S", "1"],
+        &["-p", "1", "--large", "1x"],
+    ] {
+        assert_refused(&tool::run("javaobjnew", args), 2, &["error: ", "--help"]);
+    }
+}
+
+#[test]
+fn no_such_process() {
+    need_root();
+    assert_refused(&tool::run("javaobjnew", &["-p", "4194305"]), 1, &["no process 4194305"]);
+}
+
+#[test]
+fn a_process_that_is_no_jvm() {
+    need_root();
+    let other = sleeper();
+    let pid = other.pid().to_string();
+    assert_refused(&tool::run("javaobjnew", &["-p", &pid]), 1, &[&pid, "sleep", "no JVM"]);
+}
+
+#[test]
+fn exact_names_the_flag_that_is_missing() {
+    assert_refused(
+        &run(&load("temurin-17", G1), &["--exact"]),
+        1,
+        &["-XX:+DTraceAllocProbes (or -XX:+ExtendedDTraceProbes)", "leave --exact out"],
+    );
+    let output = run(&load("temurin-25", G1), &["--exact"]);
+    assert_refused(&output, 1, &["-XX:+DTraceAllocProbes", "JDK 25"]);
+    assert!(!output.stderr.contains("Extended"), "{}", output.stderr);
+}
+
+#[test]
+fn exact_without_probes_points_to_the_default() {
+    let output = run(&load("musl-17", "-XX:+UseSerialGC"), &["--exact"]);
+    assert_refused(&output, 1, &["no USDT probe hotspot:object__alloc", "leave --exact out"]);
+}
+
+/// A runtime whose libjvm.so has no symbol table.
+fn stripped(from: &Runtime, to: &Path) -> Runtime {
+    let home = from.java.parent().and_then(Path::parent).unwrap();
+    let copied = Command::new("cp").arg("-rL").arg(home).arg(to).status().unwrap();
+    assert!(copied.success());
+    let runtime = Runtime { java: to.join("bin/java"), ..from.clone() };
+    let strip = Command::new("strip").arg(runtime.libjvm()).status().expect("strip (binutils)");
+    assert!(strip.success());
+    runtime
+}
+
+#[test]
+fn a_stripped_build_says_what_works_instead() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = stripped(named("temurin-21"), &dir.path().join("jre"));
+    let plain = Load::start_program(&runtime, G1, "AllocLoad");
+    let words = ["AllocTracer", "stripped", "-XX:+DTraceAllocProbes", "--exact"];
+    assert_refused(&run(&plain, &[]), 1, &words);
+    drop(plain);
+    // And that it does.
+    let flags = "-XX:+UseG1GC -XX:+DTraceAllocProbes";
+    let mut exact = Load::start_program(&runtime, flags, "AllocLoad");
+    let pid = exact.pid().to_string();
+    let tool = Tool::start("javaobjnew", &["-p", &pid, "-j", "--exact"]);
+    exact.ask("go 0.5 200 2");
+    let records = tool.interrupt().json();
+    assert!(records.iter().any(|r| r["class"] == "AllocLoad$Node"), "{records:?}");
+}
+
+#[test]
+fn a_stripped_build_without_probes_says_so() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = stripped(named("musl-17"), &dir.path().join("jre"));
+    let load = Load::start_program(&runtime, "-XX:+UseSerialGC", "AllocLoad");
+    let output = run(&load, &[]);
+    assert_refused(&output, 1, &["AllocTracer", "stripped", "a build with its symbol table"]);
+    assert!(!output.stderr.contains("--exact"), "{}", output.stderr);
+}
+
+#[test]
+fn missing_rights_are_named() {
+    let load = load("temurin-17", G1);
+    let without = |caps: &str, args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args([&format!("--bounding-set={caps}"), &format!("--inh-caps={caps}")]);
+        command.arg(binary("javaobjnew")).args(["-p", &load.pid().to_string()]).args(args);
+        tool::run_command(command)
+    };
+    assert_refused(&without("-all", &[]), 1, &["CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE"]);
+    let some = "-all,+bpf,+perfmon,+sys_ptrace";
+    assert_refused(&without(some, &[]), 1, &["CAP_SYS_ADMIN"]);
+}
+
+/// The target's end, however it comes, is the trace's normal end.
+#[test]
+fn the_target_is_killed_in_full_swing() {
+    let mut load = load("temurin-17", G1);
+    let tool = Tool::start("javaobjnew", &["-p", &load.pid().to_string(), "-j"]);
+    load.go(5.0);
+    std::thread::sleep(Duration::from_millis(1500));
+    load.kill();
+    let output = tool.wait();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.contains("has ended"), "{}", output.stderr);
+    let records = output.json();
+    assert_eq!(records.last().unwrap()["type"], "summary");
+    assert!(records.iter().any(|r| r["class"] == "AllocLoad$Wide"), "{records:?}");
+}
+
+#[test]
+fn a_reader_that_leaves_is_a_quiet_end() {
+    let load = load("temurin-17", G1);
+    let script =
+        format!("timeout 20 {} -p {} 1 | true", binary("javaobjnew").display(), load.pid());
+    let output =
+        Command::new("bash").args(["-c", &format!("set -o pipefail; {script}")]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1, "only Tracing...");
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let mut load = load("temurin-17", G1);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let child = Command::new(binary("javaobjnew"))
+        .args(["-p", &load.pid().to_string(), "-d", "1"])
+        .stdout(full)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    load.ask("go 1 200 2");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("No space left"), "{said}");
+}
+
+#[test]
+fn an_idle_jvm_has_an_empty_table() {
+    let load = load("temurin-17", G1);
+    let tool = Tool::start("javaobjnew", &["-p", &load.pid().to_string(), "0.3", "2"]);
+    let output = tool.wait();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout.matches("PID ").count(), 3, "{}", output.stdout);
+    assert!(!output.stdout.contains("NaN"), "{}", output.stdout);
+}
+
+#[test]
+fn a_stopped_target_does_not_stop_the_tool() {
+    let mut load = load("temurin-17", G1);
+    let tool = Tool::start("javaobjnew", &["-p", &load.pid().to_string(), "-j", "-d", "2"]);
+    load.go(1.0);
+    std::thread::sleep(Duration::from_millis(500));
+    let signal = |name: &str| {
+        let status = Command::new("kill").args([name, &load.pid().to_string()]).status().unwrap();
+        assert!(status.success());
+    };
+    signal("-STOP");
+    let output = tool.wait();
+    signal("-CONT");
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.json().iter().any(|r| r["type"] == "class"), "{output:?}");
+    load.done();
+}
+
+/// At the same path the host has a different build.
+#[test]
+fn a_jvm_in_a_container_is_traced_from_outside() {
+    need_root();
+    let mut container = Container::start(named("temurin-21"), &[G1], "AllocLoad");
+    let pid = container.pid().to_string();
+    let tool = Tool::start("javaobjnew", &["-p", &pid, "-j", "-t"]);
+    container.run(0.7);
+    let records = tool.interrupt().json();
+    let wide = records.iter().find(|r| r["class"] == "AllocLoad$Wide").unwrap();
+    assert_eq!(wide["pid"], container.pid(), "{wide}");
+    assert!(wide["thread"].as_str().unwrap().starts_with("allocator-"), "{wide}");
+}
+
+#[test]
+fn a_kernel_without_btf_will_do() {
+    let mut load = load("temurin-17", G1);
+    let pid = load.pid().to_string();
+    let tool = Tool::spawn(tool::without_btf("javaobjnew", &["-p", &pid, "-j"]));
+    load.ask("go 0.7 200 2");
+    let records = tool.interrupt().json();
+    assert!(records.iter().any(|r| r["class"] == "long[]"), "{records:?}");
+}

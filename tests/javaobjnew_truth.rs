@@ -1,0 +1,187 @@
+//! javaobjnew against what a program knows of its own allocations.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use jvmprobe_tests::{
+    allocated::{self, Allocated},
+    load::Load,
+    need_root,
+    runtimes::{self, Runtime},
+    tool::Tool,
+};
+use serde_json::Value;
+
+/// Runs a load under the tool; returns what both say.
+fn trace(runtime: &Runtime, flags: &str, args: &[&str], load: &str) -> (Allocated, Vec<Value>) {
+    need_root();
+    let mut java = Load::start_program(runtime, flags, "AllocLoad");
+    // Classes are loaded and TLABs have their sizes.
+    java.ask("go 1 200 2");
+    let pid = java.pid().to_string();
+    let tool = Tool::start("javaobjnew", &[&["-p", &pid, "-j"], args].concat());
+    let answer = java.ask(load);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    (allocated::parse(&answer), output.json())
+}
+
+fn class<'a>(records: &'a [Value], name: &str) -> &'a Value {
+    let mut found = records.iter().filter(|r| r["type"] == "class" && r["class"] == name);
+    found.next().unwrap_or_else(|| panic!("no {name}: {records:?}"))
+}
+
+fn number(record: &Value, field: &str) -> f64 {
+    record[field].as_f64().unwrap_or_else(|| panic!("no number {field} in {record}"))
+}
+
+fn off(estimate: f64, truth: u64) -> f64 {
+    estimate / truth as f64 - 1.0
+}
+
+/// The total within 5 %, and every class above `least` of the bytes within 10 %.
+fn check(runtime: &Runtime, flags: &str, seconds: u32, least: f64) {
+    let load = format!("go {seconds} 200 2");
+    let (truth, records) = trace(runtime, flags, &[], &load);
+    let summary = records.last().unwrap();
+    let title = format!("{} {flags}", runtime.name);
+    assert_eq!(summary["lost"], 0, "{summary}");
+    let total = off(number(summary, "bytes"), truth.total);
+    println!("{title}: total {:+.2} %", total * 100.0);
+    assert!(total.abs() <= 0.05, "{title}: {summary}");
+    assert!(number(summary, "tlabs_read") > 0.0, "{title}: {summary}");
+    let sum: f64 =
+        records.iter().filter(|r| r["type"] == "class").map(|r| number(r, "bytes")).sum();
+    assert!((sum / number(summary, "bytes") - 1.0).abs() < 0.001, "{title}: {sum} {summary}");
+    for (name, (objects, bytes)) in &truth.classes {
+        let share = *bytes as f64 / truth.total as f64;
+        let found = class(&records, name);
+        assert_eq!(found["estimated"], true);
+        let (bytes, objects) =
+            (off(number(found, "bytes"), *bytes), off(number(found, "objects"), *objects));
+        println!(
+            "  {name}, {:.1} %: bytes {:+.1} %, objects {:+.1} %",
+            share * 100.0,
+            bytes * 100.0,
+            objects * 100.0
+        );
+        if share > least {
+            assert!(bytes.abs() <= 0.1, "{title}: {name} is off by {bytes}");
+            assert!(objects.abs() <= 0.1, "{title}: {name} is off by {objects}");
+        }
+    }
+}
+
+#[test]
+fn every_class_above_one_percent_is_right_jdk_17() {
+    check(runtimes::named("temurin-17"), "-XX:+UseG1GC", 30, 0.01);
+}
+
+#[test]
+fn every_class_above_one_percent_is_right_jdk_25() {
+    check(runtimes::named("temurin-25"), "-XX:+UseG1GC", 30, 0.01);
+}
+
+#[test]
+fn every_class_above_one_percent_is_right_jdk_11() {
+    check(runtimes::named("temurin-11"), "-XX:+UseG1GC", 30, 0.01);
+}
+
+#[test]
+fn every_class_above_one_percent_is_right_jdk_21() {
+    check(runtimes::named("temurin-21"), "-XX:+UseSerialGC", 30, 0.01);
+}
+
+/// Ten seconds tell less of a class with few objects.
+#[test]
+fn every_collector_and_layout_is_understood() {
+    for (runtime, flags) in [
+        ("debian-17", "-XX:+UseParallelGC"),
+        ("musl-17", "-XX:+UseSerialGC"),
+        ("temurin-17", "-XX:+UseZGC -Xmx256m"),
+        ("temurin-17", "-XX:+UseShenandoahGC -Xmx128m"),
+        ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational -Xmx256m"),
+        ("temurin-21", "-XX:+UseG1GC -XX:-UseCompressedClassPointers"),
+        ("temurin-25", "-XX:+UseZGC -Xmx256m"),
+        ("temurin-25", "-XX:+UseG1GC -XX:+UseCompactObjectHeaders"),
+    ] {
+        // Headers of 16 bytes are what the load counts with.
+        let least = if flags.contains("Class") || flags.contains("Compact") { 0.06 } else { 0.05 };
+        check(runtimes::named(runtime), flags, 10, least);
+    }
+}
+
+#[test]
+fn many_threads_that_come_and_go_are_counted() {
+    need_root();
+    let mut java = Load::start_program(runtimes::named("temurin-21"), "-XX:+UseG1GC", "AllocLoad");
+    let pid = java.pid().to_string();
+    let tool = Tool::start("javaobjnew", &["-p", &pid, "-j"]);
+    let mut total = 0;
+    for _ in 0..10 {
+        total += allocated::parse(&java.ask("go 0.3 200 20")).total;
+    }
+    let records = tool.interrupt().json();
+    let off = off(number(records.last().unwrap(), "bytes"), total);
+    println!("total {:+.2} %", off * 100.0);
+    // What a thread allocates after its last TLAB, and dies, is not seen.
+    assert!(off.abs() < 0.05, "{off}");
+}
+
+#[test]
+fn threads_are_kept_apart() {
+    let runtime = runtimes::named("temurin-21");
+    let (truth, records) = trace(runtime, "-XX:+UseG1GC", &["-t"], "go 5 200 2");
+    let of = |name: &str| -> f64 {
+        let mine = records.iter().filter(|r| r["thread"] == name);
+        mine.map(|r| number(r, "bytes")).sum()
+    };
+    for name in ["allocator-0", "allocator-1"] {
+        let off = off(of(name), truth.total / 2);
+        assert!(off.abs() < 0.1, "{name}: {off}");
+    }
+    assert!(records.iter().any(|r| r["thread"] == "allocator-1" && r["class"] == "long[]"));
+}
+
+fn check_exact(runtime: &str, flag: &str) {
+    let (truth, records) = trace(
+        runtimes::named(runtime),
+        &format!("-XX:+UseG1GC {flag}"),
+        &["--exact"],
+        "go 2 200 2",
+    );
+    for (name, (objects, bytes)) in &truth.classes {
+        let found = class(&records, name);
+        assert_eq!(found["estimated"], false);
+        let more = number(found, "objects") - *objects as f64;
+        // The load's own words, threads and the JVM allocate a little beside it.
+        let slack = if name.starts_with("AllocLoad$") { 0.0 } else { 1000.0 };
+        assert!((0.0..=slack).contains(&more), "{runtime}: {name}: {more} more: {found}");
+        if slack == 0.0 {
+            assert_eq!(number(found, "bytes"), *bytes as f64, "{runtime}: {name}");
+        }
+    }
+    let summary = records.last().unwrap();
+    assert_eq!(summary["lost"], 0);
+    assert!(off(number(summary, "bytes"), truth.total).abs() < 0.01, "{summary}");
+}
+
+#[test]
+fn exact_is_exact_to_the_object() {
+    check_exact("temurin-11", "-XX:+ExtendedDTraceProbes");
+    check_exact("temurin-17", "-XX:+DTraceAllocProbes");
+    check_exact("temurin-21", "-XX:+DTraceAllocProbes");
+    check_exact("temurin-25", "-XX:+DTraceAllocProbes");
+}
+
+#[test]
+fn exact_keeps_up_with_all_that_the_jvm_can_do() {
+    let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes";
+    let runtime = runtimes::named("temurin-25");
+    let (truth, records) = trace(runtime, flags, &["--exact"], "go 5 1000000 2");
+    for name in ["AllocLoad$Small", "AllocLoad$Node", "AllocLoad$Wide"] {
+        let objects = number(class(&records, name), "objects");
+        assert_eq!(objects, truth.classes[name].0 as f64, "{name}");
+    }
+    let all: u64 = truth.classes.values().map(|(objects, _)| objects).sum();
+    println!("{:.2} million objects a second", all as f64 / 5e6);
+    assert_eq!(records.last().unwrap()["lost"], 0);
+}

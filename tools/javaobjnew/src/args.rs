@@ -1,0 +1,208 @@
+//! The command line.
+
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+
+use clap::{ArgGroup, Parser, value_parser};
+use clap_complete::Shell;
+use libjvmprobe::{
+    Pid,
+    cli::{parse_pid, parse_seconds},
+};
+
+/// Rows of a table where nothing else is asked for.
+const DEFAULT_ROWS: usize = 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  javaobjnew -p 1234             what process 1234 allocates, until Ctrl-C
+  javaobjnew -p 1234 5 12        a table every 5 seconds, 12 times
+  javaobjnew -p 1234 -C 10 5     the ten classes with the most objects, every 5 seconds
+  javaobjnew -p 1234 --large 1m  every object of 1 MiB and more, as it is allocated
+  javaobjnew -p 1234 -s -d 30    which code allocates it
+  javaobjnew -p 1234 -d 30 -o flame.svg  the same as a flame graph, in bytes
+  javaobjnew -p 1234 -d 60 -j    one minute as JSON lines
+  javaobjnew -p 1234 --exact     every object; the JVM must run with a flag
+
+Without --exact the figures by class are estimates; their sum is the JVM's own count.";
+
+/// Shows what a running JVM allocates, by class.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "javaobjnew", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(group = ArgGroup::new("target").args(["pids", "all", "completions"]).required(true))]
+#[command(group = ArgGroup::new("rows").args(["top", "top_count", "top_size"]))]
+pub struct Args {
+    /// Trace this process (repeatable)
+    #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = parse_pid)]
+    pub pids: Vec<Pid>,
+
+    /// Trace every JVM, also those that start later
+    #[arg(short, long)]
+    pub all: bool,
+
+    /// Print a table every INTERVAL seconds
+    #[arg(value_name = "INTERVAL", value_parser = parse_seconds)]
+    pub interval: Option<Duration>,
+
+    /// End after COUNT tables
+    #[arg(value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+
+    /// End after this many seconds
+    #[arg(short, long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub duration: Option<Duration>,
+
+    /// Show the N classes with the most bytes [default: 20; with --json: all]
+    #[arg(long, value_name = "N")]
+    pub top: Option<NonZeroUsize>,
+
+    /// Show the N classes with the most objects
+    #[arg(short = 'C', long, value_name = "N")]
+    pub top_count: Option<NonZeroUsize>,
+
+    /// Show the N classes with the most bytes, as --top
+    #[arg(short = 'S', long, value_name = "N")]
+    pub top_size: Option<NonZeroUsize>,
+
+    /// Keep threads apart
+    #[arg(short, long)]
+    pub threads: bool,
+
+    /// Show from which stacks the classes with the most bytes are allocated
+    #[arg(short, long)]
+    pub stacks: bool,
+
+    /// Write all stacks with their bytes, the class innermost; the name tells the format: .svg
+    /// (flame graph), .folded, .pb.gz (pprof) or .json (speedscope) (repeatable)
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Vec<PathBuf>,
+
+    /// Print every allocation outside of TLABs of at least BYTES (k, m, g) as it
+    /// happens; with --stacks, where from
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub large: Option<u64>,
+
+    /// Count every object; the JVM must run with -XX:+DTraceAllocProbes
+    #[arg(long)]
+    pub exact: bool,
+
+    /// Print dates and UTC offsets with the times, and the time of each table
+    #[arg(short = 'T', long)]
+    pub timestamps: bool,
+
+    /// Print JSON, one object a line
+    #[arg(short, long)]
+    pub json: bool,
+
+    /// Print nothing but the summary
+    #[arg(short, long, visible_alias = "summary-only")]
+    pub quiet: bool,
+
+    /// Say on stderr what is found, attached and ignored
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Print a completion script for SHELL and exit
+    #[arg(long, value_name = "SHELL", exclusive = true)]
+    pub completions: Option<Shell>,
+}
+
+/// By what classes are put in order, most first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Bytes.
+    Bytes,
+    /// Objects.
+    Objects,
+}
+
+impl Args {
+    /// Whether each interval gets a table of its own.
+    pub fn prints_tables(&self) -> bool {
+        !self.quiet && self.interval.is_some()
+    }
+
+    /// Whether stacks have to be walked.
+    pub fn wants_stacks(&self) -> bool {
+        self.stacks || !self.output.is_empty()
+    }
+
+    /// The order of the rows.
+    pub fn order(&self) -> Order {
+        if self.top_count.is_some() { Order::Objects } else { Order::Bytes }
+    }
+
+    /// How many rows are shown at most.
+    pub fn rows(&self) -> usize {
+        let asked = self.top.or(self.top_count).or(self.top_size);
+        let default = if self.json { usize::MAX } else { DEFAULT_ROWS };
+        asked.map_or(default, NonZeroUsize::get)
+    }
+}
+
+/// A number of bytes, with k, m or g behind it for powers of 1024.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let lower = text.to_ascii_lowercase();
+    let number = lower.trim_end_matches(['k', 'm', 'g']);
+    let shift = match &lower[number.len()..] {
+        "" => Some(0),
+        "k" => Some(10),
+        "m" => Some(20),
+        "g" => Some(30),
+        _ => None,
+    };
+    let bytes = number.parse::<u64>().ok().zip(shift).and_then(|(n, s)| n.checked_mul(1 << s));
+    bytes
+        .filter(|&bytes| bytes > 0)
+        .ok_or_else(|| "a number of bytes is expected, for example 65536, 64k or 1m".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn understands_what_bcc_has() {
+        let args = Args::parse_from(["javaobjnew", "-p", "12", "-C", "5", "1", "3"]);
+        assert_eq!((args.order(), args.rows()), (Order::Objects, 5));
+        assert_eq!(args.interval, Some(Duration::from_secs(1)));
+        assert_eq!(args.count, Some(3));
+        let args = Args::parse_from(["javaobjnew", "-p", "12", "-S", "7"]);
+        assert_eq!((args.order(), args.rows()), (Order::Bytes, 7));
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_bytes("65536"), Ok(65536));
+        assert_eq!(parse_bytes("64k"), Ok(65536));
+        assert_eq!(parse_bytes("1M"), Ok(1 << 20));
+        assert_eq!(parse_bytes("2g"), Ok(2 << 30));
+        for bad in
+            ["", "0", "k", "-1", "1kk", "1t", "99999999999999999999", "18446744073709551615g"]
+        {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn refuses_nonsense() {
+        for bad in [
+            &["javaobjnew"][..],
+            &["javaobjnew", "-p", "0"],
+            &["javaobjnew", "-p", "1", "0"],
+            &["javaobjnew", "-p", "1", "1", "0"],
+            &["javaobjnew", "-p", "1", "--top", "0"],
+            &["javaobjnew", "-p", "1", "-C", "3", "-S", "3"],
+            &["javaobjnew", "-p", "1", "--large", "x"],
+            &["javaobjnew", "-a", "-p", "1"],
+        ] {
+            assert!(Args::try_parse_from(bad).is_err(), "{bad:?}");
+        }
+    }
+}

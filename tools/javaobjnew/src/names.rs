@@ -1,0 +1,107 @@
+//! The names of one JVM's classes.
+//!
+//! The kernel side sends a name with the first allocation of its class, so that classes
+//! that are unloaded later have theirs. What it could not read, because the page was not
+//! there, is read from the JVM's memory.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use libjvmprobe::{
+    Addr,
+    hotspot::{
+        HotSpot,
+        classes::{ClassLayout, java_name},
+    },
+};
+
+use crate::event::ClassId;
+
+/// As many names are kept.
+const MAX_NAMES: usize = 1 << 18;
+
+/// Names by what the kernel side and the heap know classes by.
+#[derive(Debug, Default)]
+pub struct Names {
+    by_id: HashMap<ClassId, Arc<str>>,
+    by_symbol: HashMap<(Addr, Addr), Arc<str>>,
+    /// Each text once: classes of different loaders may have the same name.
+    texts: HashSet<Arc<str>>,
+}
+
+impl Names {
+    /// Takes a name that the kernel side has sent.
+    pub fn told(&mut self, class: ClassId, text: &[u8]) {
+        let name = self.keep(&java_name(text, class.len));
+        self.by_id.insert(class, name);
+    }
+
+    /// The name of a class that the kernel side has counted.
+    pub fn of_id(&mut self, class: ClassId, jvm: Option<(&HotSpot, &ClassLayout)>) -> Arc<str> {
+        if let Some(name) = self.by_id.get(&class) {
+            return Arc::clone(name);
+        }
+        let text = || {
+            let (hotspot, layout) = jvm?;
+            let (text, len) = hotspot.symbol(layout, Addr(class.symbol)).ok()?;
+            // By now another one may lie there.
+            (len == class.len).then(|| java_name(&text, len))
+        };
+        let Some(text) = text() else {
+            return self.keep("(unknown)");
+        };
+        let name = self.keep(&text);
+        self.by_id.insert(class, Arc::clone(&name));
+        name
+    }
+
+    /// The name of a class in the heap. Its Klass is asked each time which Symbol it has:
+    /// another class may lie there by now.
+    pub fn of_klass(
+        &mut self,
+        klass: Addr,
+        hotspot: &HotSpot,
+        layout: &ClassLayout,
+    ) -> Option<Arc<str>> {
+        let symbol = hotspot.class_symbol(layout, klass).ok()?;
+        if let Some(name) = self.by_symbol.get(&(klass, symbol)) {
+            return Some(Arc::clone(name));
+        }
+        let (text, len) = hotspot.symbol(layout, symbol).ok()?;
+        let name = self.keep(&java_name(&text, len));
+        if self.by_symbol.len() >= MAX_NAMES {
+            self.by_symbol.clear();
+        }
+        self.by_symbol.insert((klass, symbol), Arc::clone(&name));
+        Some(name)
+    }
+
+    fn keep(&mut self, text: &str) -> Arc<str> {
+        if let Some(name) = self.texts.get(text) {
+            return Arc::clone(name);
+        }
+        let name: Arc<str> = text.into();
+        if self.texts.len() < MAX_NAMES {
+            self.texts.insert(Arc::clone(&name));
+        }
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_was_told_is_known() {
+        let mut names = Names::default();
+        let class = ClassId { symbol: 1, tail: 2, len: 3 };
+        names.told(class, b"a/B");
+        assert_eq!(&*names.of_id(class, None), "a.B");
+        // Another class at the same address.
+        let later = ClassId { tail: 9, ..class };
+        assert_eq!(&*names.of_id(later, None), "(unknown)");
+    }
+}

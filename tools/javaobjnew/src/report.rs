@@ -1,0 +1,285 @@
+//! Records as text or JSON lines.
+
+use anyhow::Result;
+use comfy_table::{CellAlignment, LineStyle, TableStyle};
+use libjvmprobe::{
+    render::{
+        output::Output,
+        units::{bytes, percent, span},
+    },
+    trace::clock,
+};
+
+use crate::{
+    args::{Args, Order},
+    jvm::{Row, Table},
+    note::note,
+    record::{Class, Large, Lost, Record, Stack, Summary},
+    split::Part,
+    stack_text,
+    stacks::Stacks,
+};
+
+/// A longer name is cut in a table, in the middle: its end tells more than its middle.
+const MAX_NAME: usize = 100;
+
+/// Writes records in the format that was asked for.
+pub struct Report {
+    out: Output,
+    json: bool,
+    quiet: bool,
+    timestamps: bool,
+    order: Order,
+    rows: usize,
+    stacks: bool,
+    header_due: bool,
+}
+
+impl Report {
+    /// Opens the output.
+    pub fn open(args: &Args) -> Result<Self> {
+        Ok(Self {
+            out: Output::open(None)?,
+            json: args.json,
+            quiet: args.quiet,
+            timestamps: args.timestamps,
+            order: args.order(),
+            rows: args.rows(),
+            stacks: args.stacks,
+            header_due: true,
+        })
+    }
+
+    /// Whether nobody reads the output any more.
+    pub fn is_closed(&self) -> bool {
+        self.out.is_closed()
+    }
+
+    /// Writes what was allocated in a time; from where, if that is wanted.
+    pub fn table(&mut self, table: &Table, stacks: Option<&Stacks>) -> Result<()> {
+        let summary = &table.summary;
+        let stacks = stacks.filter(|stacks| self.stacks && stacks.are_known());
+        let mut rows: Vec<_> = table.rows.iter().collect();
+        let amount = |row: &Row| match self.order {
+            Order::Bytes => (row.class.bytes, row.class.objects),
+            Order::Objects => (row.class.objects, row.class.bytes),
+        };
+        // Equal ones in an order that does not change from table to table.
+        rows.sort_by(|a, b| {
+            amount(b).cmp(&amount(a)).then_with(|| a.class.class.cmp(&b.class.class))
+        });
+        let hidden = rows.split_off(self.rows.min(rows.len()));
+        if self.json {
+            for row in rows {
+                self.json(&Record::Class(row.class.clone()))?;
+                for part in row.parts.iter().filter(|_| stacks.is_some()) {
+                    self.json(&Record::Stack(stack(&row.class, part, stacks)))?;
+                }
+            }
+            return self.json(&Record::Summary(summary.clone()));
+        }
+        // Rows after a table read better under a header of their own.
+        self.header_due = true;
+        self.out.line("")?;
+        self.out.line(&self.title(summary))?;
+        if !rows.is_empty() {
+            self.classes(&rows)?;
+        }
+        if !hidden.is_empty() {
+            let sum = hidden.iter().map(|row| row.class.bytes).sum();
+            let what = format!("{} more classes with {}", hidden.len(), bytes(sum));
+            self.out.line(&format!("{what}; --top shows more"))?;
+        }
+        for line in stacks.iter().flat_map(|stacks| stack_text::lines(&rows, stacks)) {
+            self.out.line(&line)?;
+        }
+        for line in totals(summary) {
+            self.out.line(&line)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a large object.
+    pub fn large(&mut self, large: Large) -> Result<()> {
+        if self.quiet {
+            return Ok(());
+        }
+        if self.json {
+            return self.json(&Record::Large(large));
+        }
+        let time = if self.timestamps { 29 } else { 12 };
+        if std::mem::take(&mut self.header_due) {
+            let head = ["TIME", "PID", "THREAD", "BYTES"];
+            self.out.line(&format!(
+                "{:<time$} {:>7} {:<16} {:>10}   CLASS",
+                head[0], head[1], head[2], head[3]
+            ))?;
+        }
+        let at = if self.timestamps {
+            clock::date_and_time(large.ts_ns)
+        } else {
+            clock::time_of_day(large.ts_ns)
+        };
+        let mark = if large.humongous { "H" } else { " " };
+        self.out.line(&format!(
+            "{at:<time$} {:>7} {:<16} {:>10} {mark} {}",
+            large.pid,
+            large.thread,
+            bytes(large.bytes),
+            cut(&large.class),
+        ))?;
+        for frame in large.stack.iter().flatten() {
+            self.out.line(&stack_text::at(frame))?;
+        }
+        Ok(())
+    }
+
+    /// Writes what was lost.
+    pub fn lost(&mut self, lost: Lost) -> Result<()> {
+        if self.json {
+            return self.json(&Record::Lost(lost));
+        }
+        note(&format!(
+            "lost {} events of process {}: the numbers are too low by that much",
+            lost.events, lost.pid
+        ));
+        Ok(())
+    }
+
+    fn json(&mut self, record: &Record) -> Result<()> {
+        Ok(self.out.line(&serde_json::to_string(record)?)?)
+    }
+
+    fn title(&self, summary: &Summary) -> String {
+        let at = if self.timestamps {
+            clock::date_and_time(summary.ts_ns) + "  "
+        } else if summary.scope == "interval" {
+            clock::time_of_day(summary.ts_ns) + "  "
+        } else {
+            String::new()
+        };
+        format!(
+            "{at}PID {}  {}  {}: {} allocated, {}/s",
+            summary.pid,
+            summary.jvm.as_deref().unwrap_or("JVM"),
+            match summary.scope {
+                "interval" => span(summary.duration_ns),
+                _ => format!("traced for {}", span(summary.duration_ns)),
+            },
+            bytes(summary.bytes),
+            bytes(summary.bytes_per_second as u64),
+        )
+    }
+
+    fn classes(&mut self, rows: &[&Row]) -> Result<()> {
+        let by_thread = rows.iter().any(|row| row.class.tid.is_some());
+        let mut head = vec!["BYTES/s", "SHARE", "OBJECTS", "BYTES", "AVERAGE"];
+        if by_thread {
+            head.extend(["TID", "THREAD"]);
+        }
+        head.push("CLASS");
+        let mut table = comfy_table::Table::new();
+        table.load_style(RULED).set_header(head);
+        for Row { class, .. } in rows {
+            let mut row = vec![
+                bytes(class.bytes_per_second as u64),
+                percent(class.share, 1.0),
+                if class.objects > 0 { class.objects.to_string() } else { "-".into() },
+                bytes(class.bytes),
+                if class.objects > 0 { bytes(class.average_bytes as u64) } else { "-".into() },
+            ];
+            if let Some(tid) = class.tid {
+                row.extend([tid.to_string(), class.thread.clone().unwrap_or_default()]);
+            }
+            row.push(cut(&class.class) + &humongous(class));
+            table.add_row(row);
+        }
+        for column in table.column_iter_mut().take(5) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        Ok(self.out.line(&table.trim_fmt())?)
+    }
+}
+
+/// One of a class's stacks.
+fn stack(class: &Class, part: &Part, stacks: Option<&Stacks>) -> Stack {
+    let frames = stacks.map_or(&[][..], |stacks| stacks.frames(part.stack));
+    Stack {
+        time: class.time.clone(),
+        pid: class.pid,
+        class: class.class.clone(),
+        tid: class.tid,
+        thread: class.thread.clone(),
+        bytes: part.bytes,
+        objects: part.objects,
+        estimated: class.estimated,
+        share: part.bytes as f64 / class.bytes.max(1) as f64,
+        stack: frames.iter().map(Into::into).collect(),
+    }
+}
+
+fn humongous(class: &Class) -> String {
+    match class.humongous_objects {
+        0 => String::new(),
+        n => format!("  ({n} humongous, {})", bytes(class.humongous_bytes)),
+    }
+}
+
+fn totals(s: &Summary) -> Vec<String> {
+    let mut lines = Vec::new();
+    match (s.tlabs, s.tlabs_read, s.outside_objects, s.outside_bytes) {
+        (Some(tlabs), Some(read), Some(outside), Some(outside_bytes)) => lines.push(format!(
+            "Estimated from {tlabs} TLABs, {read} of which were read, and {outside} objects outside of TLABs ({})",
+            bytes(outside_bytes)
+        )),
+        _ => lines.push(format!("{} objects, each one counted", s.objects)),
+    }
+    if s.humongous_objects > 0 {
+        let (objects, size) = (s.humongous_objects, bytes(s.humongous_bytes));
+        lines.push(format!("Humongous objects: {objects}, {size}"));
+    }
+    if s.other_bytes > 0 {
+        let size = bytes(s.other_bytes);
+        lines.push(format!("Too many classes to keep apart: (other) stands for {size} of them"));
+    }
+    if let Some(other @ 1..) = s.other_stack_bytes {
+        let size = bytes(other);
+        lines.push(format!("Too many stacks to keep apart: [other] stands for {size} of them"));
+    }
+    if s.lost > 0 {
+        lines.push(format!("Lost events: {}; the numbers above are too low by that much", s.lost));
+    }
+    lines
+}
+
+/// A name of a length that fits a line.
+fn cut(name: &str) -> String {
+    let length = name.chars().count();
+    if length <= MAX_NAME {
+        return name.into();
+    }
+    let part = (MAX_NAME - 3) / 2;
+    let head: String = name.chars().take(part).collect();
+    let tail: String = name.chars().skip(length - part).collect();
+    format!("{head}...{tail}")
+}
+
+/// Rules above, below and under the header, none between rows.
+const RULED: TableStyle = {
+    let rule = LineStyle::none().fill('─').junction('─');
+    TableStyle::new().top_border(rule).header_separator(rule).bottom_border(rule)
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(cut("java.lang.String"), "java.lang.String");
+        let long = "ä".repeat(300) + "End";
+        let cut = cut(&long);
+        assert!(cut.starts_with("ää") && cut.ends_with("äEnd"), "{cut}");
+        assert!(cut.chars().count() <= MAX_NAME);
+    }
+}

@@ -1,0 +1,398 @@
+//! The trace itself: attach, collect, notice who comes and goes, sum up.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use libjvmprobe::{
+    Error, Pid,
+    hotspot::HotSpot,
+    jvm::{Fate, FileId, Target, scan::Scanner},
+    stack::maps::FileCache,
+    trace::{
+        self,
+        attach::{Links, Plan, Scope as AttachScope},
+        clock,
+    },
+};
+
+use crate::{
+    args::Args,
+    census::Budget,
+    event::Event,
+    flames::Flames,
+    jvm::{Jvm, Options, Scope, kernel_layout},
+    note::note,
+    places,
+    report::Report,
+    session::Session,
+    stacks::Stacks,
+};
+
+/// How often to look for JVMs that end, start or get ready.
+const TICK: Duration = Duration::from_millis(200);
+
+/// How often to collect what was counted: while the threads that were counted still
+/// have names.
+const COLLECT: Duration = Duration::from_secs(1);
+
+/// Cookies lie above all process numbers: see `target_key()` in bpf/jvm.bpf.h.
+const COOKIE: u64 = 1 << 32;
+
+/// Of 65,536 threads that the kernel side can know. Beyond this, it is told to forget
+/// those that have ended.
+const MANY_THREADS: usize = 16_384;
+
+/// A JVM has set itself up within a few seconds; asking takes milliseconds.
+const MAX_QUESTIONS: u32 = 100;
+
+/// A running trace.
+pub struct Tracer<'a> {
+    args: &'a Args,
+    report: Report,
+    session: Session,
+    /// By the key that the kernel side knows them by.
+    jvms: BTreeMap<u64, Jvm>,
+    /// JVMs that have not set themselves up yet, and how often they may be asked again.
+    young: Vec<(Target, u32)>,
+    /// Attachments to a file, for all processes that map it.
+    files: HashMap<FileId, Links>,
+    scanner: Scanner,
+    budget: Budget,
+    adapted: Instant,
+    /// Files that JVMs have mapped.
+    maps: FileCache,
+    /// What all that have ended have allocated.
+    flames: Flames,
+}
+
+impl<'a> Tracer<'a> {
+    /// Attaches to the JVMs that the arguments name, all or none.
+    pub fn start(args: &'a Args, report: Report) -> Result<Self> {
+        let targets: Vec<_> =
+            args.pids.iter().map(|&pid| Target::open(pid)).collect::<Result<_, _>>()?;
+        let budget = Budget::new();
+        let mut session = Session::load(args)?;
+        session.set_tlab_share(budget.share());
+        let mut tracer = Self {
+            args,
+            report,
+            session,
+            jvms: BTreeMap::new(),
+            young: Vec::new(),
+            files: HashMap::new(),
+            scanner: Scanner::new(),
+            budget,
+            adapted: Instant::now(),
+            maps: FileCache::default(),
+            flames: Flames::new(),
+        };
+        for target in targets {
+            let hotspot = HotSpot::read(&target)?;
+            let plans = tracer.plan(&target)?;
+            tracer.add_alone(target, hotspot, &plans)?;
+        }
+        if args.all {
+            tracer.scan();
+        }
+        Ok(tracer)
+    }
+
+    /// One line about what is traced.
+    pub fn describe(&self) -> String {
+        let names: Vec<_> = self
+            .jvms
+            .values()
+            .take(4)
+            .map(|jvm| format!("{} {}", jvm.pid(), jvm.hotspot().collector.name()))
+            .collect();
+        let more = if self.jvms.len() > names.len() { ", ..." } else { "" };
+        let names = names.join(", ");
+        match (self.args.all, self.jvms.len()) {
+            (true, 0) => "all JVMs (none yet)".into(),
+            (true, n) => format!("all JVMs ({n} now: {names}{more})"),
+            (false, 1) => format!("JVM {names}"),
+            (false, n) => format!("{n} JVMs ({names}{more})"),
+        }
+    }
+
+    /// Traces until the trace is over, then sums up.
+    pub fn run(mut self, stop: &AtomicBool) -> Result<Flames> {
+        self.follow(stop)?;
+        self.take_events(Duration::ZERO)?;
+        self.collect()?;
+        let now = clock::monotonic_ns();
+        for jvm in std::mem::take(&mut self.jvms).into_values() {
+            self.sum_up(jvm, now)?;
+        }
+        Ok(self.flames)
+    }
+
+    fn follow(&mut self, stop: &AtomicBool) -> Result<()> {
+        let begin = Instant::now();
+        let deadline = self.args.duration.map(|d| begin + d);
+        let mut next_table = self.args.interval.map(|i| begin + i);
+        let mut tables_left = self.args.count.unwrap_or(u64::MAX);
+        let mut next_tick = begin + TICK;
+        let mut next_collect = begin + COLLECT;
+        loop {
+            let now = Instant::now();
+            let wake = [Some(next_tick), next_table, deadline].into_iter().flatten().min();
+            let timeout = wake.map_or(TICK, |wake| wake.saturating_duration_since(now));
+            // poll() counts whole milliseconds: round up, or the last one spins.
+            self.take_events(timeout + Duration::from_micros(999))?;
+            let now = Instant::now();
+            if stop.load(Ordering::Relaxed) || self.report.is_closed() {
+                break;
+            }
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                break;
+            }
+            if let (Some(due), Some(interval)) = (next_table, self.args.interval)
+                && now >= due
+            {
+                self.collect()?;
+                self.interval_tables()?;
+                tables_left -= 1;
+                if tables_left == 0 {
+                    break;
+                }
+                // Late wake-ups do not add up.
+                next_table = Some(due + interval);
+            }
+            if now >= next_collect {
+                self.collect()?;
+                next_collect = now + COLLECT;
+            }
+            if now >= next_tick {
+                self.tick()?;
+                next_tick = now + TICK;
+                if self.jvms.is_empty() && self.young.is_empty() && !self.args.all {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports the whole trace of a JVM.
+    fn sum_up(&mut self, mut jvm: Jvm, now_ns: u64) -> Result<()> {
+        let table = jvm.table(Scope::Trace, now_ns);
+        if let Some(stacks) = &jvm.stacks {
+            self.flames.add(&jvm.target.process.comm, &table, stacks);
+        }
+        self.report.table(&table, jvm.stacks.as_ref())
+    }
+
+    fn take_events(&mut self, timeout: Duration) -> Result<()> {
+        for event in self.session.events(timeout)? {
+            let Some(jvm) = self.jvms.get_mut(&event.target()) else {
+                continue;
+            };
+            match event {
+                Event::Name(name) => jvm.told(name),
+                Event::Large(large) => {
+                    if let Some(record) = jvm.large(large) {
+                        self.report.large(record)?;
+                    }
+                }
+                Event::Tlab(tlab) => {
+                    let stands_for = 1.0 / self.budget.share();
+                    self.budget.spend(|| jvm.read_tlab(&tlab, stands_for));
+                }
+                Event::Stack(number, stack) => {
+                    if let Some(walker) = self.session.walker() {
+                        jvm.take_stack(number, &stack, &mut self.maps, walker)?;
+                    }
+                }
+            }
+        }
+        let elapsed = self.adapted.elapsed();
+        if elapsed >= TICK {
+            self.adapted = Instant::now();
+            let share = self.budget.adapt(elapsed);
+            self.session.set_tlab_share(share);
+        }
+        Ok(())
+    }
+
+    /// Takes what the kernel side has counted.
+    fn collect(&mut self) -> Result<()> {
+        let tallies = self.session.tallies()?;
+        // What it told before it counted.
+        self.take_events(Duration::ZERO)?;
+        self.jvms.values_mut().for_each(Jvm::begin_collection);
+        for (key, tally) in tallies {
+            if let Some(jvm) = self.jvms.get_mut(&key.target) {
+                jvm.take(&key, &tally);
+            }
+        }
+        for (target, tally) in self.session.others()? {
+            if let Some(jvm) = self.jvms.get_mut(&target) {
+                jvm.take_others(&tally);
+            }
+        }
+        let counted = if self.args.exact { Vec::new() } else { self.session.counted()? };
+        let has_many = counted.len() > MANY_THREADS;
+        for (target, jvm) in &mut self.jvms {
+            if let Some(lost) = jvm.note_lost(self.session.lost(*target)) {
+                self.report.lost(lost)?;
+            }
+            if self.args.exact {
+                continue;
+            }
+            let own: Vec<_> = counted.iter().filter(|c| c.target == *target).collect();
+            let ended = jvm.take_threads(&own);
+            if has_many {
+                for counted in ended {
+                    self.session.forget_thread(counted);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn interval_tables(&mut self) -> Result<()> {
+        let now = clock::monotonic_ns();
+        for jvm in self.jvms.values_mut() {
+            if self.args.prints_tables() {
+                let table = jvm.table(Scope::Interval, now);
+                self.report.table(&table, jvm.stacks.as_ref())?;
+            }
+            jvm.next_interval(now);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) -> Result<()> {
+        let fates: Vec<_> = self.jvms.iter().map(|(key, jvm)| (*key, jvm.fate())).collect();
+        if fates.iter().any(|(_, fate)| *fate != Fate::Alive) {
+            // What came between the last look and the end.
+            self.collect()?;
+        }
+        for (key, fate) in fates.into_iter().filter(|(_, fate)| *fate != Fate::Alive) {
+            let Some(jvm) = self.jvms.remove(&key) else {
+                continue;
+            };
+            let pid = jvm.target.pid();
+            note(&match fate {
+                Fate::Execed => format!("process {pid} runs another program now"),
+                _ => format!("process {pid} has ended"),
+            });
+            self.sum_up(jvm, clock::monotonic_ns())?;
+            self.session.forget(key);
+            self.scanner.forget(pid);
+        }
+        if self.args.all {
+            self.scan();
+        }
+        for (target, questions_left) in std::mem::take(&mut self.young) {
+            self.add_found(target, questions_left);
+        }
+        Ok(())
+    }
+
+    fn plan(&self, target: &Target) -> Result<Vec<Plan>, Error> {
+        if self.args.exact {
+            places::exact(&target.libjvm)
+        } else {
+            places::sampled(&target.libjvm)
+        }
+    }
+
+    /// Adds JVMs that are new, with what they need attached.
+    fn scan(&mut self) {
+        for target in self.scanner.scan() {
+            self.add_found(target, MAX_QUESTIONS);
+        }
+        for (pid, error) in self.scanner.take_refused() {
+            if self.args.verbose {
+                note(&format!("process {pid} is not traced: {error}"));
+            }
+        }
+    }
+
+    fn add_found(&mut self, target: Target, questions_left: u32) {
+        let pid = target.pid();
+        let hotspot = match HotSpot::read(&target) {
+            Ok(hotspot) if hotspot.is_set_up || questions_left == 0 => hotspot,
+            Ok(_) => return self.young.push((target, questions_left - 1)),
+            Err(_) if questions_left > 0 => {
+                if target.process.fate() == Fate::Alive {
+                    self.young.push((target, questions_left - 1));
+                }
+                return;
+            }
+            Err(error) => return note(&format!("process {pid} is not traced: {error}")),
+        };
+        if let Err(error) = self.try_add(target, hotspot) {
+            note(&format!("process {pid} is not traced: {error}"));
+        }
+    }
+
+    fn try_add(&mut self, target: Target, hotspot: HotSpot) -> Result<(), Error> {
+        let plans = self.plan(&target)?;
+        if !trace::sees_initial_pids() {
+            // The kernel's process numbers are not ours: attach one by one.
+            return self.add_alone(target, hotspot, &plans);
+        }
+        if self.args.exact {
+            places::fires(&target, &hotspot)?;
+        }
+        let id = target.libjvm.id;
+        let key = target.pid().0.into();
+        if !self.files.contains_key(&id) {
+            let links = self.session.attach(&target.libjvm, &plans, AttachScope::Everyone, 0)?;
+            self.files.insert(id, links);
+        }
+        self.add(key, target, hotspot, None)
+    }
+
+    /// Adds a JVM with attachments of its own.
+    fn add_alone(&mut self, target: Target, hotspot: HotSpot, plans: &[Plan]) -> Result<(), Error> {
+        if self.args.exact {
+            places::fires(&target, &hotspot)?;
+        }
+        let pid = target.pid();
+        let key = COOKIE | u64::from(pid.0);
+        let scope = AttachScope::Process(pid);
+        let links = self.session.attach(&target.libjvm, plans, scope, key)?;
+        self.add(key, target, hotspot, Some(links))
+    }
+
+    /// From here on it is counted: what is attached does nothing before.
+    fn add(
+        &mut self,
+        key: u64,
+        target: Target,
+        hotspot: HotSpot,
+        links: Option<Links>,
+    ) -> Result<(), Error> {
+        if self.args.verbose {
+            let path = target.libjvm.seen_as.display();
+            note(&format!("process {} runs {path}", target.pid()));
+        }
+        let stacks = self.stacks(key, target.pid(), &hotspot);
+        let walks = stacks.as_ref().is_some_and(Stacks::are_known);
+        let layout = kernel_layout(&hotspot, walks)?;
+        let before = if self.args.exact { Vec::new() } else { hotspot.thread_bytes()? };
+        let options = Options { by_thread: self.args.threads, exact: self.args.exact };
+        let jvm = Jvm::new(target, hotspot, options, stacks, links)?;
+        self.session.add(key, &layout, &before)?;
+        self.jvms.insert(key, jvm);
+        Ok(())
+    }
+
+    /// Gets ready for a JVM's stacks, where they are wanted.
+    fn stacks(&mut self, key: u64, pid: Pid, hotspot: &HotSpot) -> Option<Stacks> {
+        let walker = self.session.walker()?;
+        let stacks = Stacks::new(key, pid, hotspot, &mut self.maps, walker);
+        Some(stacks.unwrap_or_else(|error| {
+            note(&format!("stacks of process {pid} are not shown: {error}"));
+            Stacks::default()
+        }))
+    }
+}
