@@ -8,6 +8,7 @@ use std::{
     io::Write,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -24,6 +25,14 @@ use jvmprobe_tests::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
+/// Each load alone keeps two processors busy: the tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    // A test that failed has had its turn.
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// How long most profiles last.
 const SECONDS: f64 = 4.0;
 
@@ -34,6 +43,7 @@ const ALL: [&str; 6] =
 /// nothing.
 #[test]
 fn the_table_is_the_programs() {
+    let _turn = turn();
     for name in ALL {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let file = dir.path().join("self.folded");
@@ -52,6 +62,7 @@ fn the_table_is_the_programs() {
 /// that the program does not make.
 #[test]
 fn calls_are_the_programs_by_frame_pointers() {
+    let _turn = turn();
     for name in ALL {
         let flags = "-XX:+PreserveFramePointer";
         let report =
@@ -63,31 +74,37 @@ fn calls_are_the_programs_by_frame_pointers() {
 
 #[test]
 fn stacks_are_whole_jdk_11() {
+    let _turn = turn();
     check(runtimes::named("temurin-11"), "");
 }
 
 #[test]
 fn stacks_are_whole_jdk_17() {
+    let _turn = turn();
     check(runtimes::named("temurin-17"), "");
 }
 
 #[test]
 fn stacks_are_whole_jdk_17_of_debian() {
+    let _turn = turn();
     check(runtimes::named("debian-17"), "");
 }
 
 #[test]
 fn stacks_are_whole_jdk_21() {
+    let _turn = turn();
     check(runtimes::named("temurin-21"), "");
 }
 
 #[test]
 fn stacks_are_whole_jdk_25() {
+    let _turn = turn();
     check(runtimes::named("temurin-25"), "");
 }
 
 #[test]
 fn stacks_are_whole_musl() {
+    let _turn = turn();
     let runtime = runtimes::named("musl-17");
     let report = profile(runtime, "", Native::WithoutFramePointers, Walk::Whole);
     report.assert_without_tables(&runtime.name);
@@ -95,51 +112,61 @@ fn stacks_are_whole_musl() {
 
 #[test]
 fn stacks_are_whole_in_code_of_the_first_compiler() {
+    let _turn = turn();
     check(runtimes::named("temurin-11"), "-XX:TieredStopAtLevel=1");
 }
 
 #[test]
 fn stacks_are_whole_in_code_of_the_second_compiler() {
+    let _turn = turn();
     check(runtimes::named("temurin-11"), "-XX:-TieredCompilation");
 }
 
 #[test]
 fn stacks_are_whole_in_one_code_heap() {
+    let _turn = turn();
     check(runtimes::named("temurin-17"), "-XX:-SegmentedCodeCache -XX:+UseSerialGC");
 }
 
 #[test]
 fn stacks_are_whole_in_a_small_code_cache() {
+    let _turn = turn();
     check(runtimes::named("temurin-17"), "-XX:ReservedCodeCacheSize=4m -XX:+UseParallelGC");
 }
 
 #[test]
 fn stacks_are_whole_under_generational_zgc() {
+    let _turn = turn();
     check(runtimes::named("temurin-21"), "-XX:+UseZGC -XX:+ZGenerational");
 }
 
 #[test]
 fn stacks_are_whole_under_zgc() {
+    let _turn = turn();
     check(runtimes::named("temurin-25"), "-XX:+UseZGC");
 }
 
 #[test]
 fn stacks_are_whole_under_shenandoah() {
+    let _turn = turn();
     check(runtimes::named("temurin-17"), "-XX:+UseShenandoahGC");
 }
 
 #[test]
 fn stacks_are_whole_with_all_debug_information() {
+    let _turn = turn();
     check(runtimes::named("temurin-25"), EXACT);
 }
 
 #[test]
 fn stacks_are_whole_interpreted() {
+    let _turn = turn();
     check(runtimes::named("temurin-21"), "-Xint");
 }
 
 #[test]
 fn stacks_are_whole_with_frame_pointers() {
+    let _turn = turn();
     check(runtimes::named("temurin-25"), "-XX:+PreserveFramePointer");
 }
 
@@ -213,6 +240,7 @@ const CHAINS: [&[(&str, &str)]; 5] = [
 
 #[test]
 fn lines_and_inlining_are_the_programs() {
+    let _turn = turn();
     for name in ALL {
         check_lines(runtimes::named(name), "");
         check_lines(runtimes::named(name), EXACT);
@@ -221,6 +249,7 @@ fn lines_and_inlining_are_the_programs() {
 
 #[test]
 fn lines_are_the_programs_in_code_of_the_first_compiler() {
+    let _turn = turn();
     for name in ["temurin-11", "temurin-25"] {
         check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=1");
         check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=3");
@@ -230,6 +259,7 @@ fn lines_are_the_programs_in_code_of_the_first_compiler() {
 /// Interpreted methods have names and lines like others.
 #[test]
 fn interpreted_methods_have_names_and_lines() {
+    let _turn = turn();
     for name in ALL {
         check_lines(runtimes::named(name), "-Xint");
         // Compiled between interpreted ones, and the other way round.
@@ -338,6 +368,7 @@ fn assert_good(title: &str, output: &Output) {
 /// A stopped JVM answers nothing, and need not.
 #[test]
 fn a_stopped_jvm_is_named() {
+    let _turn = turn();
     for name in ["temurin-11", "temurin-17", "temurin-25"] {
         let mut load = warm(name, "");
         // It is stopped when the profile begins, and when it ends.
@@ -355,6 +386,7 @@ fn a_stopped_jvm_is_named() {
 
 #[test]
 fn a_jvm_that_cannot_be_attached_to_is_named() {
+    let _turn = turn();
     for name in ["temurin-11", "temurin-21"] {
         let mut load = warm(name, "-XX:+DisableAttachMechanism");
         let tool = start(&load, &["-f", "-t"]);
@@ -366,6 +398,7 @@ fn a_jvm_that_cannot_be_attached_to_is_named() {
 /// The JVM dies while it is sampled: a normal end, and nothing that cannot be.
 #[test]
 fn a_jvm_that_is_killed_ends_the_profile() {
+    let _turn = turn();
     for name in ["temurin-11", "temurin-17", "temurin-25"] {
         let mut load = warm(name, "");
         let tool = start(&load, &["-f", "-t"]);
@@ -385,6 +418,7 @@ fn a_jvm_that_is_killed_ends_the_profile() {
 /// Half a JVM is refused in one line, or profiled as well as any.
 #[test]
 fn a_jvm_in_its_first_milliseconds() {
+    let _turn = turn();
     need_root();
     binary("javaprof");
     for name in ["temurin-11", "temurin-25", "musl-17"] {
@@ -440,6 +474,7 @@ fn soak_seconds() -> f64 {
 /// classes, nothing lost, memory bounded.
 #[test]
 fn names_stay_right_while_classes_come_and_go() {
+    let _turn = turn();
     need_root();
     binary("javaprof");
     let seconds = soak_seconds();
