@@ -18,7 +18,7 @@ use jvmprobe_tests::{
     tool::{self, Tool, binary},
 };
 
-const FLAGS: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC";
+const FLAGS: &str = "-XX:+UseSerialGC";
 
 fn main() {
     need_root();
@@ -110,7 +110,7 @@ fn interrupt(pid: u32) {
 
 /// From Ctrl-C to the result: many samples, a map of fifty thousand methods.
 fn result() {
-    let mut load = Load::start_program(named("temurin-17"), "-XX:+PreserveFramePointer", "GcLoad");
+    let mut load = Load::start_program(named("temurin-17"), "", "GcLoad");
     let pid = load.pid().to_string();
     let map = synthetic_map(50_000);
     let symbols = format!("file:{}", map.path().display());

@@ -613,3 +613,40 @@ fn a_kernel_without_btf_will_do() {
     assert!(lines.iter().any(is_mixed), "{lines:#?}");
     load.quit();
 }
+
+/// Java code that is no HotSpot JVM's: one line says so, and native code is profiled all the
+/// same.
+#[test]
+fn other_javas_are_profiled_by_frame_pointers() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let library = dir.path().join("libj9vm29.so");
+    fs::write(&library, [0; 64]).unwrap();
+    let script = "import mmap,sys\n\
+                  m = mmap.mmap(open(sys.argv[1], 'rb').fileno(), 0, prot=mmap.PROT_READ)\n\
+                  while True: pass";
+    let openj9 = Other::spawn(Command::new("python3").args(["-c", script]).arg(&library));
+    let source = dir.path().join("image.c");
+    fs::write(
+        &source,
+        "__attribute__((section(\".svm_heap\"))) int heap = 1;\n\
+         int main(void) { for (;;) heap++; }\n",
+    )
+    .unwrap();
+    let image = dir.path().join("image");
+    let status = Command::new("cc").arg(&source).arg("-o").arg(&image).status();
+    assert!(status.unwrap().success());
+    let image = Other::spawn(&mut Command::new(image));
+    // Until they are what they are.
+    thread::sleep(Duration::from_millis(500));
+    for (process, word) in [(&openj9, "OpenJ9"), (&image, "native image")] {
+        let args = ["-p", &process.pid().to_string(), "-F", "199", "0.5"];
+        let output = tool::run("javaprof", &args);
+        assert!(output.status.success(), "{word}: {}", output.stderr);
+        let first = output.stderr.lines().next().unwrap_or_default();
+        assert!(first.contains(word) && first.contains("frame pointers"), "{}", output.stderr);
+        assert!(output.stdout.contains(" samples; "), "{word}: {}", output.stdout);
+        let refused = tool::run("javagc", &["-p", &process.pid().to_string()]);
+        assert_refused(&refused, 1, &[word]);
+    }
+}

@@ -48,6 +48,12 @@ pub enum Error {
         /// The process.
         pid: Pid,
     },
+    /// The program is a GraalVM native image: Java code, compiled beforehand, without a JVM.
+    #[error("process {pid} is a GraalVM native image, in which there is no JVM to trace")]
+    NativeImage {
+        /// The process.
+        pid: Pid,
+    },
     /// The JVM is built for another machine architecture (under emulation, for example).
     #[error(
         "process {pid} runs a JVM for {theirs}, this tool is built for {ours}; use a build for {theirs}"

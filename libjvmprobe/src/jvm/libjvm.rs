@@ -45,17 +45,18 @@ impl LibJvm {
     /// Finds and opens the libjvm.so that a process has mapped.
     ///
     /// # Errors
-    /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::ForeignArch`],
+    /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], [`Error::ForeignArch`],
     /// [`Error::Permission`], or [`Error::Io`] where the file cannot be opened.
     pub fn find(pid: Pid, comm: &str) -> Result<Self> {
         let maps = memory_maps(pid)?;
         if maps.iter().any(|m| file_name(m).is_some_and(|n| n.starts_with("libj9vm"))) {
             return Err(Error::OpenJ9 { pid });
         }
-        let map = maps
-            .iter()
-            .find(|m| file_name(m).is_some_and(|n| n == "libjvm.so"))
-            .ok_or_else(|| Error::NotAJvm { pid, comm: comm.to_owned() })?;
+        let map = maps.iter().find(|m| file_name(m).is_some_and(|n| n == "libjvm.so"));
+        let map = map.ok_or_else(|| match is_native_image(pid) {
+            true => Error::NativeImage { pid },
+            false => Error::NotAJvm { pid, comm: comm.to_owned() },
+        })?;
         let Some(path) = mapped_path(map) else {
             return Err(Error::NotAJvm { pid, comm: comm.to_owned() });
         };
@@ -96,6 +97,13 @@ impl LibJvm {
     pub fn open_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
+}
+
+/// Whether a program has the heap that GraalVM's native-image puts into executables
+/// (substratevm, `SectionName.SVM_HEAP`).
+fn is_native_image(pid: Pid) -> bool {
+    let elf = File::open(format!("/proc/{pid}/exe")).ok().and_then(|file| ElfFile::open(file).ok());
+    elf.is_some_and(|elf| elf.section(".svm_heap").is_some())
 }
 
 /// The memory map of a process.

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Result;
 use libjvmprobe::{
-    Addr, Pid,
+    Addr, Error, Pid,
     hotspot::places,
     jvm::{Fate, Process, Target, scan::Scanner},
     stack::{Stack, maps::FileCache},
@@ -70,6 +70,21 @@ impl Raw {
     }
 }
 
+/// A process that was named. Java code that is no HotSpot JVM's is profiled as native code
+/// is.
+fn open(pid: Pid) -> Result<Traced, Error> {
+    match Target::open(pid) {
+        Ok(target) => Ok(Traced::jvm(target)),
+        Err(error @ (Error::OpenJ9 { .. } | Error::NativeImage { .. })) => {
+            note(&format!(
+                "{error}: its stacks are walked by frame pointers, its methods are not named"
+            ));
+            Ok(Traced::other(Process::open(pid)?))
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// A profile that is being taken.
 pub struct Profiler<'a> {
     args: &'a Args,
@@ -89,8 +104,7 @@ pub struct Profiler<'a> {
 impl<'a> Profiler<'a> {
     /// Finds the JVMs that the arguments name, and is ready to sample them.
     pub fn new(args: &'a Args) -> Result<Self> {
-        let targets: Vec<_> =
-            args.pids.iter().map(|&pid| Target::open(pid)).collect::<Result<_, _>>()?;
+        let processes: Vec<_> = args.pids.iter().map(|&pid| open(pid)).collect::<Result<_, _>>()?;
         let session = Session::load(Options {
             hertz: args.frequency,
             every_process: args.system_wide,
@@ -109,8 +123,8 @@ impl<'a> Profiler<'a> {
             incarnations: HashMap::new(),
             looked_at: HashSet::new(),
         };
-        for target in targets {
-            profiler.add(Traced::jvm(target))?;
+        for traced in processes {
+            profiler.add(traced)?;
         }
         if args.all || args.system_wide {
             profiler.scan();
