@@ -515,8 +515,9 @@ fn check_churn(name: &str, output: &Output) {
                 "first" | "second" => format!("{thread}.run"),
                 _ => "java.lang.Thread.run".into(),
             };
-            // Its class was unloaded before its name could be read.
-            if caller == "[unknown]" {
+            // Its class was unloaded before its name could be read; or the walk ends here,
+            // in code of the interpreter that has no frame yet.
+            if caller == "[unknown]" || !is_entry(&frames[0]) {
                 unnamed += line.count;
                 continue;
             }

@@ -623,7 +623,8 @@ fn other_javas_are_profiled_by_frame_pointers() {
     let library = dir.path().join("libj9vm29.so");
     fs::write(&library, [0; 64]).unwrap();
     let script = "import mmap,sys\n\
-                  m = mmap.mmap(open(sys.argv[1], 'rb').fileno(), 0, prot=mmap.PROT_READ)\n\
+                  f = open(sys.argv[1], 'rb')\n\
+                  m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n\
                   while True: pass";
     let openj9 = Other::spawn(Command::new("python3").args(["-c", script]).arg(&library));
     let source = dir.path().join("image.c");
