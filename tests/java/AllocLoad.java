@@ -6,8 +6,8 @@ import java.util.SplittableRandom;
 /**
  * Allocates objects of known classes and sizes along known call paths, on command, and counts them.
  *
- * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS [MB_PER_SECOND|work [THREADS]]" runs the load
- * and is answered by one line: "done CLASS=OBJECTS/BYTES ... PATH:NAME=BYTES ... allocated=BYTES", where
+ * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS [MB_PER_SECOND|work [THREADS [shared]]]" runs
+ * the load (with "shared", one in which two paths allocate objects of one class) and is answered by one line: "done CLASS=OBJECTS/BYTES ... PATH:NAME=BYTES ... allocated=BYTES", where
  * the latter is what ThreadMXBean.getThreadAllocatedBytes says of the allocating threads; "quit" ends.
  */
 public class AllocLoad {
@@ -48,7 +48,7 @@ public class AllocLoad {
     private static final class Counts {
         final long[] objects = new long[KINDS];
         final long[] bytes = new long[KINDS];
-        final long[] paths = new long[3];
+        final long[] paths = new long[4];
         long allocated;
     }
 
@@ -66,7 +66,9 @@ public class AllocLoad {
                 boolean works = words.length > 2 && words[2].equals("work");
                 double rate = words.length > 2 && !works ? Double.parseDouble(words[2]) * 1e6 : Double.MAX_VALUE;
                 int threads = words.length > 3 ? Integer.parseInt(words[3]) : 2;
-                System.out.println(run((long) (Double.parseDouble(words[1]) * 1e9), rate / threads, threads, works));
+                boolean shared = words.length > 4;
+                long nanos = (long) (Double.parseDouble(words[1]) * 1e9);
+                System.out.println(run(nanos, rate / threads, threads, works, shared));
             }
         }
     }
@@ -80,14 +82,15 @@ public class AllocLoad {
         return bean.getThreadAllocatedBytes(id) - before > 600_000 ? 8 : 4;
     }
 
-    private static String run(long nanos, double rate, int number, boolean works) throws InterruptedException {
+    private static String run(long nanos, double rate, int number, boolean works, boolean shared)
+            throws InterruptedException {
         long end = System.nanoTime() + nanos;
         Counts[] counts = new Counts[number];
         Thread[] threads = new Thread[number];
         for (int i = 0; i < number; i++) {
             Counts own = counts[i] = new Counts();
             long seed = i;
-            threads[i] = new Thread(() -> allocate(own, seed, end, rate, works), "allocator-" + i);
+            threads[i] = new Thread(() -> allocate(own, seed, end, rate, works, shared), "allocator-" + i);
             threads[i].start();
         }
         for (Thread thread : threads) {
@@ -107,7 +110,7 @@ public class AllocLoad {
             }
             text.append(' ').append(NAMES[kind]).append('=').append(objects).append('/').append(bytes);
         }
-        String[] paths = {"a", "b", "c"};
+        String[] paths = {"a", "b", "c", "d"};
         for (int path = 0; path < paths.length; path++) {
             long bytes = 0;
             for (Counts own : counts) {
@@ -122,7 +125,8 @@ public class AllocLoad {
         return text.append(" allocated=").append(allocated).toString();
     }
 
-    private static void allocate(Counts counts, long seed, long end, double rate, boolean works) {
+    private static void allocate(
+            Counts counts, long seed, long end, double rate, boolean works, boolean shared) {
         com.sun.management.ThreadMXBean bean =
                 (com.sun.management.ThreadMXBean) ManagementFactory.getThreadMXBean();
         SplittableRandom random = new SplittableRandom(seed);
@@ -134,7 +138,9 @@ public class AllocLoad {
             long before = bytes;
             for (int i = 0; i < 200; i++) {
                 int turn = random.nextInt(100);
-                bytes += turn < 50 ? a(counts, random) : turn < 80 ? b(counts, random) : c(counts, random);
+                bytes += turn < 50
+                        ? a(counts, random)
+                        : turn < 80 ? b(counts, random) : shared ? d(counts, random) : c(counts, random);
             }
             if (works) {
                 work((bytes - before) / 2);
@@ -190,6 +196,13 @@ public class AllocLoad {
                 turn == 0 ? 9 : turn < 4 ? 10 : turn < 40 ? 8 : 11,
                 turn == 0 ? 40_000 : turn < 4 ? 10_000 : turn < 40 ? 300 : 40);
         counts.paths[2] += bytes;
+        return bytes;
+    }
+
+    /** Arrays of the class and the lengths of some of b's. */
+    private static int d(Counts counts, SplittableRandom random) {
+        int bytes = make(counts, 7, 100 + random.nextInt(900));
+        counts.paths[3] += bytes;
         return bytes;
     }
 

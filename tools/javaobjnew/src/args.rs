@@ -121,7 +121,7 @@ impl Args {
         !self.quiet && self.interval.is_some()
     }
 
-    /// Whether stacks have to be walked.
+    /// Whether stacks have to be walked: to show them or for files.
     pub fn wants_stacks(&self) -> bool {
         self.stacks || !self.output.is_empty()
     }

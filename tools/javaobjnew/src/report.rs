@@ -100,10 +100,12 @@ impl Report {
     }
 
     /// Writes a large object.
-    pub fn large(&mut self, large: Large) -> Result<()> {
+    pub fn large(&mut self, mut large: Large) -> Result<()> {
         if self.quiet {
             return Ok(());
         }
+        // Known, too, where they are wanted for files alone.
+        large.stack = large.stack.filter(|_| self.stacks);
         if self.json {
             return self.json(&Record::Large(large));
         }
@@ -253,7 +255,7 @@ fn totals(s: &Summary) -> Vec<String> {
 }
 
 /// A name of a length that fits a line.
-fn cut(name: &str) -> String {
+pub fn cut(name: &str) -> String {
     let length = name.chars().count();
     if length <= MAX_NAME {
         return name.into();

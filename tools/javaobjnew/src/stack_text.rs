@@ -1,8 +1,11 @@
 //! The stacks of the largest classes as text, below the table.
 
-use libjvmprobe::render::units::{bytes, percent};
+use libjvmprobe::{
+    render::units::{bytes, percent},
+    stack::Frame,
+};
 
-use crate::{jvm::Row, record::StackFrame, split::Part, stacks::Stacks};
+use crate::{jvm::Row, record::StackFrame, report::cut, split::Part, stacks::Stacks};
 
 /// Of so many classes, stacks are shown.
 const CLASSES: usize = 5;
@@ -15,7 +18,9 @@ const FRAMES: usize = 10;
 pub fn lines(rows: &[&Row], stacks: &Stacks) -> Vec<String> {
     let mut lines = Vec::new();
     for row in rows.iter().filter(|row| !row.parts.is_empty()).take(CLASSES) {
-        lines.push(format!("{}, {}, from:", row.class.class, bytes(row.class.bytes)));
+        let class = &row.class;
+        let thread = class.thread.as_ref().map_or(String::new(), |name| format!(" in {name}"));
+        lines.push(format!("{}{thread}, {}, from:", cut(&class.class), bytes(class.bytes)));
         for part in row.parts.iter().take(STACKS) {
             let share = part.bytes as f64 / row.class.bytes.max(1) as f64;
             lines.push(format!("  {} {:>10}", percent(share, 1.0), bytes(part.bytes)));
@@ -30,11 +35,13 @@ pub fn lines(rows: &[&Row], stacks: &Stacks) -> Vec<String> {
     lines
 }
 
+/// What called the Java code is left out: it tells little.
 fn frames(part: &Part, stacks: &Stacks) -> Vec<String> {
     let frames = stacks.frames(part.stack);
-    let mut lines: Vec<_> = frames.iter().take(FRAMES).map(|f| at(&f.into())).collect();
-    if frames.len() > FRAMES {
-        lines.push(format!("      ... {} more", frames.len() - FRAMES));
+    let java = frames.iter().rposition(Frame::is_java).map_or(frames.len(), |last| last + 1);
+    let mut lines: Vec<_> = frames.iter().take(java.min(FRAMES)).map(|f| at(&f.into())).collect();
+    if java > FRAMES {
+        lines.push(format!("      ... {} more", java - FRAMES));
     }
     lines
 }
