@@ -30,18 +30,8 @@ impl HotSpot {
                 std::env::consts::ARCH
             )));
         }
-        let (memory, s) = (&self.memory, &self.structs);
-        let mut layout = fields(s)?;
-        let found = heaps(memory, s)?;
-        if found.len() > MAX_CODE_HEAPS {
-            return Err(Error::layout(format!("{} code heaps", found.len())));
-        }
-        for (heap, place) in found.iter().zip(&mut layout.heaps) {
-            *place = code_heap(memory, s, *heap)?;
-        }
-        layout.heap_count = found.len() as u32;
-        (layout.interpreter_low, layout.interpreter_high) = interpreter(memory, s)?;
-        layout.bcp_slot = if self.major == 8 { BCP_SLOT_JDK_8 } else { BCP_SLOT };
+        let memory = &self.memory;
+        let mut layout = layout(memory, &self.structs, self.major)?;
         layout.unloads_at = self.unloads.map_or(0, |addr| addr.0);
         if let Some((barrier, return_pc)) = self.continuations {
             // 0 until it is generated, and where there are no virtual threads.
@@ -50,6 +40,22 @@ impl HotSpot {
         }
         Ok(layout)
     }
+}
+
+/// What vmStructs tells.
+fn layout(memory: &Memory, s: &VmStructs, major: u32) -> Result<JvmLayout> {
+    let mut layout = fields(s)?;
+    let found = heaps(memory, s)?;
+    if found.len() > MAX_CODE_HEAPS {
+        return Err(Error::layout(format!("{} code heaps", found.len())));
+    }
+    for (heap, place) in found.iter().zip(&mut layout.heaps) {
+        *place = code_heap(memory, s, *heap)?;
+    }
+    layout.heap_count = found.len() as u32;
+    (layout.interpreter_low, layout.interpreter_high) = interpreter(memory, s)?;
+    layout.bcp_slot = if major == 8 { BCP_SLOT_JDK_8 } else { BCP_SLOT };
+    Ok(layout)
 }
 
 /// The offsets.
@@ -142,4 +148,103 @@ fn interpreter(memory: &Memory, s: &VmStructs) -> Result<(u64, u64)> {
     let low = memory.u64(field("_stub_buffer")?)?;
     let length = memory.u32(field("_buffer_limit")?)?;
     Ok((low, low.saturating_add(length.into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hotspot::testing::{Image, own_memory};
+
+    /// JDK 17's tables, as far as they are wanted: one heap, an interpreter.
+    fn fake() -> Image {
+        let mut image = Image::new();
+        let heap = image.put(&[0x1000, 0x9000, 0x7000, 7]);
+        let elements = image.put(&[heap.0]);
+        let array = image.put(&[1 | 1 << 32, elements.0]);
+        let heaps = image.put(&[array.0]);
+        let queue = image.put(&[0x1100, 0x200]);
+        let code = image.put(&[queue.0]);
+        image.static_field("CodeCache", "_heaps", heaps);
+        image.static_field("AbstractInterpreter", "_code", code);
+        for (class, field, offset) in [
+            ("CodeHeap", "_memory", 0),
+            ("CodeHeap", "_segmap", 16),
+            ("CodeHeap", "_log2_segment_size", 24),
+            ("VirtualSpace", "_low_boundary", 0),
+            ("VirtualSpace", "_high_boundary", 8),
+            ("VirtualSpace", "_low", 0),
+            ("GrowableArrayBase", "_len", 0),
+            ("StubQueue", "_stub_buffer", 0),
+            ("StubQueue", "_buffer_limit", 8),
+            ("CodeBlob", "_name", 96),
+            ("CodeBlob", "_code_begin", 32),
+            ("CodeBlob", "_data_offset", 24),
+            ("CodeBlob", "_frame_size", 28),
+            ("CodeBlob", "_frame_complete_offset", 20),
+            ("CompiledMethod", "_deopt_handler_begin", 128),
+            ("nmethod", "_verified_entry_point", 224),
+            ("nmethod", "_orig_pc_offset", 300),
+            ("nmethod", "_compile_id", 304),
+            ("Method", "_constMethod", 8),
+        ] {
+            image.field(class, field, offset);
+        }
+        for (class, size) in [
+            ("HeapBlock", 16),
+            ("GrowableArrayBase", 8),
+            ("CompiledMethod", 192),
+            ("ConstMethod", 56),
+        ] {
+            image.class(class, size);
+        }
+        image.finish();
+        image
+    }
+
+    #[test]
+    fn what_the_tables_tell_is_told() {
+        let found = layout(&own_memory(), &fake().read().unwrap(), 17).unwrap();
+        let heap = CodeHeap { low: 0x1000, high: 0x9000, segmap: 0x7000, segment_log: 7 };
+        assert_eq!((found.heap_count, found.heaps[0]), (1, heap));
+        assert_eq!((found.interpreter_low, found.interpreter_high), (0x1100, 0x1300));
+        assert_eq!((found.name, found.compile_id, found.blob_bytes), (96, 304, 312));
+        // One handler for both kinds of call where there is but one.
+        assert_eq!((found.deopt_handler, found.deopt_mh_handler), (128, 128));
+        assert_eq!((found.is_compact, found.bcp_slot), (0, BCP_SLOT));
+    }
+
+    #[test]
+    fn what_is_missing_or_implausible_is_named() {
+        let mut image = Image::new();
+        image.finish();
+        let error = layout(&own_memory(), &image.read().unwrap(), 17).unwrap_err().to_string();
+        assert!(error.contains("this JVM has no"), "{error}");
+        let mut image = fake();
+        image.field("CodeBlob", "_frame_size", 1 << 20);
+        image.finish();
+        let structs = image.read().unwrap();
+        let error = layout(&own_memory(), &structs, 17).unwrap_err().to_string();
+        assert!(error.contains("implausible"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_tables_do_no_harm(
+            damage in prop::collection::vec((any::<usize>(), any::<u64>()), 0..6),
+            small in prop::collection::vec((any::<usize>(), 0..4096_u64), 0..6),
+        ) {
+            let mut image = fake();
+            for (index, value) in damage.into_iter().chain(small) {
+                image.damage(index, value);
+            }
+            if let Ok(structs) = image.read()
+                && let Ok(found) = layout(&own_memory(), &structs, 17)
+            {
+                prop_assert!(found.blob_bytes <= MAX_BLOB_BYTES);
+                prop_assert!(found.heap_count as usize <= MAX_CODE_HEAPS);
+            }
+        }
+    }
 }

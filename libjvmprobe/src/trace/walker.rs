@@ -5,7 +5,7 @@
 //! Where it is told nothing of a process, it walks by frame pointers.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     mem::offset_of,
     os::fd::{AsFd, AsRawFd},
     sync::Arc,
@@ -118,7 +118,6 @@ pub struct Walker {
     next_table: u32,
     /// What each process had mapped when it was last told.
     told: HashMap<u64, Vec<MappingEntry>>,
-    jvms_told: HashSet<u64>,
 }
 
 impl Walker {
@@ -143,7 +142,6 @@ impl Walker {
             files: HashMap::new(),
             next_table: 0,
             told: HashMap::new(),
-            jvms_told: HashSet::new(),
         })
     }
 
@@ -157,13 +155,7 @@ impl Walker {
         self.jvms.update(&key.to_ne_bytes(), bytes, MapFlags::ANY).map_err(|source| {
             Error::Bpf { what: "tell the stack walker of a JVM".into(), source }
         })?;
-        self.jvms_told.insert(key);
         Ok(())
-    }
-
-    /// Whether it was told of this JVM.
-    pub fn knows_jvm(&self, key: u64) -> bool {
-        self.jvms_told.contains(&key)
     }
 
     /// Tells what a process has mapped now. Files without unwind tables, or with such as
@@ -203,7 +195,6 @@ impl Walker {
         let _ = self.jvms.delete(&key.to_ne_bytes());
         let _ = self.mappings.delete(&key.to_ne_bytes());
         self.told.remove(&key);
-        self.jvms_told.remove(&key);
     }
 
     fn table(&mut self, file: &Arc<CodeFile>) -> Result<Option<&Loaded>> {
