@@ -57,6 +57,13 @@ pub struct Count {
 }
 
 impl Count {
+    /// Bytes of the objects themselves that began TLABs, by their average size.
+    fn seen_bytes(&self) -> f64 {
+        let bytes = self.bytes as f64;
+        let share = if self.objects > 0.0 { self.samples as f64 / self.objects } else { 1.0 };
+        bytes * share.min(1.0)
+    }
+
     fn add(&mut self, other: &Self) {
         self.samples += other.samples;
         self.bytes += other.bytes;
@@ -189,14 +196,24 @@ impl Totals {
         for &tid in self.groups.keys() {
             sums.entry(tid).or_default();
         }
-        let shares: HashMap<u32, Share> =
-            sums.iter().map(|(&tid, sum)| (tid, self.share(tid, sum))).collect();
+        let mut unread: HashMap<u32, f64> = HashMap::new();
+        for (key, count) in self.counts.iter().filter(|(_, count)| count.read_objects == 0.0) {
+            *unread.entry(key.tid).or_default() += count.seen_bytes();
+        }
+        let share = |(&tid, sum): (&u32, &Count)| {
+            (tid, self.share(tid, sum, unread.get(&tid).copied().unwrap_or(0.0)))
+        };
+        let shares: HashMap<u32, Share> = sums.iter().map(share).collect();
         let mut all: Vec<_> = self
             .counts
             .iter()
             .map(|(key, count)| {
                 let share = shares.get(&key.tid).copied().unwrap_or(Share::Sampled(1.0));
                 let (bytes, objects) = match share {
+                    // In no TLAB that was read, but seen: so much it is at least.
+                    Share::Read(_) if count.read_objects == 0.0 => {
+                        (count.seen_bytes(), count.samples as f64)
+                    }
                     Share::Read(scale) => (count.read_bytes * scale, count.read_objects * scale),
                     Share::Sampled(scale) => (count.bytes as f64 * scale, count.objects * scale),
                     Share::Unknown(_) => (0.0, 0.0),
@@ -222,12 +239,12 @@ impl Totals {
     }
 
     /// How a group's bytes in TLABs are shared among its classes.
-    fn share(&self, tid: u32, sum: &Count) -> Share {
+    fn share(&self, tid: u32, sum: &Count, unread: f64) -> Share {
         let group = self.groups.get(&tid).copied().unwrap_or_default();
         let bytes = (sum.bytes as f64 + group.in_flight as f64).max(0.0);
         let is_enough = group.read >= ENOUGH_READ || group.read * 2 >= sum.samples;
         if sum.read_bytes > 0.0 && is_enough {
-            Share::Read(bytes / sum.read_bytes)
+            Share::Read((bytes - unread).max(0.0) / sum.read_bytes)
         } else if sum.bytes > 0 {
             Share::Sampled(bytes / sum.bytes as f64)
         } else {
@@ -284,6 +301,22 @@ mod tests {
         let all = totals.estimate();
         assert_eq!(find(&all, "A"), (200.0, 20.0));
         assert_eq!(find(&all, "B"), (800.0, 10.0));
+    }
+
+    #[test]
+    fn what_was_seen_is_never_left_out() {
+        let mut totals = Totals::default();
+        totals
+            .add(&key("A"), &Count { samples: 20, bytes: 900, objects: 90.0, ..Count::default() });
+        totals.add(&key("B"), &Count { samples: 1, bytes: 100, objects: 4.0, ..Count::default() });
+        for _ in 0..ENOUGH_READ {
+            totals.add_read(0);
+        }
+        let read = Count { read_objects: 10.0, read_bytes: 100.0, ..Count::default() };
+        totals.add(&key("A"), &read);
+        let all = totals.estimate();
+        assert_eq!(find(&all, "B"), (25.0, 1.0));
+        assert_eq!(find(&all, "A"), (975.0, 97.5));
     }
 
     #[test]
