@@ -421,18 +421,24 @@ SEC("uprobe")
 int BPF_UPROBE(fn_request)
 {
 	struct request_event *event;
-	__u32 zero = 0;
+	__u32 zero = 0, tid = (__u32)bpf_get_current_pid_tgid();
 	__u64 size;
 
 	event = bpf_map_lookup_elem(&requests, &zero);
 	if (!event)
 		return 0;
+	event->tid = tid;
 	event->kind = EVENT_REQUEST;
 	event->target = target_key(bpf_get_attach_cookie(ctx));
 	event->ts_ns = bpf_ktime_get_ns();
-	event->tid = (__u32)bpf_get_current_pid_tgid();
 	bpf_get_current_comm(event->comm, sizeof(event->comm));
 	walk(ctx, event->target, &event->stack);
+	barrier();
+	/* Where the kernel preempts, another thread may have come in between. */
+	if (event->tid != tid) {
+		count_lost(target_key(bpf_get_attach_cookie(ctx)));
+		return 0;
+	}
 	size = event->stack.count * sizeof(__u64);
 	if (size <= sizeof(event->stack.frames))
 		send(event->target, event, offsetof(struct request_event, stack.frames) + size);

@@ -578,7 +578,8 @@ mod tests {
         assert_eq!(check(&whole.replacen(down, "", 1)), (0, 1));
         assert_eq!(check(&whole.replacen("StackCalls$Deep.turn;", "", 1)), (0, 1));
         assert_eq!(check(&whole.replacen("turn;", "turn;memcpy;", 1)), (1, 0));
-        assert_eq!(check(&whole.replacen(down, &down.repeat(2), 1)), (1, 0));
+        assert_eq!(check(&whole.replacen(down, &down.repeat(2), 1)), (0, 1));
+        assert_eq!(check(&whole.replacen(down, &down.repeat(3), 1)), (1, 0));
         assert_eq!(check(&whole.replacen("Deep.turn", "Mutual.turn", 1)), (1, 0));
     }
 
