@@ -13,7 +13,7 @@
 //! | [`threads`] | what threads have allocated |
 //! | [`places`] | what the Java frames of its stacks are |
 //! | [`look`] | code by its addresses |
-//! | [`stubs`] | names of stubs |
+//! | `stubs` | names of stubs |
 //! | [`compressed`] | its compressed integers |
 //! | [`walking`] | what the stack walker must know of it |
 //!
