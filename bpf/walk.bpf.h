@@ -34,7 +34,6 @@
 #define SCAN_WORDS 32           /* a power of two */
 #define MAX_MAPPING_STEPS 14
 #define MAX_ROW_STEPS 23
-#define ROW_SLOTS 512           /* a power of two */
 
 const volatile bool know_jvms = false;
 
@@ -103,16 +102,6 @@ struct blob {
 	__u32 kind;
 };
 
-/*
- * A row that was looked up lately: most stacks have their native frames in common. What a
- * table says never changes. A thread that runs in between, where the kernel preempts, may
- * write one half: then the two do not fit together.
- */
-struct row_slot {
-	__u64 check;        /* table and address ^ row */
-	__u64 row;
-};
-
 struct walker {
 	__u64 key;
 	/* The frame that is looked at; walk() begins with the sampled registers. */
@@ -139,7 +128,6 @@ struct walker {
 	struct blob blob;
 	struct jvm jvm;
 	__u8 bytes[MAX_BLOB_BYTES];
-	struct row_slot rows[ROW_SLOTS];
 };
 
 struct {
@@ -640,13 +628,18 @@ __noinline int find_mapping(struct walker *w, __u64 addr)
 	return 1;
 }
 
-/* The row that holds at an address of a table, as one number. */
-static __always_inline __u64 search_row(__u32 table, __u32 rows, __u64 addr)
+/* The row that holds at an address of the mapping found last, as one number. */
+__noinline __u64 find_row(struct walker *w, __u64 addr)
 {
-	__u32 low = 0, high = rows, i;
+	__u32 low = 0, high, table, i;
 	struct unwind_row *row;
 	void *inner;
 
+	if (!w || addr - w->mapping.bias > 0xffffffff)
+		return 0;
+	addr -= w->mapping.bias;
+	table = w->mapping.table;
+	high = w->mapping.rows;
 	inner = bpf_map_lookup_elem(&tables, &table);
 	if (!inner)
 		return 0;
@@ -664,27 +657,6 @@ static __always_inline __u64 search_row(__u32 table, __u32 rows, __u64 addr)
 	low--;
 	row = bpf_map_lookup_elem(inner, &low);
 	return row ? *(__u64 *)row : 0;
-}
-
-/* The same of the mapping found last. */
-__noinline __u64 find_row(struct walker *w, __u64 addr)
-{
-	struct row_slot *slot;
-	__u64 key, found;
-
-	if (!w || addr - w->mapping.bias > 0xffffffff)
-		return 0;
-	addr -= w->mapping.bias;
-	/* Never 0, as which a slot begins. */
-	key = ((__u64)w->mapping.table + 1) << 32 | addr;
-	slot = &w->rows[(key * 0x9e3779b97f4a7c15ULL >> 40) & (ROW_SLOTS - 1)];
-	found = slot->row;
-	if ((slot->check ^ found) == key)
-		return found;
-	found = search_row(w->mapping.table, w->mapping.rows, addr);
-	slot->check = key ^ found;
-	slot->row = found;
-	return found;
 }
 
 /* Whether there is a call before an address: what a return address looks like. */
