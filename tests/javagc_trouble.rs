@@ -65,7 +65,7 @@ fn a_zombie() {
     let mut child = Command::new("true").spawn().unwrap();
     let stat = format!("/proc/{}/stat", child.id());
     while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
     assert_refused(&tool::run("javagc", &["-p", &child.id().to_string()]), 1, &["zombie"]);
     child.wait().unwrap();
@@ -195,7 +195,7 @@ fn closed_stdout_is_a_quiet_end() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    thread::sleep(Duration::from_millis(500));
     load.run(1.0);
     let output = shell.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -254,7 +254,7 @@ fn what_is_lost_is_counted() {
     tool.signal(Signal::STOP);
     fake.fire(20_000, 50_000.0);
     tool.signal(Signal::CONT);
-    std::thread::sleep(Duration::from_millis(500));
+    thread::sleep(Duration::from_millis(500));
     fake.fire(1_000, 5_000.0);
     let output = tool.interrupt();
     let records = output.json();
@@ -292,7 +292,7 @@ fn the_target_is_killed_in_full_swing() {
     ends_with_target(
         |load| {
             load.go(5.0);
-            std::thread::sleep(Duration::from_millis(300));
+            thread::sleep(Duration::from_millis(300));
             load.kill();
         },
         "has ended",
@@ -336,7 +336,7 @@ fn two_at_once_see_the_same() {
     let pid = load.pid().to_string();
     let tools = [Tool::start("javagc", &["-p", &pid, "-j"]), Tool::start("javagc", &["-a", "-j"])];
     load.run(1.0);
-    std::thread::sleep(Duration::from_millis(200));
+    thread::sleep(Duration::from_millis(200));
     let stops = tools.map(|tool| {
         let records = tool.interrupt().json();
         let pauses = records.into_iter().filter(|r| r["type"] == "pause" && r["pid"] == load.pid());
@@ -430,14 +430,14 @@ fn a_jvm_that_is_just_starting_is_traced() {
         let mut command = runtime.command();
         command.args(["-Xmx64m", "-XX:+UseSerialGC", "-cp"]).arg(classes()).arg("GcLoad");
         let mut java = Other(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
-        std::thread::sleep(Duration::from_millis(delay));
+        thread::sleep(Duration::from_millis(delay));
         // -a, because there may be no libjvm.so mapped yet.
         let tool = Tool::start("javagc", &["-a", "-j"]);
-        std::thread::sleep(Duration::from_millis(600));
+        thread::sleep(Duration::from_millis(600));
         let mut stdin = java.0.stdin.take().unwrap();
         std::io::Write::write_all(&mut stdin, b"go 0.5\nquit\n").unwrap();
         java.0.wait().unwrap();
-        std::thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(300));
         let records = tool.interrupt().json();
         let pauses: Vec<_> =
             records.iter().filter(|r| r["type"] == "pause" && r["pid"] == java.0.id()).collect();
