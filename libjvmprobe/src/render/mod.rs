@@ -11,6 +11,7 @@
 //! | [`perfmap`](mod@perfmap) | perf-PID.map files |
 //! | [`pprof`] | pprof's format |
 //! | [`speedscope`] | speedscope's format |
+//! | [`stack`] | frames as JSON lines show them |
 
 pub mod files;
 pub mod flamegraph;
@@ -20,4 +21,5 @@ pub mod output;
 pub mod perfmap;
 pub mod pprof;
 pub mod speedscope;
+pub mod stack;
 pub mod units;

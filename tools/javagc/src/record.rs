@@ -3,6 +3,7 @@
 //! Names and meanings are documented in javagc(8) and stable: fields may be
 //! added, none is renamed. Times are in nanoseconds, sizes in bytes.
 
+use libjvmprobe::render::stack::StackFrame;
 use serde::Serialize;
 
 /// One line of output.
@@ -71,19 +72,6 @@ pub struct Request {
     pub thread: String,
     /// Its stack, innermost frame first.
     pub stack: Vec<StackFrame>,
-}
-
-/// A frame.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct StackFrame {
-    /// `java.lang.Runtime.gc`, `JavaCalls::call_helper`.
-    pub method: String,
-    /// The source file, where it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
-    /// The line in it, where it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub line: Option<u32>,
 }
 
 /// A memory pool around a collection.

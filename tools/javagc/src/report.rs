@@ -105,12 +105,7 @@ impl Report {
         for request in requests {
             self.out.line(&format!("    {} ({}) asked for it", request.thread, request.tid))?;
             for frame in &request.stack {
-                let place = match (&frame.file, frame.line) {
-                    (Some(file), Some(line)) => format!(" ({file}:{line})"),
-                    (Some(file), None) => format!(" ({file})"),
-                    _ => String::new(),
-                };
-                self.out.line(&format!("        at {}{place}", frame.method))?;
+                self.out.line(&format!("        at {frame}"))?;
             }
         }
         Ok(())

@@ -5,13 +5,14 @@ use std::collections::{HashMap, VecDeque};
 use libjvmprobe::{
     Pid, Result,
     hotspot::HotSpot,
-    stack::{Frame, live::LiveNames, maps::FileCache},
+    render::stack::StackFrame,
+    stack::{live::LiveNames, maps::FileCache},
     trace::walker::Walker,
 };
 
 use crate::{
     event,
-    record::{Request, StackFrame, Stop},
+    record::{Request, Stop},
 };
 
 /// The cause of a collection that Java code asked for.
@@ -76,7 +77,7 @@ impl Requests {
             ts_ns: request.ts_ns,
             tid: request.tid,
             thread: request.comm.clone(),
-            stack: frames.iter().rev().map(stack_frame).collect(),
+            stack: frames.iter().rev().map(StackFrame::from).collect(),
         });
     }
 
@@ -95,14 +96,6 @@ impl Requests {
         let served = self.served.remove(&key).unwrap_or_default();
         stop.requests = if now.is_empty() { served } else { now.into() };
         self.served.insert(key, stop.requests.iter().skip(1).cloned().collect());
-    }
-}
-
-fn stack_frame(frame: &Frame) -> StackFrame {
-    StackFrame {
-        method: frame.name.to_string(),
-        file: frame.file.as_ref().map(ToString::to_string),
-        line: (frame.line > 0).then_some(frame.line),
     }
 }
 

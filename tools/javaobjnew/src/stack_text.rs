@@ -1,11 +1,14 @@
 //! The stacks of the largest classes as text, below the table.
 
 use libjvmprobe::{
-    render::units::{bytes, percent},
+    render::{
+        stack::StackFrame,
+        units::{bytes, percent},
+    },
     stack::Frame,
 };
 
-use crate::{jvm::Row, record::StackFrame, report::cut, split::Part, stacks::Stacks};
+use crate::{jvm::Row, report::cut, split::Part, stacks::Stacks};
 
 /// Of so many classes, stacks are shown.
 const CLASSES: usize = 5;

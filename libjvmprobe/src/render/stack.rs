@@ -1,0 +1,41 @@
+//! A frame as JSON lines show it, and text.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::stack::Frame;
+
+/// A frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StackFrame {
+    /// `java.lang.String.concat`, `JavaCalls::call_helper`, `[unsampled]`.
+    pub method: String,
+    /// The source file, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line in it, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+}
+
+impl From<&Frame> for StackFrame {
+    fn from(frame: &Frame) -> Self {
+        Self {
+            method: frame.name.to_string(),
+            file: frame.file.as_ref().map(ToString::to_string),
+            line: (frame.line > 0).then_some(frame.line),
+        }
+    }
+}
+
+/// As Java prints it.
+impl fmt::Display for StackFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.file, self.line) {
+            (Some(file), Some(line)) => write!(f, "{} ({file}:{line})", self.method),
+            (Some(file), None) => write!(f, "{} ({file})", self.method),
+            _ => f.write_str(&self.method),
+        }
+    }
+}
