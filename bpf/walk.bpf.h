@@ -34,6 +34,7 @@
 #define SCAN_WORDS 32           /* a power of two */
 #define MAX_MAPPING_STEPS 14
 #define MAX_ROW_STEPS 23
+#define USER_CS 0x33            /* of 64-bit code: __USER_CS, asm/segment.h */
 
 const volatile bool know_jvms = false;
 
@@ -744,6 +745,7 @@ static __always_inline int caller_of_unknown(struct walker *w)
 static __always_inline int caller_of_native(struct walker *w)
 {
 	__u64 addr = w->ip - !w->is_innermost, end, ip = 0, fp, saved[2];
+	__u16 cs = 0;
 	union {
 		__u64 word;
 		struct unwind_row row;
@@ -776,9 +778,13 @@ static __always_inline int caller_of_native(struct walker *w)
 		end += row->kind == ROW_DEREF_SP_PLUS_8 ? WORD : 0;
 		break;
 	case ROW_SIGNAL:
-		/* struct ucontext: gregs[REG_RBP], [REG_RSP] and [REG_RIP]. */
+		/* struct ucontext: gregs[REG_RBP], [REG_RSP], [REG_RIP] and [REG_CSGSFS]. */
 		if (read_user(&fp, WORD, w->sp + 120) || read_user(saved, sizeof(saved), w->sp + 160))
 			return END_UNREADABLE;
+		/* While the kernel puts back the registers, sp is already the interrupted one:
+		   there is something else then. */
+		if (read_user(&cs, sizeof(cs), w->sp + 184) || cs != USER_CS)
+			return END_IMPLAUSIBLE;
 		/* The trampoline is looked up where it begins. */
 		w->frame++;
 		/* On a stack of its own, a handler may be below or above. */

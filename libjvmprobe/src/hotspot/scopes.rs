@@ -58,6 +58,7 @@ impl Layout {
 /// Finds out what was inlined where that is wanted.
 pub(super) struct Scopes<'a> {
     layout: Layout,
+    exception: Option<u64>,
     pc_desc_size: u64,
     pc_desc_pc: u64,
     pc_desc_scope: u64,
@@ -70,6 +71,7 @@ impl<'a> Scopes<'a> {
     pub(super) fn new(s: &VmStructs, encoding: Encoding, inlining: Inlining<'a>) -> Result<Self> {
         Ok(Self {
             layout: Layout::read(s)?,
+            exception: s.field("nmethod", "_exception_offset").ok(),
             pc_desc_size: s.type_size("PcDesc")?,
             pc_desc_pc: s.field("PcDesc", "_pc_offset")?,
             pc_desc_scope: s.field("PcDesc", "_scope_decode_offset")?,
@@ -133,6 +135,7 @@ impl<'a> Scopes<'a> {
         }
         // Behind the last PcDesc there is what jumps back: the end of a loop. A map says no
         // more than HotSpot does, but of a sample this is the best that can be said.
+        let end = self.handlers(pages, blob).clamp(from, end);
         if matches!(self.inlining, Inlining::At(_))
             && self.inlining.is_wanted(from, end)
             && let Some(scope) = last
@@ -141,6 +144,16 @@ impl<'a> Scopes<'a> {
             ranges.push(Inlined { start: from, end, chain });
         }
         Ok(ranges)
+    }
+
+    /// Where the handlers of exceptions and of deoptimisation begin, which are no method's
+    /// code: a deoptimised frame returns to them from wherever it was. `CodeOffsets`,
+    /// asm/codeBuffer.hpp.
+    fn handlers(&self, pages: &mut Pages<'_>, blob: Blob) -> Addr {
+        let offset = self.exception.and_then(|field| pages.u32(at(blob.at, field).ok()?).ok());
+        // -1 where there are none.
+        let offset = offset.filter(|&offset| i32::try_from(offset).is_ok_and(|n| n > 0));
+        offset.and_then(|offset| blob.at.checked_add(offset.into())).unwrap_or(blob.end)
     }
 
     fn places(&self, pages: &mut Pages<'_>, blob: Addr) -> Result<Places> {

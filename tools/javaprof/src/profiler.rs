@@ -97,8 +97,6 @@ pub struct Profiler<'a> {
     stacks_sent: usize,
     /// How many processes, or programs of a process, have been under a number before.
     incarnations: HashMap<u32, u32>,
-    /// Stacks with addresses that lie in no mapping, which were looked for in vain.
-    looked_at: HashSet<(u32, u64)>,
 }
 
 impl<'a> Profiler<'a> {
@@ -121,7 +119,6 @@ impl<'a> Profiler<'a> {
             scanner: Scanner::new(),
             stacks_sent: 0,
             incarnations: HashMap::new(),
-            looked_at: HashSet::new(),
         };
         for traced in processes {
             profiler.add(traced)?;
@@ -268,7 +265,11 @@ impl<'a> Profiler<'a> {
                 Event::Stack(id, raw) => {
                     let pid = u32::try_from(raw.target).unwrap_or(0);
                     let stack = match self.processes.get_mut(&pid) {
-                        Some(traced) => traced.resolve(&raw),
+                        Some(traced) => {
+                            let stack = traced.resolve(&raw);
+                            traced.look_for(&stack, &mut self.files, &mut self.session);
+                            stack
+                        }
                         None => places::plain(&raw),
                     };
                     self.raw.stacks.insert(id, stack);
@@ -285,8 +286,7 @@ impl<'a> Profiler<'a> {
         Ok(())
     }
 
-    /// Takes what was counted, and looks at the mappings of processes in which there
-    /// is code that was not there when they were looked at.
+    /// Takes what was counted. Of processes that are new, the code is known from here on.
     fn collect(&mut self) -> Result<()> {
         if self.stacks_sent > MANY_STACKS {
             self.stacks_sent = 0;
@@ -305,11 +305,8 @@ impl<'a> Profiler<'a> {
             }
             if let Some(traced) = self.processes.get_mut(&key.pid)
                 && let Some(stack) = self.raw.stacks.get(&key.user)
-                && stack.addresses().any(|addr| traced.maps.find(addr).is_none())
-                && self.looked_at.insert((key.pid, key.user))
             {
-                // Gone in the meantime: what was seen before must do.
-                let _ = traced.refresh_maps(&mut self.files, &mut self.session);
+                traced.look_for(stack, &mut self.files, &mut self.session);
             }
             *self.raw.samples.entry(key).or_default() += count;
         }

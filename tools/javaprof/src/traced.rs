@@ -1,6 +1,9 @@
 //! One process that is profiled, and what is known of its code.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use libjvmprobe::{
     Addr, Error, Pid, Result,
@@ -16,7 +19,7 @@ use libjvmprobe::{
         maps::{CodeMaps, FileCache},
         walk::{RawStack, Stack},
     },
-    trace::attach::{Instant, Links, Plan, Scope, resolve},
+    trace::attach::{self, Links, Plan, Scope, resolve},
 };
 
 use crate::{
@@ -27,14 +30,14 @@ use crate::{
 };
 
 /// What HotSpot tells of its compiled methods, without any flag.
-const CODE: [Instant; 2] = [
-    Instant {
+const CODE: [attach::Instant; 2] = [
+    attach::Instant {
         usdt: ("hotspot", "compiled__method__unload"),
         usdt_program: "code_unload",
         functions: &[],
         function_program: "code_unload",
     },
-    Instant {
+    attach::Instant {
         usdt: ("hotspot", "compiled__method__load"),
         usdt_program: "code_load",
         functions: &[],
@@ -45,6 +48,11 @@ const CODE: [Instant; 2] = [
 /// How often to ask again a JVM that is still setting itself up.
 const MAX_QUESTIONS: u32 = 50;
 
+/// After its mappings were looked at because of an address in none, so long are they not
+/// looked at again for that: longer each time that it was in vain.
+const PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// A process and its code.
 pub struct Traced {
     who: Who,
@@ -52,6 +60,9 @@ pub struct Traced {
     pub command: Arc<str>,
     /// Files that it has mapped.
     pub maps: CodeMaps,
+    /// When its mappings may be looked at again, and how long after that.
+    next_look: Option<Instant>,
+    pause: Duration,
     /// Its code cache, if it is a JVM.
     pub code: CodeLog,
     /// Attachments that are this process's alone.
@@ -96,6 +107,8 @@ impl Traced {
             who,
             command,
             maps: CodeMaps::default(),
+            next_look: None,
+            pause: PAUSE,
             code: CodeLog::default(),
             links: None,
             questions_left: MAX_QUESTIONS,
@@ -165,6 +178,25 @@ impl Traced {
         let pid = self.pid();
         self.maps.refresh(pid, files)?;
         if self.is_jvm() { session.tell_mappings(pid.0.into(), &self.maps) } else { Ok(()) }
+    }
+
+    /// Looks at its mappings if a stack has addresses in none: a library that was loaded
+    /// just now is not to be walked without its unwind table any longer.
+    pub fn look_for(&mut self, stack: &Stack, files: &mut FileCache, session: &mut Session) {
+        let is_unmapped = |maps: &CodeMaps| {
+            stack.addresses().any(|addr| addr > Addr(0) && maps.find(addr).is_none())
+        };
+        let now = Instant::now();
+        if !is_unmapped(&self.maps) || self.next_look.is_some_and(|next| now < next) {
+            return;
+        }
+        // Gone in the meantime: what was seen before must do.
+        let _ = self.refresh_maps(files, session);
+        self.pause = match is_unmapped(&self.maps) {
+            true => (self.pause * 2).min(LONGEST_PAUSE),
+            false => PAUSE,
+        };
+        self.next_look = Some(now + self.pause);
     }
 
     /// Tells the stack walker what it must know, once the JVM is set up.
