@@ -34,6 +34,7 @@
 #define SCAN_WORDS 32           /* a power of two */
 #define MAX_MAPPING_STEPS 14
 #define MAX_ROW_STEPS 23
+#define HANDLER_BYTES 32        /* of deoptimisation */
 #define USER_CS 0x33            /* of 64-bit code: __USER_CS, asm/segment.h */
 
 const volatile bool know_jvms = false;
@@ -94,6 +95,7 @@ struct blob {
 	__u64 begin;        /* of code */
 	__u64 end;
 	__u64 verified_entry;
+	__u64 osr_entry;
 	__u64 deopt_handler;
 	__u64 deopt_mh_handler;
 	__u64 frame_bytes;
@@ -281,6 +283,7 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 		b->deopt_mh_handler = field64(w, w->jvm.deopt_mh_handler);
 	}
 	b->end = blob + field32(w, w->jvm.data_offset);
+	b->osr_entry = field64(w, w->jvm.osr_entry);
 	b->orig_pc_offset = field32(w, w->jvm.orig_pc_offset);
 	b->compile_id = field32(w, w->jvm.compile_id);
 	b->frame_bytes = (__u64)field32(w, w->jvm.frame_size) * WORD;
@@ -382,8 +385,8 @@ __noinline int prologue_instruction(struct walker *w, __u32 at)
 	return 0;
 }
 
-/* How far a method has come in setting up its frame. */
-__noinline int prologue_state(struct walker *w)
+/* How far a method has come in setting up its frame, when it is entered there. */
+__noinline int prologue_state(struct walker *w, __u64 entry)
 {
 	__u32 at = 0, state = FRAME_NOTHING, i;
 	__u64 reached;
@@ -391,10 +394,10 @@ __noinline int prologue_state(struct walker *w)
 	if (!w)
 		return FRAME_COMPLETE;
 	/* The check of the receiver's class comes first. */
-	if (w->ip <= w->blob.verified_entry)
+	if (w->ip <= entry)
 		return FRAME_NOTHING;
-	reached = w->ip - w->blob.verified_entry;
-	if (read_user(w->bytes, CODE_BYTES, w->blob.verified_entry))
+	reached = w->ip - entry;
+	if (read_user(w->bytes, CODE_BYTES, entry))
 		return FRAME_COMPLETE;
 	for (i = 0; i < 8; i++) {
 		__u32 insn;
@@ -490,22 +493,43 @@ __noinline __u64 frame_end(struct walker *w, __u64 end)
 	return 0;
 }
 
+static __always_inline bool in_handler(struct blob *b, __u64 addr)
+{
+	return addr - b->deopt_handler < HANDLER_BYTES ||
+	       addr - b->deopt_mh_handler < HANDLER_BYTES;
+}
+
+/* How far the frame of the innermost method is set up. */
+static __always_inline int frame_state(struct walker *w)
+{
+	struct blob *b = &w->blob;
+	__u64 osr = b->osr_entry;
+	int state = FRAME_COMPLETE;
+
+	/* Methods that are entered in a loop, by on-stack replacement, begin there. */
+	if (osr > b->begin && w->ip - osr < CODE_BYTES)
+		state = prologue_state(w, osr);
+	else if (w->ip < b->begin + b->frame_complete)
+		return prologue_state(w, b->verified_entry);
+	return state == FRAME_COMPLETE ? epilogue_state(w) : state;
+}
+
 static __always_inline int caller_of_compiled(struct walker *w)
 {
 	struct blob *b = &w->blob;
 	__u64 pc = 0, end;
 	int state = FRAME_COMPLETE;
 
-	if (w->is_innermost) {
-		if (w->ip < b->begin + b->frame_complete)
-			state = prologue_state(w);
-		else
-			state = epilogue_state(w);
-	} else if ((w->ip == b->deopt_handler || w->ip == b->deopt_mh_handler) &&
-		   !read_user(&pc, WORD, w->sp + b->orig_pc_offset) &&
-		   pc - b->begin < b->end - b->begin) {
+	if (in_handler(b, w->ip)) {
+		/* The handler pushes its own address and jumps on. */
+		if (w->is_innermost && !read_user(&pc, WORD, w->sp) && in_handler(b, pc))
+			w->sp += WORD;
 		/* Deoptimised: it returns to the handler, and remembers from where. */
-		w->frame = pc | (w->frame & ~ADDR_MASK);
+		if (!read_user(&pc, WORD, w->sp + b->orig_pc_offset) &&
+		    pc - b->begin < b->end - b->begin)
+			w->frame = (pc - w->is_innermost) | (w->frame & ~ADDR_MASK);
+	} else if (w->is_innermost) {
+		state = frame_state(w);
 	}
 	end = w->sp + (state == FRAME_NOTHING	 ? WORD :
 		       state == FRAME_FP_PUSHED ? 2 * WORD :

@@ -69,6 +69,7 @@ struct jvm {
 	__u32 frame_size;           /* of the blob, in words */
 	__u32 frame_complete;
 	__u32 verified_entry;
+	__u32 osr_entry;
 	__u32 deopt_handler;
 	__u32 deopt_mh_handler;
 	__u32 orig_pc_offset;
@@ -76,7 +77,6 @@ struct jvm {
 	__u32 const_method_size;
 	__u32 bcp_slot;             /* words below the frame pointer */
 	__u32 compile_id;
-	__u32 unused;
 };
 
 /* A range of mapped code. The first entry of a process holds their number in start. */

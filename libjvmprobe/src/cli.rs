@@ -1,14 +1,18 @@
 //! What the tools' command lines have in common.
 
 use std::{
+    fmt::Display,
     io::Write,
+    process::ExitCode,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use clap::Parser;
+use clap_complete::Shell;
 use rustix::process::{getpriority_process, setpriority_process};
 
 use crate::{Error, Pid, Result};
@@ -40,9 +44,38 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The arguments of a tool.
+pub trait CommandLine: Parser {
+    /// The shell for which a completion script is wanted, and nothing else.
+    fn completions(&self) -> Option<Shell>;
+}
+
+/// The name of the tool that runs.
+static TOOL: OnceLock<String> = OnceLock::new();
+
+/// A tool's main(): parses the command line and runs. An error becomes one line, and exit
+/// status 1.
+pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) -> ExitCode {
+    let args = A::parse();
+    let mut command = A::command();
+    let name = TOOL.get_or_init(|| command.get_name().to_owned());
+    if let Some(shell) = args.completions() {
+        clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
+        return ExitCode::SUCCESS;
+    }
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            note(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Writes a line to stderr, behind the tool's name. For words to the person at
 /// the terminal; a closed stderr is no reason to fail.
-pub fn note(tool: &str, text: &str) {
+pub fn note(text: &str) {
+    let tool = TOOL.get().map_or("jvmprobe", String::as_str);
     let _ = writeln!(std::io::stderr(), "{tool}: {text}");
 }
 

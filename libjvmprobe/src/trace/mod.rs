@@ -5,6 +5,7 @@
 //! | [`preflight`] | whether rights and kernel suffice |
 //! | [`attach`](mod@attach) | USDT probes and functions, one process or all |
 //! | [`stream`] | ring buffers as typed events |
+//! | [`records`] | the bytes of events and counters |
 //! | [`perf`] | sampling processors at a frequency |
 //! | [`gauge`] | the target's own counters, read with each event |
 //! | [`walker`] | what the stack walker must be told |
@@ -15,6 +16,7 @@ pub mod clock;
 pub mod gauge;
 pub mod perf;
 pub mod preflight;
+pub mod records;
 pub mod stream;
 pub mod walker;
 

@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, OpenObject};
 use libbpf_sys::{BPF_F_INNER_MAP, bpf_map_create_opts};
 use plain::Plain;
 
@@ -22,6 +22,7 @@ use crate::{
         unwind::{Row, UnwindTable},
     },
     stack::maps::{CodeFile, CodeMaps},
+    trace::load_error,
 };
 
 /// How many code heaps the walker knows: `MAX_CODE_HEAPS` of bpf/walk.h.
@@ -68,6 +69,7 @@ pub struct JvmLayout {
     pub frame_size: u32,
     pub frame_complete: u32,
     pub verified_entry: u32,
+    pub osr_entry: u32,
     pub deopt_handler: u32,
     pub deopt_mh_handler: u32,
     pub orig_pc_offset: u32,
@@ -75,7 +77,6 @@ pub struct JvmLayout {
     pub const_method_size: u32,
     pub bcp_slot: u32,
     pub compile_id: u32,
-    pub unused: u32,
 }
 
 /// `struct mapping` of bpf/walk.h.
@@ -97,6 +98,23 @@ unsafe impl Plain for JvmLayout {}
 unsafe impl Plain for MappingEntry {}
 // SAFETY: as above.
 unsafe impl Plain for Row {}
+
+/// The maps that only the walker needs.
+const MAPS: [&str; 4] = ["jvms", "mappings", "tables", "walkers"];
+
+/// Leaves the walker's maps, and others that only stacks need, out of an object that is to
+/// be loaded without it.
+///
+/// # Errors
+/// [`Error::Bpf`].
+pub fn leave_out(object: &mut OpenObject, others: &[&str]) -> Result<()> {
+    for mut map in object.maps_mut() {
+        if MAPS.iter().chain(others).any(|name| map.name() == *name) {
+            map.set_autocreate(false).map_err(load_error)?;
+        }
+    }
+    Ok(())
+}
 
 /// A file's unwind table in the kernel.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Parser, ValueHint, value_parser};
 use clap_complete::Shell;
 use libjvmprobe::{
     Pid,
-    cli::{MAX_SECONDS, parse_pid, parse_seconds},
+    cli::{CommandLine, MAX_SECONDS, parse_pid, parse_seconds},
 };
 
 const EXAMPLES: &str = "\
@@ -94,6 +94,12 @@ pub struct Args {
     /// Print a completion script for SHELL and exit
     #[arg(long, value_name = "SHELL", exclusive = true)]
     pub completions: Option<Shell>,
+}
+
+impl CommandLine for Args {
+    fn completions(&self) -> Option<Shell> {
+        self.completions
+    }
 }
 
 impl Args {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use libjvmprobe::trace::clock;
+use libjvmprobe::trace::{clock, records::text};
 
 use crate::{
     event::{self, Event, moment_event, operation, pool_event, stop_event},
@@ -103,7 +103,7 @@ impl Assembler {
     }
 
     fn pool(&mut self, e: &pool_event, jvm: &impl Jvm) -> Option<Record> {
-        let manager = event::text(&e.manager);
+        let manager = text(&e.manager);
         if !is_cycle(&manager) {
             note_pool(&mut self.stop_pools, e, manager);
             return None;
@@ -173,7 +173,7 @@ fn is_cycle(manager: &str) -> bool {
 
 /// Enters a pool's begin, or completes it by its end.
 fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
-    let name = event::text(&e.pool);
+    let name = text(&e.pool);
     if let Some(pool) = pools.iter_mut().find(|p| p.manager == manager && p.pool == name) {
         // A second collection inside the stop: the first one's begin counts.
         if e.at.end != 0 {
@@ -202,7 +202,7 @@ fn operation_name(stop: &stop_event, op: &operation, jvm: &impl Jvm) -> Option<S
     if op.vtable != 0 {
         return jvm.operation_of(op.vtable);
     }
-    Some(event::text(&op.name)).filter(|name| !name.is_empty())
+    Some(text(&op.name)).filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]

@@ -5,7 +5,10 @@
 
 use std::mem::offset_of;
 
-use libjvmprobe::stack::walk::RawStack;
+use libjvmprobe::{
+    stack::walk::RawStack,
+    trace::records::{copy, text, word},
+};
 use plain::Plain;
 
 pub use crate::skel::types::{moment_event, operation, pool_event, request_event, stop_event};
@@ -56,16 +59,12 @@ pub struct Request {
 impl Request {
     /// Decodes a record, which is as long as its stack.
     fn decode(record: &[u8]) -> Option<Self> {
-        let word = |offset| {
-            let bytes = record.get(offset..offset + 8)?.try_into().ok()?;
-            Some(u64::from_ne_bytes(bytes))
-        };
         let at = offset_of!(request_event, comm);
         let comm = record.get(at..at + size_of_val(&request_event::default().comm))?;
         Some(Self {
-            target: word(offset_of!(request_event, target))?,
-            ts_ns: word(offset_of!(request_event, ts_ns))?,
-            tid: word(offset_of!(request_event, tid))?,
+            target: word(record, offset_of!(request_event, target))?,
+            ts_ns: word(record, offset_of!(request_event, ts_ns))?,
+            tid: word(record, offset_of!(request_event, tid))?,
             comm: text(comm),
             stack: RawStack::decode(record.get(offset_of!(request_event, stack)..)?)?,
         })
@@ -75,8 +74,7 @@ impl Request {
 impl Event {
     /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
     pub fn decode(record: &[u8]) -> Option<Self> {
-        let kind = u64::from_ne_bytes(record.get(..8)?.try_into().ok()?);
-        match kind {
+        match word(record, 0)? {
             STOP => copy(record).map(|e| Self::Stop(Box::new(e))),
             POOL => copy(record).map(|e| Self::Pool(Box::new(e))),
             CYCLE => copy(record).map(|e| Self::Cycle(Box::new(e))),
@@ -96,44 +94,13 @@ impl Event {
     }
 }
 
-fn copy<T: Plain + Default>(record: &[u8]) -> Option<T> {
-    let mut event = T::default();
-    plain::copy_from_bytes(&mut event, record).ok()?;
-    Some(event)
-}
-
-/// A C `char` as the generated types spell it.
-pub trait Char: Copy {
-    /// Its byte.
-    fn byte(self) -> u8;
-}
-
-impl Char for i8 {
-    fn byte(self) -> u8 {
-        self.cast_unsigned()
-    }
-}
-
-impl Char for u8 {
-    fn byte(self) -> u8 {
-        self
-    }
-}
-
-/// The text of a NUL-padded field; control characters, which would break a
-/// line or a terminal, become `?`.
-pub fn text(field: &[impl Char]) -> String {
-    let bytes: Vec<u8> = field.iter().map(|c| c.byte()).take_while(|&b| b != 0).collect();
-    String::from_utf8_lossy(&bytes).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
 /// A number that the kernel side may not have known.
 pub fn known(value: u64) -> Option<u64> {
     (value != UNKNOWN).then_some(value)
 }
 
 /// HotSpot keeps the cause while it collects and then moves it to `lastCause`.
-pub fn cause(cause: &[impl Char], last_cause: &[impl Char]) -> Option<String> {
+pub fn cause<T: Copy + Into<i64>>(cause: &[T], last_cause: &[T]) -> Option<String> {
     [text(cause), text(last_cause)].into_iter().find(|c| !c.is_empty() && c != "No GC")
 }
 
@@ -169,13 +136,6 @@ mod tests {
         assert!(Event::decode(&[]).is_none());
         assert!(Event::decode(&[1, 0, 0, 0, 0, 0, 0, 0]).is_none());
         assert!(Event::decode(&[9; 4096]).is_none());
-    }
-
-    #[test]
-    fn texts_are_cut_at_nul_and_harmless() {
-        assert_eq!(text(b"G1\0x"), "G1");
-        assert_eq!(text(b"a\n\x1b[31m"), "a??[31m");
-        assert_eq!(text(&[0xffu8, b'x']), "\u{fffd}x");
     }
 
     #[test]

@@ -12,7 +12,6 @@ mod event;
 mod instants;
 mod jvm;
 mod list;
-mod note;
 mod record;
 mod report;
 mod requests;
@@ -30,27 +29,18 @@ mod skel {
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory, Parser};
-use libjvmprobe::{cli::stop_on_signal, trace};
+use libjvmprobe::{
+    cli::{self, note, stop_on_signal},
+    trace,
+};
 
-use crate::{args::Args, note::note, report::Report, tracer::Tracer};
+use crate::{args::Args, report::Report, tracer::Tracer};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    match run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            note(&format!("{error:#}"));
-            ExitCode::FAILURE
-        }
-    }
+    cli::run(run)
 }
 
 fn run(args: &Args) -> Result<()> {
-    if let Some(shell) = args.completions {
-        clap_complete::generate(shell, &mut Args::command(), "javagc", &mut std::io::stdout());
-        return Ok(());
-    }
     if args.list_probes {
         return list::run(args);
     }

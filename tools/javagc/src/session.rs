@@ -13,8 +13,9 @@ use libjvmprobe::{
         self,
         attach::{Links, Plan, Scope, attach},
         gauge::Gauge,
+        records,
         stream::EventStream,
-        walker::Walker,
+        walker::{self, Walker},
     },
 };
 
@@ -32,8 +33,8 @@ pub struct Session {
     walker: Option<Walker>,
 }
 
-/// What only the stack walker needs.
-const WALKER_MAPS: [&str; 5] = ["jvms", "mappings", "tables", "walkers", "requests"];
+/// What only stacks need, besides the walker's own.
+const STACK_MAPS: [&str; 1] = ["requests"];
 
 impl Session {
     /// Loads the object; of its programs only those named, or all; the stack walker only if
@@ -51,10 +52,8 @@ impl Session {
             });
             program.set_autoload(wanted && (stacks || program.name() != REQUEST_PROGRAM));
         }
-        for mut map in open.open_object_mut().maps_mut() {
-            if !stacks && WALKER_MAPS.iter().any(|name| map.name() == *name) {
-                map.set_autocreate(false).map_err(trace::load_error)?;
-            }
+        if !stacks {
+            walker::leave_out(open.open_object_mut(), &STACK_MAPS)?;
         }
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
             data.know_jvms = stacks;
@@ -105,8 +104,7 @@ impl Session {
 
     /// Events of a JVM that did not fit into the ring buffer, so far.
     pub fn lost(&self, target: u64) -> u64 {
-        let value = self.skel.maps.lost_events.lookup(&target.to_ne_bytes(), MapFlags::ANY);
-        value.ok().flatten().and_then(|v| v.try_into().ok()).map_or(0, u64::from_ne_bytes)
+        records::counter(&self.skel.maps.lost_events, target)
     }
 
     /// Forgets a JVM that has ended; its number may be used again.

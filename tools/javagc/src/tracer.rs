@@ -9,6 +9,7 @@ use std::{
 use anyhow::Result;
 use libjvmprobe::{
     Error, Pid,
+    cli::note,
     hotspot::HotSpot,
     jvm::{Fate, FileId, Target, scan::Scanner},
     trace::{
@@ -20,7 +21,7 @@ use libjvmprobe::{
 };
 
 use crate::{
-    args::Args, event::Event, instants, jvm::Jvm, note::note, record::Record, report::Report,
+    args::Args, event::Event, instants, jvm::Jvm, record::Record, report::Report,
     requests::Requests, session::Session, summary::Totals,
 };
 

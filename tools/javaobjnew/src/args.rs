@@ -6,7 +6,7 @@ use clap::{ArgGroup, Parser, value_parser};
 use clap_complete::Shell;
 use libjvmprobe::{
     Pid,
-    cli::{parse_pid, parse_seconds},
+    cli::{CommandLine, parse_pid, parse_seconds},
 };
 
 /// Rows of a table where nothing else is asked for.
@@ -113,6 +113,12 @@ pub enum Order {
     Bytes,
     /// Objects.
     Objects,
+}
+
+impl CommandLine for Args {
+    fn completions(&self) -> Option<Shell> {
+        self.completions
+    }
 }
 
 impl Args {

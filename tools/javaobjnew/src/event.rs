@@ -3,7 +3,10 @@
 //! The layouts come from the BPF object's own type information: the skeleton
 //! generator turns the structs of `bpf/javaobjnew.h` into these types.
 
-use libjvmprobe::stack::walk::RawStack;
+use libjvmprobe::{
+    stack::walk::RawStack,
+    trace::records::{copy, text, word},
+};
 use plain::Plain;
 
 pub use crate::skel::types::{
@@ -128,10 +131,9 @@ pub struct Tlab {
 impl Event {
     /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
     pub fn decode(record: &[u8]) -> Option<Self> {
-        let kind = u64::from_ne_bytes(record.get(..8)?.try_into().ok()?);
-        match kind {
+        match word(record, 0)? {
             NAME => {
-                let size = u64::from_ne_bytes(record.get(TEXT - 8..TEXT)?.try_into().ok()?);
+                let size = word(record, TEXT - 8)?;
                 let bytes = record.get(TEXT..)?.get(..usize::try_from(size).ok()?)?;
                 // The struct has room for the longest name.
                 let mut whole = record.to_vec();
@@ -168,10 +170,7 @@ impl Event {
                     tid: e.tid as u32,
                 })
             }),
-            STACK => {
-                let id = u64::from_ne_bytes(record.get(8..16)?.try_into().ok()?);
-                Some(Self::Stack(id, RawStack::decode(record.get(16..)?)?))
-            }
+            STACK => Some(Self::Stack(word(record, 8)?, RawStack::decode(record.get(16..)?)?)),
             _ => None,
         }
     }
@@ -185,20 +184,6 @@ impl Event {
             Self::Stack(_, stack) => stack.target,
         }
     }
-}
-
-/// Copies a struct out of at least as many bytes.
-pub fn copy<T: Plain + Default>(bytes: &[u8]) -> Option<T> {
-    let mut value = T::default();
-    plain::copy_from_bytes(&mut value, bytes).ok()?;
-    Some(value)
-}
-
-/// The NUL-padded text of a field; control characters become `?`.
-fn text<T: Copy + Into<i64>>(chars: &[T]) -> String {
-    let bytes = chars.iter().map(|&c| c.into() as u8).take_while(|&b| b != 0);
-    let text = String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned();
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

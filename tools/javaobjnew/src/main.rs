@@ -13,7 +13,6 @@ mod event;
 mod flames;
 mod jvm;
 mod names;
-mod note;
 mod places;
 mod record;
 mod report;
@@ -34,31 +33,19 @@ mod skel {
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory, Parser};
 use libjvmprobe::{
-    cli::stop_on_signal,
+    cli::{self, note, stop_on_signal},
     render::{files::Files, flamegraph::Title},
     trace,
 };
 
-use crate::{args::Args, note::note, report::Report, tracer::Tracer};
+use crate::{args::Args, report::Report, tracer::Tracer};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    match run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            note(&format!("{error:#}"));
-            ExitCode::FAILURE
-        }
-    }
+    cli::run(run)
 }
 
 fn run(args: &Args) -> Result<()> {
-    if let Some(shell) = args.completions {
-        clap_complete::generate(shell, &mut Args::command(), "javaobjnew", &mut std::io::stdout());
-        return Ok(());
-    }
     trace::set_libbpf_output(args.verbose);
     trace::preflight::check()?;
     let stop = stop_on_signal()?;

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use comfy_table::{CellAlignment, LineStyle, TableStyle};
 use libjvmprobe::{
+    cli::note,
     render::{
         output::Output,
         units::{bytes, percent, span},
@@ -13,7 +14,6 @@ use libjvmprobe::{
 use crate::{
     args::{Args, Order},
     jvm::{Row, Table},
-    note::note,
     record::{Class, Large, Lost, Record, Stack, Summary},
     split::Part,
     stack_text,

@@ -13,14 +13,15 @@ use libjvmprobe::{
     trace::{
         self,
         attach::{Links, Plan, Scope, attach},
+        records::{self, copy},
         stream::EventStream,
-        walker::Walker,
+        walker::{self, Walker},
     },
 };
 
 use crate::{
     args::Args,
-    event::{Event, copy, layout, old_thread, tally, tally_key, thread_key, thread_state},
+    event::{Event, layout, old_thread, tally, tally_key, thread_key, thread_state},
     skel::{JavaobjnewSkel, JavaobjnewSkelBuilder},
 };
 
@@ -32,8 +33,8 @@ pub struct Session {
     walker: Option<Walker>,
 }
 
-/// What only the stack walker needs.
-const WALKER_MAPS: [&str; 6] = ["jvms", "mappings", "tables", "walkers", "stacks", "known_stacks"];
+/// What only stacks need, besides the walker's own.
+const STACK_MAPS: [&str; 2] = ["stacks", "known_stacks"];
 /// What the names of programs end in that walk stacks.
 const WALKS: &str = "_stacks";
 /// Entries of tallies where each class has many stacks.
@@ -56,10 +57,8 @@ impl Session {
             let is_exact = name.starts_with("object_alloc");
             program.set_autoload(is_exact == args.exact && name.ends_with(WALKS) == stacks);
         }
-        for mut map in open.open_object_mut().maps_mut() {
-            if !stacks && WALKER_MAPS.iter().any(|name| map.name() == *name) {
-                map.set_autocreate(false).map_err(trace::load_error)?;
-            }
+        if !stacks {
+            walker::leave_out(open.open_object_mut(), &STACK_MAPS)?;
         }
         if stacks {
             open.maps.tallies.set_max_entries(MANY_TALLIES).map_err(trace::load_error)?;
@@ -204,8 +203,7 @@ impl Session {
 
     /// What could not be counted or sent of a JVM, so far.
     pub fn lost(&self, target: u64) -> u64 {
-        let value = self.skel.maps.lost_events.lookup(&target.to_ne_bytes(), MapFlags::ANY);
-        value.ok().flatten().and_then(|v| v.try_into().ok()).map_or(0, u64::from_ne_bytes)
+        records::counter(&self.skel.maps.lost_events, target)
     }
 
     /// Waits for events, up to `timeout`.

@@ -9,6 +9,7 @@ use std::{
 use anyhow::Result;
 use libjvmprobe::{
     Error, Pid,
+    cli::note,
     hotspot::HotSpot,
     jvm::{Fate, FileId, Target, scan::Scanner},
     stack::maps::FileCache,
@@ -25,7 +26,6 @@ use crate::{
     event::Event,
     flames::Flames,
     jvm::{Jvm, Options, Scope, kernel_layout},
-    note::note,
     places,
     report::Report,
     session::Session,

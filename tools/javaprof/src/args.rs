@@ -6,7 +6,7 @@ use clap::{ArgGroup, Parser, ValueEnum, ValueHint, value_parser};
 use clap_complete::Shell;
 use libjvmprobe::{
     Pid,
-    cli::{parse_pid, parse_seconds},
+    cli::{CommandLine, parse_pid, parse_seconds},
     render::perfmap::{self, Unfold},
 };
 use regex::Regex;
@@ -194,6 +194,12 @@ impl FromStr for SymbolSource {
                 _ => Err("auto, hotspot, perfmap, agent, none or file:PATH is expected".into()),
             },
         }
+    }
+}
+
+impl CommandLine for Args {
+    fn completions(&self) -> Option<Shell> {
+        self.completions
     }
 }
 

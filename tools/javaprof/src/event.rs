@@ -10,6 +10,7 @@ use libjvmprobe::{
         code::{Code, CodeKind},
         walk::RawStack,
     },
+    trace::records::{copy, text, word},
 };
 use plain::Plain;
 
@@ -51,10 +52,9 @@ impl Event {
     /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
     pub fn decode(record: &[u8]) -> Option<Self> {
         match word(record, 0)? {
-            STACK => Some(Self::Stack(word(record, 1)?, RawStack::decode(record.get(16..)?)?)),
+            STACK => Some(Self::Stack(word(record, 8)?, RawStack::decode(record.get(16..)?)?)),
             CODE => {
-                let mut event = code_event::default();
-                plain::copy_from_bytes(&mut event, record).ok()?;
+                let event: code_event = copy(record)?;
                 Some(Self::Code(CodeEvent {
                     target: event.target,
                     epoch: event.epoch,
@@ -67,11 +67,6 @@ impl Event {
     }
 }
 
-fn word(record: &[u8], index: usize) -> Option<u64> {
-    let bytes = record.get(index * 8..index * 8 + 8)?;
-    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
-}
-
 fn method(event: &code_event) -> Code {
     let class = text(&event.klass).replace('/', ".");
     let (method, signature) = (text(&event.method), text(&event.signature));
@@ -80,12 +75,6 @@ fn method(event: &code_event) -> Code {
     }
     let parameters = java_parameters(&signature).unwrap_or(signature);
     Code::method(&format!("{class}.{method}"), Some(&parameters))
-}
-
-/// The NUL-padded text of a field.
-pub fn text<T: Copy + Into<i64>>(chars: &[T]) -> String {
-    let bytes = chars.iter().map(|&c| c.into() as u8).take_while(|&b| b != 0);
-    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
 #[cfg(test)]

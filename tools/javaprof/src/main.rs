@@ -8,7 +8,6 @@ mod args;
 mod command;
 mod event;
 mod naming;
-mod note;
 mod outputs;
 mod profiler;
 mod progress;
@@ -27,32 +26,20 @@ mod skel {
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{CommandFactory, Parser};
 use libjvmprobe::{
-    cli::{Hurry, stop_on_signal},
+    cli::{self, Hurry, note, stop_on_signal},
     render::{flamegraph::Title, folded, output::Output},
     stack::profile::Profile,
     trace,
 };
 
-use crate::{args::Args, command::Waiting, note::note, outputs::Outputs, profiler::Profiler};
+use crate::{args::Args, command::Waiting, outputs::Outputs, profiler::Profiler};
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    match run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            note(&format!("{error:#}"));
-            ExitCode::FAILURE
-        }
-    }
+    cli::run(run)
 }
 
 fn run(args: &Args) -> Result<()> {
-    if let Some(shell) = args.completions {
-        clap_complete::generate(shell, &mut Args::command(), "javaprof", &mut std::io::stdout());
-        return Ok(());
-    }
     if args.write_maps {
         return write_maps::run(args);
     }

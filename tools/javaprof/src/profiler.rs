@@ -10,6 +10,7 @@ use std::{
 use anyhow::Result;
 use libjvmprobe::{
     Addr, Error, Pid,
+    cli::note,
     hotspot::places,
     jvm::{Fate, Process, Target, scan::Scanner},
     stack::{Stack, maps::FileCache},
@@ -19,7 +20,6 @@ use libjvmprobe::{
 use crate::{
     args::{Args, StackWalk, SymbolSource},
     event::Event,
-    note::note,
     progress::Progress,
     session::{MANY_STACKS, Options, SampleKey, Session},
     traced::Traced,

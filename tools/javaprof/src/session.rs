@@ -14,13 +14,14 @@ use libjvmprobe::{
         self,
         attach::{Links, Plan, Scope, attach},
         perf::{self, Clock},
+        records::{self, copy, text},
         stream::EventStream,
         walker::Walker,
     },
 };
 
 use crate::{
-    event::{Event, sample_key, text},
+    event::{Event, sample_key},
     skel::{JavaprofSkel, JavaprofSkelBuilder},
 };
 
@@ -164,8 +165,7 @@ impl Session {
 
     /// The epoch that a JVM's code cache is in.
     pub fn epoch(&self, pid: u64) -> u64 {
-        let value = self.skel.maps.targets.lookup(&pid.to_ne_bytes(), MapFlags::ANY);
-        value.ok().flatten().and_then(|v| v.try_into().ok()).map_or(0, u64::from_ne_bytes)
+        records::counter(&self.skel.maps.targets, pid)
     }
 
     /// Attaches what was planned for a libjvm.so, all or nothing.
@@ -217,14 +217,12 @@ impl Session {
 
     /// Loads and unloads of code of a process that could not be sent.
     pub fn lost_of(&self, key: u64) -> u64 {
-        let value = self.skel.maps.lost_events.lookup(&key.to_ne_bytes(), MapFlags::ANY);
-        value.ok().flatten().and_then(|v| v.try_into().ok()).map_or(0, u64::from_ne_bytes)
+        records::counter(&self.skel.maps.lost_events, key)
     }
 }
 
 fn decode_key(bytes: &[u8]) -> Option<SampleKey> {
-    let mut key = sample_key::default();
-    plain::copy_from_bytes(&mut key, bytes).ok()?;
+    let key: sample_key = copy(bytes)?;
     Some(SampleKey {
         pid: key.tgid,
         incarnation: 0,

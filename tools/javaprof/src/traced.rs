@@ -7,6 +7,7 @@ use std::{
 
 use libjvmprobe::{
     Addr, Error, Pid, Result,
+    cli::note,
     hotspot::{
         HotSpot,
         code_cache::Inlining,
@@ -25,7 +26,6 @@ use libjvmprobe::{
 use crate::{
     args::{Args, StackWalk, SymbolSource},
     event::CodeEvent,
-    note::note,
     session::Session,
 };
 

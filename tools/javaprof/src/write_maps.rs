@@ -15,13 +15,14 @@ use std::{
 use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     Addr,
+    cli::note,
     hotspot::{HotSpot, code_cache::Inlining},
     jvm::{Process, Target, scan::Scanner},
     render::perfmap,
     stack::{builtin_map, code::Code},
 };
 
-use crate::{args::Args, note::note, traced};
+use crate::{args::Args, traced};
 
 /// Writes a map for each JVM that the arguments name, and says where.
 pub fn run(args: &Args) -> Result<()> {

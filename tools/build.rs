@@ -1,16 +1,15 @@
-//! Compiles the BPF side and generates its skeleton.
+//! Compiles a tool's BPF side and generates its skeleton.
 
 use std::{env, path::PathBuf};
 
 use libbpf_cargo::SkeletonBuilder;
 
-const SOURCE: &str = "../../bpf/javaprof.bpf.c";
-
 fn main() -> anyhow::Result<()> {
-    let out = PathBuf::from(env::var("OUT_DIR")?).join("javaprof.skel.rs");
+    let tool = env::var("CARGO_PKG_NAME")?;
+    let out = PathBuf::from(env::var("OUT_DIR")?).join(format!("{tool}.skel.rs"));
     let arch = env::var("CARGO_CFG_TARGET_ARCH")?;
     SkeletonBuilder::new()
-        .source(SOURCE)
+        .source(format!("../../bpf/{tool}.bpf.c"))
         // Debian and Ubuntu keep asm/*.h below a folder named after the machine.
         .clang_args([format!("-I/usr/include/{arch}-linux-gnu"), "-Wall".into(), "-Werror".into()])
         .build_and_generate(&out)?;
