@@ -112,6 +112,7 @@ struct walker {
 	__u64 sp;
 	__u64 fp;
 	__u64 ax;
+	__u64 bx;
 	__u64 r13;
 	/* What it is recorded as. */
 	__u64 frame;
@@ -300,23 +301,29 @@ static __always_inline int caller_of_interpreted(struct walker *w)
 {
 	/* From fp - 8 words up to the return address. */
 	__u64 words[10], method, bcp, const_method, base, bci, sp, top;
+	bool is_new;
 
 	if (w->fp >= w->sp && !(w->fp & (WORD - 1)) &&
 	    !read_user(words, sizeof(words), w->fp - 8 * WORD) && in_code_cache(w, words[9])) {
-		method = words[5];
+		/* On entry the Method is in a register until it is pushed. */
+		is_new = w->is_innermost && w->sp > w->fp - 3 * WORD;
+		method = is_new ? w->bx : words[5];
 		bcp = w->jvm.bcp_slot == 7 ? words[1] : words[0];
 		bci = NO_BCI;
 		if (!read_user(&const_method, WORD, method + w->jvm.const_method)) {
 			base = const_method + w->jvm.const_method_size;
 			/* While it interprets, the register is ahead of the frame. */
-			if (w->is_innermost && w->r13 - base < NO_BCI)
+			if (is_new)
+				bci = 0;
+			else if (w->is_innermost && w->r13 - base < NO_BCI)
 				bci = w->r13 - base;
 			else if (bcp - base < NO_BCI)
 				bci = bcp - base;
 			if (!w->is_deoptimizing)
 				w->frame = INTERPRETED | bci << ADDR_BITS | (method & ADDR_MASK);
 		}
-		sp = words[7];
+		/* So is the caller's sp. */
+		sp = w->is_innermost && w->sp == w->fp ? w->r13 : words[7];
 		top = w->fp + 2 * WORD;
 		/* The arguments belong to the caller; an adapter may have moved them. */
 		if (sp < top || sp - top > MAX_FRAME_BYTES)
@@ -946,6 +953,7 @@ static __always_inline __u64 walk(struct pt_regs *regs, __u64 key, struct walked
 	w->fp = PT_REGS_FP(regs);
 #if defined(__TARGET_ARCH_x86)
 	w->ax = regs->rax;
+	w->bx = regs->rbx;
 	w->r13 = regs->r13;
 #endif
 	w->is_innermost = true;

@@ -431,9 +431,16 @@ impl Report {
         (share(self.complete, self.samples), 100.0 - share(self.unnamed, self.frames))
     }
 
+    /// Whether next to no stack is one that cannot be: there are moments of two or three
+    /// instructions, in the kernel's signal frames as in the JVM's own stubs, in which what
+    /// is on the stack looks like something else.
+    pub fn is_possible(&self) -> bool {
+        self.wrong * 2_000 <= self.samples
+    }
+
     /// Fails where more is wrong than was promised: 1 % of stacks that are cut, 0.3 % of frames
-    /// without a name, 4 % of stacks with gaps, none that cannot be. (Where a method ends,
-    /// HotSpot tells of the one that was inlined last: a bottom on the way back up.)
+    /// without a name, 4 % of stacks with gaps, one in 2,000 that cannot be. (Where a method
+    /// ends, HotSpot tells of the one that was inlined last: a bottom on the way back up.)
     ///
     /// # Panics
     /// Then.
@@ -442,7 +449,7 @@ impl Report {
         println!("{title}: {self}");
         let is_right = complete >= 99.0
             && named >= 99.7
-            && self.wrong == 0
+            && self.is_possible()
             && self.gaps * 100 <= self.samples * 4;
         assert!(is_right, "{title}: {self}{}", self.offenders());
     }
