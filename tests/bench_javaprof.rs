@@ -19,6 +19,9 @@ use jvmprobe_tests::{
 };
 
 const FLAGS: &str = "-XX:+UseSerialGC";
+/// Has ManyLoad's methods compiled soon, each on its own.
+const MANY_FLAGS: &str = "-XX:CompileThresholdScaling=0.1 -XX:CompileCommand=quiet \
+                          -XX:CompileCommand=dontinline,Many*.*";
 
 fn main() {
     need_root();
@@ -32,11 +35,23 @@ fn main() {
     ]);
 }
 
-/// From exec to the first sample.
+/// From exec to the first sample; of a JVM with 20,500 compiled methods, too.
 fn start() {
     for name in ["temurin-17", "temurin-25"] {
-        for symbols in ["none", "perfmap", "agent"] {
-            let mut load = Load::start_program(named(name), FLAGS, "CpuLoad");
+        for (program, symbols) in [
+            ("CpuLoad", "auto"),
+            ("CpuLoad", "perfmap"),
+            ("CpuLoad", "agent"),
+            ("ManyLoad", "auto"),
+        ] {
+            let flags = match program {
+                "ManyLoad" => MANY_FLAGS,
+                _ => FLAGS,
+            };
+            let mut load = Load::start_program(named(name), flags, program);
+            if program == "ManyLoad" {
+                load.run(12.0);
+            }
             load.go(20.0);
             let pid = load.pid().to_string();
             let mut times = Vec::new();
@@ -46,7 +61,10 @@ fn start() {
                 times.push(begin.elapsed().as_secs_f64() * 1e3);
                 tool.interrupt();
             }
-            println!("exec to sampling, {name} --symbols {symbols}: {} ms", spread(times));
+            println!(
+                "exec to sampling, {name} {program} --symbols {symbols}: {} ms",
+                spread(times)
+            );
         }
     }
 }

@@ -134,6 +134,8 @@ pub struct Walker {
     /// By file, which is kept open so that its number stays its own.
     files: HashMap<i32, (Arc<CodeFile>, Option<Loaded>)>,
     next_table: u32,
+    /// Tables that are filled and not handed over yet.
+    filled: Vec<(u32, MapHandle)>,
     /// What each process had mapped when it was last told.
     told: HashMap<u64, Vec<MappingEntry>>,
 }
@@ -159,6 +161,7 @@ impl Walker {
             tables: map("tables")?,
             files: HashMap::new(),
             next_table: 0,
+            filled: Vec::new(),
             told: HashMap::new(),
         })
     }
@@ -202,6 +205,7 @@ impl Walker {
         }
         let inner = inner_map("mappings", size_of::<MappingEntry>(), entries.len())?;
         fill(&inner, &entries)?;
+        self.hand_over()?;
         put(&self.mappings, &key.to_ne_bytes(), &inner)?;
         self.told.insert(key, entries);
         Ok(())
@@ -236,10 +240,28 @@ impl Walker {
         let inner = inner_map("rows", size_of::<Row>(), rows.len())?;
         fill(&inner, rows)?;
         let number = self.next_table;
-        put(&self.tables, &number.to_ne_bytes(), &inner)?;
+        self.filled.push((number, inner));
         self.next_table += 1;
         let rows = u32::try_from(rows.len()).unwrap_or(u32::MAX);
         Ok(Loaded { number, rows, base: table.base().0, elf })
+    }
+
+    /// Hands over what is filled, all at once: the kernel waits for the programs that run
+    /// after each such system call, some ten milliseconds.
+    fn hand_over(&mut self) -> Result<()> {
+        let filled = std::mem::take(&mut self.filled);
+        let keys: Vec<u8> = filled.iter().flat_map(|(number, _)| number.to_ne_bytes()).collect();
+        let fd = |inner: &MapHandle| inner.as_fd().as_raw_fd().to_ne_bytes();
+        let fds: Vec<u8> = filled.iter().flat_map(|(_, inner)| fd(inner)).collect();
+        let count = u32::try_from(filled.len()).unwrap_or(0);
+        let any = MapFlags::ANY;
+        if count == 0 || self.tables.update_batch(&keys, &fds, count, any, any).is_ok() {
+            return Ok(());
+        }
+        // Before Linux 5.19 it takes them one by one.
+        filled
+            .iter()
+            .try_for_each(|(number, inner)| put(&self.tables, &number.to_ne_bytes(), inner))
     }
 }
 

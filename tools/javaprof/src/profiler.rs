@@ -139,7 +139,8 @@ impl<'a> Profiler<'a> {
         self.tell_walker()?;
         self.raw.begin = Some(SystemTime::now());
         self.raw.clock = Some(self.session.start(self.args.frequency)?);
-        self.get_maps()
+        // What is no failure can wait: a large JVM has thousands of methods.
+        if self.args.symbols == SymbolSource::Auto { Ok(()) } else { self.get_maps() }
     }
 
     /// One line about what is profiled.
@@ -164,6 +165,7 @@ impl<'a> Profiler<'a> {
         let mut next_tick = begin + TICK;
         let mut next_look = (!self.args.command.is_empty()).then_some(begin);
         let mut ticks = 0;
+        self.get_maps()?;
         loop {
             let wake = [deadline, next_look].into_iter().flatten().fold(next_tick, Instant::min);
             let timeout = wake.saturating_duration_since(Instant::now());
