@@ -34,6 +34,7 @@
 #define SCAN_WORDS 32           /* a power of two */
 #define MAX_MAPPING_STEPS 14
 #define MAX_ROW_STEPS 23
+#define MAX_ARGUMENT_BYTES (256 * WORD)
 #define HANDLER_BYTES 32        /* of deoptimisation */
 #define USER_CS 0x33            /* of 64-bit code: __USER_CS, asm/segment.h */
 
@@ -295,6 +296,14 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 	return 0;
 }
 
+/* Where the caller's stack ends, of which the return address was found below `sp`: who calls
+   an interpreted method, or is called by one, has it in a register, for arguments are put in
+   between. */
+static __always_inline __u64 sender_sp(struct walker *w, __u64 sp)
+{
+	return w->r13 > sp && w->r13 - sp <= MAX_ARGUMENT_BYTES ? w->r13 : sp;
+}
+
 /* The interpreter's frames have a frame pointer. frame_x86.hpp: from it downwards, the
    caller's sp, the last sp, the Method, ...; what comes then differs by version. */
 static __always_inline int caller_of_interpreted(struct walker *w)
@@ -334,9 +343,9 @@ static __always_inline int caller_of_interpreted(struct walker *w)
 	   put it, or in a register while the arguments are moved. */
 	if (w->is_innermost) {
 		if (!read_user(&base, WORD, w->sp) && in_code_cache(w, base))
-			return go_to(w, base, w->sp + WORD, w->fp);
+			return go_to(w, base, sender_sp(w, w->sp + WORD), w->fp);
 		if (in_code_cache(w, w->ax))
-			return go_to(w, w->ax, w->r13 > w->sp ? w->r13 : w->sp + WORD, w->fp);
+			return go_to(w, w->ax, sender_sp(w, w->sp + WORD), w->fp);
 	}
 	return caller_by_fp(w);
 }
@@ -556,6 +565,26 @@ static __always_inline int caller_of_compiled(struct walker *w)
 	return caller_by_fp(w);
 }
 
+/* What moves arguments between interpreted and compiled code, and what looks up methods:
+   gen_i2c_adapter() and gen_c2i_adapter(), sharedRuntime_x86_64.cpp. */
+static __always_inline int caller_of_frameless(struct walker *w)
+{
+	__u8 *c = w->bytes;
+	__u64 ip = 0;
+
+	if (read_user(c, 8, w->ip) || read_user(&ip, WORD, w->sp))
+		return END_UNREADABLE;
+	/* The return address is on its way: mov r13, rsp; sub rsp, X; mov [rsp], rax; and in the
+	   other direction push rax */
+	if ((c[0] == 0x4c && c[1] == 0x8b && c[2] == 0xec) ||
+	    (c[0] == 0x48 && (c[1] == 0x83 || c[1] == 0x81) && c[2] == 0xec) ||
+	    (c[0] == 0x48 && c[1] == 0x89 && c[2] == 0x04 && c[3] == 0x24) || c[0] == 0x50) {
+		if (in_code_cache(w, w->ax))
+			return go_to(w, w->ax, sender_sp(w, w->sp), w->fp);
+	}
+	return go_to(w, ip, sender_sp(w, w->sp + WORD), w->fp);
+}
+
 /* Stubs: many have a frame pointer, some a frame of a known size, some nothing. */
 static __always_inline int caller_of_stub(struct walker *w)
 {
@@ -612,7 +641,7 @@ static __always_inline int caller_in_code_cache(struct walker *w)
 		w->frame |= (__u64)(__u16)w->blob.compile_id << ADDR_BITS;
 		return caller_of_compiled(w);
 	case BLOB_FRAMELESS:
-		return w->is_innermost ? caller_at_sp(w) : caller_by_fp(w);
+		return w->is_innermost ? caller_of_frameless(w) : caller_by_fp(w);
 	case BLOB_DEOPT:
 		w->is_deoptimizing = true;
 		return caller_of_stub(w);

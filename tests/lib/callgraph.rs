@@ -435,11 +435,11 @@ impl Report {
     /// instructions, in the kernel's signal frames as in the JVM's own stubs, in which what
     /// is on the stack looks like something else.
     pub fn is_possible(&self) -> bool {
-        self.wrong * 2_000 <= self.samples
+        self.wrong <= 1 + self.samples / 5_000
     }
 
     /// Fails where more is wrong than was promised: 1 % of stacks that are cut, 0.3 % of frames
-    /// without a name, 4 % of stacks with gaps, one in 2,000 that cannot be. (Where a method
+    /// without a name, 4 % of stacks with gaps, one or two that cannot be. (Where a method
     /// ends, HotSpot tells of the one that was inlined last: a bottom on the way back up.)
     ///
     /// # Panics

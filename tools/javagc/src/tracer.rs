@@ -9,7 +9,7 @@ use std::{
 use anyhow::Result;
 use libjvmprobe::{
     Error, Pid,
-    cli::note,
+    cli::{self, Schedule, note},
     hotspot::HotSpot,
     jvm::{Fate, FileId, Target, scan::Scanner},
     trace::{
@@ -84,38 +84,25 @@ impl<'a> Tracer<'a> {
 
     /// Takes events until the trace is over, then sums up.
     pub fn run(mut self, stop: &AtomicBool) -> Result<()> {
-        let begin = Instant::now();
-        let deadline = self.args.duration.map(|d| begin + d);
-        let mut next_summary = self.args.interval.map(|i| begin + i);
-        let mut summaries_left = self.args.count.unwrap_or(u64::MAX);
-        let mut next_tick = begin + TICK;
+        let Args { duration, interval, count, .. } = *self.args;
+        let mut schedule = Schedule::new(Instant::now(), TICK, duration, interval, count);
         loop {
-            let now = Instant::now();
-            let wake = [Some(next_tick), next_summary, deadline].into_iter().flatten().min();
-            let timeout = wake.map_or(TICK, |wake| wake.saturating_duration_since(now));
-            // poll() counts whole milliseconds: round up, or the last one spins.
-            self.take_events(timeout + Duration::from_micros(999))?;
-            let now = Instant::now();
+            self.take_events(schedule.timeout(Instant::now(), None))?;
+            let due = schedule.due(Instant::now());
             if stop.load(Ordering::Relaxed) || self.report.is_closed() {
                 break;
             }
-            if deadline.is_some_and(|deadline| now >= deadline) {
-                break;
-            }
-            if let (Some(due), Some(interval)) = (next_summary, self.args.interval)
-                && now >= due
-            {
+            if due.report {
                 self.summarize()?;
-                summaries_left -= 1;
-                if summaries_left == 0 {
+                if due.end {
                     return Ok(());
                 }
-                // Late wake-ups do not add up.
-                next_summary = Some(due + interval);
             }
-            if now >= next_tick {
+            if due.end {
+                break;
+            }
+            if due.tick {
                 self.tick()?;
-                next_tick = now + TICK;
                 if self.jvms.is_empty() && !self.args.all {
                     return Ok(());
                 }
@@ -128,23 +115,9 @@ impl<'a> Tracer<'a> {
 
     /// One line about what is traced.
     pub fn describe(&self) -> String {
-        let names: Vec<_> = self
-            .jvms
-            .values()
-            .take(4)
-            .map(|jvm| {
-                let collector = jvm.hotspot().map_or("", |h| h.collector.name());
-                format!("{} {collector}", jvm.target.pid())
-            })
-            .collect();
-        let more = if self.jvms.len() > names.len() { ", ..." } else { "" };
-        let names = names.join(", ");
-        match (self.args.all, self.jvms.len()) {
-            (true, 0) => "all JVMs (none yet)".into(),
-            (true, n) => format!("all JVMs ({n} now: {names}{more})"),
-            (false, 1) => format!("JVM {names}"),
-            (false, n) => format!("{n} JVMs ({names}{more})"),
-        }
+        let collector = |jvm: &Jvm| jvm.hotspot().map_or("", |h| h.collector.name());
+        let jvms = self.jvms.values().map(|jvm| (jvm.target.pid(), collector(jvm)));
+        cli::describe(self.args.all, jvms)
     }
 
     fn take_events(&mut self, timeout: Duration) -> Result<()> {

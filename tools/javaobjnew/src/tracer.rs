@@ -9,7 +9,7 @@ use std::{
 use anyhow::Result;
 use libjvmprobe::{
     Error, Pid,
-    cli::note,
+    cli::{self, Schedule, note},
     hotspot::HotSpot,
     jvm::{Fate, FileId, Target, scan::Scanner},
     stack::maps::FileCache,
@@ -103,20 +103,8 @@ impl<'a> Tracer<'a> {
 
     /// One line about what is traced.
     pub fn describe(&self) -> String {
-        let names: Vec<_> = self
-            .jvms
-            .values()
-            .take(4)
-            .map(|jvm| format!("{} {}", jvm.pid(), jvm.hotspot().collector.name()))
-            .collect();
-        let more = if self.jvms.len() > names.len() { ", ..." } else { "" };
-        let names = names.join(", ");
-        match (self.args.all, self.jvms.len()) {
-            (true, 0) => "all JVMs (none yet)".into(),
-            (true, n) => format!("all JVMs ({n} now: {names}{more})"),
-            (false, 1) => format!("JVM {names}"),
-            (false, n) => format!("{n} JVMs ({names}{more})"),
-        }
+        let jvms = self.jvms.values().map(|jvm| (jvm.target.pid(), jvm.hotspot().collector.name()));
+        cli::describe(self.args.all, jvms)
     }
 
     /// Traces until the trace is over, then sums up.
@@ -132,44 +120,30 @@ impl<'a> Tracer<'a> {
     }
 
     fn follow(&mut self, stop: &AtomicBool) -> Result<()> {
+        let Args { duration, interval, count, .. } = *self.args;
         let begin = Instant::now();
-        let deadline = self.args.duration.map(|d| begin + d);
-        let mut next_table = self.args.interval.map(|i| begin + i);
-        let mut tables_left = self.args.count.unwrap_or(u64::MAX);
-        let mut next_tick = begin + TICK;
+        let mut schedule = Schedule::new(begin, TICK, duration, interval, count);
         let mut next_collect = begin + COLLECT;
         loop {
+            self.take_events(schedule.timeout(Instant::now(), None))?;
             let now = Instant::now();
-            let wake = [Some(next_tick), next_table, deadline].into_iter().flatten().min();
-            let timeout = wake.map_or(TICK, |wake| wake.saturating_duration_since(now));
-            // poll() counts whole milliseconds: round up, or the last one spins.
-            self.take_events(timeout + Duration::from_micros(999))?;
-            let now = Instant::now();
+            let due = schedule.due(now);
             if stop.load(Ordering::Relaxed) || self.report.is_closed() {
                 break;
             }
-            if deadline.is_some_and(|deadline| now >= deadline) {
-                break;
-            }
-            if let (Some(due), Some(interval)) = (next_table, self.args.interval)
-                && now >= due
-            {
+            if due.report {
                 self.collect()?;
                 self.interval_tables()?;
-                tables_left -= 1;
-                if tables_left == 0 {
-                    break;
-                }
-                // Late wake-ups do not add up.
-                next_table = Some(due + interval);
+            }
+            if due.end {
+                break;
             }
             if now >= next_collect {
                 self.collect()?;
                 next_collect = now + COLLECT;
             }
-            if now >= next_tick {
+            if due.tick {
                 self.tick()?;
-                next_tick = now + TICK;
                 if self.jvms.is_empty() && self.young.is_empty() && !self.args.all {
                     return Ok(());
                 }

@@ -10,7 +10,7 @@ use std::{
 use anyhow::Result;
 use libjvmprobe::{
     Addr, Error, Pid,
-    cli::note,
+    cli::{Schedule, note},
     hotspot::places,
     jvm::{Fate, Process, Target, scan::Scanner},
     stack::{Stack, maps::FileCache},
@@ -160,19 +160,16 @@ impl<'a> Profiler<'a> {
     /// Samples until it is time to end.
     pub fn run(&mut self, stop: &AtomicBool) -> Result<()> {
         let begin = Instant::now();
-        let deadline = self.args.limit().map(|limit| begin + limit);
+        let mut schedule = Schedule::new(begin, TICK, self.args.limit(), None, None);
         let mut progress = Progress::new(self.args.quiet);
-        let mut next_tick = begin + TICK;
         let mut next_look = (!self.args.command.is_empty()).then_some(begin);
         let mut ticks = 0;
         self.get_maps()?;
         loop {
-            let wake = [deadline, next_look].into_iter().flatten().fold(next_tick, Instant::min);
-            let timeout = wake.saturating_duration_since(Instant::now());
-            // poll() counts whole milliseconds: round up, or the last one spins.
-            self.take_events(timeout + Duration::from_micros(999))?;
+            self.take_events(schedule.timeout(Instant::now(), next_look))?;
             let now = Instant::now();
-            if stop.load(Ordering::Relaxed) || deadline.is_some_and(|deadline| now >= deadline) {
+            let due = schedule.due(now);
+            if stop.load(Ordering::Relaxed) || due.end {
                 break;
             }
             if next_look.is_some_and(|at| now >= at) {
@@ -183,8 +180,7 @@ impl<'a> Profiler<'a> {
                     let _ = traced.refresh_maps(&mut self.files, &mut self.session);
                 }
             }
-            if now >= next_tick {
-                next_tick = now + TICK;
+            if due.tick {
                 ticks += 1;
                 self.tick(ticks % COLLECT_EVERY == 0)?;
                 progress.show(begin.elapsed(), || self.raw.samples.values().sum());

@@ -1,4 +1,6 @@
-//! What the tools' command lines have in common.
+//! What the tools have in common between their command lines and the end of a trace.
+
+mod schedule;
 
 use std::{
     fmt::Display,
@@ -14,6 +16,8 @@ use std::{
 use clap::Parser;
 use clap_complete::Shell;
 use rustix::process::{getpriority_process, setpriority_process};
+
+pub use schedule::{Due, Schedule};
 
 use crate::{Error, Pid, Result};
 
@@ -77,6 +81,22 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
 pub fn note(text: &str) {
     let tool = TOOL.get().map_or("jvmprobe", String::as_str);
     let _ = writeln!(std::io::stderr(), "{tool}: {text}");
+}
+
+/// One line about the JVMs that are traced, by their numbers and collectors.
+pub fn describe<'a>(all: bool, jvms: impl ExactSizeIterator<Item = (Pid, &'a str)>) -> String {
+    /// So many are named.
+    const NAMED: usize = 4;
+    let count = jvms.len();
+    let names: Vec<_> = jvms.take(NAMED).map(|(pid, gc)| format!("{pid} {gc}")).collect();
+    let more = if count > NAMED { ", ..." } else { "" };
+    let names = names.join(", ");
+    match (all, count) {
+        (true, 0) => "all JVMs (none yet)".into(),
+        (true, n) => format!("all JVMs ({n} now: {names}{more})"),
+        (false, 1) => format!("JVM {names}"),
+        (false, n) => format!("{n} JVMs ({names}{more})"),
+    }
 }
 
 /// Becomes true on Ctrl-C, SIGTERM or SIGHUP.
