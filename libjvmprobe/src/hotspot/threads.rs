@@ -7,6 +7,8 @@
 //! `com.sun.management.ThreadMXBean.getThreadAllocatedBytes` says
 //! (`Thread::cooked_allocated_bytes`).
 
+use std::collections::HashSet;
+
 use super::vmstructs::VmStructs;
 use crate::{Addr, Error, Result, jvm::memory::Memory};
 
@@ -62,7 +64,8 @@ impl ThreadLayout {
 }
 
 /// All Java threads with what they have allocated. Threads that come or go meanwhile
-/// may be missing.
+/// may be missing: a number counts only if its thread is still there behind it, for what was
+/// a thread may be anything a moment later.
 ///
 /// # Errors
 /// [`Error::Layout`] where HotSpot keeps no list that we know.
@@ -75,7 +78,10 @@ pub fn read(
         let allocated = layout.bytes(memory, thread)?;
         Some(ThreadBytes { thread, allocated })
     };
-    Ok(addresses(memory, structs)?.into_iter().filter_map(bytes).collect())
+    let mut threads: Vec<_> = addresses(memory, structs)?.into_iter().filter_map(bytes).collect();
+    let still: HashSet<_> = addresses(memory, structs)?.into_iter().collect();
+    threads.retain(|thread| still.contains(&thread.thread));
+    Ok(threads)
 }
 
 fn addresses(memory: &Memory, structs: &VmStructs) -> Result<Vec<Addr>> {
