@@ -324,15 +324,16 @@ fn memory_tells_what_the_agent_tells() {
             };
             text.lines().filter_map(entry).collect()
         };
-        // The JVM is idle: nothing is compiled between the two.
-        let (read, told) = (map("hotspot"), map("agent"));
+        // The JVM is idle, but it may still be compiling, and it runs some code to load an agent.
+        let (before, told, behind) = (map("hotspot"), map("agent"), map("hotspot"));
         let mut methods = 0;
         for (start, code) in &told {
             // Stubs have finer names there, and all method handle intrinsics one name.
             if !code.contains('.') || code.starts_with("java.lang.invoke.MethodHandle.") {
                 continue;
             }
-            assert_eq!(read.get(start), Some(code), "{name}: at {start:x}");
+            let read = [before.get(start), behind.get(start)];
+            assert!(read.contains(&Some(code)), "{name}: at {start:x}: {code}, but {read:?}");
             methods += 1;
         }
         println!("{name}: {methods} methods and ranges are the same, of {}", told.len());
