@@ -4,10 +4,12 @@
 use std::{collections::BTreeMap, path::Path};
 
 use jvmprobe_tests::{
-    allocated::{self, Allocated},
+    allocated::{Allocated, trace},
     folded,
     load::Load,
-    need_root, pprof, runtimes, speedscope,
+    need_root, pprof,
+    runtimes::named,
+    speedscope,
     tool::{self, Tool},
 };
 use serde_json::Value;
@@ -20,20 +22,6 @@ const PATHS: [(&str, &[&str], f64); 4] = [
     ("c", &["make", "c", "allocate"], 9545.0),
     ("d", &["make", "d", "allocate"], 4950.0),
 ];
-
-/// Runs a load under the tool; returns what both say.
-fn trace(runtime: &str, flags: &str, args: &[&str], load: &str) -> (Allocated, Vec<Value>) {
-    need_root();
-    let mut java = Load::start_program(runtimes::named(runtime), flags, "AllocLoad");
-    // Classes are loaded and TLABs have their sizes.
-    java.ask("go 1 200 2");
-    let pid = java.pid().to_string();
-    let tool = Tool::start("javaobjnew", &[&["-p", &pid, "-j"], args].concat());
-    let answer = java.ask(load);
-    let output = tool.interrupt();
-    assert!(output.status.success(), "{output:?}");
-    (allocated::parse(&answer), output.json())
-}
 
 fn of_type<'a>(records: &'a [Value], wanted: &'a str) -> impl Iterator<Item = &'a Value> {
     records.iter().filter(move |r| r["type"] == wanted)
@@ -116,7 +104,7 @@ fn check(runtime: &str) {
     let (svg, lines, proto, json) =
         (file("a.svg"), file("a.folded"), file("a.pb.gz"), file("a.json"));
     let args = ["-s", "-o", &svg, "-o", &lines, "-o", &proto, "-o", &json];
-    let (truth, records) = trace(runtime, "-XX:+UseG1GC", &args, "go 12 200 2");
+    let (truth, records) = trace(named(runtime), "-XX:+UseG1GC", &args, "go 12 200 2");
     check_sums(&records);
     let found = by_path(&records);
     let summary = records.last().unwrap();
@@ -187,7 +175,7 @@ fn every_path_is_within_its_bound_jdk_25() {
 #[test]
 fn a_class_is_split_among_its_paths() {
     for runtime in ["temurin-17", "temurin-25"] {
-        let (truth, records) = trace(runtime, "-XX:+UseG1GC", &["-s"], "go 12 200 2 shared");
+        let (truth, records) = trace(named(runtime), "-XX:+UseG1GC", &["-s"], "go 12 200 2 shared");
         check_sums(&records);
         let class = of_type(&records, "class").find(|c| c["class"] == "long[]").unwrap();
         let of_d = of_type(&records, "stack")
@@ -211,7 +199,7 @@ fn a_class_is_split_among_its_paths() {
 
 fn check_exact(runtime: &str, flag: &str) {
     let flags = format!("-XX:+UseG1GC {flag}");
-    let (truth, records) = trace(runtime, &flags, &["--exact", "-s"], "go 2 200 2");
+    let (truth, records) = trace(named(runtime), &flags, &["--exact", "-s"], "go 2 200 2");
     check_sums(&records);
     let found = by_path(&records);
     for (path, &bytes) in truth.paths.iter().filter(|(_, bytes)| **bytes > 0) {
@@ -232,7 +220,7 @@ fn exact_is_exact_by_path() {
 #[test]
 fn exact_keeps_up_with_stacks() {
     let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes";
-    let (truth, records) = trace("temurin-25", flags, &["--exact", "-s"], "go 5 1000000 2");
+    let (truth, records) = trace(named("temurin-25"), flags, &["--exact", "-s"], "go 5 1000000 2");
     let found = by_path(&records);
     for path in ["a", "b", "c"] {
         assert_eq!(found[path], truth.paths[path], "{path}");
@@ -245,7 +233,7 @@ fn exact_keeps_up_with_stacks() {
 #[test]
 fn large_objects_tell_where_they_come_from() {
     let args = ["-s", "--large", "256k"];
-    let (_, records) = trace("temurin-21", "-XX:+UseG1GC", &args, "go 2 200 2");
+    let (_, records) = trace(named("temurin-21"), "-XX:+UseG1GC", &args, "go 2 200 2");
     let large: Vec<_> = of_type(&records, "large").collect();
     assert!(large.len() > 10, "{records:?}");
     for record in large {
@@ -254,7 +242,7 @@ fn large_objects_tell_where_they_come_from() {
         assert_eq!(frame["file"], "AllocLoad.java");
         assert!(frame["line"].as_u64().unwrap() > 200, "{record}");
     }
-    let (_, records) = trace("temurin-21", "-XX:+UseG1GC", &args[1..], "go 1 200 2");
+    let (_, records) = trace(named("temurin-21"), "-XX:+UseG1GC", &args[1..], "go 1 200 2");
     assert!(of_type(&records, "large").all(|r| r.get("stack").is_none()), "{records:?}");
     assert_eq!(of_type(&records, "stack").count(), 0);
 }
@@ -262,7 +250,7 @@ fn large_objects_tell_where_they_come_from() {
 #[test]
 fn text_shows_stacks_below_the_table() {
     need_root();
-    let mut java = Load::start_program(runtimes::named("temurin-17"), "-XX:+UseG1GC", "AllocLoad");
+    let mut java = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
     let tool = Tool::start("javaobjnew", &["-p", &pid, "-s", "--large", "256k"]);
     java.ask("go 2 200 2");
@@ -281,7 +269,7 @@ fn text_shows_stacks_below_the_table() {
 #[test]
 fn a_file_that_cannot_be_written_is_told_at_once() {
     need_root();
-    let java = Load::start_program(runtimes::named("temurin-17"), "-XX:+UseG1GC", "AllocLoad");
+    let java = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
     for (file, why) in [("/no/such/folder/a.svg", "cannot create"), ("a.txt", "tells the format")] {
         let output = tool::run("javaobjnew", &["-p", &pid, "-o", file]);
@@ -296,7 +284,8 @@ fn a_file_that_cannot_be_written_is_told_at_once() {
 fn files_keep_threads_apart_when_asked() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("a.folded").display().to_string();
-    let (_, records) = trace("temurin-21", "-XX:+UseG1GC", &["-t", "-o", &file], "go 2 200 2");
+    let (_, records) =
+        trace(named("temurin-21"), "-XX:+UseG1GC", &["-t", "-o", &file], "go 2 200 2");
     // Without -s, stacks are in the files only.
     assert_eq!(of_type(&records, "stack").count(), 0);
     let lines = folded::parse(&std::fs::read_to_string(&file).unwrap());

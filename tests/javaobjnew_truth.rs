@@ -2,27 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use jvmprobe_tests::{
-    allocated::{self, Allocated},
+    allocated::{self, trace},
     load::Load,
     need_root,
     runtimes::{self, Runtime},
     tool::Tool,
 };
 use serde_json::Value;
-
-/// Runs a load under the tool; returns what both say.
-fn trace(runtime: &Runtime, flags: &str, args: &[&str], load: &str) -> (Allocated, Vec<Value>) {
-    need_root();
-    let mut java = Load::start_program(runtime, flags, "AllocLoad");
-    // Classes are loaded and TLABs have their sizes.
-    java.ask("go 1 200 2");
-    let pid = java.pid().to_string();
-    let tool = Tool::start("javaobjnew", &[&["-p", &pid, "-j"], args].concat());
-    let answer = java.ask(load);
-    let output = tool.interrupt();
-    assert!(output.status.success(), "{output:?}");
-    (allocated::parse(&answer), output.json())
-}
 
 fn class<'a>(records: &'a [Value], name: &str) -> &'a Value {
     let mut found = records.iter().filter(|r| r["type"] == "class" && r["class"] == name);

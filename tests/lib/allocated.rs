@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
+use crate::{load::Load, need_root, runtimes::Runtime, tool::Tool};
+
 /// Objects and bytes by class, and by call path.
 #[derive(Clone, Debug, Default)]
 pub struct Allocated {
@@ -11,6 +15,23 @@ pub struct Allocated {
     pub paths: BTreeMap<String, u64>,
     /// Bytes of all, by `ThreadMXBean.getThreadAllocatedBytes`.
     pub total: u64,
+}
+
+/// Runs the load under javaobjnew; returns what both say.
+///
+/// # Panics
+/// Where one of them fails.
+pub fn trace(runtime: &Runtime, flags: &str, args: &[&str], load: &str) -> (Allocated, Vec<Value>) {
+    need_root();
+    let mut java = Load::start_program(runtime, flags, "AllocLoad");
+    // Classes are loaded and TLABs have their sizes.
+    java.ask("go 1 200 2");
+    let pid = java.pid().to_string();
+    let tool = Tool::start("javaobjnew", &[&["-p", &pid, "-j"], args].concat());
+    let answer = java.ask(load);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    (parse(&answer), output.json())
 }
 
 /// Parses the load's answer.
