@@ -25,9 +25,15 @@ demo: ## Run each tool for some seconds on a small Java load (root)
 test: ## Check the style, then run every test against real JVMs (root)
 	@tests/setup test
 	@tests/runtimes
+	@tests/programs
 	@$(MAKE) --no-print-directory lint
 	$(CARGO) build --release --locked
 	$(CARGO) test --release --locked --workspace $(TEST_FLAGS)
+
+kernels: ## Boot Debian's kernels, 5.10 to the newest, and try each tool in each (root)
+	@tests/setup kernels
+	$(CARGO) build --release --locked
+	@tests/kernels/run
 
 lint: ## Formatting, clippy and documentation, all without warnings
 	$(CARGO) fmt --all --check
@@ -62,4 +68,4 @@ uninstall: ## Remove what install has installed
 clean: ## Remove what was built
 	$(CARGO) clean
 
-.PHONY: help build demo test lint bench install uninstall clean
+.PHONY: help build demo test kernels lint bench install uninstall clean

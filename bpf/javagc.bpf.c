@@ -26,7 +26,6 @@ struct {
 	__uint(max_entries, MAX_TARGETS);
 	__type(key, __u64);
 	__type(value, struct stop_event);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 } stops SEC(".maps");
 
 struct {
@@ -70,6 +69,7 @@ static __always_inline struct stop_event *new_stop(__u64 key, __u64 now)
 	stop->tid = (__u32)bpf_get_current_pid_tgid();
 	stop->heap_before = UNKNOWN;
 	stop->heap_after = UNKNOWN;
+	stop->heap_settled = UNKNOWN;
 	stop->op_type = UNKNOWN;
 	stop->begin_ns = now;
 	return stop;
@@ -123,8 +123,13 @@ static __always_inline int begin_gc(struct stop_event *stop, const struct gauge 
 {
 	if (!stop)
 		return 0;
-	stop->in_gc = 1;
 	stop->full |= full;
+	/*
+	 * Functions, unlike the probes, are nested up to JDK 13: a full collection is inside
+	 * of the young one that has failed.
+	 */
+	if (stop->in_gc++)
+		return 0;
 	if (!stop->gc_pairs) {
 		stop->gc_op = stop->last;
 		stop->gc_begin_ns = now;
@@ -146,13 +151,16 @@ static __always_inline int end_gc(__u64 cookie)
 
 	if (!stop || !stop->in_gc)
 		return 0;
-	stop->in_gc = 0;
+	if (--stop->in_gc)
+		return 0;
 	stop->gc_pairs++;
 	stop->gc_ns += now - stop->gc_end_ns;
 	stop->gc_end_ns = now;
 	gauge = bpf_map_lookup_elem(&gauges, &key);
 	if (gauge) {
 		stop->heap_after = heap_used(gauge);
+		if (gauge->settled[0])
+			stop->heap_settled = heap_settled(gauge);
 		read_counters(gauge, stop->after);
 		stop->gauged = 1;
 		/* Where one operation collects twice, the first cause counts. */
@@ -184,6 +192,45 @@ static __always_inline int begin_collection(__u64 cookie)
 		stop->has_cause = 1;
 		bpf_probe_read_user_str(stop->cause, CAUSE_LEN, (void *)gauge->cause);
 	}
+	return 0;
+}
+
+/*
+ * CMS's thread sweeps on beside the VM thread until that has waited for it. JDK 8 reads only
+ * then what its log tells as the heap before (ParNewGeneration::collect(),
+ * GenMarkSweep::invoke_at_safepoint()).
+ */
+static __always_inline int read_heap_before(__u64 cookie)
+{
+	__u64 key = target_key(cookie);
+	struct stop_event *stop = current_stop(key);
+	struct gauge *gauge;
+
+	if (!stop || !stop->in_gc || stop->has_before)
+		return 0;
+	gauge = bpf_map_lookup_elem(&gauges, &key);
+	if (gauge && gauge->waits) {
+		stop->has_before = 1;
+		stop->heap_before = heap_used(gauge);
+	}
+	return 0;
+}
+
+/*
+ * A collector is done. Serial, Parallel and CMS allocate what had not fitted before the gc
+ * probe tells of the end; the last one of an operation counts.
+ */
+static __always_inline int end_collection(__u64 cookie)
+{
+	__u64 key = target_key(cookie);
+	struct stop_event *stop = current_stop(key);
+	struct gauge *gauge;
+
+	if (!stop || !stop->in_gc)
+		return 0;
+	gauge = bpf_map_lookup_elem(&gauges, &key);
+	if (gauge)
+		stop->heap_settled = heap_used(gauge);
 	return 0;
 }
 
@@ -278,19 +325,27 @@ int BPF_USDT(safepoint_end)
 SEC("uprobe")
 int BPF_UPROBE(fn_safepoint_begin)
 {
-	return begin_stop(bpf_get_attach_cookie(ctx));
+	return begin_stop(uprobe_cookie(ctx));
 }
 
-/* VMThread::evaluate_operation(VM_Operation *) */
+/*
+ * VMThread::evaluate_operation(VM_Operation *). Its argument is where the compiler wants it
+ * to be (it clones the function without `this`), so the operation is read from the variable
+ * that the VM thread has put it into before.
+ */
 SEC("uprobe")
-int BPF_UPROBE(fn_evaluate_operation, void *vm_thread, __u64 op)
+int BPF_UPROBE(fn_evaluate_operation)
 {
-	__u64 now = bpf_ktime_get_ns();
-	struct stop_event *stop = current_stop(target_key(bpf_get_attach_cookie(ctx)));
+	__u64 now = bpf_ktime_get_ns(), key = target_key(uprobe_cookie(ctx));
+	struct stop_event *stop = current_stop(key);
+	struct gauge *gauge;
 
 	if (!stop)
 		return 0;
-	stop->last.vtable = read_u64(op);
+	gauge = bpf_map_lookup_elem(&gauges, &key);
+	stop->last.vtable = 0;
+	if (gauge && gauge->operation)
+		stop->last.vtable = read_u64(read_u64(gauge->operation));
 	begin_op(stop, now);
 	return 0;
 }
@@ -303,7 +358,7 @@ int BPF_UPROBE(fn_evaluate_operation, void *vm_thread, __u64 op)
 SEC("uprobe")
 int BPF_UPROBE(fn_gc_begin)
 {
-	__u64 now = bpf_ktime_get_ns(), key = target_key(bpf_get_attach_cookie(ctx));
+	__u64 now = bpf_ktime_get_ns(), key = target_key(uprobe_cookie(ctx));
 
 	return begin_gc(current_stop(key), bpf_map_lookup_elem(&gauges, &key), now, false);
 }
@@ -312,21 +367,35 @@ int BPF_UPROBE(fn_gc_begin)
 SEC("uprobe")
 int BPF_UPROBE(fn_gc_end)
 {
-	return end_gc(bpf_get_attach_cookie(ctx));
+	return end_gc(uprobe_cookie(ctx));
 }
 
 /* GCTracer::report_gc_start() */
 SEC("uprobe")
 int BPF_UPROBE(fn_collection_begin)
 {
-	return begin_collection(bpf_get_attach_cookie(ctx));
+	return begin_collection(uprobe_cookie(ctx));
+}
+
+/* GCTracer::report_gc_start(), of CMS in JDK 8 */
+SEC("uprobe")
+int BPF_UPROBE(fn_heap_before)
+{
+	return read_heap_before(uprobe_cookie(ctx));
+}
+
+/* GCTracer::report_gc_end() */
+SEC("uprobe")
+int BPF_UPROBE(fn_collection_end)
+{
+	return end_collection(uprobe_cookie(ctx));
 }
 
 /* RuntimeService::record_safepoint_end() */
 SEC("uprobe")
 int BPF_UPROBE(fn_safepoint_end)
 {
-	__u64 now = bpf_ktime_get_ns(), key = target_key(bpf_get_attach_cookie(ctx));
+	__u64 now = bpf_ktime_get_ns(), key = target_key(uprobe_cookie(ctx));
 
 	return end_stop(current_stop(key), bpf_map_lookup_elem(&gauges, &key), now);
 }
@@ -383,7 +452,7 @@ int BPF_USDT(pool_end)
 
 static __always_inline int cycle(struct pt_regs *ctx, bool end)
 {
-	__u64 key = target_key(bpf_get_attach_cookie(ctx));
+	__u64 key = target_key(uprobe_cookie(ctx));
 	struct moment_event *event;
 
 	/* The VM thread runs the same functions around a pause. */
@@ -429,14 +498,14 @@ int BPF_UPROBE(fn_request)
 		return 0;
 	event->tid = tid;
 	event->kind = EVENT_REQUEST;
-	event->target = target_key(bpf_get_attach_cookie(ctx));
+	event->target = target_key(uprobe_cookie(ctx));
 	event->ts_ns = bpf_ktime_get_ns();
 	bpf_get_current_comm(event->comm, sizeof(event->comm));
 	walk(ctx, event->target, &event->stack);
 	barrier();
 	/* Where the kernel preempts, another thread may have come in between. */
 	if (event->tid != tid) {
-		count_lost(target_key(bpf_get_attach_cookie(ctx)));
+		count_lost(target_key(uprobe_cookie(ctx)));
 		return 0;
 	}
 	size = event->stack.count * sizeof(__u64);

@@ -37,6 +37,7 @@ struct stop_event {
 	__u64 end_ns;
 	__u64 heap_before;  /* bytes at gc_begin_ns, UNKNOWN */
 	__u64 heap_after;   /* bytes at gc_end_ns, UNKNOWN */
+	__u64 heap_settled; /* bytes when the last collection was over, UNKNOWN */
 	__u64 before[GAUGE_COUNTERS];
 	__u64 after[GAUGE_COUNTERS];
 	__u64 gauged;       /* whether before and after were read */
@@ -45,8 +46,10 @@ struct stop_event {
 	__u32 ops;
 	__u32 full;         /* an operation began as a full collection */
 	__u32 collections;  /* as the collectors' own tracers begin them, 0: not seen */
-	__u32 in_gc;
+	__u32 in_gc;        /* how many collections are under way, one inside the other */
 	__u32 has_cause;
+	__u32 has_before; /* heap_before was read again where the JVM's log reads it */
+	__u32 unused;
 	__u64 tid;          /* the VM thread */
 	struct operation op;    /* the first one */
 	struct operation gc_op; /* the first one that collected */

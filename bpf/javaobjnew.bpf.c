@@ -36,16 +36,14 @@ struct {
 	__uint(max_entries, MAX_TARGETS);
 	__type(key, __u64);
 	__type(value, struct layout);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 } layouts SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	/* User space makes it larger where stacks are wanted. */
+	/* User space sets it: see Session::load(). */
 	__uint(max_entries, 1 << 17);
 	__type(key, struct tally_key);
 	__type(value, struct tally);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 } tallies SEC(".maps");
 
 /* What has found no room in tallies, by JVM. */
@@ -54,7 +52,6 @@ struct {
 	__uint(max_entries, MAX_TARGETS);
 	__type(key, __u64);
 	__type(value, struct tally);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 } others SEC(".maps");
 
 struct {
@@ -62,7 +59,6 @@ struct {
 	__uint(max_entries, 1 << 16);
 	__type(key, struct thread_key);
 	__type(value, struct thread_state);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 } threads SEC(".maps");
 
 /* What threads had allocated before the trace, filled in by user space. */
@@ -71,7 +67,6 @@ struct {
 	__uint(max_entries, 1 << 16);
 	__type(key, struct old_thread);
 	__type(value, __u64);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 } old_threads SEC(".maps");
 
 /* Too large for the BPF stack. */
@@ -88,7 +83,6 @@ struct {
 	__uint(max_entries, 1 << 16);
 	__type(key, __u64);
 	__type(value, __u64);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 } known_stacks SEC(".maps");
 
 /* A stack, and whose it is: another thread may run in between where the kernel preempts. */
@@ -325,7 +319,7 @@ static __always_inline void send_tlab(__u64 target, const struct layout *layout,
 static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 size, __u64 thread,
 				    bool walks)
 {
-	struct tally_key key = { .target = target_key(bpf_get_attach_cookie(ctx)) };
+	struct tally_key key = { .target = target_key(uprobe_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
 	__u64 allocated, all, bytes, text;
 	struct thread_state *state;
@@ -388,7 +382,7 @@ int BPF_UPROBE(fn_new_tlab_stacks, __u64 klass, __u64 object, __u64 tlab_size, _
 static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 size, __u64 thread,
 					bool walks)
 {
-	struct tally_key key = { .target = target_key(bpf_get_attach_cookie(ctx)) };
+	struct tally_key key = { .target = target_key(uprobe_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
 	struct thread_state *state;
 	struct tally *tally;

@@ -17,10 +17,12 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 const volatile bool every_process = false;
+/* Processes that user space knows nothing of yet may turn out to be JVMs. */
+const volatile bool newcomers = false;
 const volatile bool want_user = true;
 const volatile bool want_kernel = true;
-/* Whether the kernel has BTF, without which task_pt_regs() is out of reach. */
-const volatile bool has_btf = true;
+/* Whether task_pt_regs() is there: Linux 5.15, with BTF. */
+const volatile bool has_user_registers = true;
 /* Our PID namespace, by whose numbers processes are known; 0: the initial one. */
 const volatile __u64 pidns_dev = 0;
 const volatile __u64 pidns_ino = 0;
@@ -34,6 +36,14 @@ struct {
 	__type(key, __u64);
 	__type(value, struct target);
 } targets SEC(".maps");
+
+/* Processes that have been looked at and are no JVMs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_IGNORED);
+	__type(key, __u64);
+	__type(value, __u8);
+} ignored SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -78,6 +88,9 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash)
 
 	if (!event->stack.count)
 		return 0;
+	/* Two processes may have the same addresses, and other code there. */
+	if (event->stack.target)
+		hash = mix(hash, event->stack.target);
 	/* 0 means none. */
 	event->id = hash | 1;
 	if (bpf_map_lookup_elem(&known_stacks, &event->id))
@@ -131,7 +144,7 @@ static __always_inline __u64 user_part(struct bpf_perf_event_data *ctx, __u64 ke
 		*end = event->stack.end;
 		return intern(event, hash);
 	}
-	if (!has_btf) {
+	if (!has_user_registers) {
 		/* The registers of user mode cannot be had. */
 		*end = END_OUTERMOST;
 		return kernels_walk(ctx, event, BPF_F_USER_STACK);
@@ -178,7 +191,8 @@ int sample(struct bpf_perf_event_data *ctx)
 		return 0;
 	id = key.tgid;
 	target = bpf_map_lookup_elem(&targets, &id);
-	if (!target && !every_process)
+	if (!target && !every_process &&
+	    (!newcomers || bpf_map_lookup_elem(&ignored, &id)))
 		return 0;
 	event = bpf_map_lookup_elem(&scratch, &zero);
 	if (!event)

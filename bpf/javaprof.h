@@ -7,6 +7,7 @@
 
 #define COMM_LEN 16
 #define MAX_KERNEL_FRAMES 127
+#define MAX_IGNORED 16384
 #define NAME_LEN 256         /* a power of two */
 
 enum event_kind {
@@ -31,7 +32,7 @@ struct sample_key {
 	__u32 tgid;
 	__u32 tid;
 	__u32 cpu;
-	__u32 user_end;     /* enum walk_end */
+	__u32 user_end;     /* as in struct walked */
 	char comm[COMM_LEN];
 };
 

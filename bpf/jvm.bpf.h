@@ -19,7 +19,13 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/usdt.bpf.h>
 
-/* One JVM per key: see target_key(). */
+/*
+ * One JVM per key: see target_key().
+ *
+ * No map here says BPF_F_NO_PREALLOC: before Linux 6.1 a program that traces may not have such
+ * maps (perf_event), or the kernel prints a warning. User space adds it to large ones where it
+ * may: trace::room.
+ */
 #define MAX_TARGETS 4096
 
 struct {
@@ -32,18 +38,45 @@ struct {
 	__uint(max_entries, MAX_TARGETS);
 	__type(key, __u64);
 	__type(value, __u64);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 } lost_events SEC(".maps");
+
+/* Never. */
+const volatile bool calls_tail = false;
+
+/*
+ * Keeps a program that a uprobe or a USDT probe runs on the stack of its task.
+ *
+ * From Linux 6.13 on, what such a program has on its stack lies in memory of the processor (the
+ * JIT's "private stack"), and nothing keeps a second thread off it: the program may be preempted
+ * where the kernel is, and the next thread that comes to the probe overwrites pointers of the
+ * first. Seen on 7.3: an oops that killed threads of the JVM, and sums a million times too high.
+ * Programs in which there is a tail call, reached or not, have no private stack
+ * (kernel/bpf/verifier.c: check_subprogs, check_max_stack_depth).
+ */
+static __always_inline void keep_own_stack(void)
+{
+	if (calls_tail)
+		bpf_tail_call(NULL, NULL, 0);
+}
 
 /*
  * The cookie names the target where a probe is attached to one process: the
  * number that bpf_get_current_pid_tgid() gives belongs to the initial PID
  * namespace and need not be the one that the tool sees. Attached to every
  * process that maps a file, the cookie is zero and the tgid is the key.
+ *
+ * Every program of a probe asks for it.
  */
 static __always_inline __u64 target_key(__u64 cookie)
 {
+	keep_own_stack();
 	return cookie ? cookie : bpf_get_current_pid_tgid() >> 32;
+}
+
+/* Of a uprobe; zero where the kernel has none (before Linux 5.15). */
+static __always_inline __u64 uprobe_cookie(struct pt_regs *ctx)
+{
+	return LINUX_HAS_BPF_COOKIE ? bpf_get_attach_cookie(ctx) : 0;
 }
 
 static __always_inline void count_lost(__u64 key)

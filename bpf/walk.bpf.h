@@ -5,7 +5,8 @@
  *
  * walk() is a loop over step(), which knows one frame's caller. step() and what it
  * calls are global functions: the verifier looks at each once, whatever the number of
- * frames, so that nothing newer than Linux 5.15 is needed.
+ * frames, so that no BPF loops of newer kernels are needed. They take pointers to memory,
+ * which Linux does not verify before 5.12.
  *
  * Java frames (x86-64). The code cache's segment map leads from an address to its blob,
  * as in hotspot/share/memory/heap.cpp (CodeHeap::find_block_for), and the blob's frame
@@ -36,6 +37,7 @@
 #define MAX_ROW_STEPS 23
 #define MAX_ARGUMENT_BYTES (256 * WORD)
 #define HANDLER_BYTES 32        /* of deoptimisation */
+#define STUB_WORDS 32           /* pushed by a stub, at most; a power of two */
 #define USER_CS 0x33            /* of 64-bit code: __USER_CS, asm/segment.h */
 
 const volatile bool know_jvms = false;
@@ -48,12 +50,17 @@ struct {
 	__type(value, struct jvm);
 } jvms SEC(".maps");
 
+/*
+ * Templates of inner maps give sizes, no types, just as user space makes the maps themselves.
+ * Linux 5.15 to 6.1 keep "no BTF" and "a BTF type without a timer" apart, and refuse an inner
+ * map that differs in that from its template (kernel/bpf/map_in_map.c, bpf_map_meta_equal).
+ */
 struct mapping_array {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_INNER_MAP);
 	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct mapping);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct mapping));
 };
 
 /* By target_key(), sorted by address. */
@@ -68,8 +75,8 @@ struct row_array {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_INNER_MAP);
 	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct unwind_row);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct unwind_row));
 };
 
 struct {
@@ -87,9 +94,10 @@ struct jvm unused_jvm;
 enum blob_kind {
 	BLOB_NONE = 0,
 	BLOB_METHOD = 1,    /* compiled, or a wrapper around native code */
-	BLOB_FRAMELESS = 2, /* what jumps on: vtable stubs, adapters */
-	BLOB_STUB = 3,
-	BLOB_DEOPT = 4,     /* makes interpreted frames of compiled ones */
+	BLOB_DISPATCH = 2,  /* jumps to a method: vtable and itable stubs, inline caches */
+	BLOB_ADAPTER = 3,   /* moves arguments between compiled and interpreted code */
+	BLOB_STUB = 4,
+	BLOB_DEOPT = 5,     /* makes interpreted frames of compiled ones */
 };
 
 struct blob {
@@ -125,9 +133,14 @@ struct walker {
 	bool by_tables;
 	/* Whether interpreted frames may be there that have no content yet. */
 	bool is_deoptimizing;
+	/* How many frames there are, and how many there were when a step to the caller was a
+	   guess for the first time. */
+	__u32 depth;
+	__u32 known;
 	__u64 code_low;
 	__u64 code_high;
-	__u64 found_ip;     /* by scan() */
+	__u64 found_ip;     /* by scan() and scan_stub() */
+	__u64 found_entry;  /* of the stub, by scan_stub() */
 	/* What was found last: callers are often next to it. */
 	struct mapping mapping;
 	struct blob blob;
@@ -174,6 +187,13 @@ static __always_inline int go_to(struct walker *w, __u64 ip, __u64 sp, __u64 fp)
 	return 0;
 }
 
+/* The step to the caller is not known, but likely. */
+static __always_inline void guess(struct walker *w)
+{
+	if (!w->known)
+		w->known = w->depth;
+}
+
 /* By the convention for frame pointers, which is the same on x86-64 and aarch64. */
 static __always_inline int caller_by_fp(struct walker *w)
 {
@@ -216,9 +236,10 @@ static __always_inline __u32 kind_of_name(struct walker *w, __u64 name)
 		return BLOB_NONE;
 	if (!__builtin_memcmp(text, "nmethod", 8) || !__builtin_memcmp(text, "native n", 8))
 		return BLOB_METHOD;
-	if (!__builtin_memcmp(text, "vtable c", 8) || !__builtin_memcmp(text, "I2C/C2I ", 8) ||
-	    !__builtin_memcmp(text, "MethodHa", 8))
-		return BLOB_FRAMELESS;
+	if (!__builtin_memcmp(text, "vtable c", 8) || !__builtin_memcmp(text, "InlineCa", 8))
+		return BLOB_DISPATCH;
+	if (!__builtin_memcmp(text, "I2C/C2I ", 8) || !__builtin_memcmp(text, "MethodHa", 8))
+		return BLOB_ADAPTER;
 	if (!__builtin_memcmp(text, "Deoptimi", 8) || !__builtin_memcmp(text, "Uncommon", 8))
 		return BLOB_DEOPT;
 	return BLOB_STUB;
@@ -306,12 +327,14 @@ static __always_inline __u64 sender_sp(struct walker *w, __u64 sp)
 
 /* The interpreter's frames have a frame pointer. frame_x86.hpp: from it downwards, the
    caller's sp, the last sp, the Method, ...; what comes then differs by version. */
-static __always_inline int caller_of_interpreted(struct walker *w)
+__noinline int caller_of_interpreted(struct walker *w)
 {
 	/* From fp - 8 words up to the return address. */
 	__u64 words[10], method, bcp, const_method, base, bci, sp, top;
 	bool is_new;
 
+	if (!w)
+		return END_IMPLAUSIBLE;
 	if (w->fp >= w->sp && !(w->fp & (WORD - 1)) &&
 	    !read_user(words, sizeof(words), w->fp - 8 * WORD) && in_code_cache(w, words[9])) {
 		/* On entry the Method is in a register until it is pushed. */
@@ -435,6 +458,15 @@ __noinline int prologue_state(struct walker *w, __u64 entry)
 	return state;
 }
 
+/* Whether the jump at w->bytes[at], of the code at w->ip, leads out of the blob. */
+static __always_inline bool leaves_method(struct walker *w, __u32 at)
+{
+	__s32 rel = 0;
+
+	__builtin_memcpy(&rel, w->bytes + at + 1, sizeof(rel));
+	return w->ip + at + 5 + rel - w->blob.begin >= w->blob.end - w->blob.begin;
+}
+
 /* Whether a method is about to return, by the instruction that comes next. */
 __noinline int epilogue_state(struct walker *w)
 {
@@ -447,6 +479,15 @@ __noinline int epilogue_state(struct walker *w)
 		return FRAME_COMPLETE;
 	/* ret */
 	if (c[0] == 0xc3 || c[0] == 0xc2)
+		return FRAME_NOTHING;
+	/* A jump out of the method, to where exceptions go on. */
+	if (c[0] == 0xe9 && leaves_method(w, 0))
+		return FRAME_NOTHING;
+	/* What a return poll jumps to: lea r10, [rip + X]; mov [r15 + X], r10; and that jump. */
+	if (c[0] == 0x4c && c[1] == 0x8d && c[2] == 0x15 && c[7] == 0x4d && c[8] == 0x89 &&
+	    c[9] == 0x97)
+		return FRAME_NOTHING;
+	if (c[0] == 0x4d && c[1] == 0x89 && c[2] == 0x97 && c[7] == 0xe9 && leaves_method(w, 7))
 		return FRAME_NOTHING;
 	/* pop rbp */
 	if (c[0] == 0x5d)
@@ -502,11 +543,88 @@ __noinline __u64 frame_end(struct walker *w, __u64 end)
 	for (i = 0; i <= MAX_EXTRA_WORDS; i++) {
 		if (read_user(&ip, WORD, end - WORD))
 			return 0;
-		if (in_code_cache(w, ip))
+		if (in_code_cache(w, ip)) {
+			if (i)
+				guess(w);
 			return end;
+		}
 		end += WORD;
 	}
 	return 0;
+}
+
+/*
+ * Where a call leads that returns to this address; 0 where there is none before it, or one
+ * that goes where a register says. Generated code calls stubs by call rel32, or, where that
+ * does not reach, by mov r10, imm64; call r10.
+ */
+__noinline __u64 call_target(__u64 addr)
+{
+	__u8 c[16] = {};
+	__s32 rel = 0;
+	__u64 to = 0;
+
+	if (read_user(c, 13, addr - 13))
+		return 0;
+	if (c[8] == 0xe8) {
+		__builtin_memcpy(&rel, c + 9, sizeof(rel));
+		return addr + rel;
+	}
+	if (c[0] == 0x49 && c[1] == 0xba && c[10] == 0x41 && c[11] == 0xff && c[12] == 0xd2) {
+		__builtin_memcpy(&to, c + 2, sizeof(to));
+		return to;
+	}
+	return 0;
+}
+
+/* Where the call leads, if this is a return address of generated code that calls the blob
+   found last; else 0. */
+static __always_inline __u64 entry_by_caller(struct walker *w, __u64 addr)
+{
+	__u64 to;
+
+	if (!in_code_cache(w, addr))
+		return 0;
+	to = call_target(addr);
+	return to - w->blob.begin < w->blob.end - w->blob.begin ? to : 0;
+}
+
+/* The length of a push (0x50) or pop (0x58) of any register but rbp; 0 for anything else. */
+static __always_inline __u32 stack_instruction(const __u8 *c, __u8 opcode)
+{
+	if ((c[0] & 0xf8) == opcode)
+		return c[0] != (opcode | 5);
+	return c[0] == 0x41 && (c[1] & 0xf8) == opcode ? 2 : 0;
+}
+
+/*
+ * How many words there are below a method's frame for a call that takes its arguments there, as
+ * C1 calls slow_subtype_check: push, push, call, pop, pop. (emit_typecheck_helper(),
+ * c1_LIRAssembler_x86.cpp)
+ */
+__noinline int pushed_words(struct walker *w)
+{
+	__u32 at = 0, length, i;
+	int words = 0;
+
+	if (!w || read_user(w->bytes, 16, w->ip))
+		return 0;
+	if (w->is_innermost) {
+		at = stack_instruction(w->bytes, 0x50);
+		words = at ? -1 : 0;
+		if (w->bytes[at & 7] == 0xe8)
+			at += 5;
+		else if (at)
+			return 0;
+	}
+	for (i = 0; i < 2; i++) {
+		length = stack_instruction(w->bytes + (at & 15), 0x58);
+		if (!length)
+			break;
+		at += length;
+		words++;
+	}
+	return words > 0 ? words : 0;
 }
 
 static __always_inline bool in_handler(struct blob *b, __u64 addr)
@@ -530,12 +648,49 @@ static __always_inline int frame_state(struct walker *w)
 	return state == FRAME_COMPLETE ? epilogue_state(w) : state;
 }
 
-static __always_inline int caller_of_compiled(struct walker *w)
+/*
+ * Where the innermost frame's code leads if it is what a compiled method's own call goes
+ * through to interpreted code: mov rbx, Method; jmp (emit_to_interp_stub(),
+ * compiledIC_x86.cpp). Else 0.
+ */
+__noinline __u64 call_stub_target(struct walker *w)
 {
-	struct blob *b = &w->blob;
+	__u64 jump, to;
+	__s32 rel = 0;
+	__u8 *c;
+
+	if (!w || read_user(w->bytes, 26, w->ip - 10))
+		return 0;
+	c = w->bytes;
+	jump = w->ip;
+	if (c[10] == 0x48 && c[11] == 0xbb) {
+		c += 10;
+		jump += 10;
+	}
+	if (c[0] != 0x48 || c[1] != 0xbb || c[10] != 0xe9)
+		return 0;
+	__builtin_memcpy(&rel, c + 11, sizeof(rel));
+	to = jump + 5 + rel;
+	return to - w->blob.begin < w->blob.end - w->blob.begin ? 0 : to;
+}
+
+__noinline int caller_of_compiled(struct walker *w, bool below_stub)
+{
+	struct blob *b;
 	__u64 pc = 0, end;
 	int state = FRAME_COMPLETE;
 
+	if (!w)
+		return END_IMPLAUSIBLE;
+	b = &w->blob;
+	if (w->is_innermost) {
+		/* On its way to interpreted code it is no more this method's. */
+		pc = call_stub_target(w);
+		if (pc) {
+			w->frame = pc & ADDR_MASK;
+			return caller_at_sp(w);
+		}
+	}
 	if (in_handler(b, w->ip)) {
 		/* The handler pushes its own address and jumps on. */
 		if (w->is_innermost && !read_user(&pc, WORD, w->sp) && in_handler(b, pc))
@@ -550,8 +705,11 @@ static __always_inline int caller_of_compiled(struct walker *w)
 	end = w->sp + (state == FRAME_NOTHING	 ? WORD :
 		       state == FRAME_FP_PUSHED ? 2 * WORD :
 						  b->frame_bytes);
+	if (state == FRAME_COMPLETE && (w->is_innermost || below_stub))
+		end += pushed_words(w) * WORD;
 	if (read_user(&pc, WORD, end - WORD) || !in_code_cache(w, pc)) {
-		/* Behind its epilogue: a jump to an exception's handler, or to a poll's. */
+		guess(w);
+		/* Behind its epilogue, on the way to a handler. */
 		if (w->is_innermost && !read_user(&pc, WORD, w->sp) && in_code_cache(w, pc))
 			return caller_at_sp(w);
 	} else if (state == FRAME_NOTHING || state == FRAME_NO_FP) {
@@ -565,31 +723,189 @@ static __always_inline int caller_of_compiled(struct walker *w)
 	return caller_by_fp(w);
 }
 
-/* What moves arguments between interpreted and compiled code, and what looks up methods:
-   gen_i2c_adapter() and gen_c2i_adapter(), sharedRuntime_x86_64.cpp. */
-static __always_inline int caller_of_frameless(struct walker *w)
+/* Eight bytes from the k-th of two words on. */
+static __always_inline __u64 bytes_from(const __u64 *words, __u32 k)
 {
-	__u8 *c = w->bytes;
-	__u64 ip = 0;
+	return k ? words[0] >> 8 * k | words[1] << (64 - 8 * k) : words[0];
+}
 
-	if (read_user(c, 8, w->ip) || read_user(&ip, WORD, w->sp))
+/* Whether code begins with these bytes, the first one lowest: 1 or 0, without a branch. */
+static __always_inline __u64 begins_with(__u64 code, __u64 mask, __u64 bytes)
+{
+	__u64 x = ((code & mask) ^ bytes) - 1;
+
+	barrier_var(x);
+	return x >> 63;
+}
+
+/* jmp rcx */
+static __always_inline __u64 leads_to_interpreter(__u64 code)
+{
+	return begins_with(code, 0xffff, 0xe1ff);
+}
+
+/* mov r13, rsp or lea r13, [rsp + 8] */
+static __always_inline __u64 sets_sender_sp(__u64 code)
+{
+	return begins_with(code, 0xffffff, 0xec8b4c) |
+	       begins_with(code, 0xffffffff, 0x246c8d4c);
+}
+
+/*
+ * Whether an adapter has set r13 to the caller's sp: what leads to the interpreter (jmp rcx) is
+ * still to come, but mov r13, rsp or, since JDK 20, lea r13, [rsp + 8] is not. Before that, r13
+ * is anything; there may be a kilobyte of barriers first. (On the way from interpreted to
+ * compiled code, which lies before, the caller's sp is not needed.)
+ */
+__noinline int is_behind_sender_sp(struct walker *w)
+{
+	__u64 *words, found, at;
+	__u32 size, i, k;
+
+	if (!w)
+		return 0;
+	size = MAX_BLOB_BYTES;
+	if (w->blob.end - w->ip < size)
+		size = w->blob.end - w->ip;
+	if (read_user(w->bytes, size & (2 * MAX_BLOB_BYTES - 1), w->ip))
+		return 0;
+	words = (__u64 *)w->bytes;
+	for (i = 0; i < MAX_BLOB_BYTES / WORD - 1 && i * WORD < size; i++) {
+		/* Without branches, of which the verifier would follow each. */
+		found = 0;
+#pragma unroll
+		for (k = 0; k < WORD; k++) {
+			__u64 c = bytes_from(words + i, k);
+
+			found |= leads_to_interpreter(c) | sets_sender_sp(c);
+		}
+		if (found)
+			break;
+	}
+	/* By way of memory, lest the verifier look at what follows for each number. */
+	w->found_entry = i;
+	barrier();
+	at = w->found_entry;
+	if (at >= MAX_BLOB_BYTES / WORD - 1)
+		return 0;
+#pragma unroll
+	for (k = 0; k < WORD; k++) {
+		__u64 c = bytes_from(words + at, k);
+
+		if (sets_sender_sp(c))
+			return 0;
+		if (leads_to_interpreter(c))
+			return 1;
+	}
+	return 0;
+}
+
+/* What moves arguments between interpreted and compiled code: gen_i2c_adapter() and
+   gen_c2i_adapter(), sharedRuntime_x86_64.cpp. */
+__noinline int caller_of_adapter(struct walker *w)
+{
+	__u64 ip = 0, sp = 0, fp = 0, saved;
+	__u8 c[16] = {};
+	__u32 bytes;
+
+	if (!w)
+		return END_IMPLAUSIBLE;
+	if (!w->is_innermost) {
+		/* It has the JVM correct what called it, with all registers saved: push_CPU_state(),
+		   macroAssembler_x86.cpp. How many bytes the FPU's take, below them, depends on the
+		   processor: vzeroupper; fxrstor [rsp]; add rsp, X. rax is the return address. */
+		if (read_user(c, sizeof(c), w->ip))
+			return END_UNREADABLE;
+		__builtin_memcpy(&bytes, c[0] == 0xc5 ? c + 11 : c + 8, sizeof(bytes));
+		saved = w->sp + bytes;
+		if (read_user(&sp, WORD, saved + 2 * WORD) || read_user(&fp, WORD, saved + 10 * WORD) ||
+		    read_user(&ip, WORD, saved + 15 * WORD) || read_user(&saved, WORD, sp) ||
+		    saved != ip || !in_code_cache(w, ip)) {
+			guess(w);
+			return caller_by_fp(w);
+		}
+		return go_to(w, ip, sp + WORD, fp);
+	}
+	if (read_user(c, sizeof(c), w->ip) || read_user(&ip, WORD, w->sp))
 		return END_UNREADABLE;
-	/* The return address is on its way: mov r13, rsp; sub rsp, X; mov [rsp], rax; and in the
-	   other direction push rax */
+	/* The return address is on its way: mov r13, rsp; sub rsp, X; and rsp, -16; mov [rsp], rax;
+	   push rax */
 	if ((c[0] == 0x4c && c[1] == 0x8b && c[2] == 0xec) ||
-	    (c[0] == 0x48 && (c[1] == 0x83 || c[1] == 0x81) && c[2] == 0xec) ||
+	    (c[0] == 0x48 && (c[1] == 0x83 || c[1] == 0x81) && (c[2] == 0xec || c[2] == 0xe4)) ||
 	    (c[0] == 0x48 && c[1] == 0x89 && c[2] == 0x04 && c[3] == 0x24) || c[0] == 0x50) {
 		if (in_code_cache(w, w->ax))
-			return go_to(w, w->ax, sender_sp(w, w->sp), w->fp);
+			return go_to(w, w->ax,
+				     c[0] == 0x4c ? w->sp : sender_sp(w, w->sp), w->fp);
 	}
-	return go_to(w, ip, sender_sp(w, w->sp + WORD), w->fp);
+	sp = w->sp + WORD;
+	return go_to(w, ip, is_behind_sender_sp(w) ? sender_sp(w, sp) : sp, w->fp);
+}
+
+/* Where on the stack, in words above sp, is the return address of the generated code that
+   called the innermost stub; STUB_WORDS where none is. */
+__noinline int scan_stub(struct walker *w)
+{
+	__u64 *words, entry;
+	__u32 i;
+
+	if (!w)
+		return STUB_WORDS;
+	words = (__u64 *)w->bytes;
+	if (read_user(words, STUB_WORDS * WORD, w->sp))
+		return STUB_WORDS;
+	for (i = 0; i < STUB_WORDS; i++) {
+		entry = entry_by_caller(w, words[i]);
+		if (entry) {
+			w->found_ip = words[i];
+			w->found_entry = entry;
+			break;
+		}
+	}
+	return i;
+}
+
+/*
+ * The caller of a stub that was interrupted anywhere in it, known by its call of this very
+ * stub. Many stubs set rbp up, as C does; some push what they please and leave rbp alone,
+ * which may be that of any frame further out.
+ */
+static __always_inline int caller_of_innermost_stub(struct walker *w)
+{
+	__u64 words[3], end;
+	__u8 first = 0;
+	__u32 found;
+
+	if (w->fp >= w->sp && w->fp - w->sp < MAX_FRAME_BYTES &&
+	    !read_user(words, sizeof(words), w->fp)) {
+		if (entry_by_caller(w, words[1]))
+			return go_to(w, words[1], w->fp + 2 * WORD, words[0]);
+		/* The stub of nmethods' entry barriers has room for an sp above its frame
+		   pointer, which is -1 as long as nothing is deoptimised. */
+		if (words[1] == -1ULL && entry_by_caller(w, words[2]))
+			return go_to(w, words[2], w->fp + 3 * WORD, words[0]);
+	}
+	if (w->blob.frame_bytes) {
+		end = w->sp + w->blob.frame_bytes;
+		if (!read_user(words, 2 * WORD, end - 2 * WORD) && entry_by_caller(w, words[1]))
+			return go_to(w, words[1], end, words[0]);
+	}
+	found = scan_stub(w);
+	if (found >= STUB_WORDS)
+		return 0;
+	end = w->sp + (found + 1) * WORD;
+	/* push rbp */
+	if (found && !read_user(&first, 1, w->found_entry) && first == 0x55)
+		return caller_below(w, end);
+	return go_to(w, w->found_ip, end, w->fp);
 }
 
 /* Stubs: many have a frame pointer, some a frame of a known size, some nothing. */
-static __always_inline int caller_of_stub(struct walker *w)
+__noinline int caller_of_stub(struct walker *w)
 {
 	__u64 words[3], ip = 0, end;
 
+	if (!w)
+		return END_IMPLAUSIBLE;
 	if (w->is_innermost && !read_user(w->bytes, 8, w->ip - 1)) {
 		__u8 *c = w->bytes + 1;
 
@@ -601,20 +917,29 @@ static __always_inline int caller_of_stub(struct walker *w)
 		    ((c[1] == 0x8b && c[2] == 0xec) || (c[1] == 0x89 && c[2] == 0xe5)))
 			return caller_below(w, w->sp + 2 * WORD);
 	}
-	if (w->blob.frame_bytes) {
+	if (w->is_innermost) {
+		int why = caller_of_innermost_stub(w);
+
+		if (why || !w->is_innermost)
+			return why;
+	}
+	if (w->blob.frame_bytes && !w->is_innermost) {
 		end = frame_end(w, w->sp + w->blob.frame_bytes);
 		if (end)
 			return caller_below(w, end);
 	}
+	/* What native code calls has a frame pointer; for the rest it is a guess. */
 	if (w->fp >= w->sp && w->fp - w->sp < MAX_FRAME_BYTES &&
 	    !read_user(words, sizeof(words), w->fp)) {
-		/* The stub of nmethods' entry barriers has room for an sp above its frame
-		   pointer, which is -1 as long as nothing is deoptimised. */
 		if (words[1] == -1ULL && in_code_cache(w, words[2]))
 			return go_to(w, words[2], w->fp + 3 * WORD, words[0]);
-		if (words[1] > 0xffff)
+		if (words[1] > 0xffff) {
+			if (w->is_innermost && in_code_cache(w, words[1]))
+				guess(w);
 			return go_to(w, words[1], w->fp + 2 * WORD, words[0]);
+		}
 	}
+	guess(w);
 	end = frame_end(w, w->sp + WORD);
 	if (end && !read_user(&ip, WORD, end - WORD))
 		return go_to(w, ip, end, w->fp);
@@ -623,6 +948,8 @@ static __always_inline int caller_of_stub(struct walker *w)
 
 static __always_inline int caller_in_code_cache(struct walker *w)
 {
+	bool is_stub;
+
 	if (w->jvm.return_barrier && w->ip == w->jvm.return_barrier) {
 		/* The outer frames of a virtual thread wait in the heap, and what is
 		   outside of these is this. */
@@ -634,20 +961,25 @@ static __always_inline int caller_in_code_cache(struct walker *w)
 	if (in_interpreter(w, w->ip))
 		return caller_of_interpreted(w);
 	w->is_deoptimizing = false;
+	is_stub = w->blob.kind == BLOB_STUB;
 	/* A return address may lie behind the code that called. */
 	find_blob(w, w->ip - !w->is_innermost);
 	switch (w->blob.kind) {
 	case BLOB_METHOD:
 		w->frame |= (__u64)(__u16)w->blob.compile_id << ADDR_BITS;
-		return caller_of_compiled(w);
-	case BLOB_FRAMELESS:
-		return w->is_innermost ? caller_of_frameless(w) : caller_by_fp(w);
+		return caller_of_compiled(w, is_stub);
+	case BLOB_DISPATCH:
+		/* Nothing is below the return address, and nothing is called from there. */
+		return caller_at_sp(w);
+	case BLOB_ADAPTER:
+		return caller_of_adapter(w);
 	case BLOB_DEOPT:
 		w->is_deoptimizing = true;
 		return caller_of_stub(w);
 	case BLOB_STUB:
 		return caller_of_stub(w);
 	}
+	guess(w);
 	return caller_by_fp(w);
 }
 
@@ -795,6 +1127,7 @@ static __always_inline int caller_of_unknown(struct walker *w)
 	__u32 found = scan(w);
 	__u64 fp;
 
+	guess(w);
 	/* A frame pointer that is one is better than a guess. */
 	if (found >= SCAN_WORDS || (!w->is_innermost && w->fp - w->sp < found * WORD))
 		return caller_by_fp(w);
@@ -802,9 +1135,9 @@ static __always_inline int caller_of_unknown(struct walker *w)
 	return go_to(w, w->found_ip, w->sp + (found + 1) * WORD, fp);
 }
 
-static __always_inline int caller_of_native(struct walker *w)
+__noinline int caller_of_native(struct walker *w)
 {
-	__u64 addr = w->ip - !w->is_innermost, end, ip = 0, fp, saved[2];
+	__u64 addr, end, ip = 0, fp, saved[2];
 	__u16 cs = 0;
 	union {
 		__u64 word;
@@ -812,8 +1145,13 @@ static __always_inline int caller_of_native(struct walker *w)
 	} found;
 	struct unwind_row *row = &found.row;
 
-	if (!find_mapping(w, addr))
+	if (!w)
+		return END_IMPLAUSIBLE;
+	addr = w->ip - !w->is_innermost;
+	if (!find_mapping(w, addr)) {
+		guess(w);
 		return caller_by_fp(w);
+	}
 	found.word = find_row(w, addr);
 	switch (row->kind) {
 	case ROW_SP:
@@ -915,12 +1253,16 @@ __noinline int step(struct walker *w)
 	   what a signal interrupted that is not what it points behind. */
 	w->frame = (w->ip & ADDR_MASK) + (w->is_innermost && !w->is_first);
 	w->is_first = false;
+	w->depth++;
 #if defined(__TARGET_ARCH_x86)
 	if (w->is_jvm && in_code_cache(w, w->ip))
 		return caller_in_code_cache(w);
 	if (w->by_tables)
 		return caller_of_native(w);
 #endif
+	/* Whoever asks for frame pointers knows what they are worth. */
+	if (know_jvms)
+		guess(w);
 	return caller_by_fp(w);
 }
 
@@ -934,8 +1276,8 @@ static __always_inline __u64 mix(__u64 hash, __u64 value)
 __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 {
 	bool has_interpreted = false;
-	__u64 hash = 0;
 	__u32 i;
+	__u64 hash = 0;
 	int why = 0;
 
 	if (!w || !walked)
@@ -952,7 +1294,7 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 		hash = mix(hash, w->frame);
 	}
 	walked->count = i;
-	walked->end = why ? why : END_TOO_DEEP;
+	walked->end = (why ? why : END_TOO_DEEP) | w->known << KNOWN_SHIFT;
 	/* A Method is one of this JVM's, and its address may be another one's when classes
 	   were unloaded. */
 	if (has_interpreted) {
@@ -990,6 +1332,8 @@ static __always_inline __u64 walk(struct pt_regs *regs, __u64 key, struct walked
 	w->is_jvm = false;
 	w->by_tables = false;
 	w->is_deoptimizing = false;
+	w->depth = 0;
+	w->known = 0;
 	return walk_frames(w, walked);
 }
 

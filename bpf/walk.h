@@ -21,6 +21,12 @@ enum walk_end {
 };
 
 /*
+ * Above the reason: how many frames come before the first step that was a guess; 0 where all
+ * were known.
+ */
+#define KNOWN_SHIFT 8
+
+/*
  * A frame is an address of code of 47 bits; above it are the low 16 bits of the compile
  * id, if it is a compiled method's. With the highest bit set it is an interpreted
  * method: its bytecode index (NO_BCI where it is not known) above the Method's address.
@@ -34,7 +40,7 @@ enum walk_end {
 struct walked {
 	__u64 target;               /* the key of its process */
 	__u64 unloads;              /* classes that the JVM had unloaded, see struct jvm */
-	__u64 end;                  /* enum walk_end */
+	__u64 end;                  /* enum walk_end, and what was known: KNOWN_SHIFT */
 	__u64 count;
 	__u64 frames[MAX_FRAMES];
 };

@@ -12,9 +12,10 @@ use std::{
 use jvmprobe_tests::{
     container::Container,
     fake::Fake,
+    gclog,
     load::{Load, classes},
     need_root,
-    other::{Other, sleeper},
+    other::{Other, loader, sleeper},
     proc::breakpoints,
     runtimes::{Runtime, named},
     tool::{self, Tool, assert_refused, binary},
@@ -46,6 +47,51 @@ fn a_process_that_is_no_jvm() {
     let other = sleeper();
     let pid = other.0.id().to_string();
     assert_refused(&tool::run("javagc", &["-p", &pid]), 1, &[&pid, "sleep", "no JVM", "jps"]);
+}
+
+#[test]
+fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
+    need_root();
+    let other = loader(&named("temurin-17").libjvm());
+    let pid = other.pid().to_string();
+    let refused = tool::run("javagc", &["-p", &pid]);
+    assert_refused(&refused, 1, &[&pid, "python", "no JVM", "libjvm.so", "jps"]);
+    // Among all JVMs it is none, and -v says so.
+    let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
+    thread::sleep(Duration::from_secs(8));
+    let output = tool.interrupt();
+    let words = format!("process {pid} has libjvm.so mapped and has made no JVM");
+    assert!(output.stderr.contains(&words), "{}", output.stderr);
+    assert!(output.json().iter().all(|r| r["pid"] != other.pid()), "{}", output.stdout);
+}
+
+#[test]
+fn a_stopped_jvm_is_said_to_be_stopped() {
+    need_root();
+    let mut load = Load::start(named("temurin-17"), G1);
+    let pid = load.pid();
+    let signal = |signal| {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    };
+    signal(Signal::STOP);
+    let output = tool::run("javagc", &["-p", &pid.to_string(), "-d", "1"]);
+    assert!(output.status.success(), "{output:?}");
+    for words in ["is stopped (SIGSTOP)", &format!("kill -CONT {pid}"), "was stopped"] {
+        assert_eq!(output.stderr.matches(words).count(), 1, "{words}: {}", output.stderr);
+    }
+    // Of two intervals, it is stopped through the second one.
+    signal(Signal::CONT);
+    load.go(1.5);
+    let tool = Tool::start("javagc", &["-p", &pid.to_string(), "2", "2"]);
+    load.done();
+    thread::sleep(Duration::from_millis(700));
+    signal(Signal::STOP);
+    let output = tool.wait();
+    signal(Signal::CONT);
+    assert!(!output.stderr.contains("is stopped"), "{}", output.stderr);
+    // A busy machine may begin the second interval before it is stopped.
+    assert!(output.stderr.matches("was stopped").count() <= 1, "{}", output.stderr);
 }
 
 #[test]
@@ -267,6 +313,35 @@ fn what_is_lost_is_counted() {
     assert_eq!(told, number("lost"));
 }
 
+/// What is told as lost is lost: of many JVMs that collect already when the trace begins,
+/// each stop since the first one that is reported is reported or told as lost.
+#[test]
+fn of_many_jvms_every_stop_is_reported_or_lost() {
+    need_root();
+    binary("javagc");
+    let flags = "-Xms8m -Xmx8m -XX:+UseSerialGC -XX:TieredStopAtLevel=1";
+    let mut loads: Vec<_> =
+        (0..30).map(|_| Load::start_program(named("temurin-17"), flags, "TrickleLoad")).collect();
+    loads.iter_mut().for_each(|load| load.go(15.0));
+    let tool = Tool::start("javagc", &["-a", "-j"]);
+    loads.iter_mut().for_each(|load| drop(load.done()));
+    let records = tool.interrupt().json();
+    for load in loads {
+        let pid = load.pid();
+        let log = gclog::parse(&load.quit());
+        let of = |kind: &'static str| {
+            records.iter().filter(move |r| r["type"] == kind && r["pid"] == pid)
+        };
+        let first = of("pause").map(|r| r["ts_ns"].as_u64().unwrap()).min().expect("a pause");
+        let fired = log.stops.iter().filter(|s| !s.collections.is_empty());
+        let fired = fired.filter(|stop| stop.begin_ns() >= first).count() as u64;
+        let lost: u64 = of("lost").map(|r| r["events"].as_u64().unwrap()).sum();
+        let reported = of("pause").count() as u64;
+        assert!(reported > 10, "{reported} of {fired}");
+        assert_eq!(reported + lost, fired, "{reported} reported, {lost} lost");
+    }
+}
+
 /// The target's end, however it comes, is the trace's normal end.
 fn ends_with_target(end: impl FnOnce(&mut Load), words: &str) {
     need_root();
@@ -445,6 +520,35 @@ fn a_jvm_that_is_just_starting_is_traced() {
         let last = pauses.last().unwrap();
         assert!(last["heap_before"].is_u64() && last["collector"] == "Serial", "{last}");
     }
+}
+
+/// Starts a JVM, and expects its pauses from a trace of all JVMs that runs already.
+fn finds_a_new_jvm(tool: Tool, words: &str) {
+    let mut load = Load::start(named("temurin-17"), "-XX:+UseSerialGC");
+    thread::sleep(Duration::from_secs(1));
+    load.run(0.5);
+    let output = tool.interrupt();
+    assert!(output.stderr.contains(words), "{}", output.stderr);
+    let records = output.json();
+    assert!(records.iter().any(|r| r["type"] == "pause" && r["pid"] == load.pid()));
+}
+
+#[test]
+fn new_jvms_are_found_by_what_they_map() {
+    need_root();
+    let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
+    finds_a_new_jvm(tool, "new JVMs are found as they map libjvm.so");
+}
+
+#[test]
+fn new_jvms_are_found_where_the_kernel_does_not_tell() {
+    need_root();
+    // Nobody knows the processors whose events would tell.
+    let hide = "mount --bind /dev/null /sys/devices/system/cpu/online; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-ec", hide, "sh"]);
+    command.arg(binary("javagc")).args(["-a", "-v", "-j"]);
+    finds_a_new_jvm(Tool::spawn(command), "new JVMs are found by looking at all processes");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! each runtime.
 
 use jvmprobe_tests::{
-    gclog::{self, Cycle, Stop},
+    gclog::{self, Cycle, OldCollection, Stop},
     load::Load,
     need_root,
     runtimes::{self, Runtime},
@@ -13,11 +13,26 @@ use serde_json::Value;
 /// Each collector of a runtime, one after the other.
 fn check_runtime(name: &str) {
     need_root();
-    let runtime = runtimes::named(name);
+    check_collectors(runtimes::named(name));
+}
+
+/// The same with a runtime that may be not to be had.
+fn check_unstable(name: &str) {
+    need_root();
+    if let Some(runtime) = runtimes::of_unstable(name) {
+        check_collectors(runtime);
+    }
+}
+
+fn check_collectors(runtime: &Runtime) {
     let collectors = runtime.collectors();
-    assert!(collectors.len() >= 4, "{name} has only {collectors:?}");
+    assert!(collectors.len() >= 4, "{} has only {collectors:?}", runtime.name);
     for flags in collectors {
-        check(runtime, flags);
+        // Shenandoah's log tells of the heap in full collections.
+        let full = flags.contains("Shenandoah").then_some(" -XX:-ExplicitGCInvokesConcurrent");
+        // ZGC of JDK 11 needs some air.
+        let heap = (flags.contains("UseZGC") && runtime.major == 11).then_some(" -Xmx192m");
+        check(runtime, &[flags, full.unwrap_or(""), heap.unwrap_or("")].concat());
     }
 }
 
@@ -47,8 +62,71 @@ fn reports_every_stop_that_the_log_reports_jdk_25() {
 }
 
 #[test]
+fn reports_every_stop_that_the_log_reports_jdk_26() {
+    check_unstable("sid-26");
+}
+
+#[test]
+fn reports_every_stop_that_the_log_reports_jdk_27() {
+    check_unstable("sid-27");
+}
+
+#[test]
+fn reports_every_stop_that_the_log_reports_jdk_28() {
+    check_unstable("sid-28");
+}
+
+#[test]
 fn reports_every_stop_that_the_log_reports_musl_build_without_probes() {
     check_runtime("musl-17");
+}
+
+#[test]
+fn reports_every_stop_that_the_log_reports_jdk_11_musl_build_without_probes() {
+    check_runtime("musl-11");
+}
+
+#[test]
+fn tells_the_heap_of_every_collection_as_the_log_tells_it_jdk_8() {
+    need_root();
+    let runtime = runtimes::named("zulu-8");
+    let collectors = runtime.collectors();
+    assert_eq!(collectors.len(), 4, "Serial, Parallel, CMS, G1");
+    for flags in collectors {
+        check_jdk_8(runtime, flags);
+    }
+}
+
+/// JDK 8 logs no stops and no clock that we have, but the heap to the KiB: enough to know a
+/// collection by.
+fn check_jdk_8(runtime: &Runtime, flags: &str) {
+    let title = format!("{} {flags}", runtime.name);
+    let mut load = Load::start(runtime, flags);
+    let pid = load.pid().to_string();
+    let tool = Tool::start("javagc", &["-p", &pid, "-j"]);
+    let begin = load.log().len();
+    load.run(2.5);
+    let log = load.log();
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{title}: {} {}", output.status, output.stderr);
+    load.quit();
+    let logged = gclog::sizes_of_jdk_8(&log[begin..]);
+    let records = output.json();
+    let pauses: Vec<_> = records.iter().filter(|r| text(r, "type") == "pause").collect();
+    assert!(logged.len() > 10, "{title}: the load makes only {} collections", logged.len());
+
+    // G1's cleanup, logged with sizes, fires no probe of a collection.
+    let logged: Vec<_> = logged.iter().filter(|c| c.kind != "GC cleanup").collect();
+    let mut left = &logged[..];
+    // What is reported and not logged is G1's remark, and where two threads wrote into one
+    // line of the log.
+    for pause in &pauses {
+        left = &left[collections_of(left, pause)..];
+    }
+    // CMS may be at it when the load is over.
+    let (first, missing) = (left.first(), left.len());
+    assert!(missing <= 1, "{title}: {missing} are not reported as logged, from {first:?} on");
+    println!("{title}: {} pauses, {} collections in the log", pauses.len(), logged.len());
 }
 
 #[test]
@@ -58,6 +136,19 @@ fn reports_every_stop_of_a_jvm_without_performance_data() {
     for flags in ["-XX:+UseG1GC -XX:-UsePerfData", "-XX:+UseSerialGC -XX:-UsePerfData"] {
         check(runtime, flags);
     }
+}
+
+/// How many of the collections that come next in the log a pause is. Two in one operation are
+/// one that begins as the first and ends as the last; CMS may sweep between the two.
+fn collections_of(logged: &[&OldCollection], pause: &Value) -> usize {
+    let is_first = |c: &&&OldCollection| c.before.is(number(pause, "heap_before"));
+    let is_last = |c: &&OldCollection| c.after.is(number(pause, "heap_after"));
+    let Some(first) = logged.first().filter(is_first) else { return 0 };
+    let mut end = first.before;
+    let goes_on =
+        |c: &&&OldCollection| c.before.count <= std::mem::replace(&mut end, c.after).count;
+    let chain = logged.iter().take_while(goes_on).count();
+    logged[..chain].iter().position(is_last).map_or(0, |at| at + 1)
 }
 
 fn check(runtime: &Runtime, flags: &str) {
@@ -96,6 +187,8 @@ struct Tally {
     causes: usize,
     right_causes: usize,
     short_pauses: usize,
+    sizes: usize,
+    wrong_sizes: Vec<String>,
 }
 
 /// Every stop of the log is reported once, and nothing else is.
@@ -131,19 +224,33 @@ fn compare_stops(
     let extra: Vec<_> = left.collect();
     assert!(extra.is_empty(), "{title}: reported, but not in the log: {extra:?}");
 
-    let Tally { causes: known, right_causes: right, short_pauses } = tally;
+    let Tally { causes: known, right_causes: right, short_pauses, sizes, wrong_sizes } = tally;
+    assert!(sizes > 0, "{title}: no sizes in the log");
+    assert!(
+        wrong_sizes.is_empty(),
+        "{title}: of {sizes} sizes {} are wrong: {:#?}",
+        wrong_sizes.len(),
+        &wrong_sizes[..wrong_sizes.len().min(4)]
+    );
     // The JVM's clock may be read long before the probe, when it is preempted in between.
     assert!(short_pauses * 50 <= stops.len(), "{title}: {short_pauses} PAUSEs are too short");
     assert!(right * 100 >= known * 99, "{title}: only {right} of {known} causes are right");
     errors.sort_by(f64::total_cmp);
     let median = errors[errors.len() / 2];
     // 10 % or 100 us, four to five times the median's bound; one stop in fifty
-    // may have been hit by the scheduler between the JVM's clock and ours.
-    let nearly_all = errors[errors.len() * 98 / 100];
-    assert!(median <= 1.0, "{title}: STOPPED is off in the median ({median:.2} of 2 % or 25 us)");
-    assert!(nearly_all <= 5.0, "{title}: STOPPED is off ({nearly_all:.2} of 2 % or 25 us)");
+    // may have been hit by the scheduler between the JVM's clock and ours. JDK 11 keeps no
+    // times of its stops: there it is one in ten, for the probes' own times are later still.
+    let nearly_all = errors[errors.len() * if runtime.major >= 17 { 98 } else { 90 } / 100];
+    // Functions of a build without probes lie further from the stop than probes do; ZGC's stops
+    // are so short that this is several times their bound.
+    let (middle, most) = if runtime.musl && runtime.major < 17 { (4.0, 20.0) } else { (1.0, 5.0) };
+    assert!(
+        median <= middle,
+        "{title}: STOPPED is off in the median ({median:.2} of 2 % or 25 us)"
+    );
+    assert!(nearly_all <= most, "{title}: STOPPED is off ({nearly_all:.2} of 2 % or 25 us)");
     println!(
-        "{title}: {} stops, {right}/{known} causes, error median {median:.3}, 98 % {nearly_all:.3}, worst {:.3} (of 2 % or 25 us)",
+        "{title}: {} stops, {right}/{known} causes, {sizes} sizes, error median {median:.3}, nearly all {nearly_all:.3}, worst {:.3} (of 2 % or 25 us)",
         stops.len(),
         errors[errors.len() - 1],
     );
@@ -158,11 +265,16 @@ fn compare_stop(
     tally: &mut Tally,
 ) {
     let context = format!("{title}: {stop:?}\n{record}");
-    // In JDK 11 the first operation of several in one safepoint gives the name.
-    if runtime.major >= 17 {
-        assert_eq!(text(record, "op"), stop.op, "{context}");
-    }
     assert_eq!(text(record, "type") == "pause", is_gc(stop), "{context}");
+    // In JDK 11 the first operation of several in one safepoint gives the name, there may be
+    // none, and Shenandoah's operations are called by another name than their classes.
+    if runtime.major >= 17
+        || is_gc(stop) && number(record, "operations") == 1 && !flags.contains("Shenandoah")
+    {
+        assert_eq!(text(record, "op"), stop.op, "{context}");
+    } else if is_gc(stop) {
+        assert!(record["op"].is_string(), "{context}");
+    }
     if !is_gc(stop) {
         return;
     }
@@ -182,7 +294,7 @@ fn compare_stop(
     assert!(pause <= number(record, "stopped_ns"), "{context}");
     tally.short_pauses += usize::from(pause + 100_000 + logged_pause / 10 < logged_pause);
     assert!(number(record, "ttsp_ns") <= number(record, "stopped_ns"), "{context}");
-    check_heap(&context, stop, record);
+    check_heap(stop, record, tally);
     if let Some(cause) = stop.collections.first().and_then(|c| c.cause.as_deref())
         && !no_perf_data
         && names_a_cause(&stop.collections[0].kind)
@@ -192,20 +304,28 @@ fn compare_stop(
     }
 }
 
-/// The log has whole MiB, rounded down. G1 enters what is allocated in the
-/// regions in use (of 1 MiB here) late.
-fn check_heap(context: &str, stop: &Stop, record: &Value) {
-    let (Some(first), Some(last)) = (stop.collections.first(), stop.collections.last()) else {
+/// Both are the log's, to the unit that it rounds down to. JDK 11 logs a full collection
+/// inside of the young one that has failed, and thus first.
+fn check_heap(stop: &Stop, record: &Value, tally: &mut Tally) {
+    let first = stop.collections.iter().min_by_key(|c| c.id);
+    let last = stop.collections.iter().max_by_key(|c| c.id);
+    let (Some(first), Some(last)) = (first, last) else {
         return;
     };
+    // ZGC relocates roots in a pause, for which it may take new pages.
+    if let Some(used) = first.used {
+        tally.sizes += 1;
+        let [before, after] = ["heap_before", "heap_after"].map(|f| number(record, f) / used.unit);
+        if !(before..=after).contains(&used.count) {
+            tally.wrong_sizes.push(format!("{used:?} is not between: {stop:?}\n{record}"));
+        }
+    }
     let (Some((before, _)), Some((_, after))) = (first.heap, last.heap) else { return };
-    let slack = if record["collector"] == "G1" { 2.1 } else { 0.02 };
-    // The operation itself allocates what did not fit: at most 2 MB in this load.
-    let retried = 2_000_016.0 / f64::from(1 << 20);
-    for (field, logged, above) in [("heap_before", before, 0.0), ("heap_after", after, retried)] {
-        let mib = number(record, field) as f64 / f64::from(1 << 20) - logged as f64;
-        let right = (-slack..=1.0 + slack + above).contains(&mib);
-        assert!(right, "{field} is {mib:.2} MiB above the logged {logged}: {context}");
+    for (field, logged) in [("heap_before", before), ("heap_after", after)] {
+        tally.sizes += 1;
+        if !record[field].as_u64().is_some_and(|bytes| logged.is(bytes)) {
+            tally.wrong_sizes.push(format!("{field} is not {logged:?}: {stop:?}\n{record}"));
+        }
     }
 }
 
@@ -235,11 +355,15 @@ fn compare_cycles(
         return;
     }
     if runtime.musl && flags.contains("ZGC") {
-        assert!(!reported.is_empty(), "{title}: no cycle reported");
+        // JDK 11's begins and ends inside of pauses, where functions tell of pauses alone.
+        let none = runtime.major == 11;
+        assert_eq!(reported.is_empty(), none, "{title}: {} cycles", reported.len());
         return;
     }
     let logged: Vec<_> = logged.iter().filter(|c| inside(c.end_ns)).collect();
-    for cycle in &logged {
+    // The cycle that JDK 11's ZGC tells of is over when relocation starts.
+    let to_the_end = !(runtime.major == 11 && flags.contains("ZGC"));
+    for cycle in logged.iter().filter(|_| to_the_end) {
         // The log writes the end before or after the probe: within a millisecond or so.
         let near = ends.iter().filter(|end| end.abs_diff(cycle.end_ns) < 5_000_000).count();
         assert!(near >= 1, "{title}: in the log, but not reported: {cycle:?}");

@@ -55,6 +55,46 @@ fn text_has_one_header_one_line_a_pause_and_a_summary() {
     load.quit();
 }
 
+/// The rows of the listing, and the right ends of its columns of numbers.
+fn assert_aligned(text: &str) {
+    let header = text.lines().next().unwrap();
+    let names = ["TTSP(ms)", "PAUSE(ms)", "STOPPED(ms)", "HEAP-BEFORE", "HEAP-AFTER"];
+    let ends = names.map(|name| header.find(name).unwrap() + name.len());
+    let mut rows = 0;
+    for line in text.lines().skip(1).take_while(|line| !line.is_empty()) {
+        let line: Vec<char> = line.chars().collect();
+        for end in ends {
+            let is_end = line[end - 1] != ' ' && line.get(end).is_none_or(|c| *c == ' ');
+            assert!(is_end, "column {end}: {}", line.iter().collect::<String>());
+        }
+        rows += 1;
+    }
+    assert!(rows > 10, "{text}");
+}
+
+#[test]
+fn columns_stay_aligned_and_no_line_ends_in_blanks() {
+    need_root();
+    // Names of 28 characters, and of 30, which is cut.
+    for (runtime, flags) in [
+        ("temurin-17", "-XX:+UseShenandoahGC"),
+        ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational"),
+        ("temurin-21", "-XX:+UseParallelGC"),
+    ] {
+        let mut load = Load::start(named(runtime), flags);
+        let tool = Tool::start("javagc", &["-p", &pid(&load), "--safepoints"]);
+        load.run(1.5);
+        let output = tool.interrupt();
+        assert_aligned(&output.stdout);
+        for line in output.stdout.lines().chain(output.stderr.lines()) {
+            assert_eq!(line, line.trim_end(), "{runtime} {flags}");
+        }
+    }
+    let load = Load::start(named("temurin-17"), G1);
+    let output = tool::run("javagc", &["-p", &pid(&load), "--list-probes"]);
+    assert!(output.stdout.lines().all(|line| line == line.trim_end()), "{}", output.stdout);
+}
+
 #[test]
 fn json_objects_carry_the_documented_fields() {
     need_root();

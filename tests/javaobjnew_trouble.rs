@@ -11,7 +11,7 @@ use jvmprobe_tests::{
     container::Container,
     load::Load,
     need_root,
-    other::sleeper,
+    other::{loader, sleeper},
     runtimes::{Runtime, named},
     tool::{self, Tool, assert_refused, binary},
 };
@@ -180,6 +180,31 @@ fn an_idle_jvm_has_an_empty_table() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(output.stdout.matches("PID ").count(), 3, "{}", output.stdout);
     assert!(!output.stdout.contains("NaN"), "{}", output.stdout);
+}
+
+#[test]
+fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
+    need_root();
+    let other = loader(&named("temurin-17").libjvm());
+    let pid = other.pid().to_string();
+    let refused = tool::run("javaobjnew", &["-p", &pid]);
+    assert_refused(&refused, 1, &[&pid, "python", "no JVM", "libjvm.so", "jps"]);
+}
+
+#[test]
+fn a_stopped_jvm_is_said_to_be_stopped() {
+    let load = load("temurin-17", G1);
+    let pid = load.pid().to_string();
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    };
+    signal("-STOP");
+    let output = tool::run("javaobjnew", &["-p", &pid, "-d", "1"]);
+    signal("-CONT");
+    assert!(output.status.success(), "{output:?}");
+    for words in ["is stopped (SIGSTOP)", &format!("kill -CONT {pid}"), "was stopped"] {
+        assert_eq!(output.stderr.matches(words).count(), 1, "{words}: {}", output.stderr);
+    }
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn text_is_a_table_of_classes_with_the_largest_first() {
     // Nothing but words to the user on stderr, and no colour in a pipe.
     assert!(output.stderr.lines().all(|l| l.starts_with("javaobjnew: ")), "{}", output.stderr);
     assert!(!output.stdout.contains('\x1b'));
+    assert!(output.stdout.lines().all(|line| line == line.trim_end()), "{}", output.stdout);
     load.quit();
 }
 

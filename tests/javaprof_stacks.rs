@@ -278,7 +278,8 @@ fn check_lines(runtime: &Runtime, flags: &str) {
     let flags = format!("{INLINING} {flags} -Dstackload.parts=lines");
     let mut load = stackload::start(runtime, &flags, Native::WithoutFramePointers);
     load.run(1.0);
-    load.go(1.5);
+    // Long enough for a tool that starts late, on a busy machine.
+    load.go(3.0);
     let dir = tempfile::tempdir().expect("a temporary folder");
     let file = dir.path().join("x.json");
     let tool = start(&load, &["-q", "-o", file.to_str().expect("UTF-8")]);

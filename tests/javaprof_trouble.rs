@@ -17,9 +17,9 @@ use jvmprobe_tests::{
     folded::{self, Line},
     load::{FRAMES, Load, classes},
     need_root,
-    other::{Other, sleeper},
-    proc::{breakpoints, threads},
-    runtimes::named,
+    other::{Other, loader, sleeper},
+    proc::{breakpoints, cpu_seconds, threads},
+    runtimes::{Runtime, named},
     tool::{self, Output, Tool, assert_refused, binary},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -105,6 +105,44 @@ fn a_process_that_is_no_jvm() {
     let pid = other.pid().to_string();
     need_root();
     assert_refused(&run(&["-p", &pid]), 1, &[&pid, "sleep", "no JVM", "jps"]);
+}
+
+#[test]
+fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
+    need_root();
+    let other = loader(&named("temurin-17").libjvm());
+    let pid = other.pid().to_string();
+    assert_refused(&run(&["-p", &pid]), 1, &[&pid, "python", "no JVM", "libjvm.so", "jps"]);
+}
+
+/// JVMs that live for a second, which is hardly longer than it takes to find one: what they
+/// did before they were found counts, too.
+#[test]
+fn of_short_lives_nearly_all_is_seen() {
+    need_root();
+    binary("javaprof");
+    // A name of their own, to tell them from others.
+    let dir = tempfile::tempdir().unwrap();
+    let java = dir.path().join("short-lived");
+    symlink(&named("temurin-17").java, &java).unwrap();
+    let runtime = Runtime { java, ..named("temurin-17").clone() };
+    classes();
+    let tool = Tool::start("javaprof", &["-a", "-F", "499", "-f"]);
+    let mut spent = 0.0;
+    for _ in 0..15 {
+        let mut load = Load::start_program(&runtime, "-XX:+UseSerialGC", "CpuLoad");
+        load.run(0.4);
+        spent += cpu_seconds(load.pid());
+        load.quit();
+    }
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let lines = folded::parse(&output.stdout);
+    let theirs = lines.iter().filter(|line| line.frames[0] == "short-lived");
+    let seen = folded::total(theirs.clone()) as f64 / 499.0;
+    assert!(seen > 0.85 * spent, "{seen} s of {spent} s");
+    let work = theirs.filter(|line| line.has("CpuLoad.work"));
+    assert!(folded::total(work) as f64 / 499.0 > 0.3 * spent, "{output:?}");
 }
 
 #[test]
@@ -239,6 +277,7 @@ fn the_target_is_killed() {
     for word in [" samples; ", "CpuLoad.deep", "complete"] {
         assert!(output.stdout.contains(word), "no {word:?} in {}", output.stdout);
     }
+    assert_one_line(&output, &["process", &load.pid().to_string(), "has ended"]);
     // While there is another one, the profile goes on.
     other.run(1.0);
     let output = both.interrupt();
@@ -294,11 +333,15 @@ fn the_target_is_stopped() {
     let output = run(&["-p", &load.pid().to_string(), "-d", "1"]);
     assert!(output.status.success(), "{output:?}");
     assert!(output.stdout.contains("No samples"), "{}", output.stdout);
-    assert_eq!(output.stderr.lines().count(), 1, "its memory tells: {}", output.stderr);
+    for words in ["is stopped (SIGSTOP)", &format!("kill -CONT {}", load.pid()), "was stopped"] {
+        assert_one_line(&output, &[words]);
+    }
+    assert_eq!(output.stderr.lines().count(), 3, "its memory tells: {}", output.stderr);
     // Asked, it cannot answer.
     let output = run(&["-p", &load.pid().to_string(), "--symbols", "perfmap", "1"]);
     signal(load.pid(), Signal::CONT);
-    assert_refused(&output, 1, &["stopped", "kill -CONT"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_one_line(&output, &["cannot attach", "stopped", "kill -CONT"]);
     assert!(!map_of(load.pid()).exists());
     // Alive and well: it does not answer a signal with its threads.
     load.run(0.2);
@@ -497,7 +540,8 @@ fn a_command_inherits_nothing() {
 fn several_at_once_do_not_disturb_each_other() {
     let mut load = warm();
     let pid = load.pid();
-    load.go(20.0);
+    // Longer than a busy machine takes for all of this.
+    load.go(600.0);
     for round in 0..5 {
         let begin = || {
             let args = ["-p", &pid.to_string(), "-d", "0.5", "-F", "499", "-f"];
@@ -516,9 +560,9 @@ fn several_at_once_do_not_disturb_each_other() {
         }
         assert_eq!(files_left(pid, pid), [] as [PathBuf; 0], "{round}");
     }
-    load.done();
+    // It lives, and is as it was.
     assert_eq!(breakpoints(pid, named("temurin-17")), 0);
-    load.quit();
+    load.kill();
 }
 
 #[test]

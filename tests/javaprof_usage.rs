@@ -194,6 +194,31 @@ fn include_and_exclude_divide_the_stacks() {
     assert!(total(with).abs_diff(expected) <= expected / 3, "{} of {expected}", total(with));
 }
 
+/// What a JVM does because it was asked is no part of its profile.
+#[test]
+fn the_agent_is_not_in_the_profile() {
+    for runtime in ["temurin-11", "temurin-17"] {
+        let mut load = warm(runtime);
+        let output = profile(&mut load, 0.5, &["-F", "999", "-f", "--symbols", "agent"]);
+        for trace in [".jvmprobe-", "GenerateEvents", "attach_listener"] {
+            assert!(!output.stdout.contains(trace), "{runtime}: {}", output.stdout);
+        }
+        assert!(lines(&output).iter().any(|line| line.has("CpuLoad.deep")), "{}", output.stdout);
+        // One that becomes a JVM while it is sampled.
+        let java = named(runtime).java.to_str().unwrap();
+        let classes = classes().to_str().unwrap();
+        let mut command = Command::new(binary("javaprof"));
+        command.args(["-F", "999", "-f", "--symbols", "agent", "--"]);
+        command.args([java, "-cp", classes, "CpuLoad"]);
+        let tool = Tool::spawn_reading(command, Stdio::piped());
+        sleep(Duration::from_secs(3));
+        let output = tool.interrupt();
+        assert!(output.status.success(), "{output:?}");
+        assert!(output.stdout.contains(';'), "{output:?}");
+        assert!(!output.stdout.contains(".jvmprobe-"), "{runtime}: {}", output.stdout);
+    }
+}
+
 fn assert_well_formed(svg: &Path) {
     let script = "import sys,xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])";
     let python = Command::new("python3").args(["-c", script]).arg(svg).status();
@@ -308,6 +333,7 @@ fn assert_summary(output: &Output) {
     {
         assert!(output.stdout.contains(word), "no {word:?} in {}", output.stdout);
     }
+    assert!(output.stdout.lines().all(|line| line == line.trim_end()), "{}", output.stdout);
 }
 
 #[test]

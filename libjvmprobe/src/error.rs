@@ -9,8 +9,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Everything that can go wrong, worded for the person who has to act on it.
 ///
-/// `Display` gives one line: what is wrong and, after a colon or semicolon, what
-/// to do. Tools print it behind their name and add an exit code.
+/// `Display` gives one line: what is wrong and why and, after a colon or semicolon, what
+/// to do. Tools print it behind their name and add an exit code. The cause stands in that
+/// line, so it is no `source()` as well: who prints the chain of errors would say it twice.
+/// (To thiserror, a field `source` is one, and a field `r#source` is none.)
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,6 +39,17 @@ pub enum Error {
     /// The process maps no JVM.
     #[error("process {pid} ({comm}) is no JVM: it maps no libjvm.so; list JVMs with `jps -l`")]
     NotAJvm {
+        /// The process.
+        pid: Pid,
+        /// Its command name.
+        comm: String,
+    },
+    /// The process maps a libjvm.so and runs no JVM.
+    #[error(
+        "process {pid} ({comm}) is no JVM: it has libjvm.so mapped and has made no JVM with it; \
+         list JVMs with `jps -l`"
+    )]
+    NoVm {
         /// The process.
         pid: Pid,
         /// Its command name.
@@ -100,6 +113,12 @@ pub enum Error {
         /// What would help.
         hint: String,
     },
+    /// Something that is there in a shape, or a version, that we have no way with.
+    #[error("{what}")]
+    Unsupported {
+        /// What it is, whose, and what works instead.
+        what: String,
+    },
     /// An ELF file is malformed or truncated.
     #[error("malformed ELF file: {what}")]
     Elf {
@@ -126,7 +145,7 @@ pub enum Error {
         /// How much.
         len: usize,
         /// Why.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A file could not be opened or read.
     #[error("cannot {what}: {source}")]
@@ -134,7 +153,7 @@ pub enum Error {
         /// What was tried, with the path.
         what: String,
         /// Why.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A file's name tells no format that a profile can be written in.
     #[error(
@@ -151,7 +170,7 @@ pub enum Error {
         /// What was tried.
         what: String,
         /// Why.
-        source: libbpf_rs::Error,
+        r#source: libbpf_rs::Error,
     },
 }
 
@@ -169,5 +188,38 @@ impl Error {
     /// A missing or implausible entry of vmStructs.
     pub(crate) fn layout(what: impl Into<String>) -> Self {
         Self::Layout { what: what.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    /// As tools print it: the chain of errors in one line.
+    fn in_one_line(error: &Error) -> String {
+        let mut line = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            line = format!("{line}: {error}");
+            cause = error.source();
+        }
+        line
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let missing = || io::Error::from_raw_os_error(2);
+        let bpf = libbpf_rs::Error::from_raw_os_error(2);
+        for error in [
+            Error::io("open /x", missing()),
+            Error::Memory { addr: Addr(4096), len: 8, source: missing() },
+            Error::Bpf { what: "load".into(), source: bpf },
+        ] {
+            let line = in_one_line(&error);
+            assert_eq!(line.matches("No such file or directory").count(), 1, "{line}");
+            assert_eq!(line.matches("os error").count(), 1, "{line}");
+        }
     }
 }

@@ -8,6 +8,7 @@
 //! | [`hotspot`] | HotSpot's own layout: vmStructs, flags, collector, heap, code cache, methods |
 //! | [`stack`] | stacks: walked, named, as profiles |
 //! | [`trace`] | loading and attaching BPF programs, event streams, clocks, the stack walker |
+//! | [`follow`] | JVMs that come, get ready, are stopped |
 //! | [`cli`] | what the tools' command lines have in common |
 //! | [`render`] | numbers and histograms as text, line-buffered output |
 //!
@@ -22,6 +23,7 @@
 pub mod cli;
 pub mod elf;
 mod error;
+pub mod follow;
 pub mod hotspot;
 pub mod jvm;
 pub mod render;

@@ -18,7 +18,8 @@ public class GcLoad {
 
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
-        System.out.println("ready " + ProcessHandle.current().pid());
+        // PID@HOST: JDK 8 has no ProcessHandle.
+        System.out.println("ready " + ManagementFactory.getRuntimeMXBean().getName().split("@")[0]);
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             if (line.startsWith("go ")) {
                 run((long) (Double.parseDouble(line.substring(3)) * 1e9));

@@ -29,14 +29,36 @@ pub struct Stop {
 /// One collection.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Collection {
+    /// The number in `GC(N)`.
+    pub id: u64,
+    /// ZGC's generation: `y`, `Y` and `O`, empty without generations.
+    pub generation: String,
     /// For example `Pause Young (Normal)`.
     pub kind: String,
     /// The last bracket of it, where it is a cause.
     pub cause: Option<String>,
-    /// Used heap before and after in MiB, where the line tells.
-    pub heap: Option<(u64, u64)>,
+    /// Used heap before and after, where the line tells.
+    pub heap: Option<(Size, Size)>,
+    /// Used heap at some instant of it, where ZGC's table tells.
+    pub used: Option<Size>,
     /// Its duration in nanoseconds, to the microsecond.
     pub pause_ns: u64,
+}
+
+/// A size as the log rounds it: down to a whole unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// The number.
+    pub count: u64,
+    /// Of how many bytes each.
+    pub unit: u64,
+}
+
+impl Size {
+    /// Whether so many bytes are logged like this.
+    pub fn is(self, bytes: u64) -> bool {
+        bytes / self.unit == self.count
+    }
 }
 
 /// A concurrent cycle.
@@ -70,6 +92,7 @@ impl Stop {
 pub fn parse(text: &str) -> Log {
     let mut log = Log::default();
     let mut current = Stop::default();
+    let mut tables = Vec::new();
     for line in text.lines() {
         let Some((ns, tags, message)) = split(line) else {
             continue;
@@ -82,10 +105,53 @@ pub fn parse(text: &str) -> Log {
                 }
                 log.cycles.extend(cycle(ns, message));
             }
+            "gc,heap" => tables.extend(table(ns, message)),
             _ => {}
         }
     }
+    for stop in &mut log.stops {
+        for collection in &mut stop.collections {
+            let used = match collection.kind.split(" (").next() {
+                Some("Pause Mark Start") => |table: &Table| table.mark_start,
+                Some("Pause Relocate Start") => |table: &Table| table.relocate_start,
+                _ => continue,
+            };
+            // System.gc() collects the young generation twice under one number.
+            let of = |table: &&Table| {
+                table.id == collection.id
+                    && table.generation == collection.generation
+                    && table.end_ns > stop.end_ns
+            };
+            collection.used = tables.iter().find(of).map(used);
+        }
+    }
     log
+}
+
+/// The used heap at the instants of a cycle of ZGC.
+struct Table {
+    id: u64,
+    generation: String,
+    end_ns: u64,
+    mark_start: Size,
+    relocate_start: Size,
+}
+
+/// `GC(1) y:      Used:       64M (100%)         56M (88%)          48M (75%)  ...`, with Mark
+/// Start, Mark End, Relocate Start, Relocate End, High and Low. The same with four columns is
+/// about a generation.
+fn table(end_ns: u64, message: &str) -> Option<Table> {
+    let (id, text) = numbered(message)?;
+    let (generation, text) = generation(text);
+    let sizes = text.trim_start().strip_prefix("Used:")?.split_ascii_whitespace();
+    let sizes: Vec<_> = sizes.filter_map(size).collect();
+    let [mark_start, _, relocate_start, _, _, _] = sizes[..] else { return None };
+    Some(Table { id, generation: generation.into(), end_ns, mark_start, relocate_start })
+}
+
+/// ZGC with generations begins a line with `y: `.
+fn generation(text: &str) -> (&str, &str) {
+    text.split_once(": ").filter(|(generation, _)| generation.len() == 1).unwrap_or(("", text))
 }
 
 /// Time, tags and message of `[123ns][gc,start   ] text`.
@@ -119,29 +185,71 @@ fn stop_line(log: &mut Log, current: &mut Stop, ns: u64, message: &str) {
 /// `GC(17) Pause Young (Allocation Failure) 58M->58M(61M) 0.027ms`, with ZGC's
 /// generations as `y: Pause Mark Start 0.008ms`.
 fn pause(message: &str) -> Option<Collection> {
-    let (_, text) = numbered(message)?;
-    let text = text.split_once(": ").filter(|(g, _)| g.len() == 1).map_or(text, |(_, rest)| rest);
+    let (id, text) = numbered(message)?;
+    let (generation, text) = generation(text);
     let (text, ms) = text.strip_suffix("ms")?.rsplit_once(' ')?;
     let pause_ns = (ms.parse::<f64>().ok()? * 1e6).round() as u64;
     let (text, heap) = match text.rsplit_once(' ') {
-        Some((rest, sizes)) if sizes.contains("->") => (rest, sizes_mib(sizes)),
+        Some((rest, text)) if text.contains("->") => (rest, sizes(text)),
         _ => (text, None),
     };
     // Behind the cause, some versions tell how a young collection went wrong.
     let caused = text.split(" (Evacuation Failure").next().unwrap_or(text);
     let cause = last_bracket(caused.split(" (to-space exhausted)").next().unwrap_or(caused));
     text.starts_with("Pause ").then(|| Collection {
+        id,
+        generation: generation.into(),
         kind: text.into(),
         cause: cause.map(str::to_owned),
         heap,
+        used: None,
         pause_ns,
     })
 }
 
+/// A collection in the log of JDK 8.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldCollection {
+    /// For example `GC (Allocation Failure)`.
+    pub kind: String,
+    /// Used heap before.
+    pub before: Size,
+    /// Used heap after; of CMS's marking, which frees nothing, the same.
+    pub after: Size,
+}
+
+/// The collections in the log of JDK 8 (`-XX:+PrintGC`) that it tells the heap of:
+/// `0.512: [GC (Allocation Failure)  17472K->2624K(60352K), 0.0034 secs]`.
+pub fn sizes_of_jdk_8(text: &str) -> Vec<OldCollection> {
+    let collection = |line: &str| {
+        let text = line.split_once(": [")?.1.rsplit_once(", ")?.0;
+        let (kind, heap) = text.rsplit_once(' ')?;
+        let (before, after) = sizes(heap).or_else(|| {
+            let used = size(heap.split_once('(')?.0)?;
+            Some((used, used))
+        })?;
+        Some(OldCollection { kind: kind.trim_end().into(), before, after })
+    };
+    text.lines().filter_map(collection).collect()
+}
+
 /// `58M->10M(61M)`.
-fn sizes_mib(text: &str) -> Option<(u64, u64)> {
-    let (before, rest) = text.split_once("M->")?;
-    Some((before.parse().ok()?, rest.split_once("M(")?.0.parse().ok()?))
+fn sizes(text: &str) -> Option<(Size, Size)> {
+    let (before, rest) = text.split_once("->")?;
+    Some((size(before)?, size(rest.split_once('(')?.0)?))
+}
+
+/// `58M`.
+fn size(text: &str) -> Option<Size> {
+    let (count, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let unit = match unit {
+        "B" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return None,
+    };
+    Some(Size { count: count.parse().ok()?, unit })
 }
 
 /// The text of the bracket that ends a line; brackets nest: `(System.gc())`.
@@ -199,7 +307,9 @@ mod tests {
         assert_eq!((stop.op.as_str(), stop.total_ns), ("GenCollectForAllocation", 5_276_901));
         let [young, full] = &stop.collections[..] else { panic!("{stop:?}") };
         assert_eq!(young.cause.as_deref(), Some("Allocation Failure"));
-        assert_eq!((young.heap, young.pause_ns, young.is_full()), (Some((58, 58)), 27_000, false));
+        let mib = |count| Size { count, unit: 1 << 20 };
+        assert_eq!((young.pause_ns, young.is_full()), (27_000, false));
+        assert_eq!((young.heap, full.heap), (Some((mib(58), mib(58))), Some((mib(58), mib(10)))));
         assert_eq!((full.cause.as_deref(), full.is_full()), (Some("System.gc()"), true));
     }
 
@@ -216,6 +326,29 @@ mod tests {
     }
 
     #[test]
+    fn reads_jdk_8() {
+        let kib = |count| Size { count, unit: 1 << 10 };
+        let of = |kind: &str, before, after| OldCollection {
+            kind: kind.into(),
+            before: kib(before),
+            after: kib(after),
+        };
+        let log = sizes_of_jdk_8(
+            "1.947: [Full GC (Allocation Failure)  64835K->30021K(65536K), 0.0257858 secs]\n\
+             1.975: [GC concurrent-mark-abort]\n\
+             1.976: [GC remark, 0.0055745 secs]\n\
+             2.024: [GC cleanup 57157K->57157K(65536K), 0.0002290 secs]\n\
+             2.1: [GC (CMS Initial Mark)  45320K(63360K), 0.0002290 secs]\n",
+        );
+        let expected = [
+            of("Full GC (Allocation Failure)", 64_835, 30_021),
+            of("GC cleanup", 57_157, 57_157),
+            of("GC (CMS Initial Mark)", 45_320, 45_320),
+        ];
+        assert_eq!(log, expected);
+    }
+
+    #[test]
     fn reads_cycles_and_generations() {
         let log = parse(
             "[1ns][gc          ] GC(6) Garbage Collection (Allocation Stall)\n\
@@ -224,7 +357,9 @@ mod tests {
              [4ns][gc          ] GC(7) Minor Collection (Allocation Rate) 54M(84%)->16M(25%) 0.001s\n\
              [5ns][gc          ] GC(12) Concurrent Mark Cycle\n\
              [6ns][gc          ] GC(12) Concurrent Mark Cycle 2.400ms\n\
-             [7ns][safepoint   ] Safepoint \"ZMarkStart\", Total: 9 ns\n",
+             [7ns][safepoint   ] Safepoint \"ZMarkStart\", Total: 9 ns\n\
+             [8ns][gc,heap     ] GC(6) y:      Used:    0M (0%)     0M (0%)    0M (0%)    0M (0%)\n\
+             [8ns][gc,heap     ] GC(6) y:      Used:   64M (100%)  56M (88%)  48M (75%)  14M (22%)  64M (100%)  14M (22%)\n",
         );
         let kinds: Vec<_> = log.cycles.iter().map(|c| (c.id, c.kind.as_str())).collect();
         assert_eq!(
@@ -232,6 +367,8 @@ mod tests {
             [(6, "Garbage Collection"), (7, "Minor Collection"), (12, "Concurrent Mark Cycle")]
         );
         assert_eq!(log.cycles[0].cause.as_deref(), Some("Allocation Stall"));
-        assert_eq!(log.stops[0].collections[0].kind, "Pause Mark Start");
+        let collection = &log.stops[0].collections[0];
+        assert_eq!((collection.kind.as_str(), collection.id), ("Pause Mark Start", 6));
+        assert_eq!(collection.used, Some(Size { count: 64, unit: 1 << 20 }));
     }
 }

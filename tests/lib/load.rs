@@ -34,16 +34,21 @@ pub fn classes() -> &'static Path {
             std::fs::set_permissions(dir.path(), readable).expect("chmod");
             let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("java");
             let files = std::fs::read_dir(sources).expect("tests/java").flatten().map(|f| f.path());
-            let status = Command::new("javac")
-                .args(["--release", "11", "-d"])
-                .arg(dir.path())
-                .args(files.filter(|f| f.extension().is_some_and(|e| e == "java")))
-                .status()
-                .expect("run javac (tests/setup installs it)");
-            assert!(status.success(), "javac failed");
+            let files = files.filter(|f| f.extension().is_some_and(|e| e == "java"));
+            // One of them runs in JDK 8, too.
+            let (old, new): (Vec<_>, Vec<_>) = files.partition(|f| f.ends_with("GcLoad.java"));
+            compile("8", &old, dir.path());
+            compile("11", &new, dir.path());
             dir
         })
         .path()
+}
+
+fn compile(release: &str, files: &[PathBuf], to: &Path) {
+    let mut javac = Command::new("javac");
+    javac.args(["-Xlint:-options", "--release", release, "-d"]).arg(to).args(files);
+    let status = javac.status().expect("run javac (tests/setup installs it)");
+    assert!(status.success(), "javac failed");
 }
 
 /// A running load with its log; killed when dropped.
@@ -70,7 +75,7 @@ impl Load {
     pub fn start_program(runtime: &Runtime, flags: &str, program: &str) -> Self {
         let mut command = runtime.command();
         command.args(flags.split_ascii_whitespace());
-        Self::spawn_program(command, program)
+        Self::spawn_program(command, program, runtime.major)
     }
 
     /// The same, with a `java` command that is set up already.
@@ -78,19 +83,24 @@ impl Load {
     /// # Panics
     /// Where it does not start.
     pub fn spawn(command: Command) -> Self {
-        Self::spawn_program(command, "GcLoad")
+        Self::spawn_program(command, "GcLoad", 11)
     }
 
-    fn spawn_program(mut command: Command, program: &str) -> Self {
+    fn spawn_program(mut command: Command, program: &str, major: u32) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        // timenanos is CLOCK_MONOTONIC, which our events are stamped with.
-        let log =
-            format!("gc*,safepoint=debug:file={}:timenanos,tags", dir.path().join("log").display());
+        let log = dir.path().join("log");
+        if major == 8 {
+            command.args(["-XX:+PrintGC", "-XX:+PrintGCTimeStamps"]);
+            command.arg(format!("-Xloggc:{}", log.display()));
+        } else {
+            // timenanos is CLOCK_MONOTONIC, which our events are stamped with.
+            let log = log.display();
+            command.arg(format!("-Xlog:gc*,safepoint=debug:file={log}:timenanos,tags"));
+        }
         let has_heap = command.get_args().any(|arg| arg.to_string_lossy().starts_with("-Xmx"));
         command.args((!has_heap).then_some("-Xmx64m"));
         let mut child = command
             .args(["-XX:ParallelGCThreads=2", "-XX:ConcGCThreads=1"])
-            .arg(format!("-Xlog:{log}"))
             .arg("-cp")
             .arg(classes())
             .arg(program)
@@ -163,6 +173,14 @@ impl Load {
     pub fn kill(&mut self) {
         self.child.kill().expect("kill java");
         self.child.wait().expect("wait for java");
+    }
+
+    /// What it has logged so far.
+    ///
+    /// # Panics
+    /// Where there is no log.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).expect("the log is UTF-8")
     }
 
     fn log_file(&self) -> PathBuf {

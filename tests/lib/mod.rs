@@ -7,11 +7,15 @@
 //! | [`allocated`] | what `AllocLoad` says that it has allocated |
 //! | [`stackload`] | the same for the load that knows its own call graph |
 //! | [`callgraph`] | whether stacks agree with that call graph |
+//! | [`classfile`] | what class files say of who calls whom |
+//! | [`calls`] | whether the calls on a profile's stacks are possible by that |
+//! | [`programs`] | big Java programs to profile, and their class files |
 //! | [`gclog`] | what the JVM's own log says: the truth to compare with |
 //! | [`bench`](mod@bench) | what benchmarks have in common |
 //! | [`folded`] | folded stacks, read back |
 //! | [`fake`] | fires HotSpot's probes faster than any JVM |
 //! | [`container`] | a JVM as in a container |
+//! | [`userns`] | a JVM in a user namespace |
 //! | [`other`] | processes that are no load |
 //! | [`bpf`] | what a tool holds of the kernel's BPF system |
 //! | [`proc`] | what /proc tells of a process |
@@ -23,6 +27,8 @@ pub mod allocated;
 pub mod bench;
 pub mod bpf;
 pub mod callgraph;
+pub mod calls;
+pub mod classfile;
 pub mod container;
 pub mod fake;
 pub mod folded;
@@ -31,10 +37,12 @@ pub mod load;
 pub mod other;
 pub mod pprof;
 pub mod proc;
+pub mod programs;
 pub mod runtimes;
 pub mod speedscope;
 pub mod stackload;
 pub mod tool;
+pub mod userns;
 
 /// Fails a test that this machine cannot run: a test that does nothing must not pass.
 ///

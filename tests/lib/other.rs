@@ -1,6 +1,10 @@
 //! Processes that are no load of ours: sleepers, busy shells, whatever a test starts.
 
-use std::process::{Child, Command};
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
 
 /// A child process that is killed when dropped.
 #[derive(Debug)]
@@ -27,6 +31,26 @@ impl Drop for Other {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A process that has loaded a library and does nothing more with it, until it reads a line
+/// and is gone.
+///
+/// # Panics
+/// Where it does not start.
+pub fn loader(library: &Path) -> Other {
+    let script = "import ctypes,sys\n\
+        library=ctypes.CDLL(sys.argv[1])\n\
+        print('loaded',flush=True)\n\
+        sys.stdin.readline()";
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).arg(library).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut other = Other::spawn(&mut command);
+    let mut line = String::new();
+    let stdout = other.0.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut line).expect("python answers");
+    assert_eq!(line, "loaded\n", "python3 -c {script}");
+    other
 }
 
 /// A process that does nothing.

@@ -24,6 +24,8 @@ pub struct Frame {
     pub file: Option<String>,
     /// The source line.
     pub line: Option<u64>,
+    /// What kind of code it is: `java`, `inlined`, `interpreted`, `stub` and so on.
+    pub kind: String,
 }
 
 /// Reads a profile.
@@ -56,5 +58,6 @@ fn frame(json: &Value) -> Frame {
         name: json["name"].as_str().expect("a name").to_owned(),
         file: json["file"].as_str().map(str::to_owned),
         line: json["line"].as_u64(),
+        kind: json["kind"].as_str().expect("a kind").to_owned(),
     }
 }

@@ -1,6 +1,7 @@
 //! Our tools, started and watched.
 
 use std::{
+    collections::HashSet,
     io::{BufRead, BufReader, Read},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
@@ -85,6 +86,11 @@ pub fn assert_refused(output: &Output, status: i32, words: &[&str]) {
         let tool = output.stderr.split_once(": ").map(|(tool, _)| tool);
         assert!(matches!(tool, Some("javagc" | "javaobjnew" | "javaprof")), "{}", output.stderr);
     }
+    // A cause is said once.
+    let causes: Vec<_> =
+        output.stderr.split("(os error ").skip(1).map(|s| s.split(')').next()).collect();
+    let distinct: HashSet<_> = causes.iter().collect();
+    assert_eq!(causes.len(), distinct.len(), "{}", output.stderr);
     for word in words {
         assert!(output.stderr.contains(word), "no {word:?} in {}", output.stderr);
     }

@@ -88,7 +88,9 @@ pub fn describe<'a>(all: bool, jvms: impl ExactSizeIterator<Item = (Pid, &'a str
     /// So many are named.
     const NAMED: usize = 4;
     let count = jvms.len();
-    let names: Vec<_> = jvms.take(NAMED).map(|(pid, gc)| format!("{pid} {gc}")).collect();
+    // Of one that is starting up, no collector is known.
+    let name = |(pid, gc): (Pid, &str)| format!("{pid} {gc}").trim_end().to_owned();
+    let names: Vec<_> = jvms.take(NAMED).map(name).collect();
     let more = if count > NAMED { ", ..." } else { "" };
     let names = names.join(", ");
     match (all, count) {

@@ -144,7 +144,7 @@ impl Probes {
     /// Why a probe is not there, in half a sentence.
     pub fn explain_missing(&self, provider: &str, name: &str) -> String {
         if self.is_empty() {
-            return "it has no USDT probes at all (built without --enable-dtrace)".into();
+            return "it has none at all: it was built without --enable-dtrace".into();
         }
         let mut providers: Vec<_> = self.0.iter().map(|p| p.provider.as_str()).collect();
         providers.sort_unstable();

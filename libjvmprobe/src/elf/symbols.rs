@@ -59,6 +59,14 @@ impl ElfFile {
         self.tables(&[".dynsym"])
     }
 
+    /// Whether it lacks the symbol table, `.symtab`, which alone names private functions.
+    ///
+    /// # Errors
+    /// As for [`ElfFile::symbols`].
+    pub fn is_stripped(&self) -> Result<bool> {
+        Ok(self.tables(&[".symtab"])?.is_empty())
+    }
+
     fn tables(&self, names: &[&str]) -> Result<Symbols> {
         let mut tables = Vec::new();
         for section in names.iter().filter_map(|name| self.section(name)) {

@@ -2,6 +2,7 @@
 //!
 //! | module | what it knows |
 //! |---|---|
+//! | `build` | what one libjvm.so tells, read once |
 //! | [`vmstructs`] | the tables of fields and types that every libjvm.so exports |
 //! | [`flags`] | the JVM's flags and their values |
 //! | [`collector`] | which collector runs |
@@ -22,6 +23,7 @@
 //! [`HotSpot::read`] puts them together. Nothing is written to the target and
 //! it is never stopped; a JVM that is just starting up tells less, and more later.
 
+mod build;
 pub mod classes;
 pub mod code_cache;
 pub mod collector;
@@ -47,11 +49,11 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     Addr, Error, Result, Vaddr,
-    elf::ElfFile,
     jvm::{Target, memory::Memory, perfdata::PerfData},
     stack::code::Code,
     trace::gauge::{Gauge, LastStop},
 };
+use build::Build;
 use classes::ClassLayout;
 use code_cache::Inlining;
 use compressed::Encoding;
@@ -63,13 +65,20 @@ use vmstructs::VmStructs;
 
 /// How the names of those private statics begin that we want, where there is a symbol
 /// table.
-const PRIVATES: [&str; 5] = [
+const PRIVATES: [&str; 6] = [
     "_ZN16SafepointTracing",
     "_ZN12VM_Operation6_namesE",
     "_ZN4GCId8_next_idE",
     "_ZN12StubRoutines",
     "_ZN17ContinuationEntry",
+    CURRENT_OPERATION,
 ];
+/// The operation that the VM thread runs.
+const CURRENT_OPERATION: &str = "_ZN8VMThread17_cur_vm_operationE";
+
+/// The first JDK whose code cache we can read. What JDK 8 has there is of another shape, and
+/// not all of it is in vmStructs; 9 and 10 were never tried.
+pub const FIRST_READ: u32 = 9;
 
 /// HotSpot's performance data take 32 KiB by default.
 const MAX_PERF_DATA: u64 = 4 << 20;
@@ -87,11 +96,18 @@ pub struct HotSpot {
     pub collector: Collector,
     /// Where it keeps the numbers that belong into every event.
     pub gauge: Gauge,
-    /// Whether it has set up all that the gauge needs.
+    /// Whether there is a JVM, or one that sets itself up just now: a process may have
+    /// libjvm.so mapped and no JVM in it.
+    pub has_begun: bool,
+    /// Whether it has set up all that the gauge and the stack walker need.
     pub is_set_up: bool,
     /// Whether it was started with `-XX:+DisableAttachMechanism`.
     pub attach_disabled: bool,
-    vtables: Vtables,
+    /// While it sets itself up.
+    flags: Option<Flags>,
+    build: Arc<Build>,
+    /// What is to be added to addresses of the file.
+    bias: u64,
     operation_names: Option<Addr>,
     /// Where it counts the classes that it unloaded.
     unloads: Option<Addr>,
@@ -112,36 +128,58 @@ impl HotSpot {
     /// without performance data or heap yet is no error.
     pub fn read(target: &Target) -> Result<Self> {
         let memory = Memory::open(target.pid())?;
-        let libjvm = &target.libjvm;
-        let elf = libjvm.elf()?;
-        let bias = elf
-            .load_bias(libjvm.map_start, libjvm.map_offset)
-            .ok_or_else(|| Error::elf("libjvm.so is mapped outside its segments"))?;
-        let exported = elf.dynamic_symbols()?;
-        let structs = VmStructs::read(&memory, |name: &str| {
-            Some(Addr(exported.find(name)?.value.0.wrapping_add(bias)))
-        })?;
+        let build = Build::of(&target.libjvm)?;
+        let bias = build.bias(&target.libjvm)?;
+        let exported = |name: &str| build.exported(name, bias);
+        let structs = VmStructs::read(&memory, bias, exported, |tables| build.share(tables))?;
         let info = vm_string(&memory, &structs, "_s_internal_vm_info_string").unwrap_or_default();
         let release = vm_string(&memory, &structs, "_s_vm_release").unwrap_or_default();
-        let major = major(&release);
-        let flags = Flags::read(&memory, &structs).ok();
-        let collector = flags.as_ref().map(|flags| Collector::from_flags(&memory, flags, major));
+        let at = |name: &str| build.private(name, bias);
+        let continuations = at("_ZN12StubRoutines19_cont_returnBarrierE")
+            .zip(at("_ZN17ContinuationEntry10_return_pcE"));
+        let mut hotspot = Self {
+            version: product(&info, &release),
+            major: major(&release),
+            vendor: None,
+            collector: Collector::Unknown,
+            gauge: Gauge::default(),
+            has_begun: false,
+            is_set_up: false,
+            attach_disabled: false,
+            operation_names: at("_ZN12VM_Operation6_namesE"),
+            unloads: None,
+            continuations,
+            stubs: stubs::statics(&build.privates, bias),
+            flags: None,
+            build,
+            bias,
+            memory,
+            structs,
+        };
+        hotspot.look_again();
+        Ok(hotspot)
+    }
+
+    /// Reads again what a JVM tells that was still setting itself up.
+    pub fn look_again(&mut self) {
+        let (memory, structs) = (&self.memory, &self.structs);
+        let flags = self.flags.take().or_else(|| Flags::read(memory, structs).ok());
+        let collector = flags.as_ref().map(|f| Collector::from_flags(memory, f, self.major));
         let collector = collector.unwrap_or_default();
-        let attach_disabled = flags
-            .as_ref()
-            .and_then(|flags| flags.flag_bool(&memory, "DisableAttachMechanism"))
-            .unwrap_or(false);
-        let perf = perf_data(&memory, &structs);
-        let mut gauge = Gauge::default();
-        match heap::used(&memory, &structs, collector) {
-            Ok(terms) => gauge.heap = terms,
-            Err(_) => {
-                if let Some((base, data)) = &perf {
-                    gauge.heap = heap::used_by_perfdata(*base, data);
-                }
-            }
-        }
+        let flag = |name| flags.as_ref().and_then(|flags| flags.flag_bool(memory, name));
+        let attach_disabled = flag("DisableAttachMechanism").unwrap_or(false);
+        let perf = perf_data(memory, structs);
+        let at = |name: &str| self.build.private(name, self.bias);
+        let mut gauge = Gauge {
+            operation: at(CURRENT_OPERATION),
+            waits: collector == Collector::Cms && self.major == 8,
+            ..Gauge::default()
+        };
+        let used = heap::used(memory, structs, collector, self.major, at);
+        let has_heap = used.is_some();
+        gauge.heap = used.unwrap_or_default();
         if let Some((base, data)) = &perf {
+            gauge.settled = heap::settled(*base, data, collector);
             let at = |name: &str| base.checked_add(data.offset(name)? as u64);
             gauge.cause = at("sun.gc.cause");
             gauge.last_cause = at("sun.gc.lastCause");
@@ -152,8 +190,7 @@ impl HotSpot {
         let unloads = perf.as_ref().and_then(|(base, data)| {
             base.checked_add(data.offset("java.cls.unloadedClasses")? as u64)
         });
-        let privates = elf.symbols()?.with_prefixes(&PRIVATES);
-        let at = |name: &str| Some(Addr(privates.get(name)?.value.0.wrapping_add(bias)));
+        let at = |name: &str| self.build.private(name, self.bias);
         // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps what its
         // log line is made of; private, so named only where there is a symbol table.
         let last_stop = || {
@@ -164,35 +201,26 @@ impl HotSpot {
                 op_type: at("_ZN16SafepointTracing13_current_typeE")?,
             })
         };
-        let continuations = at("_ZN12StubRoutines19_cont_returnBarrierE")
-            .zip(at("_ZN17ContinuationEntry10_return_pcE"));
-        let stubs = stubs::statics(&privates, bias);
-        let operation_names = at("_ZN12VM_Operation6_namesE");
-        gauge.last_stop = last_stop().filter(|_| operation_names.is_some());
+        gauge.last_stop = last_stop().filter(|_| self.operation_names.is_some());
         if perf.is_none() && matches!(collector, Collector::Serial | Collector::Parallel) {
             // Here each collection takes a number, and nothing else does.
             gauge.counters[0] = at("_ZN4GCId8_next_idE");
         }
-        let perf_pending = perf.is_none()
-            && flags.is_some_and(|flags| flags.flag_bool(&memory, "UsePerfData") == Some(true));
-        Ok(Self {
-            version: product(&info, &release),
-            major,
-            vendor: perf.and_then(|(_, data)| {
-                data.string("java.property.java.vm.vendor").map(str::to_owned)
-            }),
-            is_set_up: collector != Collector::Unknown && !gauge.heap.is_empty() && !perf_pending,
-            collector,
-            attach_disabled,
-            gauge,
-            vtables: Vtables { elf, bias },
-            operation_names,
-            unloads,
-            continuations,
-            stubs,
-            memory,
-            structs,
-        })
+        let perf_pending = perf.is_none() && flag("UsePerfData") == Some(true);
+        self.vendor = perf
+            .and_then(|(_, data)| data.string("java.property.java.vm.vendor").map(str::to_owned));
+        // Its arguments are the first that a JVM looks at, and choose a collector.
+        self.has_begun = collector != Collector::Unknown || has_heap;
+        let has_heap = collector != Collector::Unknown && has_heap;
+        // Where it is unknown how to find that out, the heap must do.
+        let has_threads = || threads::have_begun(memory, structs).unwrap_or(true);
+        self.is_set_up = has_heap && !perf_pending && has_threads();
+        self.collector = collector;
+        self.attach_disabled = attach_disabled;
+        // Where they are does not change; what they are is asked for until it is set up.
+        self.flags = flags.filter(|_| self.has_begun && !self.is_set_up);
+        self.gauge = gauge;
+        self.unloads = unloads;
     }
 
     /// All compiled code that it has now: methods, the interpreter, stubs; with what was
@@ -200,11 +228,23 @@ impl HotSpot {
     /// stopped.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing, [`Error::Memory`] when it is gone.
+    /// [`Error::Unsupported`] of JDKs before [`FIRST_READ`], [`Error::Layout`] naming what is
+    /// missing, [`Error::Memory`] when it is gone.
     pub fn code(&self, inlining: Inlining<'_>) -> Result<Vec<(Addr, u64, Code)>> {
+        self.check_is_read("methods of {JDK} cannot be named from its memory")?;
         let mut code = code_cache::read(&self.memory, &self.structs, self.major, inlining)?;
         self.name_stubs(&mut code);
         Ok(code)
+    }
+
+    /// Whether its code cache is of a shape that we know; `what` is lost otherwise.
+    fn check_is_read(&self, what: &str) -> Result<()> {
+        // Of a version that is not told the fields decide.
+        if self.major == 0 || self.major >= FIRST_READ {
+            return Ok(());
+        }
+        let what = what.replace("{JDK}", &format!("JDK {}", self.major));
+        Err(Error::Unsupported { what: format!("{what} yet; from JDK 11 on they can") })
     }
 
     /// How many classes it has unloaded; `None` where it does not count.
@@ -325,15 +365,42 @@ impl HotSpot {
         Flags::read(&self.memory, &self.structs).ok()?.flag_bool(&self.memory, name)
     }
 
-    /// Its own counters of collections then and now: how many were done, and
-    /// whether one of them was full.
-    pub fn collections(&self, before: &[u64; 4], after: &[u64; 4]) -> Option<(u64, bool)> {
+    /// Its own counters of collections before and after an operation: how many were done,
+    /// and whether one of them was full.
+    pub fn collections(
+        &self,
+        op: Option<&str>,
+        before: &[u64; 4],
+        after: &[u64; 4],
+    ) -> Option<(u64, bool)> {
         // Counters of 32 bits wrap.
         let done = |i: usize| u64::from((after[i] as u32).wrapping_sub(before[i] as u32));
         // Young and old collector; a third one counts G1's remark and cleanup.
         let (young, full) = (done(0), done(1));
-        matches!(self.collector, Collector::Serial | Collector::Parallel | Collector::G1)
-            .then_some((young + full, full > 0))
+        match self.collector {
+            Collector::Serial | Collector::Parallel | Collector::G1 => {
+                Some((young + full, full > 0))
+            }
+            Collector::Cms if !is_cms_marking(op) => Some((young + full, full > 0)),
+            _ => None,
+        }
+    }
+
+    /// Whether an operation with so many collections allocated after the last of them what
+    /// had not fitted before, so that the heap at its end is not that after the collection.
+    pub fn settles(&self, op: Option<&str>, collections: u64) -> bool {
+        heap::settles(self.collector)
+            && match self.collector {
+                Collector::Cms => !is_cms_marking(op),
+                _ => collections > 0,
+            }
+    }
+
+    /// Whether only the collector's own tracer tells of the heap after such a collection: its
+    /// counters are missing, or not known yet.
+    pub fn settles_unseen(&self) -> bool {
+        let may_settle = heap::settles(self.collector) || self.collector == Collector::Unknown;
+        may_settle && self.gauge.settled.is_empty()
     }
 
     /// The name of a VM operation by its number, as the JVM's log has it.
@@ -347,8 +414,20 @@ impl HotSpot {
     /// The VM operation whose C++ vtable is at an address of the target, for
     /// example `G1CollectForAllocation`.
     pub fn operation_of(&self, vtable: u64) -> Option<String> {
-        self.vtables.operation_of(vtable)
+        // An object points behind its class's vtable symbol `_ZTV...`: two words,
+        // offset-to-top and type information, come first (Itanium C++ ABI, 2.5.2).
+        let symbol = Vaddr(vtable.wrapping_sub(self.bias).wrapping_sub(16));
+        let symbol = self.build.elf.symbols().ok()?.at(symbol, "_ZTV")?;
+        let class =
+            symbol.name.strip_prefix("_ZTV")?.trim_start_matches(|c: char| c.is_ascii_digit());
+        Some(class.strip_prefix("VM_").unwrap_or(class).to_owned())
     }
+}
+
+/// CMS's initial mark and final remark are stops that collect nothing; the old collector
+/// counts them.
+fn is_cms_marking(op: Option<&str>) -> bool {
+    op.is_some_and(|op| op.starts_with("CMS_"))
 }
 
 fn vm_string(memory: &Memory, structs: &VmStructs, field: &str) -> Result<String> {
@@ -384,25 +463,6 @@ fn perf_data(memory: &Memory, structs: &VmStructs) -> Option<(Addr, PerfData)> {
     let data = PerfData::parse(&bytes).ok()?;
     // Entries are added while the JVM starts; these are among the last.
     data.offset("sun.gc.lastCause").is_some().then_some((start, data))
-}
-
-/// Names VM operations by their C++ vtables, in builds without probes.
-#[derive(Debug)]
-struct Vtables {
-    elf: ElfFile,
-    bias: u64,
-}
-
-impl Vtables {
-    /// An object points behind its class's vtable symbol `_ZTV...`: two words,
-    /// offset-to-top and type information, come first (Itanium C++ ABI, 2.5.2).
-    fn operation_of(&self, vtable: u64) -> Option<String> {
-        let symbol = Vaddr(vtable.wrapping_sub(self.bias).wrapping_sub(16));
-        let symbol = self.elf.symbols().ok()?.at(symbol, "_ZTV")?;
-        let class =
-            symbol.name.strip_prefix("_ZTV")?.trim_start_matches(|c: char| c.is_ascii_digit());
-        Some(class.strip_prefix("VM_").unwrap_or(class).to_owned())
-    }
 }
 
 #[cfg(test)]

@@ -52,6 +52,15 @@ impl Known {
     }
 }
 
+/// What a place is called.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Named {
+    /// Innermost first.
+    frames: Arc<[Frame]>,
+    /// Whether there are no more.
+    is_sure: bool,
+}
+
 /// The Java frames of one JVM that were seen.
 #[derive(Debug)]
 pub struct Places {
@@ -66,9 +75,8 @@ pub struct Places {
     /// Unloaded classes, when they were last counted: what `methods` is true of.
     generation: u64,
     begin: Instant,
-    /// Innermost first.
-    places: Vec<Arc<[Frame]>>,
-    ids: HashMap<Arc<[Frame]>, PlaceId>,
+    places: Vec<Named>,
+    ids: HashMap<Named, PlaceId>,
 }
 
 impl Places {
@@ -94,7 +102,13 @@ impl Places {
     /// What is known of a place: frames, innermost first, more than one where code was
     /// inlined.
     pub fn frames(&self, id: PlaceId) -> &[Frame] {
-        self.places.get(id as usize).map_or(&[], |frames| frames)
+        self.places.get(id as usize).map_or(&[], |named| &named.frames)
+    }
+
+    /// Whether these are all frames of a place: between two calls of a compiled method it may
+    /// be that something more was inlined.
+    pub fn is_sure(&self, id: PlaceId) -> bool {
+        self.places.get(id as usize).is_none_or(|named| named.is_sure)
     }
 
     /// Names the Java frames of a stack. Of what cannot be named any more, compiled code
@@ -148,8 +162,8 @@ impl Places {
             let there = there.filter(|f| addr < f.end && f.compile_id as u16 == compile_id);
             let id = there.and_then(|found| {
                 let mut frames = Vec::new();
-                frames_of(&found.code, addr, self.signatures, &mut frames);
-                self.intern(frames)
+                let is_sure = frames_of(&found.code, addr, self.signatures, &mut frames);
+                self.intern(frames, is_sure)
             });
             self.code.insert((addr, compile_id), id);
         }
@@ -211,22 +225,23 @@ impl Places {
             file: known.info.file.clone(),
             line: bci.map_or(0, |bci| known.info.line(bci.into())),
         };
-        let id = self.intern(vec![Frame::of_source(&frame, Kind::Interpreted, self.signatures)])?;
+        let frame = Frame::of_source(&frame, Kind::Interpreted, self.signatures);
+        let id = self.intern(vec![frame], true)?;
         self.interpreted.get_mut(&method)?.places.insert(bci, id);
         Some(id)
     }
 
-    fn intern(&mut self, frames: Vec<Frame>) -> Option<PlaceId> {
-        let frames: Arc<[Frame]> = frames.into();
-        if let Some(&id) = self.ids.get(&frames) {
+    fn intern(&mut self, frames: Vec<Frame>, is_sure: bool) -> Option<PlaceId> {
+        let named = Named { frames: frames.into(), is_sure };
+        if let Some(&id) = self.ids.get(&named) {
             return Some(id);
         }
         let id = PlaceId::try_from(self.places.len()).ok()?;
         if self.places.len() >= MAX_PLACES {
             return None;
         }
-        self.places.push(Arc::clone(&frames));
-        self.ids.insert(frames, id);
+        self.places.push(named.clone());
+        self.ids.insert(named, id);
         Some(id)
     }
 }

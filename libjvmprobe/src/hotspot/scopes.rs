@@ -25,6 +25,11 @@ const MAX_DEBUG: u64 = 16 << 20;
 /// Frames of inlining that are kept in all: a bound for tables that want to hurt.
 const MAX_FRAMES: usize = 5_000_000;
 
+/// A call of another method, or of a stub: `call rel32` of x86-64.
+const CALL_BYTES: u64 = 5;
+/// So many PcDescs show whether a method has more of them than it must have.
+const LOOKED_AT: usize = 64;
+
 /// Where an nmethod's debug information is.
 enum Layout {
     /// In the blob itself, up to JDK 22.
@@ -81,8 +86,15 @@ impl<'a> Scopes<'a> {
         })
     }
 
-    /// The ranges of a method's code. A PcDesc describes the code that ends at its pc:
-    /// that is where a call returns to, and where a poll was.
+    /// The ranges of a method's code.
+    ///
+    /// A PcDesc describes the code that ends at its pc: that is where a call returns to, and
+    /// where a poll is. Of the code before the call it says nothing, unless the JVM was told
+    /// to keep more (`-XX:+DebugNonSafepoints`, which the flight recorder and agents turn on).
+    /// For single addresses, that code is what the PcDescs around it have in common. In a JVM
+    /// that keeps more, where the truth is known, the next PcDesc alone tells wrong methods of
+    /// a third of javac's samples in such code and the right ones of 52 to 54 %; what both have
+    /// in common is wrong for 3 to 7 %, right for 55 to 60 %, and else lacks inner methods.
     pub(super) fn inlined(
         &mut self,
         pages: &mut Pages<'_>,
@@ -94,56 +106,82 @@ impl<'a> Scopes<'a> {
             return Ok(Vec::new());
         }
         let places = self.places(pages, blob.at)?;
-        let descs = pages.bytes(places.pcs, places.pcs_len)?;
+        let descs = self.descs(pages, &places, begin, end)?;
         let scopes = pages.bytes(places.scopes, places.scopes_len)?;
-        let size = usize::try_from(self.pc_desc_size).unwrap_or(0).max(8);
-        let field = |desc: &[u8], offset: u64| {
-            let offset = usize::try_from(offset).ok()?;
-            let bytes = desc.get(offset..offset.checked_add(4)?)?;
-            Some(i32::from_ne_bytes(bytes.try_into().ok()?))
+        let handlers = self.handlers(pages, blob);
+        let is_single = matches!(self.inlining, Inlining::At(_));
+        let is_told = !is_single || tells_of_all_code(pages, begin, &descs);
+        let mut chain = |this: &Self, desc: Option<&(Addr, i32)>| {
+            desc.and_then(|&(_, scope)| this.chain(pages, methods, &scopes, scope, places.metadata))
         };
         let mut ranges: Vec<Inlined> = Vec::new();
         let mut from = begin;
-        let mut last = None;
-        for desc in descs.chunks_exact(size) {
-            if self.frames_left == 0 {
-                break;
-            }
-            let (Some(pc), Some(scope)) =
-                (field(desc, self.pc_desc_pc), field(desc, self.pc_desc_scope))
-            else {
-                break;
-            };
-            // The first and the last are markers, before and behind all code.
-            let Some(to) = u64::try_from(pc).ok().and_then(|pc| begin.checked_add(pc)) else {
-                continue;
-            };
-            if to <= from || to > end {
-                continue;
-            }
-            last = Some(scope);
-            if self.inlining.is_wanted(from, to)
-                && let Some(chain) = self.chain(pages, methods, &scopes, scope, places.metadata)
+        for (i, desc) in descs.iter().enumerate() {
+            let to = desc.0;
+            if self.frames_left > 0
+                && self.inlining.is_wanted(from, to)
+                && let Some(next) = chain(self, Some(desc))
             {
-                self.frames_left = self.frames_left.saturating_sub(chain.len());
+                self.frames_left = self.frames_left.saturating_sub(next.len());
+                let call = Addr(to.0.saturating_sub(CALL_BYTES)).max(from);
+                let mut start = from;
+                if !is_told && self.inlining.is_wanted(from, call) {
+                    let previous = i.checked_sub(1).and_then(|i| chain(self, descs.get(i)));
+                    let (common, is_sure) = in_common(&next, previous.as_deref());
+                    ranges.push(Inlined { start: from, end: call, chain: common, is_sure });
+                    start = call;
+                }
                 match ranges.last_mut() {
-                    Some(last) if last.end == from && last.chain == chain => last.end = to,
-                    _ => ranges.push(Inlined { start: from, end: to, chain }),
+                    Some(last) if last.end == start && last.chain == next && last.is_sure => {
+                        last.end = to;
+                    }
+                    _ => ranges.push(Inlined { start, end: to, chain: next, is_sure: true }),
                 }
             }
             from = to;
         }
         // Behind the last PcDesc there is what jumps back: the end of a loop. A map says no
         // more than HotSpot does, but of a sample this is the best that can be said.
-        let end = self.handlers(pages, blob).clamp(from, end);
-        if matches!(self.inlining, Inlining::At(_))
+        let end = handlers.clamp(from, end);
+        if is_single
             && self.inlining.is_wanted(from, end)
-            && let Some(scope) = last
-            && let Some(chain) = self.chain(pages, methods, &scopes, scope, places.metadata)
+            && let Some(chain) = chain(self, descs.last())
         {
-            ranges.push(Inlined { start: from, end, chain });
+            ranges.push(Inlined { start: from, end, chain, is_sure: is_told });
         }
         Ok(ranges)
+    }
+
+    /// The PcDescs of a method, by ascending addresses, each with its scope.
+    fn descs(
+        &self,
+        pages: &mut Pages<'_>,
+        places: &Places,
+        begin: Addr,
+        end: Addr,
+    ) -> Result<Vec<(Addr, i32)>> {
+        let bytes = pages.bytes(places.pcs, places.pcs_len)?;
+        let size = usize::try_from(self.pc_desc_size).unwrap_or(0).max(8);
+        let field = |desc: &[u8], offset: u64| {
+            let offset = usize::try_from(offset).ok()?;
+            let bytes = desc.get(offset..offset.checked_add(4)?)?;
+            Some(i32::from_ne_bytes(bytes.try_into().ok()?))
+        };
+        let mut descs: Vec<(Addr, i32)> = Vec::new();
+        for desc in bytes.chunks_exact(size) {
+            let (Some(pc), Some(scope)) =
+                (field(desc, self.pc_desc_pc), field(desc, self.pc_desc_scope))
+            else {
+                break;
+            };
+            // The first and the last are markers, before and behind all code.
+            let pc = u64::try_from(pc).ok().and_then(|pc| begin.checked_add(pc));
+            let last = descs.last().map_or(begin, |&(pc, _)| pc);
+            if let Some(pc) = pc.filter(|&pc| pc > last && pc <= end) {
+                descs.push((pc, scope));
+            }
+        }
+        Ok(descs)
     }
 
     /// Where the handlers of exceptions and of deoptimisation begin, which are no method's
@@ -229,6 +267,57 @@ impl<'a> Scopes<'a> {
     }
 }
 
+/// Whether there are PcDescs of more than calls and polls.
+fn tells_of_all_code(pages: &mut Pages<'_>, begin: Addr, descs: &[(Addr, i32)]) -> bool {
+    let looked_at = &descs[..descs.len().min(LOOKED_AT)];
+    let mut others = 0;
+    for &(pc, _) in looked_at {
+        // The call that returns there, and the poll that begins there.
+        let before = Addr(pc.0.saturating_sub(8)).max(begin);
+        let Ok(bytes) = pages.bytes(before, (pc.0 - before.0) as usize + 4) else { return false };
+        let (before, behind) = bytes.split_at(bytes.len() - 4);
+        others += usize::from(!is_call(before) && !is_poll(behind));
+    }
+    // Some calls and polls look otherwise.
+    others * 4 > looked_at.len()
+}
+
+/// Whether bytes end in a call: `call rel32`, or of a register or memory.
+fn is_call(bytes: &[u8]) -> bool {
+    let from_end = |n: usize| bytes.len().checked_sub(n).and_then(|at| bytes.get(at)).copied();
+    from_end(5) == Some(0xe8) || (2..=7).any(|n| from_end(n) == Some(0xff))
+}
+
+/// Whether bytes begin with a poll: `test eax, [r10]` or `[rip + X]`, and
+/// `cmp rsp, [r15 + X]` before a return.
+fn is_poll(bytes: &[u8]) -> bool {
+    matches!(bytes, [0x41, 0x85, 0x02, ..] | [0x85, 0x05, ..] | [0x49, 0x3b, 0xa7 | 0x67, ..])
+}
+
+/// What code between two calls belongs to, of which the first may be the method's beginning:
+/// the outer methods that both have in common, at the second one's lines. Whether that is all.
+fn in_common(next: &[SourceFrame], previous: Option<&[SourceFrame]>) -> (Vec<SourceFrame>, bool) {
+    let outermost = next.len().saturating_sub(1);
+    let previous = previous.unwrap_or(&next[outermost..]);
+    let is_same = |a: &SourceFrame, b: &SourceFrame| {
+        (&a.name, &a.signature, &a.file) == (&b.name, &b.signature, &b.file)
+    };
+    let mut common = 0;
+    for (a, b) in next.iter().rev().zip(previous.iter().rev()) {
+        if !is_same(a, b) {
+            break;
+        }
+        common += 1;
+        // Another call.
+        if a.line != b.line {
+            break;
+        }
+    }
+    let chain = next[next.len() - common.min(next.len())..].to_vec();
+    let is_sure = common == next.len() && common == previous.len();
+    (chain, is_sure)
+}
+
 struct Places {
     pcs: Addr,
     pcs_len: usize,
@@ -236,4 +325,50 @@ struct Places {
     scopes_len: usize,
     /// The first of the nmethod's Metadata*; 1 in the scopes stands for it.
     metadata: Addr,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain(frames: &[(&str, u32)]) -> Vec<SourceFrame> {
+        let frame = |&(name, line): &(&str, u32)| SourceFrame {
+            name: name.into(),
+            signature: None,
+            file: None,
+            line,
+        };
+        // Written outermost first, as one reads them.
+        frames.iter().rev().map(frame).collect()
+    }
+
+    #[test]
+    fn code_between_two_calls_is_what_both_have_in_common() {
+        let next = chain(&[("a", 1), ("b", 2), ("c", 3)]);
+        let common = |previous: &[(&str, u32)]| in_common(&next, Some(&chain(previous)));
+        // Both in one method, be it at other lines of it.
+        assert_eq!(common(&[("a", 1), ("b", 2), ("c", 3)]), (next.clone(), true));
+        assert_eq!(common(&[("a", 1), ("b", 2), ("c", 9)]), (next.clone(), true));
+        // One is further in: perhaps it begins there, perhaps not.
+        let outer = chain(&[("a", 1), ("b", 2)]);
+        assert_eq!(common(&[("a", 1), ("b", 2)]), (outer.clone(), false));
+        assert_eq!(common(&[("a", 1), ("b", 2), ("d", 4)]), (outer.clone(), false));
+        let deeper = chain(&[("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
+        assert_eq!(in_common(&next, Some(&deeper)), (next.clone(), false));
+        // Another call of the same method.
+        assert_eq!(common(&[("a", 7), ("b", 2), ("c", 3)]), (chain(&[("a", 1)]), false));
+        // Where the method begins, nothing is inlined yet.
+        assert_eq!(in_common(&next, None), (chain(&[("a", 1)]), false));
+        let alone = chain(&[("a", 5)]);
+        assert_eq!(in_common(&alone, None), (alone.clone(), true));
+    }
+
+    #[test]
+    fn calls_and_polls_are_known_by_their_instructions() {
+        assert!(is_call(&[0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4]));
+        assert!(is_call(&[0x90, 0x90, 0x90, 0x90, 0x90, 0x41, 0xff, 0xd2]));
+        assert!(!is_call(&[0x90; 8]) && !is_call(&[0xe8]) && !is_call(&[]));
+        assert!(is_poll(&[0x41, 0x85, 0x02, 0xc3]) && is_poll(&[0x85, 0x05, 1, 2]));
+        assert!(is_poll(&[0x49, 0x3b, 0xa7, 1]) && !is_poll(&[0x90; 4]) && !is_poll(&[]));
+    }
 }

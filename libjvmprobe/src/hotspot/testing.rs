@@ -1,7 +1,7 @@
 //! A fake HotSpot for tests: tables written into our own memory, read through
 //! `/proc/self/mem` like any target's.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use super::vmstructs::VmStructs;
 use crate::{Addr, Pid, Result, jvm::memory::Memory};
@@ -114,7 +114,13 @@ impl Image {
     }
 
     pub(super) fn read(&self) -> Result<VmStructs> {
-        VmStructs::read(&own_memory(), |name| self.symbols.get(name).copied())
+        self.read_at(0)
+    }
+
+    /// The same for a library that was moved.
+    pub(super) fn read_at(&self, bias: u64) -> Result<VmStructs> {
+        let lookup = |name: &str| self.symbols.get(name).copied();
+        VmStructs::read(&own_memory(), bias, lookup, Arc::new)
     }
 }
 

@@ -84,6 +84,16 @@ pub fn read(
     Ok(threads)
 }
 
+/// Whether there is a Java thread already. The first one is listed when the heap, the
+/// interpreter and the stubs are there, and before any Java code runs
+/// (`Threads::create_vm`, hotspot/share/runtime/threads.cpp).
+///
+/// # Errors
+/// As [`read`].
+pub fn have_begun(memory: &Memory, structs: &VmStructs) -> Result<bool> {
+    Ok(!addresses(memory, structs)?.is_empty())
+}
+
 fn addresses(memory: &Memory, structs: &VmStructs) -> Result<Vec<Addr>> {
     if let Ok(list) = structs.static_field("ThreadsSMRSupport", "_java_thread_list") {
         return array(memory, structs, memory.pointer(list)?);

@@ -10,7 +10,7 @@
 //! A table of 65,536 entries, entries of 4 KiB, names of 1 KiB and 4 MiB in all
 //! are the most that is read.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use super::pages::Pages;
 use crate::{Addr, Error, Result, jvm::memory::Memory};
@@ -24,12 +24,21 @@ const MAX_STRIDE: u64 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Offset(u64),
+    /// Without the load bias of libjvm.so, so that the tables of JVMs can be compared.
     Static(Addr),
 }
 
 /// The tables of one JVM.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct VmStructs {
+    tables: Arc<Tables>,
+    /// What static addresses are to be moved by.
+    bias: u64,
+}
+
+/// What the tables say, wherever libjvm.so lies.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Tables {
     /// Keyed `Type::field`.
     fields: HashMap<Box<str>, Place>,
     types: HashMap<Box<str>, u64>,
@@ -38,22 +47,28 @@ pub struct VmStructs {
 }
 
 impl VmStructs {
-    /// Reads all four tables.
+    /// Reads all four tables, and lets `share` keep what is alike once.
     ///
-    /// `lookup` gives the address in the target of a symbol of libjvm.so; all that
-    /// are asked for begin with `gHotSpotVM` and are in `.dynsym`.
+    /// `lookup` gives the address in the target of a symbol of libjvm.so, which is moved
+    /// by `bias`; all that are asked for begin with `gHotSpotVM` and are in `.dynsym`.
     ///
     /// # Errors
     /// [`Error::Layout`] when a symbol is missing or a table implausible,
     /// [`Error::Memory`] when the target is gone.
-    pub fn read(memory: &Memory, lookup: impl Fn(&str) -> Option<Addr>) -> Result<Self> {
-        let mut reader = Reader { memory, pages: Pages::new(memory), lookup };
-        Ok(Self {
+    pub fn read(
+        memory: &Memory,
+        bias: u64,
+        lookup: impl Fn(&str) -> Option<Addr>,
+        share: impl FnOnce(Tables) -> Arc<Tables>,
+    ) -> Result<Self> {
+        let mut reader = Reader { memory, pages: Pages::new(memory), lookup, bias };
+        let tables = Tables {
             fields: reader.fields()?,
             types: reader.types()?,
             ints: reader.ints()?,
             longs: reader.longs()?,
-        })
+        };
+        Ok(Self { tables: share(tables), bias })
     }
 
     /// The offset of a member, in bytes from the start of its object.
@@ -73,7 +88,7 @@ impl VmStructs {
     /// [`Error::Layout`] naming the field: this HotSpot has no such static member.
     pub fn static_field(&self, type_name: &str, name: &str) -> Result<Addr> {
         match self.place(type_name, name) {
-            Some(Place::Static(addr)) => Ok(addr),
+            Some(Place::Static(addr)) => Ok(Addr(addr.0.wrapping_add(self.bias))),
             _ => Err(missing("static field", &format!("{type_name}::{name}"))),
         }
     }
@@ -83,7 +98,7 @@ impl VmStructs {
     /// # Errors
     /// [`Error::Layout`] naming the type.
     pub fn type_size(&self, type_name: &str) -> Result<u64> {
-        get(&self.types, "type", type_name)
+        get(&self.tables.types, "type", type_name)
     }
 
     /// The value of an `int` constant or enumerator.
@@ -91,7 +106,7 @@ impl VmStructs {
     /// # Errors
     /// [`Error::Layout`] naming the constant.
     pub fn int_constant(&self, name: &str) -> Result<i32> {
-        get(&self.ints, "constant", name)
+        get(&self.tables.ints, "constant", name)
     }
 
     /// The value of a 64-bit constant.
@@ -99,16 +114,16 @@ impl VmStructs {
     /// # Errors
     /// [`Error::Layout`] naming the constant.
     pub fn long_constant(&self, name: &str) -> Result<u64> {
-        get(&self.longs, "constant", name)
+        get(&self.tables.longs, "constant", name)
     }
 
     /// Whether the table of types has this one, as a question about the version.
     pub fn has_type(&self, type_name: &str) -> bool {
-        self.types.contains_key(type_name)
+        self.tables.types.contains_key(type_name)
     }
 
     fn place(&self, type_name: &str, name: &str) -> Option<Place> {
-        self.fields.get(format!("{type_name}::{name}").as_str()).copied()
+        self.tables.fields.get(format!("{type_name}::{name}").as_str()).copied()
     }
 }
 
@@ -130,6 +145,7 @@ struct Reader<'a, F> {
     memory: &'a Memory,
     pages: Pages<'a>,
     lookup: F,
+    bias: u64,
 }
 
 impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
@@ -142,6 +158,7 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
         let address = self.member(&table, "gHotSpotVMStructEntryAddressOffset", 8)?;
         // Types come in runs: the last one's name is usually the next one's.
         let mut last = (0, String::new());
+        let bias = self.bias;
         self.entries(&table, [type_name, field_name], |pages, [t, f], entry| {
             if last.0 != t {
                 last = (t, pages.name(Addr(t))?);
@@ -149,7 +166,7 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
             let key = format!("{}::{}", last.1, pages.name(Addr(f))?);
             let place = match u32_at(entry, is_static) {
                 0 => Place::Offset(u64_at(entry, offset)),
-                _ => Place::Static(Addr(u64_at(entry, address))),
+                _ => Place::Static(Addr(u64_at(entry, address).wrapping_sub(bias))),
             };
             Ok((key, place))
         })
@@ -276,6 +293,17 @@ mod tests {
     }
 
     #[test]
+    fn statics_are_where_the_library_was_moved_to() {
+        let image = sample();
+        let [low, high] = [0x1000, 0x3000].map(|bias| image.read_at(bias).unwrap());
+        // Kept without the bias: so these differ, though they say the same.
+        assert_ne!(low.tables, high.tables);
+        for vm in [low, high] {
+            assert_eq!(vm.static_field("Universe", "_collectedHeap").unwrap(), Addr(0x7000));
+        }
+    }
+
+    #[test]
     fn names_what_is_missing() {
         let vm = sample().read().unwrap();
         let error = vm.field("Klass", "_shoe").unwrap_err().to_string();
@@ -283,7 +311,7 @@ mod tests {
         // A static field is no offset and the other way round.
         assert!(vm.field("Universe", "_collectedHeap").is_err());
         assert!(vm.static_field("Klass", "_name").is_err());
-        let error = VmStructs::read(&crate::hotspot::testing::own_memory(), |_| None);
+        let error = VmStructs::read(&crate::hotspot::testing::own_memory(), 0, |_| None, Arc::new);
         assert!(error.unwrap_err().to_string().contains("gHotSpotVMStructs"));
     }
 

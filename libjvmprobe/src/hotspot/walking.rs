@@ -21,15 +21,19 @@ impl HotSpot {
     /// How to walk its stacks.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing, on other machines than x86-64 too;
+    /// [`Error::Unsupported`] on other machines than x86-64 and of JDKs before
+    /// [`FIRST_READ`](super::FIRST_READ); [`Error::Layout`] naming what is missing;
     /// [`Error::Memory`] when it is gone.
     pub fn walking(&self) -> Result<JvmLayout> {
         if !cfg!(target_arch = "x86_64") {
-            return Err(Error::layout(format!(
-                "stacks without frame pointers are known on x86-64 only, not on {}",
-                std::env::consts::ARCH
-            )));
+            return Err(Error::Unsupported {
+                what: format!(
+                    "stacks without frame pointers are known on x86-64 only, not on {}",
+                    std::env::consts::ARCH
+                ),
+            });
         }
+        self.check_is_read("stacks of {JDK} cannot be walked without frame pointers")?;
         let memory = &self.memory;
         let mut layout = layout(memory, &self.structs, self.major)?;
         layout.unloads_at = self.unloads.map_or(0, |addr| addr.0);

@@ -8,14 +8,13 @@
 //! the target's stderr when an agent is loaded (JEP 451), and later ones may refuse.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
+    fs::File,
+    io::{self, Write},
 };
 
 use super::{
-    Process,
-    attach::{self, inside, open_folder},
+    Process, attach,
+    folder::{Folder, NewFile, Owner},
 };
 use crate::{Error, Result, hotspot::HotSpot, stack::builtin_map};
 
@@ -50,12 +49,11 @@ enum Failed {
 }
 
 fn load_from(folder: &str, process: &Process, hotspot: &HotSpot) -> Result<String, Failed> {
-    let here =
-        open_folder(&format!("/proc/{}/root{folder}", process.pid)).map_err(Failed::Folder)?;
+    let here = Folder::open(process, folder).map_err(Failed::Folder)?;
     let name = unguessable_name().map_err(Failed::Folder)?;
-    let create = |ending: &str, mode, content: &'static [u8]| {
+    let create = |ending: &str, mode, content| {
         let name = format!("{name}.{ending}");
-        TargetFile::create(&here, &name, mode, content, process).map_err(Failed::Folder)
+        create(&here, process, &name, mode, content).map_err(|e| Failed::Folder(e.to_string()))
     };
     let _agent = create("so", 0o500, AGENT)?;
     let map = create("map", 0o600, &[])?;
@@ -68,56 +66,41 @@ fn load_from(folder: &str, process: &Process, hotspot: &HotSpot) -> Result<Strin
     if code != "0" {
         return Err(Failed::Folder(answer.lines().next().unwrap_or("no reason given").into()));
     }
-    let text = File::open(map.path()).and_then(builtin_map::text);
+    // Through the descriptor that it was created with: the name is the target's to change.
+    let text = map.file().try_clone().and_then(builtin_map::text);
     text.map_err(|e| Failed::Folder(format!("the agent's map: {e}")))
 }
 
+const PREFIX: &str = ".jvmprobe-";
+const RANDOM_BYTES: usize = 12;
+
 fn unguessable_name() -> Result<String, String> {
-    let mut random = [0_u8; 12];
+    let mut random = [0_u8; RANDOM_BYTES];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| e.to_string())?;
-    Ok(random.iter().fold(".jvmprobe-".to_owned(), |name, byte| name + &format!("{byte:02x}")))
+    Ok(random.iter().fold(PREFIX.to_owned(), |name, byte| name + &format!("{byte:02x}")))
 }
 
-/// A file in the target's file system, removed when it goes out of scope; also after
-/// the target's end, for the folder is held.
-struct TargetFile<'a> {
-    folder: &'a File,
-    name: String,
+/// Whether a mapped file of this name is our agent.
+pub fn is_agent(file_name: &str) -> bool {
+    let random = file_name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(".so"));
+    random.is_some_and(|text| {
+        text.len() == 2 * RANDOM_BYTES && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
 }
 
-impl<'a> TargetFile<'a> {
-    fn create(
-        folder: &'a File,
-        name: &str,
-        mode: u32,
-        content: &'static [u8],
-        process: &Process,
-    ) -> Result<Self, String> {
-        let path = inside(folder, name);
-        attach::as_target(process, || {
-            let mut options = OpenOptions::new();
-            options.write(true).create_new(true).mode(mode);
-            options.open(&path).map(|_| ()).map_err(|e| e.to_string())
-        })?;
-        let file = Self { folder, name: name.into() };
-        // As the target's user we might lack the right to write what only it may read.
-        let mut writer =
-            OpenOptions::new().write(true).open(file.path()).map_err(|e| e.to_string())?;
-        writer.write_all(content).map_err(|e| e.to_string())?;
-        Ok(file)
-    }
-
-    fn path(&self) -> std::path::PathBuf {
-        inside(self.folder, &self.name)
-    }
-}
-
-impl Drop for TargetFile<'_> {
-    fn drop(&mut self) {
-        // Gone only where somebody else removed it.
-        let _ = fs::remove_file(self.path());
-    }
+/// A file of the target's user with this content.
+fn create<'a>(
+    folder: &'a Folder,
+    process: &Process,
+    name: &str,
+    mode: u32,
+    content: &[u8],
+) -> io::Result<NewFile<'a>> {
+    let new = folder.create(Owner::Target(process), name, mode)?;
+    let mut writer: &File = new.file();
+    writer.write_all(content)?;
+    Ok(new)
 }
 
 #[cfg(test)]
@@ -145,5 +128,13 @@ mod tests {
     #[test]
     fn names_are_never_the_same() {
         assert_ne!(unguessable_name().unwrap(), unguessable_name().unwrap());
+    }
+
+    #[test]
+    fn our_agent_is_known_by_its_name() {
+        assert!(is_agent(&(unguessable_name().unwrap() + ".so")));
+        for other in ["", "libjvm.so", ".jvmprobe-.so", ".jvmprobe-17.so", "libjvmprobe.so"] {
+            assert!(!is_agent(other), "{other}");
+        }
     }
 }

@@ -7,36 +7,35 @@
 //! NUL-terminated strings: `1`, the command, three arguments. The answer is a
 //! number, a newline, then text to the end.
 //!
-//! SIGQUIT kills a process that does not expect it, and a JVM whose attach
-//! mechanism is switched off prints its threads instead: both are checked first.
-//! Folders are opened with our rights, through the target's root; all else is done
-//! by a thread that has taken the target's effective user and group, as JVMs up to
-//! 11.0.1 want it and as files in foreign user namespaces need it.
+//! SIGQUIT kills a process that does not expect it, and a JVM that does not find the file,
+//! or whose attach mechanism is switched off, prints its threads on its stdout instead. So
+//! all of that is checked before: the handler, the switch, and that the file is there by the
+//! target's own way to it, with an owner that the JVM accepts. From then on the file stays
+//! until the JVM listens, has ended, or has not listened for long.
+//!
+//! What needs the target's user, as JVMs up to 11.0.1 want it for a connection, is done by
+//! [`as_target`]; all questions about the target are asked with our own rights.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs,
     io::{self, Read, Write},
-    os::{
-        fd::AsRawFd,
-        unix::{
-            fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
-            net::UnixStream,
-        },
+    os::unix::{
+        fs::{FileTypeExt, MetadataExt},
+        net::UnixStream,
     },
-    path::{Path, PathBuf},
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
 
 use procfs::process::Process as Proc;
-use rustix::{
-    fs::{Gid, Mode, OFlags, Uid},
-    process::Signal,
-    thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
-};
+use rustix::process::Signal;
 
-use super::Process;
-use crate::{Error, NsPid, Result, hotspot::HotSpot};
+use super::{
+    Fate, Process,
+    folder::{Folder, NewFile, Owner, as_target},
+};
+use crate::{Error, Result, hotspot::HotSpot};
 
 /// How long a JVM may take to begin to listen.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(6);
@@ -44,6 +43,9 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(6);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// More than any answer that we ask for.
 const MAX_ANSWER: u64 = 16 << 20;
+
+/// How long somebody else's request is given before it is taken for forgotten.
+const OTHERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 const SIGQUIT: u32 = 3;
 
@@ -70,13 +72,7 @@ pub fn command(
     if hotspot.attach_disabled {
         return Err(refuse("it was started with -XX:+DisableAttachMechanism".into()));
     }
-    check_alive(process).map_err(refuse)?;
-    let folders = Folders::open(process).map_err(refuse)?;
-    let answer = as_target(process, || {
-        let socket = connect(process, &folders)?;
-        exchange(socket, &request)
-    })
-    .map_err(refuse)?;
+    let answer = ask(process, &request).map_err(refuse)?;
     let (code, text) = answer.split_once('\n').unwrap_or((&answer, ""));
     match code.trim().parse::<i32>() {
         Ok(0) => Ok(text.to_owned()),
@@ -87,6 +83,21 @@ pub fn command(
 
 fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or("no reason given").chars().take(200).collect()
+}
+
+/// Has the JVM listen, if it does not yet, and sends it a request.
+fn ask(process: &Process, request: &[u8]) -> Result<String, String> {
+    check_alive(process)?;
+    let tmp = Folder::open(process, "/tmp")?;
+    let socket = tmp.file(&format!(".java_pid{}", process.ns_pid));
+    if !is_socket(&socket) {
+        check_ids(process)?;
+        wake_listener(process, &tmp, &socket)?;
+    }
+    as_target(process, || {
+        let refused = |e| format!("its attach socket refuses ({e})");
+        exchange(UnixStream::connect(&socket).map_err(refused)?, request)
+    })?
 }
 
 /// Whether the process can answer at all, and will survive being asked.
@@ -104,137 +115,129 @@ fn check_alive(process: &Process) -> Result<(), String> {
     Ok(())
 }
 
-/// The folders of the target where its socket and the sentinel may be.
-struct Folders {
-    tmp: File,
-    cwd: Option<File>,
-}
-
-impl Folders {
-    fn open(process: &Process) -> Result<Self, String> {
-        let pid = process.pid;
-        Ok(Self {
-            tmp: open_folder(&format!("/proc/{pid}/root/tmp"))?,
-            cwd: open_folder(&format!("/proc/{pid}/cwd")).ok(),
-        })
+/// Whether the JVM can make a socket of its own: one whose user or group has no number in its
+/// user namespace fails to, and would only print its threads or fall silent.
+fn check_ids(process: &Process) -> Result<(), String> {
+    for (map, what, id) in [("uid_map", "user", process.uid), ("gid_map", "group", process.gid)] {
+        // Where that cannot be read, it shows later.
+        let map = fs::read_to_string(format!("/proc/{}/{map}", process.pid));
+        if map.is_ok_and(|map| !is_mapped(&map, id)) {
+            return Err(format!(
+                "its {what} {id} is not mapped in its user namespace, so that it cannot listen"
+            ));
+        }
     }
-
-    fn socket(&self, ns_pid: NsPid) -> PathBuf {
-        inside(&self.tmp, &format!(".java_pid{ns_pid}"))
-    }
+    Ok(())
 }
 
-/// Opens a folder with our own rights, as a place to name files in.
-pub(super) fn open_folder(path: &str) -> Result<File, String> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(path, flags, Mode::empty());
-    folder.map(File::from).map_err(|e| format!("{path}: {e}"))
-}
-
-/// A path to a file in an open folder, whatever we may see of its path.
-pub(super) fn inside(folder: &File, name: &str) -> PathBuf {
-    // Not /proc/self: that is the process; descriptors are shared by its threads.
-    PathBuf::from(format!("/proc/thread-self/fd/{}/{name}", folder.as_raw_fd()))
-}
-
-/// Does something as the target's user. In a thread of its own, for identity belongs
-/// to a thread, as far as the kernel is concerned.
-pub(super) fn as_target<T: Send>(
-    process: &Process,
-    work: impl FnOnce() -> Result<T, String> + Send,
-) -> Result<T, String> {
-    thread::scope(|scope| {
-        let worker = scope.spawn(|| {
-            take_identity(process)?;
-            work()
-        });
-        worker.join().unwrap_or_else(|_| Err("the attaching thread failed".into()))
+/// Whether a map of ids has one of ours: lines of the first id there, the first one here, and
+/// how many (user_namespaces(7)).
+fn is_mapped(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1).map(str::parse::<u32>);
+        match (fields.next(), fields.next()) {
+            (Some(Ok(first)), Some(Ok(count))) => id.checked_sub(first).is_some_and(|n| n < count),
+            _ => false,
+        }
     })
-}
-
-fn take_identity(process: &Process) -> Result<(), String> {
-    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    if own == (process.uid, process.gid) {
-        return Ok(());
-    }
-    let (uid, gid) = (Uid::from_raw(process.uid), Gid::from_raw(process.gid));
-    // The real and saved ids stay, so that the process keeps its right to trace.
-    set_thread_groups(&[gid])
-        .and_then(|()| set_thread_res_gid(None, gid, None))
-        .and_then(|()| set_thread_res_uid(None, uid, None))
-        .map_err(|e| format!("cannot act as its user {} ({e}); run as root", process.uid))
-}
-
-fn connect(process: &Process, folders: &Folders) -> Result<UnixStream, String> {
-    let socket = folders.socket(process.ns_pid);
-    if !is_socket(&socket) {
-        wake_listener(process, folders, &socket)?;
-    }
-    UnixStream::connect(&socket).map_err(|e| format!("its attach socket refuses ({e})"))
 }
 
 fn is_socket(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket())
 }
 
-/// A file that is removed when it goes out of scope.
-struct Sentinel(PathBuf);
+/// The file that makes SIGQUIT a request to listen.
+enum Sentinel<'a> {
+    /// Ours, held here to be removed.
+    Ours { _file: NewFile<'a> },
+    /// Another tool's, which is asking as well or has died over it.
+    Others,
+}
 
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        // The JVM may have removed it already.
-        let _ = std::fs::remove_file(&self.0);
+fn wake_listener(process: &Process, tmp: &Folder, socket: &Path) -> Result<(), String> {
+    let working = Folder::working(process).ok();
+    let folders: Vec<_> = working.iter().chain([tmp]).collect();
+    let mut sentinel = sentinel(process, &folders)?;
+    if matches!(sentinel, Sentinel::Others) {
+        if is_listening(process, socket, OTHERS_TIMEOUT)? {
+            return Ok(());
+        }
+        // By now they may have given up, and have removed it.
+        sentinel = self::sentinel(process, &folders)?;
+    }
+    process.signal(Signal::QUIT).map_err(|e| format!("cannot signal it ({e})"))?;
+    let is_listening = is_listening(process, socket, LISTEN_TIMEOUT)?;
+    drop(sentinel);
+    match is_listening {
+        true => Ok(()),
+        false => Err(format!(
+            "it did not begin to listen within {} s: is it hung?",
+            LISTEN_TIMEOUT.as_secs()
+        )),
     }
 }
 
-fn wake_listener(process: &Process, folders: &Folders, socket: &Path) -> Result<(), String> {
-    let name = format!(".attach_pid{}", process.ns_pid);
-    let places = folders.cwd.iter().chain([&folders.tmp]).map(|folder| inside(folder, &name));
-    let mut failure = None;
-    let mut sentinel = None;
-    for place in places {
-        match create_sentinel(&place, process.uid) {
-            Ok(created) => {
-                sentinel = Some(created);
-                break;
-            }
-            Err(e) => failure = Some(e),
-        }
-    }
-    let Some(_sentinel) = sentinel else {
-        let why = failure.map_or_else(String::new, |e| e.to_string());
-        return Err(format!("cannot create {name} in its working folder or its /tmp ({why})"));
-    };
-    process.signal(Signal::QUIT).map_err(|e| format!("cannot signal it ({e})"))?;
-    let deadline = Instant::now() + LISTEN_TIMEOUT;
+/// Waits until it listens.
+fn is_listening(process: &Process, socket: &Path, timeout: Duration) -> Result<bool, String> {
+    let deadline = Instant::now() + timeout;
     let mut pause = Duration::from_millis(20);
     while Instant::now() < deadline {
         if is_socket(socket) {
-            return Ok(());
+            return Ok(true);
         }
-        if process.fate() != super::Fate::Alive {
-            return Err("it has ended".into());
+        match process.fate() {
+            Fate::Alive => {}
+            Fate::Ended => return Err("it has ended".into()),
+            Fate::Execed => return Err("it runs another program now".into()),
         }
         thread::sleep(pause);
         pause = (pause * 3 / 2).min(Duration::from_millis(200));
     }
-    Err(format!("it did not begin to listen within {} s: is it hung?", LISTEN_TIMEOUT.as_secs()))
+    Ok(false)
 }
 
-fn create_sentinel(path: &Path, uid: u32) -> io::Result<Sentinel> {
-    let no_follow = OFlags::NOFOLLOW.bits() as i32;
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .custom_flags(no_follow)
-        .open(path)?;
-    let sentinel = Sentinel(path.to_owned());
-    if file.metadata()?.uid() == uid {
-        Ok(sentinel)
-    } else {
-        // The JVM would not accept it (a file system that changes owners).
-        Err(io::Error::other("the file would belong to another user"))
+/// The file in the first of some folders that takes it.
+fn sentinel<'a>(process: &Process, folders: &[&'a Folder]) -> Result<Sentinel<'a>, String> {
+    let name = format!(".attach_pid{}", process.ns_pid);
+    let mut reasons = Vec::new();
+    for folder in folders {
+        match sentinel_in(folder, process, &name) {
+            Ok(sentinel) => return Ok(sentinel),
+            Err(e) => reasons.push(format!("{}: {e}", folder.shown(&name).display())),
+        }
+        // The JVM looks no further than at the first that is there.
+        if folder.look_as_target(&name).is_ok() {
+            break;
+        }
+    }
+    Err(format!("cannot create the file that asks it to listen ({})", reasons.join("; ")))
+}
+
+/// Creates the file, and makes sure that the JVM will find and accept it
+/// (`AttachListener::is_init_trigger`): there it is by the JVM's own way to the folder, a
+/// regular file of its own user's.
+fn sentinel_in<'a>(folder: &'a Folder, process: &Process, name: &str) -> io::Result<Sentinel<'a>> {
+    let created = folder.create(Owner::Target(process), name, 0o600);
+    let seen = folder.look_as_target(name);
+    let is_right = |meta: &fs::Metadata| meta.is_file() && meta.uid() == process.uid;
+    match created {
+        Ok(ours) => {
+            let (ours_meta, seen) = (ours.file().metadata()?, seen?);
+            let id = |meta: &fs::Metadata| (meta.dev(), meta.ino());
+            if id(&ours_meta) != id(&seen) {
+                return Err(io::Error::other("the JVM would see another file"));
+            }
+            if !is_right(&seen) {
+                // A file system that changes owners.
+                return Err(io::Error::other("the file would belong to another user"));
+            }
+            Ok(Sentinel::Ours { _file: ours })
+        }
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match seen {
+            Ok(seen) if is_right(&seen) => Ok(Sentinel::Others),
+            _ => Err(io::Error::other("there is one that is not its own user's: remove it")),
+        },
+        Err(e) => Err(e),
     }
 }
 
@@ -253,4 +256,24 @@ fn exchange(mut socket: UnixStream, request: &[u8]) -> Result<String, String> {
     let mut answer = Vec::new();
     (&mut socket).take(MAX_ANSWER).read_to_end(&mut answer).map_err(silent)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_looked_for_in_the_ranges_of_a_map() {
+        let everything = "         0          0 4294967295\n";
+        assert!(is_mapped(everything, 0) && is_mapped(everything, 65_534));
+        let two = "0 1000 1\n1 100000 65536\n";
+        for (id, is) in [(0, false), (1000, true), (1001, false), (100_000, true), (165_535, true)]
+        {
+            assert_eq!(is_mapped(two, id), is, "{id}");
+        }
+        assert!(!is_mapped(two, 165_536));
+        for nothing in ["", "\n", "0 1000\n", "a b c\n", "0 -1 9999999999999\n"] {
+            assert!(!is_mapped(nothing, 1000), "{nothing:?}");
+        }
+    }
 }

@@ -5,6 +5,7 @@
 //! | [`process`] | a process as /proc tells of it; whether it still is the same |
 //! | [`libjvm`] | which libjvm.so it runs, opened exactly |
 //! | [`memory`] | reading its memory |
+//! | [`folder`] | its folders, what we create in them, and as whom |
 //! | [`attach`] | HotSpot's attach protocol: commands to a running JVM |
 //! | [`agent`] | our JVMTI agent, loaded for a moment |
 //! | [`perfdata`] | HotSpot's performance data (`hsperfdata`) |
@@ -12,6 +13,7 @@
 
 pub mod agent;
 pub mod attach;
+pub mod folder;
 pub mod libjvm;
 pub mod memory;
 pub mod perfdata;

@@ -2,13 +2,13 @@
 //!
 //! Sources: proc(5), pid_namespaces(7), pidfd_open(2).
 
-use std::{io, os::fd::OwnedFd};
+use std::{io, os::fd::OwnedFd, time::Duration};
 
 use procfs::{ProcError, process::Process as Proc};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
-    time::Timespec,
+    time::{ClockId, Timespec, clock_gettime},
 };
 
 use crate::{Error, NsPid, Pid, Result};
@@ -88,6 +88,20 @@ impl Process {
         Ok(pidfd_send_signal(&self.pidfd, signal)?)
     }
 
+    /// Whether it is stopped: by SIGSTOP, by Ctrl-Z, or by a debugger.
+    pub fn is_stopped(&self) -> bool {
+        let stat = i32::try_from(self.pid.0).ok().map(|pid| Proc::new(pid).and_then(|p| p.stat()));
+        matches!(stat, Some(Ok(stat)) if matches!(stat.state, 'T' | 't'))
+    }
+
+    /// How long ago it started.
+    pub fn age(&self) -> Duration {
+        let now = clock_gettime(ClockId::Boottime);
+        let now = Duration::new(now.tv_sec.max(0).cast_unsigned(), now.tv_nsec as u32);
+        let ticks = procfs::ticks_per_second().max(1);
+        now.saturating_sub(Duration::from_millis(self.start_ticks.saturating_mul(1000) / ticks))
+    }
+
     /// Whether it still runs what it ran when it was opened; never blocks.
     pub fn fate(&self) -> Fate {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -98,6 +112,8 @@ impl Process {
         let pid = i32::try_from(self.pid.0).unwrap_or(0);
         match Proc::new(pid).and_then(|proc| proc.stat()) {
             Ok(stat) if stat.starttime != self.start_ticks => Fate::Ended,
+            // It has given its memory back already, and ends.
+            Ok(stat) if stat.startstack == 0 && self.start_stack != 0 => Fate::Ended,
             Ok(stat) if stat.startstack != self.start_stack => Fate::Execed,
             Ok(_) => Fate::Alive,
             Err(_) => Fate::Ended,

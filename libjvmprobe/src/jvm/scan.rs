@@ -39,28 +39,40 @@ impl Scanner {
                 continue;
             }
             *looked = (*looked + 1).min(SEEN - 1);
-            if *looked > YOUNG_SCANS && !looked.is_multiple_of(OLD_EVERY) {
-                continue;
-            }
-            match Target::open(pid) {
-                Ok(target) => {
-                    *looked = SEEN;
-                    found.push(target);
-                }
-                // A kernel thread, another program, or gone in the meantime.
-                Err(
-                    Error::NotAJvm { .. }
-                    | Error::NoSuchProcess { .. }
-                    | Error::Zombie { .. }
-                    | Error::ThreadId { .. },
-                ) => {}
-                Err(error) => {
-                    *looked = SEEN;
-                    self.refused.push((pid, error));
-                }
+            let is_due = *looked <= YOUNG_SCANS || looked.is_multiple_of(OLD_EVERY);
+            // It was found to be no JVM, and only another library can change that.
+            if is_due && (*looked == 1 || maps_jvm(pid)) {
+                found.extend(self.look(pid));
             }
         }
         found
+    }
+
+    /// Looks at one process, of which something is known: a JVM that was not returned by
+    /// an earlier call.
+    pub fn look(&mut self, pid: Pid) -> Option<Target> {
+        let looked = self.looked_at.entry(pid).or_insert(0);
+        if *looked == SEEN {
+            return None;
+        }
+        match Target::open(pid) {
+            Ok(target) => {
+                *looked = SEEN;
+                Some(target)
+            }
+            // A kernel thread, another program, or gone in the meantime.
+            Err(
+                Error::NotAJvm { .. }
+                | Error::NoSuchProcess { .. }
+                | Error::Zombie { .. }
+                | Error::ThreadId { .. },
+            ) => None,
+            Err(error) => {
+                *looked = SEEN;
+                self.refused.push((pid, error));
+                None
+            }
+        }
     }
 
     /// Forgets a process that has ended or changed, so that a successor is found.
@@ -72,6 +84,13 @@ impl Scanner {
     pub fn take_refused(&mut self) -> Vec<(Pid, Error)> {
         std::mem::take(&mut self.refused)
     }
+}
+
+/// Whether a process may have a JVM's library mapped: a first look, which costs little.
+fn maps_jvm(pid: Pid) -> bool {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let has = |name: &[u8]| maps.windows(name.len()).any(|window| window == name);
+    has(b"/libjvm.so") || has(b"/libj9vm")
 }
 
 /// The numbers in /proc, sorted.

@@ -92,6 +92,8 @@ pub(super) mod tests {
             cpu: 0,
             stack: stack.to_vec(),
             complete: true,
+            guessed: false,
+            unsure: false,
             count,
             objects: 0,
         };

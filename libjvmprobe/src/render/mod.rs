@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`output`] | a stream that is flushed line by line and knows a closed pipe |
 //! | [`units`] | milliseconds, bytes, rates, shares, each with its unit |
+//! | [`columns`] | names cut to a column, sentences broken into lines |
 //! | [`histogram`] | log2 histograms as bcc's tools print them |
 //! | [`files`](mod@files) | files with profiles, in the format of their names |
 //! | [`folded`] | folded stacks |
@@ -13,6 +14,7 @@
 //! | [`speedscope`] | speedscope's format |
 //! | [`stack`] | frames as JSON lines show them |
 
+pub mod columns;
 pub mod files;
 pub mod flamegraph;
 pub mod folded;

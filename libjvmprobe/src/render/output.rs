@@ -39,19 +39,18 @@ impl Output {
         Ok(Self { sink: BufWriter::new(sink), name, to_stdout: path.is_none(), closed: false })
     }
 
-    /// Writes a line.
+    /// Writes a line, or several. None ends in blanks: tables pad their last columns, too.
     ///
     /// # Errors
     /// [`Error::Io`], for example on a full disk. A closed pipe is no error:
     /// see [`Output::is_closed`].
-    pub fn line(&mut self, line: &str) -> Result<()> {
+    pub fn line(&mut self, text: &str) -> Result<()> {
         if self.closed {
             return Ok(());
         }
-        let written = self
-            .sink
-            .write_all(line.as_bytes())
-            .and_then(|()| self.sink.write_all(b"\n"))
+        let mut lines = text.split('\n');
+        let written = lines
+            .try_for_each(|line| writeln!(self.sink, "{}", line.trim_end()))
             .and_then(|()| self.sink.flush());
         match written {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
@@ -74,4 +73,19 @@ fn has_no_reader() -> bool {
     let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_ends_in_blanks() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let mut out = Output::open(Some(&path)).unwrap();
+        out.line("").unwrap();
+        out.line("a  \n  b \n\nc").unwrap();
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "\na\n  b\n\nc\n");
+    }
 }

@@ -135,6 +135,7 @@ mod tests {
             start: Addr(0x110),
             end: Addr(0x120),
             chain: vec![frame("a.B.in", 9), frame("a.A.out", 4)],
+            is_sure: true,
         };
         let method = Code { inlined: [range].into(), ..Code::method("a.A.out", Some("(int)")) };
         vec![(Addr(0x100), 0x40, method), (Addr(0x200), 8, Code::new(CodeKind::Stub, "a stub"))]

@@ -9,7 +9,10 @@ use std::{
 
 use serde::Serialize;
 
-use crate::stack::profile::{self, FrameId, Measure, Profile};
+use crate::stack::{
+    Kind,
+    profile::{self, FrameId, Measure, Profile},
+};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -33,6 +36,8 @@ struct Frame<'a> {
     file: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u32>,
+    /// Of our own: viewers skip what they do not know.
+    kind: &'static str,
 }
 
 #[derive(Serialize)]
@@ -57,6 +62,7 @@ pub fn write(profile: &Profile, mut to: impl Write) -> io::Result<()> {
         name: &frame.name,
         file: frame.file.as_deref().or(frame.module.as_deref()),
         line: (frame.line > 0).then_some(frame.line),
+        kind: kind(frame.kind),
     });
     let (unit, weight_of_one, exporter) = match profile.measure {
         Measure::Time => ("nanoseconds", 1_000_000_000 / profile.hertz.max(1), "javaprof"),
@@ -86,6 +92,21 @@ pub fn write(profile: &Profile, mut to: impl Write) -> io::Result<()> {
     };
     serde_json::to_writer(&mut to, &file)?;
     to.flush()
+}
+
+/// What kind of code a frame runs, in one word.
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Java => "java",
+        Kind::Inlined => "inlined",
+        Kind::Interpreted => "interpreted",
+        Kind::Stub => "stub",
+        Kind::Jvm => "jvm",
+        Kind::Native => "native",
+        Kind::Kernel => "kernel",
+        Kind::Class => "class",
+        Kind::Unknown => "unknown",
+    }
 }
 
 /// The command, its number, and the thread where threads are kept apart.
@@ -119,6 +140,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(json["shared"]["frames"][1]["name"], "a.Main.run");
         assert_eq!(json["shared"]["frames"][1]["line"], 7);
+        assert_eq!(json["shared"]["frames"][1]["kind"], "java");
         assert_eq!(json["profiles"].as_array().unwrap().len(), 2);
         let thread = &json["profiles"][1];
         assert_eq!(thread["samples"], serde_json::json!([[0, 1], [0, 2]]));

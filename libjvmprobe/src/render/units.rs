@@ -26,6 +26,11 @@ pub fn bytes(bytes: u64) -> String {
     format!("{bytes}B")
 }
 
+/// How many of something: `1 time`, `2 times`.
+pub fn count(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// A share of a whole in percent; a dash where there is no whole.
 pub fn percent(part: f64, whole: f64) -> String {
     if whole <= 0.0 { "-".into() } else { format!("{:.2} %", 100.0 * part / whole) }
@@ -46,6 +51,7 @@ mod tests {
         assert_eq!(span(41_500), "41.5 us");
         assert_eq!(span(2_000_000_000), "2.00 s");
         assert_eq!(millis(9_870_123), "9.870");
+        assert_eq!((count(1, "time"), count(0, "time")), ("1 time".into(), "0 times".into()));
         assert_eq!(percent(1.0, 0.0), "-");
         assert_eq!(percent(1.0, 8.0), "12.50 %");
     }

@@ -123,7 +123,7 @@ fn inlined<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<Inlined> {
     {
         chain.push(frame);
     }
-    let range = Inlined { start: Addr(start), end: Addr(end), chain };
+    let range = Inlined { start: Addr(start), end: Addr(end), chain, is_sure: true };
     (start < end && !range.chain.is_empty()).then_some(range)
 }
 
@@ -213,7 +213,7 @@ mod tests {
         let (addr, size, code) = &entries[1];
         assert_eq!((addr.0, *size, &*code.name), (0x2000, 0x80, "a.Main.run"));
         assert_eq!(code.signature.as_deref(), Some("(int)"));
-        let chain = code.inlined_at(Addr(0x2015));
+        let chain = &code.inlined_at(Addr(0x2015)).unwrap().chain;
         assert_eq!(chain.len(), 2);
         assert_eq!((&*chain[0].name, chain[0].line), ("a.B.in", 3));
         assert_eq!(chain[0].file.as_deref(), Some("B\t.java"));

@@ -88,7 +88,12 @@ fn wait_for_turn(path: &Path) -> Option<File> {
 
 /// Where a JVM's map is, as we can open it.
 pub fn path_of(process: &Process) -> PathBuf {
-    PathBuf::from(format!("/proc/{}/root/tmp/perf-{}.map", process.pid, process.ns_pid))
+    PathBuf::from(format!("/proc/{}/root/tmp/{}", process.pid, name_of(process)))
+}
+
+/// What a JVM's map is called in its /tmp.
+pub fn name_of(process: &Process) -> String {
+    format!("perf-{}.map", process.ns_pid)
 }
 
 /// Reads a map of a process's own, never through a link, never another user's.

@@ -48,6 +48,8 @@ pub struct Inlined {
     pub end: Addr,
     /// Innermost first; the last is the compiled method itself.
     pub chain: Vec<SourceFrame>,
+    /// Whether it is all: else the code may belong to what was inlined further in.
+    pub is_sure: bool,
 }
 
 /// A method at a line of its source.
@@ -91,13 +93,10 @@ impl Code {
         self.inlined = ranges.into_values().collect();
     }
 
-    /// What was inlined at an address of the code, innermost first.
-    pub fn inlined_at(&self, addr: Addr) -> &[SourceFrame] {
+    /// What was inlined at an address of the code.
+    pub fn inlined_at(&self, addr: Addr) -> Option<&Inlined> {
         let behind = self.inlined.partition_point(|range| range.start <= addr);
-        match behind.checked_sub(1).and_then(|at| self.inlined.get(at)) {
-            Some(range) if addr < range.end => &range.chain,
-            _ => &[],
-        }
+        behind.checked_sub(1).and_then(|at| self.inlined.get(at)).filter(|range| addr < range.end)
     }
 }
 
@@ -573,8 +572,12 @@ mod tests {
     fn a_later_look_tells_what_was_inlined() {
         let frame =
             |name: &str| SourceFrame { name: name.into(), signature: None, file: None, line: 3 };
-        let range =
-            Inlined { start: Addr(104), end: Addr(110), chain: vec![frame("B.in"), frame("A.a")] };
+        let range = Inlined {
+            start: Addr(104),
+            end: Addr(110),
+            chain: vec![frame("B.in"), frame("A.a")],
+            is_sure: true,
+        };
         let with_inlining = Code { inlined: [range].into(), ..method("A.a") };
         let mut log = CodeLog::default();
         log.load(1, Addr(100), 50, method("A.a"));
@@ -585,7 +588,8 @@ mod tests {
         let index = log.into_index();
         let inlined_at = |addr| {
             let code = index.code(index.find(Addr(addr), 9).unwrap());
-            code.inlined_at(Addr(addr)).iter().map(|f| f.name.to_string()).collect::<Vec<_>>()
+            let chain = code.inlined_at(Addr(addr)).map_or(&[][..], |range| &range.chain);
+            chain.iter().map(|f| f.name.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(inlined_at(104), ["B.in", "A.a"]);
         assert!(inlined_at(110).is_empty() && inlined_at(103).is_empty());

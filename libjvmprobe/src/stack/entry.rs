@@ -22,17 +22,18 @@ const ENTRIES: [&str; 12] = [
 /// frame pointers finds what C libraries left in that register.
 const ENTRY_DEPTH: usize = 6;
 
-/// Removes what lies behind the frame that a thread begins with; whether there is one.
-pub fn cut_behind_entry(frames: &mut Vec<Frame>) -> bool {
+/// Removes what lies behind the frame that a thread begins with; whether there is one among
+/// the first `known` frames. (musl has unwind tables for none of its own functions, so that
+/// only libjvm.so's entry is sure.)
+pub fn cut_behind_entry(frames: &mut Vec<Frame>, known: usize) -> bool {
     let is_entry = |frame: &Frame| ENTRIES.contains(&&*frame.name);
     let outer = frames.len().saturating_sub(ENTRY_DEPTH);
-    match frames[outer..].iter().rposition(is_entry) {
-        Some(at) => {
-            frames.truncate(outer + at + 1);
-            true
-        }
-        None => false,
-    }
+    let Some(last) = frames[outer..].iter().rposition(is_entry) else {
+        return false;
+    };
+    let first = frames[outer..].iter().position(is_entry).unwrap_or(last);
+    frames.truncate(outer + last + 1);
+    outer + first < known
 }
 
 #[cfg(test)]
@@ -45,11 +46,23 @@ mod tests {
         let frame = |name: &str| Frame::new(Kind::Native, name);
         let mut frames: Vec<_> =
             ["leaf", "thread_native_entry", "[unknown libc.so.6+0x1]"].map(frame).into();
-        assert!(cut_behind_entry(&mut frames));
+        assert!(cut_behind_entry(&mut frames, 3));
         assert_eq!(frames.len(), 2);
         let mut broken: Vec<_> = ["leaf", "[unknown]"].map(frame).into();
-        assert!(!cut_behind_entry(&mut broken));
+        assert!(!cut_behind_entry(&mut broken, 2));
         assert_eq!(broken.len(), 2);
-        assert!(!cut_behind_entry(&mut Vec::new()));
+        assert!(!cut_behind_entry(&mut Vec::new(), 0));
+    }
+
+    #[test]
+    fn an_entry_that_was_guessed_does_not_count() {
+        let frame = |name: &str| Frame::new(Kind::Native, name);
+        let frames: Vec<_> =
+            ["leaf", "guessed", "thread_native_entry", "start", "[unknown]"].map(frame).into();
+        for (known, is_complete) in [(1, false), (2, false), (3, true), (5, true)] {
+            let mut frames = frames.clone();
+            assert_eq!(cut_behind_entry(&mut frames, known), is_complete, "{known}");
+            assert_eq!(frames.len(), 4);
+        }
     }
 }

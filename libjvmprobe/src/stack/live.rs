@@ -25,6 +25,7 @@ pub struct LiveNames {
     pid: Pid,
     places: Places,
     maps: CodeMaps,
+    symbols: Symbols,
     native: NativeNames,
 }
 
@@ -42,10 +43,12 @@ impl LiveNames {
         let mut maps = CodeMaps::default();
         // Gone in the meantime: then there are no stacks either.
         let _ = maps.refresh(pid, files);
+        let symbols = files.symbols(pid);
         Ok(Self {
             pid,
             places: Places::new(hotspot, true, signatures)?,
-            native: NativeNames::new(maps.clone(), Symbols::of_process(pid)),
+            native: NativeNames::new(maps.clone(), symbols.clone()),
+            symbols,
             maps,
         })
     }
@@ -61,7 +64,7 @@ impl LiveNames {
         let stack = self.places.resolve(hotspot, raw);
         let is_unmapped = |addr: Addr| addr.0 > 0 && self.maps.find(addr).is_none();
         if stack.addresses().any(is_unmapped) && self.refresh(files) {
-            self.native = NativeNames::new(self.maps.clone(), Symbols::of_process(self.pid));
+            self.native = NativeNames::new(self.maps.clone(), self.symbols.clone());
         }
         let mut frames = Vec::new();
         for place in stack.lookups() {
@@ -70,7 +73,7 @@ impl LiveNames {
                 Place::Named(id) => frames.extend_from_slice(self.places.frames(id)),
             }
         }
-        cut_behind_entry(&mut frames);
+        cut_behind_entry(&mut frames, usize::MAX);
         frames.reverse();
         frames
     }

@@ -19,6 +19,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::{
     Addr, FileOffset, Pid, Result,
     jvm::{libjvm, memory::Memory},
+    stack::native::{Symbols, SymbolsByRoot},
 };
 
 /// More mappings than any process has.
@@ -49,9 +50,15 @@ impl AsRawFd for CodeFile {
     }
 }
 
-/// Files by device and inode, so that processes share them.
+/// Files by device and inode, so that processes share them, with their symbols.
 #[derive(Debug, Default)]
-pub struct FileCache(HashMap<(i32, i32, u64), Option<Arc<CodeFile>>>);
+pub struct FileCache {
+    files: HashMap<(i32, i32, u64), Option<Arc<CodeFile>>>,
+    symbols: SymbolsByRoot,
+}
+
+/// When there are so many files, those are closed that no process has mapped any more.
+const MANY_FILES: usize = 512;
 
 /// A mapped range of code.
 #[derive(Clone, Debug)]
@@ -148,7 +155,16 @@ impl FileCache {
             MMapPath::Path(path) => libjvm::open_mapped(pid, map, path).ok(),
             _ => copy_of_memory(pid, map).ok(),
         };
-        self.0.entry(key).or_insert_with(|| open().map(CodeFile).map(Arc::new)).clone()
+        if self.files.len() >= MANY_FILES && !self.files.contains_key(&key) {
+            // What could not be opened may be another file by now.
+            self.files.retain(|_, file| file.as_ref().is_some_and(|f| Arc::strong_count(f) > 1));
+        }
+        self.files.entry(key).or_insert_with(|| open().map(CodeFile).map(Arc::new)).clone()
+    }
+
+    /// The symbols of files that a process has mapped, also after it has ended.
+    pub fn symbols(&mut self, pid: Pid) -> Symbols {
+        self.symbols.of_process(pid)
     }
 }
 

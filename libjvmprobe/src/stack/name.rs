@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt::Write, sync::Arc};
 
 use super::{
     Frame, Kind,
-    code::{Code, CodeId, CodeIndex, CodeKind},
+    code::{Code, CodeId, CodeIndex, CodeKind, Inlined},
     maps::{CodeMaps, Mapping},
     native::Symbols,
 };
@@ -45,21 +45,23 @@ impl Name for JavaNames {
     }
 }
 
-/// Appends what is at an address of a piece of code, innermost first.
-pub fn frames_of(code: &Code, addr: Addr, signatures: bool, frames: &mut Vec<Frame>) {
+/// Appends what is at an address of a piece of code, innermost first. Whether it is sure that
+/// this is all.
+pub fn frames_of(code: &Code, addr: Addr, signatures: bool, frames: &mut Vec<Frame>) -> bool {
     let kind = match code.kind {
         CodeKind::Method => Kind::Java,
         CodeKind::Interpreter => Kind::Interpreted,
         CodeKind::Stub => Kind::Stub,
     };
-    let chain = code.inlined_at(addr);
-    let Some(outermost) = chain.len().checked_sub(1) else {
+    let Some(Inlined { chain, is_sure, .. }) = code.inlined_at(addr) else {
         frames.push(Frame::new(kind, shown(&code.name, code.signature.as_deref(), signatures)));
-        return;
+        return true;
     };
     frames.extend(chain.iter().enumerate().map(|(i, method)| {
-        Frame::of_source(method, if i == outermost { kind } else { Kind::Inlined }, signatures)
+        let is_outermost = i + 1 == chain.len();
+        Frame::of_source(method, if is_outermost { kind } else { Kind::Inlined }, signatures)
     }));
+    *is_sure
 }
 
 /// A method's name, with its parameters if wanted.

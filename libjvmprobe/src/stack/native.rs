@@ -4,7 +4,13 @@
 //! process has mapped. Names are demangled here, for blazesym would take a C
 //! function `f` for the mangled name of C++'s `float`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashMap,
+    fs::File,
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
+    path::{Path, PathBuf},
+    rc::Rc,
+};
 
 use blazesym::{
     MaybeDefault,
@@ -27,25 +33,55 @@ pub struct Symbol {
     pub line: u32,
 }
 
-/// Looks up symbols. Keeps what it has read.
-#[derive(Debug)]
+/// Looks up symbols. Keeps what it has read; clones share it.
+#[derive(Clone, Debug)]
 pub struct Symbols {
-    symbolizer: Symbolizer,
+    symbolizer: Rc<Symbolizer>,
+    /// Below which debug information is searched; open, so that it outlives a process.
+    _root: Option<Rc<File>>,
+}
+
+/// Symbols for processes: those that see the same files share them, for the symbols of one
+/// libjvm.so take 16 MB.
+#[derive(Debug, Default)]
+pub struct SymbolsByRoot(HashMap<(u64, u64), Symbols>);
+
+/// More file systems than containers on a machine.
+const MAX_ROOTS: usize = 1024;
+
+impl SymbolsByRoot {
+    /// For files of a process, which may end: its root is held open.
+    pub fn of_process(&mut self, pid: Pid) -> Symbols {
+        let root = File::open(format!("/proc/{pid}/root"));
+        let Ok((root, meta)) = root.and_then(|root| root.metadata().map(|meta| (root, meta)))
+        else {
+            // It has ended: then nobody knows its files better than we do.
+            return self.0.entry((0, 0)).or_insert_with(|| Symbols::below(None)).clone();
+        };
+        if self.0.len() >= MAX_ROOTS {
+            self.0.clear();
+        }
+        let key = (meta.dev(), meta.ino());
+        self.0.entry(key).or_insert_with(|| Symbols::below(Some(root))).clone()
+    }
 }
 
 impl Symbols {
-    /// For files of a process, whose debug information (`.gnu_debuglink`,
-    /// build-id) is searched below its root first.
-    pub fn of_process(pid: Pid) -> Self {
-        let dirs = [format!("/proc/{pid}/root/usr/lib/debug"), "/usr/lib/debug".into()];
+    /// With debug information (`.gnu_debuglink`, build-id) from below a root first.
+    fn below(root: Option<File>) -> Self {
+        let theirs = root
+            .as_ref()
+            .map(|root| PathBuf::from(format!("/proc/self/fd/{}/usr/lib/debug", root.as_raw_fd())));
+        let dirs = theirs.into_iter().chain([PathBuf::from("/usr/lib/debug")]);
         let symbolizer =
             Symbolizer::builder().enable_demangling(false).set_debug_dirs(Some(dirs)).build();
-        Self { symbolizer }
+        Self { symbolizer: Rc::new(symbolizer), _root: root.map(Rc::new) }
     }
 
     /// For the kernel.
     pub fn of_kernel() -> Self {
-        Self { symbolizer: Symbolizer::builder().enable_demangling(false).build() }
+        let symbolizer = Symbolizer::builder().enable_demangling(false).build();
+        Self { symbolizer: Rc::new(symbolizer), _root: None }
     }
 
     /// What is at an offset of a file, innermost first; empty where unknown.

@@ -42,8 +42,12 @@ pub struct Sample {
     pub cpu: u32,
     /// Outermost frame first, user code and then the kernel.
     pub stack: Vec<FrameId>,
-    /// Whether the stack goes back to where its thread began.
+    /// Whether the stack goes back to where its thread began, and each step was known.
     pub complete: bool,
+    /// Whether it is not complete for a step that was a guess.
+    pub guessed: bool,
+    /// Whether methods that were inlined may be missing where it was.
+    pub unsure: bool,
     /// How many, in what the profile counts.
     pub count: u64,
     /// Objects allocated, in a profile of allocations.

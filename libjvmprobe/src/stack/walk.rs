@@ -21,18 +21,24 @@ pub enum WalkEnd {
 }
 
 impl WalkEnd {
-    /// From the number that the kernel side sends; an unknown one is implausible.
-    pub fn from_code(code: u32) -> Self {
-        match code {
+    /// From the number that the kernel side sends; an unknown one is implausible. With it
+    /// comes how many frames lie before the first step that was a guess, if any was.
+    pub fn from_code(code: u32) -> (Self, Option<usize>) {
+        let end = match code & ((1 << KNOWN_SHIFT) - 1) {
             0 => Self::Nothing,
             1 => Self::Outermost,
             2 => Self::Unreadable,
             4 => Self::TooDeep,
             5 => Self::Entry,
             _ => Self::Implausible,
-        }
+        };
+        let known = (code >> KNOWN_SHIFT) as usize;
+        (end, (known > 0).then_some(known))
     }
 }
+
+/// Of `end` in `struct walked` of bpf/walk.h.
+const KNOWN_SHIFT: u32 = 8;
 
 /// Of a frame's 64 bits: it is an interpreted method. This and what follows as in bpf/walk.h.
 const INTERPRETED: u64 = 1 << 63;

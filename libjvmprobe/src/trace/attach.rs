@@ -12,6 +12,7 @@ use crate::{
     Error, FileOffset, Pid, Result,
     elf::{ElfFile, Probes, Symbols},
     jvm::LibJvm,
+    trace,
 };
 
 /// An instant in the life of a JVM, and the programs that can catch it.
@@ -89,28 +90,32 @@ pub fn resolve(path: &Path, elf: &ElfFile, instants: &[Instant]) -> Result<Vec<P
     for instant in instants {
         let all = |set: &&[&str]| set.iter().map(|f| function(elf, &symbols, f)).collect();
         let sites: Option<Vec<Site>> = instant.functions.iter().find_map(all);
-        let sites = sites.ok_or_else(|| missing(path, &probes, instant))?;
+        let is_stripped = elf.is_stripped()?;
+        let sites = sites.ok_or_else(|| missing(path, &probes, is_stripped, instant))?;
         let plan = |site| Plan { program: instant.function_program, site, optional: None };
         plans.extend(sites.into_iter().map(plan));
     }
     Ok(plans)
 }
 
-fn missing(path: &Path, probes: &Probes, instant: &Instant) -> Error {
+fn missing(path: &Path, probes: &Probes, is_stripped: bool, instant: &Instant) -> Error {
+    const WITH_PROBES: &str = "use a JDK build with probes (Temurin, Debian, Ubuntu, Fedora)";
     let (provider, name) = instant.usdt;
-    let functions: Vec<_> = instant.functions.iter().map(|set| set.join(" and ")).collect();
     let why = probes.explain_missing(provider, name);
     let probe = format!("USDT probe {provider}:{name} ({why})");
-    Error::NoProbes {
-        path: path.to_owned(),
-        what: match functions.is_empty() {
-            true => probe,
-            false => format!("{probe} and no symbol {}", functions.join(" or ")),
-        },
-        hint: "use a JDK build with probes (Temurin, Debian, Ubuntu, Fedora) or with its symbol \
-               table"
-            .into(),
-    }
+    let functions: Vec<_> = instant.functions.iter().map(|set| set.join(" and ")).collect();
+    let (what, hint) = match (functions.is_empty(), is_stripped) {
+        (true, _) => (probe, WITH_PROBES.into()),
+        (_, true) => (
+            format!("{probe} and no symbol table to find a function by instead (it is stripped)"),
+            format!("{WITH_PROBES} or with its symbol table (Alpine)"),
+        ),
+        (_, false) => (
+            format!("{probe}, and its symbol table names no function {}", functions.join(" or ")),
+            WITH_PROBES.into(),
+        ),
+    };
+    Error::NoProbes { path: path.to_owned(), what, hint }
 }
 
 /// The entry of the first function whose mangled name begins so.
@@ -122,7 +127,7 @@ pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> 
 
 /// Attaches one program.
 ///
-/// `cookie` reaches the program with every hit.
+/// `cookie` reaches the program with every hit, where [the kernel](trace::has_cookies) does so.
 ///
 /// # Errors
 /// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the place.
@@ -134,6 +139,18 @@ pub fn attach(
     cookie: u64,
 ) -> Result<Link> {
     let path: PathBuf = libjvm.open_path();
+    let cookie = if trace::has_cookies() {
+        cookie
+    } else if trace::sees_initial_pids() {
+        // The number of the process is all that a hit tells.
+        0
+    } else {
+        return Err(Error::Kernel {
+            what: "trace from inside a PID namespace".into(),
+            hint: "Linux 5.15 or later is needed for that; or run the tool outside of containers"
+                .into(),
+        });
+    };
     let pid = match scope {
         // A value out of range finds no process, which is the right error.
         Scope::Process(pid) => i32::try_from(pid.0).unwrap_or(i32::MAX),

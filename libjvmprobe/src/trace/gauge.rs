@@ -6,9 +6,13 @@
 
 use crate::{Addr, hotspot::heap::Term};
 
-/// `GAUGE_TERMS` and `GAUGE_COUNTERS` of bpf/gauge.h.
+/// `GAUGE_TERMS`, `GAUGE_COUNTERS` and `GAUGE_SPACES` of bpf/gauge.h.
 const TERMS: usize = 8;
 const COUNTERS: usize = 4;
+const SPACES: usize = 8;
+/// The words of `struct gauge_term` and of all of `struct gauge`.
+const TERM_WORDS: usize = 5;
+const WORDS: usize = TERMS * TERM_WORDS + COUNTERS + SPACES + 9;
 
 /// Where a JVM keeps the numbers that belong into every event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +28,15 @@ pub struct Gauge {
     pub last_cause: Option<Addr>,
     /// What the JVM keeps of its last stop.
     pub last_stop: Option<LastStop>,
+    /// Where the VM thread points to the operation that it runs.
+    pub operation: Option<Addr>,
+    /// Whether the collector frees memory between the begin of an operation and that of its
+    /// collection, when its log reads the heap: CMS of JDK 8, which waits for its own thread.
+    pub waits: bool,
+    /// What the collector counted at the end of its last collection: used bytes, by space,
+    /// at most eight; none where it does not count, or where the sum of `heap` at the end of
+    /// the operation says the same.
+    pub settled: Vec<Addr>,
 }
 
 /// Where a JVM keeps the times of its last stop, 64-bit numbers of nanoseconds on
@@ -45,14 +58,18 @@ impl Gauge {
     pub fn to_bytes(&self) -> Vec<u8> {
         // A sum with a summand missing would be a wrong number: rather none.
         let terms: &[Term] = if self.heap.len() <= TERMS { &self.heap } else { &[] };
-        let mut words = Vec::with_capacity(TERMS * 4 + COUNTERS + 7);
+        let settled: &[Addr] = if self.settled.len() <= SPACES { &self.settled } else { &[] };
+        let mut words = Vec::with_capacity(WORDS);
         for i in 0..TERMS {
-            words.extend(terms.get(i).map_or([0; 4], term_words));
+            words.extend(terms.get(i).map_or([0; TERM_WORDS], term_words));
         }
         words.extend(self.counters.iter().copied().map(addr_word));
         words.extend([self.cause, self.last_cause].map(addr_word));
         let stop = self.last_stop.map(|s| [s.begin, s.sync, s.end, s.op_type].map(|addr| addr.0));
         words.extend(stop.unwrap_or_default());
+        words.push(addr_word(self.operation));
+        words.extend((0..SPACES).map(|i| addr_word(settled.get(i).copied())));
+        words.push(self.waits.into());
         words.push(terms.len() as u64);
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
     }
@@ -63,11 +80,15 @@ fn addr_word(addr: Option<Addr>) -> u64 {
 }
 
 /// `struct gauge_term`, `enum term_kind`.
-fn term_words(term: &Term) -> [u64; 4] {
+fn term_words(term: &Term) -> [u64; TERM_WORDS] {
     match *term {
-        Term::Direct { addr } => [addr.0, 0, 0, 0],
-        Term::Indirect { holder, offset } => [holder.0, offset, 0, 1],
-        Term::Span { holder, end_offset, start_offset } => [holder.0, end_offset, start_offset, 2],
+        Term::Direct { addr } => [addr.0, 0, 0, 0, 0],
+        Term::Indirect { holder, offset } => [holder.0, offset, 0, 1, 0],
+        Term::Span { holder, end_offset, start_offset, none } => {
+            [holder.0, end_offset, start_offset, 2, addr_word(none)]
+        }
+        Term::FreeWords { addr } => [addr.0, 0, 0, 3, 0],
+        Term::FreeLists { first, stride } => [first.0, stride, 0, 4, 0],
     }
 }
 
@@ -80,7 +101,14 @@ mod tests {
         let term = Term::Direct { addr: Addr(1) };
         let gauge = Gauge { heap: vec![term; TERMS + 1], ..Default::default() };
         let bytes = gauge.to_bytes();
-        assert_eq!(bytes.len(), (TERMS * 4 + COUNTERS + 7) * 8);
+        assert_eq!(bytes.len(), WORDS * 8);
         assert!(bytes.iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn spaces_that_do_not_fit_are_not_counted() {
+        let settled = vec![Addr(1); SPACES + 1];
+        let gauge = Gauge { settled, ..Default::default() };
+        assert!(gauge.to_bytes().iter().all(|&b| b == 0));
     }
 }

@@ -7,30 +7,68 @@
 //! | [`stream`] | ring buffers as typed events |
 //! | [`records`] | the bytes of events and counters |
 //! | [`perf`] | sampling processors at a frequency |
+//! | [`room`] | how large maps are, and when the kernel allocates them |
 //! | [`gauge`] | the target's own counters, read with each event |
 //! | [`walker`] | what the stack walker must be told |
+//! | `handover` | telling the stack walker, without waiting |
 //! | [`clock`] | the kernel's clock and the wall's |
 
 pub mod attach;
 pub mod clock;
 pub mod gauge;
+mod handover;
 pub mod perf;
 pub mod preflight;
 pub mod records;
+pub mod room;
 pub mod stream;
 pub mod walker;
 
-use std::fs;
+use std::{fs, sync::LazyLock};
 
-use libbpf_rs::{ErrorKind, Object, PrintLevel, ProgramMut};
+use libbpf_rs::{ErrorKind, Object, PrintLevel, ProgramMut, ProgramType};
+use libbpf_sys::{BPF_FUNC_get_attach_cookie, BPF_FUNC_task_pt_regs, bpf_func_id};
 
-use crate::{Error, Result};
+use crate::{Error, Pid, Result};
 
 /// Whether this process and the kernel number processes alike: outside the
 /// initial PID namespace `bpf_get_current_pid_tgid()` gives other numbers.
 pub fn sees_initial_pids() -> bool {
     // PROC_PID_INIT_INO, include/linux/proc_ns.h.
     fs::read_link("/proc/self/ns/pid").is_ok_and(|ns| ns.as_os_str() == "pid:[4026531836]")
+}
+
+/// Whether a program learns from the kernel which of its attachments was hit (Linux 5.15; the
+/// kernels of some vendors have it under an older number).
+pub fn has_cookies() -> bool {
+    static HAS: LazyLock<bool> =
+        LazyLock::new(|| has_helper(ProgramType::Kprobe, BPF_FUNC_get_attach_cookie));
+    *HAS
+}
+
+/// Whether a sampling program finds a thread's registers of user mode while it is in the
+/// kernel (Linux 5.15, with BTF).
+pub fn has_user_registers() -> bool {
+    fs::exists("/sys/kernel/btf/vmlinux").is_ok_and(|exists| exists)
+        && has_helper(ProgramType::PerfEvent, BPF_FUNC_task_pt_regs)
+}
+
+/// What cannot be asked is taken for granted: loading tells soon.
+fn has_helper(program: ProgramType, helper: bpf_func_id) -> bool {
+    program.is_helper_supported(helper).unwrap_or(true)
+}
+
+/// Whether one attachment to a file serves all processes that map it, and tells them apart
+/// by numbers that we know.
+pub fn reaches_everyone() -> bool {
+    sees_initial_pids() && has_cookies()
+}
+
+/// The key of a process that is attached to alone: above all process numbers, or, where
+/// there are no cookies, the number itself. See `target_key()` in bpf/jvm.bpf.h.
+pub fn key_alone(pid: Pid) -> u64 {
+    let above = if has_cookies() { 1 << 32 } else { 0 };
+    above | u64::from(pid.0)
 }
 
 /// Routes libbpf's messages: to stderr when `verbose`, else nowhere, since our
@@ -63,7 +101,9 @@ pub fn load_error(source: libbpf_rs::Error) -> Error {
         },
         ErrorKind::Unsupported | ErrorKind::InvalidInput => Error::Kernel {
             what: format!("load our BPF programs ({source:#})"),
-            hint: "it needs CONFIG_BPF_SYSCALL and CONFIG_BPF_EVENTS, Linux 5.15 or later".into(),
+            hint: "it needs CONFIG_BPF_SYSCALL and CONFIG_BPF_EVENTS; stacks need Linux 5.15 or \
+                   later"
+                .into(),
         },
         _ => Error::Bpf { what: "load BPF programs".into(), source },
     }

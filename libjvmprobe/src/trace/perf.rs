@@ -95,16 +95,21 @@ fn open_error(error: io::Error, cpu: u32) -> Error {
 fn open(clock: Clock, cpu: u32, hertz: u64) -> io::Result<OwnedFd> {
     let (type_, config) = clock.event();
     let mut attr = perf_event_attr { type_, config, ..Default::default() };
-    attr.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
     attr.__bindgen_anon_1.sample_freq = hertz;
     attr.set_freq(1);
+    open_event(&mut attr, cpu)
+}
+
+/// Opens an event of one processor, whichever process runs there.
+pub(crate) fn open_event(attr: &mut perf_event_attr, cpu: u32) -> io::Result<OwnedFd> {
+    attr.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
     let (every_process, no_group) = (-1, -1);
     // SAFETY: the kernel reads `attr.size` bytes of `attr`, which lives that long,
     // and returns a new file descriptor or -1.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
-            &raw const attr,
+            std::ptr::from_ref(attr),
             every_process,
             cpu,
             no_group,

@@ -14,8 +14,13 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_PERFMON: u64 = 1 << 38;
 const CAP_BPF: u64 = 1 << 39;
 
-/// BPF cookies, by which one program tells its attachments apart.
-const OLDEST_KERNEL: (u32, u32) = (5, 15);
+/// The oldest that was tried. It has all of this: ring buffers and CAP_BPF (5.8), inner maps
+/// of any length (5.10).
+const OLDEST_KERNEL: (u32, u32) = (5, 10);
+
+/// The oldest that walks stacks: global functions that take pointers to memory (5.12), hash
+/// maps whose entries are taken out in one step (5.14).
+const OLDEST_WALKER: (u32, u32) = (5, 14);
 
 const UPROBE_PMU: &str = "/sys/bus/event_source/devices/uprobe/type";
 
@@ -55,9 +60,8 @@ fn capabilities(effective: u64) -> Result<()> {
 }
 
 fn kernel_release(release: &str) -> Result<()> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < OLDEST_KERNEL => {
+    match parse_release(release) {
+        Some(version) if version < OLDEST_KERNEL => {
             let (major, minor) = OLDEST_KERNEL;
             Err(Error::Kernel {
                 what: format!("run this tool (it is Linux {release})"),
@@ -67,6 +71,36 @@ fn kernel_release(release: &str) -> Result<()> {
         // A vendor's odd version string is no reason to refuse.
         _ => Ok(()),
     }
+}
+
+/// Checks what walking stacks needs more than [`check`] knows of.
+///
+/// # Errors
+/// [`Error::Kernel`].
+pub fn check_walker() -> Result<()> {
+    walker_release(&rustix::system::uname().release().to_string_lossy())
+}
+
+fn walker_release(release: &str) -> Result<()> {
+    match parse_release(release) {
+        Some(version) if version < OLDEST_WALKER => Err(Error::Kernel {
+            what: format!("walk stacks (it is Linux {release})"),
+            hint: "Linux 5.15 or later is needed for them; javagc without --stack and \
+                   javaobjnew without -s, -o work here"
+                .into(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The first two numbers of the running kernel's release; `None` where it has an odd one.
+pub fn kernel_version() -> Option<(u32, u32)> {
+    parse_release(&rustix::system::uname().release().to_string_lossy())
+}
+
+fn parse_release(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 fn uprobes(pmu: &Path) -> Result<()> {
@@ -95,8 +129,11 @@ mod tests {
 
     #[test]
     fn refuses_only_kernels_that_are_too_old() {
-        assert!(kernel_release("5.14.0-503.el9.x86_64").is_err());
-        assert!(kernel_release("5.15.0").is_ok());
+        assert!(kernel_release("4.18.0-553.el8_10.x86_64").is_err());
+        assert!(kernel_release("5.10.0-46-amd64").is_ok());
+        assert!(walker_release("5.10.0-46-amd64").is_err());
+        assert!(walker_release("5.14.0-503.el9.x86_64").is_ok());
+        assert!(walker_release("strange").is_ok());
         assert!(kernel_release("6.1.0-18-amd64").is_ok());
         assert!(kernel_release("10.0").is_ok());
         assert!(kernel_release("strange").is_ok());

@@ -29,6 +29,16 @@ impl<T: 'static> EventStream<T> {
         Ok(Self { ring: builder.build().map_err(bpf)?, queue })
     }
 
+    /// Takes what is there out of the ring buffer, which is small, and keeps it for the
+    /// next [`EventStream::wait`]: for work that takes a while.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn make_room(&self) -> Result<()> {
+        let failed = |source| Error::Bpf { what: "read the event ring buffer".into(), source };
+        self.ring.consume().map_err(failed)
+    }
+
     /// Waits up to `timeout` for events and returns all that are there.
     ///
     /// # Errors

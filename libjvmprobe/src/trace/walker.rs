@@ -5,9 +5,9 @@
 //! Where it is told nothing of a process, it walks by frame pointers.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     mem::offset_of,
-    os::fd::{AsFd, AsRawFd},
+    os::fd::AsRawFd,
     sync::Arc,
 };
 
@@ -22,7 +22,10 @@ use crate::{
         unwind::{Row, UnwindTable},
     },
     stack::maps::{CodeFile, CodeMaps},
-    trace::load_error,
+    trace::{
+        handover::{Clerk, Job, Outer},
+        load_error,
+    },
 };
 
 /// How many code heaps the walker knows: `MAX_CODE_HEAPS` of bpf/walk.h.
@@ -125,15 +128,21 @@ struct Loaded {
     elf: ElfFile,
 }
 
+/// When there are tables of so many files, those are freed that no process has mapped any
+/// more. Not at once: the next process may have the same libraries.
+const MANY_FILES: usize = 128;
+
 /// The maps of one loaded object that has the walker in it.
 #[derive(Debug)]
 pub struct Walker {
-    jvms: MapHandle,
-    mappings: MapHandle,
-    tables: MapHandle,
+    clerk: Clerk,
+    /// How to walk JVMs whose mappings were not told yet.
+    pending: HashMap<u64, Vec<u8>>,
     /// By file, which is kept open so that its number stays its own.
     files: HashMap<i32, (Arc<CodeFile>, Option<Loaded>)>,
     next_table: u32,
+    /// Numbers of tables that were freed.
+    free: Vec<u32>,
     /// Tables that are filled and not handed over yet.
     filled: Vec<(u32, MapHandle)>,
     /// What each process had mapped when it was last told.
@@ -156,27 +165,30 @@ impl Walker {
             MapHandle::try_from(&map.ok_or_else(missing)?).map_err(open)
         };
         Ok(Self {
-            jvms: map("jvms")?,
-            mappings: map("mappings")?,
-            tables: map("tables")?,
+            clerk: Clerk::employ(Outer {
+                jvms: map("jvms")?,
+                mappings: map("mappings")?,
+                tables: map("tables")?,
+            }),
+            pending: HashMap::new(),
             files: HashMap::new(),
             next_table: 0,
+            free: Vec::new(),
             filled: Vec::new(),
             told: HashMap::new(),
         })
     }
 
-    /// Tells how to walk a JVM's code.
-    ///
-    /// # Errors
-    /// [`Error::Bpf`].
-    pub fn add_jvm(&mut self, key: u64, layout: &JvmLayout) -> Result<()> {
+    /// Tells how to walk a JVM's code: with its mappings, which are told next.
+    pub fn add_jvm(&mut self, key: u64, layout: &JvmLayout) {
         // SAFETY: it is Plain: bytes are all it consists of.
         let bytes = unsafe { plain::as_bytes(layout) };
-        self.jvms.update(&key.to_ne_bytes(), bytes, MapFlags::ANY).map_err(|source| {
-            Error::Bpf { what: "tell the stack walker of a JVM".into(), source }
-        })?;
-        Ok(())
+        self.pending.insert(key, bytes.to_vec());
+    }
+
+    /// Waits until the kernel side knows all that was told.
+    pub fn settle(&self) {
+        self.clerk.settle();
     }
 
     /// Tells what a process has mapped now. Files without unwind tables, or with such as
@@ -200,23 +212,44 @@ impl Walker {
             });
         }
         entries[0].start = entries.len() as u64 - 1;
-        if self.told.get(&key) == Some(&entries) {
+        let jvm = self.pending.remove(&key);
+        if jvm.is_none() && self.told.get(&key) == Some(&entries) {
             return Ok(());
         }
         let inner = inner_map("mappings", size_of::<MappingEntry>(), entries.len())?;
         fill(&inner, &entries)?;
-        self.hand_over()?;
-        put(&self.mappings, &key.to_ne_bytes(), &inner)?;
+        let tables = std::mem::take(&mut self.filled);
+        self.clerk.hand_over(Job::Tell { tables, key, mappings: inner, jvm })?;
         self.told.insert(key, entries);
         Ok(())
     }
 
     /// Forgets a process that has ended.
     pub fn forget(&mut self, key: u64) {
-        // Absent entries are what is wanted.
-        let _ = self.jvms.delete(&key.to_ne_bytes());
-        let _ = self.mappings.delete(&key.to_ne_bytes());
-        self.told.remove(&key);
+        self.pending.remove(&key);
+        if self.told.remove(&key).is_some() {
+            // Its thread has ended: then nothing is told any more.
+            let _ = self.clerk.hand_over(Job::Forget { key });
+        }
+        if self.files.len() > MANY_FILES {
+            self.free_tables();
+        }
+    }
+
+    /// Frees the tables that no process uses any more.
+    fn free_tables(&mut self) {
+        let used: HashSet<u32> =
+            self.told.values().flat_map(|told| told.iter().skip(1)).map(|m| m.table).collect();
+        let mut free = Vec::new();
+        self.files.retain(|_, (_, loaded)| {
+            let Some(loaded) = loaded else { return false };
+            let is_used = used.contains(&loaded.number);
+            free.extend((!is_used).then_some(loaded.number));
+            is_used
+        });
+        if self.clerk.hand_over(Job::Free { tables: free.clone() }).is_ok() {
+            self.free.extend(free);
+        }
     }
 
     fn table(&mut self, file: &Arc<CodeFile>) -> Result<Option<&Loaded>> {
@@ -225,9 +258,10 @@ impl Walker {
             let elf = file.reopen().and_then(ElfFile::open).ok();
             let table = elf.and_then(|elf| Some((UnwindTable::read(&elf).ok()?, elf)));
             let loaded = match table {
-                Some((table, elf)) if !table.rows().is_empty() && self.next_table < MAX_TABLES => {
-                    Some(self.load(&table, elf)?)
-                }
+                Some((table, elf)) if !table.rows().is_empty() => match self.number() {
+                    Some(number) => Some(self.load(number, &table, elf)?),
+                    None => None,
+                },
                 _ => None,
             };
             self.files.insert(id, (Arc::clone(file), loaded));
@@ -235,33 +269,22 @@ impl Walker {
         Ok(self.files.get(&id).and_then(|(_, loaded)| loaded.as_ref()))
     }
 
-    fn load(&mut self, table: &UnwindTable, elf: ElfFile) -> Result<Loaded> {
+    /// A number that no table has.
+    fn number(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let number = self.next_table;
+            self.next_table = (number + 1).min(MAX_TABLES);
+            (number < MAX_TABLES).then_some(number)
+        })
+    }
+
+    fn load(&mut self, number: u32, table: &UnwindTable, elf: ElfFile) -> Result<Loaded> {
         let rows = table.rows();
         let inner = inner_map("rows", size_of::<Row>(), rows.len())?;
         fill(&inner, rows)?;
-        let number = self.next_table;
         self.filled.push((number, inner));
-        self.next_table += 1;
         let rows = u32::try_from(rows.len()).unwrap_or(u32::MAX);
         Ok(Loaded { number, rows, base: table.base().0, elf })
-    }
-
-    /// Hands over what is filled, all at once: the kernel waits for the programs that run
-    /// after each such system call, some ten milliseconds.
-    fn hand_over(&mut self) -> Result<()> {
-        let filled = std::mem::take(&mut self.filled);
-        let keys: Vec<u8> = filled.iter().flat_map(|(number, _)| number.to_ne_bytes()).collect();
-        let fd = |inner: &MapHandle| inner.as_fd().as_raw_fd().to_ne_bytes();
-        let fds: Vec<u8> = filled.iter().flat_map(|(_, inner)| fd(inner)).collect();
-        let count = u32::try_from(filled.len()).unwrap_or(0);
-        let any = MapFlags::ANY;
-        if count == 0 || self.tables.update_batch(&keys, &fds, count, any, any).is_ok() {
-            return Ok(());
-        }
-        // Before Linux 5.19 it takes them one by one.
-        filled
-            .iter()
-            .try_for_each(|(number, inner)| put(&self.tables, &number.to_ne_bytes(), inner))
     }
 }
 
@@ -290,13 +313,6 @@ fn fill<T: Plain>(map: &MapHandle, values: &[T]) -> Result<()> {
         index += count;
     }
     Ok(())
-}
-
-fn put(outer: &MapHandle, key: &[u8], inner: &MapHandle) -> Result<()> {
-    let fd = inner.as_fd().as_raw_fd();
-    outer
-        .update(key, &fd.to_ne_bytes(), MapFlags::ANY)
-        .map_err(|source| Error::Bpf { what: "hand a table to the stack walker".into(), source })
 }
 
 /// Where each member of [`JvmLayout`] lies, for the tools to compare with the types that

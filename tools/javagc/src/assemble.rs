@@ -20,9 +20,16 @@ pub trait Jvm {
     fn operation_named(&self, op_type: u64) -> Option<String>;
     /// The operation that a C++ vtable belongs to, for libjvm without probes.
     fn operation_of(&self, vtable: u64) -> Option<String>;
-    /// Collections between two readings of the JVM's own counters, and whether
+    /// Collections of an operation by two readings of the JVM's own counters, and whether
     /// one of them was full; `None` where there are no such counters.
-    fn collections(&self, before: &[u64; 4], after: &[u64; 4]) -> Option<(u64, bool)>;
+    fn collections(
+        &self,
+        op: Option<&str>,
+        before: &[u64; 4],
+        after: &[u64; 4],
+    ) -> Option<(u64, bool)>;
+    /// Whether an operation allocates before its end, after the last of its collections.
+    fn settles(&self, op: Option<&str>, collections: u64) -> bool;
 }
 
 /// More open cycles or pools than any JVM has mean lost ends: forget them.
@@ -65,8 +72,6 @@ impl Assembler {
     }
 
     fn stop(&mut self, e: &stop_event, jvm: &impl Jvm) -> Record {
-        let counted = (e.gauged != 0).then(|| jvm.collections(&e.before, &e.after)).flatten();
-        let (counted, counted_full) = counted.unwrap_or((0, false));
         let pairs = u64::from(e.gc_pairs);
         let mut stop = Stop {
             time: clock::rfc3339(e.begin_ns),
@@ -92,12 +97,17 @@ impl Assembler {
             return Record::Safepoint(stop);
         }
         stop.op = operation_name(e, &e.gc_op, jvm);
+        let op = stop.op.as_deref();
+        let counted = (e.gauged != 0).then(|| jvm.collections(op, &e.before, &e.after));
+        let (counted, counted_full) = counted.flatten().unwrap_or((0, false));
+        let settles = jvm.settles(op, counted);
         stop.cause = event::cause(&e.cause, &e.last_cause);
-        stop.full = e.full != 0 || counted_full;
+        // The probe tells this one, the function that stands for it does not.
+        stop.full = e.full != 0 || counted_full || op == Some("ShenandoahFullGC");
         stop.collections = counted.max(pairs).max(e.collections.into());
         stop.pause_ns = Some(e.gc_ns);
         stop.heap_before = event::known(e.heap_before);
-        stop.heap_after = event::known(e.heap_after);
+        stop.heap_after = event::known(if settles { e.heap_settled } else { e.heap_after });
         stop.pools = self.keep_pools.then_some(pools);
         Record::Pause(stop)
     }
@@ -128,6 +138,10 @@ impl Assembler {
     }
 
     fn cycle(&mut self, e: &moment_event, jvm: &impl Jvm) -> Option<Record> {
+        // CMS tells of its phases so, each for itself.
+        if jvm.collector() == "CMS" {
+            return None;
+        }
         let key = (e.tid, String::new());
         if e.end != 0 {
             let cycle = self.cycles.remove(&key)?;
@@ -138,6 +152,7 @@ impl Assembler {
     }
 
     fn finish(&self, cycle: OpenCycle, end: &moment_event, jvm: &impl Jvm) -> Record {
+        let is_ended_early = cycle.op == ZGC_OF_JDK_11;
         Record::Cycle(Cycle {
             time: clock::rfc3339(cycle.begin_ns),
             ts_ns: cycle.begin_ns,
@@ -147,7 +162,8 @@ impl Assembler {
             cause: cycle.cause,
             duration_ns: end.ts_ns.saturating_sub(cycle.begin_ns),
             heap_before: cycle.heap_before,
-            heap_after: event::known(end.heap_used),
+            // JDK 11's ZGC tells of the end before it frees.
+            heap_after: event::known(end.heap_used).filter(|_| !is_ended_early),
             pools: (self.keep_pools && !cycle.pools.is_empty()).then_some(cycle.pools),
         })
     }
@@ -168,8 +184,11 @@ impl OpenCycle {
 /// ZGC and Shenandoah report their pools once for a whole cycle, under managers
 /// named so; JDK 11's ZGC has one manager for everything.
 fn is_cycle(manager: &str) -> bool {
-    manager.ends_with("Cycles") || manager == "ZGC"
+    manager.ends_with("Cycles") || manager == ZGC_OF_JDK_11
 }
+
+/// The manager of JDK 11's ZGC, whose "cycle" is over when relocation starts.
+const ZGC_OF_JDK_11: &str = "ZGC";
 
 /// Enters a pool's begin, or completes it by its end.
 fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
@@ -224,9 +243,17 @@ mod tests {
         fn operation_of(&self, vtable: u64) -> Option<String> {
             (vtable == 0x10).then(|| "Named".into())
         }
-        fn collections(&self, before: &[u64; 4], after: &[u64; 4]) -> Option<(u64, bool)> {
+        fn collections(
+            &self,
+            _: Option<&str>,
+            before: &[u64; 4],
+            after: &[u64; 4],
+        ) -> Option<(u64, bool)> {
             let sum: u64 = after.iter().zip(before).map(|(a, b)| a - b).sum();
             Some((sum, after[1] > before[1]))
+        }
+        fn settles(&self, _: Option<&str>, collections: u64) -> bool {
+            collections > 0
         }
     }
 
@@ -258,7 +285,8 @@ mod tests {
             before: [4, 1, 0, 0],
             after: [5, 2, 0, 0],
             heap_before: 50,
-            heap_after: u64::MAX,
+            heap_after: 20,
+            heap_settled: u64::MAX,
             ..stop()
         };
         let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
@@ -266,6 +294,24 @@ mod tests {
         assert_eq!((stop.collections, stop.full), (2, true));
         assert_eq!((stop.ttsp_ns, stop.pause_ns, stop.stopped_ns), (Some(30), Some(600), 800));
         assert_eq!((stop.heap_before, stop.heap_after), (Some(50), None));
+    }
+
+    #[test]
+    fn what_is_allocated_after_the_collection_is_not_in_the_heap_after_it() {
+        let collected = stop_event {
+            gc_pairs: 1,
+            gauged: 1,
+            after: [1, 0, 0, 0],
+            heap_after: 30,
+            heap_settled: 20,
+            ..stop()
+        };
+        let skipped = stop_event { after: [0; 4], ..collected };
+        for (event, expected) in [(collected, 20), (skipped, 30)] {
+            let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+            let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
+            assert_eq!(stop.heap_after, Some(expected));
+        }
     }
 
     #[test]

@@ -116,10 +116,10 @@ mod tests {
     #[test]
     fn layouts_are_those_of_the_header() {
         assert_eq!(size_of::<operation>(), 8 + LEN);
-        assert_eq!(offset_of!(stop_event, before), 10 * 8);
-        assert_eq!(offset_of!(stop_event, gc_pairs), 20 * 8);
-        assert_eq!(offset_of!(stop_event, op), 24 * 8);
-        assert_eq!(size_of::<stop_event>(), 24 * 8 + 3 * (8 + LEN) + 2 * LEN);
+        assert_eq!(offset_of!(stop_event, before), 11 * 8);
+        assert_eq!(offset_of!(stop_event, gc_pairs), 21 * 8);
+        assert_eq!(offset_of!(stop_event, op), 26 * 8);
+        assert_eq!(size_of::<stop_event>(), 26 * 8 + 3 * (8 + LEN) + 2 * LEN);
         assert_eq!(size_of::<moment_event>(), 6 * 8 + 2 * LEN);
         assert_eq!(offset_of!(pool_event, manager), size_of::<moment_event>() + 4 * 8);
         assert_eq!(size_of::<pool_event>(), size_of::<moment_event>() + 4 * 8 + 2 * LEN);

@@ -88,13 +88,28 @@ const COLLECTION: Extra = (
     "the cause Ergonomics is shown as the cause that led to it",
 );
 
+/// CMS of JDK 8 waits for its own thread first, which sweeps meanwhile, and then begins.
+const SWEPT: Extra = (
+    COLLECTION.0,
+    "fn_heap_before",
+    "the heap before a collection may be more than the collection found",
+);
+
+/// The same may allocate what had not fitted before the probe tells of the end; without
+/// performance data, this is where the heap after the collection is seen.
+const COLLECTION_END: Extra = (
+    "_ZN8GCTracer13report_gc_endE",
+    "fn_collection_end",
+    "the heap after a collection is not shown",
+);
+
 /// System.gc() comes in here; exported, so that it is known in every build.
 const REQUEST: &str = "JVM_GC";
 /// The program for it.
 pub const REQUEST_PROGRAM: &str = "fn_request";
 
-/// What to attach to a libjvm.so. Of a JVM that has not set itself up, and of
-/// all JVMs at once, no collector is known: cycles of every kind, then.
+/// What to attach to a libjvm.so. Of a JVM that has not set itself up, no collector is
+/// known: cycles of every kind, then.
 ///
 /// A JVM's own record of its last stop tells when that began and what for, if
 /// the USDT probes say when to look: two traps fewer inside each pause.
@@ -103,11 +118,14 @@ pub const REQUEST_PROGRAM: &str = "fn_request";
 /// [`Error::NoProbes`] where the stops cannot be seen, or the pools asked for.
 pub fn plan(libjvm: &LibJvm, hotspot: Option<&HotSpot>, args: &Args) -> Result<Vec<Plan>> {
     let pools = args.pools;
+    let major = hotspot.map(|h| h.major);
     let collector = hotspot.map(|h| h.collector).filter(|c| *c != Collector::Unknown);
     let elf = libjvm.elf()?;
     let path = &libjvm.seen_as;
     let mut plans = Vec::new();
-    let cycles_by_pools = collector.is_none_or(Collector::is_concurrent);
+    // CMS tells of its phases so, each for itself, and of no cycle.
+    let has_cycles = |c: Collector| c.is_concurrent() && c != Collector::Cms;
+    let cycles_by_pools = collector.is_none_or(has_cycles);
     if pools || cycles_by_pools {
         match resolve(path, &elf, &POOLS) {
             Ok(found) if pools && found.iter().any(is_function) => {
@@ -123,12 +141,14 @@ pub fn plan(libjvm: &LibJvm, hotspot: Option<&HotSpot>, args: &Args) -> Result<V
             Err(_) => {}
         }
     }
-    plans.extend(extras(&elf, collector));
+    let wanted = extras(major, hotspot, collector);
+    plans.extend(functions(&elf, &wanted));
     let mut stop = resolve(path, &elf, &STOP)?;
     if hotspot.is_some_and(|h| h.gauge.last_stop.is_some()) && !stop.iter().any(is_function) {
         stop.retain(|plan| !["safepoint_begin", "vmops_begin"].contains(&plan.program));
     }
-    plans.extend(stop);
+    // The last instant of a stop first: a stop that is seen to begin is seen to end.
+    plans.extend(stop.into_iter().rev());
     if args.stack {
         plans.push(request(libjvm, &elf)?);
     }
@@ -151,8 +171,12 @@ fn is_function(plan: &Plan) -> bool {
     matches!(plan.site, Site::Function { .. })
 }
 
-/// Functions that tell more, where the file names them.
-fn extras(elf: &ElfFile, collector: Option<Collector>) -> Vec<Plan> {
+/// What more is wanted of a JVM.
+fn extras(
+    major: Option<u32>,
+    hotspot: Option<&HotSpot>,
+    collector: Option<Collector>,
+) -> Vec<Extra> {
     let is = |wanted: &[Collector]| collector.is_none_or(|c| wanted.contains(&c));
     let mut wanted = Vec::new();
     if is(&[Collector::G1]) {
@@ -161,6 +185,17 @@ fn extras(elf: &ElfFile, collector: Option<Collector>) -> Vec<Plan> {
     if is(&[Collector::Serial, Collector::Parallel]) {
         wanted.push(COLLECTION);
     }
+    if is(&[Collector::Cms]) && major == Some(8) {
+        wanted.push(SWEPT);
+    }
+    if hotspot.is_none_or(HotSpot::settles_unseen) {
+        wanted.push(COLLECTION_END);
+    }
+    wanted
+}
+
+/// Functions that tell more, where the file names them.
+fn functions(elf: &ElfFile, wanted: &[Extra]) -> Vec<Plan> {
     if wanted.is_empty() {
         return Vec::new();
     }

@@ -1,8 +1,13 @@
 //! One traced JVM: what it is, what it has done so far.
 
-use std::{cell::RefCell, collections::HashMap};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use libjvmprobe::{
+    follow::Stops,
     hotspot::{Collector, HotSpot},
     jvm::{Fate, Target},
     trace::attach::Links,
@@ -25,14 +30,16 @@ pub struct Jvm {
     lost: u64,
     /// Stops that began earlier were not seen whole.
     since_ns: u64,
-    /// How often to ask again what HotSpot did not tell yet.
-    questions_left: u32,
+    /// Until when to ask again what HotSpot did not tell yet.
+    ask_until: Instant,
+    /// Whether it was stopped through all of the interval.
+    pub stops: Stops,
     /// Attachments that are this JVM's alone.
     _links: Option<Links>,
 }
 
-/// A JVM has set itself up within a few seconds; asking takes milliseconds.
-const MAX_QUESTIONS: u32 = 100;
+/// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
+const SETTING_UP: Duration = Duration::from_secs(60);
 
 /// What the assembler asks for, apart from it so that both can be borrowed.
 struct Identity {
@@ -61,13 +68,14 @@ impl Jvm {
             vtables: RefCell::default(),
         };
         Self {
+            stops: Stops::new(&target.process),
             target,
             identity,
             assembler: Assembler::new(keep_pools),
             totals,
             lost: 0,
             since_ns,
-            questions_left: MAX_QUESTIONS,
+            ask_until: Instant::now() + SETTING_UP,
             _links: links,
         }
     }
@@ -80,11 +88,13 @@ impl Jvm {
     /// Asks a JVM that was still starting up what it tells by now; returns that
     /// if there is anything new.
     pub fn learn_more(&mut self) -> Option<&HotSpot> {
-        if self.hotspot().is_some_and(|h| h.is_set_up) || self.questions_left == 0 {
+        if self.hotspot().is_some_and(|h| h.is_set_up) || Instant::now() > self.ask_until {
             return None;
         }
-        self.questions_left -= 1;
-        self.identity.hotspot = Some(HotSpot::read(&self.target).ok()?);
+        match &mut self.identity.hotspot {
+            Some(hotspot) => hotspot.look_again(),
+            None => self.identity.hotspot = Some(HotSpot::read(&self.target).ok()?),
+        }
         self.hotspot()
     }
 
@@ -109,6 +119,11 @@ impl Jvm {
         self.totals.lost(events);
         let lost = Lost { time: now, pid: self.identity.pid, events };
         (events > 0).then_some(Record::Lost(lost))
+    }
+
+    /// Takes what the kernel has counted as lost so far for what was lost before.
+    pub fn forgive(&mut self, lost: u64) {
+        self.lost = lost;
     }
 
     /// The totals up to now.
@@ -151,8 +166,17 @@ impl assemble::Jvm for Identity {
         once(&self.vtables, vtable, || self.hotspot.as_ref()?.operation_of(vtable))
     }
 
-    fn collections(&self, before: &[u64; 4], after: &[u64; 4]) -> Option<(u64, bool)> {
-        self.hotspot.as_ref()?.collections(before, after)
+    fn collections(
+        &self,
+        op: Option<&str>,
+        before: &[u64; 4],
+        after: &[u64; 4],
+    ) -> Option<(u64, bool)> {
+        self.hotspot.as_ref()?.collections(op, before, after)
+    }
+
+    fn settles(&self, op: Option<&str>, collections: u64) -> bool {
+        self.hotspot.as_ref().is_some_and(|h| h.settles(op, collections))
     }
 }
 

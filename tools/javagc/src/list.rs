@@ -17,7 +17,8 @@ pub fn run(args: &Args) -> Result<()> {
         }
         for (provider, name, locations) in probes.names() {
             let arguments = probes.find(provider, name).next().map_or("", |probe| &probe.raw_args);
-            out.line(&format!("{provider}:{name:<40} {locations} {arguments}"))?;
+            let probe = format!("{provider}:{name}");
+            out.line(&format!("{probe:<46} {locations:>3} {arguments}"))?;
         }
     }
     Ok(())

@@ -3,9 +3,11 @@
 use anyhow::Result;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use libjvmprobe::{
+    cli::note,
     render::{
+        columns::{fit, wrap},
         output::Output,
-        units::{bytes, millis, percent, span},
+        units::{bytes, count, millis, percent, span},
     },
     trace::clock,
 };
@@ -15,6 +17,11 @@ use crate::{
     record::{Cycle, Record, Request, Stop},
     summary::{NO_OPERATION, Stats, Summary},
 };
+
+/// The columns of names: wide enough for what collectors call their operations and causes,
+/// while other safepoints may have longer names, which are cut. JSON has all of them whole.
+const OPERATION: usize = 28;
+const CAUSE: usize = 28;
 
 /// Writes records in the format that was asked for.
 pub struct Report {
@@ -55,10 +62,11 @@ impl Report {
             Record::Cycle(cycle) => self.cycle(cycle),
             Record::Summary(summary) => self.summary(summary),
             Record::Lost(lost) => {
-                eprintln!(
-                    "javagc: lost {} events of process {}: the numbers are too low by that much",
-                    lost.events, lost.pid
-                );
+                let events = count(lost.events, "event");
+                note(&format!(
+                    "lost {events} of process {}: the numbers are too low by that much",
+                    lost.pid
+                ));
                 Ok(())
             }
         }
@@ -147,7 +155,7 @@ impl Report {
         if std::mem::take(&mut self.header_due) {
             let time = if self.timestamps { 29 } else { 12 };
             self.out.line(&format!(
-                "{:<time$} {:>7} {:<10} {:<26} {:<28} {:>9} {:>10} {:>11} {:>11} {:>10}",
+                "{:<time$} {:>7} {:<10} {:<OPERATION$} {:<CAUSE$} {:>9} {:>10} {:>11} {:>11} {:>10}",
                 "TIME",
                 "PID",
                 "COLLECTOR",
@@ -181,7 +189,7 @@ impl Report {
         ))?;
         self.operations(summary)?;
         for line in totals(summary) {
-            self.out.line(&line)?;
+            self.out.line(&wrap(&line))?;
         }
         if let Some(histograms) = summary.histograms.as_ref().filter(|_| summary.pauses > 0) {
             for (name, histogram) in
@@ -215,11 +223,12 @@ impl Report {
         ]);
         for op in shown {
             let count = op.count.to_string();
+            let name = fit(&op.op, OPERATION);
             if let Some(pause) = &op.pause {
-                table.add_row(cells([&op.op, "PAUSE", &count], pause));
+                table.add_row(cells([&name, "PAUSE", &count], pause));
                 table.add_row(cells(["", "STOPPED", ""], &op.stopped));
             } else {
-                table.add_row(cells([&op.op, "STOPPED", &count], &op.stopped));
+                table.add_row(cells([&name, "STOPPED", &count], &op.stopped));
             }
         }
         for column in table.column_iter_mut().skip(2) {
@@ -237,31 +246,32 @@ fn cells(head: [&str; 3], stats: &Stats) -> Vec<String> {
 
 fn totals(s: &Summary) -> Vec<String> {
     let wall = s.duration_ns as f64;
-    let mut first = format!(
-        "GC stopped the application {} times for {}: {} of the time",
-        s.pauses,
-        span(s.stopped_ns),
-        percent(s.stopped_ns as f64, wall),
-    );
+    let stopped = |times, ns: u64| {
+        let share = percent(ns as f64, wall);
+        format!("{} for {}: {share} of the time", count(times, "time"), span(ns))
+    };
+    let mut first = match s.pauses {
+        0 => "GC did not stop the application".to_owned(),
+        times => format!("GC stopped the application {}", stopped(times, s.stopped_ns)),
+    };
     // A concurrent collector's collections are its cycles.
-    let cycles_rate = match s.freed_bytes {
-        Some(_) => {
+    let cycles_rate = match s.concurrent {
+        false if s.collections == 0 => String::new(),
+        false => {
             first += &format!(
-                "; {} collections, {} full, {:.1} a minute",
-                s.collections, s.full, s.collections_per_minute
+                "; {}, {} full, {:.1} a minute",
+                count(s.collections, "collection"),
+                s.full,
+                s.collections_per_minute
             );
             String::new()
         }
-        None => format!(", {:.1} a minute", s.collections_per_minute),
+        true => format!(", {:.1} a minute", s.collections_per_minute),
     };
     let mut lines = vec![first];
     if s.safepoints > 0 {
-        lines.push(format!(
-            "Other safepoints stopped it {} times for {}: {} of the time",
-            s.safepoints,
-            span(s.safepoint_ns),
-            percent(s.safepoint_ns as f64, wall),
-        ));
+        lines
+            .push(format!("Other safepoints stopped it {}", stopped(s.safepoints, s.safepoint_ns)));
     }
     if s.cycles > 0 {
         lines.push(format!(
@@ -301,12 +311,13 @@ impl Columns<'_> {
         let [ttsp, pause, stopped] = self.times.map(|t| t.map_or("-".into(), millis));
         let [before, after] = self.heap.map(size);
         format!(
-            "{} {:>7} {:<10} {:<26} {:<28} {ttsp:>9} {pause:>10} {stopped:>11} {before:>11} {after:>10}",
+            "{} {:>7} {:<10} {:<OPERATION$} {:<CAUSE$} {ttsp:>9} {pause:>10} {stopped:>11} \
+             {before:>11} {after:>10}",
             self.time,
             self.pid,
             self.collector,
-            self.op,
-            self.cause.unwrap_or("-"),
+            fit(self.op, OPERATION),
+            fit(self.cause.unwrap_or("-"), CAUSE),
         )
     }
 }

@@ -45,15 +45,10 @@ impl Requests {
         walker: &mut Walker,
     ) -> Result<()> {
         let names = LiveNames::new(pid, hotspot, &mut self.files, false)?;
-        walker.add_jvm(key, &hotspot.walking()?)?;
+        walker.add_jvm(key, &hotspot.walking()?);
         walker.set_mappings(key, names.maps())?;
         self.names.insert(key, names);
         Ok(())
-    }
-
-    /// Whether it can name the stacks of a JVM.
-    pub fn knows(&self, key: u64) -> bool {
-        self.names.contains_key(&key)
     }
 
     /// Forgets a JVM that has ended.

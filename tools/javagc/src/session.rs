@@ -14,6 +14,7 @@ use libjvmprobe::{
         attach::{Links, Plan, Scope, attach},
         gauge::Gauge,
         records,
+        room::{self, Roomy},
         stream::EventStream,
         walker::{self, Walker},
     },
@@ -33,6 +34,13 @@ pub struct Session {
     walker: Option<Walker>,
 }
 
+/// One entry a JVM: 4 MB where they are allocated beforehand.
+const ROOMY: [Roomy; 2] = [
+    Roomy { name: "stops", most: 1 << 12, allocated: 1 << 12 },
+    Roomy { name: "gauges", most: 1 << 12, allocated: 1 << 12 },
+];
+/// Bytes of the ring buffer where all JVMs send through it: some thousand stops.
+const LARGE_RING: u32 = 1 << 22;
 /// What only stacks need, besides the walker's own.
 const STACK_MAPS: [&str; 1] = ["requests"];
 
@@ -52,11 +60,17 @@ impl Session {
             });
             program.set_autoload(wanted && (stacks || program.name() != REQUEST_PROGRAM));
         }
-        if !stacks {
+        if stacks {
+            trace::preflight::check_walker()?;
+        } else {
             walker::leave_out(open.open_object_mut(), &STACK_MAPS)?;
         }
+        room::make(open.open_object_mut(), &ROOMY)?;
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
             data.know_jvms = stacks;
+        }
+        if programs.is_none() {
+            open.maps.events.set_max_entries(LARGE_RING).map_err(trace::load_error)?;
         }
         let skel = open.load().map_err(trace::load_error)?;
         let events = MapHandle::try_from(&skel.maps.events).map_err(trace::load_error)?;
@@ -89,6 +103,8 @@ impl Session {
                 (Err(Error::Permission { .. }), Some(loss)) => skipped(loss),
                 (Err(error), _) => return Err(error),
             }
+            // Events come in from the first attachment on.
+            self.stream.make_room()?;
         }
         Ok(links)
     }
@@ -117,6 +133,11 @@ impl Session {
         let _ = self.skel.maps.gauges.delete(&key);
         let _ = self.skel.maps.lost_events.delete(&key);
         let _ = self.skel.maps.stops.delete(&key);
+    }
+
+    /// Takes events out of the ring buffer, and keeps them for [`Session::events`].
+    pub fn make_room(&self) -> Result<()> {
+        self.stream.make_room()
     }
 
     /// Waits for events, up to `timeout`.

@@ -45,7 +45,11 @@ pub struct Summary {
     pub cycles: u64,
     /// Sum of the concurrent cycles, beside which the application ran.
     pub cycle_ns: u64,
-    /// Bytes freed by the pauses; null for collectors that free concurrently.
+    /// Whether the collector frees while the application runs.
+    #[serde(skip)]
+    pub concurrent: bool,
+    /// Bytes freed by the pauses; null for collectors that free concurrently, and where the
+    /// heap around a pause is not known.
     pub freed_bytes: Option<u64>,
     /// Bytes allocated between the pauses; null as above.
     pub allocated_bytes: Option<u64>,
@@ -175,6 +179,8 @@ struct HeapFlow {
     watched_ns: u64,
     /// End and used heap of the last pause.
     last: Option<(u64, u64)>,
+    /// There was a pause of which that is not known: the sums are too low.
+    incomplete: bool,
 }
 
 impl Totals {
@@ -245,7 +251,7 @@ impl Totals {
         let collections: u64 = gc.iter().map(|t| t.collections).sum();
         let stopped_ns: u64 = gc.iter().map(|t| t.stopped.total).sum();
         let rated = if frees_in_pauses { collections } else { self.cycles.histogram.len() };
-        let flow = frees_in_pauses.then_some(&self.heap);
+        let flow = Some(&self.heap).filter(|heap| frees_in_pauses && !heap.incomplete);
         let mut operations: Vec<_> = self
             .tallies
             .iter()
@@ -279,6 +285,7 @@ impl Totals {
             safepoint_ns: other.iter().map(|t| t.stopped.total).sum(),
             cycles: self.cycles.histogram.len(),
             cycle_ns: self.cycles.total,
+            concurrent: !frees_in_pauses,
             freed_bytes: flow.map(|flow| flow.freed),
             allocated_bytes: flow.map(|flow| flow.allocated),
             allocated_bytes_per_second: flow
@@ -309,6 +316,8 @@ pub struct JvmName {
 impl HeapFlow {
     fn pause(&mut self, stop: &Stop) {
         let (Some(before), Some(after)) = (stop.heap_before, stop.heap_after) else {
+            self.incomplete = true;
+            self.last = None;
             return;
         };
         self.freed += before.saturating_sub(after);
@@ -383,6 +392,18 @@ mod tests {
         let summary = next.summary(6_000_000_000, &name(), true);
         assert_eq!(summary.allocated_bytes, Some(20));
         assert_eq!(next.summary(1, &name(), false).allocated_bytes, None);
+    }
+
+    #[test]
+    fn an_unknown_heap_makes_no_sum() {
+        let mut totals = Totals::new(0, false);
+        totals.stop(&pause(1, 1, (100, 40)));
+        totals.stop(&Stop { heap_after: None, ..pause(5, 1, (100, 40)) });
+        totals.stop(&pause(9, 1, (100, 40)));
+        let summary = totals.summary(20, &name(), true);
+        assert_eq!((summary.freed_bytes, summary.allocated_bytes), (None, None));
+        assert_eq!((summary.allocated_bytes_per_second, summary.concurrent), (None, false));
+        assert_eq!(totals.next(20).summary(30, &name(), true).freed_bytes, Some(0));
     }
 
     #[test]

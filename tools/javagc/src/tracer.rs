@@ -10,8 +10,9 @@ use anyhow::Result;
 use libjvmprobe::{
     Error, Pid,
     cli::{self, Schedule, note},
-    hotspot::HotSpot,
-    jvm::{Fate, FileId, Target, scan::Scanner},
+    follow::{Arrival, Arrivals, ready},
+    hotspot::{Collector, HotSpot},
+    jvm::{Fate, FileId, Target},
     trace::{
         self,
         attach::{Links, Plan, Scope},
@@ -28,9 +29,6 @@ use crate::{
 /// How often to look for JVMs that end, start or get ready.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Cookies lie above all process numbers: see `target_key()` in bpf/jvm.bpf.h.
-const COOKIE: u64 = 1 << 32;
-
 /// A running trace.
 pub struct Tracer<'a> {
     args: &'a Args,
@@ -40,14 +38,19 @@ pub struct Tracer<'a> {
     jvms: BTreeMap<u64, Jvm>,
     /// Attachments to a file, for all processes that map it.
     files: HashMap<FileId, Attached>,
-    scanner: Scanner,
+    /// Where every JVM is traced.
+    arrivals: Option<Arrivals>,
     requests: Requests,
 }
 
-/// Attachments, and since when they are complete.
+/// Attachments to a file: what the JVMs that run it need together.
+#[derive(Default)]
 struct Attached {
-    _links: Links,
-    since_ns: u64,
+    links: Vec<Links>,
+    /// What was attached, by program and place.
+    plans: HashSet<(&'static str, String)>,
+    /// For JVMs with these collectors.
+    collectors: HashSet<Option<Collector>>,
 }
 
 impl<'a> Tracer<'a> {
@@ -55,11 +58,15 @@ impl<'a> Tracer<'a> {
     pub fn start(args: &'a Args, report: Report) -> Result<Self> {
         let targets: Vec<_> =
             args.pids.iter().map(|&pid| Target::open(pid)).collect::<Result<_, _>>()?;
-        let hotspots: Vec<_> = targets.iter().map(|target| HotSpot::read(target).ok()).collect();
+        let hotspots: Vec<_> =
+            targets.iter().map(ready::wait_for_any_vm).collect::<Result<_, _>>()?;
         let plans: Vec<_> = targets
             .iter()
             .zip(&hotspots)
-            .map(|(target, hotspot)| instants::plan(&target.libjvm, hotspot.as_ref(), args))
+            .map(|(target, hotspot)| {
+                let hotspot = hotspot.as_ref();
+                instants::plan(&target.libjvm, hotspot, args)
+            })
             .collect::<Result<_, _>>()?;
         // JVMs still to come may need any of the programs.
         let programs: HashSet<_> = plans.iter().flatten().map(|plan| plan.program).collect();
@@ -70,15 +77,13 @@ impl<'a> Tracer<'a> {
             session,
             jvms: BTreeMap::new(),
             files: HashMap::new(),
-            scanner: Scanner::new(),
+            arrivals: args.all.then(|| Arrivals::open(args.verbose)),
             requests: Requests::default(),
         };
         for ((target, hotspot), plans) in targets.into_iter().zip(hotspots).zip(plans) {
             tracer.add_alone(target, hotspot, &plans)?;
         }
-        if args.all {
-            tracer.scan();
-        }
+        tracer.look()?;
         Ok(tracer)
     }
 
@@ -87,12 +92,15 @@ impl<'a> Tracer<'a> {
         let Args { duration, interval, count, .. } = *self.args;
         let mut schedule = Schedule::new(Instant::now(), TICK, duration, interval, count);
         loop {
-            self.take_events(schedule.timeout(Instant::now(), None))?;
+            let next_look = self.arrivals.as_ref().map(Arrivals::next_look);
+            self.take_events(schedule.timeout(Instant::now(), next_look))?;
+            self.look()?;
             let due = schedule.due(Instant::now());
             if stop.load(Ordering::Relaxed) || self.report.is_closed() {
                 break;
             }
             if due.report {
+                self.note_lost()?;
                 self.summarize()?;
                 if due.end {
                     return Ok(());
@@ -123,13 +131,8 @@ impl<'a> Tracer<'a> {
     fn take_events(&mut self, timeout: Duration) -> Result<()> {
         for event in self.session.events(timeout)? {
             let key = event.target();
-            if self.args.all && !self.jvms.contains_key(&key) {
-                // A JVM that the last scan was too early for.
-                self.scan();
-            }
-            let Some(jvm) = self.jvms.get_mut(&key) else {
-                continue;
-            };
+            // What happened in a JVM before it was known is not told.
+            let Some(jvm) = self.jvms.get_mut(&key) else { continue };
             if let Event::Request(request) = &event {
                 self.requests.take(request, jvm.hotspot());
             }
@@ -162,11 +165,18 @@ impl<'a> Tracer<'a> {
             self.report.record(&jvm.summary(clock::monotonic_ns()))?;
             self.session.forget(key);
             self.requests.forget(key);
-            self.scanner.forget(pid);
+            if let Some(arrivals) = &mut self.arrivals {
+                arrivals.forget(pid);
+            }
         }
-        if self.args.all {
-            self.scan();
+        for jvm in self.jvms.values_mut() {
+            jvm.stops.look(&jvm.target.process);
         }
+        self.learn_more()
+    }
+
+    /// Tells the kernel side what JVMs tell that were setting themselves up.
+    fn learn_more(&mut self) -> Result<()> {
         let mut set_up = Vec::new();
         for (key, jvm) in &mut self.jvms {
             if let Some(hotspot) = jvm.learn_more() {
@@ -196,50 +206,58 @@ impl<'a> Tracer<'a> {
         let now = clock::monotonic_ns();
         for jvm in self.jvms.values_mut() {
             self.report.record(&jvm.summary(now))?;
+            jvm.stops.tell(&jvm.target.process);
             jvm.next_interval(now);
         }
         Ok(())
     }
 
     /// Adds JVMs that are new, with what they need attached.
-    fn scan(&mut self) {
-        for target in self.scanner.scan() {
+    fn look(&mut self) -> Result<()> {
+        let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
+        // First of all, so that nothing of any is missed once something is attached.
+        for Arrival { target, hotspot } in &arrivals {
+            if trace::reaches_everyone() {
+                let key = key_in_file(target);
+                self.set_gauge(key, hotspot.as_ref());
+                self.know_stacks(key, target.pid(), hotspot.as_ref());
+            }
+        }
+        for Arrival { target, hotspot } in arrivals {
             let pid = target.pid();
-            if let Err(error) = self.add_found(target) {
+            if let Err(error) = self.add_found(target, hotspot) {
                 note(&format!("process {pid} is not traced: {error}"));
             }
+            self.session.make_room()?;
         }
-        for (pid, error) in self.scanner.take_refused() {
-            if self.args.verbose {
-                note(&format!("process {pid} is not traced: {error}"));
-            }
-        }
+        self.learn_more()
     }
 
-    fn add_found(&mut self, target: Target) -> Result<(), Error> {
-        let hotspot = HotSpot::read(&target).ok();
-        let plan = || instants::plan(&target.libjvm, None, self.args);
-        if !trace::sees_initial_pids() {
-            // The kernel's process numbers are not ours: attach one by one.
-            let plans = plan()?;
+    fn add_found(&mut self, target: Target, hotspot: Option<HotSpot>) -> Result<(), Error> {
+        if !trace::reaches_everyone() {
+            // Hits of several processes could not be told apart: attach one by one.
+            let plans = instants::plan(&target.libjvm, hotspot.as_ref(), self.args)?;
             return self.add_alone(target, hotspot, &plans);
         }
-        let key = target.pid().0.into();
-        let id = target.libjvm.id;
-        if !self.files.contains_key(&id) {
-            let plans = plan()?;
-            self.set_gauge(key, hotspot.as_ref());
-            self.know_stacks(key, target.pid(), hotspot.as_ref());
-            let links =
-                self.session.attach(&target.libjvm, &plans, Scope::Everyone, 0, note_loss)?;
-            let since_ns = clock::monotonic_ns();
-            self.files.insert(id, Attached { _links: links, since_ns });
+        self.attach_to_file(&target, hotspot.as_ref())?;
+        self.add(key_in_file(&target), target, hotspot, None);
+        Ok(())
+    }
+
+    /// Attaches to the file that a JVM runs what no JVM before it has needed.
+    fn attach_to_file(&mut self, target: &Target, hotspot: Option<&HotSpot>) -> Result<(), Error> {
+        let attached = self.files.entry(target.libjvm.id).or_default();
+        let collector = hotspot.map(|hotspot| hotspot.collector);
+        if attached.collectors.contains(&collector) {
+            return Ok(());
         }
-        let since_ns = self.files.get(&id).map_or(0, |attached| attached.since_ns);
-        if !self.requests.knows(key) {
-            self.know_stacks(key, target.pid(), hotspot.as_ref());
-        }
-        self.add(key, target, hotspot, since_ns, None);
+        let mut plans = instants::plan(&target.libjvm, hotspot, self.args)?;
+        let place = |plan: &Plan| (plan.program, format!("{:?}", plan.site));
+        plans.retain(|plan| !attached.plans.contains(&place(plan)));
+        let scope = Scope::Everyone;
+        attached.links.push(self.session.attach(&target.libjvm, &plans, scope, 0, note_loss)?);
+        attached.plans.extend(plans.iter().map(place));
+        attached.collectors.insert(collector);
         Ok(())
     }
 
@@ -251,31 +269,29 @@ impl<'a> Tracer<'a> {
         plans: &[Plan],
     ) -> Result<(), Error> {
         let pid = target.pid();
-        let key = COOKIE | u64::from(pid.0);
+        let key = trace::key_alone(pid);
         // Before the first event, which wants to know the heap already.
         self.set_gauge(key, hotspot.as_ref());
         self.know_stacks(key, pid, hotspot.as_ref());
+        if let Some(walker) = self.session.walker() {
+            walker.settle();
+        }
         let links =
             self.session.attach(&target.libjvm, plans, Scope::Process(pid), key, note_loss)?;
-        self.add(key, target, hotspot, clock::monotonic_ns(), Some(links));
+        self.add(key, target, hotspot, Some(links));
         Ok(())
     }
 
-    fn add(
-        &mut self,
-        key: u64,
-        target: Target,
-        hotspot: Option<HotSpot>,
-        since_ns: u64,
-        links: Option<Links>,
-    ) {
+    fn add(&mut self, key: u64, target: Target, hotspot: Option<HotSpot>, links: Option<Links>) {
         if self.args.verbose {
             let path = target.libjvm.seen_as.display();
             note(&format!("process {} runs {path}", target.pid()));
         }
-        self.set_gauge(key, hotspot.as_ref());
-        let totals = Totals::new(clock::monotonic_ns(), self.args.histogram);
-        self.jvms.insert(key, Jvm::new(target, hotspot, since_ns, totals, self.args.pools, links));
+        let now = clock::monotonic_ns();
+        let totals = Totals::new(now, self.args.histogram);
+        let mut jvm = Jvm::new(target, hotspot, now, totals, self.args.pools, links);
+        jvm.forgive(self.session.lost(key));
+        self.jvms.insert(key, jvm);
     }
 
     /// Gets ready for the stacks of a JVM that has set itself up. Before anything is
@@ -293,6 +309,11 @@ impl<'a> Tracer<'a> {
             note(&error.to_string());
         }
     }
+}
+
+/// The key of a JVM that is seen through attachments to its file.
+fn key_in_file(target: &Target) -> u64 {
+    target.pid().0.into()
 }
 
 fn know_stacks(

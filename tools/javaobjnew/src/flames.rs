@@ -48,6 +48,8 @@ impl Flames {
                     cpu: 0,
                     stack,
                     complete: true,
+                    guessed: false,
+                    unsure: false,
                     count: part.bytes,
                     objects: part.objects,
                 });

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use libjvmprobe::{
     Addr, Error, Result,
+    follow::Stops,
     hotspot::{HotSpot, classes::ClassLayout, objects::Objects},
     jvm::{Fate, Target},
     stack::{maps::FileCache, walk::RawStack},
@@ -44,6 +45,8 @@ pub struct Jvm {
     sizes: Option<HashMap<Addr, u64>>,
     sizes_are_fresh: bool,
     lost: u64,
+    /// Whether it was stopped through all of the time since the last table.
+    pub stops: Stops,
     /// Of the whole trace, and of the interval.
     spans: [Span; 2],
     /// Attachments that are this JVM's alone.
@@ -118,6 +121,7 @@ impl Jvm {
             classes: hotspot.class_layout()?,
             objects: if options.exact { None } else { hotspot.objects().ok() },
             collections_at: hotspot.collections_at().ok(),
+            stops: Stops::new(&target.process),
             target,
             hotspot,
             names: Names::default(),

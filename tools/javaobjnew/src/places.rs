@@ -17,7 +17,7 @@ const FUNCTIONS: [(&str, &str); 2] = [
     ("fn_outside_tlab", "_ZN11AllocTracer28send_allocation_outside_tlabE"),
     ("fn_new_tlab", "_ZN11AllocTracer27send_allocation_in_new_tlabE"),
 ];
-const OLD_FUNCTION: &str = "_ZN11AllocTracer34send_allocation_in_new_tlab_eventE";
+const OLD_FUNCTION: &str = "_ZN11AllocTracer33send_allocation_in_new_tlab_eventE";
 const PROBE: (&str, &str) = ("hotspot", "object__alloc");
 
 /// The last JDK that knows `ExtendedDTraceProbes`.
@@ -35,27 +35,34 @@ pub fn sampled(libjvm: &LibJvm) -> Result<Vec<Plan>> {
         Some(Plan { program, site, optional: None })
     };
     let plans: Option<Vec<_>> = FUNCTIONS.iter().map(plan).collect();
-    plans.ok_or_else(|| {
-        let has_probe = elf.stapsdt().is_ok_and(|p| p.find(PROBE.0, PROBE.1).next().is_some());
-        let (what, instead) = if symbols.find_prefix(OLD_FUNCTION).is_some() {
-            ("AllocTracer that is given the thread (it is that of JDK 8)", "JDK 11 or later")
-        } else {
-            (
-                "symbol AllocTracer::send_allocation_in_new_tlab (it is stripped)",
-                "a build with its symbol table (Temurin, Debian, Alpine)",
-            )
-        };
-        let exact = if has_probe {
-            ", or start the JVM with -XX:+DTraceAllocProbes and use --exact"
-        } else {
-            ""
-        };
-        Error::NoProbes {
-            path: libjvm.seen_as.clone(),
-            what: what.into(),
-            hint: format!("use {instead}{exact}"),
-        }
-    })
+    if let Some(plans) = plans {
+        return Ok(plans);
+    }
+    let has_probe = elf.stapsdt()?.find(PROBE.0, PROBE.1).next().is_some();
+    let is_old = symbols.find_prefix(OLD_FUNCTION).is_some();
+    let (what, hint) = missing(is_old, elf.is_stripped()?, has_probe);
+    Err(Error::NoProbes { path: libjvm.seen_as.clone(), what, hint })
+}
+
+/// What a file lacks that has not all of the functions, and what works instead.
+fn missing(is_old: bool, is_stripped: bool, has_probe: bool) -> (String, String) {
+    let function = "AllocTracer::send_allocation_in_new_tlab";
+    let (what, instead) = match (is_old, is_stripped) {
+        (true, _) => (
+            format!("{function} that is given the thread (JDK 8 has another one)"),
+            "JDK 11 or later",
+        ),
+        (_, true) => (
+            format!("symbol table to find {function} by (it is stripped)"),
+            "a build with its symbol table (Temurin, Debian, Alpine)",
+        ),
+        (_, false) => (format!("function {function} in its symbol table"), "JDK 11 or later"),
+    };
+    let exact = match has_probe {
+        true => ", or start the JVM with -XX:+DTraceAllocProbes and use --exact",
+        false => "",
+    };
+    (what, format!("use {instead}{exact}"))
 }
 
 /// The probe that fires for every object.
@@ -67,13 +74,14 @@ pub fn exact(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let probes = elf.stapsdt()?;
     let (provider, name) = PROBE;
     if probes.find(provider, name).next().is_none() {
+        let why = probes.explain_missing(provider, name);
         return Err(Error::NoProbes {
             path: libjvm.seen_as.clone(),
-            what: format!(
-                "USDT probe {provider}:{name} ({})",
-                probes.explain_missing(provider, name)
-            ),
-            hint: "leave --exact out: without it no probe is needed, only the symbol table".into(),
+            what: format!("USDT probe {provider}:{name} ({why})"),
+            hint: match sampled(libjvm).is_ok() {
+                true => "leave --exact out: its symbol table is enough for estimates".into(),
+                false => "use a JDK build with probes (Temurin, Debian, Ubuntu, Fedora)".into(),
+            },
         });
     }
     Ok(vec![Plan { program: "object_alloc", site: Site::Usdt { provider, name }, optional: None }])
@@ -82,7 +90,7 @@ pub fn exact(libjvm: &LibJvm) -> Result<Vec<Plan>> {
 /// Whether a JVM was started with the flag that makes it fire the probe.
 ///
 /// # Errors
-/// [`Error::Attach`] with the flag's name, for a JVM that has set itself up without it.
+/// [`Error::Unsupported`] with the flag's name, for a JVM that has set itself up without it.
 pub fn fires(target: &Target, hotspot: &HotSpot) -> Result<()> {
     // Up to JDK 10 there was only the one for all.
     let flags = ["DTraceAllocProbes", "ExtendedDTraceProbes"];
@@ -95,12 +103,29 @@ pub fn fires(target: &Target, hotspot: &HotSpot) -> Result<()> {
         (true, _) => "-XX:+DTraceAllocProbes",
         (false, _) => "-XX:+ExtendedDTraceProbes",
     };
-    Err(Error::Attach {
-        pid: target.pid(),
-        why: format!(
-            "this JVM (JDK {}) does not tell of every object; start it with {flag}, or leave \
-             --exact out",
-            hotspot.major
+    let otherwise = if sampled(&target.libjvm).is_ok() { ", or leave --exact out" } else { "" };
+    Err(Error::Unsupported {
+        what: format!(
+            "process {} (JDK {}) does not tell of every object; start it with {flag}{otherwise}",
+            target.pid(),
+            hotspot.major,
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::missing;
+
+    #[test]
+    fn what_is_missing_is_said_of_each_build() {
+        let (what, hint) = missing(true, false, true);
+        assert!(what.contains("JDK 8") && !what.contains("stripped"), "{what}");
+        assert!(hint.contains("JDK 11") && hint.contains("--exact"), "{hint}");
+        let (what, hint) = missing(false, true, false);
+        assert!(what.contains("it is stripped"), "{what}");
+        assert!(hint.contains("with its symbol table") && !hint.contains("--exact"), "{hint}");
+        let (what, _) = missing(false, false, false);
+        assert!(what.contains("in its symbol table") && !what.contains("stripped"), "{what}");
+    }
 }

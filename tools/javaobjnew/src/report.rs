@@ -5,8 +5,9 @@ use comfy_table::{CellAlignment, LineStyle, TableStyle};
 use libjvmprobe::{
     cli::note,
     render::{
+        columns::wrap,
         output::Output,
-        units::{bytes, percent, span},
+        units::{bytes, count, percent, span},
     },
     trace::clock,
 };
@@ -87,14 +88,15 @@ impl Report {
         }
         if !hidden.is_empty() {
             let sum = hidden.iter().map(|row| row.class.bytes).sum();
-            let what = format!("{} more classes with {}", hidden.len(), bytes(sum));
+            let classes = if hidden.len() == 1 { "class" } else { "classes" };
+            let what = format!("{} more {classes} with {}", hidden.len(), bytes(sum));
             self.out.line(&format!("{what}; --top shows more"))?;
         }
         for line in stacks.iter().flat_map(|stacks| stack_text::lines(&rows, stacks)) {
             self.out.line(&line)?;
         }
         for line in totals(summary) {
-            self.out.line(&line)?;
+            self.out.line(&wrap(&line))?;
         }
         Ok(())
     }
@@ -142,8 +144,9 @@ impl Report {
             return self.json(&Record::Lost(lost));
         }
         note(&format!(
-            "lost {} events of process {}: the numbers are too low by that much",
-            lost.events, lost.pid
+            "lost {} of process {}: the numbers are too low by that much",
+            count(lost.events, "event"),
+            lost.pid
         ));
         Ok(())
     }
@@ -231,10 +234,12 @@ fn totals(s: &Summary) -> Vec<String> {
     let mut lines = Vec::new();
     match (s.tlabs, s.tlabs_read, s.outside_objects, s.outside_bytes) {
         (Some(tlabs), Some(read), Some(outside), Some(outside_bytes)) => lines.push(format!(
-            "Estimated from {tlabs} TLABs, {read} of which were read, and {outside} objects outside of TLABs ({})",
+            "Estimated from {}, {read} of which were read, and {} outside of TLABs ({})",
+            count(tlabs, "TLAB"),
+            count(outside, "object"),
             bytes(outside_bytes)
         )),
-        _ => lines.push(format!("{} objects, each one counted", s.objects)),
+        _ => lines.push(format!("{}, each one counted", count(s.objects, "object"))),
     }
     if s.humongous_objects > 0 {
         let (objects, size) = (s.humongous_objects, bytes(s.humongous_bytes));

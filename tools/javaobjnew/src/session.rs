@@ -14,6 +14,7 @@ use libjvmprobe::{
         self,
         attach::{Links, Plan, Scope, attach},
         records::{self, copy},
+        room::{self, Roomy},
         stream::EventStream,
         walker::{self, Walker},
     },
@@ -37,8 +38,18 @@ pub struct Session {
 const STACK_MAPS: [&str; 2] = ["stacks", "known_stacks"];
 /// What the names of programs end in that walk stacks.
 const WALKS: &str = "_stacks";
-/// Entries of tallies where each class has many stacks.
-const MANY_TALLIES: u32 = 1 << 18;
+/// What is counted, by class and thread. 6 MB where it is allocated beforehand.
+const TALLIES: Roomy = Roomy { name: "tallies", most: 1 << 17, allocated: 1 << 15 };
+/// ... where each class has many stacks. 11 MB.
+const MANY_TALLIES: Roomy = Roomy { name: "tallies", most: 1 << 18, allocated: 1 << 16 };
+/// Maps by thread and stack, 7 MB in all, and by JVM, 1 MB.
+const ROOMY: [Roomy; 5] = [
+    Roomy { name: "threads", most: 1 << 16, allocated: 1 << 15 },
+    Roomy { name: "old_threads", most: 1 << 16, allocated: 1 << 14 },
+    Roomy { name: "known_stacks", most: 1 << 16, allocated: 1 << 15 },
+    Roomy { name: "layouts", most: 1 << 12, allocated: 1 << 12 },
+    Roomy { name: "others", most: 1 << 12, allocated: 1 << 12 },
+];
 /// Bytes of the ring buffer where stacks are sent through it.
 const LARGE_RING: u32 = 1 << 22;
 
@@ -57,11 +68,14 @@ impl Session {
             let is_exact = name.starts_with("object_alloc");
             program.set_autoload(is_exact == args.exact && name.ends_with(WALKS) == stacks);
         }
-        if !stacks {
+        if stacks {
+            trace::preflight::check_walker()?;
+        } else {
             walker::leave_out(open.open_object_mut(), &STACK_MAPS)?;
         }
+        room::make(open.open_object_mut(), &ROOMY)?;
+        room::make(open.open_object_mut(), &[if stacks { MANY_TALLIES } else { TALLIES }])?;
         if stacks {
-            open.maps.tallies.set_max_entries(MANY_TALLIES).map_err(trace::load_error)?;
             open.maps.events.set_max_entries(LARGE_RING).map_err(trace::load_error)?;
         }
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
@@ -97,6 +111,8 @@ impl Session {
             };
             let program = trace::program(self.skel.object_mut(), &name)?;
             links.push(attach(&program, libjvm, &plan.site, scope, cookie)?);
+            // Events come in from the first attachment on.
+            self.stream.make_room()?;
         }
         Ok(links)
     }
@@ -204,6 +220,11 @@ impl Session {
     /// What could not be counted or sent of a JVM, so far.
     pub fn lost(&self, target: u64) -> u64 {
         records::counter(&self.skel.maps.lost_events, target)
+    }
+
+    /// Takes events out of the ring buffer, and keeps them for [`Session::events`].
+    pub fn make_room(&self) -> Result<()> {
+        self.stream.make_room()
     }
 
     /// Waits for events, up to `timeout`.

@@ -63,7 +63,7 @@ impl Stacks {
         walker: &mut Walker,
     ) -> Result<Self> {
         let names = LiveNames::new(pid, hotspot, files, false)?;
-        walker.add_jvm(key, &hotspot.walking()?)?;
+        walker.add_jvm(key, &hotspot.walking()?);
         walker.set_mappings(key, names.maps())?;
         Ok(Self { names: Some(names), ..Self::default() })
     }

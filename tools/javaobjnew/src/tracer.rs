@@ -10,8 +10,9 @@ use anyhow::Result;
 use libjvmprobe::{
     Error, Pid,
     cli::{self, Schedule, note},
+    follow::{Arrival, Arrivals, ready},
     hotspot::HotSpot,
-    jvm::{Fate, FileId, Target, scan::Scanner},
+    jvm::{Fate, FileId, Target},
     stack::maps::FileCache,
     trace::{
         self,
@@ -39,15 +40,12 @@ const TICK: Duration = Duration::from_millis(200);
 /// have names.
 const COLLECT: Duration = Duration::from_secs(1);
 
-/// Cookies lie above all process numbers: see `target_key()` in bpf/jvm.bpf.h.
-const COOKIE: u64 = 1 << 32;
-
-/// Of 65,536 threads that the kernel side can know. Beyond this, it is told to forget
-/// those that have ended.
+/// Of 65,536 threads (before Linux 6.1: 32,768) that the kernel side can know. Beyond this,
+/// it is told to forget those that have ended.
 const MANY_THREADS: usize = 16_384;
 
-/// A JVM has set itself up within a few seconds; asking takes milliseconds.
-const MAX_QUESTIONS: u32 = 100;
+/// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
+const SETTING_UP: Duration = Duration::from_secs(60);
 
 /// A running trace.
 pub struct Tracer<'a> {
@@ -56,11 +54,12 @@ pub struct Tracer<'a> {
     session: Session,
     /// By the key that the kernel side knows them by.
     jvms: BTreeMap<u64, Jvm>,
-    /// JVMs that have not set themselves up yet, and how often they may be asked again.
-    young: Vec<(Target, u32)>,
+    /// JVMs that have not set themselves up yet, and until when they are asked again.
+    young: Vec<(Arrival, Instant)>,
     /// Attachments to a file, for all processes that map it.
     files: HashMap<FileId, Links>,
-    scanner: Scanner,
+    /// Where every JVM is traced.
+    arrivals: Option<Arrivals>,
     budget: Budget,
     adapted: Instant,
     /// Files that JVMs have mapped.
@@ -74,6 +73,7 @@ impl<'a> Tracer<'a> {
     pub fn start(args: &'a Args, report: Report) -> Result<Self> {
         let targets: Vec<_> =
             args.pids.iter().map(|&pid| Target::open(pid)).collect::<Result<_, _>>()?;
+        let hotspots: Vec<_> = targets.iter().map(ready::wait_for_vm).collect::<Result<_, _>>()?;
         let budget = Budget::new();
         let mut session = Session::load(args)?;
         session.set_tlab_share(budget.share());
@@ -84,20 +84,20 @@ impl<'a> Tracer<'a> {
             jvms: BTreeMap::new(),
             young: Vec::new(),
             files: HashMap::new(),
-            scanner: Scanner::new(),
+            arrivals: args.all.then(|| Arrivals::open(args.verbose)),
             budget,
             adapted: Instant::now(),
             maps: FileCache::default(),
             flames: Flames::new(),
         };
-        for target in targets {
-            let hotspot = HotSpot::read(&target)?;
+        for (target, hotspot) in targets.into_iter().zip(hotspots) {
             let plans = tracer.plan(&target)?;
             tracer.add_alone(target, hotspot, &plans)?;
         }
-        if args.all {
-            tracer.scan();
+        if let Some(walker) = tracer.session.walker() {
+            walker.settle();
         }
+        tracer.look()?;
         Ok(tracer)
     }
 
@@ -113,7 +113,10 @@ impl<'a> Tracer<'a> {
         self.take_events(Duration::ZERO)?;
         self.collect()?;
         let now = clock::monotonic_ns();
-        for jvm in std::mem::take(&mut self.jvms).into_values() {
+        for mut jvm in std::mem::take(&mut self.jvms).into_values() {
+            if !self.args.prints_tables() {
+                jvm.stops.tell(&jvm.target.process);
+            }
             self.sum_up(jvm, now)?;
         }
         Ok(self.flames)
@@ -125,7 +128,9 @@ impl<'a> Tracer<'a> {
         let mut schedule = Schedule::new(begin, TICK, duration, interval, count);
         let mut next_collect = begin + COLLECT;
         loop {
-            self.take_events(schedule.timeout(Instant::now(), None))?;
+            let next_look = self.arrivals.as_ref().map(Arrivals::next_look);
+            self.take_events(schedule.timeout(Instant::now(), next_look))?;
+            self.look()?;
             let now = Instant::now();
             let due = schedule.due(now);
             if stop.load(Ordering::Relaxed) || self.report.is_closed() {
@@ -235,6 +240,7 @@ impl<'a> Tracer<'a> {
             if self.args.prints_tables() {
                 let table = jvm.table(Scope::Interval, now);
                 self.report.table(&table, jvm.stacks.as_ref())?;
+                jvm.stops.tell(&jvm.target.process);
             }
             jvm.next_interval(now);
         }
@@ -258,13 +264,12 @@ impl<'a> Tracer<'a> {
             });
             self.sum_up(jvm, clock::monotonic_ns())?;
             self.session.forget(key);
-            self.scanner.forget(pid);
+            if let Some(arrivals) = &mut self.arrivals {
+                arrivals.forget(pid);
+            }
         }
-        if self.args.all {
-            self.scan();
-        }
-        for (target, questions_left) in std::mem::take(&mut self.young) {
-            self.add_found(target, questions_left);
+        for jvm in self.jvms.values_mut() {
+            jvm.stops.look(&jvm.target.process);
         }
         Ok(())
     }
@@ -277,40 +282,45 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// Adds JVMs that are new, with what they need attached.
-    fn scan(&mut self) {
-        for target in self.scanner.scan() {
-            self.add_found(target, MAX_QUESTIONS);
-        }
-        for (pid, error) in self.scanner.take_refused() {
-            if self.args.verbose {
-                note(&format!("process {pid} is not traced: {error}"));
+    /// Adds JVMs that are new and have set themselves up, with what they need attached.
+    fn look(&mut self) -> Result<()> {
+        let now = Instant::now();
+        let mut young = std::mem::take(&mut self.young);
+        for (Arrival { hotspot, target }, _) in &mut young {
+            match hotspot {
+                Some(hotspot) => hotspot.look_again(),
+                None => *hotspot = HotSpot::read(target).ok(),
             }
         }
+        let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
+        young.extend(arrivals.into_iter().map(|arrival| (arrival, now + SETTING_UP)));
+        for (arrival, ask_until) in young {
+            let is_set_up = arrival.hotspot.as_ref().is_some_and(|hotspot| hotspot.is_set_up);
+            if is_set_up || now > ask_until {
+                self.add_found(arrival);
+                self.session.make_room()?;
+            } else if arrival.target.process.fate() == Fate::Alive {
+                self.young.push((arrival, ask_until));
+            }
+        }
+        Ok(())
     }
 
-    fn add_found(&mut self, target: Target, questions_left: u32) {
+    fn add_found(&mut self, Arrival { target, hotspot }: Arrival) {
         let pid = target.pid();
-        let hotspot = match HotSpot::read(&target) {
-            Ok(hotspot) if hotspot.is_set_up || questions_left == 0 => hotspot,
-            Ok(_) => return self.young.push((target, questions_left - 1)),
-            Err(_) if questions_left > 0 => {
-                if target.process.fate() == Fate::Alive {
-                    self.young.push((target, questions_left - 1));
-                }
-                return;
-            }
-            Err(error) => return note(&format!("process {pid} is not traced: {error}")),
+        let added = match hotspot.map_or_else(|| HotSpot::read(&target), Ok) {
+            Ok(hotspot) => self.try_add(target, hotspot),
+            Err(error) => Err(error),
         };
-        if let Err(error) = self.try_add(target, hotspot) {
+        if let Err(error) = added {
             note(&format!("process {pid} is not traced: {error}"));
         }
     }
 
     fn try_add(&mut self, target: Target, hotspot: HotSpot) -> Result<(), Error> {
         let plans = self.plan(&target)?;
-        if !trace::sees_initial_pids() {
-            // The kernel's process numbers are not ours: attach one by one.
+        if !trace::reaches_everyone() {
+            // Hits of several processes could not be told apart: attach one by one.
             return self.add_alone(target, hotspot, &plans);
         }
         if self.args.exact {
@@ -331,7 +341,7 @@ impl<'a> Tracer<'a> {
             places::fires(&target, &hotspot)?;
         }
         let pid = target.pid();
-        let key = COOKIE | u64::from(pid.0);
+        let key = trace::key_alone(pid);
         let scope = AttachScope::Process(pid);
         let links = self.session.attach(&target.libjvm, plans, scope, key)?;
         self.add(key, target, hotspot, Some(links))

@@ -28,6 +28,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use libjvmprobe::{
     cli::{self, Hurry, note, stop_on_signal},
+    jvm::agent,
     render::{flamegraph::Title, folded, output::Output},
     stack::profile::Profile,
     trace,
@@ -66,7 +67,7 @@ fn run(args: &Args) -> Result<()> {
     note(&format!("Sampling {what}... Hit Ctrl-C to end."));
     let running = waiting.map(|(waiting, program)| waiting.go(program)).transpose()?;
     profiler.run(&stop)?;
-    let raw = profiler.finish()?;
+    let (raw, mut profile) = profiler.finish()?;
     if let Some(running) = running {
         running.end();
     }
@@ -76,9 +77,20 @@ fn run(args: &Args) -> Result<()> {
     if raw.lost > 0 {
         note(&format!("{} samples were lost: all numbers are too low by that much", raw.lost));
     }
-    let mut profile = naming::profile(raw, args.signatures);
+    leave_out_agent(&mut profile);
     filter(&mut profile, args);
     show(&profile, args, outputs, &what)
+}
+
+/// A JVM that was found later is asked while it is sampled. What our agent does there is not
+/// what the JVM is busy with.
+fn leave_out_agent(profile: &mut Profile) {
+    let before = profile.total();
+    profile.retain(|frame| frame.module.as_deref().is_some_and(agent::is_agent), false);
+    let left_out = before - profile.total();
+    if left_out > 0 {
+        note(&format!("samples of our own agent at work, left out: {left_out}"));
+    }
 }
 
 /// Keeps what `--include` and `--exclude` leave.

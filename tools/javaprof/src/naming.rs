@@ -14,67 +14,84 @@ use libjvmprobe::{
     },
 };
 
-use crate::profiler::Raw;
+use crate::{
+    profiler::{Raw, Samples, Stacks},
+    traced::Traced,
+};
 
-/// Names every sample.
-pub fn profile(mut raw: Raw, signatures: bool) -> Profile {
-    let mut profile = Profile::default();
-    profile.hertz = raw.hertz;
-    profile.duration_ns = u64::try_from(raw.duration.as_nanos()).unwrap_or(u64::MAX);
-    profile.begin_unix_ns = raw
-        .begin
-        .and_then(|begin| begin.duration_since(UNIX_EPOCH).ok())
-        .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
-    profile.lost = raw.lost;
-    let mut kernel = KernelNames::new(Symbols::of_kernel());
-    let mut processes: HashMap<(u32, u32), Namer> = HashMap::new();
-    for (incarnation, mut traced) in std::mem::take(&mut raw.processes) {
-        let pid = traced.pid();
-        let places = traced.take_places();
-        let native = NativeNames::new(traced.maps.clone(), Symbols::of_process(pid));
-        let java = JavaNames::new(traced.code.into_index(), signatures);
-        let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
-        processes.insert(
-            (pid.0, incarnation),
-            Namer::new(Arc::clone(&traced.command), Sources::new(sources), places),
-        );
+/// A profile that grows by one process after the other.
+pub struct Naming {
+    profile: Profile,
+    kernel: KernelNames,
+    signatures: bool,
+}
+
+impl Naming {
+    /// Names methods with their parameters if wanted.
+    pub fn new(signatures: bool) -> Self {
+        let kernel = KernelNames::new(Symbols::of_kernel());
+        Self { profile: Profile::default(), kernel, signatures }
     }
-    let nothing = Stack::default();
-    for (key, count) in raw.samples {
-        let namer = processes
-            .entry((key.pid, key.incarnation))
-            .or_insert_with(|| Namer::without_sources(key.comm.as_str().into()));
-        let user = raw.stacks.get(&key.user).unwrap_or(&nothing);
-        let named = namer.user(&mut profile, key.user, key.epoch, user);
-        // A kernel thread, or not wanted.
-        let end = WalkEnd::from_code(key.user_end);
-        let has_user_part = end != WalkEnd::Nothing;
-        let complete = named.complete || end == WalkEnd::Entry || !has_user_part;
-        let mut stack = named.frames.clone();
-        if let Some(kernel_stack) = raw.stacks.get(&key.kernel) {
-            let mut frames = Vec::new();
-            for addr in kernel_stack.addresses() {
-                kernel.name(addr, 0, &mut frames);
+
+    /// Names all samples of a process. Of one that nothing is known of, the command alone
+    /// is.
+    pub fn add(&mut self, traced: Option<Traced>, samples: &Samples, stacks: &Stacks) {
+        // Most programs that come and go are never sampled.
+        let Some(first) = samples.keys().next() else { return };
+        let mut namer = match traced {
+            Some(traced) => Namer::of(traced, self.signatures),
+            None => Namer::without_sources(first.comm.as_str().into()),
+        };
+        let nothing = Stack::default();
+        for (key, count) in samples {
+            let user = stacks.get(&key.user).unwrap_or(&nothing);
+            let (end, known) = WalkEnd::from_code(key.user_end);
+            let named = namer.user(&mut self.profile, key.user, key.epoch, user, known);
+            // A kernel thread, or not wanted.
+            let has_user_part = end != WalkEnd::Nothing;
+            let is_at_entry = end == WalkEnd::Entry && known.is_none();
+            let complete = named.complete || is_at_entry || !has_user_part;
+            let unsure = named.unsure;
+            let mut stack = named.frames.clone();
+            if let Some(kernel_stack) = stacks.get(&key.kernel) {
+                let mut frames = Vec::new();
+                for addr in kernel_stack.addresses() {
+                    self.kernel.name(addr, 0, &mut frames);
+                }
+                stack.extend(frames.into_iter().rev().map(|frame| self.profile.intern(frame)));
             }
-            stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
+            // Without a user part, the sample counts for the command alone.
+            if stack.is_empty() && has_user_part {
+                stack.push(self.profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
+            }
+            self.profile.samples.push(Sample {
+                pid: key.pid,
+                command: Arc::clone(&namer.command),
+                thread: key.comm.as_str().into(),
+                tid: key.tid,
+                cpu: key.cpu,
+                stack,
+                complete,
+                guessed: known.is_some() && !complete,
+                unsure,
+                count: *count,
+                objects: 0,
+            });
         }
-        // Without a user part, the sample counts for the command alone.
-        if stack.is_empty() && has_user_part {
-            stack.push(profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
-        }
-        profile.samples.push(Sample {
-            pid: key.pid,
-            command: Arc::clone(&namer.command),
-            thread: key.comm.into(),
-            tid: key.tid,
-            cpu: key.cpu,
-            stack,
-            complete,
-            count,
-            objects: 0,
-        });
     }
-    profile
+
+    /// The profile, with what is said of it as a whole.
+    pub fn finish(self, raw: &Raw) -> Profile {
+        let mut profile = self.profile;
+        profile.hertz = raw.hertz;
+        profile.duration_ns = u64::try_from(raw.duration.as_nanos()).unwrap_or(u64::MAX);
+        profile.begin_unix_ns = raw
+            .begin
+            .and_then(|begin| begin.duration_since(UNIX_EPOCH).ok())
+            .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
+        profile.lost = raw.lost;
+        profile
+    }
 }
 
 /// A user stack, named.
@@ -82,6 +99,7 @@ struct Named {
     /// Outermost first.
     frames: Vec<FrameId>,
     complete: bool,
+    unsure: bool,
 }
 
 /// Names the stacks of one process.
@@ -94,6 +112,14 @@ struct Namer {
 }
 
 impl Namer {
+    fn of(mut traced: Traced, signatures: bool) -> Self {
+        let places = traced.take_places();
+        let native = NativeNames::new(traced.maps, traced.symbols);
+        let java = JavaNames::new(traced.code.into_index(), signatures);
+        let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
+        Self::new(traced.command, Sources::new(sources), places)
+    }
+
     fn new(command: Arc<str>, sources: Sources, places: Option<Places>) -> Self {
         Self { command, sources, places, known: HashMap::new() }
     }
@@ -103,22 +129,38 @@ impl Namer {
         Self::new(command, Sources::new(Vec::new()), None)
     }
 
-    fn user(&mut self, profile: &mut Profile, id: u64, epoch: u64, stack: &Stack) -> &Named {
+    /// Names a stack, of which the steps from `known` frames on were guesses.
+    fn user(
+        &mut self,
+        profile: &mut Profile,
+        id: u64,
+        epoch: u64,
+        stack: &Stack,
+        known: Option<usize>,
+    ) -> &Named {
         let (sources, places) = (&mut self.sources, &self.places);
         self.known.entry((id, epoch)).or_insert_with(|| {
             let mut frames = Vec::new();
-            for place in stack.lookups() {
+            // The same in frames with names, of which one place may have several.
+            let mut known_frames = usize::MAX;
+            let mut unsure = false;
+            for (i, place) in stack.lookups().enumerate() {
+                if known == Some(i) {
+                    known_frames = frames.len();
+                }
                 match place {
                     Place::Code(addr) => name(sources, addr, epoch, &mut frames),
                     Place::Named(id) => {
-                        let named = places.as_ref().map_or(&[][..], |places| places.frames(id));
-                        frames.extend_from_slice(named);
+                        if let Some(places) = places {
+                            frames.extend_from_slice(places.frames(id));
+                            unsure |= !places.is_sure(id);
+                        }
                     }
                 }
             }
-            let complete = cut_behind_entry(&mut frames);
+            let complete = cut_behind_entry(&mut frames, known_frames);
             let frames = frames.into_iter().rev().map(|frame| profile.intern(frame)).collect();
-            Named { frames, complete }
+            Named { frames, complete, unsure }
         })
     }
 }

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant, SystemTime},
 };
@@ -11,15 +12,17 @@ use anyhow::Result;
 use libjvmprobe::{
     Addr, Error, Pid,
     cli::{Schedule, note},
+    follow::{Arrival, Arrivals, Stops, ready},
     hotspot::places,
-    jvm::{Fate, Process, Target, scan::Scanner},
-    stack::{Stack, maps::FileCache},
-    trace::perf::Clock,
+    jvm::{Fate, FileId, Process, Target},
+    stack::{Stack, maps::FileCache, profile::Profile},
+    trace::{self, attach::Links, perf::Clock},
 };
 
 use crate::{
     args::{Args, StackWalk, SymbolSource},
     event::Event,
+    naming::Naming,
     progress::Progress,
     session::{MANY_STACKS, Options, SampleKey, Session},
     traced::Traced,
@@ -35,15 +38,20 @@ const COLLECT_EVERY: u32 = 5;
 const LOOK: Duration = Duration::from_millis(10);
 const START: Duration = Duration::from_secs(1);
 
-/// What was sampled, not yet named.
+/// A process that is sampled and does not turn out to be a JVM in this time is none.
+const NEWCOMER: Duration = Duration::from_secs(2);
+
+/// `MAX_IGNORED` of bpf/javaprof.h.
+const MAX_IGNORED: usize = 16_384;
+
+/// Counts of samples that are alike.
+pub type Samples = HashMap<SampleKey, u64>;
+/// Stacks by their numbers.
+pub type Stacks = HashMap<u64, Stack>;
+
+/// What is said of a profile as a whole.
 #[derive(Default)]
 pub struct Raw {
-    /// Counts of samples that are alike.
-    pub samples: HashMap<SampleKey, u64>,
-    /// Stacks by their numbers.
-    pub stacks: HashMap<u64, Stack>,
-    /// Processes, also those that have ended, with their incarnations.
-    pub processes: Vec<(u32, Traced)>,
     /// Samples a second, of each processor.
     pub hertz: u64,
     /// How long was sampled.
@@ -58,28 +66,29 @@ pub struct Raw {
     pub clock: Option<Clock>,
 }
 
-impl Raw {
-    /// The addresses without a name yet that were sampled in a process, as they are looked
-    /// up, sorted.
-    fn addresses(&self, pid: u32) -> Vec<Addr> {
-        let keys = self.samples.keys().filter(|key| key.pid == pid);
-        let stacks: HashSet<_> = keys.map(|key| key.user).collect();
-        let stacks = stacks.iter().filter_map(|id| self.stacks.get(id));
-        let addrs: BTreeSet<_> = stacks.flat_map(Stack::addresses).collect();
-        addrs.into_iter().collect()
-    }
+/// Samples of a process that nothing is known of yet.
+struct Newcomer {
+    since: Instant,
+    samples: Samples,
 }
 
 /// A process that was named. Java code that is no HotSpot JVM's is profiled as native code
 /// is.
-fn open(pid: Pid) -> Result<Traced, Error> {
+fn open(pid: Pid, files: &mut FileCache) -> Result<Traced, Error> {
     match Target::open(pid) {
-        Ok(target) => Ok(Traced::jvm(target)),
+        Ok(target) => {
+            let hotspot = ready::wait_for_any_vm(&target)?;
+            Ok(Traced::jvm(target, hotspot, files))
+        }
         Err(error @ (Error::OpenJ9 { .. } | Error::NativeImage { .. })) => {
             note(&format!(
                 "{error}: its stacks are walked by frame pointers, its methods are not named"
             ));
-            Ok(Traced::other(Process::open(pid)?))
+            let process = Process::open(pid)?;
+            let stops = Some(Stops::new(&process));
+            let mut traced = Traced::other(process, files);
+            traced.stops = stops;
+            Ok(traced)
         }
         Err(error) => Err(error),
     }
@@ -91,21 +100,35 @@ pub struct Profiler<'a> {
     session: Session,
     files: FileCache,
     processes: BTreeMap<u32, Traced>,
+    /// What was sampled of them and has no names yet.
+    samples: HashMap<u32, Samples>,
+    newcomers: HashMap<u32, Newcomer>,
+    /// Those that were none; the kernel side knows them.
+    ignored: HashSet<u32>,
+    stacks: Stacks,
+    naming: Naming,
     raw: Raw,
-    scanner: Scanner,
+    /// How many samples there are.
+    taken: u64,
+    /// Where every JVM is profiled.
+    arrivals: Option<Arrivals>,
+    /// Attachments that all JVMs share that run the same libjvm.so.
+    shared: Option<HashMap<FileId, Links>>,
     /// Since the kernel side last forgot them.
     stacks_sent: usize,
-    /// How many processes, or programs of a process, have been under a number before.
-    incarnations: HashMap<u32, u32>,
 }
 
 impl<'a> Profiler<'a> {
     /// Finds the JVMs that the arguments name, and is ready to sample them.
     pub fn new(args: &'a Args) -> Result<Self> {
-        let processes: Vec<_> = args.pids.iter().map(|&pid| open(pid)).collect::<Result<_, _>>()?;
+        let mut files = FileCache::default();
+        let processes: Vec<_> =
+            args.pids.iter().map(|&pid| open(pid, &mut files)).collect::<Result<_, _>>()?;
+        let every_jvm = args.all || args.system_wide;
         let session = Session::load(Options {
             hertz: args.frequency,
             every_process: args.system_wide,
+            newcomers: args.all && !args.system_wide,
             user: !args.kernel_stacks_only,
             kernel: !args.user_stacks_only,
             unwind: args.stacks != StackWalk::Fp,
@@ -113,34 +136,46 @@ impl<'a> Profiler<'a> {
         let mut profiler = Self {
             args,
             session,
-            files: FileCache::default(),
+            files,
             processes: BTreeMap::new(),
+            samples: HashMap::new(),
+            newcomers: HashMap::new(),
+            ignored: HashSet::new(),
+            stacks: Stacks::new(),
+            naming: Naming::new(args.signatures),
             raw: Raw { hertz: args.frequency, ..Default::default() },
-            scanner: Scanner::new(),
+            taken: 0,
+            arrivals: every_jvm.then(|| Arrivals::open(args.verbose)),
+            shared: (every_jvm && trace::reaches_everyone()).then(HashMap::new),
             stacks_sent: 0,
-            incarnations: HashMap::new(),
         };
         for traced in processes {
             profiler.add(traced)?;
         }
-        if args.all || args.system_wide {
-            profiler.scan();
-        }
+        profiler.take_arrivals();
         Ok(profiler)
     }
 
     /// Profiles a process that is about to become a JVM.
     pub fn add_process(&mut self, pid: Pid) -> Result<()> {
-        self.add(Traced::future_jvm(Process::open(pid)?))
+        let future = Traced::future_jvm(Process::open(pid)?, &mut self.files);
+        self.add(future)
     }
 
     /// Begins to sample.
     pub fn start(&mut self) -> Result<()> {
         self.tell_walker()?;
+        if self.arrivals.is_none() {
+            self.session.walker().settle();
+        }
+        // What is no failure can wait: a large JVM has thousands of methods. A JVM that is
+        // asked works for us, which is no part of what it is busy with.
+        if self.args.symbols != SymbolSource::Auto {
+            self.get_maps()?;
+        }
         self.raw.begin = Some(SystemTime::now());
         self.raw.clock = Some(self.session.start(self.args.frequency)?);
-        // What is no failure can wait: a large JVM has thousands of methods.
-        if self.args.symbols == SymbolSource::Auto { Ok(()) } else { self.get_maps() }
+        Ok(())
     }
 
     /// One line about what is profiled.
@@ -166,7 +201,10 @@ impl<'a> Profiler<'a> {
         let mut ticks = 0;
         self.get_maps()?;
         loop {
-            self.take_events(schedule.timeout(Instant::now(), next_look))?;
+            let next_arrival = self.arrivals.as_ref().map(Arrivals::next_look);
+            let other = next_look.into_iter().chain(next_arrival).min();
+            self.take_events(schedule.timeout(Instant::now(), other))?;
+            self.look()?;
             let now = Instant::now();
             let due = schedule.due(now);
             if stop.load(Ordering::Relaxed) || due.end {
@@ -183,7 +221,7 @@ impl<'a> Profiler<'a> {
             if due.tick {
                 ticks += 1;
                 self.tick(ticks % COLLECT_EVERY == 0)?;
-                progress.show(begin.elapsed(), || self.raw.samples.values().sum());
+                progress.show(begin.elapsed(), || self.taken);
                 if self.processes.is_empty() && !self.args.all && !self.args.system_wide {
                     break;
                 }
@@ -195,18 +233,23 @@ impl<'a> Profiler<'a> {
     }
 
     /// Samples no more, and hands out what there is.
-    pub fn finish(mut self) -> Result<Raw> {
+    pub fn finish(mut self) -> Result<(Raw, Profile)> {
         self.session.stop();
         self.collect()?;
         self.raw.lost = self.session.lost();
-        for (pid, traced) in &mut self.processes {
-            self.raw.lost_code += self.session.lost_of((*pid).into());
-            traced.ask_again(&self.args.symbols, &self.raw.addresses(*pid));
+        for (pid, mut traced) in std::mem::take(&mut self.processes) {
+            traced.tell_stops();
+            self.raw.lost_code += self.session.lost_of(pid.into());
+            let samples = self.samples.remove(&pid).unwrap_or_default();
+            traced.ask_again(&self.args.symbols, &addresses(&samples, &self.stacks));
+            self.naming.add(Some(traced), &samples, &self.stacks);
         }
-        for (pid, traced) in std::mem::take(&mut self.processes) {
-            self.raw.processes.push((self.incarnation(pid), traced));
+        // Of these nothing is known but that they ran.
+        for samples in std::mem::take(&mut self.samples).into_values() {
+            self.naming.add(None, &samples, &self.stacks);
         }
-        Ok(self.raw)
+        let profile = self.naming.finish(&self.raw);
+        Ok((self.raw, profile))
     }
 
     fn add(&mut self, mut traced: Traced) -> Result<()> {
@@ -218,12 +261,16 @@ impl<'a> Profiler<'a> {
         let _ = traced.refresh_maps(&mut self.files, &mut self.session);
         self.follow(&mut traced);
         self.processes.insert(pid.0, traced);
+        if let Some(newcomer) = self.newcomers.remove(&pid.0) {
+            self.taken += newcomer.samples.values().sum::<u64>();
+            self.samples.entry(pid.0).or_default().extend(newcomer.samples);
+        }
         Ok(())
     }
 
     fn follow(&mut self, traced: &mut Traced) {
         if self.args.symbols != SymbolSource::None
-            && let Err(error) = traced.follow(&mut self.session)
+            && let Err(error) = traced.follow(&mut self.session, self.shared.as_mut())
         {
             let pid = traced.pid();
             note(&format!("what process {pid} compiles meanwhile is not followed: {error}"));
@@ -232,8 +279,9 @@ impl<'a> Profiler<'a> {
 
     fn tell_walker(&mut self) -> Result<()> {
         for traced in self.processes.values_mut() {
-            match traced.tell_walker(self.args, &mut self.session) {
+            match traced.tell_walker(self.args, &mut self.files, &mut self.session) {
                 Ok(()) => {}
+                Err(_) if traced.fate() != Fate::Alive => {}
                 Err(error) if self.args.stacks == StackWalk::Auto => {
                     let pid = traced.pid();
                     note(&format!("stacks of process {pid} are walked by frame pointers: {error}"));
@@ -248,6 +296,7 @@ impl<'a> Profiler<'a> {
         for traced in self.processes.values_mut() {
             match traced.get_map(&self.args.symbols, &self.session) {
                 Ok(_) => {}
+                Err(_) if traced.fate() != Fate::Alive => {}
                 Err(error) if self.args.symbols == SymbolSource::Auto => {
                     note(&format!("methods compiled before the profile have no names: {error}"));
                 }
@@ -270,7 +319,7 @@ impl<'a> Profiler<'a> {
                         }
                         None => places::plain(&raw),
                     };
-                    self.raw.stacks.insert(id, stack);
+                    self.stacks.insert(id, stack);
                     self.stacks_sent += 1;
                 }
                 Event::Code(event) => {
@@ -293,22 +342,54 @@ impl<'a> Profiler<'a> {
         let batch = self.session.collect();
         // Behind the samples, so that their stacks are among them.
         self.take_events(Duration::ZERO)?;
-        for (mut key, count) in batch {
-            key.incarnation = self.incarnation(key.pid);
-            if self.args.system_wide
-                && !self.processes.contains_key(&key.pid)
-                && let Ok(process) = Process::open(Pid(key.pid))
-            {
-                self.processes.insert(key.pid, Traced::other(process));
+        for (key, count) in batch {
+            let pid = key.pid;
+            if !self.processes.contains_key(&pid) {
+                if !self.args.system_wide {
+                    let newcomer = self.newcomers.entry(pid).or_insert_with(|| Newcomer {
+                        since: Instant::now(),
+                        samples: Samples::new(),
+                    });
+                    *newcomer.samples.entry(key).or_default() += count;
+                    continue;
+                }
+                if let Ok(process) = Process::open(Pid(pid)) {
+                    self.processes.insert(pid, Traced::other(process, &mut self.files));
+                }
             }
-            if let Some(traced) = self.processes.get_mut(&key.pid)
-                && let Some(stack) = self.raw.stacks.get(&key.user)
+            if let Some(traced) = self.processes.get_mut(&pid)
+                && let Some(stack) = self.stacks.get(&key.user)
             {
                 traced.look_for(stack, &mut self.files, &mut self.session);
             }
-            *self.raw.samples.entry(key).or_default() += count;
+            self.taken += count;
+            *self.samples.entry(pid).or_default().entry(key).or_default() += count;
         }
+        self.part_with_newcomers();
         Ok(())
+    }
+
+    /// Samples those no more that have not turned out to be JVMs.
+    fn part_with_newcomers(&mut self) {
+        let (session, stacks, ignored) = (&self.session, &mut self.stacks, &mut self.ignored);
+        self.newcomers.retain(|&pid, newcomer| {
+            if newcomer.since.elapsed() < NEWCOMER {
+                return true;
+            }
+            forget_stacks(&newcomer.samples, stacks, session);
+            if ignored.len() < MAX_IGNORED && ignored.insert(pid) {
+                session.ignore(pid.into());
+            }
+            false
+        });
+        // Their numbers may be given to others.
+        ignored.retain(|&pid| {
+            let lives = Path::new(&format!("/proc/{pid}")).exists();
+            if !lives {
+                session.heed(pid.into());
+            }
+            lives
+        });
     }
 
     fn tick(&mut self, collect: bool) -> Result<()> {
@@ -316,53 +397,61 @@ impl<'a> Profiler<'a> {
             self.collect()?;
         }
         self.follow_changes()?;
-        if self.args.all || self.args.system_wide {
-            self.scan();
+        for traced in self.processes.values_mut() {
+            traced.look_at_stops();
         }
         self.tell_walker()?;
         self.get_maps()
     }
 
-    /// Puts aside a process that is no more what it was, with all of its samples: what
-    /// comes under its number from now on is another one's.
-    fn retire(&mut self, pid: u32) -> Result<()> {
-        self.collect()?;
+    /// Puts aside a process that is no more what it was, with all of its samples, which
+    /// are named: what comes under its number from now on is another one's. Its samples
+    /// have been collected.
+    fn retire(&mut self, pid: u32) {
+        let samples = self.samples.remove(&pid).unwrap_or_default();
         if let Some(traced) = self.processes.remove(&pid) {
             self.raw.lost_code += self.session.lost_of(pid.into());
-            let incarnation = self.incarnations.entry(pid).or_default();
-            self.raw.processes.push((*incarnation, traced));
-            *incarnation += 1;
+            self.naming.add(Some(traced), &samples, &self.stacks);
+            forget_stacks(&samples, &mut self.stacks, &self.session);
         }
         self.session.forget(pid.into());
-        Ok(())
-    }
-
-    fn incarnation(&self, pid: u32) -> u32 {
-        self.incarnations.get(&pid).copied().unwrap_or(0)
     }
 
     /// Notices processes that ended, run another program or became JVMs.
     fn follow_changes(&mut self) -> Result<()> {
         let fates: Vec<_> = self.processes.iter().map(|(pid, p)| (*pid, p.fate())).collect();
+        if fates.iter().any(|(_, fate)| *fate != Fate::Alive) {
+            self.collect()?;
+        }
         for (pid, fate) in fates {
+            let is_named = self.processes.get(&pid).is_some_and(Traced::is_named);
             match fate {
                 Fate::Alive => {}
                 Fate::Ended => {
-                    self.retire(pid)?;
-                    self.scanner.forget(Pid(pid));
+                    if is_named {
+                        note(&format!("process {pid} has ended"));
+                    }
+                    self.retire(pid);
+                    if let Some(arrivals) = &mut self.arrivals {
+                        arrivals.forget(Pid(pid));
+                    }
                 }
                 // As the command that was started does when it becomes a JVM.
                 Fate::Execed => {
                     if let Ok(process) = Process::open(Pid(pid)) {
-                        self.retire(pid)?;
-                        self.add(Traced::future_jvm(process))?;
+                        if is_named {
+                            note(&format!("process {pid} runs another program now"));
+                        }
+                        self.retire(pid);
+                        let future = Traced::future_jvm(process, &mut self.files);
+                        self.add(future)?;
                     }
                 }
             }
         }
         let mut became = Vec::new();
         for (pid, traced) in &mut self.processes {
-            if traced.has_become_jvm() {
+            if traced.has_become_jvm(&mut self.files) {
                 became.push(*pid);
             }
         }
@@ -375,17 +464,40 @@ impl<'a> Profiler<'a> {
         Ok(())
     }
 
-    fn scan(&mut self) {
-        for target in self.scanner.scan() {
+    /// Adds JVMs that are new, and gets ready for those that have set themselves up.
+    fn look(&mut self) -> Result<()> {
+        if self.arrivals.is_some() {
+            self.take_arrivals();
+            self.tell_walker()?;
+            self.get_maps()?;
+        }
+        Ok(())
+    }
+
+    fn take_arrivals(&mut self) {
+        let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
+        for Arrival { target, hotspot } in arrivals {
             let pid = target.pid();
-            if let Err(error) = self.add(Traced::jvm(target)) {
+            let traced = Traced::jvm(target, hotspot, &mut self.files);
+            if let Err(error) = self.add(traced) {
                 note(&format!("process {pid} is not profiled: {error:#}"));
             }
         }
-        for (pid, error) in self.scanner.take_refused() {
-            if self.args.verbose {
-                note(&format!("process {pid} is not profiled: {error}"));
-            }
-        }
+    }
+}
+
+/// The addresses without a name yet that were sampled, as they are looked up, sorted.
+fn addresses(samples: &Samples, stacks: &Stacks) -> Vec<Addr> {
+    let sampled: HashSet<_> = samples.keys().map(|key| key.user).collect();
+    let sampled = sampled.iter().filter_map(|id| stacks.get(id));
+    let addrs: BTreeSet<_> = sampled.flat_map(Stack::addresses).collect();
+    addrs.into_iter().collect()
+}
+
+/// Forgets the stacks of samples that are named, or not wanted.
+fn forget_stacks(samples: &Samples, stacks: &mut Stacks, session: &Session) {
+    session.forget_stacks_of(samples.keys().map(|key| key.user));
+    for key in samples.keys() {
+        stacks.remove(&key.user);
     }
 }

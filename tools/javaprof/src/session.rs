@@ -1,6 +1,6 @@
 //! The BPF object: loaded once; samples come out of it when they are collected.
 
-use std::{mem::MaybeUninit, os::unix::fs::MetadataExt, path::Path, time::Duration};
+use std::{mem::MaybeUninit, os::unix::fs::MetadataExt, time::Duration};
 
 use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, OpenObject,
@@ -42,6 +42,8 @@ pub struct Options {
     pub hertz: u64,
     /// Every process, not those named by [`Session::add_target`] only.
     pub every_process: bool,
+    /// Also those of which nothing is known yet, see [`Session::ignore`].
+    pub newcomers: bool,
     /// The user part of stacks.
     pub user: bool,
     /// The kernel's part of stacks.
@@ -55,9 +57,6 @@ pub struct Options {
 pub struct SampleKey {
     /// The process.
     pub pid: u32,
-    /// Which one of those that were under this number in turn; not the kernel's
-    /// business.
-    pub incarnation: u32,
     /// The thread.
     pub tid: u32,
     /// Its name.
@@ -90,15 +89,17 @@ impl Session {
     /// # Errors
     /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
     pub fn load(options: Options) -> Result<Self> {
+        trace::preflight::check_walker()?;
         let storage: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = JavaprofSkelBuilder::default().open(storage).map_err(trace::load_error)?;
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
             data.every_process = options.every_process;
+            data.newcomers = options.newcomers;
             data.want_user = options.user;
             data.want_kernel = options.kernel;
             data.know_jvms = options.unwind;
-            data.has_btf = Path::new("/sys/kernel/btf/vmlinux").exists();
+            data.has_user_registers = trace::has_user_registers();
             if !trace::sees_initial_pids()
                 && let Ok(ns) = std::fs::metadata("/proc/self/ns/pid")
             {
@@ -156,6 +157,18 @@ impl Session {
             .map_err(|source| Error::Bpf { what: format!("add process {pid}"), source })
     }
 
+    /// Samples a process no more that is none of those wanted.
+    pub fn ignore(&self, pid: u64) {
+        // Where there is no room for it, it is sampled, and left out again.
+        let _ = self.skel.maps.ignored.update(&pid.to_ne_bytes(), &[1], MapFlags::ANY);
+    }
+
+    /// Samples a process again that gets the number of one that was ignored.
+    pub fn heed(&self, pid: u64) {
+        // Absent entries are what is wanted.
+        let _ = self.skel.maps.ignored.delete(&pid.to_ne_bytes());
+    }
+
     /// Forgets a process that has ended; its number may be used again.
     pub fn forget(&mut self, pid: u64) {
         self.walker.forget(pid);
@@ -180,6 +193,8 @@ impl Session {
         for plan in plans {
             let program = trace::program(self.skel.object_mut(), plan.program)?;
             links.push(attach(&program, libjvm, &plan.site, scope, key)?);
+            // Events come in from the first attachment on.
+            self.stream.make_room()?;
         }
         Ok(links)
     }
@@ -187,6 +202,14 @@ impl Session {
     /// Waits for events, up to `timeout`.
     pub fn events(&self, timeout: Duration) -> Result<impl Iterator<Item = Event> + use<>> {
         Ok(self.stream.wait(timeout)?.into_iter())
+    }
+
+    /// Forgets stacks of a process that has ended.
+    pub fn forget_stacks_of(&self, ids: impl Iterator<Item = u64>) {
+        for id in ids {
+            // Gone or not, it is not needed.
+            let _ = self.skel.maps.known_stacks.delete(&id.to_ne_bytes());
+        }
     }
 
     /// Makes room for [`MANY_STACKS`] more: those that come again are sent again.
@@ -225,7 +248,6 @@ fn decode_key(bytes: &[u8]) -> Option<SampleKey> {
     let key: sample_key = copy(bytes)?;
     Some(SampleKey {
         pid: key.tgid,
-        incarnation: 0,
         tid: key.tid,
         comm: text(&key.comm),
         cpu: key.cpu,
@@ -234,4 +256,21 @@ fn decode_key(bytes: &[u8]) -> Option<SampleKey> {
         user_end: key.user_end,
         kernel: key.kernel,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use libbpf_rs::libbpf_sys::BPF_F_NO_PREALLOC;
+
+    use super::*;
+
+    /// Linux 5.15 to 6.0 refuse a perf_event program that has such a map.
+    #[test]
+    fn no_map_allocates_while_sampling() {
+        let mut storage = MaybeUninit::uninit();
+        let open = JavaprofSkelBuilder::default().open(&mut storage).expect("our own object");
+        for map in open.open_object().maps() {
+            assert_eq!(map.map_flags() & BPF_F_NO_PREALLOC, 0, "{:?}", map.name());
+        }
+    }
 }

@@ -4,7 +4,10 @@ use std::{collections::HashMap, fmt::Write, time::Duration};
 
 use comfy_table::{CellAlignment, Table, TableStyle};
 use libjvmprobe::{
-    render::units::percent,
+    render::{
+        columns::wrap,
+        units::{count, percent},
+    },
     stack::{
         Kind,
         profile::{Profile, Sample},
@@ -114,7 +117,7 @@ pub fn text(profile: &Profile, title: &str) -> String {
     let total = profile.total();
     let mut out = format!("\n{title}\n");
     // Writing into a String does not fail, here and below.
-    let _ = writeln!(out, "{}", spent(profile));
+    let _ = writeln!(out, "{}", wrap(&spent(profile)));
     if total == 0 {
         out.push_str("No samples: nothing of it was running.\n");
         return out;
@@ -217,14 +220,21 @@ fn only_child<'a, 'n>(node: &'n Node<'a>) -> Option<(&'a str, &'n Node<'a>)> {
 
 /// One honest line.
 fn quality(profile: &Profile, total: u64) -> String {
-    let complete: u64 = profile.samples.iter().filter(|s| s.complete).map(|s| s.count).sum();
+    let share = |filter: fn(&&Sample) -> bool| {
+        let samples: u64 = profile.samples.iter().filter(filter).map(|sample| sample.count).sum();
+        percent(samples as f64, total as f64)
+    };
     let frames: u64 = profile.samples.iter().map(|s| s.count * s.stack.len() as u64).sum();
     let unknown = profile.frames_of_kind(Kind::Unknown);
-    format!(
-        "{total} samples; {} of the stacks are complete to the thread's entry; {} of the frames have \
-         no name; {} samples lost\n",
-        percent(complete as f64, total as f64),
+    let text = format!(
+        "{}; {} of the stacks are complete to the thread's entry, {} are in part a guess; of {} the \
+         innermost inlined methods are not sure; {} of the frames have no name; {} lost",
+        count(total, "sample"),
+        share(|sample| sample.complete),
+        share(|sample| sample.guessed),
+        share(|sample| sample.unsure),
         percent(unknown as f64, frames as f64),
-        profile.lost
-    )
+        count(profile.lost, "sample")
+    );
+    wrap(&text) + "\n"
 }

@@ -1,6 +1,7 @@
 //! One process that is profiled, and what is known of its code.
 
 use std::{
+    collections::{HashMap, hash_map::Entry},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -8,19 +9,21 @@ use std::{
 use libjvmprobe::{
     Addr, Error, Pid, Result,
     cli::note,
+    follow::Stops,
     hotspot::{
-        HotSpot,
+        FIRST_READ, HotSpot,
         code_cache::Inlining,
         places::{self, Places},
     },
-    jvm::{Fate, Process, Target, agent},
+    jvm::{Fate, FileId, Process, Target, agent},
     stack::{
         agent_map, builtin_map,
         code::{CodeLog, Snapshot},
         maps::{CodeMaps, FileCache},
+        native::Symbols,
         walk::{RawStack, Stack},
     },
-    trace::attach::{self, Links, Plan, Scope, resolve},
+    trace::attach::{self, Links, Scope, resolve},
 };
 
 use crate::{
@@ -45,8 +48,8 @@ const CODE: [attach::Instant; 2] = [
     },
 ];
 
-/// How often to ask again a JVM that is still setting itself up.
-const MAX_QUESTIONS: u32 = 50;
+/// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
+const SETTING_UP: Duration = Duration::from_secs(60);
 
 /// After its mappings were looked at because of an address in none, so long are they not
 /// looked at again for that: longer each time that it was in vain.
@@ -60,14 +63,21 @@ pub struct Traced {
     pub command: Arc<str>,
     /// Files that it has mapped.
     pub maps: CodeMaps,
+    /// Their symbols.
+    pub symbols: Symbols,
     /// When its mappings may be looked at again, and how long after that.
     next_look: Option<Instant>,
     pause: Duration,
     /// Its code cache, if it is a JVM.
     pub code: CodeLog,
+    /// Whether what it compiles is followed.
+    is_followed: bool,
     /// Attachments that are this process's alone.
     links: Option<Links>,
-    questions_left: u32,
+    /// Until when a JVM is asked again that is still setting itself up.
+    ask_until: Instant,
+    /// Whether it was stopped all the time, where that is of interest.
+    pub stops: Option<Stops>,
     has_map: bool,
     /// Whether the stack walker was told of it, or will never be.
     is_walked: bool,
@@ -82,46 +92,68 @@ enum Who {
     Other(Process),
 }
 
+impl Who {
+    fn process(&self) -> &Process {
+        match self {
+            Self::Jvm(jvm) => &jvm.0.process,
+            Self::Future(process) | Self::Other(process) => process,
+        }
+    }
+}
+
 impl Traced {
-    /// A JVM.
-    pub fn jvm(target: Target) -> Self {
-        let command = target.process.comm.as_str().into();
-        let hotspot = HotSpot::read(&target).ok();
-        Self::new(Who::Jvm(Box::new((target, hotspot))), command)
+    /// A JVM, and what it tells.
+    pub fn jvm(target: Target, hotspot: Option<HotSpot>, files: &mut FileCache) -> Self {
+        let stops = Some(Stops::new(&target.process));
+        let who = Who::Jvm(Box::new((target, hotspot)));
+        Self { stops, ..Self::new(who, files) }
     }
 
     /// A process that may become a JVM.
-    pub fn future_jvm(process: Process) -> Self {
-        let command = process.comm.as_str().into();
-        Self::new(Who::Future(process), command)
+    pub fn future_jvm(process: Process, files: &mut FileCache) -> Self {
+        Self::new(Who::Future(process), files)
     }
 
     /// A process that is none.
-    pub fn other(process: Process) -> Self {
-        let command = process.comm.as_str().into();
-        Self::new(Who::Other(process), command)
+    pub fn other(process: Process, files: &mut FileCache) -> Self {
+        Self::new(Who::Other(process), files)
     }
 
-    fn new(who: Who, command: Arc<str>) -> Self {
+    fn new(who: Who, files: &mut FileCache) -> Self {
+        let process = who.process();
         Self {
-            who,
-            command,
+            command: process.comm.as_str().into(),
             maps: CodeMaps::default(),
+            symbols: files.symbols(process.pid),
             next_look: None,
             pause: PAUSE,
             code: CodeLog::default(),
+            is_followed: false,
             links: None,
-            questions_left: MAX_QUESTIONS,
+            ask_until: Instant::now() + SETTING_UP,
+            stops: None,
             has_map: false,
             is_walked: false,
             places: None,
+            who,
         }
     }
 
     fn process(&self) -> &Process {
-        match &self.who {
-            Who::Jvm(jvm) => &jvm.0.process,
-            Who::Future(process) | Who::Other(process) => process,
+        self.who.process()
+    }
+
+    /// Looks whether it is stopped.
+    pub fn look_at_stops(&mut self) {
+        if let Some(stops) = &mut self.stops {
+            stops.look(self.who.process());
+        }
+    }
+
+    /// Says so if it was stopped all the time.
+    pub fn tell_stops(&mut self) {
+        if let Some(stops) = &mut self.stops {
+            stops.tell(self.who.process());
         }
     }
 
@@ -140,44 +172,64 @@ impl Traced {
         matches!(self.who, Who::Jvm(_))
     }
 
+    /// Whether it is a JVM or was named by the user, not one of all processes.
+    pub fn is_named(&self) -> bool {
+        self.stops.is_some()
+    }
+
     /// Whether it has become a JVM since it was last asked.
-    pub fn has_become_jvm(&mut self) -> bool {
+    pub fn has_become_jvm(&mut self, files: &mut FileCache) -> bool {
         if !matches!(self.who, Who::Future(_)) {
             return false;
         }
         match Target::open(self.pid()) {
             Ok(target) => {
                 let maps = std::mem::take(&mut self.maps);
-                *self = Self { maps, ..Self::jvm(target) };
+                let hotspot = HotSpot::read(&target).ok();
+                *self = Self { maps, ..Self::jvm(target, hotspot, files) };
                 true
             }
             Err(_) => false,
         }
     }
 
-    /// Follows what it compiles. Returns what is lost where it cannot.
-    pub fn follow(&mut self, session: &mut Session) -> Result<(), Error> {
+    /// Follows what it compiles. Through `shared`, which all JVMs have that run the same
+    /// file, or by attachments of its own.
+    ///
+    /// # Errors
+    /// What is lost where it cannot.
+    pub fn follow(
+        &mut self,
+        session: &mut Session,
+        shared: Option<&mut HashMap<FileId, Links>>,
+    ) -> Result<(), Error> {
         let Who::Jvm(jvm) = &self.who else {
             return Ok(());
         };
-        let target = &jvm.0;
-        let plans: Vec<Plan> = resolve(&target.libjvm.seen_as, &target.libjvm.elf()?, &CODE)?;
-        let pid = target.pid();
-        self.links =
-            Some(session.attach(&target.libjvm, &plans, Scope::Process(pid), pid.0.into())?);
+        let libjvm = &jvm.0.libjvm;
+        let plans = || resolve(&libjvm.seen_as, &libjvm.elf()?, &CODE);
+        match shared {
+            Some(files) => {
+                if let Entry::Vacant(file) = files.entry(libjvm.id) {
+                    file.insert(session.attach(libjvm, &plans()?, Scope::Everyone, 0)?);
+                }
+            }
+            None => {
+                let pid = jvm.0.pid();
+                let scope = Scope::Process(pid);
+                self.links = Some(session.attach(libjvm, &plans()?, scope, pid.0.into())?);
+            }
+        }
+        self.is_followed = true;
         Ok(())
-    }
-
-    /// Whether what it compiles is followed.
-    pub fn is_followed(&self) -> bool {
-        self.links.is_some()
     }
 
     /// Looks at its mappings.
     pub fn refresh_maps(&mut self, files: &mut FileCache, session: &mut Session) -> Result<()> {
         let pid = self.pid();
         self.maps.refresh(pid, files)?;
-        if self.is_jvm() { session.tell_mappings(pid.0.into(), &self.maps) } else { Ok(()) }
+        // Before that, the walker would make no use of it.
+        if self.is_walked { session.tell_mappings(pid.0.into(), &self.maps) } else { Ok(()) }
     }
 
     /// Looks at its mappings if a stack has addresses in none: a library that was loaded
@@ -203,7 +255,12 @@ impl Traced {
     ///
     /// # Errors
     /// Where stacks can be walked by frame pointers only.
-    pub fn tell_walker(&mut self, args: &Args, session: &mut Session) -> Result<()> {
+    pub fn tell_walker(
+        &mut self,
+        args: &Args,
+        files: &mut FileCache,
+        session: &mut Session,
+    ) -> Result<()> {
         let Args { stacks: how, ref symbols, signatures, .. } = *args;
         let key = self.pid().0.into();
         self.look_again();
@@ -215,15 +272,17 @@ impl Traced {
         }
         let (target, hotspot) = &**jvm;
         let is_set_up = hotspot.as_ref().is_some_and(|h| h.is_set_up);
-        if !is_set_up && self.questions_left > 0 {
+        if !is_set_up && Instant::now() < self.ask_until {
             return Ok(());
         }
         self.is_walked = true;
+        // Libraries were loaded while it set itself up; or it is gone by now.
+        let _ = self.maps.refresh(target.pid(), files);
         let pid = target.pid();
         let Some(hotspot) = hotspot else {
             return Err(Error::Attach { pid, why: "its version is unknown".into() });
         };
-        session.walker().add_jvm(key, &hotspot.walking()?)?;
+        session.walker().add_jvm(key, &hotspot.walking()?);
         session.tell_mappings(key, &self.maps)?;
         let compiled = matches!(symbols, SymbolSource::Auto | SymbolSource::HotSpot);
         if *symbols != SymbolSource::None {
@@ -251,10 +310,12 @@ impl Traced {
     fn look_again(&mut self) {
         if let Who::Jvm(jvm) = &mut self.who
             && jvm.1.as_ref().is_none_or(|h| !h.is_set_up)
-            && self.questions_left > 0
+            && Instant::now() < self.ask_until
         {
-            self.questions_left -= 1;
-            jvm.1 = HotSpot::read(&jvm.0).ok();
+            match &mut jvm.1 {
+                Some(hotspot) => hotspot.look_again(),
+                None => jvm.1 = HotSpot::read(&jvm.0).ok(),
+            }
         }
     }
 
@@ -277,7 +338,7 @@ impl Traced {
             return Ok(true);
         }
         let (target, hotspot) = &mut **jvm;
-        if hotspot.as_ref().is_none_or(|h| !h.is_set_up) && self.questions_left > 0 {
+        if hotspot.as_ref().is_none_or(|h| !h.is_set_up) && Instant::now() < self.ask_until {
             return Ok(false);
         }
         self.has_map = true;
@@ -311,7 +372,7 @@ impl Traced {
         };
         let (target, hotspot) = &**jvm;
         let knows_inlining = *source == SymbolSource::PerfMap || self.places.is_some();
-        let is_wanted = *source == SymbolSource::Agent || !knows_inlining || !self.is_followed();
+        let is_wanted = *source == SymbolSource::Agent || !knows_inlining || !self.is_followed;
         if !self.has_map || !is_wanted {
             return;
         }
@@ -321,7 +382,7 @@ impl Traced {
             return;
         };
         let unknown = self.code.refine(seen.into_entries());
-        if !self.is_followed() {
+        if !self.is_followed {
             for (addr, size, code) in unknown {
                 self.code.load(1, addr, size, code);
             }
@@ -349,11 +410,17 @@ pub fn ask(
             let text = agent::map(process, hotspot)?;
             Ok(Snapshot::Entries(agent_map::parse(&text).collect()))
         }
-        SymbolSource::PerfMap if !writes_maps => Err(refuse(format!(
-            "JDK {} cannot write a map of its code (JDK {} can); use --symbols hotspot or agent",
-            hotspot.major,
-            builtin_map::FIRST_JDK
-        ))),
+        SymbolSource::PerfMap if !writes_maps => {
+            let (jdk, first) = (hotspot.major, builtin_map::FIRST_JDK);
+            let others = if jdk < FIRST_READ { "agent" } else { "hotspot or agent" };
+            Err(Error::Unsupported {
+                what: format!(
+                    "process {}: JDK {jdk} cannot write a map of its code (JDK {first} can); use \
+                     --symbols {others}",
+                    process.pid
+                ),
+            })
+        }
         SymbolSource::PerfMap => Ok(Snapshot::Map(builtin_map::request(process, hotspot)?)),
         SymbolSource::Auto => match hotspot.code(inlining) {
             Ok(entries) if !entries.is_empty() => Ok(Snapshot::Entries(entries)),

@@ -3,21 +3,22 @@
 //! `perf` looks for `/tmp/perf-PID.map` in the process's own file system, under the number
 //! that the process has there, and reads it only if it belongs to root or to who runs
 //! `perf` (tools/perf/util/symbol.c, dsos of JIT code). A JVM's own map belongs to the
-//! JVM's user, so root's `perf` would not take it.
+//! JVM's user, so root's `perf` would not take it. Ours is root's wherever the file system
+//! has such files: a /tmp that was mounted in a user namespace without root has none, and the
+//! map belongs to the JVM's user there.
 
-use std::{
-    fs::{self, OpenOptions},
-    io::BufWriter,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::Path,
-};
+use std::io::{self, BufWriter};
 
 use anyhow::{Context, Result, bail};
 use libjvmprobe::{
-    Addr,
+    Addr, Error,
     cli::note,
     hotspot::{HotSpot, code_cache::Inlining},
-    jvm::{Process, Target, scan::Scanner},
+    jvm::{
+        Process, Target,
+        folder::{Folder, Owner},
+        scan::Scanner,
+    },
     render::perfmap,
     stack::{builtin_map, code::Code},
 };
@@ -65,32 +66,41 @@ fn write(
     entries: &[(Addr, u64, Code)],
     options: perfmap::Options,
 ) -> Result<String> {
-    let path = builtin_map::path_of(process);
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    // Renamed into place: perf never sees half a map, and a symbolic link of that name is
-    // replaced, not followed.
-    let new = folder.join(format!(".jvmprobe-{}-{}.map", process.ns_pid, std::process::id()));
-    let result = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o644)
-        .open(&new)
-        .and_then(|file| perfmap::write(entries, options, BufWriter::new(file)))
-        .and_then(|()| fs::rename(&new, &path));
-    if result.is_err() {
-        // Not there where it could not be created.
-        let _ = fs::remove_file(&new);
-    }
-    result.with_context(|| format!("cannot write {}", path.display()))?;
-    let shown = match is_our_tmp(folder) {
-        true => format!("/tmp/perf-{}.map", process.ns_pid),
-        false => path.display().to_string(),
+    let refuse = |why| Error::Attach { pid: process.pid, why };
+    let tmp = Folder::open(process, "/tmp").map_err(refuse)?;
+    let name = builtin_map::name_of(process);
+    let as_owner = |owner| write_as(owner, &tmp, &name, entries, options);
+    let (result, owner) = match as_owner(Owner::Us) {
+        Err(e) if e.raw_os_error() == Some(EOVERFLOW) => {
+            (as_owner(Owner::Target(process)), Some(process.uid))
+        }
+        other => (other, None),
     };
-    Ok(format!("{}: {} entries in {shown}", process.pid, entries.len()))
+    result.with_context(|| format!("cannot write {}", tmp.shown(&name).display()))?;
+    let shown = match tmp.is_ours("/tmp") {
+        true => format!("/tmp/{name}"),
+        false => tmp.shown(&name).display().to_string(),
+    };
+    let owner = owner.map_or(String::new(), |uid| {
+        format!("; its file system knows no root, so it is user {uid}'s: use `perf report -f`")
+    });
+    Ok(format!("{}: {} entries in {shown}{owner}", process.pid, entries.len()))
 }
 
-/// Whether a folder is the one that we call /tmp.
-fn is_our_tmp(folder: &Path) -> bool {
-    let id = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
-    id(folder).is_some() && id(folder) == id(Path::new("/tmp"))
+/// What the kernel says to a file whose owner the file system has no number for.
+const EOVERFLOW: i32 = 75;
+
+/// Renamed into place: perf never sees half a map, and a symbolic link of that name is
+/// replaced, not followed.
+fn write_as(
+    owner: Owner<'_>,
+    tmp: &Folder,
+    name: &str,
+    entries: &[(Addr, u64, Code)],
+    options: perfmap::Options,
+) -> io::Result<()> {
+    let new = format!(".jvmprobe-{}-{name}", std::process::id());
+    let file = tmp.create(owner, &new, 0o644)?;
+    perfmap::write(entries, options, BufWriter::new(file.file()))?;
+    file.rename(owner, name)
 }

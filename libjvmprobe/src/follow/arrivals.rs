@@ -1,0 +1,175 @@
+//! JVMs that are new: those of this machine, and those that come later.
+//!
+//! The kernel tells of libjvm.so when it is mapped ([`super::mappings`]). What it does not
+//! tell, or told and nobody had the time to read, is found by looking at all processes now
+//! and then; where it does not tell at all, often.
+
+use std::time::{Duration, Instant};
+
+use super::mappings::Mappings;
+use crate::{
+    Pid,
+    cli::{Hurry, note},
+    hotspot::HotSpot,
+    jvm::{Fate, Target, scan::Scanner},
+};
+
+/// How often to read what the kernel has told, and to look at JVMs that are being made.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often to look at all processes where the kernel tells nothing.
+const SCAN: Duration = Duration::from_millis(200);
+/// How often where it tells.
+const RARE_SCAN: Duration = Duration::from_secs(30);
+/// A process that makes no JVM within this time is looked at less often, ...
+const PATIENCE: Duration = Duration::from_secs(3);
+/// ... and is said not to be one.
+const LATER: Duration = Duration::from_secs(1);
+
+/// A JVM that is new.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The JVM.
+    pub target: Target,
+    /// What it tells, which may be little yet; `None` where it cannot be read.
+    pub hotspot: Option<HotSpot>,
+}
+
+/// A process that has mapped libjvm.so and has no JVM yet.
+#[derive(Debug)]
+struct Coming {
+    target: Target,
+    hotspot: Option<HotSpot>,
+    since: Instant,
+    next_look: Instant,
+    /// Whether it was said that it is none.
+    is_told: bool,
+}
+
+/// Finds JVMs, each once.
+#[derive(Debug)]
+pub struct Arrivals {
+    scanner: Scanner,
+    mappings: Option<Mappings>,
+    coming: Vec<Coming>,
+    next_look: Instant,
+    next_scan: Instant,
+    verbose: bool,
+    /// A JVM that lives for a second is to be known within a tenth of it, on a busy machine,
+    /// too; what it takes is little.
+    _hurry: Hurry,
+}
+
+impl Arrivals {
+    /// Finds those that there are at once, and from here on those that come. `verbose` says
+    /// what is ignored, and how new ones are found.
+    pub fn open(verbose: bool) -> Self {
+        let mappings = Mappings::open();
+        if verbose {
+            note(&match &mappings {
+                Ok(_) => "new JVMs are found as they map libjvm.so".to_owned(),
+                Err(error) => format!(
+                    "new JVMs are found by looking at all processes every {} ms: {error}",
+                    SCAN.as_millis()
+                ),
+            });
+        }
+        let now = Instant::now();
+        Self {
+            scanner: Scanner::new(),
+            mappings: mappings.ok(),
+            coming: Vec::new(),
+            next_look: now,
+            next_scan: now,
+            verbose,
+            _hurry: Hurry::begin(),
+        }
+    }
+
+    /// When to look again.
+    pub fn next_look(&self) -> Instant {
+        self.next_look
+    }
+
+    /// Those that have come since the last time, if it is time to look. Each has begun to
+    /// set itself up, or does not tell.
+    pub fn take(&mut self) -> Vec<Arrival> {
+        let now = Instant::now();
+        if now < self.next_look {
+            return Vec::new();
+        }
+        let found = self.find(now);
+        self.coming.extend(found.into_iter().map(|target| Coming {
+            target,
+            hotspot: None,
+            since: now,
+            next_look: now,
+            is_told: false,
+        }));
+        let mut arrived = Vec::new();
+        for mut coming in std::mem::take(&mut self.coming) {
+            if now < coming.next_look {
+                self.coming.push(coming);
+                continue;
+            }
+            match &mut coming.hotspot {
+                Some(hotspot) => hotspot.look_again(),
+                None => coming.hotspot = HotSpot::read(&coming.target).ok(),
+            }
+            let is_patient = now - coming.since < PATIENCE;
+            match &coming.hotspot {
+                Some(hotspot) if hotspot.has_begun => arrived.push(coming),
+                None if !is_patient => arrived.push(coming),
+                _ => {
+                    let still = self.look_later(coming, now, is_patient);
+                    self.coming.extend(still);
+                }
+            }
+        }
+        // Looking may take longer than the time between.
+        self.next_look = Instant::now() + LOOK;
+        arrived
+            .into_iter()
+            .map(|Coming { target, hotspot, .. }| Arrival { target, hotspot })
+            .collect()
+    }
+
+    /// Keeps a process that has made no JVM yet, unless it is no more what it was.
+    fn look_later(&mut self, coming: Coming, now: Instant, is_patient: bool) -> Option<Coming> {
+        let pid = coming.target.pid();
+        if coming.target.process.fate() != Fate::Alive {
+            self.forget(pid);
+            return None;
+        }
+        if self.verbose && !is_patient && !coming.is_told {
+            note(&format!("process {pid} has libjvm.so mapped and has made no JVM with it"));
+        }
+        let next_look = now + if is_patient { LOOK } else { LATER };
+        Some(Coming { next_look, is_told: !is_patient, ..coming })
+    }
+
+    /// Processes that are known to have mapped libjvm.so and were not returned before.
+    fn find(&mut self, now: Instant) -> Vec<Target> {
+        let told = self.mappings.as_mut().map(Mappings::take);
+        let (pids, missed) = told.unwrap_or_default();
+        let mut found: Vec<_> = pids.into_iter().filter_map(|pid| self.scanner.look(pid)).collect();
+        if missed > 0 && self.verbose {
+            note(&format!("{missed} mappings were missed: looking at all processes"));
+        }
+        if missed > 0 || now >= self.next_scan {
+            found.extend(self.scanner.scan());
+            let pause = if self.mappings.is_some() { RARE_SCAN } else { SCAN };
+            self.next_scan = Instant::now() + pause;
+        }
+        if self.verbose {
+            for (pid, error) in self.scanner.take_refused() {
+                note(&format!("process {pid} is ignored: {error}"));
+            }
+        }
+        found
+    }
+
+    /// Forgets a process that has ended or changed, so that a successor is found.
+    pub fn forget(&mut self, pid: Pid) {
+        self.scanner.forget(pid);
+    }
+}

@@ -1,0 +1,69 @@
+import java.lang.invoke.MethodHandle;
+import java.util.function.IntSupplier;
+
+/** Calls of every kind, for the tests of what judges them. It is never run. */
+class PossibleCalls {
+    interface Shape {
+        int area();
+
+        default int twice() {
+            return area() * 2;
+        }
+    }
+
+    static class Base {
+        static int made = 1;
+
+        public int area() {
+            return made;
+        }
+
+        static int make(int much) {
+            return much;
+        }
+    }
+
+    /** Has the method of an interface by way of its superclass, which knows nothing of it. */
+    static class Square extends Base implements Shape {}
+
+    static class Small extends Square {
+        @Override
+        public int area() {
+            return super.area();
+        }
+    }
+
+    /** Nobody's relative. */
+    static class Other {
+        public int area() {
+            return 3;
+        }
+    }
+
+    static int plain(Shape shape, Base base) {
+        int sum = shape.area(); // at interface
+        sum += base.area(); // at class
+        sum += Square.make(1); // at static
+        return sum + new Small().area();
+    }
+
+    static int make(String text) {
+        return text.length();
+    }
+
+    static int tests(Object object, int[] numbers) {
+        return object instanceof Shape ? 1 : 2;
+    }
+
+    static int[] copy(int[] numbers) {
+        return numbers.clone();
+    }
+
+    static IntSupplier lambda(int number) {
+        return () -> make("" + number);
+    }
+
+    static int handle(MethodHandle handle) throws Throwable {
+        return (int) handle.invokeExact(1);
+    }
+}

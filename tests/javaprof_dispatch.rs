@@ -1,0 +1,86 @@
+//! javaprof's stacks of code that lies between callers and what they call.
+
+use std::{process::Stdio, thread::sleep, time::Duration};
+
+use jvmprobe_tests::{
+    folded::{self, Line},
+    load::classes,
+    need_root,
+    other::Other,
+    runtimes::{self, Runtime},
+    tool::run,
+};
+
+/// Each method has a frame of its own.
+const FRAMES: &str = "-XX:CompileCommand=quiet -XX:CompileCommand=dontinline,DispatchLoad.*";
+
+/// Which methods there are below `main`, with what they call.
+const CHAINS: [&[&str]; 3] = [
+    &["callsCasts", "casts"],
+    &["callsShapes", "shapes", "area"],
+    &["callsForms", "forms", "size"],
+];
+
+/// What must have been seen for a test to prove something: a stub, and who calls it.
+const TYPE_TESTS: (&str, &[&str]) = ("slow_subtype_check", &["casts"]);
+const DISPATCH: (&str, &[&str]) = ("vtable chunks", &["shapes", "forms"]);
+
+#[test]
+fn callers_of_type_tests_are_the_programs() {
+    for name in ["temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
+        check(runtimes::named(name), "-XX:TieredStopAtLevel=1", TYPE_TESTS);
+    }
+}
+
+#[test]
+fn interpreted_callers_of_what_looks_up_methods_are_the_programs() {
+    for name in ["temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
+        check(runtimes::named(name), "-XX:CompileCommand=exclude,DispatchLoad.calls*", DISPATCH);
+    }
+}
+
+fn check(runtime: &Runtime, flags: &str, (stub, callers): (&str, &[&str])) {
+    need_root();
+    let title = format!("{} {flags}", runtime.name);
+    let mut command = runtime.command();
+    command.args(FRAMES.split(' ')).arg(flags).arg("-cp").arg(classes()).arg("DispatchLoad");
+    let load = Other::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
+    // Until what is hot is compiled.
+    sleep(Duration::from_secs(2));
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("x.folded");
+    let (pid, file) = (load.pid().to_string(), file.to_str().expect("UTF-8"));
+    let output = run("javaprof", &["-q", "-F", "999", "-p", &pid, "-o", file, "4"]);
+    assert!(output.status.success(), "{title}: {}", output.stderr);
+
+    let text = std::fs::read_to_string(file).expect("written");
+    let lines = folded::parse(&text);
+    let ours: Vec<_> = lines.iter().filter(|line| line.has("DispatchLoad.main")).collect();
+    let wrong: Vec<_> = ours.iter().filter(|line| !is_possible(line)).collect();
+    let in_stub: Vec<_> =
+        lines.iter().filter(|line| line.frames.iter().any(|f| f.contains(stub))).collect();
+    println!(
+        "{title}: {} samples, {} in {stub}",
+        folded::total(ours.iter().copied()),
+        folded::total(in_stub.iter().copied())
+    );
+    assert!(wrong.is_empty(), "{title}: {wrong:#?}");
+    assert!(folded::total(in_stub.iter().copied()) > 20, "{title}: hardly any {stub}");
+    let called = |line: &Line| {
+        let at = line.frames.iter().position(|frame| frame.contains(stub)).unwrap_or(0);
+        let caller = at.checked_sub(1).map_or("", |at| &line.frames[at]);
+        callers.iter().any(|name| caller == format!("DispatchLoad.{name}"))
+    };
+    let without: Vec<_> = in_stub.iter().filter(|line| !called(line)).collect();
+    assert!(without.is_empty(), "{title}: no caller of {stub}: {without:#?}");
+}
+
+/// Whether the program's methods on a stack call each other so.
+fn is_possible(line: &Line) -> bool {
+    let ours = line.frames.iter().filter(|frame| frame.starts_with("DispatchLoad"));
+    let names: Vec<_> = ours.map(|frame| frame.rsplit('.').next().unwrap_or_default()).collect();
+    match names.split_first() {
+        Some((&"main", rest)) => CHAINS.iter().any(|chain| chain.starts_with(rest)),
+        _ => false,
+    }
+}

@@ -1,0 +1,140 @@
+//! javaprof and JVMs in user namespaces: asked for their code, they answer, and take no harm.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{MetadataExt, chown},
+    path::Path,
+};
+
+use jvmprobe_tests::{
+    folded,
+    load::{FRAMES, Load},
+    need_root,
+    runtimes::named,
+    tool::{self, Tool, assert_refused, binary},
+    userns::{Mapping, Namespaced},
+};
+
+const MAPPINGS: [Mapping; 4] =
+    [Mapping::RootOnly, Mapping::RootOnlyAndPids, Mapping::Other, Mapping::Range];
+
+fn start(runtime: &str, mapping: Mapping) -> Namespaced {
+    need_root();
+    binary("javaprof");
+    Namespaced::start(named(runtime), mapping, FRAMES, "CpuLoad")
+}
+
+/// The files in a folder, with their owners, but for the JVM's performance data.
+fn files(folder: &Path) -> BTreeMap<String, u32> {
+    fs::read_dir(folder)
+        .unwrap()
+        .flatten()
+        .map(|entry| (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().uid()))
+        .filter(|(name, _)| !name.starts_with("hsperfdata_"))
+        .collect()
+}
+
+/// A profile that asks the JVM, which has not been asked before.
+fn assert_answers(runtime: &str, mapping: Mapping, symbols: &str) {
+    let what = format!("{runtime} {mapping:?} {symbols}");
+    let mut jvm = start(runtime, mapping);
+    jvm.run(0.5);
+    let args = ["-p", &jvm.pid().to_string(), "-F", "499", "-f", "--symbols", symbols];
+    let tool = Tool::start("javaprof", &args);
+    jvm.run(0.5);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{what}: {output:?}");
+    let lines = folded::parse(&output.stdout);
+    assert!(lines.iter().any(|line| line.has("CpuLoad.deep")), "{what}: {lines:#?}");
+    // Nothing is left but the socket that the JVM listens on from then on.
+    let socket = format!(".java_pid{}", jvm.ns_pid());
+    assert_eq!(files(&jvm.tmp()), BTreeMap::from([(socket, mapping.uid())]), "{what}");
+    assert_well(&mut jvm, &what);
+}
+
+/// It works, and has said nothing but what its program says: no threads.
+fn assert_well(jvm: &mut Namespaced, what: &str) {
+    jvm.run(0.1);
+    let said = jvm.said();
+    let is_own = |line: &str| line.starts_with("ready ") || line.starts_with("done ");
+    // From JDK 21 on the JVM says when an agent is loaded.
+    let is_warning = |line: &str| line.starts_with("WARNING: ");
+    assert!(said.lines().all(|line| is_own(line) || is_warning(line)), "{what}: {said}");
+}
+
+#[test]
+fn a_jvm_in_a_user_namespace_takes_the_agent() {
+    for mapping in MAPPINGS {
+        assert_answers("temurin-17", mapping, "agent");
+    }
+    for runtime in ["temurin-11", "temurin-25"] {
+        assert_answers(runtime, Mapping::Range, "agent");
+    }
+}
+
+#[test]
+fn a_jvm_in_a_user_namespace_writes_its_map() {
+    for mapping in MAPPINGS {
+        assert_answers("temurin-21", mapping, "perfmap");
+    }
+}
+
+#[test]
+fn maps_for_perf_belong_to_whom_the_file_system_knows() {
+    for mapping in MAPPINGS {
+        let mut jvm = start("temurin-17", mapping);
+        jvm.run(0.5);
+        let output = tool::run("javaprof", &["-p", &jvm.pid().to_string(), "--write-maps"]);
+        assert!(output.status.success(), "{mapping:?}: {output:?}");
+        let name = format!("perf-{}.map", jvm.ns_pid());
+        assert_eq!(files(&jvm.tmp()), BTreeMap::from([(name.clone(), mapping.uid())]));
+        let owner = format!("user {}'s", mapping.uid());
+        assert!(output.stdout.contains(&owner), "{mapping:?}: {}", output.stdout);
+        let map = fs::read_to_string(jvm.tmp().join(name)).unwrap();
+        assert!(map.contains("CpuLoad.deep"), "{mapping:?}: {map}");
+        assert_well(&mut jvm, &format!("{mapping:?}"));
+    }
+}
+
+#[test]
+fn a_jvm_whose_user_has_no_number_is_not_asked() {
+    let mut jvm = start("temurin-17", Mapping::Nothing);
+    for symbols in ["agent", "perfmap"] {
+        let args = ["-p", &jvm.pid().to_string(), "-d", "0.2", "--symbols", symbols];
+        let words = ["cannot attach", "user 12345 is not mapped"];
+        assert_refused(&tool::run("javaprof", &args), 1, &words);
+    }
+    assert_well(&mut jvm, "nothing mapped");
+    // Its memory tells without being asked, and our own /tmp is no mount of its namespace's.
+    let output = tool::run("javaprof", &["-p", &jvm.pid().to_string(), "--write-maps"]);
+    let map = format!("/tmp/perf-{}.map", jvm.pid());
+    let owner = fs::metadata(&map).map(|meta| meta.uid());
+    fs::remove_file(&map).unwrap();
+    assert!(output.status.success() && owner.unwrap() == 0, "{output:?}");
+}
+
+/// The file that makes a signal a request is there, but not by us.
+#[test]
+fn a_forgotten_request_serves_and_a_foreign_one_is_refused() {
+    need_root();
+    binary("javaprof");
+    let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
+    load.run(0.5);
+    let pid = load.pid().to_string();
+    let request = format!("/proc/{pid}/cwd/.attach_pid{pid}");
+    let run = || tool::run("javaprof", &["-p", &pid, "-d", "0.2", "--symbols", "perfmap"]);
+    fs::write(&request, "").unwrap();
+    chown(&request, Some(12345), None).unwrap();
+    let refused = run();
+    chown(&request, Some(0), None).unwrap();
+    // It would have answered with its threads.
+    load.run(0.1);
+    let served = run();
+    fs::remove_file(&request).expect("it is not ours to remove");
+    assert_refused(&refused, 1, &["cannot attach", &request, "not its own user's"]);
+    assert!(served.status.success(), "{served:?}");
+    load.run(0.1);
+    load.quit();
+}

@@ -1,0 +1,651 @@
+//! Whether the calls on a profile's stacks are possible, judged by the callers' bytecode.
+//!
+//! Each Java frame right above another one is a call: what the JVM calls by itself (a class's
+//! initialisation, a class loader, `main`, the linkage of `invokedynamic`) comes through native
+//! frames of its own, so that such frames are no neighbours. A call is possible if the
+//! caller's bytecode has an instruction that invokes a method of that name with those
+//! parameters, and the classes can be those of one object; `invokedynamic` and method handles
+//! lead to the code that `java.lang.invoke` makes for them. Of what that code calls nothing is
+//! known, but of lambdas: these call what their class file names for them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write,
+    path::Path,
+};
+
+use cafebabe::MethodAccessFlags;
+
+use Verdict::{ElsewhereInMethod, Impossible, Possible, Unknown};
+
+use crate::{
+    classfile::{Call, ClassPath, How, Target},
+    speedscope::{self, Frame, Sample},
+};
+
+/// How many stacks are kept of each impossible call.
+const MAX_STACKS: usize = 3;
+
+/// What a call is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The caller's bytecode calls so at the line that the frame is at.
+    Possible,
+    /// It calls so, but at other lines only.
+    ElsewhereInMethod,
+    /// It does not, and why.
+    Impossible(&'static str),
+    /// It cannot be told, and why.
+    Unknown(&'static str),
+}
+
+/// A call that should not be.
+#[derive(Debug, Default)]
+pub struct Offence {
+    /// Samples that have it.
+    pub samples: u64,
+    /// Some whole stacks.
+    pub stacks: Vec<String>,
+}
+
+/// What a profile is worth.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Samples.
+    pub samples: u64,
+    /// Of these, with Java frames.
+    pub java: u64,
+    /// Samples with an impossible call.
+    pub wrong: u64,
+    /// Calls that were judged.
+    pub calls: u64,
+    /// Of these, such as the caller makes nowhere.
+    pub impossible: u64,
+    /// Of these, such as the caller makes at other lines only.
+    pub elsewhere: u64,
+    /// Calls that could not be judged, by why.
+    pub unknown: BTreeMap<&'static str, u64>,
+    /// Impossible calls, by what their samples were in: a stub's name, or a kind of code. A
+    /// walk that begins wrong goes on wrong.
+    pub leaves: BTreeMap<String, u64>,
+    /// Impossible calls, by what is wrong: why, caller, callee.
+    pub offences: BTreeMap<(&'static str, String, String), Offence>,
+    /// Calls at other lines, in the same way.
+    pub at_other_lines: BTreeMap<(String, String), Offence>,
+}
+
+/// A method as a frame names it.
+struct Named<'a> {
+    class: &'a str,
+    name: &'a str,
+    parameters: &'a str,
+}
+
+impl<'a> Named<'a> {
+    fn of(frame: &'a Frame) -> Option<Self> {
+        let (head, _) = frame.name.split_once('(')?;
+        let parameters = &frame.name[head.len()..];
+        let (class, name) = head.rsplit_once('.')?;
+        Some(Self { class, name, parameters })
+    }
+
+    fn key(&self) -> String {
+        format!("{}{}", self.name, self.parameters)
+    }
+
+    fn is(&self, target: &Target) -> bool {
+        self.name == target.name && self.parameters == target.parameters
+    }
+}
+
+/// Judges calls by class files.
+pub struct Checker {
+    classes: ClassPath,
+    known: std::cell::RefCell<HashMap<(String, u64, String), Verdict>>,
+}
+
+impl Checker {
+    /// By these class files.
+    pub fn new(classes: ClassPath) -> Self {
+        Self { classes, known: std::cell::RefCell::default() }
+    }
+
+    /// Judges all calls of a profile in speedscope's format, taken with `--signatures` at this
+    /// frequency.
+    ///
+    /// # Panics
+    /// Where it is none.
+    pub fn check_file(&self, path: &Path, hertz: u64) -> Report {
+        let mut samples = speedscope::read(path);
+        for sample in &mut samples {
+            sample.weight /= 1_000_000_000 / hertz;
+        }
+        self.check(&samples)
+    }
+
+    /// Class files that could not be read, and why.
+    pub fn trouble(&self) -> String {
+        let lines = self.classes.unreadable().into_iter();
+        lines.map(|line| format!("cannot read the class file of {line}\n")).collect()
+    }
+
+    /// Judges all calls of samples, whose weights are their numbers.
+    pub fn check(&self, samples: &[Sample]) -> Report {
+        let mut report = Report::default();
+        for sample in samples {
+            let count = sample.weight;
+            report.samples += count;
+            report.java += if sample.frames.iter().any(is_java) { count } else { 0 };
+            let mut is_wrong = false;
+            for pair in sample.frames.windows(2) {
+                is_wrong |= self.check_pair(&pair[0], &pair[1], sample, &mut report);
+            }
+            report.wrong += if is_wrong { count } else { 0 };
+        }
+        report
+    }
+
+    fn check_pair(&self, caller: &Frame, callee: &Frame, s: &Sample, report: &mut Report) -> bool {
+        if !is_java(caller) || !(is_java(callee) || callee.kind == "stub") {
+            return false;
+        }
+        let verdict = self.judge(caller, callee);
+        if let Unknown(why) = verdict {
+            *report.unknown.entry(why).or_default() += s.weight;
+            return false;
+        }
+        report.calls += s.weight;
+        let offence = match verdict {
+            Possible | Unknown(_) => return false,
+            ElsewhereInMethod => {
+                report.elsewhere += s.weight;
+                let key = (text(caller), callee.name.clone());
+                report.at_other_lines.entry(key).or_default()
+            }
+            Impossible(why) => {
+                report.impossible += s.weight;
+                *report.leaves.entry(leaf(s)).or_default() += s.weight;
+                let key = (why, text(caller), callee.name.clone());
+                report.offences.entry(key).or_default()
+            }
+        };
+        offence.samples += s.weight;
+        if offence.stacks.len() < MAX_STACKS {
+            offence.stacks.push(stack(s, caller, callee));
+        }
+        matches!(verdict, Impossible(_))
+    }
+
+    /// Judges one call.
+    pub fn judge(&self, caller: &Frame, callee: &Frame) -> Verdict {
+        let key = (caller.name.clone(), caller.line.unwrap_or(0), callee.name.clone());
+        if let Some(verdict) = self.known.borrow().get(&key) {
+            return verdict.clone();
+        }
+        let verdict = match callee.kind.as_str() {
+            "stub" => self.judge_stub(caller, &callee.name),
+            _ => self.judge_call(caller, callee),
+        };
+        self.known.borrow_mut().insert(key, verdict.clone());
+        verdict
+    }
+
+    fn judge_call(&self, at: &Frame, callee: &Frame) -> Verdict {
+        let (Some(caller), Some(callee)) = (Named::of(at), Named::of(callee)) else {
+            return Unknown("a frame without class or parameters");
+        };
+        if let Some(class) = self.classes.class(callee.class)
+            && !is_filled_in_later(callee.class)
+        {
+            match class.methods.get(&callee.key()) {
+                None if is_handle(callee.class) => {}
+                None => return Impossible("the callee's class has no such method"),
+                Some(methods) if !methods.iter().any(|m| m.is_there()) => {
+                    return Impossible("the callee is abstract");
+                }
+                Some(_) => {}
+            }
+        }
+        if callee.name == "<clinit>" {
+            return Impossible("only the JVM calls <clinit>");
+        }
+        // Some compilers write class files of such names.
+        if let Some((host, _)) = caller.class.split_once("$$Lambda")
+            && self.classes.class(caller.class).is_none()
+        {
+            return self.judge_lambda(host, &callee);
+        }
+        self.judge_by_bytecode(&caller, at, |call| self.admits(call, &callee))
+    }
+
+    /// Whether an instruction of the caller, at its line or elsewhere, makes a call possible.
+    fn judge_by_bytecode(
+        &self,
+        caller: &Named<'_>,
+        at: &Frame,
+        admits: impl Fn(&Call) -> bool,
+    ) -> Verdict {
+        if is_made(caller.class) || is_filled_in_later(caller.class) {
+            return Unknown("the caller is code that java.lang.invoke or reflection makes");
+        }
+        let Some(class) = self.classes.class(caller.class) else {
+            return Unknown("no class file of the caller");
+        };
+        let Some(methods) = class.methods.get(&caller.key()) else {
+            return Impossible("the caller's class has no such method");
+        };
+        let line = at.line.unwrap_or(0);
+        let mut verdict = Impossible("the caller does not call it");
+        for method in methods {
+            for call in method.calls.iter().filter(|call| admits(call)) {
+                if u64::from(call.line) == line || line == 0 || !method.has_lines {
+                    return Possible;
+                }
+                verdict = ElsewhereInMethod;
+            }
+        }
+        verdict
+    }
+
+    /// Stubs that belong to a kind of instruction.
+    fn judge_stub(&self, at: &Frame, stub: &str) -> Verdict {
+        let Some(caller) = Named::of(at) else {
+            return Unknown("a frame without class or parameters");
+        };
+        let by_object = |call: &Call| matches!(call.how, How::Virtual | How::Interface);
+        let linked = |call: &Call| {
+            matches!(call.how, How::Static | How::Dynamic) || self.is_polymorphic(&call.target)
+        };
+        match plain_stub(stub) {
+            "vtable chunks" | "ic_miss" | "resolve_virtual_call" => {
+                self.judge_by_bytecode(&caller, at, by_object)
+            }
+            "resolve_opt_virtual_call" => {
+                self.judge_by_bytecode(&caller, at, |c| by_object(c) || c.how == How::Special)
+            }
+            "resolve_static_call" => self.judge_by_bytecode(&caller, at, linked),
+            "I2C/C2I adapters" => self.judge_by_bytecode(&caller, at, |_| true),
+            "slow_subtype_check" => self.judge_type_test(&caller, at),
+            _ => Unknown("a stub of no kind of instruction"),
+        }
+    }
+
+    /// Whether the caller tests a type.
+    fn judge_type_test(&self, caller: &Named<'_>, at: &Frame) -> Verdict {
+        if is_made(caller.class) || is_filled_in_later(caller.class) {
+            return Unknown("the caller is code that java.lang.invoke or reflection makes");
+        }
+        let Some(class) = self.classes.class(caller.class) else {
+            return Unknown("no class file of the caller");
+        };
+        let Some(methods) = class.methods.get(&caller.key()) else {
+            return Impossible("the caller's class has no such method");
+        };
+        let line = at.line.unwrap_or(0);
+        // HotSpot does not describe calls of this stub: see `Scopes::inlined` of libjvmprobe.
+        let may_inline = methods.iter().any(|method| !method.calls.is_empty());
+        let mut verdict = match may_inline {
+            true => Unknown("the caller tests no type, but what was inlined may"),
+            false => Impossible("the caller tests no type"),
+        };
+        for method in methods {
+            for &there in &method.type_tests {
+                if u64::from(there) == line || line == 0 || !method.has_lines {
+                    return Possible;
+                }
+                verdict = ElsewhereInMethod;
+            }
+        }
+        verdict
+    }
+
+    /// A lambda's or method reference's class calls what its host's class file names as such,
+    /// boxes and unboxes, and constructs.
+    fn judge_lambda(&self, host: &str, callee: &Named<'_>) -> Verdict {
+        let Some(class) = self.classes.class(host) else {
+            return Unknown("no class file of the lambda's class");
+        };
+        let boxes = callee.class.starts_with("java.lang.")
+            && (callee.name == "valueOf" || callee.name.ends_with("Value"));
+        let is_own = callee.name == "<init>" && callee.class == "java.lang.Object";
+        let is_of_handles = callee.class.starts_with("java.lang.invoke.");
+        let is_named = class.handles.iter().any(|handle| {
+            callee.is(handle) && self.can_be_of_one_object(&handle.class, callee.class)
+        });
+        match boxes || is_own || is_of_handles || is_named {
+            true => Possible,
+            false => Impossible("no lambda of this class calls it"),
+        }
+    }
+
+    /// Whether an instruction can lead to a method.
+    fn admits(&self, call: &Call, callee: &Named<'_>) -> bool {
+        let target = &call.target;
+        match call.how {
+            How::Dynamic => is_machinery(callee.class),
+            _ if self.is_polymorphic(target) => is_machinery(callee.class),
+            _ if !callee.is(target) => false,
+            _ if callee.name == "<init>" => callee.class == target.class,
+            // The class that is named, or one that it inherits the method from.
+            How::Static | How::Special => {
+                let (ancestors, is_whole) = self.classes.ancestors(&target.class);
+                ancestors.contains(callee.class) || !is_whole
+            }
+            How::Virtual | How::Interface => self.can_be_of_one_object(&target.class, callee.class),
+        }
+    }
+
+    /// Methods of any parameters (JVMS 2.9.3), which lead to what java.lang.invoke makes.
+    fn is_polymorphic(&self, target: &Target) -> bool {
+        let is_handle = matches!(
+            &*target.class,
+            "java.lang.invoke.MethodHandle" | "java.lang.invoke.VarHandle"
+        );
+        let Some(class) = self.classes.class(&target.class).filter(|_| is_handle) else {
+            return false;
+        };
+        let any = "(java.lang.Object[])";
+        let wanted = MethodAccessFlags::NATIVE | MethodAccessFlags::VARARGS;
+        let method = class.methods.get(&(target.name.clone() + any));
+        method.is_some_and(|methods| methods.iter().any(|m| m.flags.contains(wanted)))
+    }
+
+    /// Whether a method of one class can be called on an object by way of another: one is the
+    /// other's ancestor, or some class is both.
+    fn can_be_of_one_object(&self, named: &str, found: &str) -> bool {
+        let (of_named, named_whole) = self.classes.ancestors(named);
+        let (of_found, found_whole) = self.classes.ancestors(found);
+        of_named.contains(found)
+            || of_found.contains(named)
+            || !named_whole
+            || !found_whole
+            || self.classes.have_common_subtype(named, found)
+    }
+}
+
+/// Whether a frame is one of Java code.
+fn is_java(frame: &Frame) -> bool {
+    matches!(&*frame.kind, "java" | "inlined" | "interpreted")
+}
+
+/// Classes that are made while the program runs, by the names that they are given.
+fn is_made(class: &str) -> bool {
+    class.starts_with("java.lang.invoke.LambdaForm$")
+        || class.starts_with("java.lang.invoke.BoundMethodHandle$Species_")
+        || class.contains("$$StringConcat")
+        || class.contains("$$TypeSwitch")
+        || class.contains("$$InjectedInvoker")
+        || class.starts_with("jdk.internal.reflect.Generated")
+        || class.rsplit(['.', '$']).next().is_some_and(|last| last.starts_with("Proxy"))
+            && class.contains("$Proxy")
+}
+
+/// The classes whose methods take any parameters: frames show those of the call.
+fn is_handle(class: &str) -> bool {
+    matches!(class, "java.lang.invoke.MethodHandle" | "java.lang.invoke.VarHandle")
+}
+
+/// Classes to which methods are added after they were compiled: by jlink, or when an archive
+/// of classes is made.
+fn is_filled_in_later(class: &str) -> bool {
+    class.starts_with("java.lang.invoke.") && class.ends_with("$Holder")
+}
+
+/// What `invokedynamic` and method handles lead to.
+fn is_machinery(class: &str) -> bool {
+    class.starts_with("java.lang.invoke.") || is_made(class) || class.contains("$$Lambda")
+}
+
+/// A stub's name without what JDKs add to it: `ic_miss_stub`, `Shared Runtime ic_miss_blob`,
+/// `slow_subtype_check Runtime1 stub`, `C1 Runtime slow_subtype_check_blob`.
+fn plain_stub(name: &str) -> &str {
+    let name = ["C1 Runtime ", "Shared Runtime "]
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix))
+        .unwrap_or(name);
+    [" Runtime1 stub", "_stub", "_blob"]
+        .iter()
+        .find_map(|suffix| name.strip_suffix(suffix))
+        .unwrap_or(name)
+}
+
+/// What a sample was in, of user code.
+fn leaf(sample: &Sample) -> String {
+    match sample.frames.iter().rfind(|frame| frame.kind != "kernel") {
+        Some(frame) if frame.kind == "stub" => plain_stub(&frame.name).to_owned(),
+        Some(frame) => format!("{} code", frame.kind),
+        None => "nothing".to_owned(),
+    }
+}
+
+fn text(frame: &Frame) -> String {
+    let line = frame.line.map_or_else(String::new, |line| format!(":{line}"));
+    format!("{}{line}", frame.name)
+}
+
+/// A whole stack with kinds and lines, outermost first; the call is marked.
+fn stack(sample: &Sample, caller: &Frame, callee: &Frame) -> String {
+    let mut out = format!("{} samples, {}\n", sample.weight, sample.thread);
+    for frame in &sample.frames {
+        let mark =
+            if std::ptr::eq(frame, caller) || std::ptr::eq(frame, callee) { ">" } else { " " };
+        // Writing into a String does not fail.
+        let _ = writeln!(out, "  {mark} {:11} {}", frame.kind, text(frame));
+    }
+    out
+}
+
+impl Report {
+    /// Impossible calls among 100,000.
+    pub fn rate(&self) -> f64 {
+        self.impossible as f64 * 100_000.0 / self.calls.max(1) as f64
+    }
+
+    /// Figures in some lines.
+    pub fn summary(&self) -> String {
+        let unknown: u64 = self.unknown.values().sum();
+        let mut out = format!(
+            "{} samples, {} with Java frames; {} calls judged: {} impossible ({:.1} in 100,000) \
+             in {} samples, {} at other lines only; {unknown} not judged\n",
+            self.samples,
+            self.java,
+            self.calls,
+            self.impossible,
+            self.rate(),
+            self.wrong,
+            self.elsewhere,
+        );
+        for (leaf, count) in &self.leaves {
+            let _ = writeln!(out, "  impossible: {count} x on stacks that end in {leaf}");
+        }
+        for (why, count) in &self.unknown {
+            let _ = writeln!(out, "  not judged: {count} x {why}");
+        }
+        out
+    }
+
+    /// Every impossible call, the most frequent first, with some of its stacks; with those
+    /// that are made at other lines only, if wanted.
+    pub fn details(&self, lines: bool) -> String {
+        let mut all: Vec<_> = self
+            .offences
+            .iter()
+            .map(|((why, caller, callee), offence)| (*why, caller, callee, offence))
+            .collect();
+        if lines {
+            let elsewhere = self.at_other_lines.iter();
+            all.extend(
+                elsewhere.map(|((caller, callee), o)| ("not at this line", caller, callee, o)),
+            );
+        }
+        all.sort_by_key(|(.., offence)| std::cmp::Reverse(offence.samples));
+        let mut out = String::new();
+        for (why, caller, callee, offence) in all {
+            let _ = writeln!(out, "\n{} x {caller}\n  -> {callee}\n  {why}", offence.samples);
+            out.extend(offence.stacks.iter().map(|stack| format!("{stack}\n")));
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{path::PathBuf, process::Command};
+
+    use super::*;
+    use crate::{
+        load,
+        programs::{Program, class_path},
+        runtimes,
+    };
+
+    const SOURCE: &str = include_str!("../java/PossibleCalls.java");
+    const PLAIN: &str = "PossibleCalls.plain(PossibleCalls$Shape, PossibleCalls$Base)";
+
+    /// By the class files of `PossibleCalls` and of a runtime.
+    fn checker() -> Checker {
+        let folder = tempfile::tempdir().unwrap();
+        let jar: PathBuf = folder.path().join("classes.jar");
+        let mut command = Command::new("jar");
+        command.arg("cf").arg(&jar).arg("-C").arg(load::classes()).arg(".");
+        assert!(command.status().expect("run jar, which is beside javac").success());
+        let program = Program { jars: vec![jar], args: Vec::new() };
+        Checker::new(class_path(runtimes::named("temurin-17"), &program))
+    }
+
+    fn frame(name: &str, line: Option<u64>) -> Frame {
+        let kind = if name.contains('(') { "java" } else { "stub" };
+        Frame { name: name.into(), file: None, line, kind: kind.into() }
+    }
+
+    /// The line that is marked in the source.
+    fn line(mark: &str) -> Option<u64> {
+        let comment = format!("// at {mark}");
+        let at = SOURCE.lines().position(|line| line.ends_with(&comment)).expect("a mark");
+        Some(at as u64 + 1)
+    }
+
+    /// A call from somewhere in a method.
+    fn judge(checker: &Checker, caller: &str, callee: &str) -> Verdict {
+        checker.judge(&frame(caller, None), &frame(callee, None))
+    }
+
+    fn is_impossible(checker: &Checker, caller: &str, callee: &str) -> bool {
+        matches!(judge(checker, caller, callee), Impossible(_))
+    }
+
+    #[test]
+    fn instructions_name_methods_and_objects_choose_among_them() {
+        let checker = checker();
+        for callee in [
+            "PossibleCalls$Base.area()",
+            "PossibleCalls$Small.area()",
+            "PossibleCalls$Base.make(int)",
+            "PossibleCalls$Small.<init>()",
+        ] {
+            assert_eq!(judge(&checker, PLAIN, callee), Possible, "{callee}");
+        }
+        for callee in [
+            // Another class, other parameters, another name, not called at all.
+            "PossibleCalls$Other.area()",
+            "PossibleCalls.make(java.lang.String)",
+            "PossibleCalls$Shape.twice()",
+            "PossibleCalls.tests(java.lang.Object, int[])",
+            "PossibleCalls$Square.<init>()",
+        ] {
+            assert!(is_impossible(&checker, PLAIN, callee), "{callee}");
+        }
+        let small = "PossibleCalls$Small.area()";
+        assert_eq!(judge(&checker, small, "PossibleCalls$Base.area()"), Possible);
+        assert!(is_impossible(&checker, small, small));
+        let copy = "PossibleCalls.copy(int[])";
+        assert_eq!(judge(&checker, copy, "java.lang.Object.clone()"), Possible);
+    }
+
+    #[test]
+    fn lines_tell_calls_of_a_method_apart() {
+        let checker = checker();
+        let judge = |mark, callee| checker.judge(&frame(PLAIN, line(mark)), &frame(callee, None));
+        let (area, make) = ("PossibleCalls$Base.area()", "PossibleCalls$Base.make(int)");
+        // By way of the interface, an object of a subclass that has it from this class.
+        assert_eq!(judge("interface", area), Possible);
+        assert_eq!(judge("class", area), Possible);
+        assert_eq!(judge("static", area), ElsewhereInMethod);
+        assert_eq!(judge("static", make), Possible);
+        assert_eq!(judge("class", make), ElsewhereInMethod);
+    }
+
+    #[test]
+    fn frames_that_no_java_code_calls() {
+        let checker = checker();
+        for callee in [
+            "PossibleCalls$Base.<clinit>()",
+            "PossibleCalls$Shape.area()",
+            "PossibleCalls$Base.none()",
+        ] {
+            assert!(is_impossible(&checker, PLAIN, callee), "{callee}");
+        }
+        assert!(is_impossible(&checker, "PossibleCalls.none()", "PossibleCalls$Base.area()"));
+    }
+
+    #[test]
+    fn what_is_made_while_the_program_runs() {
+        let checker = checker();
+        let made = "java.lang.invoke.LambdaForm$MH.linkToTargetMethod(java.lang.Object)";
+        assert_eq!(judge(&checker, "PossibleCalls.lambda(int)", made), Possible);
+        let held = "java.lang.invoke.Invokers$Holder.invokeExact_MT(java.lang.Object, int, \
+                    java.lang.Object)";
+        let handle = "PossibleCalls.handle(java.lang.invoke.MethodHandle)";
+        assert_eq!(judge(&checker, handle, held), Possible);
+        assert!(is_impossible(&checker, PLAIN, made));
+        assert!(is_impossible(&checker, PLAIN, held));
+        assert!(matches!(judge(&checker, held, "PossibleCalls$Base.make(int)"), Unknown(_)));
+        let lambda = "PossibleCalls$$Lambda$7.getAsInt()";
+        assert_eq!(judge(&checker, lambda, "PossibleCalls.lambda$lambda$0(int)"), Possible);
+        assert!(is_impossible(&checker, lambda, "PossibleCalls.make(java.lang.String)"));
+    }
+
+    #[test]
+    fn stubs_belong_to_instructions() {
+        let checker = checker();
+        let tests = "PossibleCalls.tests(java.lang.Object, int[])";
+        for check in ["slow_subtype_check Runtime1 stub", "C1 Runtime slow_subtype_check_blob"] {
+            assert_eq!(judge(&checker, tests, check), Possible, "{check}");
+            let calls_nothing = "PossibleCalls$Base.make(int)";
+            assert!(is_impossible(&checker, calls_nothing, check), "{check}");
+            assert!(matches!(judge(&checker, PLAIN, check), Unknown(_)), "{check}");
+        }
+        assert_eq!(judge(&checker, PLAIN, "vtable chunks"), Possible);
+        assert!(is_impossible(&checker, tests, "vtable chunks"));
+        assert!(matches!(judge(&checker, tests, "fast_new_instance Runtime1 stub"), Unknown(_)));
+    }
+
+    /// A frame that is skipped, or two that change places.
+    #[test]
+    fn a_stack_that_cannot_be_is_found() {
+        let checker = checker();
+        let stack = |order: &[usize]| {
+            let all = [
+                frame("PossibleCalls.lambda$lambda$0(int)", None),
+                frame("PossibleCalls.make(java.lang.String)", None),
+                frame("java.lang.String.length()", None),
+            ];
+            let frames = order.iter().map(|&at| all[at].clone()).collect();
+            Sample { thread: "main".into(), frames, weight: 5 }
+        };
+        let report = checker.check(&[stack(&[0, 1, 2])]);
+        assert_eq!((report.samples, report.calls, report.impossible), (5, 10, 0));
+        for (order, impossible) in [(&[0, 2][..], 5), (&[0, 2, 1], 10), (&[1, 0, 2], 10)] {
+            let report = checker.check(&[stack(&[0, 1, 2]), stack(order)]);
+            assert_eq!((report.impossible, report.wrong), (impossible, 5), "{order:?}");
+            assert!(report.details(false).contains("java.lang.String.length()"));
+            assert_eq!(report.leaves["java code"], impossible);
+        }
+        // Native code between them: the JVM may have called.
+        let mut apart = stack(&[0, 2]);
+        apart
+            .frames
+            .insert(1, Frame { kind: "jvm".into(), ..frame("JavaCalls::call_helper", None) });
+        assert_eq!(checker.check(&[apart]).calls, 0);
+    }
+}
