@@ -373,7 +373,7 @@ fn the_summary_counts_the_processor_time() {
     let used = cpu_seconds(load.pid()) - before;
     let output = ended_well(tool.interrupt());
     assert_summary(&output);
-    let samples = number_before(&output.stdout, " samples; ") as f64;
+    let samples = number_before(&output.stdout, " samples;") as f64;
     let ratio = samples / (used * 499.0);
     assert!((0.5..1.5).contains(&ratio), "{samples} samples of {used} s\n{}", output.stdout);
     assert_eq!(number_before(&output.stdout, " samples lost"), 0);

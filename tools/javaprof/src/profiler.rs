@@ -102,6 +102,8 @@ pub struct Profiler<'a> {
     processes: BTreeMap<u32, Traced>,
     /// What was sampled of them and has no names yet.
     samples: HashMap<u32, Samples>,
+    /// Processes that are no more, to be named when there is time.
+    retired: Vec<(Traced, Samples)>,
     newcomers: HashMap<u32, Newcomer>,
     /// Those that were none; the kernel side knows them.
     ignored: HashSet<u32>,
@@ -139,6 +141,7 @@ impl<'a> Profiler<'a> {
             files,
             processes: BTreeMap::new(),
             samples: HashMap::new(),
+            retired: Vec::new(),
             newcomers: HashMap::new(),
             ignored: HashSet::new(),
             stacks: Stacks::new(),
@@ -212,15 +215,17 @@ impl<'a> Profiler<'a> {
             }
             if next_look.is_some_and(|at| now >= at) {
                 next_look = (now - begin < START).then_some(now + LOOK);
+                // Its files first: all else can be done when it has ended, too.
+                self.refresh_maps();
                 self.follow_changes()?;
-                for traced in self.processes.values_mut() {
-                    // Gone in the meantime: what was seen before must do.
-                    let _ = traced.refresh_maps(&mut self.files, &mut self.session);
-                }
+                self.refresh_maps();
             }
             if due.tick {
                 ticks += 1;
                 self.tick(ticks % COLLECT_EVERY == 0)?;
+                if next_look.is_none() {
+                    self.name_retired();
+                }
                 progress.show(begin.elapsed(), || self.taken);
                 if self.processes.is_empty() && !self.args.all && !self.args.system_wide {
                     break;
@@ -237,6 +242,7 @@ impl<'a> Profiler<'a> {
         self.session.stop();
         self.collect()?;
         self.raw.lost = self.session.lost();
+        self.name_retired();
         for (pid, mut traced) in std::mem::take(&mut self.processes) {
             traced.tell_stops();
             self.raw.lost_code += self.session.lost_of(pid.into());
@@ -404,15 +410,30 @@ impl<'a> Profiler<'a> {
         self.get_maps()
     }
 
-    /// Puts aside a process that is no more what it was, with all of its samples, which
-    /// are named: what comes under its number from now on is another one's. Its samples
-    /// have been collected.
+    /// Looks at the mappings of all processes.
+    fn refresh_maps(&mut self) {
+        for traced in self.processes.values_mut() {
+            // Gone in the meantime: what was seen before must do.
+            let _ = traced.refresh_maps(&mut self.files, &mut self.session);
+        }
+    }
+
+    /// Names the processes that were put aside, and lets them go. The first time, this reads
+    /// the kernel's symbols, which takes longer than some JVMs live.
+    fn name_retired(&mut self) {
+        for (traced, samples) in std::mem::take(&mut self.retired) {
+            self.naming.add(Some(traced), &samples, &self.stacks);
+            forget_stacks(&samples, &mut self.stacks, &self.session);
+        }
+    }
+
+    /// Puts aside a process that is no more what it was, with all of its samples: what comes
+    /// under its number from now on is another one's. Its samples have been collected.
     fn retire(&mut self, pid: u32) {
         let samples = self.samples.remove(&pid).unwrap_or_default();
         if let Some(traced) = self.processes.remove(&pid) {
             self.raw.lost_code += self.session.lost_of(pid.into());
-            self.naming.add(Some(traced), &samples, &self.stacks);
-            forget_stacks(&samples, &mut self.stacks, &self.session);
+            self.retired.push((traced, samples));
         }
         self.session.forget(pid.into());
     }
