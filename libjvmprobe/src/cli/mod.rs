@@ -6,20 +6,18 @@ use std::{
     fmt::Display,
     io::Write,
     process::ExitCode,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::OnceLock,
     time::Duration,
 };
 
-use clap::Parser;
+use clap::{Parser, error::ErrorKind};
 use clap_complete::Shell;
 use rustix::process::{getpriority_process, setpriority_process};
 
+pub use crate::end::stop_on_signal;
 pub use schedule::{Due, Schedule};
 
-use crate::{Error, Pid, Result};
+use crate::{Pid, Result};
 
 /// No trace takes longer than a year; more is a typing error.
 pub const MAX_SECONDS: f64 = 366.0 * 86_400.0;
@@ -52,6 +50,14 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
 pub trait CommandLine: Parser {
     /// The shell for which a completion script is wanted, and nothing else.
     fn completions(&self) -> Option<Shell>;
+
+    /// Whether the arguments fit together, where the parser cannot know.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// The name of the tool that runs.
@@ -66,6 +72,9 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
     if let Some(shell) = args.completions() {
         clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
         return ExitCode::SUCCESS;
+    }
+    if let Err(why) = args.check() {
+        command.error(ErrorKind::ArgumentConflict, why).exit();
     }
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -99,18 +108,6 @@ pub fn describe<'a>(all: bool, jvms: impl ExactSizeIterator<Item = (Pid, &'a str
         (false, 1) => format!("JVM {names}"),
         (false, n) => format!("{n} JVMs ({names}{more})"),
     }
-}
-
-/// Becomes true on Ctrl-C, SIGTERM or SIGHUP.
-///
-/// # Errors
-/// [`Error::Io`] where the handler cannot be installed.
-pub fn stop_on_signal() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stop);
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
-        .map_err(|e| Error::io("handle signals", std::io::Error::other(e)))?;
-    Ok(stop)
 }
 
 /// How much the scheduler prefers a thread that is in a hurry.
