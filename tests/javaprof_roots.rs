@@ -125,12 +125,10 @@ fn a_link_in_place_of_the_socket_is_not_connected_to() {
     let pid = load.pid().to_string();
     let socket = PathBuf::from(format!("/tmp/.java_pid{pid}"));
     symlink(&other, &socket).unwrap();
-    let begin = Instant::now();
-    let output =
-        tool::run("javaprof", &["-p", &pid, "-d", "0.2", "--symbols", "perfmap"]);
+    let output = tool::run("javaprof", &["-p", &pid, "-d", "0.2", "--symbols", "perfmap"]);
+    // The JVM is asked to listen, and puts its own socket there.
     fs::remove_file(&socket).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(begin.elapsed() < NO_HANG, "{:?}", begin.elapsed());
+    assert!(output.status.success(), "{output:?}");
     assert!(listener.accept().is_err(), "it has connected");
     load.run(0.1);
     load.quit();
@@ -146,8 +144,7 @@ fn a_socket_of_another_user_is_not_connected_to() {
     let listener = UnixListener::bind(&socket).unwrap();
     chown(&socket, Some(12345), None).unwrap();
     listener.set_nonblocking(true).unwrap();
-    let output =
-        tool::run("javaprof", &["-p", &pid, "-d", "0.2", "--symbols", "perfmap"]);
+    let output = tool::run("javaprof", &["-p", &pid, "-d", "0.2", "--symbols", "perfmap"]);
     fs::remove_file(&socket).unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stderr.contains("own user"), "{}", output.stderr);
@@ -331,8 +328,7 @@ fn a_signal_that_comes_twice_is_one() {
 fn a_rival_in_the_folder_wins_nothing() {
     start();
     let (host, path) = folder_of_both();
-    let mut container =
-        Container::start_with_link(named("temurin-17"), "CpuLoad", &path, &path);
+    let mut container = Container::start_with_link(named("temurin-17"), "CpuLoad", &path, &path);
     container.run(0.3);
     let folder = inside(&container, &path);
     // Not even sticky: whoever can write there can replace everything.

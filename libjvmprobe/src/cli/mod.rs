@@ -2,13 +2,7 @@
 
 mod schedule;
 
-use std::{
-    fmt::Display,
-    io::Write,
-    process::ExitCode,
-    sync::OnceLock,
-    time::Duration,
-};
+use std::{fmt::Display, io::Write, process::ExitCode, sync::OnceLock, time::Duration};
 
 use clap::{Parser, error::ErrorKind};
 use clap_complete::Shell;

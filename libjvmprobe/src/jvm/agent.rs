@@ -73,15 +73,16 @@ fn load_from(
     let agent_there = format!("{folder}/{name}.so");
     let options = format!("map={folder}/{name}.map,once");
     let arguments = [&agent_there, "true", &options];
-    let answer = attach::command(process, hotspot, "load", &arguments, deadline)
-        .map_err(Failed::Jvm)?;
+    let answer =
+        attach::command(process, hotspot, "load", &arguments, deadline).map_err(Failed::Jvm)?;
     let answer = answer.trim();
     let code = answer.strip_prefix("return code: ").unwrap_or(answer);
     if code != "0" {
         return Err(Failed::Folder(answer.lines().next().unwrap_or("no reason given").into()));
     }
     // Through the descriptor that it was created with: the name is the target's to change.
-    root::text(map.file(), builtin_map::MAX_BYTES).map_err(|e| Failed::Folder(format!("the agent's map: {e}")))
+    root::text(map.file(), builtin_map::MAX_BYTES)
+        .map_err(|e| Failed::Folder(format!("the agent's map: {e}")))
 }
 
 const PREFIX: &str = ".jvmprobe-";

@@ -16,12 +16,7 @@
 //! What needs the target's user, as JVMs up to 11.0.1 want it for a connection, is done by
 //! [`as_target`]; all questions about the target are asked with our own rights.
 
-use std::{
-    fs,
-    io,
-    os::fd::OwnedFd,
-    time::Duration,
-};
+use std::{fs, io, os::fd::OwnedFd, time::Duration};
 
 use procfs::process::Process as Proc;
 use rustix::{
@@ -183,11 +178,7 @@ fn wake_listener(
 }
 
 /// Waits until something is there.
-fn wait(
-    process: &Process,
-    is_there: impl Fn() -> bool,
-    deadline: Deadline,
-) -> Result<(), String> {
+fn wait(process: &Process, is_there: impl Fn() -> bool, deadline: Deadline) -> Result<(), String> {
     let mut pause = Duration::from_millis(20);
     while !is_there() {
         match process.fate() {

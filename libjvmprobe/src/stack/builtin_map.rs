@@ -116,9 +116,7 @@ fn look(tmp: &Folder<'_>, name: &str, process: &Process) -> Result<Before> {
     match tmp.look(name) {
         Ok(seen) if seen.is_file_of(process.uid) => Ok(Before::TheJvms),
         Ok(seen) if seen.is_file_of(0) => Ok(Before::Roots),
-        Ok(seen) => {
-            Err(failed("let the JVM write", io::Error::other(not_its_own(seen.owner()))))
-        }
+        Ok(seen) => Err(failed("let the JVM write", io::Error::other(not_its_own(seen.owner())))),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Before::Nothing),
         Err(e) => Err(failed("look at", e)),
     }
