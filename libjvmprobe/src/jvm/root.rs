@@ -203,14 +203,7 @@ impl<'a> Folder<'a> {
     /// Those of open(2), and where it is something else, somebody else's, or too large.
     pub fn text(&self, name: &str, owners: &[u32], max: u64) -> io::Result<String> {
         check(name)?;
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file: File = openat(&self.handle, name, flags | OFlags::CLOEXEC, Mode::empty())?.into();
-        let stat = rustix::fs::fstat(&file)?;
-        regular(&stat)?;
-        if !owners.contains(&stat.st_uid) {
-            return Err(io::Error::other(not_its_own(stat.st_uid)));
-        }
-        text(&file, max)
+        text(&own(openat(&self.handle, name, TO_READ, Mode::empty())?, owners)?, max)
     }
 
     /// Renames a file, replacing what has that name.
@@ -261,6 +254,29 @@ impl<'a> Folder<'a> {
 /// Those of open(2), and where it is something else.
 pub fn open_linked(link: &Path) -> io::Result<File> {
     reopen(&rustix::fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// How a file is opened that may turn out to be anything.
+const TO_READ: OFlags =
+    OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// Opens a file in our own file system that somebody else may have put there: a regular one,
+/// not through a link, of one of these owners.
+///
+/// # Errors
+/// Those of open(2), and where it is something else or somebody else's.
+pub fn open_own(path: &Path, owners: &[u32]) -> io::Result<File> {
+    own(rustix::fs::open(path, TO_READ, Mode::empty())?, owners)
+}
+
+/// What was opened, if it is a regular file of one of these owners.
+fn own(opened: OwnedFd, owners: &[u32]) -> io::Result<File> {
+    let stat = rustix::fs::fstat(&opened)?;
+    regular(&stat)?;
+    match owners.contains(&stat.st_uid) {
+        true => Ok(opened.into()),
+        false => Err(io::Error::other(not_its_own(stat.st_uid))),
+    }
 }
 
 /// Opens the very file that a descriptor stands for, for reading.

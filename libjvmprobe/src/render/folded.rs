@@ -89,7 +89,7 @@ pub(super) mod tests {
             command: "java".into(),
             thread: "worker;1".into(),
             tid,
-            cpu: 0,
+            cpu: None,
             stack: stack.to_vec(),
             complete: true,
             guessed: false,

@@ -138,7 +138,7 @@ fn labels<'a>(
         (has_thread, ("thread", &*sample.thread, 0)),
         (true, ("pid", "", sample.pid)),
         (has_thread, ("tid", "", sample.tid)),
-        (is_of_time, ("cpu", "", sample.cpu)),
+        (is_of_time && sample.cpu.is_some(), ("cpu", "", sample.cpu.unwrap_or(0))),
     ]
     .into_iter()
     .filter_map(|(wanted, label)| wanted.then_some(label))

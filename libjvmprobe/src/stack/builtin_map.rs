@@ -5,7 +5,7 @@
 //! PID namespace, and would follow a symbolic link there. So we look first, and read
 //! only what is a regular file of the JVM's own user.
 
-use std::{fs::File, io, path::Path, time::Duration};
+use std::{io, path::Path, time::Duration};
 
 use crate::{
     Error, Result,
@@ -91,13 +91,15 @@ fn read_in(tmp: &Folder<'_>, name: &str, process: &Process) -> Result<String> {
     text.map_err(|e| failed("read", &tmp.shown(name), e))
 }
 
-/// Reads a map that the user has named.
+/// Reads a map of a process's own that the user has named, in our own file system: never
+/// through a link, never another user's.
 ///
 /// # Errors
 /// [`Error::Io`].
-pub fn read(path: &Path) -> Result<String> {
-    let text = File::open(path).and_then(|file| root::text(&file, MAX_BYTES));
-    text.map_err(|e| failed("read", path, e))
+pub fn read(path: &Path, process: &Process) -> Result<String> {
+    let text =
+        root::open_own(path, &[process.uid, 0]).and_then(|file| root::text(&file, MAX_BYTES));
+    text.map_err(|e| failed("trust", path, e))
 }
 
 /// What is there before the JVM writes its map.

@@ -281,6 +281,37 @@ impl CodeLog {
         self.latest.insert(start, (end, slot));
     }
 
+    /// How many loads and unloads it keeps.
+    pub fn len(&self) -> usize {
+        self.loads.len() + self.unloads.len()
+    }
+
+    /// Whether it keeps none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Puts it in order up to now, and goes on with what is there now alone: what was is
+    /// needed no longer by who has the index.
+    pub fn settle(&mut self) -> CodeIndex {
+        let times = self.loads.iter().map(|load| load.since);
+        let times = times.chain(self.unloads.iter().map(|unload| unload.0));
+        let epoch = times.fold(self.snapshot_epoch, u64::max);
+        let now = self.latest.values().filter_map(|(_, slot)| match *slot {
+            Slot::Snapshot(i) => self.snapshot.get(i),
+            Slot::Load(i) => self.loads.get(i),
+        });
+        let next: Vec<_> = now
+            .map(|entry| {
+                let code = entry.label.code(&self.text).into_owned();
+                (Addr(entry.start), entry.end.saturating_sub(entry.start), code)
+            })
+            .collect();
+        let before = std::mem::take(self);
+        self.snapshot(epoch, Snapshot::Entries(next));
+        before.into_index()
+    }
+
     /// Puts it in order.
     pub fn into_index(self) -> CodeIndex {
         let Self { text, snapshot, snapshot_epoch, mut loads, unloads, .. } = self;
@@ -489,6 +520,24 @@ mod tests {
         assert_eq!(name_at(&index, 165, 9).as_deref(), Some("B.new"));
         assert_eq!(name_at(&index, 170, 9), None);
         assert_eq!(name_at(&index, 99, 0), None);
+    }
+
+    #[test]
+    fn what_is_settled_goes_on_with_what_is_there() {
+        let mut log = CodeLog::default();
+        log.snapshot(2, seen([(Addr(100), 50, method("A.old")), (Addr(300), 9, method("C.c"))]));
+        log.unload(5, method("A.old"));
+        log.load(9, Addr(120), 50, method("B.new"));
+        let index = log.settle();
+        assert_eq!(name_at(&index, 130, 4).as_deref(), Some("A.old"));
+        assert_eq!(name_at(&index, 130, 9).as_deref(), Some("B.new"));
+        assert!(log.is_empty());
+        log.load(11, Addr(120), 50, method("D.d"));
+        assert_eq!(log.len(), 1);
+        let index = log.into_index();
+        assert_eq!(name_at(&index, 130, 10).as_deref(), Some("B.new"));
+        assert_eq!(name_at(&index, 130, 11).as_deref(), Some("D.d"));
+        assert_eq!(name_at(&index, 301, 12).as_deref(), Some("C.c"));
     }
 
     #[test]

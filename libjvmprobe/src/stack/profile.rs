@@ -1,6 +1,9 @@
 //! Samples with named stacks: what is rendered.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
 
 use super::{Frame, Kind};
 
@@ -38,8 +41,8 @@ pub struct Sample {
     pub thread: Arc<str>,
     /// The thread.
     pub tid: u32,
-    /// The processor.
-    pub cpu: u32,
+    /// The processor; `None` where samples of several were put together.
+    pub cpu: Option<u32>,
     /// Outermost frame first, user code and then the kernel.
     pub stack: Vec<FrameId>,
     /// Whether the stack goes back to where its thread began, and each step was known.
@@ -52,6 +55,22 @@ pub struct Sample {
     pub count: u64,
     /// Objects allocated, in a profile of allocations.
     pub objects: u64,
+}
+
+/// What is shown in place of stacks that were given up.
+pub const FOLDED: &str = "[stacks beyond --max-memory]";
+
+/// Process, thread, processor, marks, thread's name, stack.
+type Key = (u32, u32, Option<u32>, (bool, bool, bool), Arc<str>, Vec<FrameId>);
+
+fn size_of_sample(sample: &Sample) -> usize {
+    size_of::<Sample>() + size_of_val(&*sample.stack)
+}
+
+/// A frame stands in the list and in the table; the names that it shares with others are
+/// counted twice, which makes up for what allocations take beside.
+fn size_of_frame(frame: &Frame) -> usize {
+    2 * size_of::<Frame>() + frame.name.len() + frame.file.as_ref().map_or(0, |name| name.len())
 }
 
 /// A profile. Frames are stored once.
@@ -71,6 +90,8 @@ pub struct Profile {
     pub begin_unix_ns: u64,
     /// Samples that were taken and could not be kept.
     pub lost: u64,
+    /// Samples of which the stack was not kept, for want of room: see [`Profile::fold`].
+    pub folded: u64,
 }
 
 impl Profile {
@@ -110,11 +131,186 @@ impl Profile {
         self.samples.retain(|s| s.stack.iter().any(|&id| passes[id as usize]) == keep);
     }
 
+    /// About how many bytes its samples and frames take.
+    pub fn size(&self) -> usize {
+        let samples = self.samples.iter().map(size_of_sample).sum::<usize>();
+        samples + self.frames.iter().map(size_of_frame).sum::<usize>()
+    }
+
+    /// Puts samples together that differ in nothing that matters: not in how they were
+    /// taken, and not in the processor unless that is wanted.
+    pub fn merge(&mut self, processors: bool) {
+        let mut known: HashMap<Key, usize> = HashMap::with_capacity(self.samples.len());
+        let mut kept: Vec<Sample> = Vec::new();
+        for mut sample in std::mem::take(&mut self.samples) {
+            sample.cpu = sample.cpu.filter(|_| processors);
+            let Sample { pid, tid, cpu, complete, guessed, unsure, .. } = sample;
+            let marks = (complete, guessed, unsure);
+            let stack = std::mem::take(&mut sample.stack);
+            let key = (pid, tid, cpu, marks, Arc::clone(&sample.thread), stack);
+            match known.entry(key) {
+                Entry::Occupied(at) => {
+                    let same = &mut kept[*at.get()];
+                    same.count = same.count.saturating_add(sample.count);
+                    same.objects = same.objects.saturating_add(sample.objects);
+                }
+                Entry::Vacant(new) => {
+                    new.insert(kept.len());
+                    kept.push(sample);
+                }
+            }
+        }
+        for ((.., stack), at) in known {
+            kept[at].stack = stack;
+        }
+        self.samples = kept;
+    }
+
+    /// Makes it smaller than so many bytes, as far as it can: of the samples that are the
+    /// fewest the stacks are given up, first those that came once; their numbers stay, under a
+    /// frame of each process that says so. Frames that nothing refers to go, too.
+    pub fn fold(&mut self, max: usize) {
+        let mut least = 1_u64;
+        while self.size() > max && self.samples.len() > 1 {
+            let folded = self.intern(Frame::new(Kind::Unknown, FOLDED));
+            let mut by_process: HashMap<(u32, Arc<str>), u64> = HashMap::new();
+            let before = self.samples.len();
+            self.samples.retain(|sample| {
+                let goes = sample.count <= least || sample.stack == [folded];
+                if goes {
+                    let of = by_process.entry((sample.pid, Arc::clone(&sample.command)));
+                    let sum = of.or_default();
+                    *sum = sum.saturating_add(sample.count);
+                    self.folded += if sample.stack == [folded] { 0 } else { sample.count };
+                }
+                !goes
+            });
+            // More processes than there is room for are told together.
+            if by_process.len() * size_of::<Sample>() > max / 4 {
+                let all = by_process.drain().fold(0_u64, |sum, (_, n)| sum.saturating_add(n));
+                by_process.insert((0, "[many]".into()), all);
+            }
+            for ((pid, command), count) in by_process {
+                self.samples.push(Sample {
+                    pid,
+                    thread: Arc::clone(&command),
+                    command,
+                    tid: pid,
+                    cpu: None,
+                    stack: vec![folded],
+                    complete: true,
+                    guessed: false,
+                    unsure: false,
+                    count,
+                    objects: 0,
+                });
+            }
+            self.drop_frames();
+            if self.samples.len() >= before && least > u64::MAX / 2 {
+                break;
+            }
+            least = least.saturating_mul(2);
+        }
+    }
+
+    /// Drops frames that no sample refers to.
+    fn drop_frames(&mut self) {
+        let frames = std::mem::take(&mut self.frames);
+        self.ids.clear();
+        let mut renumbered = vec![None; frames.len()];
+        let mut samples = std::mem::take(&mut self.samples);
+        for id in samples.iter_mut().flat_map(|sample| &mut sample.stack) {
+            let at = *id as usize;
+            let new = *renumbered[at].get_or_insert_with(|| self.intern(frames[at].clone()));
+            *id = new;
+        }
+        self.samples = samples;
+    }
+
     /// Shares of frames by kind, over all samples.
     pub fn frames_of_kind(&self, kind: Kind) -> u64 {
         let count = |s: &Sample| {
             s.count * s.stack.iter().filter(|&&id| self.frame(id).kind == kind).count() as u64
         };
         self.samples.iter().map(count).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(pid: u32, cpu: u32, stack: &[FrameId], count: u64) -> Sample {
+        Sample {
+            pid,
+            command: "java".into(),
+            thread: "main".into(),
+            tid: pid,
+            cpu: Some(cpu),
+            stack: stack.to_vec(),
+            complete: true,
+            guessed: false,
+            unsure: false,
+            count,
+            objects: 0,
+        }
+    }
+
+    fn profile(samples: Vec<Sample>, frames: u32) -> Profile {
+        let mut profile = Profile::default();
+        for i in 0..frames {
+            profile.intern(Frame::new(Kind::Java, format!("Some.method{i}")));
+        }
+        profile.samples = samples;
+        profile
+    }
+
+    #[test]
+    fn what_is_alike_is_put_together() {
+        let all = || {
+            let a = sample(1, 0, &[0, 1], 2);
+            vec![a.clone(), sample(1, 3, &[0, 1], 3), sample(1, 0, &[1], 5), a]
+        };
+        let counts = |profile: &Profile| {
+            let mut counts: Vec<_> = profile.samples.iter().map(|s| (s.cpu, s.count)).collect();
+            counts.sort_unstable();
+            counts
+        };
+        let mut by_processor = profile(all(), 2);
+        by_processor.merge(true);
+        assert_eq!(counts(&by_processor), [(Some(0), 4), (Some(0), 5), (Some(3), 3)]);
+        let mut all = profile(all(), 2);
+        all.merge(false);
+        assert_eq!(counts(&all), [(None, 5), (None, 7)]);
+        assert!(all.samples.iter().all(|s| !s.stack.is_empty()));
+    }
+
+    #[test]
+    fn the_rarest_stacks_go_first_and_no_sample_does() {
+        let many = (0..1000).map(|i| sample(1 + i % 3, 0, &[i, i + 1], 1));
+        let hot = sample(1, 0, &[7, 8], 500);
+        let mut profile = profile(many.chain([hot]).collect(), 1001);
+        let total = profile.total();
+        profile.fold(10_000);
+        assert!(profile.size() <= 10_000, "{}", profile.size());
+        assert_eq!(profile.total(), total);
+        assert_eq!(profile.folded, 1000);
+        let hot = profile.samples.iter().find(|s| s.count == 500).expect("it is kept");
+        let name = |at: usize| profile.frame(hot.stack[at]).name.to_string();
+        assert_eq!((name(0), name(1)), ("Some.method7".into(), "Some.method8".into()));
+        // Again, with nothing new: nothing is counted twice.
+        profile.fold(10_000);
+        assert_eq!((profile.total(), profile.folded), (total, 1000));
+        profile.fold(1);
+        assert_eq!((profile.total(), profile.folded), (total, 1500));
+    }
+
+    #[test]
+    fn more_processes_than_there_is_room_for_are_told_together() {
+        let many = (0..10_000).map(|pid| sample(pid, 0, &[0], 1));
+        let mut profile = profile(many.collect(), 1);
+        profile.fold(20_000);
+        assert!(profile.size() <= 20_000, "{}", profile.size());
+        assert_eq!(profile.total(), 10_000);
     }
 }

@@ -45,7 +45,7 @@ impl Flames {
                     command: Arc::clone(&command),
                     thread: Arc::clone(&thread),
                     tid: row.class.tid.unwrap_or(0),
-                    cpu: 0,
+                    cpu: None,
                     stack,
                     complete: true,
                     guessed: false,

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Parser, ValueEnum, ValueHint, value_parser};
 use clap_complete::Shell;
 use libjvmprobe::{
     Pid,
-    cli::{CommandLine, parse_pid, parse_seconds},
+    cli::{CommandLine, parse_pid, parse_seconds, parse_size},
     render::perfmap::{self, Unfold},
 };
 use regex::Regex;
@@ -125,6 +125,10 @@ pub struct Args {
     /// With --write-maps: mark compiled and inlined methods, as flame graphs know it
     #[arg(long, requires = "write_maps")]
     pub annotate: bool,
+
+    /// Keep no more than SIZE of samples and stacks: the rarest stacks are folded into one
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
+    pub max_memory: usize,
 
     /// Print no summary
     #[arg(short, long, conflicts_with = "folded")]
@@ -280,6 +284,8 @@ mod tests {
             &["javaprof", "-a", "--", "java"],
             &["javaprof", "-p", "1", "--unfold", "all"],
             &["javaprof", "--system-wide", "--write-maps"],
+            &["javaprof", "-a", "--max-memory", "1M"],
+            &["javaprof", "-a", "--max-memory", "99999999999G"],
         ] {
             assert!(Args::try_parse_from(bad).is_err(), "{bad:?}");
         }

@@ -74,6 +74,12 @@ fn run(args: &Args) -> Result<()> {
     if raw.lost > 0 {
         note(&format!("{} samples were lost: all numbers are too low by that much", raw.lost));
     }
+    if profile.folded > 0 {
+        note(&format!(
+            "of {} samples the stacks were not kept, for want of room: see --max-memory",
+            profile.folded
+        ));
+    }
     leave_out_agent(&mut profile);
     filter(&mut profile, args);
     let shown = show(&profile, args, outputs, &what);

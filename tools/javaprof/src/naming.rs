@@ -16,7 +16,7 @@ use libjvmprobe::{
 
 use crate::{
     profiler::{Raw, Samples, Stacks},
-    traced::Traced,
+    traced::Named,
 };
 
 /// A profile that grows by one process after the other.
@@ -24,22 +24,24 @@ pub struct Naming {
     profile: Profile,
     kernel: KernelNames,
     signatures: bool,
+    /// About how many bytes the profile takes.
+    size: usize,
 }
 
 impl Naming {
     /// Names methods with their parameters if wanted.
     pub fn new(signatures: bool) -> Self {
         let kernel = KernelNames::new(Symbols::of_kernel());
-        Self { profile: Profile::default(), kernel, signatures }
+        Self { profile: Profile::default(), kernel, signatures, size: 0 }
     }
 
     /// Names all samples of a process. Of one that nothing is known of, the command alone
     /// is.
-    pub fn add(&mut self, traced: Option<Traced>, samples: &Samples, stacks: &Stacks) {
+    pub fn add(&mut self, named: Option<Named>, samples: &Samples, stacks: &Stacks) {
         // Most programs that come and go are never sampled.
         let Some(first) = samples.keys().next() else { return };
-        let mut namer = match traced {
-            Some(traced) => Namer::of(traced, self.signatures),
+        let mut namer = match named {
+            Some(named) => Namer::of(named, self.signatures),
             None => Namer::without_sources(first.comm.as_str().into()),
         };
         let nothing = Stack::default();
@@ -64,12 +66,13 @@ impl Naming {
             if stack.is_empty() && has_user_part {
                 stack.push(self.profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
             }
+            self.size += size_of::<Sample>() + size_of_val(&*stack);
             self.profile.samples.push(Sample {
                 pid: key.pid,
                 command: Arc::clone(&namer.command),
                 thread: key.comm.as_str().into(),
                 tid: key.tid,
-                cpu: key.cpu,
+                cpu: Some(key.cpu),
                 stack,
                 complete,
                 guessed: known.is_some() && !complete,
@@ -78,6 +81,25 @@ impl Naming {
                 objects: 0,
             });
         }
+    }
+
+    /// About how many bytes the profile takes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Makes the profile smaller than so many bytes: by putting samples together that are
+    /// alike, then those that differ in the processor alone, then by giving up stacks.
+    pub fn shrink(&mut self, max: usize) {
+        self.profile.merge(true);
+        if self.profile.size() > max {
+            self.profile.merge(false);
+        }
+        // With room for more, or it would be done each time.
+        if self.profile.size() > max {
+            self.profile.fold(max / 2);
+        }
+        self.size = self.profile.size();
     }
 
     /// The profile, with what is said of it as a whole.
@@ -95,7 +117,7 @@ impl Naming {
 }
 
 /// A user stack, named.
-struct Named {
+struct UserStack {
     /// Outermost first.
     frames: Vec<FrameId>,
     complete: bool,
@@ -108,16 +130,15 @@ struct Namer {
     sources: Sources,
     /// What was named already.
     places: Option<Places>,
-    known: HashMap<(u64, u64), Named>,
+    known: HashMap<(u64, u64), UserStack>,
 }
 
 impl Namer {
-    fn of(mut traced: Traced, signatures: bool) -> Self {
-        let places = traced.take_places();
-        let native = NativeNames::new(traced.maps, traced.symbols);
-        let java = JavaNames::new(traced.code.into_index(), signatures);
+    fn of(named: Named, signatures: bool) -> Self {
+        let native = NativeNames::new(named.maps, named.symbols);
+        let java = JavaNames::new(named.code, signatures);
         let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
-        Self::new(traced.command, Sources::new(sources), places)
+        Self::new(named.command, Sources::new(sources), named.places)
     }
 
     fn new(command: Arc<str>, sources: Sources, places: Option<Places>) -> Self {
@@ -137,7 +158,7 @@ impl Namer {
         epoch: u64,
         stack: &Stack,
         known: Option<usize>,
-    ) -> &Named {
+    ) -> &UserStack {
         let (sources, places) = (&mut self.sources, &self.places);
         self.known.entry((id, epoch)).or_insert_with(|| {
             let mut frames = Vec::new();
@@ -160,7 +181,7 @@ impl Namer {
             }
             let complete = cut_behind_entry(&mut frames, known_frames);
             let frames = frames.into_iter().rev().map(|frame| profile.intern(frame)).collect();
-            Named { frames, complete, unsure }
+            UserStack { frames, complete, unsure }
         })
     }
 }

@@ -1,9 +1,13 @@
 //! Files that a profile is written to, and what flame graphs are compared with.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use libjvmprobe::{
+    jvm::root,
     render::{
         files::{Files, Format},
         flamegraph::Title,
@@ -45,7 +49,9 @@ impl Outputs {
 }
 
 fn read_base(path: &Path) -> Result<String> {
-    let text = builtin_map::read(path)?;
+    let text = File::open(path)
+        .and_then(|file| root::text(&file, builtin_map::MAX_BYTES))
+        .with_context(|| format!("cannot read {}", path.display()))?;
     let is_stack = |line: &str| {
         line.rsplit_once(' ').is_some_and(|(_, count)| count.trim().parse::<u64>().is_ok())
     };

@@ -110,6 +110,10 @@ pub struct Profiler<'a> {
     /// Those that were none; the kernel side knows them.
     ignored: HashSet<u32>,
     stacks: Stacks,
+    /// About how many bytes they take.
+    stacks_size: usize,
+    /// What was collected and belongs to the stacks that are to come.
+    early: Vec<(SampleKey, u64)>,
     naming: Naming,
     raw: Raw,
     /// How many samples there are.
@@ -147,6 +151,8 @@ impl<'a> Profiler<'a> {
             newcomers: HashMap::new(),
             ignored: HashSet::new(),
             stacks: Stacks::new(),
+            stacks_size: 0,
+            early: Vec::new(),
             naming: Naming::new(args.signatures),
             raw: Raw { hertz: args.frequency, ..Default::default() },
             taken: 0,
@@ -250,7 +256,7 @@ impl<'a> Profiler<'a> {
             self.raw.lost_code += self.session.lost_of(pid.into());
             let samples = self.samples.remove(&pid).unwrap_or_default();
             traced.ask_again(&addresses(&samples, &self.stacks));
-            self.naming.add(Some(traced), &samples, &self.stacks);
+            self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
         }
         // Of these nothing is known but that they ran.
         for samples in std::mem::take(&mut self.samples).into_values() {
@@ -331,6 +337,7 @@ impl<'a> Profiler<'a> {
                         }
                         None => places::plain(&raw),
                     };
+                    self.stacks_size += size_of_stack(&stack);
                     self.stacks.insert(id, stack);
                     self.stacks_sent += 1;
                 }
@@ -351,7 +358,8 @@ impl<'a> Profiler<'a> {
             self.stacks_sent = 0;
             self.session.forget_stacks();
         }
-        let batch = self.session.collect();
+        let mut batch = std::mem::take(&mut self.early);
+        batch.extend(self.session.collect());
         // Behind the samples, so that their stacks are among them.
         self.take_events(Duration::ZERO)?;
         for (key, count) in batch {
@@ -381,19 +389,93 @@ impl<'a> Profiler<'a> {
         Ok(())
     }
 
+    /// About how many bytes it keeps of what was sampled and has no names yet.
+    fn size(&self) -> usize {
+        /// A sample in a table, with the name of its thread.
+        const SAMPLE: usize = 2 * (size_of::<SampleKey>() + 24);
+        let retired = self.retired.iter().map(|(_, samples)| samples.len());
+        let newcomers = self.newcomers.values().map(|newcomer| newcomer.samples.len());
+        let samples = self.samples.values().map(Samples::len).chain(retired).chain(newcomers);
+        let code = self.processes.values().map(Traced::size).sum::<usize>();
+        samples.sum::<usize>() * SAMPLE + self.stacks_size + code
+    }
+
+    /// Keeps within what it may keep: half of it what was sampled, half of it what has names.
+    fn stay_within_memory(&mut self) -> Result<()> {
+        let max = self.args.max_memory / 2;
+        if self.size() > max {
+            self.name_all()?;
+        }
+        if self.naming.size() > max {
+            self.naming.shrink(max);
+        }
+        Ok(())
+    }
+
+    /// Names all that was sampled so far.
+    fn name_all(&mut self) -> Result<()> {
+        self.name_retired();
+        // From here on all stacks are sent again, and named anew, ...
+        let named: Vec<_> = self
+            .processes
+            .iter_mut()
+            .map(|(&pid, traced)| (pid, traced.settle(self.args.signatures)))
+            .collect();
+        let mut stacks = std::mem::take(&mut self.stacks);
+        self.stacks_size = 0;
+        self.session.forget_stacks();
+        self.stacks_sent = 0;
+        // ... and what was counted before is complete.
+        let counted = self.session.collect();
+        let mut samples = std::mem::take(&mut self.samples);
+        for (key, count) in counted {
+            if stacks.contains_key(&key.user) || key.user == 0 {
+                self.taken += count;
+                *samples.entry(key.pid).or_default().entry(key).or_default() += count;
+            } else {
+                self.early.push((key, count));
+            }
+        }
+        self.take_events(Duration::ZERO)?;
+        // The kernel's stacks have the same names before and after.
+        for (id, stack) in &self.stacks {
+            stacks.entry(*id).or_insert_with(|| stack.clone());
+        }
+        for (pid, named) in named {
+            let samples = samples.remove(&pid).unwrap_or_default();
+            self.naming.add(Some(named), &samples, &stacks);
+        }
+        for samples in samples.into_values() {
+            self.naming.add(None, &samples, &stacks);
+        }
+        // What is a newcomer's is no part of the profile yet.
+        let newcomers = self.newcomers.values().flat_map(|newcomer| newcomer.samples.keys());
+        for key in newcomers {
+            for id in [key.user, key.kernel] {
+                if let Some(stack) = stacks.remove(&id) {
+                    self.stacks.entry(id).or_insert(stack);
+                }
+            }
+        }
+        self.stacks_size = self.stacks.values().map(size_of_stack).sum();
+        Ok(())
+    }
+
     /// Samples those no more that have not turned out to be JVMs.
     fn part_with_newcomers(&mut self) {
         let (session, stacks, ignored) = (&self.session, &mut self.stacks, &mut self.ignored);
+        let mut gone = 0;
         self.newcomers.retain(|&pid, newcomer| {
             if newcomer.since.elapsed() < NEWCOMER {
                 return true;
             }
-            forget_stacks(&newcomer.samples, stacks, session);
+            gone += forget_stacks(&newcomer.samples, stacks, session);
             if ignored.len() < MAX_IGNORED && ignored.insert(pid) {
                 session.ignore(pid.into());
             }
             false
         });
+        self.stacks_size = self.stacks_size.saturating_sub(gone);
         // Their numbers may be given to others.
         ignored.retain(|&pid| {
             let lives = Path::new(&format!("/proc/{pid}")).exists();
@@ -407,6 +489,7 @@ impl<'a> Profiler<'a> {
     fn tick(&mut self, collect: bool) -> Result<()> {
         if collect {
             self.collect()?;
+            self.stay_within_memory()?;
         }
         self.follow_changes()?;
         for traced in self.processes.values_mut() {
@@ -428,8 +511,9 @@ impl<'a> Profiler<'a> {
     /// the kernel's symbols, which takes longer than some JVMs live.
     fn name_retired(&mut self) {
         for (traced, samples) in std::mem::take(&mut self.retired) {
-            self.naming.add(Some(traced), &samples, &self.stacks);
-            forget_stacks(&samples, &mut self.stacks, &self.session);
+            self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
+            let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
+            self.stacks_size = self.stacks_size.saturating_sub(gone);
         }
     }
 
@@ -521,10 +605,15 @@ fn addresses(samples: &Samples, stacks: &Stacks) -> Vec<Addr> {
     addrs.into_iter().collect()
 }
 
-/// Forgets the stacks of samples that are named, or not wanted.
-fn forget_stacks(samples: &Samples, stacks: &mut Stacks, session: &Session) {
+/// Forgets the stacks of samples that are named, or not wanted. Returns how many bytes
+/// they took.
+fn forget_stacks(samples: &Samples, stacks: &mut Stacks, session: &Session) -> usize {
     session.forget_stacks_of(samples.keys().map(|key| key.user));
-    for key in samples.keys() {
-        stacks.remove(&key.user);
-    }
+    let gone = samples.keys().filter_map(|key| stacks.remove(&key.user));
+    gone.map(|stack| size_of_stack(&stack)).sum()
+}
+
+/// About how many bytes a stack takes in a table.
+fn size_of_stack(stack: &Stack) -> usize {
+    2 * (size_of::<Stack>() + 8) + size_of_val(&*stack.places)
 }

@@ -18,7 +18,7 @@ use libjvmprobe::{
     jvm::{Fate, FileId, Process, Target, agent},
     stack::{
         agent_map, builtin_map,
-        code::{CodeLog, Snapshot},
+        code::{CodeIndex, CodeLog, Snapshot},
         maps::{CodeMaps, FileCache},
         native::Symbols,
         walk::{RawStack, Stack},
@@ -85,6 +85,22 @@ pub struct Traced {
     is_walked: bool,
     /// What the Java frames of its stacks are.
     places: Option<Places>,
+    /// Whether compiled ones are among them.
+    names_compiled: bool,
+}
+
+/// What names the samples of a process.
+pub struct Named {
+    /// Its command's name.
+    pub command: Arc<str>,
+    /// Files that it had mapped.
+    pub maps: CodeMaps,
+    /// Their symbols.
+    pub symbols: Symbols,
+    /// What was in its code cache, and when.
+    pub code: CodeIndex,
+    /// Java frames that were named when they were first seen.
+    pub places: Option<Places>,
 }
 
 enum Who {
@@ -138,6 +154,7 @@ impl Traced {
             source: None,
             is_walked: false,
             places: None,
+            names_compiled: false,
             who,
         }
     }
@@ -290,6 +307,7 @@ impl Traced {
         let compiled = matches!(symbols, SymbolSource::Auto | SymbolSource::HotSpot);
         if *symbols != SymbolSource::None {
             self.places = Some(Places::new(hotspot, compiled, signatures)?);
+            self.names_compiled = compiled;
         }
         Ok(())
     }
@@ -304,9 +322,37 @@ impl Traced {
         places::plain(raw)
     }
 
-    /// The Java frames that were named.
-    pub fn take_places(&mut self) -> Option<Places> {
-        self.places.take()
+    /// What names what was sampled up to now. From here on it is named anew.
+    pub fn settle(&mut self, signatures: bool) -> Named {
+        let places = self.places.take();
+        if places.is_some()
+            && let Who::Jvm(jvm) = &self.who
+            && let Some(hotspot) = &jvm.1
+        {
+            self.places = Places::new(hotspot, self.names_compiled, signatures).ok();
+        }
+        Named {
+            command: Arc::clone(&self.command),
+            maps: self.maps.clone(),
+            symbols: self.symbols.clone(),
+            code: self.code.settle(),
+            places,
+        }
+    }
+
+    /// What names what was sampled.
+    pub fn into_named(mut self) -> Named {
+        let places = self.places.take();
+        let code = self.code.into_index();
+        let Self { command, maps, symbols, .. } = self;
+        Named { command, maps, symbols, code, places }
+    }
+
+    /// About how many bytes it keeps of what comes and goes.
+    pub fn size(&self) -> usize {
+        /// A load with its name.
+        const LOAD: usize = 200;
+        self.code.len() * LOAD
     }
 
     /// Reads again what a JVM tells that is still setting itself up.
@@ -431,7 +477,7 @@ fn ask(
     inlining: Inlining<'_>,
 ) -> Result<Snapshot> {
     if let SymbolSource::File(path) = source {
-        return Ok(Snapshot::Map(builtin_map::read(path)?));
+        return Ok(Snapshot::Map(builtin_map::read(path, process)?));
     }
     let Some(hotspot) = hotspot else {
         let why = "its version is unknown".to_owned();
