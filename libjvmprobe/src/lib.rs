@@ -24,6 +24,9 @@ pub mod cli;
 pub mod elf;
 mod error;
 pub mod follow;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod hotspot;
 pub mod jvm;
 pub mod render;

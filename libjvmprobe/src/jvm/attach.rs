@@ -28,12 +28,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use procfs::process::Process as Proc;
 use rustix::process::Signal;
 
 use super::{
     Fate, Process,
     folder::{Folder, NewFile, Owner, as_target},
+    process::status_of,
 };
 use crate::{Error, Result, hotspot::HotSpot};
 
@@ -73,11 +73,17 @@ pub fn command(
         return Err(refuse("it was started with -XX:+DisableAttachMechanism".into()));
     }
     let answer = ask(process, &request).map_err(refuse)?;
+    text_of(name, &answer).map_err(refuse)
+}
+
+/// The text of an answer to a command, or why it is none.
+pub(crate) fn text_of(name: &str, answer: &[u8]) -> Result<String, String> {
+    let answer = String::from_utf8_lossy(answer);
     let (code, text) = answer.split_once('\n').unwrap_or((&answer, ""));
     match code.trim().parse::<i32>() {
         Ok(0) => Ok(text.to_owned()),
-        Ok(code) => Err(refuse(format!("it refused {name} ({code}): {}", first_line(text)))),
-        Err(_) => Err(refuse(format!("it answered nonsense to {name}: {}", first_line(&answer)))),
+        Ok(code) => Err(format!("it refused {name} ({code}): {}", first_line(text))),
+        Err(_) => Err(format!("it answered nonsense to {name}: {}", first_line(&answer))),
     }
 }
 
@@ -86,7 +92,7 @@ fn first_line(text: &str) -> String {
 }
 
 /// Has the JVM listen, if it does not yet, and sends it a request.
-fn ask(process: &Process, request: &[u8]) -> Result<String, String> {
+fn ask(process: &Process, request: &[u8]) -> Result<Vec<u8>, String> {
     check_alive(process)?;
     let tmp = Folder::open(process, "/tmp")?;
     let socket = tmp.file(&format!(".java_pid{}", process.ns_pid));
@@ -102,8 +108,7 @@ fn ask(process: &Process, request: &[u8]) -> Result<String, String> {
 
 /// Whether the process can answer at all, and will survive being asked.
 fn check_alive(process: &Process) -> Result<(), String> {
-    let raw = i32::try_from(process.pid.0).unwrap_or(0);
-    let status = Proc::new(raw).and_then(|proc| proc.status()).map_err(|e| e.to_string())?;
+    let status = status_of(process.pid).map_err(|e| e.to_string())?;
     if status.state.starts_with(['T', 't']) {
         return Err("it is stopped; continue it with `kill -CONT`".into());
     }
@@ -132,7 +137,7 @@ fn check_ids(process: &Process) -> Result<(), String> {
 
 /// Whether a map of ids has one of ours: lines of the first id there, the first one here, and
 /// how many (user_namespaces(7)).
-fn is_mapped(map: &str, id: u32) -> bool {
+pub(crate) fn is_mapped(map: &str, id: u32) -> bool {
     map.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1).map(str::parse::<u32>);
         match (fields.next(), fields.next()) {
@@ -241,7 +246,7 @@ fn sentinel_in<'a>(folder: &'a Folder, process: &Process, name: &str) -> io::Res
     }
 }
 
-fn exchange(mut socket: UnixStream, request: &[u8]) -> Result<String, String> {
+fn exchange(mut socket: UnixStream, request: &[u8]) -> Result<Vec<u8>, String> {
     let silent = |e: io::Error| match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             format!("it did not answer within {} s: is it hung?", ANSWER_TIMEOUT.as_secs())
@@ -255,7 +260,7 @@ fn exchange(mut socket: UnixStream, request: &[u8]) -> Result<String, String> {
         .map_err(silent)?;
     let mut answer = Vec::new();
     (&mut socket).take(MAX_ANSWER).read_to_end(&mut answer).map_err(silent)?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+    Ok(answer)
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use procfs::process::{MMapPath, MemoryMap, Process as Proc};
+use procfs::process::{MMapPath, MemoryMap};
 
-use super::process::proc_error;
+use super::process::maps_of;
 use crate::{
     Addr, Error, FileOffset, Pid, Result,
     elf::{ElfFile, Machine},
@@ -108,9 +108,7 @@ fn is_native_image(pid: Pid) -> bool {
 
 /// The memory map of a process.
 pub(crate) fn memory_maps(pid: Pid) -> Result<Vec<MemoryMap>> {
-    let raw = i32::try_from(pid.0).map_err(|_| Error::NoSuchProcess { pid })?;
-    let maps = Proc::new(raw).and_then(|proc| proc.maps()).map_err(|e| proc_error(pid, e))?;
-    Ok(maps.0)
+    maps_of(pid)
 }
 
 fn mapped_path(map: &MemoryMap) -> Option<&Path> {
