@@ -26,6 +26,9 @@ pub mod elf;
 pub mod end;
 mod error;
 pub mod follow;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod hotspot;
 pub mod jvm;
 pub mod render;

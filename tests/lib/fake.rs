@@ -27,7 +27,11 @@ pub fn build_library(dir: &Path) -> PathBuf {
     library
 }
 
-fn compile(source: &str, flags: &[&str], out: &Path) {
+/// Compiles a program of `tests/fixtures`.
+///
+/// # Panics
+/// Where there is no C compiler.
+pub fn compile(source: &str, flags: &[&str], out: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(source);
     let status = Command::new("cc").args(["-O2", "-o"]).arg(out).args(flags).arg(source).status();
     assert!(status.expect("run cc (tests/setup installs it)").success(), "cc failed");

@@ -24,6 +24,9 @@ const MAX_READ: u64 = 256 << 20;
 /// compilers.
 const MAX_NAME: usize = 4096;
 
+/// The names of all sections together: a bound for names that overlap.
+const MAX_NAMES: usize = 4 << 20;
+
 /// The machine that a file is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
@@ -247,7 +250,15 @@ fn sections(
         Some(names) => read_at(file, size, names.sh_offset, names.sh_size)?,
         None => return Err(Error::elf("section names are missing")),
     };
-    Ok(headers.into_iter().map(|h| (c_string(&names, h.sh_name), h)).collect())
+    let mut room = MAX_NAMES;
+    let named = headers.into_iter().map(|header| {
+        let name = c_string(&names, header.sh_name);
+        room = room
+            .checked_sub(name.len())
+            .ok_or_else(|| Error::elf("the names of its sections are too long"))?;
+        Ok((name, header))
+    });
+    named.collect()
 }
 
 /// The NUL-terminated string at `offset` of a string table; empty where there is none.
@@ -317,6 +328,33 @@ mod tests {
         let zeroes = symbols.find("zeroes").unwrap();
         assert_eq!(elf.vaddr_to_offset(Vaddr(zeroes.value.0 + 60_000)), None);
         assert_eq!(elf.vaddr_to_offset(Vaddr(u64::MAX)), None);
+    }
+
+    #[test]
+    fn the_names_of_all_sections_have_a_bound() {
+        // All sections have one long name, each a byte less of it.
+        let count = 4000_usize;
+        let strings = vec![b'a'; count + MAX_NAME];
+        let file = |count: usize| {
+            let mut bytes = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0];
+            bytes.resize(64, 0);
+            bytes[16] = 3;
+            bytes[18] = 62;
+            bytes[40] = 64;
+            bytes[58..60].copy_from_slice(&64_u16.to_le_bytes());
+            bytes[60..62].copy_from_slice(&(count as u16).to_le_bytes());
+            for i in 0..count {
+                let mut header = [0; 64];
+                header[..4].copy_from_slice(&(i as u32).to_le_bytes());
+                header[24..32].copy_from_slice(&(64 + 64 * count as u64).to_le_bytes());
+                header[32..40].copy_from_slice(&(strings.len() as u64).to_le_bytes());
+                bytes.extend(header);
+            }
+            [bytes, strings.clone()].concat()
+        };
+        assert!(open(&file(MAX_NAMES / MAX_NAME)).is_ok());
+        let error = open(&file(count)).unwrap_err().to_string();
+        assert!(error.contains("names of its sections"), "{error}");
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl UnwindTable {
         Self::from_section(&section.data()?, &bases, base)
     }
 
-    fn from_section(data: &[u8], bases: &BaseAddresses, base: Vaddr) -> Result<Self> {
+    pub(crate) fn from_section(data: &[u8], bases: &BaseAddresses, base: Vaddr) -> Result<Self> {
         let functions = Functions::read(EhFrame::new(data, LittleEndian), bases, base)?;
         Ok(Self { base, rows: functions.into_rows()? })
     }

@@ -95,7 +95,7 @@ impl Told {
         while let Some((kind, body, rest)) = split(records) {
             records = rest;
             match kind {
-                LOST => self.missed += number(body, 8).unwrap_or(1),
+                LOST => self.missed = self.missed.saturating_add(number(body, 8).unwrap_or(1)),
                 MMAP2 if names_libjvm(body) => {
                     // 0 or -1: it is in no PID namespace that we see.
                     let pid = number(body, 0).unwrap_or(0) as u32;
@@ -216,6 +216,12 @@ impl Drop for Ring {
     }
 }
 
+/// What a fuzzer calls.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(records: &[u8]) {
+    Told::default().read(records);
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{any, prop, proptest};
@@ -263,6 +269,12 @@ mod tests {
         records.extend(&mapping(8, "/opt/libjvm.so")[..70]);
         assert_eq!(told(&[records]).pids, [Pid(7)]);
         assert_eq!(told(&[vec![0; 64]]), Told::default());
+    }
+
+    #[test]
+    fn losses_add_up_to_no_more_than_a_number_holds() {
+        let lost = |n: u64| record(LOST, &[0, n].map(u64::to_ne_bytes).concat());
+        assert_eq!(told(&[lost(u64::MAX), lost(5)]).missed, u64::MAX);
     }
 
     proptest! {

@@ -22,6 +22,11 @@ use crate::{
 const MAX_SYMBOL: usize = 65_535;
 /// Bytecodes take at most 64 KiB, and so does the table of their lines.
 const MAX_LINE_TABLE: usize = 65_536;
+/// Names and lines of all methods together, in bytes: those of 100,000 methods, as many as
+/// large programs have, take a tenth. Beyond that, methods have no names.
+const MAX_KEPT: usize = 512 << 20;
+/// What an entry takes besides.
+const ENTRY: usize = 64;
 /// `_has_linenumber_table`, in all versions the lowest bit of the flags.
 const HAS_LINES: u8 = 1;
 
@@ -103,6 +108,8 @@ pub struct Methods {
     encoding: Encoding,
     known: HashMap<Addr, Option<Arc<MethodInfo>>>,
     symbols: HashMap<Addr, Arc<str>>,
+    /// How many more bytes may be kept.
+    room: usize,
 }
 
 impl Methods {
@@ -116,6 +123,7 @@ impl Methods {
             encoding,
             known: HashMap::new(),
             symbols: HashMap::new(),
+            room: MAX_KEPT,
         })
     }
 
@@ -124,7 +132,13 @@ impl Methods {
         if let Some(known) = self.known.get(&method) {
             return known.clone();
         }
-        let info = self.read(pages, method).ok().map(Arc::new);
+        let info = self.read(pages, method).ok();
+        let bytes = info.as_ref().map_or(0, |info| {
+            let signature = info.signature.as_ref().map_or(0, |signature| signature.len());
+            info.name.len() + signature + info.lines.len() * size_of::<(u32, u32)>()
+        });
+        self.room = self.room.checked_sub(bytes + ENTRY)?;
+        let info = info.map(Arc::new);
         self.known.insert(method, info.clone());
         info
     }
@@ -133,6 +147,7 @@ impl Methods {
     pub fn forget(&mut self) {
         self.known.clear();
         self.symbols.clear();
+        self.room = MAX_KEPT;
     }
 
     fn read(&mut self, pages: &mut Pages<'_>, method: Addr) -> Result<MethodInfo> {
@@ -167,7 +182,7 @@ impl Methods {
     }
 
     fn pool_symbol(&mut self, pages: &mut Pages<'_>, pool: Addr, index: u16) -> Result<Arc<str>> {
-        let slot = plus(pool, self.layout.pool_size + u64::from(index) * 8)?;
+        let slot = plus(plus(pool, self.layout.pool_size)?, u64::from(index) * 8)?;
         let symbol = pages.pointer(slot)?;
         self.symbol(pages, symbol)
     }
@@ -180,6 +195,10 @@ impl Methods {
         let length = usize::from(length).min(MAX_SYMBOL);
         let bytes = pages.bytes(plus(symbol, self.layout.symbol_body)?, length)?;
         let text: Arc<str> = String::from_utf8_lossy(&bytes).into();
+        self.room = self
+            .room
+            .checked_sub(text.len() + ENTRY)
+            .ok_or_else(|| Error::layout("too many names of methods"))?;
         self.symbols.insert(symbol, Arc::clone(&text));
         Ok(text)
     }
@@ -192,7 +211,7 @@ impl Methods {
             return Ok(Vec::new());
         }
         let code_size = pages.u16(plus(const_method, self.layout.code_size)?)?;
-        let begin = plus(const_method, self.layout.const_method_size + u64::from(code_size))?;
+        let begin = plus(plus(const_method, self.layout.const_method_size)?, code_size.into())?;
         let mut lines = Vec::new();
         // How long the table is shows only as it is read.
         for room in [256, 4096, MAX_LINE_TABLE] {
@@ -213,7 +232,7 @@ fn plus(addr: Addr, bytes: u64) -> Result<Addr> {
 }
 
 /// Decodes a table; `None` where it does not end in `bytes`.
-fn line_table(bytes: &[u8], encoding: Encoding) -> Option<Vec<(u32, u32)>> {
+pub(super) fn line_table(bytes: &[u8], encoding: Encoding) -> Option<Vec<(u32, u32)>> {
     let mut stream = Stream::new(bytes, encoding);
     let (mut bci, mut line) = (0_u32, 0_u32);
     let mut table = Vec::new();

@@ -29,6 +29,8 @@ pub mod code_cache;
 pub mod collector;
 pub mod compressed;
 pub mod flags;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 pub mod heap;
 pub mod look;
 pub mod methods;
@@ -37,7 +39,8 @@ mod pages;
 pub mod places;
 mod scopes;
 mod stubs;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(not(test), allow(dead_code))]
 mod testing;
 pub mod threads;
 pub mod vmstructs;

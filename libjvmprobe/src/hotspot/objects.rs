@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use super::{classes::ClassLayout, flags::Flags, vmstructs::VmStructs};
+use super::{classes::ClassLayout, flags::Flags, threads::MAX_TLAB, vmstructs::VmStructs};
 use crate::{Addr, Error, Result, jvm::memory::Memory};
 
 /// As much is read at once. Larger objects are skipped, not read.
@@ -21,6 +21,10 @@ const HEADER: usize = 24;
 /// Objects of one piece are of so many classes at most; the largest TLABs hold some
 /// hundred thousand objects.
 const MAX_CLASSES: usize = 1 << 17;
+/// A piece is left when it took so many steps: a second of work for pieces that lie. What a
+/// Class object takes, a read of its own, is as much as some others.
+const MAX_STEPS: u64 = 1 << 25;
+const CLASS_STEPS: u64 = 64;
 /// A compact header keeps the class in its highest bits (markWord::klass_shift).
 const COMPACT_SHIFT: u32 = 42;
 /// Klass::_lh_log2_element_size_mask.
@@ -149,7 +153,11 @@ impl Objects {
         self.numbers.clear();
         self.found.clear();
         self.recent = [(0, 0); 64];
+        if size > MAX_TLAB {
+            return Err(Error::layout("a TLAB of an implausible size"));
+        }
         let mut at = 0;
+        let mut steps = MAX_STEPS;
         // What part of the piece the buffer holds.
         let mut held = 0..0;
         while at < size {
@@ -162,6 +170,10 @@ impl Objects {
             }
             let offset = (at - held.start) as usize;
             let number = self.number(memory, offset)?;
+            let is_class = matches!(self.found.get(number), Some((_, Shape::Mirror(_), _)));
+            steps = steps
+                .checked_sub(if is_class { CLASS_STEPS } else { 1 })
+                .ok_or_else(|| Error::layout("a TLAB of too many objects"))?;
             let object = start.0.wrapping_add(at);
             let bytes = self.size(memory, number, offset, Addr(object))?;
             if bytes == 0 || bytes > size - at {
@@ -356,6 +368,18 @@ mod tests {
         let counts = count(&mut reader(&image), &all).unwrap();
         assert_eq!(counts[0].1, ClassCount { objects: 3, bytes: 96 });
         assert_eq!(counts[1].1, ClassCount { objects: 2, bytes: 48 + 24 + 320_000 });
+    }
+
+    #[test]
+    fn a_piece_that_takes_too_long_does_not_count() {
+        let (image, classes) = jvm();
+        let mut objects = reader(&image);
+        let start = Addr(heap(classes).as_ptr() as u64);
+        assert!(objects.count(&own_memory(), start, MAX_TLAB + 1).is_err());
+        let piece = [1, classes[2], 0, 4].repeat((MAX_STEPS / CLASS_STEPS) as usize + 1);
+        let error = count(&mut objects, &piece).unwrap_err().to_string();
+        assert!(error.contains("too many objects"), "{error}");
+        assert!(count(&mut objects, &piece[4..]).is_ok());
     }
 
     #[test]

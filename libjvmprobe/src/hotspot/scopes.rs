@@ -25,6 +25,9 @@ const MAX_DEBUG: u64 = 16 << 20;
 /// Frames of inlining that are kept in all: a bound for tables that want to hurt.
 const MAX_FRAMES: usize = 5_000_000;
 
+/// Debug information of all methods that are looked at, in bytes.
+const MAX_ALL_DEBUG: usize = 2 << 30;
+
 /// A call of another method, or of a stub: `call rel32` of x86-64.
 const CALL_BYTES: u64 = 5;
 /// So many PcDescs show whether a method has more of them than it must have.
@@ -70,6 +73,7 @@ pub(super) struct Scopes<'a> {
     encoding: Encoding,
     inlining: Inlining<'a>,
     frames_left: usize,
+    debug_left: usize,
 }
 
 impl<'a> Scopes<'a> {
@@ -83,6 +87,7 @@ impl<'a> Scopes<'a> {
             encoding,
             inlining,
             frames_left: MAX_FRAMES,
+            debug_left: MAX_ALL_DEBUG,
         })
     }
 
@@ -106,6 +111,10 @@ impl<'a> Scopes<'a> {
             return Ok(Vec::new());
         }
         let places = self.places(pages, blob.at)?;
+        self.debug_left = self
+            .debug_left
+            .checked_sub(places.pcs_len + places.scopes_len)
+            .ok_or_else(|| Error::layout("too much debug information"))?;
         let descs = self.descs(pages, &places, begin, end)?;
         let scopes = pages.bytes(places.scopes, places.scopes_len)?;
         let handlers = self.handlers(pages, blob);

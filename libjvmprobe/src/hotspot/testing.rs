@@ -9,6 +9,8 @@ use crate::{Addr, Pid, Result, jvm::memory::Memory};
 /// A growing image of 64-bit words at a fixed address.
 pub(super) struct Image {
     words: Vec<u64>,
+    /// The address of the first word.
+    base: u64,
     used: usize,
     symbols: HashMap<&'static str, Addr>,
     fields: Vec<[u64; 6]>,
@@ -17,8 +19,10 @@ pub(super) struct Image {
 
 impl Image {
     pub(super) fn new() -> Self {
+        let words = vec![0; 4096];
         Self {
-            words: vec![0; 4096],
+            base: words.as_ptr() as u64,
+            words,
             used: 0,
             symbols: HashMap::new(),
             fields: Vec::new(),
@@ -26,9 +30,28 @@ impl Image {
         }
     }
 
+    /// One whose first word is at an address, wherever that is in truth.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn based_at(base: u64) -> Self {
+        Self { base, ..Self::new() }
+    }
+
+    /// The address behind what is stored.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn end(&self) -> Addr {
+        Addr(self.base + self.used as u64 * 8)
+    }
+
+    /// What is stored, as bytes, and where variables are that libjvm.so exports.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn into_parts(self) -> (Vec<u8>, HashMap<&'static str, Addr>) {
+        let bytes = self.words.iter().take(self.used).flat_map(|word| word.to_ne_bytes());
+        (bytes.collect(), self.symbols)
+    }
+
     /// Stores words and returns their address.
     pub(super) fn put(&mut self, words: &[u64]) -> Addr {
-        let at = self.words.as_ptr() as u64 + self.used as u64 * 8;
+        let at = self.base + self.used as u64 * 8;
         self.words[self.used..self.used + words.len()].copy_from_slice(words);
         self.used += words.len();
         Addr(at)
@@ -103,7 +126,7 @@ impl Image {
 
     /// Overwrites the word at an address.
     pub(super) fn overwrite(&mut self, addr: Addr, value: u64) {
-        let at = addr.0 - self.words.as_ptr() as u64;
+        let at = addr.0 - self.base;
         self.words[at as usize / 8] = value;
     }
 

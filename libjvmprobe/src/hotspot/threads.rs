@@ -15,7 +15,7 @@ use crate::{Addr, Error, Result, jvm::memory::Memory};
 /// As many threads as are read. A process has fewer than 32,768 by default.
 const MAX_THREADS: usize = 1 << 17;
 /// No TLAB is larger: it would not fit into the heap region or an int of words.
-const MAX_TLAB: u64 = 1 << 34;
+pub(super) const MAX_TLAB: u64 = 1 << 34;
 
 /// Where a Thread keeps its count: offsets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,10 @@ impl ThreadLayout {
     /// [`Error::Layout`] naming the field that is missing.
     pub fn read(structs: &VmStructs) -> Result<Self> {
         let tlab = structs.field("Thread", "_tlab")?;
-        let in_tlab = |field| Ok(tlab + structs.field("ThreadLocalAllocBuffer", field)?);
+        let in_tlab = |field| {
+            let offset = structs.field("ThreadLocalAllocBuffer", field)?;
+            tlab.checked_add(offset).ok_or_else(|| Error::layout("a TLAB outside of its thread"))
+        };
         Ok(Self {
             allocated: structs.field("Thread", "_allocated_bytes")?,
             tlab_start: in_tlab("_start")?,

@@ -17,6 +17,8 @@ use crate::{Addr, Error, Result, jvm::memory::Memory};
 
 /// JDK 17 has the longest table: about 3,000 entries.
 const MAX_ENTRIES: usize = 65_536;
+/// Names of all tables together, which take some 300 kB: a bound for names that overlap.
+const MAX_NAMES: usize = 8 << 20;
 /// The longest entry known has 48 bytes.
 const MAX_STRIDE: u64 = 4096;
 
@@ -61,7 +63,8 @@ impl VmStructs {
         lookup: impl Fn(&str) -> Option<Addr>,
         share: impl FnOnce(Tables) -> Arc<Tables>,
     ) -> Result<Self> {
-        let mut reader = Reader { memory, pages: Pages::new(memory), lookup, bias };
+        let mut reader =
+            Reader { memory, pages: Pages::new(memory), lookup, bias, room: MAX_NAMES };
         let tables = Tables {
             fields: reader.fields()?,
             types: reader.types()?,
@@ -146,6 +149,8 @@ struct Reader<'a, F> {
     pages: Pages<'a>,
     lookup: F,
     bias: u64,
+    /// How many more bytes names may take.
+    room: usize,
 }
 
 impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
@@ -243,6 +248,10 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
                 return Ok(found);
             }
             let (name, value) = parse(&mut self.pages, pointers, &entry)?;
+            self.room = self
+                .room
+                .checked_sub(name.len())
+                .ok_or_else(|| Error::layout("the names in the tables are too long"))?;
             found.insert(name.into_boxed_str(), value);
             at = here.checked_add(table.stride);
         }
@@ -278,6 +287,24 @@ mod tests {
         image.class("Klass", 208);
         image.finish();
         image
+    }
+
+    #[test]
+    fn all_names_together_have_a_bound() {
+        let name = Box::new([b'a'; 1024]);
+        let mut text = name.to_vec();
+        text.push(0);
+        // Each entry names the same text, from another byte on.
+        let entries: Vec<u64> = (0..20_000_u64)
+            .flat_map(|i| [text.as_ptr() as u64 + i % 16, 0, 8])
+            .chain([0; 3])
+            .collect();
+        let mut image = sample();
+        let table = image.put(&[]);
+        assert!(table.0 > 0);
+        image.set("gHotSpotVMTypes", entries.as_ptr() as u64);
+        let error = image.read().unwrap_err().to_string();
+        assert!(error.contains("names in the tables"), "{error}");
     }
 
     #[test]

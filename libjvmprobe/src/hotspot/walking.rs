@@ -47,7 +47,7 @@ impl HotSpot {
 }
 
 /// What vmStructs tells.
-fn layout(memory: &Memory, s: &VmStructs, major: u32) -> Result<JvmLayout> {
+pub(super) fn layout(memory: &Memory, s: &VmStructs, major: u32) -> Result<JvmLayout> {
     let mut layout = fields(s)?;
     let found = heaps(memory, s)?;
     if found.len() > MAX_CODE_HEAPS {

@@ -18,7 +18,6 @@
 
 use std::{fs, io, os::fd::OwnedFd, time::Duration};
 
-use procfs::process::Process as Proc;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
@@ -30,6 +29,7 @@ use rustix::{
 use super::{
     Fate, Process,
     identity::{Owner, as_target},
+    process::status_of,
     root::{Folder, NewFile, Root},
 };
 use crate::{Error, Result, end::Deadline, hotspot::HotSpot};
@@ -72,11 +72,17 @@ pub fn command(
         return Err(refuse("it was started with -XX:+DisableAttachMechanism".into()));
     }
     let answer = ask(process, &request, deadline).map_err(refuse)?;
+    text_of(name, &answer).map_err(refuse)
+}
+
+/// The text of an answer to a command, or why it is none.
+pub(crate) fn text_of(name: &str, answer: &[u8]) -> Result<String, String> {
+    let answer = String::from_utf8_lossy(answer);
     let (code, text) = answer.split_once('\n').unwrap_or((&answer, ""));
     match code.trim().parse::<i32>() {
         Ok(0) => Ok(text.to_owned()),
-        Ok(code) => Err(refuse(format!("it refused {name} ({code}): {}", first_line(text)))),
-        Err(_) => Err(refuse(format!("it answered nonsense to {name}: {}", first_line(&answer)))),
+        Ok(code) => Err(format!("it refused {name} ({code}): {}", first_line(text))),
+        Err(_) => Err(format!("it answered nonsense to {name}: {}", first_line(&answer))),
     }
 }
 
@@ -85,7 +91,7 @@ fn first_line(text: &str) -> String {
 }
 
 /// Has the JVM listen, if it does not yet, and sends it a request.
-fn ask(process: &Process, request: &[u8], deadline: Deadline) -> Result<String, String> {
+fn ask(process: &Process, request: &[u8], deadline: Deadline) -> Result<Vec<u8>, String> {
     check_alive(process)?;
     let root = Root::open(process)?;
     let tmp = root.folder("/tmp")?;
@@ -102,8 +108,7 @@ fn ask(process: &Process, request: &[u8], deadline: Deadline) -> Result<String, 
 
 /// Whether the process can answer at all, and will survive being asked.
 fn check_alive(process: &Process) -> Result<(), String> {
-    let raw = i32::try_from(process.pid.0).unwrap_or(0);
-    let status = Proc::new(raw).and_then(|proc| proc.status()).map_err(|e| e.to_string())?;
+    let status = status_of(process.pid).map_err(|e| e.to_string())?;
     if status.state.starts_with(['T', 't']) {
         return Err("it is stopped; continue it with `kill -CONT`".into());
     }
@@ -132,7 +137,7 @@ fn check_ids(process: &Process) -> Result<(), String> {
 
 /// Whether a map of ids has one of ours: lines of the first id there, the first one here, and
 /// how many (user_namespaces(7)).
-fn is_mapped(map: &str, id: u32) -> bool {
+pub(crate) fn is_mapped(map: &str, id: u32) -> bool {
     map.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1).map(str::parse::<u32>);
         match (fields.next(), fields.next()) {
@@ -265,7 +270,7 @@ impl Connection {
     }
 
     /// Sends a request and reads the answer to its end.
-    fn exchange(&self, request: &[u8]) -> Result<String, String> {
+    fn exchange(&self, request: &[u8]) -> Result<Vec<u8>, String> {
         let mut sent = 0;
         while let Some(rest) = request.get(sent..).filter(|rest| !rest.is_empty()) {
             sent += self.attempt(PollFlags::OUT, || rustix::io::write(&self.socket, rest))?;
@@ -278,7 +283,7 @@ impl Connection {
                 len => answer.extend_from_slice(part.get(..len).unwrap_or_default()),
             }
         }
-        Ok(String::from_utf8_lossy(&answer).into_owned())
+        Ok(answer)
     }
 
     /// Does something as soon as the socket is ready for it.

@@ -10,11 +10,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use procfs::process::{MMapPath, MemoryMap, Process as Proc};
+use procfs::process::{MMapPath, MemoryMap};
 
 use super::{
     Process,
-    process::proc_error,
+    process::maps_of,
     root::{self, Root},
 };
 use crate::{
@@ -114,9 +114,7 @@ fn is_native_image(pid: Pid) -> bool {
 
 /// The memory map of a process.
 pub(crate) fn memory_maps(pid: Pid) -> Result<Vec<MemoryMap>> {
-    let raw = i32::try_from(pid.0).map_err(|_| Error::NoSuchProcess { pid })?;
-    let maps = Proc::new(raw).and_then(|proc| proc.maps()).map_err(|e| proc_error(pid, e))?;
-    Ok(maps.0)
+    maps_of(pid)
 }
 
 fn mapped_path(map: &MemoryMap) -> Option<&Path> {

@@ -35,6 +35,12 @@ impl Memory {
         }
     }
 
+    /// The memory that a file stands for, each byte at its position.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn of_file(file: File) -> Self {
+        Self { file }
+    }
+
     /// Fills `buf` from `addr` on, whole or not at all.
     pub fn read_into(&self, addr: Addr, buf: &mut [u8]) -> Result<()> {
         self.file.read_exact_at(buf, addr.0).map_err(|source| Error::Memory {

@@ -2,9 +2,17 @@
 //!
 //! Sources: proc(5), pid_namespaces(7), pidfd_open(2).
 
-use std::{io, os::fd::OwnedFd, time::Duration};
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::fd::OwnedFd,
+    time::Duration,
+};
 
-use procfs::{ProcError, process::Process as Proc};
+use procfs::{
+    FromRead, ProcError,
+    process::{MemoryMap, MemoryMaps, Process as Proc, Status},
+};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
@@ -57,7 +65,7 @@ impl Process {
             .and_then(RawPid::from_raw)
             .ok_or(Error::NoSuchProcess { pid })?;
         let proc = Proc::new(raw.as_raw_nonzero().get()).map_err(|e| proc_error(pid, e))?;
-        let status = proc.status().map_err(|e| proc_error(pid, e))?;
+        let status = status_of(pid)?;
         let tgid = Pid(u32::try_from(status.tgid).unwrap_or(0));
         if tgid != pid {
             return Err(Error::ThreadId { pid, tgid });
@@ -121,6 +129,39 @@ impl Process {
     }
 }
 
+/// More than the text of 65,530 mappings, the kernel's limit, with names as they are.
+const MAX_TEXT: u64 = 64 << 20;
+
+/// The text of a file of a process's, such as `maps`. Names of commands and files in it are
+/// whatever bytes the process likes, which procfs would refuse.
+pub(super) fn text_of(pid: Pid, name: &str) -> Result<String> {
+    let path = format!("/proc/{pid}/{name}");
+    let mut bytes = Vec::new();
+    File::open(&path).and_then(|file| file.take(MAX_TEXT).read_to_end(&mut bytes)).map_err(
+        |e| match e.kind() {
+            // ESRCH of a process that ends while it is read.
+            io::ErrorKind::NotFound => Error::NoSuchProcess { pid },
+            _ if e.raw_os_error() == Some(3) => Error::NoSuchProcess { pid },
+            io::ErrorKind::PermissionDenied => {
+                proc_error(pid, ProcError::PermissionDenied(Some(path.clone().into())))
+            }
+            _ => Error::io(format!("read {path}"), e),
+        },
+    )?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into()))
+}
+
+/// `/proc/PID/status`.
+pub(super) fn status_of(pid: Pid) -> Result<Status> {
+    Status::from_read(text_of(pid, "status")?.as_bytes()).map_err(|e| proc_error(pid, e))
+}
+
+/// `/proc/PID/maps`.
+pub(super) fn maps_of(pid: Pid) -> Result<Vec<MemoryMap>> {
+    let maps = MemoryMaps::from_read(text_of(pid, "maps")?.as_bytes());
+    Ok(maps.map_err(|e| proc_error(pid, e))?.0)
+}
+
 /// Words what procfs says of a process.
 pub(super) fn proc_error(pid: Pid, error: ProcError) -> Error {
     match error {
@@ -135,5 +176,40 @@ pub(super) fn proc_error(pid: Pid, error: ProcError) -> Error {
             Error::io(format!("read {}", path.unwrap_or_default().display()), e)
         }
         other => Error::io(format!("read /proc/{pid}"), io::Error::other(other.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        ffi::OsStr,
+        os::unix::ffi::OsStrExt,
+        process::{Command, Stdio},
+        thread,
+    };
+
+    use super::*;
+
+    #[test]
+    fn names_may_be_any_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(OsStr::from_bytes(b"\xff\xfe)( \\\n"));
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("60").stdout(Stdio::null()).spawn().unwrap();
+        let pid = Pid(child.id());
+        // Until it has replaced us.
+        let mut process = Process::open(pid);
+        for _ in 0..100 {
+            if matches!(&process, Ok(process) if process.comm.contains(")(")) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(20));
+            process = Process::open(pid);
+        }
+        let maps = maps_of(pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(process.unwrap().comm, "\u{fffd}\u{fffd})( \\\n");
+        assert!(maps.unwrap().len() > 3);
     }
 }

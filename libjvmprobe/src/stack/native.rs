@@ -139,6 +139,16 @@ pub fn demangle(name: &str) -> String {
     name.to_owned()
 }
 
+/// What a fuzzer calls: looks up what lies at some offsets of a file.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(file: &File) {
+    let symbols = Symbols::of_kernel();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    for offset in [0, 0x40, 0x1000, 0x1040] {
+        let _ = symbols.elf(&path, FileOffset(offset));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,7 @@ use plain::Plain;
 
 use crate::{
     Error, Result,
+    cli::note,
     elf::{
         ElfFile,
         unwind::{Row, UnwindTable},
@@ -36,6 +37,9 @@ pub const MAX_BLOB_BYTES: u32 = 512;
 const MAX_TABLES: u32 = 4096;
 /// As many as the walker's search comes through: `MAX_MAPPING_STEPS` of bpf/walk.bpf.h.
 const MAX_MAPPINGS: usize = 8191;
+/// Rows of all tables together, eight bytes each: 128 MiB of memory that the kernel cannot
+/// swap out. A libjvm.so has 200,000, all libraries of a JVM twice as many.
+const MAX_ALL_ROWS: usize = 16 << 20;
 /// Rows that are put into a map at once.
 const BATCH: usize = 16_384;
 
@@ -147,6 +151,38 @@ pub struct Walker {
     filled: Vec<(u32, MapHandle)>,
     /// What each process had mapped when it was last told.
     told: HashMap<u64, Vec<MappingEntry>>,
+    room: Room,
+}
+
+/// How much more the kernel may hold for us.
+#[derive(Debug)]
+struct Room {
+    rows: usize,
+    /// Whether it was said that there is too little.
+    is_told: bool,
+}
+
+impl Room {
+    /// Takes room for so many rows; `false` where there is none, which is said once.
+    fn take(&mut self, rows: usize) -> bool {
+        if let Some(left) = self.rows.checked_sub(rows) {
+            self.rows = left;
+            return true;
+        }
+        if !self.is_told {
+            self.is_told = true;
+            note(&format!(
+                "unwind tables of {} MiB are in the kernel, which is all that it is given: \
+                 stacks of further files are walked by frame pointers",
+                MAX_ALL_ROWS * size_of::<Row>() >> 20
+            ));
+        }
+        false
+    }
+
+    fn give_back(&mut self, rows: usize) {
+        self.rows = self.rows.saturating_add(rows).min(MAX_ALL_ROWS);
+    }
 }
 
 impl Walker {
@@ -176,6 +212,7 @@ impl Walker {
             free: Vec::new(),
             filled: Vec::new(),
             told: HashMap::new(),
+            room: Room { rows: MAX_ALL_ROWS, is_told: false },
         })
     }
 
@@ -241,10 +278,14 @@ impl Walker {
         let used: HashSet<u32> =
             self.told.values().flat_map(|told| told.iter().skip(1)).map(|m| m.table).collect();
         let mut free = Vec::new();
+        let room = &mut self.room;
         self.files.retain(|_, (_, loaded)| {
             let Some(loaded) = loaded else { return false };
             let is_used = used.contains(&loaded.number);
-            free.extend((!is_used).then_some(loaded.number));
+            if !is_used {
+                free.push(loaded.number);
+                room.give_back(loaded.rows as usize);
+            }
             is_used
         });
         if self.clerk.hand_over(Job::Free { tables: free.clone() }).is_ok() {
@@ -258,10 +299,14 @@ impl Walker {
             let elf = file.reopen().and_then(ElfFile::open).ok();
             let table = elf.and_then(|elf| Some((UnwindTable::read(&elf).ok()?, elf)));
             let loaded = match table {
-                Some((table, elf)) if !table.rows().is_empty() => match self.number() {
-                    Some(number) => Some(self.load(number, &table, elf)?),
-                    None => None,
-                },
+                Some((table, elf))
+                    if !table.rows().is_empty() && self.room.take(table.rows().len()) =>
+                {
+                    match self.number() {
+                        Some(number) => Some(self.load(number, &table, elf)?),
+                        None => None,
+                    }
+                }
                 _ => None,
             };
             self.files.insert(id, (Arc::clone(file), loaded));
@@ -325,4 +370,20 @@ pub fn layout_offsets() -> [usize; 5] {
         offset_of!(JvmLayout, heap_count),
         offset_of!(JvmLayout, compile_id),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_tables_together_have_a_bound() {
+        let mut room = Room { rows: MAX_ALL_ROWS, is_told: false };
+        assert!(room.take(MAX_ALL_ROWS - 10) && room.take(10) && room.take(0));
+        assert!(!room.is_told && !room.take(1) && room.is_told);
+        room.give_back(10);
+        assert!(!room.take(11) && room.take(10));
+        room.give_back(usize::MAX);
+        assert_eq!(room.rows, MAX_ALL_ROWS);
+    }
 }

@@ -41,6 +41,9 @@ pub struct Jvm {
 /// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
 const SETTING_UP: Duration = Duration::from_secs(60);
 
+/// HotSpot has about a hundred operations.
+const MAX_OPERATIONS: usize = 512;
+
 /// What the assembler asks for, apart from it so that both can be borrowed.
 struct Identity {
     pid: u32,
@@ -185,5 +188,29 @@ fn once(
     key: u64,
     look_up: impl FnOnce() -> Option<String>,
 ) -> Option<String> {
-    known.borrow_mut().entry(key).or_insert_with(look_up).clone()
+    let mut known = known.borrow_mut();
+    if known.len() >= MAX_OPERATIONS && !known.contains_key(&key) {
+        return None;
+    }
+    known.entry(key).or_insert_with(look_up).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_so_many_operations_are_looked_up() {
+        let known = RefCell::default();
+        let mut looked_up = 0;
+        for key in 0..100_000 {
+            let name = once(&known, key, || {
+                looked_up += 1;
+                Some(key.to_string())
+            });
+            assert_eq!(name.is_some(), key < MAX_OPERATIONS as u64);
+        }
+        assert_eq!((looked_up, known.borrow().len()), (MAX_OPERATIONS, MAX_OPERATIONS));
+        assert_eq!(once(&known, 7, || None).as_deref(), Some("7"));
+    }
 }

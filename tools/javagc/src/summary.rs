@@ -211,6 +211,8 @@ impl Totals {
     pub fn stop(&mut self, stop: &Stop) {
         let op = stop.op.clone().unwrap_or_else(|| NO_OPERATION.into());
         let gc = stop.pause_ns.is_some();
+        let is_new = !self.tallies.contains_key(&(op.clone(), gc));
+        let op = if is_new && self.tallies.len() >= MAX_TALLIES { OTHERS.into() } else { op };
         let tally = self.tallies.entry((op, gc)).or_insert_with(|| Tally {
             collections: 0,
             pause: Times::new(),
@@ -298,6 +300,12 @@ impl Totals {
     }
 }
 
+/// So many operations are told apart. A JVM has a hundred, and runs twenty of them.
+const MAX_TALLIES: usize = 64;
+
+/// What stands for all others.
+const OTHERS: &str = "(others)";
+
 /// How a stop is shown in which no operation ran (JDK 13 and older do this to
 /// clean up now and then).
 pub const NO_OPERATION: &str = "(none)";
@@ -320,9 +328,9 @@ impl HeapFlow {
             self.last = None;
             return;
         };
-        self.freed += before.saturating_sub(after);
+        self.freed = self.freed.saturating_add(before.saturating_sub(after));
         if let Some((end_ns, left)) = self.last {
-            self.allocated += before.saturating_sub(left);
+            self.allocated = self.allocated.saturating_add(before.saturating_sub(left));
             self.watched_ns += stop.ts_ns.saturating_sub(end_ns);
         }
         self.last = Some((stop.ts_ns + stop.stopped_ns, after));
@@ -417,6 +425,20 @@ mod tests {
         assert_eq!((summary.pauses, summary.safepoints, summary.safepoint_ns), (0, 1, 70));
         assert_eq!(summary.operations[0].op, NO_OPERATION);
         assert!(summary.operations[0].pause.is_none());
+    }
+
+    #[test]
+    fn operations_beyond_a_number_are_one() {
+        let mut totals = Totals::new(0, false);
+        for i in 0..1000 {
+            totals.stop(&Stop { op: Some(format!("Op{i}")), ..pause(5, 70, (0, u64::MAX)) });
+            totals.stop(&Stop { op: Some("Op0".into()), ..pause(5, 70, (u64::MAX, 0)) });
+        }
+        let summary = totals.summary(100, &name(), true);
+        assert_eq!(summary.pauses, 2000);
+        assert_eq!(summary.operations.len(), MAX_TALLIES + 1);
+        let count = |name| summary.operations.iter().find(|op| op.op == name).map(|op| op.count);
+        assert_eq!((count("Op0"), count(OTHERS)), (Some(1001), Some(1000 - MAX_TALLIES as u64)));
     }
 
     #[test]

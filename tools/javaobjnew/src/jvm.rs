@@ -53,6 +53,9 @@ pub struct Jvm {
     _links: Option<Links>,
 }
 
+/// Names of so many threads are kept: more than live at a time. Others are `?`.
+const MAX_THREADS: usize = 1 << 16;
+
 /// A key of the kernel side, without the JVM's.
 type SeenKey = (ClassId, u64, u32);
 
@@ -161,7 +164,7 @@ impl Jvm {
             self.names.told(name.class, &name.text);
         }
         if name.tid != 0 {
-            self.thread_names.insert(name.tid, name.comm);
+            keep(&mut self.thread_names, name.tid, name.comm);
         }
     }
 
@@ -446,6 +449,13 @@ pub fn kernel_layout(hotspot: &HotSpot, walks: bool) -> Result<layout> {
     })
 }
 
+/// Keeps a thread's name, if there is room.
+fn keep(names: &mut HashMap<u32, String>, tid: u32, name: String) {
+    if names.len() < MAX_THREADS || names.contains_key(&tid) {
+        names.insert(tid, name);
+    }
+}
+
 fn difference(before: &tally, now: &tally) -> Count {
     Count {
         samples: now.samples.saturating_sub(before.samples),
@@ -456,5 +466,20 @@ fn difference(before: &tally, now: &tally) -> Count {
         humongous: now.humongous.saturating_sub(before.humongous),
         humongous_bytes: now.humongous_bytes.saturating_sub(before.humongous_bytes),
         ..Count::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_threads_have_names() {
+        let mut names = HashMap::new();
+        for tid in 0..2 * MAX_THREADS as u32 {
+            keep(&mut names, tid, "a".into());
+        }
+        keep(&mut names, 7, "b".into());
+        assert_eq!((names.len(), names[&7].as_str()), (MAX_THREADS, "b"));
     }
 }

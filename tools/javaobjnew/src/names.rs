@@ -35,7 +35,13 @@ impl Names {
     /// Takes a name that the kernel side has sent.
     pub fn told(&mut self, class: ClassId, text: &[u8]) {
         let name = self.keep(&java_name(text, class.len));
-        self.by_id.insert(class, name);
+        self.keep_id(class, name);
+    }
+
+    fn keep_id(&mut self, class: ClassId, name: Arc<str>) {
+        if self.by_id.len() < MAX_NAMES || self.by_id.contains_key(&class) {
+            self.by_id.insert(class, name);
+        }
     }
 
     /// The name of a class that the kernel side has counted.
@@ -53,7 +59,7 @@ impl Names {
             return self.keep("(unknown)");
         };
         let name = self.keep(&text);
-        self.by_id.insert(class, Arc::clone(&name));
+        self.keep_id(class, Arc::clone(&name));
         name
     }
 
@@ -93,6 +99,16 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn so_many_names_are_kept() {
+        let mut names = Names::default();
+        for symbol in 0..MAX_NAMES as u64 + 10 {
+            names.told(ClassId { symbol, tail: 0, len: 1 }, b"A");
+        }
+        assert_eq!((names.by_id.len(), names.texts.len()), (MAX_NAMES, 1));
+        assert_eq!(&*names.of_id(ClassId { symbol: 7, tail: 0, len: 1 }, None), "A");
+    }
 
     #[test]
     fn a_name_that_was_told_is_known() {

@@ -1,0 +1,223 @@
+//! What the fuzzers of `tests/fuzz` call: each parser of foreign bytes, with all that is
+//! done with what it returns. Nothing here may panic, hang or need much memory.
+
+use std::{fs::File, os::unix::fs::FileExt};
+
+use procfs::{
+    FromRead,
+    process::{MemoryMaps, Stat, Status},
+};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::{
+    Addr, FileOffset, Vaddr,
+    elf::{ArgSpec, ElfFile, Probes, unwind::UnwindTable},
+    follow,
+    hotspot::{
+        self,
+        fuzzing::{Fake, Part},
+    },
+    jvm::{attach, perfdata::PerfData},
+    stack::{agent_map, native, perfmap, walk::RawStack},
+};
+
+/// Writes what a fuzzer of the fake JVM begins with, a part of it as it is, where
+/// `FUZZ_SEED` says.
+pub fn write_seed(target: &str) {
+    let part = match target {
+        "methods" => Part::Methods,
+        "scopes" => Part::Scopes,
+        "code_cache" => Part::CodeCache,
+        "objects" => Part::Heap,
+        _ => Part::Whole,
+    };
+    if let Some(path) = std::env::var_os("FUZZ_SEED") {
+        std::fs::write(path, Fake::get().part(part)).unwrap();
+    }
+}
+
+fn file(parts: &[&[u8]]) -> File {
+    let file = File::from(memfd_create("fuzz", MemfdFlags::CLOEXEC).unwrap());
+    let mut at = 0;
+    for part in parts {
+        file.write_all_at(part, at).unwrap();
+        at += part.len() as u64;
+    }
+    file
+}
+
+/// A file with one section of a name, and a table of strings that it is linked to.
+fn elf_with(name: &str, content: &[u8], strings: &[u8]) -> Option<ElfFile> {
+    let names = [b"\0", name.as_bytes(), b"\0"].concat();
+    let sections = [&[][..], &names, content, strings];
+    let mut header = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0];
+    header.resize(64, 0);
+    header[16] = 3;
+    header[18] = 62;
+    header[40..48].copy_from_slice(&64_u64.to_le_bytes());
+    header[58..64].copy_from_slice(&[64, 0, 4, 0, 1, 0]);
+    let mut at = 64 + 64 * sections.len() as u64;
+    for (i, section) in sections.iter().enumerate() {
+        let (name, kind) = if i == 2 { (1_u32, 1_u32) } else { (0, u32::from(i > 0) * 3) };
+        let mut head: Vec<u8> = [name, kind].iter().flat_map(|n| n.to_le_bytes()).collect();
+        // Flags, address, offset, size; link and more; alignment, size of an entry.
+        for word in [0, 0x1000, at, section.len() as u64, 3, 4, 24] {
+            head.extend_from_slice(&u64::to_le_bytes(word));
+        }
+        header.extend(head);
+        at += section.len() as u64;
+    }
+    let parts: Vec<&[u8]> = [&header[..]].into_iter().chain(sections).collect();
+    ElfFile::open(file(&parts)).ok()
+}
+
+/// An ELF file, with all that is asked of a libjvm.so.
+pub fn elf_file(bytes: &[u8]) {
+    let Ok(elf) = ElfFile::open(file(&[bytes])) else { return };
+    for probe in elf.stapsdt().iter().flat_map(Probes::iter) {
+        let _ = probe.args();
+    }
+    for symbols in [elf.symbols(), elf.dynamic_symbols()].into_iter().flatten() {
+        let _ = (symbols.find("nowhere"), symbols.find_prefix("her"), symbols.is_empty());
+    }
+    let _ = (elf.build_id(), elf.vaddr_to_offset(Vaddr(0x1000)), elf.machine(), elf.base());
+    let _ = elf.load_bias(Addr(u64::MAX), FileOffset(0x1000));
+    let _ = (elf.is_stripped(), UnwindTable::read(&elf));
+}
+
+/// A table of symbols: how many there are, the symbols, their names.
+pub fn symbols(bytes: &[u8]) {
+    let Some((count, rest)) = bytes.split_first_chunk::<2>() else { return };
+    let entries = usize::from(u16::from_le_bytes(*count)) * 24;
+    let (entries, names) = rest.split_at(entries.min(rest.len()));
+    let Some(elf) = elf_with(".symtab", entries, names) else { return };
+    let Ok(symbols) = elf.symbols() else { return };
+    let _ = (symbols.find("gHotSpotVMStructs"), symbols.at(Vaddr(0x1000), "_ZTV"));
+    for name in symbols.with_prefixes(&["_Z", "_R", "g"]).keys() {
+        let _ = native::demangle(name);
+    }
+}
+
+/// Mangled names.
+pub fn demangle(bytes: &[u8]) {
+    let _ = native::demangle(&String::from_utf8_lossy(bytes));
+}
+
+/// Notes of USDT probes.
+pub fn notes(bytes: &[u8]) {
+    let Some(elf) = elf_with(".note.stapsdt", bytes, &[]) else { return };
+    let Ok(probes) = elf.stapsdt() else { return };
+    for probe in probes.iter() {
+        let _ = probe.args().map(|args| args.iter().map(ToString::to_string).count());
+    }
+    let _ = (probes.names().count(), probes.explain_missing("hotspot", "gc__begin"));
+}
+
+/// Arguments of a USDT probe.
+pub fn args(bytes: &[u8]) {
+    let parsed = ArgSpec::parse_all(&String::from_utf8_lossy(bytes));
+    let _ = parsed.map(|args| args.iter().map(ToString::to_string).count());
+}
+
+/// `.eh_frame`.
+pub fn unwind(bytes: &[u8]) {
+    for base in [0, 0x1000] {
+        let bases = gimli::BaseAddresses::default().set_eh_frame(0x2000).set_text(0x1000);
+        if let Ok(table) = UnwindTable::from_section(bytes, &bases, Vaddr(base)) {
+            assert!(table.rows().is_sorted_by_key(|row| row.pc));
+            let _ = (table.find(Vaddr(0x1234)), table.find(Vaddr(0)), table.find(Vaddr(u64::MAX)));
+        }
+    }
+}
+
+/// Symbols and lines as blazesym reads them.
+pub fn native(bytes: &[u8]) {
+    native::fuzz(&file(&[bytes]));
+}
+
+/// Performance data.
+pub fn perf_data(bytes: &[u8]) {
+    let Ok(data) = PerfData::parse(bytes) else { return };
+    for name in data.names() {
+        let _ = (data.string(name), data.long(name));
+        assert!(data.offset(name).is_some());
+    }
+}
+
+/// perf-PID.map, by whomever.
+pub fn perf_map(bytes: &[u8]) {
+    for entry in perfmap::parse(&String::from_utf8_lossy(bytes)) {
+        let _ = perfmap::hotspot_code(entry.name);
+    }
+}
+
+/// Our agent's map.
+pub fn agent_map(bytes: &[u8]) {
+    for (addr, size, code) in agent_map::parse(&String::from_utf8_lossy(bytes)) {
+        let _ = (code.inlined_at(addr), code.inlined_at(Addr(addr.0.wrapping_add(size / 2))));
+    }
+}
+
+/// vmStructs, flags, threads, and all that they lead to.
+pub fn vm_structs(bytes: &[u8]) {
+    hotspot::fuzzing::whole(bytes);
+}
+
+/// Debug information of compiled methods.
+pub fn scopes(bytes: &[u8]) {
+    hotspot::fuzzing::code(Part::Scopes, bytes);
+}
+
+/// The code cache.
+pub fn code_cache(bytes: &[u8]) {
+    hotspot::fuzzing::code(Part::CodeCache, bytes);
+}
+
+/// Tables of lines.
+pub fn lines(bytes: &[u8]) {
+    hotspot::fuzzing::lines(bytes);
+}
+
+/// Methods.
+pub fn methods(bytes: &[u8]) {
+    hotspot::fuzzing::methods(bytes);
+}
+
+/// Objects in a TLAB.
+pub fn objects(bytes: &[u8]) {
+    hotspot::fuzzing::objects(bytes);
+}
+
+/// A JVM's answer to a command.
+pub fn attach(bytes: &[u8]) {
+    let _ = attach::text_of("jcmd", bytes);
+}
+
+/// Files of /proc in which others have a say: the name of a command, that of a mapped
+/// file, and the map of ids, which a process may write itself.
+pub fn proc_text(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let _ = attach::is_mapped(&text, 1000);
+    // As the kernel escapes them.
+    let name = text.split('\0').next().unwrap_or_default();
+    let comm: String = name.chars().take(15).collect();
+    let comm = comm.replace('\\', "\\\\").replace('\n', "\\n");
+    let path = name.replace('\n', "\\012");
+    let stat = format!("7 ({comm}) S 1 7 7 0 -1 4194560{}", " 5".repeat(43));
+    assert_eq!(Stat::from_read(stat.as_bytes()).unwrap().comm, comm);
+    let status = include_str!("../../tests/fuzz/status").replace("COMM", &comm);
+    let _ = Status::from_read(status.as_bytes());
+    let map = |path: &str| format!("1000-2000 r-xp 00000000 fe:01 77    /{path}\n");
+    let maps = MemoryMaps::from_read((map(&path) + &map("libjvm.so")).as_bytes());
+    assert_eq!(maps.unwrap().0.len(), 2);
+}
+
+/// Records of mappings.
+pub fn mappings(bytes: &[u8]) {
+    follow::mappings::fuzz(bytes);
+}
+
+/// Stacks as the kernel side sends them.
+pub fn raw_stack(bytes: &[u8]) {
+    let _ = RawStack::decode(bytes);
+}

@@ -1,0 +1,437 @@
+//! A fake JVM for the fuzzers: a file in memory stands for a process's memory, with the
+//! same tables at the same addresses each time, and the fuzzer's bytes where it wants them.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    ops::Range,
+    os::unix::fs::FileExt,
+    sync::{Arc, OnceLock},
+};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::{
+    classes::{self, ClassLayout},
+    code_cache::{self, Inlining},
+    collector::Collector,
+    compressed::Encoding,
+    flags::Flags,
+    heap,
+    methods::{self, Methods},
+    objects::Objects,
+    pages::Pages,
+    perf_data,
+    testing::Image,
+    threads::{self, ThreadLayout},
+    vmstructs::VmStructs,
+    walking,
+};
+use crate::{Addr, jvm::memory::Memory};
+
+/// Where the fake memory begins.
+const BASE: u64 = 0x10_0000;
+
+/// The fake, as it is before a fuzzer has changed it.
+pub(crate) struct Fake {
+    bytes: Vec<u8>,
+    symbols: HashMap<&'static str, Addr>,
+    structs: VmStructs,
+    /// Addresses in the code of its method.
+    code: Addr,
+    method: Addr,
+    parts: [Range<usize>; 5],
+}
+
+/// What of it a fuzzer gives: parts that lie one behind the other, or all.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    /// Classes, methods, their constants and lines.
+    Methods,
+    /// Heaps, the segment map, a block with a method in it.
+    CodeCache,
+    /// Debug information: scopes, PcDescs, pointers to methods.
+    Scopes,
+    /// A piece of the Java heap.
+    Heap,
+    /// All: also threads, flags, vmStructs.
+    Whole,
+}
+
+impl Fake {
+    pub(crate) fn get() -> &'static Self {
+        static FAKE: OnceLock<Fake> = OnceLock::new();
+        FAKE.get_or_init(fake)
+    }
+
+    /// A seed for a fuzzer: the part as it is.
+    pub(crate) fn part(&self, part: Part) -> &[u8] {
+        &self.bytes[self.parts[part as usize].clone()]
+    }
+
+    /// The memory with the fuzzer's bytes in place of a part of it. What is too long runs
+    /// on over what follows.
+    fn memory(&self, part: Part, given: &[u8]) -> Memory {
+        thread_local! {
+            static FILE: File = memfd_create("fake", MemfdFlags::CLOEXEC).unwrap().into();
+        }
+        let begin = self.parts[part as usize].start;
+        let mut bytes = self.bytes.clone();
+        let len = given.len().min(bytes.len() - begin);
+        bytes[begin..begin + len].copy_from_slice(&given[..len]);
+        FILE.with(|file| {
+            file.write_all_at(&bytes, BASE).unwrap();
+            Memory::of_file(file.try_clone().unwrap())
+        })
+    }
+}
+
+fn u32s(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    let mut bytes = bytes.to_vec();
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    bytes.as_chunks::<8>().0.iter().copied().map(u64::from_ne_bytes).collect()
+}
+
+fn symbol(image: &mut Image, text: &str) -> Addr {
+    let mut bytes = (text.len() as u16).to_ne_bytes().to_vec();
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(text.as_bytes());
+    image.put(&words(&bytes))
+}
+
+/// A JVM of JDK 17's shape.
+fn fake() -> Fake {
+    let mut fake = Image::based_at(BASE);
+    let image = &mut fake;
+    let mut parts = vec![image.end()];
+
+    // Methods: `A.b(int)` and `a.Inner.c(String)`, each with lines, of classes in a loader.
+    let mut methods = Vec::new();
+    let mut next_class = 0;
+    for (class, name, descriptor) in
+        [("A", "b", "(I)V"), ("a/Inner", "c", "(Ljava/lang/String;[J)V")]
+    {
+        let class_name = symbol(image, class);
+        // Name, layout helper, next class.
+        let class = image.put(&[class_name.0, 33, next_class]);
+        next_class = class.0;
+        let (name, descriptor) = (symbol(image, name), symbol(image, descriptor));
+        let file = symbol(image, "A.java");
+        // Holder, index of the file, then entries 0 to 3.
+        let pool = image.put(&[class.0, 3, 0, name.0, descriptor.0, file.0]);
+        // Pool, then flags, code size, indexes of name and descriptor; code, lines.
+        let indexes = u64::from(1_u16) | 8 << 16 | 1 << 32 | 2 << 48;
+        let const_method = image.put(&[pool.0, indexes, 0]);
+        image.put(&words(&[0xff, 0, 20, 3 << 3 | 2, 5 << 3 | 1, 0]));
+        methods.push(image.put(&[const_method.0]));
+    }
+    let loader = image.put(&[0, next_class]);
+    let method = methods[0];
+    parts.push(image.end());
+
+    // A block of 16 segments of 16 bytes: header, blob of ten words, code; then a stub.
+    let (nmethod, stub) = (image.text("nmethod"), image.text("StubRoutines (1)"));
+    let block = image.put(&[16, 1]);
+    let code = Addr(block.0 + 96);
+    let blob = Addr(block.0 + 16);
+    // Name, sizes, code, method; what debug information there is follows below.
+    image.put(&[nmethod.0, u32s(240, 240), code.0, method.0, 0, 0, 0, u32s(7, 0), 0, 0]);
+    image.put(&words(&[0x90, 0xe8, 1, 2, 3, 4, 0x41, 0x85, 2, 0xc3]));
+    image.put(&[0x9090_9090_9090_9090; 18]);
+    let stub_block = image.put(&[4, 1]);
+    image.put(&[stub.0, u32s(48, 48), stub_block.0 + 48, 0, 0, 0]);
+    let segmap =
+        image.put(&[0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908, 0xffff_ffff_0302_0100, u64::MAX]);
+    let code_heap = image.put(&[block.0, block.0 + 512, segmap.0, u32s(4, 0)]);
+    let elements = image.put(&[code_heap.0]);
+    let array = image.put(&[u32s(1, 1), elements.0]);
+    parts.push(image.end());
+
+    // Scopes (sender, method, bci), PcDescs (pc, scope), pointers to methods.
+    let scopes = image.put(&words(&[0, 0, 1, 4, 1, 2, 3, 0]));
+    let descs = [(u32::MAX, 0), (8, 1), (20, 4), (40, 1), (1000, 0)];
+    let descs: Vec<u64> = descs.into_iter().flat_map(|(pc, scope)| [u32s(pc, scope), 0]).collect();
+    let pcs = image.put(&descs);
+    let metadata = image.put(&[methods[0].0, methods[1].0]);
+    parts.push(image.end());
+    let [pcs_at, metadata_at] = [pcs, metadata].map(|addr| (addr.0 - blob.0) as u32);
+    for (word, value) in
+        [scopes.0, u32s(metadata_at, 0), u32s(pcs_at, metadata_at)].into_iter().enumerate()
+    {
+        image.overwrite(Addr(blob.0 + 32 + word as u64 * 8), value);
+    }
+
+    // Two plain objects, an array of five ints, a Class of six words.
+    let classes = [(33, "a/B"), (0xc018_0a02, "[I"), (112, "java/lang/Class")].map(
+        |(helper, name): (u64, &str)| {
+            let name = symbol(image, name);
+            image.put(&[name.0, helper, 0]).0
+        },
+    );
+    let java_heap = image.end();
+    image.put(&[1, classes[0], 0, 0, 1, classes[0], 0, 0]);
+    image.put(&[1, classes[1], 5, 0, 0, 0, 1, classes[2], 0, 6, 0, 0]);
+    parts.push(image.end());
+    let java_heap = (java_heap.0 - BASE) as usize..(parts[4].0 - BASE) as usize;
+
+    tables(image, loader, array, block);
+    let (mut bytes, symbols) = fake.into_parts();
+    // Memory is made of pages.
+    bytes.resize(bytes.len().next_multiple_of(4096), 0);
+    let begin = |n: usize| (parts[n].0 - BASE) as usize;
+    let ranges =
+        [begin(0)..begin(1), begin(1)..begin(2), begin(2)..begin(3), java_heap, 0..bytes.len()];
+    let mut fake =
+        Fake { bytes, symbols, structs: VmStructs::default(), code, method, parts: ranges };
+    let lookup = |name: &str| fake.symbols.get(name).copied();
+    let memory = fake.memory(Part::Whole, &[]);
+    fake.structs = VmStructs::read(&memory, 0, lookup, Arc::new).unwrap();
+    fake
+}
+
+/// Threads, flags, and what vmStructs tells of all.
+fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
+    let thread = image.put(&[0, 1000, 64, 8]);
+    let list = image.put(&[thread.0]);
+    let list = image.put(&[1, list.0]);
+    let on = image.put(&[1, 8]);
+    let flags: Vec<u64> = [("UseG1GC", 0, on.0), ("ObjectAlignmentInBytes", 4, on.0 + 8)]
+        .into_iter()
+        .flat_map(|(name, kind, at)| [at, image.text(name).0, kind])
+        .collect();
+    let flags = image.put(&flags);
+    let queue = image.put(&[interpreter.0, 0x200]);
+    let perf =
+        image.put(&[u64::from_ne_bytes([0xca, 0xfe, 0xc0, 0xc0, 1, 2, 0, 1]), 0, 0, u32s(32, 0)]);
+    // Whatever the heap is, its fields lie in here and point back.
+    let heap = image.end();
+    image.put(&[heap.0; 16]);
+    let statics = [
+        ("CodeCache", "_heaps", array.0),
+        ("AbstractInterpreter", "_code", queue.0),
+        ("ClassLoaderDataGraph", "_head", loader.0),
+        ("ThreadsSMRSupport", "_java_thread_list", list.0),
+        ("JVMFlag", "flags", flags.0),
+        ("JVMFlag", "numFlags", 2),
+        ("java_lang_Class", "_oop_size_offset", 24),
+        ("Universe", "_collectedHeap", heap.0),
+        ("PerfMemory", "_start", perf.0),
+        ("PerfMemory", "_capacity", 32),
+        ("ZNUMA", "_count", 1),
+    ];
+    for (class, name, value) in statics {
+        let at = image.put(&[value]);
+        image.static_field(class, name, at);
+    }
+    let fields = [
+        ("CodeHeap", "_memory", 0),
+        ("CodeHeap", "_segmap", 16),
+        ("CodeHeap", "_log2_segment_size", 24),
+        ("VirtualSpace", "_low", 0),
+        ("VirtualSpace", "_high", 8),
+        ("VirtualSpace", "_low_boundary", 0),
+        ("VirtualSpace", "_high_boundary", 8),
+        ("GrowableArrayBase", "_len", 0),
+        ("HeapBlock::Header", "_length", 0),
+        ("HeapBlock::Header", "_used", 8),
+        ("CodeBlob", "_name", 0),
+        ("CodeBlob", "_size", 8),
+        ("CodeBlob", "_data_offset", 12),
+        ("CodeBlob", "_code_begin", 16),
+        ("CodeBlob", "_frame_size", 64),
+        ("CodeBlob", "_frame_complete_offset", 68),
+        ("nmethod", "_method", 24),
+        ("nmethod", "_scopes_data_begin", 32),
+        ("nmethod", "_metadata_offset", 40),
+        ("nmethod", "_exception_offset", 44),
+        ("nmethod", "_scopes_pcs_offset", 48),
+        ("nmethod", "_dependencies_offset", 52),
+        ("nmethod", "_compile_id", 56),
+        ("nmethod", "_deopt_handler_begin", 60),
+        ("nmethod", "_verified_entry_point", 16),
+        ("nmethod", "_osr_entry_point", 16),
+        ("nmethod", "_orig_pc_offset", 64),
+        ("PcDesc", "_pc_offset", 0),
+        ("PcDesc", "_scope_decode_offset", 4),
+        ("Method", "_constMethod", 0),
+        ("ConstMethod", "_constants", 0),
+        ("ConstMethod", "_flags", 8),
+        ("ConstMethod", "_code_size", 10),
+        ("ConstMethod", "_name_index", 12),
+        ("ConstMethod", "_signature_index", 14),
+        ("ConstantPool", "_pool_holder", 0),
+        ("ConstantPool", "_source_file_name_index", 8),
+        ("Klass", "_name", 0),
+        ("Klass", "_layout_helper", 8),
+        ("Klass", "_next_link", 16),
+        ("ClassLoaderData", "_next", 0),
+        ("ClassLoaderData", "_klasses", 8),
+        ("Symbol", "_length", 0),
+        ("Symbol", "_body", 6),
+        ("StubQueue", "_stub_buffer", 0),
+        ("StubQueue", "_buffer_limit", 8),
+        ("Thread", "_allocated_bytes", 8),
+        ("Thread", "_tlab", 16),
+        ("ThreadLocalAllocBuffer", "_start", 0),
+        ("ThreadLocalAllocBuffer", "_top", 8),
+        ("ThreadsList", "_length", 0),
+        ("ThreadsList", "_threads", 8),
+        ("JVMFlag", "_addr", 0),
+        ("JVMFlag", "_name", 8),
+        ("JVMFlag", "_type", 16),
+        // Collectors' heaps, all alike.
+        ("GenCollectedHeap", "_young_gen", 0),
+        ("GenCollectedHeap", "_old_gen", 8),
+        ("DefNewGeneration", "_eden_space", 16),
+        ("DefNewGeneration", "_from_space", 24),
+        ("TenuredGeneration", "_the_space", 32),
+        ("ContiguousSpace", "_top", 40),
+        ("ContiguousSpace", "_bottom", 48),
+        ("ParallelScavengeHeap", "_young_gen", 0),
+        ("ParallelScavengeHeap", "_old_gen", 8),
+        ("PSYoungGen", "_eden_space", 16),
+        ("PSYoungGen", "_from_space", 24),
+        ("PSOldGen", "_object_space", 32),
+        ("MutableSpace", "_top", 40),
+        ("MutableSpace", "_bottom", 48),
+        ("G1CollectedHeap", "_summary_bytes_used", 96),
+        ("HeapRegion", "_top", 40),
+        ("HeapRegion", "_bottom", 48),
+        ("ZCollectedHeap", "_heap", 0),
+        ("ZHeap", "_page_allocator", 8),
+        ("ZPageAllocator", "_partitions", 16),
+        ("ZPerNUMAZPartition", "_addr", 24),
+        ("ZPartition", "_used", 32),
+        ("ShenandoahHeap", "_used", 40),
+        ("EpsilonHeap", "_space", 48),
+        ("CollectedHeap", "_total_collections", 56),
+    ];
+    for (class, field, offset) in fields {
+        image.field(class, field, offset);
+    }
+    let types = [
+        ("HeapBlock", 16),
+        ("HeapBlock::Header", 16),
+        ("GrowableArrayBase", 8),
+        ("PcDesc", 16),
+        ("ConstMethod", 24),
+        ("ConstantPool", 16),
+        ("JVMFlag", 24),
+    ];
+    for (class, size) in types {
+        image.class(class, size);
+    }
+    image.finish();
+}
+
+/// Whatever is asked of a JVM's tables.
+pub(crate) fn whole(given: &[u8]) {
+    let fake = Fake::get();
+    let memory = fake.memory(Part::Whole, given);
+    let lookup = |name: &str| fake.symbols.get(name).copied();
+    let Ok(structs) = VmStructs::read(&memory, 0, lookup, Arc::new) else { return };
+    if let Ok(flags) = Flags::read(&memory, &structs) {
+        for name in ["UseG1GC", "ObjectAlignmentInBytes"] {
+            let _ = (flags.flag_bool(&memory, name), flags.flag_u64(&memory, name));
+            let _ = flags.flag_string(&memory, name);
+        }
+        let _ = Collector::from_flags(&memory, &flags, 17);
+    }
+    for collector in [
+        Collector::Serial,
+        Collector::Parallel,
+        Collector::Cms,
+        Collector::G1,
+        Collector::Z,
+        Collector::GenerationalZ,
+        Collector::Shenandoah,
+        Collector::Epsilon,
+    ] {
+        let _ = heap::used(&memory, &structs, collector, 17, |_| Some(Addr(BASE)));
+    }
+    if let Some((base, data)) = perf_data(&memory, &structs) {
+        let _ = heap::settled(base, &data, Collector::Serial);
+    }
+    if let Ok(layout) = ThreadLayout::read(&structs) {
+        let _ = threads::read(&memory, &structs, &layout);
+    }
+    let _ = threads::have_begun(&memory, &structs);
+    let _ = classes::instance_sizes(&memory, &structs);
+    for major in [8, 17] {
+        let _ = walking::layout(&memory, &structs, major);
+    }
+    look_at_code(&memory, &structs, fake.code);
+    look_at_heap(&memory, &structs);
+}
+
+/// All code, and the code at an address.
+pub(crate) fn code(part: Part, given: &[u8]) {
+    let fake = Fake::get();
+    look_at_code(&fake.memory(part, given), &fake.structs, fake.code);
+}
+
+fn look_at_code(memory: &Memory, structs: &VmStructs, code: Addr) {
+    let addrs = [code, Addr(code.0 + 20), Addr(code.0 + 60)];
+    for (major, inlining) in [(17, Inlining::Everywhere), (21, Inlining::At(&addrs))] {
+        let _ = code_cache::read(memory, structs, major, inlining);
+        let Ok(mut reader) = code_cache::Reader::new(memory, structs, major, inlining) else {
+            continue;
+        };
+        let heaps = code_cache::heaps(memory, structs).unwrap_or_default();
+        let heaps: Vec<_> = heaps.into_iter().filter_map(|heap| reader.place(heap).ok()).collect();
+        for addr in addrs {
+            if let Ok(Some(blob)) = reader.find(&heaps, addr) {
+                let _ = reader.code(blob);
+                let _ = reader.is_still(memory, blob);
+            }
+        }
+    }
+}
+
+/// Methods, one of which is there.
+pub(crate) fn methods(given: &[u8]) {
+    let fake = Fake::get();
+    let memory = fake.memory(Part::Methods, given);
+    for major in [17, 21] {
+        let mut pages = Pages::many(&memory);
+        let mut methods = Methods::new(&fake.structs, Encoding::of_jdk(major)).unwrap();
+        for at in [fake.method, Addr(fake.method.0 + 8), Addr(BASE)] {
+            if let Some(info) = methods.get(&mut pages, at) {
+                let _ = (info.line(-1), info.line(0), info.line(i32::MAX));
+            }
+        }
+    }
+}
+
+/// The table of a method's lines.
+pub(crate) fn lines(given: &[u8]) {
+    for major in [8, 25] {
+        let _ = methods::line_table(given, Encoding::of_jdk(major));
+    }
+}
+
+/// Objects of a piece of the heap.
+pub(crate) fn objects(given: &[u8]) {
+    let fake = Fake::get();
+    look_at_heap(&fake.memory(Part::Heap, given), &fake.structs);
+}
+
+fn look_at_heap(memory: &Memory, structs: &VmStructs) {
+    let range = &Fake::get().parts[Part::Heap as usize];
+    let (start, size) = (Addr(BASE + range.start as u64), range.len() as u64);
+    if let Ok(mut objects) = Objects::new(memory, structs) {
+        for size in [size, size - 32, u64::MAX] {
+            let _ = objects.count(memory, start, size).map(Iterator::count);
+        }
+    }
+    if let Ok(layout) = ClassLayout::read(structs)
+        && let Ok(name) = layout.name_of(memory, Addr(start.0 - 8))
+        && let Ok((name, len)) = layout.symbol(memory, name)
+    {
+        let _ = classes::java_name(&name, len);
+    }
+}

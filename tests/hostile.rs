@@ -1,0 +1,152 @@
+//! A JVM that lies about itself, at random and all the time, under all three tools: they
+//! end when they are told to, do not grow, and leave nothing behind.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{fake, load::Load, need_root, runtimes::named, tool::binary};
+use tempfile::TempDir;
+
+/// How long a tool may take to begin and to end, besides the second that it is to trace.
+const LIMIT: Duration = Duration::from_secs(10);
+/// More than a tool needs, whatever it is told.
+const MAX_MEMORY: u64 = 1 << 30;
+/// The tools, and what they are asked for.
+const TOOLS: [&[&str]; 6] = [
+    &["javagc", "--safepoints", "--pools", "--stack", "-j"],
+    &["javaobjnew", "-s", "-t", "-j"],
+    &["javaprof", "--folded", "--symbols", "hotspot"],
+    &["javagc", "-v"],
+    &["javaobjnew", "-v"],
+    &["javaprof", "-F", "499"],
+];
+
+/// A JVM that lies.
+struct Liar {
+    load: Load,
+    dir: TempDir,
+}
+
+impl Liar {
+    fn start(runtime: &str, seed: u64) -> Self {
+        let runtime = named(runtime);
+        let dir = tempfile::tempdir().unwrap();
+        let library = dir.path().join("hostile.so");
+        fake::compile("hostile.c", &["-shared", "-fPIC", "-pthread"], &library);
+        let counter = dir.path().join("changes");
+        let mut command = runtime.command();
+        let agent = format!("-agentpath:{}={seed} 2000 {}", library.display(), counter.display());
+        command.arg(agent).args(["-XX:+UseG1GC", "-Xmx64m"]);
+        let mut load = Load::spawn(command);
+        load.go(1e6);
+        Self { load, dir }
+    }
+
+    /// How often it has changed what it says.
+    fn changes(&self) -> u64 {
+        let mut count = [0; 8];
+        let file = fs::File::open(self.dir.path().join("changes")).unwrap();
+        file.read_exact_at(&mut count, 0).unwrap();
+        u64::from_ne_bytes(count)
+    }
+}
+
+/// A number of a process's in kB.
+fn status(pid: u32, name: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim_start_matches(':').split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Waits for a tool's end, and returns the most memory that it had.
+fn wait(child: &mut Child, limit: Duration) -> Result<u64, String> {
+    let begin = Instant::now();
+    let mut most = 0;
+    loop {
+        most = most.max(status(child.id(), "VmHWM").unwrap_or(0) << 10);
+        match child.try_wait().unwrap() {
+            // A JVM that cannot be traced is a proper end.
+            Some(status) if matches!(status.code(), Some(0 | 1)) => return Ok(most),
+            Some(status) => return Err(format!("{status}")),
+            None if most > MAX_MEMORY => {
+                child.kill().unwrap();
+                return Err(format!("{most} bytes of memory"));
+            }
+            None if begin.elapsed() > limit => {
+                child.kill().unwrap();
+                return Err(format!("still there after {limit:?}"));
+            }
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// What lies in a folder, as far as it could be a tool's.
+fn left_in(folder: &Path, pid: u32) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.contains("jvmprobe") || name.contains(&pid.to_string()) && !name.starts_with(".java")
+    };
+    entries.filter(is_ours).collect()
+}
+
+fn lie_to(runtime: &str, rounds: u64) {
+    need_root();
+    binary("javagc");
+    let liar = Liar::start(runtime, rounds);
+    let pid = liar.load.pid();
+    let before = left_in(Path::new("/tmp"), pid);
+    let (mut most, mut longest) = (0, Duration::ZERO);
+    for round in 0..rounds {
+        let args = TOOLS[(round % TOOLS.len() as u64) as usize];
+        let whom =
+            if round / 6 % 2 == 0 { vec!["-p".into(), pid.to_string()] } else { vec!["-a".into()] };
+        let errors = liar.dir.path().join("stderr");
+        let begin = Instant::now();
+        let mut child = Command::new(binary(args[0]))
+            .args(&args[1..])
+            .args(&whom)
+            .args(["-d", "0.3"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&errors).unwrap())
+            .spawn()
+            .unwrap();
+        let ended = wait(&mut child, LIMIT);
+        let said = fs::read_to_string(&errors).unwrap();
+        match ended {
+            Ok(memory) => most = most.max(memory),
+            Err(why) => panic!("round {round}, {args:?} {whom:?}: {why}\n{said}"),
+        }
+        longest = longest.max(begin.elapsed());
+        assert!(!said.contains("panicked"), "round {round}, {args:?} {whom:?}: {said}");
+    }
+    println!(
+        "{rounds} rounds, {} changes, at most {} MiB and {longest:?}",
+        liar.changes(),
+        most >> 20
+    );
+    assert!(liar.changes() > 1000);
+    assert_eq!(left_in(Path::new("/tmp"), pid), before);
+}
+
+#[test]
+fn a_jvm_that_lies() {
+    lie_to("temurin-17", 24);
+}
+
+#[test]
+#[ignore = "takes long: make test-all"]
+fn jvms_that_lie_a_thousand_times() {
+    for runtime in ["temurin-11", "temurin-17", "temurin-21", "temurin-25", "zulu-8"] {
+        lie_to(runtime, 204);
+    }
+}
