@@ -46,7 +46,7 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
 /// A sentence for the user.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     /// Below this, a tool has no room for its own work.
-    const LEAST: usize = 8 << 20;
+    const LEAST: usize = 1 << 20;
     let (digits, shift) = match text.char_indices().last() {
         Some((at, 'K' | 'k')) => (&text[..at], 10),
         Some((at, 'M' | 'm')) => (&text[..at], 20),
@@ -54,7 +54,7 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
         _ => (text, 0),
     };
     let size = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(1 << shift));
-    size.filter(|&size| size >= LEAST).ok_or_else(|| "a size is expected, at least 8M".into())
+    size.filter(|&size| size >= LEAST).ok_or_else(|| "a size is expected, at least 1M".into())
 }
 
 /// The arguments of a tool.

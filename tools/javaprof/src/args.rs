@@ -284,7 +284,7 @@ mod tests {
             &["javaprof", "-a", "--", "java"],
             &["javaprof", "-p", "1", "--unfold", "all"],
             &["javaprof", "--system-wide", "--write-maps"],
-            &["javaprof", "-a", "--max-memory", "1M"],
+            &["javaprof", "-a", "--max-memory", "100K"],
             &["javaprof", "-a", "--max-memory", "99999999999G"],
         ] {
             assert!(Args::try_parse_from(bad).is_err(), "{bad:?}");

@@ -1,0 +1,71 @@
+//! javaprof keeps no more than it may, and what it gives up it counts.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+
+use jvmprobe_tests::{
+    folded::{self, total},
+    load::Load,
+    need_root,
+    proc::cpu_seconds,
+    runtimes::named,
+    tool::{Tool, binary},
+};
+
+const HERTZ: f64 = 1999.0;
+const SECONDS: f64 = 8.0;
+
+/// The most memory that a process has had, in KiB.
+fn peak(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Profiles a load whose stacks are never the same; returns the lines, what was said, and the
+/// tool's peak.
+fn profile(size: &str) -> (Vec<folded::Line>, String, u64) {
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WideLoad");
+    load.run(2.0);
+    let hertz = HERTZ.to_string();
+    let args = ["-p", &load.pid().to_string(), "-F", &hertz, "-f", "--max-memory", size];
+    let tool = Tool::start("javaprof", &args);
+    let before = cpu_seconds(load.pid());
+    load.run(SECONDS);
+    let used = cpu_seconds(load.pid()) - before;
+    let peak = peak(tool.pid());
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let lines = folded::parse(&output.stdout);
+    // Not one sample less.
+    let ratio = total(&lines) as f64 / (used * HERTZ);
+    assert!((0.7..1.3).contains(&ratio), "{ratio}\n{}", output.stderr);
+    // What all stacks have in common was not given up, nor given another name.
+    let turns = lines.iter().filter(|line| line.has("WideLoad.turn"));
+    let folds: Vec<_> = lines.iter().filter(|l| l.has("[stacks beyond --max-memory]")).collect();
+    let other = total(&lines) - total(turns) - total(folds.iter().copied());
+    assert!(other * 5 < total(&lines), "{other} of {}", total(&lines));
+    assert!(lines.iter().all(|line| line.frames[0] == "java"), "{lines:#?}");
+    (lines, output.stderr, peak)
+}
+
+#[test]
+fn what_is_kept_has_a_bound() {
+    need_root();
+    binary("javaprof");
+    let (all, said, most) = profile("1G");
+    assert!(!said.contains("--max-memory"), "{said}");
+    assert!(all.iter().all(|line| !line.has("[stacks beyond --max-memory]")));
+    let (few, said, least) = profile("2M");
+    assert!(said.contains("see --max-memory"), "{said}");
+    let folded = few.iter().find(|line| line.has("[stacks beyond --max-memory]")).unwrap();
+    let told: u64 = said
+        .lines()
+        .find_map(|line| line.strip_prefix("javaprof: of ")?.split_once(" samples the stacks"))
+        .map(|(count, _)| count.parse().unwrap())
+        .unwrap();
+    assert_eq!(folded.count, told);
+    assert!(few.len() * 2 < all.len(), "{} of {}", few.len(), all.len());
+    println!("{} stacks in {most} KiB; {} in {least} KiB", all.len(), few.len());
+    assert!(least < most, "{least} KiB with a bound, {most} KiB without");
+}
