@@ -111,7 +111,7 @@ fn show(profile: &Profile, args: &Args, outputs: Outputs, what: &str) -> Result<
                 out.line(&line)?;
             }
         } else {
-            out.line(summary::text(profile, &title).trim_end())?;
+            out.lines(summary::text(profile, &title).trim_end())?;
         }
     }
     let subtitle = Some(summary::spent(profile));

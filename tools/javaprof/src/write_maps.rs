@@ -19,7 +19,7 @@ use libjvmprobe::{
         folder::{Folder, Owner},
         scan::Scanner,
     },
-    render::perfmap,
+    render::{output::Output, perfmap},
     stack::{builtin_map, code::Code},
 };
 
@@ -34,6 +34,7 @@ pub fn run(args: &Args) -> Result<()> {
     if targets.is_empty() {
         bail!("no JVM is running");
     }
+    let mut out = Output::open(None)?;
     let mut failed = 0;
     let inlining = Inlining::Everywhere;
     for target in &targets {
@@ -48,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
                 write(&target.process, &entries, args.map_options())
             });
         match written {
-            Ok(what) => println!("{what}"),
+            Ok(what) => out.line(&what)?,
             Err(error) => {
                 failed += 1;
                 note(&format!("no map of process {pid}: {error:#}"));
