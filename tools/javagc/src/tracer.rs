@@ -133,8 +133,8 @@ impl<'a> Tracer<'a> {
             let key = event.target();
             // What happened in a JVM before it was known is not told.
             let Some(jvm) = self.jvms.get_mut(&key) else { continue };
-            if let Event::Request(request) = &event {
-                self.requests.take(request, jvm.hotspot());
+            if let (Event::Request(request), Some(walker)) = (&event, self.session.walker()) {
+                self.requests.take(request, jvm.hotspot(), walker)?;
             }
             if let Some(mut record) = jvm.take(&event) {
                 if let Record::Pause(stop) = &mut record {

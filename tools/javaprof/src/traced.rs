@@ -55,6 +55,9 @@ const SETTING_UP: Duration = Duration::from_secs(60);
 /// looked at again for that: longer each time that it was in vain.
 const PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Whatever stacks there are, so often: a library that replaces another may lie at the same
+/// addresses.
+const CHECK: Duration = Duration::from_secs(2);
 
 /// A process and its code.
 pub struct Traced {
@@ -68,6 +71,8 @@ pub struct Traced {
     /// When its mappings may be looked at again, and how long after that.
     next_look: Option<Instant>,
     pause: Duration,
+    /// When they are looked at again in any case.
+    next_check: Instant,
     /// Its code cache, if it is a JVM.
     pub code: CodeLog,
     /// Whether what it compiles is followed.
@@ -127,6 +132,7 @@ impl Traced {
             symbols: files.symbols(process.pid),
             next_look: None,
             pause: PAUSE,
+            next_check: Instant::now() + CHECK,
             code: CodeLog::default(),
             is_followed: false,
             links: None,
@@ -239,9 +245,11 @@ impl Traced {
             stack.addresses().any(|addr| addr > Addr(0) && maps.find(addr).is_none())
         };
         let now = Instant::now();
-        if !is_unmapped(&self.maps) || self.next_look.is_some_and(|next| now < next) {
+        let is_wanted = now >= self.next_check || is_unmapped(&self.maps);
+        if !is_wanted || self.next_look.is_some_and(|next| now < next) {
             return;
         }
+        self.next_check = now + CHECK;
         // Gone in the meantime: what was seen before must do.
         let _ = self.refresh_maps(files, session);
         self.pause = match is_unmapped(&self.maps) {
