@@ -20,9 +20,8 @@ const METHOD: &str = r"work_\x1b]2owne\x07_\x0down\x0a_\u{202e}ab";
 /// The name of its thread, of which the kernel keeps 15 bytes.
 const THREAD: &str = r"\x1b]2own\x07\x0a\u{202e}x";
 /// And that of its command.
-const COMMAND: &str = "ja\x1b]2\x07\n\u{202e}va";
-/// The kernel shows line ends itself.
-const COMMAND_SHOWN: &str = r"ja\x1b]2\x07\n\u{202e}va";
+const COMMAND: &str = "ja\x1b]2\x07\u{202e}va";
+const COMMAND_SHOWN: &str = r"ja\x1b]2\x07\u{202e}va";
 
 /// Nothing is in a text that a terminal acts on, or that nobody sees.
 fn assert_clean(what: &str, text: &str) {
@@ -171,8 +170,8 @@ fn a_command_that_is_no_jvm_is_named_harmlessly() {
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(COMMAND);
-    symlink("/bin/sleep", &path).unwrap();
-    let other = Other::spawn(Command::new(&path).arg("60"));
+    symlink(fs::canonicalize("/usr/bin/python3").unwrap(), &path).unwrap();
+    let other = Other::spawn(Command::new(&path).args(["-c", "import time; time.sleep(60)"]));
     for name in ["javaprof", "javagc", "javaobjnew"] {
         let output = tool::run(name, &["-p", &other.pid().to_string()]);
         tool::assert_refused(&output, 1, &[COMMAND_SHOWN, "no JVM"]);

@@ -10,6 +10,7 @@
 //! | [`trace`] | loading and attaching BPF programs, event streams, clocks, the stack walker |
 //! | [`follow`] | JVMs that come, get ready, are stopped |
 //! | [`cli`] | what the tools' command lines have in common |
+//! | [`end`] | signals, deadlines, and what is undone however a run ends |
 //! | [`render`] | numbers and histograms as text, line-buffered output |
 //! | [`clean`] | words of others, made harmless |
 //!
@@ -24,6 +25,7 @@
 pub mod clean;
 pub mod cli;
 pub mod elf;
+pub mod end;
 mod error;
 pub mod follow;
 pub mod hotspot;

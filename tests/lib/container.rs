@@ -19,8 +19,15 @@ const SCRIPT: &str = r#"
     for d in lib lib64 usr bin dev; do mount --rbind /$d "$ROOT"/$d; done
     mount --bind "$HOME_OF_JRE" "$ROOT"/jre
     mount --bind "$CLASSES" "$ROOT"/classes
-    mount -t tmpfs none "$ROOT"/tmp
-    chmod 1777 "$ROOT"/tmp
+    if [ -n "$TMP_LINK" ]; then
+        rmdir "$ROOT"/tmp
+        mkdir -p "$ROOT$TMP_FOLDER"
+        chmod 1777 "$ROOT$TMP_FOLDER"
+        ln -s "$TMP_LINK" "$ROOT"/tmp
+    else
+        mount -t tmpfs none "$ROOT"/tmp
+        chmod 1777 "$ROOT"/tmp
+    fi
     if [ -n "$TMP_OPTIONS" ]; then mount -o remount,"$TMP_OPTIONS" "$ROOT"/tmp; fi
     mount -t proc none "$ROOT"/proc
     exec chroot --userspec=12345:12345 "$ROOT" /jre/bin/java "$@"
@@ -49,6 +56,23 @@ impl Container {
     /// # Panics
     /// Where it does not start.
     pub fn start_with_tmp(runtime: &Runtime, flags: &[&str], program: &str, tmp: &str) -> Self {
+        Self::start_with(runtime, flags, program, &[("TMP_OPTIONS", tmp)])
+    }
+
+    /// The same, where /tmp is a link with this text, and a folder of the container is made.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start_with_link(runtime: &Runtime, program: &str, link: &str, folder: &str) -> Self {
+        Self::start_with(runtime, &[], program, &[("TMP_LINK", link), ("TMP_FOLDER", folder)])
+    }
+
+    fn start_with(
+        runtime: &Runtime,
+        flags: &[&str],
+        program: &str,
+        options: &[(&str, &str)],
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
         let home = runtime.java.parent().and_then(Path::parent).expect("bin/java");
@@ -56,7 +80,8 @@ impl Container {
         command.args(["--mount", "--pid", "--fork", "--kill-child", "bash", "-c", SCRIPT]);
         command.arg("container").arg("-Xmx64m").args(flags).args(["-cp", "/classes", program]);
         command.env("ROOT", dir.path().join("root"));
-        command.env("TMP_OPTIONS", tmp).env("HOME_OF_JRE", home).env("CLASSES", classes());
+        command.env("HOME_OF_JRE", home).env("CLASSES", classes());
+        command.envs(options.iter().copied());
         let mut shell = Other::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let stdin = shell.0.stdin.take().expect("piped");
         let mut stdout = BufReader::new(shell.0.stdout.take().expect("piped"));

@@ -35,8 +35,9 @@ pub fn classes() -> &'static Path {
             let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("java");
             let files = std::fs::read_dir(sources).expect("tests/java").flatten().map(|f| f.path());
             let files = files.filter(|f| f.extension().is_some_and(|e| e == "java"));
-            // One of them runs in JDK 8, too.
-            let (old, new): (Vec<_>, Vec<_>) = files.partition(|f| f.ends_with("GcLoad.java"));
+            // Two of them run in JDK 8, too.
+            let is_old = |f: &PathBuf| f.ends_with("GcLoad.java") || f.ends_with("CpuLoad.java");
+            let (old, new): (Vec<_>, Vec<_>) = files.partition(is_old);
             compile("8", &old, dir.path());
             compile("11", &new, dir.path());
             dir

@@ -5,19 +5,16 @@ mod schedule;
 
 use std::{
     fmt::Display,
-    io::{ErrorKind, Write, stdout},
+    io::{self, Write, stdout},
     process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     time::Duration,
 };
 
-use clap::Parser;
+use clap::{Parser, error::ErrorKind};
 use clap_complete::Shell;
 use rustix::process::{getpriority_process, setpriority_process};
 
+pub use crate::end::stop_on_signal;
 pub use notes::{note, remark};
 pub use schedule::{Due, Schedule};
 
@@ -55,6 +52,14 @@ pub trait CommandLine: Parser {
     /// The shell for which a completion script is wanted, and nothing else.
     fn completions(&self) -> Option<Shell>;
 
+    /// Whether the arguments fit together, where the parser cannot know.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Whether more is wanted to be said than what went wrong.
     fn verbose(&self) -> bool;
 }
@@ -71,12 +76,15 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut command, name, &mut script);
         return match stdout().write_all(&script) {
-            Err(e) if e.kind() != ErrorKind::BrokenPipe => {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
                 note(&Error::io("write to standard output", e).to_string());
                 ExitCode::FAILURE
             }
             _ => ExitCode::SUCCESS,
         };
+    }
+    if let Err(why) = args.check() {
+        command.error(ErrorKind::ArgumentConflict, why).exit();
     }
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -103,18 +111,6 @@ pub fn describe<'a>(all: bool, jvms: impl ExactSizeIterator<Item = (Pid, &'a str
         (false, 1) => format!("JVM {names}"),
         (false, n) => format!("{n} JVMs ({names}{more})"),
     }
-}
-
-/// Becomes true on Ctrl-C, SIGTERM or SIGHUP.
-///
-/// # Errors
-/// [`Error::Io`] where the handler cannot be installed.
-pub fn stop_on_signal() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stop);
-    ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
-        .map_err(|e| Error::io("handle signals", std::io::Error::other(e)))?;
-    Ok(stop)
 }
 
 /// How much the scheduler prefers a thread that is in a hurry.

@@ -14,9 +14,10 @@ use std::{
 
 use super::{
     Process, attach,
-    folder::{Folder, NewFile, Owner},
+    identity::Owner,
+    root::{self, Folder, NewFile, Root},
 };
-use crate::{Error, Result, hotspot::HotSpot, stack::builtin_map};
+use crate::{Error, Result, end::Deadline, hotspot::HotSpot, stack::builtin_map};
 
 static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
 
@@ -28,17 +29,24 @@ const FOLDERS: [&str; 3] = ["/tmp", "/dev/shm", "/var/tmp"];
 /// # Errors
 /// [`Error::Attach`] saying why the JVM cannot be attached to or refuses the agent.
 pub fn map(process: &Process, hotspot: &HotSpot) -> Result<String> {
+    let refuse = |why| Error::Attach { pid: process.pid, why };
+    let deadline = Deadline::within(attach::TIMEOUT);
+    let root = Root::open(process).map_err(refuse)?;
     let mut reasons = Vec::new();
     for folder in FOLDERS {
-        match load_from(folder, process, hotspot) {
+        let loaded = root
+            .folder(folder)
+            .map_err(Failed::Folder)
+            .and_then(|here| load_from(&here, folder, process, hotspot, deadline));
+        match loaded {
             Ok(text) => return Ok(text),
             // Another folder would not help.
             Err(Failed::Jvm(error)) => return Err(error),
+            Err(Failed::Folder(why)) if why.starts_with(folder) => reasons.push(why),
             Err(Failed::Folder(why)) => reasons.push(format!("{folder}: {why}")),
         }
     }
-    let why = format!("it did not take the agent ({})", reasons.join("; "));
-    Err(Error::Attach { pid: process.pid, why })
+    Err(refuse(format!("it did not take the agent ({})", reasons.join("; "))))
 }
 
 enum Failed {
@@ -48,27 +56,33 @@ enum Failed {
     Folder(String),
 }
 
-fn load_from(folder: &str, process: &Process, hotspot: &HotSpot) -> Result<String, Failed> {
-    let here = Folder::open(process, folder).map_err(Failed::Folder)?;
+fn load_from(
+    here: &Folder<'_>,
+    folder: &str,
+    process: &Process,
+    hotspot: &HotSpot,
+    deadline: Deadline,
+) -> Result<String, Failed> {
     let name = unguessable_name().map_err(Failed::Folder)?;
     let create = |ending: &str, mode, content| {
         let name = format!("{name}.{ending}");
-        create(&here, process, &name, mode, content).map_err(|e| Failed::Folder(e.to_string()))
+        create(here, process, &name, mode, content).map_err(|e| Failed::Folder(e.to_string()))
     };
     let _agent = create("so", 0o500, AGENT)?;
     let map = create("map", 0o600, &[])?;
     let agent_there = format!("{folder}/{name}.so");
     let options = format!("map={folder}/{name}.map,once");
-    let answer = attach::command(process, hotspot, "load", &[&agent_there, "true", &options])
-        .map_err(Failed::Jvm)?;
+    let arguments = [&agent_there, "true", &options];
+    let answer =
+        attach::command(process, hotspot, "load", &arguments, deadline).map_err(Failed::Jvm)?;
     let answer = answer.trim();
     let code = answer.strip_prefix("return code: ").unwrap_or(answer);
     if code != "0" {
         return Err(Failed::Folder(answer.lines().next().unwrap_or("no reason given").into()));
     }
     // Through the descriptor that it was created with: the name is the target's to change.
-    let text = map.file().try_clone().and_then(builtin_map::text);
-    text.map_err(|e| Failed::Folder(format!("the agent's map: {e}")))
+    root::text(map.file(), builtin_map::MAX_BYTES)
+        .map_err(|e| Failed::Folder(format!("the agent's map: {e}")))
 }
 
 const PREFIX: &str = ".jvmprobe-";
@@ -91,7 +105,7 @@ pub fn is_agent(file_name: &str) -> bool {
 
 /// A file of the target's user with this content.
 fn create<'a>(
-    folder: &'a Folder,
+    folder: &'a Folder<'a>,
     process: &Process,
     name: &str,
     mode: u32,

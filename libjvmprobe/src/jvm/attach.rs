@@ -16,40 +16,38 @@
 //! What needs the target's user, as JVMs up to 11.0.1 want it for a connection, is done by
 //! [`as_target`]; all questions about the target are asked with our own rights.
 
-use std::{
-    fs,
-    io::{self, Read, Write},
-    os::unix::{
-        fs::{FileTypeExt, MetadataExt},
-        net::UnixStream,
-    },
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, io, os::fd::OwnedFd, time::Duration};
 
 use procfs::process::Process as Proc;
-use rustix::process::Signal;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
+    process::Signal,
+    time::Timespec,
+};
 
 use super::{
     Fate, Process,
-    folder::{Folder, NewFile, Owner, as_target},
+    identity::{Owner, as_target},
+    root::{Folder, NewFile, Root},
 };
-use crate::{Error, Result, hotspot::HotSpot};
+use crate::{Error, Result, end::Deadline, hotspot::HotSpot};
 
-/// How long a JVM may take to begin to listen.
+/// How long it may take until a question is answered, from beginning to end.
+pub const TIMEOUT: Duration = Duration::from_secs(9);
+/// How much of that a JVM may take to begin to listen.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(6);
-/// How long it may take to answer; a command waits for a safepoint.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// More than any answer that we ask for.
-const MAX_ANSWER: u64 = 16 << 20;
+const MAX_ANSWER: usize = 16 << 20;
 
 /// How long somebody else's request is given before it is taken for forgotten.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 const SIGQUIT: u32 = 3;
 
-/// Sends a command with up to three arguments and returns its answer.
+/// Sends a command with up to three arguments and returns its answer, which comes in time or
+/// not at all.
 ///
 /// # Errors
 /// [`Error::Attach`] saying why the JVM does not answer or what it answered.
@@ -58,6 +56,7 @@ pub fn command(
     hotspot: &HotSpot,
     name: &str,
     arguments: &[&str],
+    deadline: Deadline,
 ) -> Result<String> {
     let refuse = |why: String| Error::Attach { pid: process.pid, why };
     let mut request = b"1\0".to_vec();
@@ -72,7 +71,7 @@ pub fn command(
     if hotspot.attach_disabled {
         return Err(refuse("it was started with -XX:+DisableAttachMechanism".into()));
     }
-    let answer = ask(process, &request).map_err(refuse)?;
+    let answer = ask(process, &request, deadline).map_err(refuse)?;
     let (code, text) = answer.split_once('\n').unwrap_or((&answer, ""));
     match code.trim().parse::<i32>() {
         Ok(0) => Ok(text.to_owned()),
@@ -86,18 +85,19 @@ fn first_line(text: &str) -> String {
 }
 
 /// Has the JVM listen, if it does not yet, and sends it a request.
-fn ask(process: &Process, request: &[u8]) -> Result<String, String> {
+fn ask(process: &Process, request: &[u8], deadline: Deadline) -> Result<String, String> {
     check_alive(process)?;
-    let tmp = Folder::open(process, "/tmp")?;
-    let socket = tmp.file(&format!(".java_pid{}", process.ns_pid));
-    if !is_socket(&socket) {
+    let root = Root::open(process)?;
+    let tmp = root.folder("/tmp")?;
+    let name = format!(".java_pid{}", process.ns_pid);
+    if !is_socket(&tmp, &name) {
         check_ids(process)?;
-        wake_listener(process, &tmp, &socket)?;
+        wake_listener(process, &tmp, &name, deadline)?;
     }
-    as_target(process, || {
-        let refused = |e| format!("its attach socket refuses ({e})");
-        exchange(UnixStream::connect(&socket).map_err(refused)?, request)
-    })?
+    let refused = |e| format!("its attach socket refuses ({e})");
+    let socket = tmp.socket(&name, process.uid).map_err(refused)?;
+    let address = SocketAddrUnix::new(socket.path()).map_err(|e| refused(e.into()))?;
+    as_target(process, || Connection::open(&address, deadline)?.exchange(request))?
 }
 
 /// Whether the process can answer at all, and will survive being asked.
@@ -142,8 +142,8 @@ fn is_mapped(map: &str, id: u32) -> bool {
     })
 }
 
-fn is_socket(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket())
+fn is_socket(folder: &Folder<'_>, name: &str) -> bool {
+    folder.look(name).is_ok_and(|seen| seen.is_socket())
 }
 
 /// The file that makes SIGQUIT a request to listen.
@@ -154,50 +154,46 @@ enum Sentinel<'a> {
     Others,
 }
 
-fn wake_listener(process: &Process, tmp: &Folder, socket: &Path) -> Result<(), String> {
+fn wake_listener(
+    process: &Process,
+    tmp: &Folder<'_>,
+    socket: &str,
+    deadline: Deadline,
+) -> Result<(), String> {
     let working = Folder::working(process).ok();
     let folders: Vec<_> = working.iter().chain([tmp]).collect();
+    let is_there = || is_socket(tmp, socket);
     let mut sentinel = sentinel(process, &folders)?;
     if matches!(sentinel, Sentinel::Others) {
-        if is_listening(process, socket, OTHERS_TIMEOUT)? {
+        if wait(process, is_there, deadline.sooner(OTHERS_TIMEOUT)).is_ok() {
             return Ok(());
         }
         // By now they may have given up, and have removed it.
         sentinel = self::sentinel(process, &folders)?;
     }
     process.signal(Signal::QUIT).map_err(|e| format!("cannot signal it ({e})"))?;
-    let is_listening = is_listening(process, socket, LISTEN_TIMEOUT)?;
+    let listens = wait(process, is_there, deadline.sooner(LISTEN_TIMEOUT));
     drop(sentinel);
-    match is_listening {
-        true => Ok(()),
-        false => Err(format!(
-            "it did not begin to listen within {} s: is it hung?",
-            LISTEN_TIMEOUT.as_secs()
-        )),
-    }
+    listens.map_err(|why| format!("it did not begin to listen: {why}"))
 }
 
-/// Waits until it listens.
-fn is_listening(process: &Process, socket: &Path, timeout: Duration) -> Result<bool, String> {
-    let deadline = Instant::now() + timeout;
+/// Waits until something is there.
+fn wait(process: &Process, is_there: impl Fn() -> bool, deadline: Deadline) -> Result<(), String> {
     let mut pause = Duration::from_millis(20);
-    while Instant::now() < deadline {
-        if is_socket(socket) {
-            return Ok(true);
-        }
+    while !is_there() {
         match process.fate() {
             Fate::Alive => {}
             Fate::Ended => return Err("it has ended".into()),
             Fate::Execed => return Err("it runs another program now".into()),
         }
-        thread::sleep(pause);
+        deadline.sleep(pause).map_err(|when| format!("not {when}; is it hung?"))?;
         pause = (pause * 3 / 2).min(Duration::from_millis(200));
     }
-    Ok(false)
+    Ok(())
 }
 
 /// The file in the first of some folders that takes it.
-fn sentinel<'a>(process: &Process, folders: &[&'a Folder]) -> Result<Sentinel<'a>, String> {
+fn sentinel<'a>(process: &Process, folders: &[&'a Folder<'a>]) -> Result<Sentinel<'a>, String> {
     let name = format!(".attach_pid{}", process.ns_pid);
     let mut reasons = Vec::new();
     for folder in folders {
@@ -216,46 +212,95 @@ fn sentinel<'a>(process: &Process, folders: &[&'a Folder]) -> Result<Sentinel<'a
 /// Creates the file, and makes sure that the JVM will find and accept it
 /// (`AttachListener::is_init_trigger`): there it is by the JVM's own way to the folder, a
 /// regular file of its own user's.
-fn sentinel_in<'a>(folder: &'a Folder, process: &Process, name: &str) -> io::Result<Sentinel<'a>> {
+fn sentinel_in<'a>(
+    folder: &'a Folder<'a>,
+    process: &Process,
+    name: &str,
+) -> io::Result<Sentinel<'a>> {
     let created = folder.create(Owner::Target(process), name, 0o600);
     let seen = folder.look_as_target(name);
-    let is_right = |meta: &fs::Metadata| meta.is_file() && meta.uid() == process.uid;
     match created {
         Ok(ours) => {
-            let (ours_meta, seen) = (ours.file().metadata()?, seen?);
-            let id = |meta: &fs::Metadata| (meta.dev(), meta.ino());
-            if id(&ours_meta) != id(&seen) {
+            let (ours_seen, seen) = (ours.look()?, seen?);
+            if ours_seen.id() != seen.id() {
                 return Err(io::Error::other("the JVM would see another file"));
             }
-            if !is_right(&seen) {
+            if !seen.is_file_of(process.uid) {
                 // A file system that changes owners.
                 return Err(io::Error::other("the file would belong to another user"));
             }
             Ok(Sentinel::Ours { _file: ours })
         }
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match seen {
-            Ok(seen) if is_right(&seen) => Ok(Sentinel::Others),
+            Ok(seen) if seen.is_file_of(process.uid) => Ok(Sentinel::Others),
             _ => Err(io::Error::other("there is one that is not its own user's: remove it")),
         },
         Err(e) => Err(e),
     }
 }
 
-fn exchange(mut socket: UnixStream, request: &[u8]) -> Result<String, String> {
-    let silent = |e: io::Error| match e.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            format!("it did not answer within {} s: is it hung?", ANSWER_TIMEOUT.as_secs())
+/// A connection to a JVM that may not answer.
+struct Connection {
+    socket: OwnedFd,
+    deadline: Deadline,
+}
+
+impl Connection {
+    /// Connects. A JVM that hangs takes nobody in: when as many wait as it lets wait, the kernel
+    /// says so at once (`EAGAIN`) to who does not want to be kept.
+    fn open(address: &SocketAddrUnix, deadline: Deadline) -> Result<Self, String> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let refused = |e: Errno| format!("its attach socket refuses ({e})");
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(refused)?;
+        while let Err(error) = connect(&socket, address) {
+            if error != Errno::AGAIN {
+                return Err(refused(error));
+            }
+            deadline.sleep(Duration::from_millis(20)).map_err(|when| {
+                format!("it did not accept a connection {when}, others wait: is it hung?")
+            })?;
         }
-        _ => format!("the connection broke ({e})"),
-    };
-    socket
-        .set_read_timeout(Some(ANSWER_TIMEOUT))
-        .and_then(|()| socket.set_write_timeout(Some(ANSWER_TIMEOUT)))
-        .and_then(|()| socket.write_all(request))
-        .map_err(silent)?;
-    let mut answer = Vec::new();
-    (&mut socket).take(MAX_ANSWER).read_to_end(&mut answer).map_err(silent)?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+        Ok(Self { socket, deadline })
+    }
+
+    /// Sends a request and reads the answer to its end.
+    fn exchange(&self, request: &[u8]) -> Result<String, String> {
+        let mut sent = 0;
+        while let Some(rest) = request.get(sent..).filter(|rest| !rest.is_empty()) {
+            sent += self.attempt(PollFlags::OUT, || rustix::io::write(&self.socket, rest))?;
+        }
+        let mut answer = Vec::new();
+        let mut part = vec![0; 64 << 10];
+        while answer.len() < MAX_ANSWER {
+            match self.attempt(PollFlags::IN, || rustix::io::read(&self.socket, &mut part[..]))? {
+                0 => break,
+                len => answer.extend_from_slice(part.get(..len).unwrap_or_default()),
+            }
+        }
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    /// Does something as soon as the socket is ready for it.
+    fn attempt(
+        &self,
+        ready: PollFlags,
+        mut work: impl FnMut() -> rustix::io::Result<usize>,
+    ) -> Result<usize, String> {
+        /// So soon a signal is noticed.
+        const LOOK: Duration = Duration::from_millis(100);
+        loop {
+            match work() {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                done => return done.map_err(|e| format!("the connection broke ({e})")),
+            }
+            let silent = |when| format!("it did not answer {when}: is it hung?");
+            let left = self.deadline.left().map_err(silent)?.min(LOOK);
+            let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+            // What it fails with, the next attempt does, too.
+            let _ = poll(&mut [PollFd::new(&self.socket, ready)], Some(&left));
+        }
+    }
 }
 
 #[cfg(test)]

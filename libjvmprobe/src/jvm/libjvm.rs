@@ -12,7 +12,11 @@ use std::{
 
 use procfs::process::{MMapPath, MemoryMap, Process as Proc};
 
-use super::process::proc_error;
+use super::{
+    Process,
+    process::proc_error,
+    root::{self, Root},
+};
 use crate::{
     Addr, Error, FileOffset, Pid, Result,
     elf::{ElfFile, Machine},
@@ -102,7 +106,9 @@ impl LibJvm {
 /// Whether a program has the heap that GraalVM's native-image puts into executables
 /// (substratevm, `SectionName.SVM_HEAP`).
 fn is_native_image(pid: Pid) -> bool {
-    let elf = File::open(format!("/proc/{pid}/exe")).ok().and_then(|file| ElfFile::open(file).ok());
+    let elf = root::open_linked(Path::new(&format!("/proc/{pid}/exe")))
+        .ok()
+        .and_then(|file| ElfFile::open(file).ok());
     elf.is_some_and(|elf| elf.section(".svm_heap").is_some())
 }
 
@@ -138,7 +144,7 @@ pub(crate) fn open_mapped(pid: Pid, map: &MemoryMap, path: &Path) -> Result<File
     let (seen_as, deleted) = strip_deleted(path);
     let (start, end) = map.address;
     let exact = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
-    let first = match File::open(&exact) {
+    let first = match root::open_linked(Path::new(&exact)) {
         Ok(file) => return Ok(file),
         Err(e) => e,
     };
@@ -151,16 +157,21 @@ pub(crate) fn open_mapped(pid: Pid, map: &MemoryMap, path: &Path) -> Result<File
     }
     // map_files wants CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; the path below
     // the target's root does not, and names the same file unless it was replaced.
-    let mut path = PathBuf::from(format!("/proc/{pid}/root"));
-    path.push(seen_as.strip_prefix("/").unwrap_or(&seen_as));
-    let file = File::open(&path).map_err(|e| Error::io(format!("open {}", path.display()), e))?;
+    let root = Process::open(pid).map(|process| Root::open(&process))?;
+    let root = root.map_err(|e| Error::io(format!("open the root of process {pid}"), other(e)))?;
+    let shown = root.shown(&seen_as);
+    let file = root.file(&seen_as).map_err(|e| Error::io(format!("open {shown}"), e))?;
     match file.metadata() {
         // On overlays the device number differs, the inode does not.
         Ok(meta) if meta.ino() == map.inode => Ok(file),
         Ok(_) => Err(Error::Permission {
             what: format!("open the {} that process {pid} runs", seen_as.display()),
-            missing: format!("{} is another file by now, and {exact}: {first}", path.display()),
+            missing: format!("{shown} is another file by now, and {exact}: {first}"),
         }),
-        Err(e) => Err(Error::io(format!("stat {}", path.display()), e)),
+        Err(e) => Err(Error::io(format!("stat {shown}"), e)),
     }
+}
+
+fn other(why: String) -> std::io::Error {
+    std::io::Error::other(why)
 }

@@ -5,7 +5,8 @@
 //! | [`process`] | a process as /proc tells of it; whether it still is the same |
 //! | [`libjvm`] | which libjvm.so it runs, opened exactly |
 //! | [`memory`] | reading its memory |
-//! | [`folder`] | its folders, what we create in them, and as whom |
+//! | [`root`] | the one door into its file system |
+//! | [`identity`] | acting as its user |
 //! | [`attach`] | HotSpot's attach protocol: commands to a running JVM |
 //! | [`agent`] | our JVMTI agent, loaded for a moment |
 //! | [`perfdata`] | HotSpot's performance data (`hsperfdata`) |
@@ -13,11 +14,12 @@
 
 pub mod agent;
 pub mod attach;
-pub mod folder;
+pub mod identity;
 pub mod libjvm;
 pub mod memory;
 pub mod perfdata;
 pub mod process;
+pub mod root;
 pub mod scan;
 
 pub use libjvm::{FileId, LibJvm};

@@ -106,7 +106,7 @@ pub struct Args {
     pub signatures: bool,
 
     /// Write perf-PID.map files for perf, and end
-    #[arg(long, conflicts_with_all = ["system_wide", "command", "output", "folded", "seconds",
+    #[arg(long, conflicts_with_all = ["all", "system_wide", "command", "output", "folded", "seconds",
         "duration", "diff"])]
     pub write_maps: bool,
 
@@ -153,8 +153,8 @@ pub enum StackWalk {
 /// Where names of compiled code come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SymbolSource {
-    /// The JVM's memory; where that does not tell, its own map from JDK 17 on, else our
-    /// agent; where none can be had, a map that is there.
+    /// The JVM's memory; where that cannot name the code, a map that is there; where there is
+    /// none, of a JVM that was named, our agent.
     Auto,
     /// The JVM's memory: it is not asked.
     HotSpot,
@@ -205,9 +205,29 @@ impl CommandLine for Args {
     fn verbose(&self) -> bool {
         self.verbose
     }
+
+    fn check(&self) -> Result<(), String> {
+        let asks = match self.symbols {
+            SymbolSource::Agent => "agent",
+            SymbolSource::PerfMap => "perfmap",
+            _ => return Ok(()),
+        };
+        match self.is_named() {
+            true => Ok(()),
+            false => Err(format!(
+                "--symbols {asks} asks each JVM, which is done to those only that are named by \
+                 -p PID: all others are left alone"
+            )),
+        }
+    }
 }
 
 impl Args {
+    /// Whether each JVM was named by the user: all others are looked at from outside only.
+    pub fn is_named(&self) -> bool {
+        !self.all && !self.system_wide
+    }
+
     /// How long to sample, if that is limited.
     pub fn limit(&self) -> Option<Duration> {
         self.duration.or(self.seconds)

@@ -12,13 +12,21 @@ use std::{
     },
     process::{Child, Command},
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use libjvmprobe::Pid;
+use libjvmprobe::{
+    Pid,
+    cli::note,
+    end::undo::{self, Undo},
+};
 use rustix::{
+    event::{PollFd, PollFlags, poll},
     io::{close, read, write},
     pipe::{PipeFlags, pipe_with},
+    process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    time::Timespec,
 };
 
 /// A child that waits for its start.
@@ -61,7 +69,7 @@ impl Waiting {
         self.go.write_all(b"!").context("cannot start the command")?;
         let child = self.spawned.join().map_err(|_| anyhow!("cannot start the command"))?;
         let child = child.with_context(|| format!("cannot run {}", program.to_string_lossy()))?;
-        Ok(Running(child))
+        Running::new(child)
     }
 }
 
@@ -75,19 +83,61 @@ fn say_and_wait(say: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// The running command.
-pub struct Running(Child);
+/// How long a command may take to end when it is asked to.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The running command, which ends with us, however we end.
+pub struct Running {
+    child: Child,
+    pidfd: OwnedFd,
+    _undo: Undo,
+}
 
 impl Running {
-    /// Ends it if it still runs, and waits for it.
+    fn new(child: Child) -> Result<Self> {
+        let pid = i32::try_from(child.id()).ok().and_then(RawPid::from_raw);
+        let pid = pid.context("the command has no number")?;
+        let open = || pidfd_open(pid, PidfdFlags::empty());
+        let kill = |pidfd: &OwnedFd| -> undo::Step {
+            let pidfd = pidfd.try_clone();
+            Box::new(move || {
+                if let Ok(pidfd) = pidfd {
+                    let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+                }
+            })
+        };
+        let (pidfd, undo) = undo::doing(open, kill).context("cannot watch the command")?;
+        Ok(Self { child, pidfd, _undo: undo })
+    }
+
+    /// Ends it if it still runs: asks it, and waits for some time.
     pub fn end(mut self) {
-        if !matches!(self.0.try_wait(), Ok(Some(_))) {
-            let pid = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw);
-            if let Some(pid) = pid {
-                // A JVM runs its shutdown hooks on SIGTERM.
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        if self.has_ended_within(Duration::ZERO) {
+            return;
+        }
+        // A JVM runs its shutdown hooks on SIGTERM.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
+        if !self.has_ended_within(PATIENCE) {
+            let seconds = PATIENCE.as_secs();
+            note(&format!("the command has not ended within {seconds} s of SIGTERM: killed"));
+            let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+            // One that sleeps in the kernel may take its time even then.
+            self.has_ended_within(PATIENCE);
+        }
+    }
+
+    fn has_ended_within(&mut self, time: Duration) -> bool {
+        let begin = Instant::now();
+        loop {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return true;
             }
-            let _ = self.0.wait();
+            let left = time.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+            let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&left));
         }
     }
 }

@@ -68,9 +68,6 @@ fn run(args: &Args) -> Result<()> {
     let running = waiting.map(|(waiting, program)| waiting.go(program)).transpose()?;
     profiler.run(&stop)?;
     let (raw, mut profile) = profiler.finish()?;
-    if let Some(running) = running {
-        running.end();
-    }
     if raw.lost_code > 0 {
         note(&format!("{} loads and unloads of code were lost: names may be wrong", raw.lost_code));
     }
@@ -79,7 +76,15 @@ fn run(args: &Args) -> Result<()> {
     }
     leave_out_agent(&mut profile);
     filter(&mut profile, args);
-    show(&profile, args, outputs, &what)
+    let shown = show(&profile, args, outputs, &what);
+    for pid in &raw.unnamed {
+        note(&format!("methods of process {pid} have no names: -p {pid} --symbols agent asks it"));
+    }
+    // What there is to see was shown before anybody waits.
+    if let Some(running) = running {
+        running.end();
+    }
+    shown
 }
 
 /// A JVM that was found later is asked while it is sampled. What our agent does there is not

@@ -1,11 +1,8 @@
 //! Files that a profile is written to, and what flame graphs are compared with.
 
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use libjvmprobe::{
     render::{
         files::{Files, Format},
@@ -48,9 +45,7 @@ impl Outputs {
 }
 
 fn read_base(path: &Path) -> Result<String> {
-    let text = File::open(path)
-        .and_then(builtin_map::text)
-        .with_context(|| format!("cannot read {}", path.display()))?;
+    let text = builtin_map::read(path)?;
     let is_stack = |line: &str| {
         line.rsplit_once(' ').is_some_and(|(_, count)| count.trim().parse::<u64>().is_ok())
     };

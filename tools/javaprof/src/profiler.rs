@@ -62,6 +62,8 @@ pub struct Raw {
     pub lost: u64,
     /// Loads and unloads of code that could not be sent.
     pub lost_code: u64,
+    /// JVMs whose methods have no names, for nothing was asked of them.
+    pub unnamed: Vec<Pid>,
     /// What made the processors take samples.
     pub clock: Option<Clock>,
 }
@@ -247,7 +249,7 @@ impl<'a> Profiler<'a> {
             traced.tell_stops();
             self.raw.lost_code += self.session.lost_of(pid.into());
             let samples = self.samples.remove(&pid).unwrap_or_default();
-            traced.ask_again(&self.args.symbols, &addresses(&samples, &self.stacks));
+            traced.ask_again(&addresses(&samples, &self.stacks));
             self.naming.add(Some(traced), &samples, &self.stacks);
         }
         // Of these nothing is known but that they ran.
@@ -300,11 +302,15 @@ impl<'a> Profiler<'a> {
 
     fn get_maps(&mut self) -> Result<()> {
         for traced in self.processes.values_mut() {
-            match traced.get_map(&self.args.symbols, &self.session) {
+            match traced.get_map(self.args, &self.session) {
                 Ok(_) => {}
                 Err(_) if traced.fate() != Fate::Alive => {}
                 Err(error) if self.args.symbols == SymbolSource::Auto => {
-                    note(&format!("methods compiled before the profile have no names: {error}"));
+                    let pid = traced.pid();
+                    note(&format!(
+                        "process {pid}: methods compiled before the profile have no names: {error}"
+                    ));
+                    self.raw.unnamed.push(pid);
                 }
                 Err(error) => return Err(error.into()),
             }

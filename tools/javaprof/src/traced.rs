@@ -84,6 +84,8 @@ pub struct Traced {
     /// Whether it was stopped all the time, where that is of interest.
     pub stops: Option<Stops>,
     has_map: bool,
+    /// Where its map came from.
+    source: Option<SymbolSource>,
     /// Whether the stack walker was told of it, or will never be.
     is_walked: bool,
     /// What the Java frames of its stacks are.
@@ -139,6 +141,7 @@ impl Traced {
             ask_until: Instant::now() + SETTING_UP,
             stops: None,
             has_map: false,
+            source: None,
             is_walked: false,
             places: None,
             who,
@@ -337,7 +340,7 @@ impl Traced {
 
     /// Gets the map of what it had compiled before. `Ok(false)` where it is too early
     /// to ask.
-    pub fn get_map(&mut self, source: &SymbolSource, session: &Session) -> Result<bool> {
+    pub fn get_map(&mut self, args: &Args, session: &Session) -> Result<bool> {
         let key = self.pid().0.into();
         let Who::Jvm(jvm) = &mut self.who else {
             return Ok(false);
@@ -350,38 +353,34 @@ impl Traced {
             return Ok(false);
         }
         self.has_map = true;
-        let process = &target.process;
+        if args.symbols == SymbolSource::None {
+            return Ok(true);
+        }
         // What happens from here on is told by probes; what the map does not show yet
         // is shown by them.
         let epoch = session.epoch(key);
-        let seen = match source {
-            SymbolSource::None => return Ok(true),
-            SymbolSource::File(path) => Snapshot::Map(builtin_map::read(path, process)?),
-            _ => match ask(source, process, hotspot.as_ref(), Inlining::Nowhere) {
-                Ok(seen) => seen,
-                Err(error) if *source != SymbolSource::Auto => return Err(error),
-                Err(error) => {
-                    let path = builtin_map::path_of(process);
-                    let text = builtin_map::read(&path, process).map_err(|_| error)?;
-                    note(&format!("using {}, which was there", path.display()));
-                    Snapshot::Map(text)
-                }
-            },
-        };
+        let may_ask = args.is_named();
+        let inlining = Inlining::Nowhere;
+        let (seen, source) =
+            get(&args.symbols, &target.process, hotspot.as_ref(), inlining, may_ask)?;
         self.code.snapshot(epoch, seen);
+        self.source = Some(source);
         Ok(true)
     }
 
     /// Asks again at the end: for what a JVM that cannot be followed compiled since, and for
     /// what was inlined at these addresses, which are sorted, where that is not known yet.
-    pub fn ask_again(&mut self, source: &SymbolSource, sampled: &[Addr]) {
+    pub fn ask_again(&mut self, sampled: &[Addr]) {
         let Who::Jvm(jvm) = &self.who else {
+            return;
+        };
+        let Some(source) = &self.source else {
             return;
         };
         let (target, hotspot) = &**jvm;
         let knows_inlining = *source == SymbolSource::PerfMap || self.places.is_some();
         let is_wanted = *source == SymbolSource::Agent || !knows_inlining || !self.is_followed;
-        if !self.has_map || !is_wanted {
+        if !is_wanted {
             return;
         }
         // Gone or hung by now: what was known before must do.
@@ -398,22 +397,60 @@ impl Traced {
     }
 }
 
-/// Finds out what compiled code a JVM has, with inlining where that can be chosen. `Auto`
-/// reads its memory; where that does not tell, the JVM is asked.
-pub fn ask(
+/// Finds out what compiled code a JVM has, and says from where. `Auto` reads its memory; where
+/// that cannot name the code, a map that is there. Only where there is none, either, and if
+/// it may ask, it asks the JVM by our agent, and says so before.
+pub fn get(
+    source: &SymbolSource,
+    process: &Process,
+    hotspot: Option<&HotSpot>,
+    inlining: Inlining<'_>,
+    may_ask: bool,
+) -> Result<(Snapshot, SymbolSource)> {
+    if *source != SymbolSource::Auto {
+        return Ok((ask(source, process, hotspot, inlining)?, source.clone()));
+    }
+    let error = match ask(&SymbolSource::HotSpot, process, hotspot, inlining) {
+        Ok(seen) => return Ok((seen, SymbolSource::HotSpot)),
+        Err(error) => error,
+    };
+    let pid = process.pid;
+    if let Ok(text) = builtin_map::read_there(process) {
+        note(&format!("process {pid}: {error}; using the map that was in its /tmp"));
+        return Ok((Snapshot::Map(text), SymbolSource::None));
+    }
+    // One that is gone or hidden would not answer, either.
+    let is_unknown = matches!(error, Error::Unsupported { .. } | Error::Layout { .. });
+    if !(may_ask && is_unknown) {
+        return Err(error);
+    }
+    note(&format!(
+        "process {pid}: {error}; loading our agent into it for a moment, which --symbols hotspot \
+         never does"
+    ));
+    Ok((ask(&SymbolSource::Agent, process, hotspot, inlining)?, SymbolSource::Agent))
+}
+
+/// Finds out what compiled code a JVM has, in one way, with inlining where that can be chosen.
+fn ask(
     source: &SymbolSource,
     process: &Process,
     hotspot: Option<&HotSpot>,
     inlining: Inlining<'_>,
 ) -> Result<Snapshot> {
-    let refuse = |why: String| Error::Attach { pid: process.pid, why };
+    if let SymbolSource::File(path) = source {
+        return Ok(Snapshot::Map(builtin_map::read(path)?));
+    }
     let Some(hotspot) = hotspot else {
-        return Err(refuse("its version is unknown".into()));
+        let why = "its version is unknown".to_owned();
+        return Err(Error::Attach { pid: process.pid, why });
     };
     let writes_maps = hotspot.major >= builtin_map::FIRST_JDK;
     match source {
         SymbolSource::None | SymbolSource::File(_) => Ok(Snapshot::Entries(Vec::new())),
-        SymbolSource::HotSpot => Ok(Snapshot::Entries(hotspot.code(inlining)?)),
+        SymbolSource::Auto | SymbolSource::HotSpot => {
+            Ok(Snapshot::Entries(hotspot.code(inlining)?))
+        }
         SymbolSource::Agent => {
             let text = agent::map(process, hotspot)?;
             Ok(Snapshot::Entries(agent_map::parse(&text).collect()))
@@ -430,10 +467,5 @@ pub fn ask(
             })
         }
         SymbolSource::PerfMap => Ok(Snapshot::Map(builtin_map::request(process, hotspot)?)),
-        SymbolSource::Auto => match hotspot.code(inlining) {
-            Ok(entries) if !entries.is_empty() => Ok(Snapshot::Entries(entries)),
-            _ if writes_maps => ask(&SymbolSource::PerfMap, process, Some(hotspot), inlining),
-            _ => ask(&SymbolSource::Agent, process, Some(hotspot), inlining),
-        },
     }
 }

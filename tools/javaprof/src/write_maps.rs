@@ -16,8 +16,8 @@ use libjvmprobe::{
     hotspot::{HotSpot, code_cache::Inlining},
     jvm::{
         Process, Target,
-        folder::{Folder, Owner},
-        scan::Scanner,
+        identity::Owner,
+        root::{Folder, Root},
     },
     render::{output::Output, perfmap},
     stack::{builtin_map, code::Code},
@@ -27,13 +27,8 @@ use crate::{args::Args, traced};
 
 /// Writes a map for each JVM that the arguments name, and says where.
 pub fn run(args: &Args) -> Result<()> {
-    let targets: Vec<_> = match args.all {
-        true => Scanner::new().scan(),
-        false => args.pids.iter().map(|&pid| Target::open(pid)).collect::<Result<_, _>>()?,
-    };
-    if targets.is_empty() {
-        bail!("no JVM is running");
-    }
+    let targets: Vec<_> =
+        args.pids.iter().map(|&pid| Target::open(pid)).collect::<Result<_, _>>()?;
     let mut out = Output::open(None)?;
     let mut failed = 0;
     let inlining = Inlining::Everywhere;
@@ -41,10 +36,10 @@ pub fn run(args: &Args) -> Result<()> {
         let pid = target.pid();
         let written = HotSpot::read(target)
             .and_then(|hotspot| {
-                traced::ask(&args.symbols, &target.process, Some(&hotspot), inlining)
+                traced::get(&args.symbols, &target.process, Some(&hotspot), inlining, true)
             })
             .map_err(Into::into)
-            .and_then(|seen| {
+            .and_then(|(seen, _)| {
                 let entries = seen.into_entries();
                 write(&target.process, &entries, args.map_options())
             });
@@ -68,7 +63,8 @@ fn write(
     options: perfmap::Options,
 ) -> Result<String> {
     let refuse = |why| Error::Attach { pid: process.pid, why };
-    let tmp = Folder::open(process, "/tmp").map_err(refuse)?;
+    let root = Root::open(process).map_err(refuse)?;
+    let tmp = root.folder("/tmp").map_err(refuse)?;
     let name = builtin_map::name_of(process);
     let as_owner = |owner| write_as(owner, &tmp, &name, entries, options);
     let (result, owner) = match as_owner(Owner::Us) {
@@ -95,7 +91,7 @@ const EOVERFLOW: i32 = 75;
 /// replaced, not followed.
 fn write_as(
     owner: Owner<'_>,
-    tmp: &Folder,
+    tmp: &Folder<'_>,
     name: &str,
     entries: &[(Addr, u64, Code)],
     options: perfmap::Options,

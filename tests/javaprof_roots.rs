@@ -1,0 +1,405 @@
+//! javaprof and file systems that their owner has laid out to lead us astray: whatever it
+//! creates, reads or connects to is the target's.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::{
+        fs::{PermissionsExt, chown, symlink},
+        net::UnixListener,
+    },
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{
+    container::Container,
+    folded,
+    load::{FRAMES, Load},
+    need_root,
+    runtimes::named,
+    tool::{self, Tool, binary},
+};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+/// Longer than it ever waits for a JVM, on a busy machine, too.
+const NO_HANG: Duration = Duration::from_secs(20);
+
+fn start() {
+    need_root();
+    binary("javaprof");
+}
+
+/// The files in a folder.
+fn files(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().flatten();
+    let mut names: Vec<_> = entries.map(|e| e.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A folder of the host's, and its path, which the container has as well.
+fn folder_of_both() -> (TempDir, String) {
+    let dir = tempfile::Builder::new().prefix("jvmprobe-host-").tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let path = dir.path().to_str().unwrap().to_owned();
+    (dir, path)
+}
+
+/// What is at a path of the container's, where no link is in the way.
+fn inside(container: &Container, path: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/root{path}", container.pid()))
+}
+
+/// Everything that writes into a target.
+fn assert_works(container: &mut Container, what: &str) {
+    let pid = container.pid().to_string();
+    for symbols in ["agent", "perfmap"] {
+        let args = ["-p", &pid, "-F", "499", "-f", "--symbols", symbols];
+        let tool = Tool::start("javaprof", &args);
+        container.run(0.5);
+        let output = tool.interrupt();
+        assert!(output.status.success(), "{what} {symbols}: {output:?}");
+        let lines = folded::parse(&output.stdout);
+        assert!(lines.iter().any(|line| line.has("CpuLoad.deep")), "{what} {symbols}: {lines:#?}");
+    }
+    let output = tool::run("javaprof", &["-p", &pid, "--write-maps"]);
+    assert!(output.status.success(), "{what}: {output:?}");
+}
+
+#[test]
+fn a_link_that_is_absolute_stays_in_the_container() {
+    start();
+    let (host, path) = folder_of_both();
+    // As Debian's and macOS's images have it, and as somebody has it who means harm.
+    for link in [path.clone(), format!("..{path}"), format!("/../..{path}")] {
+        let mut container =
+            Container::start_with_link(named("temurin-17"), "CpuLoad", &link, &path);
+        container.run(0.5);
+        assert_works(&mut container, &link);
+        let there = files(&inside(&container, &path));
+        assert!(there.contains(&"perf-1.map".to_owned()), "{link}: {there:?}");
+        assert!(there.iter().all(|name| !name.starts_with(".jvmprobe")), "{link}: {there:?}");
+        assert_eq!(files(host.path()), Vec::<String>::new(), "{link}");
+    }
+}
+
+#[test]
+fn a_link_of_procs_is_not_followed() {
+    start();
+    let host = tempfile::tempdir().unwrap();
+    let held = fs::File::open(host.path()).unwrap();
+    drop(held);
+    // The JVM itself cannot listen there, so nothing of its answers is expected.
+    for link in ["/proc/1/root/var/tmp", "/proc/self/cwd"] {
+        let container =
+            Container::start_with_link(named("temurin-17"), "CpuLoad", link, "/var/tmp");
+        let before = files(Path::new("/var/tmp"));
+        let pid = container.pid().to_string();
+        for args in [
+            &["-p", &pid, "--write-maps"][..],
+            &["-p", &pid, "-d", "0.2", "--symbols", "agent"],
+            &["-p", &pid, "-d", "0.2", "--symbols", "perfmap"],
+        ] {
+            let output = tool::run("javaprof", args);
+            assert_eq!(output.status.code(), Some(1), "{link} {args:?}: {output:?}");
+            assert!(output.stderr.contains("/tmp"), "{link} {args:?}: {}", output.stderr);
+        }
+        assert_eq!(files(Path::new("/var/tmp")), before, "{link}");
+    }
+}
+
+/// A socket of somebody else's behind a link: a docker.sock, for example.
+#[test]
+fn a_link_in_place_of_the_socket_is_not_connected_to() {
+    start();
+    let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
+    let dir = tempfile::tempdir().unwrap();
+    let other = dir.path().join("other.sock");
+    let listener = UnixListener::bind(&other).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let pid = load.pid().to_string();
+    let socket = PathBuf::from(format!("/tmp/.java_pid{pid}"));
+    symlink(&other, &socket).unwrap();
+    let output = tool::run("javaprof", &["-p", &pid, "-d", "0.2", "--symbols", "perfmap"]);
+    // The JVM is asked to listen, and puts its own socket there.
+    fs::remove_file(&socket).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(listener.accept().is_err(), "it has connected");
+    load.run(0.1);
+    load.quit();
+}
+
+/// A socket of another user's, where the JVM's would be.
+#[test]
+fn a_socket_of_another_user_is_not_connected_to() {
+    start();
+    let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
+    let pid = load.pid().to_string();
+    let socket = PathBuf::from(format!("/tmp/.java_pid{pid}"));
+    let listener = UnixListener::bind(&socket).unwrap();
+    chown(&socket, Some(12345), None).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let output = tool::run("javaprof", &["-p", &pid, "-d", "0.2", "--symbols", "perfmap"]);
+    fs::remove_file(&socket).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stderr.contains("own user"), "{}", output.stderr);
+    assert!(listener.accept().is_err(), "it has connected");
+    load.run(0.1);
+    load.quit();
+}
+
+/// How a JVM that hangs looks to who asks it.
+#[derive(Clone, Copy, Debug)]
+enum Hang {
+    /// As many wait as it lets wait.
+    Full,
+    /// It takes the question and says nothing.
+    Silent,
+    /// It answers a byte now and then, for ever.
+    Slow,
+}
+
+/// A JVM of which somebody else has the socket.
+fn hung(hang: Hang) -> (Load, PathBuf, thread::JoinHandle<()>, &'static AtomicBool) {
+    let load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
+    let socket = PathBuf::from(format!("/tmp/.java_pid{}", load.pid()));
+    let listener = UnixListener::bind(&socket).unwrap();
+    let end: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let path = socket.clone();
+    let thread = thread::spawn(move || {
+        let mut held = Vec::new();
+        if matches!(hang, Hang::Full) {
+            let address = rustix::net::SocketAddrUnix::new(&path).unwrap();
+            loop {
+                let client = rustix::net::socket_with(
+                    rustix::net::AddressFamily::UNIX,
+                    rustix::net::SocketType::STREAM,
+                    rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC,
+                    None,
+                )
+                .unwrap();
+                if rustix::net::connect(&client, &address).is_err() {
+                    break;
+                }
+                held.push(client);
+            }
+        }
+        listener.set_nonblocking(true).unwrap();
+        let mut clients = Vec::new();
+        while !end.load(Ordering::Relaxed) {
+            if !matches!(hang, Hang::Full)
+                && let Ok((mut client, _)) = listener.accept()
+            {
+                let mut request = [0; 64];
+                let _ = client.read(&mut request);
+                clients.push(client);
+            }
+            if matches!(hang, Hang::Slow) {
+                for client in &mut clients {
+                    let _ = client.write_all(b"0");
+                }
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    });
+    thread::sleep(Duration::from_millis(200));
+    (load, socket, thread, end)
+}
+
+#[test]
+fn a_jvm_that_hangs_is_waited_for_in_bounds() {
+    start();
+    for hang in [Hang::Full, Hang::Silent, Hang::Slow] {
+        let (load, socket, thread, end) = hung(hang);
+        let begin = Instant::now();
+        let args = ["-p", &load.pid().to_string(), "-d", "0.2", "--symbols", "perfmap"];
+        let output = tool::run("javaprof", &args);
+        let waited = begin.elapsed();
+        end.store(true, Ordering::Relaxed);
+        thread.join().unwrap();
+        fs::remove_file(&socket).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{hang:?}: {output:?}");
+        assert!(output.stderr.contains("is it hung?"), "{hang:?}: {}", output.stderr);
+        assert!(waited < NO_HANG, "{hang:?}: {waited:?}");
+    }
+}
+
+#[test]
+fn the_second_signal_ends_it_at_once() {
+    start();
+    let (load, socket, thread, end) = hung(Hang::Silent);
+    let args = ["-p", &load.pid().to_string(), "-d", "0.2", "--symbols", "agent"];
+    let mut command = std::process::Command::new(binary("javaprof"));
+    command.args(args);
+    let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let is_ours = |name: &String| name.starts_with(".jvmprobe");
+    let there = || files(Path::new("/tmp")).into_iter().filter(is_ours).count();
+    let begin = Instant::now();
+    while there() == 0 && begin.elapsed() < NO_HANG {
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(there(), 2, "the agent and its map");
+    let pid = rustix::process::Pid::from_child(&child);
+    // The first one ends the question: it is none that was asked for by then.
+    rustix::process::kill_process(pid, Signal::STOP).unwrap();
+    for _ in 0..2 {
+        rustix::process::kill_process(pid, Signal::INT).unwrap();
+    }
+    rustix::process::kill_process(pid, Signal::CONT).unwrap();
+    let status = child.wait().unwrap();
+    end.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
+    fs::remove_file(&socket).unwrap();
+    // Two signals at one time are one.
+    assert_eq!(status.code(), Some(1), "{status:?}");
+    assert_eq!(there(), 0);
+}
+
+/// A program that ends on SIGTERM in its own time, and one that does not.
+#[test]
+fn a_command_that_does_not_end_is_ended() {
+    start();
+    let script = "trap '' TERM; while :; do :; done";
+    let begin = Instant::now();
+    let tool = Tool::start("javaprof", &["-d", "1", "-f", "--", "sh", "-c", script]);
+    let output = tool.wait();
+    assert!(output.status.success(), "{output:?}");
+    assert!(folded::total(&folded::parse(&output.stdout)) > 20, "{}", output.stdout);
+    assert!(output.stderr.contains("has not ended"), "{}", output.stderr);
+    assert!(begin.elapsed() < NO_HANG, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn the_second_signal_ends_a_command_too() {
+    start();
+    let script = "trap '' TERM INT; echo $$; while :; do :; done";
+    let mut command = std::process::Command::new(binary("javaprof"));
+    command.args(["-f", "--", "sh", "-c", script]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let mut first = [0; 16];
+    let read = child.stdout.as_mut().unwrap().read(&mut first).unwrap();
+    let shell = String::from_utf8_lossy(&first[..read]).trim().to_owned();
+    thread::sleep(Duration::from_millis(500));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::INT).unwrap();
+    // What was profiled is printed, and the command is waited for.
+    thread::sleep(Duration::from_secs(1));
+    rustix::process::kill_process(pid, Signal::INT).unwrap();
+    let begin = Instant::now();
+    let status = child.wait().unwrap();
+    assert!(begin.elapsed() < NO_HANG, "{:?}", begin.elapsed());
+    assert_eq!(status.code(), Some(130), "{status:?}");
+    let mut rest = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
+    assert!(folded::total(&folded::parse(rest.trim())) > 20, "{rest}");
+    let gone = Instant::now();
+    let stat = format!("/proc/{shell}/stat");
+    while fs::read_to_string(&stat).is_ok_and(|text| !text.contains(") Z")) {
+        assert!(gone.elapsed() < NO_HANG, "{shell} still runs");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// `timeout` sends its signal to the process and to its group.
+#[test]
+fn a_signal_that_comes_twice_is_one() {
+    start();
+    let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
+    let mut command = std::process::Command::new("timeout");
+    command.args(["-s", "TERM", "2"]).arg(binary("javaprof"));
+    command.args(["-p", &load.pid().to_string(), "-F", "199"]);
+    let tool = thread::spawn(move || command.output().unwrap());
+    load.run(2.5);
+    let output = tool.join().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("CpuLoad.deep"), "{output:?}");
+    load.quit();
+}
+
+/// Somebody who owns the folder that the agent is put into, and replaces what is created there
+/// by links to what they want to have overwritten.
+#[test]
+fn a_rival_in_the_folder_wins_nothing() {
+    start();
+    let (host, path) = folder_of_both();
+    let mut container = Container::start_with_link(named("temurin-17"), "CpuLoad", &path, &path);
+    container.run(0.3);
+    let folder = inside(&container, &path);
+    // Not even sticky: whoever can write there can replace everything.
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let victim = host.path().join("victim");
+    fs::write(&victim, "as it was\n").unwrap();
+    let ends = AtomicBool::new(false);
+    let replaced = thread::scope(|scope| {
+        let rival = scope.spawn(|| {
+            let mut replaced = 0;
+            while !ends.load(Ordering::Relaxed) {
+                for entry in fs::read_dir(&folder).unwrap().flatten() {
+                    let name = entry.file_name().into_string().unwrap();
+                    let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+                    if name.starts_with(".jvmprobe") && !is_link {
+                        let there = entry.path();
+                        let _ = fs::remove_file(&there);
+                        replaced += usize::from(symlink(&victim, &there).is_ok());
+                    }
+                }
+            }
+            replaced
+        });
+        let pid = container.pid().to_string();
+        for _ in 0..8 {
+            for args in [
+                &["-p", &pid, "-d", "0.05", "--symbols", "agent"][..],
+                &["-p", &pid, "--write-maps"],
+            ] {
+                // It may fail, of course.
+                tool::run("javaprof", args);
+            }
+        }
+        ends.store(true, Ordering::Relaxed);
+        rival.join().unwrap()
+    });
+    assert!(replaced > 8, "{replaced}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was\n");
+    assert_eq!(files(host.path()), ["victim"]);
+}
+
+/// What runs unattended looks, and no more.
+#[test]
+fn of_all_jvms_none_is_asked() {
+    start();
+    for symbols in ["agent", "perfmap"] {
+        let args = ["-a", "-d", "0.1", "--symbols", symbols];
+        let output = tool::run("javaprof", &args);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(output.stderr.contains("-p PID"), "{}", output.stderr);
+    }
+    let output = tool::run("javaprof", &["-a", "--write-maps"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    // A JVM of which memory does not tell what it compiled.
+    let mut load = Load::start_program(named("zulu-8"), FRAMES, "CpuLoad");
+    load.run(0.5);
+    let tool = Tool::start("javaprof", &["-a", "-F", "199", "-f"]);
+    load.run(0.5);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let pid = load.pid();
+    assert!(output.stderr.contains(&format!("-p {pid} --symbols agent")), "{}", output.stderr);
+    assert!(!output.stderr.contains("loading our agent"), "{}", output.stderr);
+    assert!(!Path::new(&format!("/tmp/.java_pid{pid}")).exists(), "it was asked");
+    // Of the one that is named, the agent tells; that is said first.
+    let tool = Tool::start("javaprof", &["-p", &pid.to_string(), "-F", "199", "-f"]);
+    load.run(0.5);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.contains("loading our agent"), "{}", output.stderr);
+    let lines = folded::parse(&output.stdout);
+    assert!(lines.iter().any(|line| line.has("CpuLoad.deep")), "{lines:#?}");
+    load.quit();
+}
