@@ -18,6 +18,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{
     Addr, FileOffset, Pid, Result,
+    cli::remark,
     jvm::{libjvm, memory::Memory},
     stack::native::{Symbols, SymbolsByRoot},
 };
@@ -170,14 +171,22 @@ impl FileCache {
             _ => return None,
         };
         let open = || match &map.pathname {
-            MMapPath::Path(path) => libjvm::open_mapped(pid, map, path).ok(),
-            _ => copy_of_memory(pid, map).ok(),
+            MMapPath::Path(path) => libjvm::open_mapped(pid, map, path),
+            _ => copy_of_memory(pid, map),
+        };
+        let open = || match open() {
+            Ok(file) => Some(Arc::new(CodeFile(file))),
+            Err(error) => {
+                let name = module_name(&map.pathname);
+                remark(|| format!("process {pid}: nothing is known of {name}: {error}"));
+                None
+            }
         };
         if self.files.len() >= MANY_FILES && !self.files.contains_key(&key) {
             // What could not be opened may be another file by now.
             self.files.retain(|_, file| file.as_ref().is_some_and(|f| Arc::strong_count(f) > 1));
         }
-        self.files.entry(key).or_insert_with(|| open().map(CodeFile).map(Arc::new)).clone()
+        self.files.entry(key).or_insert_with(open).clone()
     }
 
     /// The symbols of files that a process has mapped, also after it has ended.

@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Result<()> {
         let pid = target.pid();
         let written = HotSpot::read(target)
             .and_then(|hotspot| {
-                traced::get(&args.symbols, &target.process, Some(&hotspot), inlining, true)
+                traced::get(&args.symbols, &target.process, Ok(&hotspot), inlining, true)
             })
             .map_err(Into::into)
             .and_then(|(seen, _)| {
