@@ -3,6 +3,8 @@
 //! A library that needs no libc is linked otherwise than everything else here, and
 //! cargo has no stable way to depend on a cdylib, so the compiler is called directly.
 
+#![allow(clippy::print_stdout, reason = "so build scripts talk to cargo")]
+
 use std::{env, path::PathBuf, process::Command};
 
 fn main() {

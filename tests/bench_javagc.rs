@@ -1,6 +1,7 @@
 //! Figures for javagc, printed: `make bench`. Nothing here is asserted, for
 //! times depend on the machine; each figure is a median with its spread.
 //! `cargo bench --bench javagc -- start overhead` runs those parts only.
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{
     io::{BufRead, BufReader},

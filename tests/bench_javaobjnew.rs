@@ -1,6 +1,7 @@
 //! Figures for javaobjnew, printed: `make bench`. Nothing here is asserted, for times
 //! depend on the machine; each figure is a median with its spread.
 //! `cargo bench --bench javaobjnew -- overhead exact` runs those parts only.
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{
     io::{BufRead, BufReader, Read},

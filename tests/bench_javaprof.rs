@@ -1,6 +1,7 @@
 //! Figures for javaprof, printed: `make bench`. Nothing here is asserted, for times
 //! depend on the machine. `cargo bench --bench javaprof -- cost result` runs those parts
 //! only.
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{
     fs,

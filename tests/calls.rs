@@ -1,6 +1,7 @@
 //! Profiles a big Java program and lists the calls on its stacks that cannot be.
 //!
 //! `cargo run --release -p jvmprobe-tests --example calls -- --java temurin-21`; see `USAGE`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "figures, for whoever runs it")]
 
 use std::{
     path::{Path, PathBuf},

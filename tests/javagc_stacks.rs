@@ -1,4 +1,5 @@
 //! `javagc --stack` against a program that knows who asked for its collections.
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::collections::{HashMap, HashSet};
 

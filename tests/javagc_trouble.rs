@@ -1,5 +1,6 @@
 //! javagc in trouble: one clear line, the right exit status, nothing left behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{
     fs,

@@ -1,5 +1,6 @@
 //! javagc against the JVM's own log: every stop, every cycle, each collector of
 //! each runtime.
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use jvmprobe_tests::{
     gclog::{self, Cycle, OldCollection, Stop},

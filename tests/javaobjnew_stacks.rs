@@ -1,5 +1,6 @@
 //! javaobjnew's stacks against what a program knows of its own call paths.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{collections::BTreeMap, path::Path};
 

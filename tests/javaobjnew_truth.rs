@@ -1,5 +1,6 @@
 //! javaobjnew against what a program knows of its own allocations.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use jvmprobe_tests::{
     allocated::{self, trace},

@@ -210,7 +210,7 @@ fn odd_names_are_whole_and_harmless() {
         let output = tool.interrupt();
         let records = output.json();
         let find = |name: &str| of_type(&records, "class").find(|r| r["class"] == name);
-        for name in ["odd.Größe", "odd.日本", "odd.😀", "odd.line?break?31m"] {
+        for name in ["odd.Größe", "odd.日本", "odd.😀", r"odd.line\x0abreak\x1b31m"] {
             for suffix in ["", "[]", "[][]"] {
                 let name = format!("{name}{suffix}");
                 let found = find(&name).unwrap_or_else(|| panic!("no {name} in {}", output.stdout));

@@ -1,4 +1,5 @@
 //! javaprof on a program that does not know its own calls: the class files do.
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::process::Command;
 

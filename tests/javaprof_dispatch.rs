@@ -1,4 +1,5 @@
 //! javaprof's stacks of code that lies between callers and what they call.
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{process::Stdio, thread::sleep, time::Duration};
 

@@ -2,6 +2,7 @@
 //!
 //! The load knows its own call graph (`tests/lib/callgraph.rs`): a stack that looks complete but
 //! lacks a frame in the middle is found as well.
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{
     fs,

@@ -1,5 +1,6 @@
 //! javaprof in trouble: one clear line, the right exit status, nothing left behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{
     fs,
@@ -405,8 +406,16 @@ fn hostile_maps_do_no_harm() {
         let output = tool.interrupt();
         assert!(output.status.success(), "{what}: {}", output.stderr);
         assert!(output.stdout.contains(" samples; "), "{what}");
-        let lines = folded::parse(&fs::read_to_string(&paths[1]).unwrap());
+        let folded = fs::read_to_string(&paths[1]).unwrap();
+        let texts = [0, 3].map(|i| fs::read_to_string(&paths[i]).unwrap());
+        for text in [&output.stdout, &output.stderr, &folded, &texts[0], &texts[1]] {
+            assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{what}: {text}");
+        }
+        let lines = folded::parse(&folded);
         assert!(folded::total(&lines) > 5, "{what}");
+        if what == "one symbol everywhere" {
+            assert!(has(&lines, r":<&\x1b[31m"), "{folded}");
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 //! What javaprof says against what the program knows of itself.
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::collections::HashMap;
 

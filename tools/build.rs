@@ -1,5 +1,7 @@
 //! Compiles a tool's BPF side and generates its skeleton.
 
+#![allow(clippy::print_stdout, reason = "so build scripts talk to cargo")]
+
 use std::{env, path::PathBuf};
 
 use libbpf_cargo::SkeletonBuilder;

@@ -12,6 +12,7 @@
 //! | [`cli`] | what the tools' command lines have in common |
 //! | [`end`] | signals, deadlines, and what is undone however a run ends |
 //! | [`render`] | numbers and histograms as text, line-buffered output |
+//! | [`clean`] | words of others, made harmless |
 //!
 //! Data flow one way: a process number becomes a [`jvm::Target`] (found, named,
 //! checked), its file's probes become places to attach to
@@ -21,6 +22,7 @@
 //! Everything that comes from outside (ELF files, /proc, the target's memory)
 //! is checked once, where it enters; errors ([`Error`]) say what to do next.
 
+pub mod clean;
 pub mod cli;
 pub mod elf;
 pub mod end;

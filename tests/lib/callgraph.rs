@@ -4,6 +4,7 @@
 //! of has the lambda's number taken off, and classes that are made while the program runs
 //! (`StackGone1234`) have theirs taken off. Threads are callers, too: of the method that the
 //! program begins with in them.
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -1,17 +1,24 @@
 //! What the tools have in common between their command lines and the end of a trace.
 
+mod notes;
 mod schedule;
 
-use std::{fmt::Display, io::Write, process::ExitCode, sync::OnceLock, time::Duration};
+use std::{
+    fmt::Display,
+    io::{self, Write, stdout},
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{Parser, error::ErrorKind};
 use clap_complete::Shell;
 use rustix::process::{getpriority_process, setpriority_process};
 
 pub use crate::end::stop_on_signal;
+pub use notes::{note, remark};
 pub use schedule::{Due, Schedule};
 
-use crate::{Pid, Result};
+use crate::{Error, Pid, Result};
 
 /// No trace takes longer than a year; more is a typing error.
 pub const MAX_SECONDS: f64 = 366.0 * 86_400.0;
@@ -69,20 +76,29 @@ pub trait CommandLine: Parser {
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
-}
 
-/// The name of the tool that runs.
-static TOOL: OnceLock<String> = OnceLock::new();
+    /// Whether more is wanted to be said than what went wrong.
+    fn verbose(&self) -> bool;
+}
 
 /// A tool's main(): parses the command line and runs. An error becomes one line, and exit
 /// status 1.
 pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) -> ExitCode {
     let args = A::parse();
     let mut command = A::command();
-    let name = TOOL.get_or_init(|| command.get_name().to_owned());
+    let name = command.get_name().to_owned();
+    notes::set_up(&name, args.verbose());
     if let Some(shell) = args.completions() {
-        clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
-        return ExitCode::SUCCESS;
+        // Into memory, where writing does not fail: clap would panic.
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut command, name, &mut script);
+        return match stdout().write_all(&script) {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+                note(&Error::io("write to standard output", e).to_string());
+                ExitCode::FAILURE
+            }
+            _ => ExitCode::SUCCESS,
+        };
     }
     if let Err(why) = args.check() {
         command.error(ErrorKind::ArgumentConflict, why).exit();
@@ -94,13 +110,6 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
             ExitCode::FAILURE
         }
     }
-}
-
-/// Writes a line to stderr, behind the tool's name. For words to the person at
-/// the terminal; a closed stderr is no reason to fail.
-pub fn note(text: &str) {
-    let tool = TOOL.get().map_or("jvmprobe", String::as_str);
-    let _ = writeln!(std::io::stderr(), "{tool}: {text}");
 }
 
 /// One line about the JVMs that are traced, by their numbers and collectors.

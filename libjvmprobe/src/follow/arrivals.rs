@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::mappings::Mappings;
 use crate::{
-    Pid,
+    Pid, Result,
     cli::{Hurry, note},
     hotspot::HotSpot,
     jvm::{Fate, Target, scan::Scanner},
@@ -30,8 +30,8 @@ const LATER: Duration = Duration::from_secs(1);
 pub struct Arrival {
     /// The JVM.
     pub target: Target,
-    /// What it tells, which may be little yet; `None` where it cannot be read.
-    pub hotspot: Option<HotSpot>,
+    /// What it tells, which may be little yet, or why that cannot be read.
+    pub hotspot: Result<HotSpot>,
 }
 
 /// A process that has mapped libjvm.so and has no JVM yet.
@@ -111,26 +111,30 @@ impl Arrivals {
                 self.coming.push(coming);
                 continue;
             }
-            match &mut coming.hotspot {
-                Some(hotspot) => hotspot.look_again(),
-                None => coming.hotspot = HotSpot::read(&coming.target).ok(),
-            }
-            let is_patient = now - coming.since < PATIENCE;
-            match &coming.hotspot {
-                Some(hotspot) if hotspot.has_begun => arrived.push(coming),
-                None if !is_patient => arrived.push(coming),
-                _ => {
-                    let still = self.look_later(coming, now, is_patient);
-                    self.coming.extend(still);
+            let hotspot = match coming.hotspot.take() {
+                Some(mut hotspot) => {
+                    hotspot.look_again();
+                    Ok(hotspot)
                 }
+                None => HotSpot::read(&coming.target),
+            };
+            let is_patient = now - coming.since < PATIENCE;
+            let has_come = match &hotspot {
+                Ok(hotspot) => hotspot.has_begun,
+                Err(_) => !is_patient,
+            };
+            if has_come {
+                arrived.push(Arrival { target: coming.target, hotspot });
+                continue;
             }
+            // Why it cannot be read is of interest only when it stays so.
+            coming.hotspot = hotspot.ok();
+            let still = self.look_later(coming, now, is_patient);
+            self.coming.extend(still);
         }
         // Looking may take longer than the time between.
         self.next_look = Instant::now() + LOOK;
         arrived
-            .into_iter()
-            .map(|Coming { target, hotspot, .. }| Arrival { target, hotspot })
-            .collect()
     }
 
     /// Keeps a process that has made no JVM yet, unless it is no more what it was.

@@ -23,15 +23,14 @@ const LEAST: Duration = Duration::from_secs(1);
 /// How often to look.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The same, without what it tells where that cannot be read.
+/// The same, with the reason in place of what it tells where that cannot be read.
 ///
 /// # Errors
 /// [`Error::NoVm`], [`Error::NoSuchProcess`].
-pub fn wait_for_any_vm(target: &Target) -> Result<Option<HotSpot>> {
+pub fn wait_for_any_vm(target: &Target) -> Result<Result<HotSpot>> {
     match wait_for_vm(target) {
-        Ok(hotspot) => Ok(Some(hotspot)),
         Err(error @ (Error::NoVm { .. } | Error::NoSuchProcess { .. })) => Err(error),
-        Err(_) => Ok(None),
+        other => Ok(other),
     }
 }
 

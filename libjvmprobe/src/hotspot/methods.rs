@@ -9,6 +9,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
+    classes::modified_utf8,
     compressed::{Encoding, Stream},
     pages::Pages,
     vmstructs::VmStructs,
@@ -194,7 +195,7 @@ impl Methods {
         let length = pages.u16(plus(symbol, self.layout.symbol_length)?)?;
         let length = usize::from(length).min(MAX_SYMBOL);
         let bytes = pages.bytes(plus(symbol, self.layout.symbol_body)?, length)?;
-        let text: Arc<str> = String::from_utf8_lossy(&bytes).into();
+        let text: Arc<str> = modified_utf8(&bytes).into();
         self.room = self
             .room
             .checked_sub(text.len() + ENTRY)

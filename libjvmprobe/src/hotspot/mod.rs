@@ -51,7 +51,7 @@ pub use collector::Collector;
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    Addr, Error, Result, Vaddr,
+    Addr, Error, Result, Vaddr, clean,
     jvm::{Target, memory::Memory, perfdata::PerfData},
     stack::code::Code,
     trace::gauge::{Gauge, LastStop},
@@ -211,7 +211,9 @@ impl HotSpot {
         }
         let perf_pending = perf.is_none() && flag("UsePerfData") == Some(true);
         self.vendor = perf
-            .and_then(|(_, data)| data.string("java.property.java.vm.vendor").map(str::to_owned));
+            .as_ref()
+            .and_then(|(_, data)| data.string("java.property.java.vm.vendor"))
+            .map(|vendor| clean::name(vendor).into_owned());
         // Its arguments are the first that a JVM looks at, and choose a collector.
         self.has_begun = collector != Collector::Unknown || has_heap;
         let has_heap = collector != Collector::Unknown && has_heap;
@@ -411,7 +413,8 @@ impl HotSpot {
         // There are about a hundred; `const char* VM_Operation::_names[]`.
         let offset = op_type.checked_mul(8).filter(|&offset| offset < 8 * 1024)?;
         let name = self.memory.pointer(self.operation_names?.checked_add(offset)?).ok()?;
-        self.memory.c_string(name, 64).ok().filter(|name| !name.is_empty())
+        let name = self.memory.c_string(name, 64).ok().filter(|name| !name.is_empty())?;
+        Some(clean::name(&name).into_owned())
     }
 
     /// The VM operation whose C++ vtable is at an address of the target, for
@@ -423,7 +426,7 @@ impl HotSpot {
         let symbol = self.build.elf.symbols().ok()?.at(symbol, "_ZTV")?;
         let class =
             symbol.name.strip_prefix("_ZTV")?.trim_start_matches(|c: char| c.is_ascii_digit());
-        Some(class.strip_prefix("VM_").unwrap_or(class).to_owned())
+        Some(clean::name(class.strip_prefix("VM_").unwrap_or(class)).into_owned())
     }
 }
 
@@ -452,7 +455,7 @@ fn major(release: &str) -> u32 {
 fn product(info: &str, release: &str) -> String {
     let name = info.split(" (").next().unwrap_or_default();
     let text = format!("{name} {release}");
-    text.trim().chars().filter(|c| !c.is_control()).collect()
+    clean::name(text.trim()).into_owned()
 }
 
 /// The performance data and where they begin.

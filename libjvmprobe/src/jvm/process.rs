@@ -19,7 +19,7 @@ use rustix::{
     time::{ClockId, Timespec, clock_gettime},
 };
 
-use crate::{Error, NsPid, Pid, Result};
+use crate::{Error, NsPid, Pid, Result, clean};
 
 /// A live process, told apart from any later one with the same number.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Process {
     pub uid: u32,
     /// Effective group id, in our user namespace.
     pub gid: u32,
-    /// Command name, at most 15 bytes (`comm`).
+    /// Command name, at most 15 bytes (`comm`), made harmless.
     pub comm: String,
     /// When it started, in clock ticks since boot: with `pid`, unique.
     pub start_ticks: u64,
@@ -84,7 +84,7 @@ impl Process {
             ns_pid: NsPid(innermost.and_then(|id| u32::try_from(id).ok()).unwrap_or(pid.0)),
             uid: status.euid,
             gid: status.egid,
-            comm: stat.comm,
+            comm: clean::name(&stat.comm).into_owned(),
             start_ticks: stat.starttime,
             start_stack: stat.startstack,
             pidfd,

@@ -7,9 +7,12 @@ use std::{
     io::{self, Write},
 };
 
-use crate::stack::{
-    Frame,
-    profile::{Profile, Sample},
+use crate::{
+    clean,
+    stack::{
+        Frame,
+        profile::{Profile, Sample},
+    },
 };
 
 /// How frames are written.
@@ -49,10 +52,11 @@ pub fn write(profile: &Profile, options: Options, mut to: impl Write) -> io::Res
 }
 
 fn head(sample: &Sample, options: Options) -> String {
-    let clean = |name: &str| name.replace([';', '\n', '\r'], "_");
-    let command = clean(&sample.command);
+    // The format's own separator must not occur in it.
+    let part = |name: &str| clean::name(name).replace(';', "_");
+    let command = part(&sample.command);
     if options.threads {
-        format!("{command};{}-{}", clean(&sample.thread), sample.tid)
+        format!("{command};{}-{}", part(&sample.thread), sample.tid)
     } else {
         command
     }

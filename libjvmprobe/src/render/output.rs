@@ -11,7 +11,9 @@ use rustix::{
     time::Timespec,
 };
 
-use crate::{Error, Result};
+use serde::Serialize;
+
+use crate::{Error, Result, clean};
 
 /// A results stream, flushed after each line so that `| grep` works.
 pub struct Output {
@@ -39,19 +41,38 @@ impl Output {
         Ok(Self { sink: BufWriter::new(sink), name, to_stdout: path.is_none(), closed: false })
     }
 
-    /// Writes a line, or several. None ends in blanks: tables pad their last columns, too.
+    /// Writes a line, which does not end in blanks, and whatever stands in it is harmless.
     ///
     /// # Errors
     /// [`Error::Io`], for example on a full disk. A closed pipe is no error:
     /// see [`Output::is_closed`].
     pub fn line(&mut self, text: &str) -> Result<()> {
+        self.write(&clean::line(text.trim_end()))
+    }
+
+    /// Writes several lines: a table, which pads its last column, too.
+    ///
+    /// # Errors
+    /// As [`Output::line`].
+    pub fn lines(&mut self, text: &str) -> Result<()> {
+        text.split('\n').try_for_each(|line| self.line(line))
+    }
+
+    /// Writes a record as a line of JSON.
+    ///
+    /// # Errors
+    /// As [`Output::line`].
+    pub fn json(&mut self, record: &impl Serialize) -> Result<()> {
+        let json = serde_json::to_string(record);
+        let json = json.map_err(|e| Error::io(format!("write to {}", self.name), e.into()))?;
+        self.write(&clean::json(&json))
+    }
+
+    fn write(&mut self, line: &str) -> Result<()> {
         if self.closed {
             return Ok(());
         }
-        let mut lines = text.split('\n');
-        let written = lines
-            .try_for_each(|line| writeln!(self.sink, "{}", line.trim_end()))
-            .and_then(|()| self.sink.flush());
+        let written = writeln!(self.sink, "{line}").and_then(|()| self.sink.flush());
         match written {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
                 self.closed = true;
@@ -85,7 +106,18 @@ mod tests {
         let path = dir.path().join("out");
         let mut out = Output::open(Some(&path)).unwrap();
         out.line("").unwrap();
-        out.line("a  \n  b \n\nc").unwrap();
+        out.lines("a  \n  b \n\nc").unwrap();
         assert_eq!(std::fs::read_to_string(path).unwrap(), "\na\n  b\n\nc\n");
+    }
+
+    #[test]
+    fn a_line_is_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let mut out = Output::open(Some(&path)).unwrap();
+        out.line("a\n\x1b[31mb").unwrap();
+        out.json(&"\u{202e}\u{7f}").unwrap();
+        let text = std::fs::read_to_string(path).unwrap();
+        assert_eq!(text, "a\\x0a\\x1b[31mb\n\"\\u202e\\u007f\"\n");
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    Addr,
+    Addr, clean,
     stack::code::{Code, CodeKind, SourceFrame},
 };
 
@@ -73,8 +73,7 @@ fn line(to: &mut impl Write, start: u64, end: u64, name: &str) -> io::Result<()>
     if start >= end {
         return Ok(());
     }
-    // The format has one line for each.
-    let name = name.replace(['\n', '\r'], " ");
+    let name = clean::name(name);
     writeln!(to, "{start:x} {:x} {name}", end - start)
 }
 

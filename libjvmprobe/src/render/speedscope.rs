@@ -9,9 +9,12 @@ use std::{
 
 use serde::Serialize;
 
-use crate::stack::{
-    Kind,
-    profile::{self, FrameId, Measure, Profile},
+use crate::{
+    clean,
+    stack::{
+        Kind,
+        profile::{self, FrameId, Measure, Profile},
+    },
 };
 
 #[derive(Serialize)]
@@ -90,7 +93,7 @@ pub fn write(profile: &Profile, mut to: impl Write) -> io::Result<()> {
         shared: Shared { frames: frames.collect() },
         profiles: threads.into_values().collect(),
     };
-    serde_json::to_writer(&mut to, &file)?;
+    to.write_all(clean::json(&serde_json::to_string(&file)?).as_bytes())?;
     to.flush()
 }
 
@@ -140,7 +143,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(json["shared"]["frames"][1]["name"], "a.Main.run");
         assert_eq!(json["shared"]["frames"][1]["line"], 7);
-        assert_eq!(json["shared"]["frames"][1]["kind"], "java");
+        assert_eq!(json["shared"]["frames"][1]["kind"], "inlined");
         assert_eq!(json["profiles"].as_array().unwrap().len(), 2);
         let thread = &json["profiles"][1];
         assert_eq!(thread["samples"], serde_json::json!([[0, 1], [0, 2]]));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{code::SourceFrame, name::shown};
+use crate::clean;
 
 /// What kind of code a frame runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,7 +28,8 @@ pub enum Kind {
     Unknown,
 }
 
-/// One frame, named.
+/// One frame, named. Made by [`Frame::new`] and what follows it, whatever stands in it is
+/// harmless.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// What kind of code.
@@ -45,25 +47,30 @@ pub struct Frame {
 impl Frame {
     /// A frame of which nothing but kind and name are known.
     pub fn new(kind: Kind, name: impl Into<Arc<str>>) -> Self {
-        Self { kind, name: name.into(), module: None, file: None, line: 0 }
+        Self { kind, name: clean::shared(name.into()), module: None, file: None, line: 0 }
+    }
+
+    /// The same, out of a file with code.
+    pub fn of_module(self, module: &Arc<str>) -> Self {
+        Self { module: Some(clean::shared(Arc::clone(module))), ..self }
+    }
+
+    /// The same, at a line of its source, where these are known.
+    pub fn at(self, file: Option<Arc<str>>, line: u32) -> Self {
+        Self { file: file.map(clean::shared), line, ..self }
     }
 
     /// A method at a line of its source, with its parameters if wanted.
     pub fn of_source(source: &SourceFrame, kind: Kind, signatures: bool) -> Self {
-        Self {
-            kind,
-            name: shown(&source.name, source.signature.as_deref(), signatures),
-            module: None,
-            file: source.file.clone(),
-            line: source.line,
-        }
+        Self::new(kind, shown(&source.name, source.signature.as_deref(), signatures))
+            .at(source.file.clone(), source.line)
     }
 
     /// The name as folded stacks and flame graphs have it: kernel frames end in
     /// `_[k]`, as bcc's `profile` writes them.
     pub fn folded(&self) -> String {
-        // The format's own separators must not occur in it.
-        let name = self.name.replace(';', ":").replace(['\n', '\r'], " ");
+        // The format's own separator must not occur in it.
+        let name = self.name.replace(';', ":");
         match self.kind {
             Kind::Kernel => name + "_[k]",
             _ => name,

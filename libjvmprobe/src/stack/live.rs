@@ -4,7 +4,10 @@
 //! runs, and a moment later it is seldom gone. The kernel side knows code of different
 //! compile ids as different stacks, so that a name holds for as long as its stack is known.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
     Frame, Kind, Place,
@@ -16,7 +19,9 @@ use super::{
 };
 use crate::{
     Addr, Pid, Result,
+    cli::remark,
     hotspot::{HotSpot, places::Places},
+    trace::walker::Walker,
 };
 
 /// Names for the stacks of one JVM.
@@ -27,7 +32,15 @@ pub struct LiveNames {
     maps: CodeMaps,
     symbols: Symbols,
     native: NativeNames,
+    /// When its mappings are looked at again, whatever stacks come.
+    next_look: Instant,
+    /// Which of its mappings the stack walker knows.
+    told: Option<u64>,
 }
+
+/// A library that replaces another may lie at the same addresses: for so long, the old one's
+/// name may be given to it.
+const LOOK: Duration = Duration::from_secs(2);
 
 impl LiveNames {
     /// For a JVM that has set itself up; methods with their parameters if wanted.
@@ -41,8 +54,10 @@ impl LiveNames {
         signatures: bool,
     ) -> Result<Self> {
         let mut maps = CodeMaps::default();
-        // Gone in the meantime: then there are no stacks either.
-        let _ = maps.refresh(pid, files);
+        if let Err(error) = maps.refresh(pid, files) {
+            // Gone in the meantime: then there are no stacks either.
+            remark(|| format!("what process {pid} has mapped is unknown: {error}"));
+        }
         let symbols = files.symbols(pid);
         Ok(Self {
             pid,
@@ -50,12 +65,22 @@ impl LiveNames {
             native: NativeNames::new(maps.clone(), symbols.clone()),
             symbols,
             maps,
+            next_look: Instant::now() + LOOK,
+            told: None,
         })
     }
 
-    /// What the process had mapped when it was last looked at.
-    pub fn maps(&self) -> &CodeMaps {
-        &self.maps
+    /// Tells the stack walker what the process has mapped, if that is new.
+    ///
+    /// # Errors
+    /// [`crate::Error::Bpf`].
+    pub fn tell(&mut self, key: u64, walker: &mut Walker) -> Result<()> {
+        let version = self.maps.version();
+        if self.told != Some(version) {
+            walker.set_mappings(key, &self.maps)?;
+            self.told = Some(version);
+        }
+        Ok(())
     }
 
     /// Names a stack, outermost frame first. What lies behind the entry of its thread is
@@ -63,7 +88,8 @@ impl LiveNames {
     pub fn name(&mut self, hotspot: &HotSpot, files: &mut FileCache, raw: &RawStack) -> Vec<Frame> {
         let stack = self.places.resolve(hotspot, raw);
         let is_unmapped = |addr: Addr| addr.0 > 0 && self.maps.find(addr).is_none();
-        if stack.addresses().any(is_unmapped) && self.refresh(files) {
+        let is_due = Instant::now() >= self.next_look;
+        if (is_due || stack.addresses().any(is_unmapped)) && self.refresh(files) {
             self.native = NativeNames::new(self.maps.clone(), self.symbols.clone());
         }
         let mut frames = Vec::new();
@@ -78,10 +104,15 @@ impl LiveNames {
         frames
     }
 
-    /// Looks at the mappings again; whether there are new ones.
+    /// Looks at the mappings again; whether they have changed.
     fn refresh(&mut self, files: &mut FileCache) -> bool {
-        let before = self.maps.iter().count();
-        self.maps.refresh(self.pid, files).is_ok() && self.maps.iter().count() != before
+        let before = self.maps.version();
+        if let Err(error) = self.maps.refresh(self.pid, files) {
+            let pid = self.pid;
+            remark(|| format!("what process {pid} has mapped by now is unknown: {error}"));
+        }
+        self.next_look = Instant::now() + LOOK;
+        self.maps.version() != before
     }
 
     fn name_code(&mut self, addr: Addr, frames: &mut Vec<Frame>) {

@@ -18,6 +18,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{
     Addr, FileOffset, Pid, Result,
+    cli::remark,
     jvm::{libjvm, memory::Memory},
     stack::native::{Symbols, SymbolsByRoot},
 };
@@ -53,7 +54,7 @@ impl AsRawFd for CodeFile {
 /// Files by device and inode, so that processes share them, with their symbols.
 #[derive(Debug, Default)]
 pub struct FileCache {
-    files: HashMap<(i32, i32, u64), Option<Arc<CodeFile>>>,
+    files: HashMap<FileNumber, Option<Arc<CodeFile>>>,
     symbols: SymbolsByRoot,
 }
 
@@ -73,7 +74,12 @@ pub struct Mapping {
     pub module: Arc<str>,
     /// The file; `None` where there is none or it cannot be opened.
     pub file: Option<Arc<CodeFile>>,
+    /// Which file it is, whatever its name.
+    id: FileNumber,
 }
+
+/// A file's device and inode.
+type FileNumber = (i32, i32, u64);
 
 impl Mapping {
     /// Where in the file an address of the range lies.
@@ -89,7 +95,10 @@ impl Mapping {
 
 /// The code that a process has mapped.
 #[derive(Clone, Debug, Default)]
-pub struct CodeMaps(BTreeMap<Addr, Mapping>);
+pub struct CodeMaps {
+    maps: BTreeMap<Addr, Mapping>,
+    version: u64,
+}
 
 impl CodeMaps {
     /// Looks at a process again. What was mapped before and is no more is kept,
@@ -102,32 +111,42 @@ impl CodeMaps {
         for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
             let (start, end) = (Addr(map.address.0), Addr(map.address.1));
             let module = module_name(&map.pathname);
-            let known = self.0.get(&start);
-            if known.is_some_and(|known| known.end == end && known.module == module) {
+            let offset = FileOffset(map.offset);
+            let id = (map.dev.0, map.dev.1, map.inode);
+            // Another library may lie where one was before, of the same size and name.
+            let is_same = |known: &Mapping| {
+                (known.end, known.offset, known.id) == (end, offset, id) && known.module == module
+            };
+            if self.maps.get(&start).is_some_and(is_same) {
                 continue;
             }
-            if self.0.len() >= MAX_MAPPINGS {
+            if self.maps.len() >= MAX_MAPPINGS {
                 break;
             }
             let file = files.open(pid, map);
-            let overlapping = self.0.range(..end).rev().take_while(|(_, m)| m.end > start);
+            let overlapping = self.maps.range(..end).rev().take_while(|(_, m)| m.end > start);
             for old in overlapping.map(|(&at, _)| at).collect::<Vec<_>>() {
-                self.0.remove(&old);
+                self.maps.remove(&old);
             }
-            let offset = FileOffset(map.offset);
-            self.0.insert(start, Mapping { start, end, offset, module, file });
+            self.maps.insert(start, Mapping { start, end, offset, module, file, id });
+            self.version += 1;
         }
         Ok(())
     }
 
+    /// How often what is mapped was found changed.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
     /// All that is and was mapped, by ascending addresses.
     pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
-        self.0.values()
+        self.maps.values()
     }
 
     /// The mapping that an address lies in.
     pub fn find(&self, addr: Addr) -> Option<&Mapping> {
-        self.0.range(..=addr).next_back().map(|(_, map)| map).filter(|map| addr < map.end)
+        self.maps.range(..=addr).next_back().map(|(_, map)| map).filter(|map| addr < map.end)
     }
 }
 
@@ -152,14 +171,22 @@ impl FileCache {
             _ => return None,
         };
         let open = || match &map.pathname {
-            MMapPath::Path(path) => libjvm::open_mapped(pid, map, path).ok(),
-            _ => copy_of_memory(pid, map).ok(),
+            MMapPath::Path(path) => libjvm::open_mapped(pid, map, path),
+            _ => copy_of_memory(pid, map),
+        };
+        let open = || match open() {
+            Ok(file) => Some(Arc::new(CodeFile(file))),
+            Err(error) => {
+                let name = module_name(&map.pathname);
+                remark(|| format!("process {pid}: nothing is known of {name}: {error}"));
+                None
+            }
         };
         if self.files.len() >= MANY_FILES && !self.files.contains_key(&key) {
             // What could not be opened may be another file by now.
             self.files.retain(|_, file| file.as_ref().is_some_and(|f| Arc::strong_count(f) > 1));
         }
-        self.files.entry(key).or_insert_with(|| open().map(CodeFile).map(Arc::new)).clone()
+        self.files.entry(key).or_insert_with(open).clone()
     }
 
     /// The symbols of files that a process has mapped, also after it has ended.
@@ -193,6 +220,50 @@ mod tests {
         assert!(mapping.file.is_some());
         assert!(mapping.start <= here && here < mapping.end);
         assert!(maps.find(Addr(1)).is_none());
-        assert!(maps.0.values().any(|m| &*m.module == "[vdso]" && m.file.is_some()));
+        let version = maps.version();
+        maps.refresh(pid, &mut FileCache::default()).unwrap();
+        assert_eq!(maps.version(), version, "nothing has changed");
+        assert!(maps.iter().any(|m| &*m.module == "[vdso]" && m.file.is_some()));
+    }
+
+    /// Maps a file as code, at an address if one is given.
+    fn map(path: &std::path::Path, at: Option<*mut libc::c_void>) -> *mut libc::c_void {
+        let file = File::open(path).unwrap();
+        let fixed = at.map_or(0, |_| libc::MAP_FIXED);
+        let (at, access) = (at.unwrap_or(std::ptr::null_mut()), libc::PROT_READ | libc::PROT_EXEC);
+        // SAFETY: a new mapping, or one in place of the last that this made, which nobody
+        // has looked into.
+        let at =
+            unsafe { libc::mmap(at, 4096, access, libc::MAP_PRIVATE | fixed, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        at
+    }
+
+    #[test]
+    fn a_library_in_the_place_of_another_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        // Of one name and size, as plug-ins are.
+        let paths = ["a", "b"].map(|name| {
+            let path = dir.path().join(name).join("plugin.so");
+            std::fs::create_dir(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, vec![name.as_bytes()[0]; 4096]).unwrap();
+            path
+        });
+        let at = map(&paths[0], None);
+        let (pid, mut files, mut maps) =
+            (Pid(std::process::id()), FileCache::default(), CodeMaps::default());
+        let addr = Addr(at as u64 + 8);
+        maps.refresh(pid, &mut files).unwrap();
+        let (version, count) = (maps.version(), maps.iter().count());
+        let first_byte = |maps: &CodeMaps| {
+            let file = maps.find(addr).unwrap().file.clone().unwrap();
+            std::fs::read(file.path()).unwrap()[0]
+        };
+        assert_eq!(first_byte(&maps), b'a');
+        map(&paths[1], Some(at));
+        maps.refresh(pid, &mut files).unwrap();
+        assert_eq!(maps.iter().count(), count);
+        assert!(maps.version() > version);
+        assert_eq!(first_byte(&maps), b'b');
     }
 }

@@ -98,12 +98,9 @@ impl NativeNames {
             .map(|path| self.symbols.elf(&path, offset))
             .unwrap_or_default()
             .into_iter()
-            .map(|symbol| Frame {
-                kind,
-                name: symbol.name.into(),
-                module: Some(Arc::clone(&mapping.module)),
-                file: symbol.file.map(Into::into),
-                line: symbol.line,
+            .map(|symbol| {
+                let file = symbol.file.map(Into::into);
+                Frame::new(kind, symbol.name).of_module(&mapping.module).at(file, symbol.line)
             })
             .collect();
         if frames.is_empty() && mapping.is_file() {
@@ -118,7 +115,7 @@ fn unknown(mapping: &Mapping, addr: Addr) -> Frame {
     let offset = mapping.file_offset(addr);
     // Writing into a String does not fail.
     let _ = write!(name, "[unknown {}+{offset}]", mapping.module);
-    Frame { module: Some(Arc::clone(&mapping.module)), ..Frame::new(Kind::Unknown, name) }
+    Frame::new(Kind::Unknown, name).of_module(&mapping.module)
 }
 
 impl Name for NativeNames {

@@ -24,12 +24,16 @@ pub mod room;
 pub mod stream;
 pub mod walker;
 
-use std::{fs, sync::LazyLock};
+use std::{
+    fs,
+    io::{Write, stderr},
+    sync::LazyLock,
+};
 
 use libbpf_rs::{ErrorKind, Object, PrintLevel, ProgramMut, ProgramType};
 use libbpf_sys::{BPF_FUNC_get_attach_cookie, BPF_FUNC_task_pt_regs, bpf_func_id};
 
-use crate::{Error, Pid, Result};
+use crate::{Error, Pid, Result, clean};
 
 /// Whether this process and the kernel number processes alike: outside the
 /// initial PID namespace `bpf_get_current_pid_tgid()` gives other numbers.
@@ -75,7 +79,10 @@ pub fn key_alone(pid: Pid) -> u64 {
 /// own errors say what is wrong in words meant for users.
 pub fn set_libbpf_output(verbose: bool) {
     fn print(_: PrintLevel, message: String) {
-        eprint!("{message}");
+        for line in message.lines() {
+            // That nobody reads it is no reason to fail, here least of all: C called us.
+            let _ = writeln!(stderr(), "{}", clean::line(line));
+        }
     }
     libbpf_rs::set_print(verbose.then_some((PrintLevel::Debug, print as fn(PrintLevel, String))));
 }

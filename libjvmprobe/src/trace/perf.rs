@@ -5,13 +5,13 @@
 
 use std::{
     fs, io,
-    os::fd::{FromRawFd, IntoRawFd, OwnedFd},
+    os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd},
 };
 
 use libbpf_rs::{Link, ProgramMut};
 use libbpf_sys::{PERF_FLAG_FD_CLOEXEC, perf_event_attr};
 
-use crate::{Error, Result};
+use crate::{Error, Result, cli::remark};
 
 const MAX_RATE: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
 
@@ -54,17 +54,19 @@ pub fn attach(program: &ProgramMut<'_>, hertz: u64) -> Result<(Clock, Vec<Link>)
     let mut links = Vec::new();
     for cpu in cpus {
         let event = match open(clock, cpu, hertz) {
-            Err(_) if clock == Clock::Cycles && links.is_empty() => {
+            Err(error) if clock == Clock::Cycles && links.is_empty() => {
+                remark(|| format!("cycles cannot be counted, so the clock is used: {error}"));
                 clock = Clock::CpuClock;
                 open(clock, cpu, hertz)
             }
             other => other,
         };
         let event = event.map_err(|e| open_error(e, cpu))?;
-        // libbpf closes it with the link, or at once where it cannot attach.
         let link = program
-            .attach_perf_event(event.into_raw_fd())
+            .attach_perf_event(event.as_raw_fd())
             .map_err(|source| Error::Bpf { what: format!("sample processor {cpu}"), source })?;
+        // From here on it is the link's, which closes it.
+        let _ = event.into_raw_fd();
         links.push(link);
     }
     Ok((clock, links))

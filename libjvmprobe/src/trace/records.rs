@@ -3,6 +3,8 @@
 use libbpf_rs::{MapCore, MapFlags};
 use plain::Plain;
 
+use crate::clean;
+
 /// Copies a struct out of at least as many bytes.
 pub fn copy<T: Plain + Default>(record: &[u8]) -> Option<T> {
     let mut value = T::default();
@@ -16,12 +18,10 @@ pub fn word(record: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// The text of a NUL-padded field of C's `char`, however that is spelled; control
-/// characters, which would break a line or a terminal, become `?`.
+/// The text of a NUL-padded field of C's `char`, however that is spelled, made harmless.
 pub fn text<T: Copy + Into<i64>>(field: &[T]) -> String {
     let bytes = field.iter().map(|&c| c.into() as u8).take_while(|&b| b != 0);
-    let text = String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned();
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    clean::name(&String::from_utf8_lossy(&bytes.collect::<Vec<_>>())).into_owned()
 }
 
 /// A counter in a map, 0 where there is none.
@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn texts_are_cut_at_nul_and_harmless() {
         assert_eq!(text(b"G1\0x"), "G1");
-        assert_eq!(text(b"a\n\x1b[31m"), "a??[31m");
+        assert_eq!(text(b"a\n\x1b[31m"), "a\\x0a\\x1b[31m");
         assert_eq!(text(&[0xffu8, b'x']), "\u{fffd}x");
         assert_eq!(text(&[-1i8, b'x' as i8]), "\u{fffd}x");
     }

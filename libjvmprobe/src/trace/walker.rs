@@ -17,7 +17,7 @@ use plain::Plain;
 
 use crate::{
     Error, Result,
-    cli::note,
+    cli::{note, remark},
     elf::{
         ElfFile,
         unwind::{Row, UnwindTable},
@@ -237,7 +237,7 @@ impl Walker {
         let mut entries = vec![MappingEntry::default()];
         for mapping in maps.iter().take(MAX_MAPPINGS) {
             let Some(file) = &mapping.file else { continue };
-            let Some(table) = self.table(file)? else { continue };
+            let Some(table) = self.table(file, &mapping.module)? else { continue };
             let bias = table.elf.load_bias(mapping.start, mapping.offset);
             let Some(bias) = bias else { continue };
             entries.push(MappingEntry {
@@ -293,21 +293,23 @@ impl Walker {
         }
     }
 
-    fn table(&mut self, file: &Arc<CodeFile>) -> Result<Option<&Loaded>> {
+    fn table(&mut self, file: &Arc<CodeFile>, name: &str) -> Result<Option<&Loaded>> {
         let id = file.as_raw_fd();
         if !self.files.contains_key(&id) {
-            let elf = file.reopen().and_then(ElfFile::open).ok();
-            let table = elf.and_then(|elf| Some((UnwindTable::read(&elf).ok()?, elf)));
+            let elf = file.reopen().and_then(ElfFile::open);
+            let table = elf.and_then(|elf| Ok((UnwindTable::read(&elf)?, elf)));
+            let ignored = |why: &str| {
+                remark(|| format!("stacks through {name} are walked by frame pointers: {why}"));
+                None
+            };
             let loaded = match table {
-                Some((table, elf))
-                    if !table.rows().is_empty() && self.room.take(table.rows().len()) =>
-                {
-                    match self.number() {
-                        Some(number) => Some(self.load(number, &table, elf)?),
-                        None => None,
-                    }
-                }
-                _ => None,
+                Ok((table, _)) if table.rows().is_empty() => ignored("it has no unwind table"),
+                Ok((table, _)) if !self.room.take(table.rows().len()) => None,
+                Ok((table, elf)) => match self.number() {
+                    Some(number) => Some(self.load(number, &table, elf)?),
+                    None => ignored("there are too many unwind tables"),
+                },
+                Err(error) => ignored(&error.to_string()),
             };
             self.files.insert(id, (Arc::clone(file), loaded));
         }

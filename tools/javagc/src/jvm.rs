@@ -7,6 +7,8 @@ use std::{
 };
 
 use libjvmprobe::{
+    Result,
+    cli::remark,
     follow::Stops,
     hotspot::{Collector, HotSpot},
     jvm::{Fate, Target},
@@ -47,8 +49,8 @@ const MAX_OPERATIONS: usize = 512;
 /// What the assembler asks for, apart from it so that both can be borrowed.
 struct Identity {
     pid: u32,
-    /// Unknown until the JVM has set itself up.
-    hotspot: Option<HotSpot>,
+    /// Unknown until the JVM has set itself up; or why it is.
+    hotspot: Result<HotSpot>,
     /// Names of operations by number and by vtable, looked up once.
     numbered: RefCell<HashMap<u64, Option<String>>>,
     vtables: RefCell<HashMap<u64, Option<String>>>,
@@ -58,7 +60,7 @@ impl Jvm {
     /// Starts observing; `links` go with it.
     pub fn new(
         target: Target,
-        hotspot: Option<HotSpot>,
+        hotspot: Result<HotSpot>,
         since_ns: u64,
         totals: Totals,
         keep_pools: bool,
@@ -85,7 +87,7 @@ impl Jvm {
 
     /// What HotSpot tells of itself, once it does.
     pub fn hotspot(&self) -> Option<&HotSpot> {
-        self.identity.hotspot.as_ref()
+        self.identity.hotspot()
     }
 
     /// Asks a JVM that was still starting up what it tells by now; returns that
@@ -95,8 +97,14 @@ impl Jvm {
             return None;
         }
         match &mut self.identity.hotspot {
-            Some(hotspot) => hotspot.look_again(),
-            None => self.identity.hotspot = Some(HotSpot::read(&self.target).ok()?),
+            Ok(hotspot) => hotspot.look_again(),
+            Err(_) => {
+                self.identity.hotspot = HotSpot::read(&self.target);
+                if let Err(error) = &self.identity.hotspot {
+                    let pid = self.identity.pid;
+                    remark(|| format!("process {pid} does not tell what it is: {error}"));
+                }
+            }
         }
         self.hotspot()
     }
@@ -152,21 +160,27 @@ impl Jvm {
     }
 }
 
+impl Identity {
+    fn hotspot(&self) -> Option<&HotSpot> {
+        self.hotspot.as_ref().ok()
+    }
+}
+
 impl assemble::Jvm for Identity {
     fn pid(&self) -> u32 {
         self.pid
     }
 
     fn collector(&self) -> &'static str {
-        self.hotspot.as_ref().map_or(Collector::Unknown, |h| h.collector).name()
+        self.hotspot().map_or(Collector::Unknown, |h| h.collector).name()
     }
 
     fn operation_named(&self, op_type: u64) -> Option<String> {
-        once(&self.numbered, op_type, || self.hotspot.as_ref()?.operation_named(op_type))
+        once(&self.numbered, op_type, || self.hotspot()?.operation_named(op_type))
     }
 
     fn operation_of(&self, vtable: u64) -> Option<String> {
-        once(&self.vtables, vtable, || self.hotspot.as_ref()?.operation_of(vtable))
+        once(&self.vtables, vtable, || self.hotspot()?.operation_of(vtable))
     }
 
     fn collections(
@@ -175,11 +189,11 @@ impl assemble::Jvm for Identity {
         before: &[u64; 4],
         after: &[u64; 4],
     ) -> Option<(u64, bool)> {
-        self.hotspot.as_ref()?.collections(op, before, after)
+        self.hotspot()?.collections(op, before, after)
     }
 
     fn settles(&self, op: Option<&str>, collections: u64) -> bool {
-        self.hotspot.as_ref().is_some_and(|h| h.settles(op, collections))
+        self.hotspot().is_some_and(|h| h.settles(op, collections))
     }
 }
 

@@ -55,7 +55,7 @@ impl Report {
             return Ok(());
         }
         if self.json {
-            return Ok(self.out.line(&serde_json::to_string(record)?)?);
+            return Ok(self.out.json(record)?);
         }
         match record {
             Record::Pause(stop) | Record::Safepoint(stop) => self.stop(stop),
@@ -189,7 +189,7 @@ impl Report {
         ))?;
         self.operations(summary)?;
         for line in totals(summary) {
-            self.out.line(&wrap(&line))?;
+            self.out.lines(&wrap(&line))?;
         }
         if let Some(histograms) = summary.histograms.as_ref().filter(|_| summary.pauses > 0) {
             for (name, histogram) in
@@ -197,7 +197,7 @@ impl Report {
             {
                 self.out.line("")?;
                 self.out.line(name)?;
-                self.out.line(histogram.to_string().trim_end())?;
+                self.out.lines(histogram.to_string().trim_end())?;
             }
         }
         Ok(())
@@ -234,7 +234,7 @@ impl Report {
         for column in table.column_iter_mut().skip(2) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        Ok(self.out.line(&table.trim_fmt())?)
+        Ok(self.out.lines(&table.trim_fmt())?)
     }
 }
 

@@ -44,9 +44,9 @@ impl Requests {
         hotspot: &HotSpot,
         walker: &mut Walker,
     ) -> Result<()> {
-        let names = LiveNames::new(pid, hotspot, &mut self.files, false)?;
+        let mut names = LiveNames::new(pid, hotspot, &mut self.files, false)?;
         walker.add_jvm(key, &hotspot.walking()?);
-        walker.set_mappings(key, names.maps())?;
+        names.tell(key, walker)?;
         self.names.insert(key, names);
         Ok(())
     }
@@ -58,12 +58,21 @@ impl Requests {
         self.served.remove(&key);
     }
 
-    /// Takes a request.
-    pub fn take(&mut self, request: &event::Request, hotspot: Option<&HotSpot>) {
+    /// Takes a request. The walker learns of files that were mapped since.
+    ///
+    /// # Errors
+    /// [`libjvmprobe::Error::Bpf`].
+    pub fn take(
+        &mut self,
+        request: &event::Request,
+        hotspot: Option<&HotSpot>,
+        walker: &mut Walker,
+    ) -> Result<()> {
         let (Some(names), Some(hotspot)) = (self.names.get_mut(&request.target), hotspot) else {
-            return;
+            return Ok(());
         };
         let frames = names.name(hotspot, &mut self.files, &request.stack);
+        names.tell(request.target, walker)?;
         let waiting = self.waiting.entry(request.target).or_default();
         if waiting.len() >= MAX_WAITING {
             waiting.pop_front();
@@ -74,6 +83,7 @@ impl Requests {
             thread: request.comm.clone(),
             stack: frames.iter().rev().map(StackFrame::from).collect(),
         });
+        Ok(())
     }
 
     /// Gives a pause those requests that were made before it. Where several were, each may

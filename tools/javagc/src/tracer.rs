@@ -63,10 +63,7 @@ impl<'a> Tracer<'a> {
         let plans: Vec<_> = targets
             .iter()
             .zip(&hotspots)
-            .map(|(target, hotspot)| {
-                let hotspot = hotspot.as_ref();
-                instants::plan(&target.libjvm, hotspot, args)
-            })
+            .map(|(target, hotspot)| instants::plan(&target.libjvm, hotspot.as_ref().ok(), args))
             .collect::<Result<_, _>>()?;
         // JVMs still to come may need any of the programs.
         let programs: HashSet<_> = plans.iter().flatten().map(|plan| plan.program).collect();
@@ -133,8 +130,8 @@ impl<'a> Tracer<'a> {
             let key = event.target();
             // What happened in a JVM before it was known is not told.
             let Some(jvm) = self.jvms.get_mut(&key) else { continue };
-            if let Event::Request(request) = &event {
-                self.requests.take(request, jvm.hotspot());
+            if let (Event::Request(request), Some(walker)) = (&event, self.session.walker()) {
+                self.requests.take(request, jvm.hotspot(), walker)?;
             }
             if let Some(mut record) = jvm.take(&event) {
                 if let Record::Pause(stop) = &mut record {
@@ -219,8 +216,8 @@ impl<'a> Tracer<'a> {
         for Arrival { target, hotspot } in &arrivals {
             if trace::reaches_everyone() {
                 let key = key_in_file(target);
-                self.set_gauge(key, hotspot.as_ref());
-                self.know_stacks(key, target.pid(), hotspot.as_ref());
+                self.set_gauge(key, hotspot.as_ref().ok());
+                self.know_stacks(key, target.pid(), hotspot.as_ref().ok());
             }
         }
         for Arrival { target, hotspot } in arrivals {
@@ -233,13 +230,13 @@ impl<'a> Tracer<'a> {
         self.learn_more()
     }
 
-    fn add_found(&mut self, target: Target, hotspot: Option<HotSpot>) -> Result<(), Error> {
+    fn add_found(&mut self, target: Target, hotspot: Result<HotSpot, Error>) -> Result<(), Error> {
         if !trace::reaches_everyone() {
             // Hits of several processes could not be told apart: attach one by one.
-            let plans = instants::plan(&target.libjvm, hotspot.as_ref(), self.args)?;
+            let plans = instants::plan(&target.libjvm, hotspot.as_ref().ok(), self.args)?;
             return self.add_alone(target, hotspot, &plans);
         }
-        self.attach_to_file(&target, hotspot.as_ref())?;
+        self.attach_to_file(&target, hotspot.as_ref().ok())?;
         self.add(key_in_file(&target), target, hotspot, None);
         Ok(())
     }
@@ -265,14 +262,14 @@ impl<'a> Tracer<'a> {
     fn add_alone(
         &mut self,
         target: Target,
-        hotspot: Option<HotSpot>,
+        hotspot: Result<HotSpot, Error>,
         plans: &[Plan],
     ) -> Result<(), Error> {
         let pid = target.pid();
         let key = trace::key_alone(pid);
         // Before the first event, which wants to know the heap already.
-        self.set_gauge(key, hotspot.as_ref());
-        self.know_stacks(key, pid, hotspot.as_ref());
+        self.set_gauge(key, hotspot.as_ref().ok());
+        self.know_stacks(key, pid, hotspot.as_ref().ok());
         if let Some(walker) = self.session.walker() {
             walker.settle();
         }
@@ -282,7 +279,19 @@ impl<'a> Tracer<'a> {
         Ok(())
     }
 
-    fn add(&mut self, key: u64, target: Target, hotspot: Option<HotSpot>, links: Option<Links>) {
+    fn add(
+        &mut self,
+        key: u64,
+        target: Target,
+        hotspot: Result<HotSpot, Error>,
+        links: Option<Links>,
+    ) {
+        if let Err(error) = &hotspot {
+            note(&format!(
+                "process {}: collector, heap and causes are not known yet: {error}",
+                target.pid()
+            ));
+        }
         if self.args.verbose {
             let path = target.libjvm.seen_as.display();
             note(&format!("process {} runs {path}", target.pid()));

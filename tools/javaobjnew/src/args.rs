@@ -119,6 +119,10 @@ impl CommandLine for Args {
     fn completions(&self) -> Option<Shell> {
         self.completions
     }
+
+    fn verbose(&self) -> bool {
+        self.verbose
+    }
 }
 
 impl Args {

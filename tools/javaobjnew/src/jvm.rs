@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use libjvmprobe::{
-    Addr, Error, Result,
+    Addr, Error, Pid, Result,
+    cli::remark,
     follow::Stops,
     hotspot::{HotSpot, classes::ClassLayout, objects::Objects},
     jvm::{Fate, Target},
@@ -120,10 +121,14 @@ impl Jvm {
     ) -> Result<Self> {
         let begin_ns = clock::monotonic_ns();
         let span = || Span { begin_ns, totals: Totals::default() };
+        let pid = target.pid();
         Ok(Self {
             classes: hotspot.class_layout()?,
-            objects: if options.exact { None } else { hotspot.objects().ok() },
-            collections_at: hotspot.collections_at().ok(),
+            objects: match options.exact {
+                true => None,
+                false => known(pid, "what is in its TLABs", hotspot.objects()),
+            },
+            collections_at: known(pid, "how often it has collected", hotspot.collections_at()),
             stops: Stops::new(&target.process),
             target,
             hotspot,
@@ -271,7 +276,8 @@ impl Jvm {
         let is_known = self.sizes.as_ref().is_some_and(|sizes| sizes.contains_key(&symbol));
         // A class that is gone by now is not found by looking again and again.
         if !is_known && !self.sizes_are_fresh {
-            self.sizes = self.hotspot.instance_sizes().ok();
+            let sizes = self.hotspot.instance_sizes();
+            self.sizes = known(self.target.pid(), "the sizes of its objects", sizes);
             self.sizes_are_fresh = true;
         }
         self.sizes.as_ref()?.get(&symbol).copied()
@@ -301,7 +307,9 @@ impl Jvm {
     /// ended.
     pub fn take_threads<'a>(&mut self, counted: &[&'a Counted]) -> Vec<&'a Counted> {
         // In this order: a thread that is new by now is not among the former.
-        let Ok(threads) = self.hotspot.thread_bytes() else { return Vec::new() };
+        let threads = self.hotspot.thread_bytes();
+        let what = "what its threads have allocated";
+        let Some(threads) = known(self.target.pid(), what, threads) else { return Vec::new() };
         let known: HashMap<Addr, &Counted> = counted.iter().map(|&c| (c.thread, c)).collect();
         let mut in_flight = HashMap::with_capacity(threads.len());
         for thread in &threads {
@@ -425,6 +433,14 @@ impl Jvm {
     fn thread_name(&self, tid: u32) -> String {
         self.thread_names.get(&tid).cloned().unwrap_or_else(|| "?".into())
     }
+}
+
+/// What could be read, for what cannot be is done without; `-v` tells why.
+fn known<T>(pid: Pid, what: &str, read: Result<T>) -> Option<T> {
+    if let Err(error) = &read {
+        remark(|| format!("process {pid}: {what} is unknown: {error}"));
+    }
+    read.ok()
 }
 
 /// What the kernel side reads of a JVM, and whether it walks its stacks.

@@ -96,7 +96,7 @@ impl Report {
             self.out.line(&line)?;
         }
         for line in totals(summary) {
-            self.out.line(&wrap(&line))?;
+            self.out.lines(&wrap(&line))?;
         }
         Ok(())
     }
@@ -152,7 +152,7 @@ impl Report {
     }
 
     fn json(&mut self, record: &Record) -> Result<()> {
-        Ok(self.out.line(&serde_json::to_string(record)?)?)
+        Ok(self.out.json(record)?)
     }
 
     fn title(&self, summary: &Summary) -> String {
@@ -202,7 +202,7 @@ impl Report {
         for column in table.column_iter_mut().take(5) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        Ok(self.out.line(&table.trim_fmt())?)
+        Ok(self.out.lines(&table.trim_fmt())?)
     }
 }
 

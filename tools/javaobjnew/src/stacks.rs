@@ -62,9 +62,9 @@ impl Stacks {
         files: &mut FileCache,
         walker: &mut Walker,
     ) -> Result<Self> {
-        let names = LiveNames::new(pid, hotspot, files, false)?;
+        let mut names = LiveNames::new(pid, hotspot, files, false)?;
         walker.add_jvm(key, &hotspot.walking()?);
-        walker.set_mappings(key, names.maps())?;
+        names.tell(key, walker)?;
         Ok(Self { names: Some(names), ..Self::default() })
     }
 
@@ -86,11 +86,8 @@ impl Stacks {
         walker: &mut Walker,
     ) -> Result<()> {
         let Some(names) = &mut self.names else { return Ok(()) };
-        let mapped = names.maps().iter().count();
         let frames = names.name(hotspot, files, raw);
-        if names.maps().iter().count() != mapped {
-            walker.set_mappings(raw.target, names.maps())?;
-        }
+        names.tell(raw.target, walker)?;
         let id = self.keep(shown(frames));
         self.by_number.insert(number, id);
         Ok(())

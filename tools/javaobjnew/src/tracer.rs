@@ -288,14 +288,14 @@ impl<'a> Tracer<'a> {
         let mut young = std::mem::take(&mut self.young);
         for (Arrival { hotspot, target }, _) in &mut young {
             match hotspot {
-                Some(hotspot) => hotspot.look_again(),
-                None => *hotspot = HotSpot::read(target).ok(),
+                Ok(hotspot) => hotspot.look_again(),
+                Err(_) => *hotspot = HotSpot::read(target),
             }
         }
         let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
         young.extend(arrivals.into_iter().map(|arrival| (arrival, now + SETTING_UP)));
         for (arrival, ask_until) in young {
-            let is_set_up = arrival.hotspot.as_ref().is_some_and(|hotspot| hotspot.is_set_up);
+            let is_set_up = arrival.hotspot.as_ref().is_ok_and(|hotspot| hotspot.is_set_up);
             if is_set_up || now > ask_until {
                 self.add_found(arrival);
                 self.session.make_room()?;
@@ -308,11 +308,7 @@ impl<'a> Tracer<'a> {
 
     fn add_found(&mut self, Arrival { target, hotspot }: Arrival) {
         let pid = target.pid();
-        let added = match hotspot.map_or_else(|| HotSpot::read(&target), Ok) {
-            Ok(hotspot) => self.try_add(target, hotspot),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = added {
+        if let Err(error) = hotspot.and_then(|hotspot| self.try_add(target, hotspot)) {
             note(&format!("process {pid} is not traced: {error}"));
         }
     }

@@ -206,6 +206,10 @@ impl CommandLine for Args {
         self.completions
     }
 
+    fn verbose(&self) -> bool {
+        self.verbose
+    }
+
     fn check(&self) -> Result<(), String> {
         let asks = match self.symbols {
             SymbolSource::Agent => "agent",

@@ -71,6 +71,12 @@ fn run(args: &Args) -> Result<()> {
     if raw.lost_code > 0 {
         note(&format!("{} loads and unloads of code were lost: names may be wrong", raw.lost_code));
     }
+    if raw.lost_stacks > 0 {
+        note(&format!(
+            "the stacks of {} samples were lost: these count as [unknown]",
+            raw.lost_stacks
+        ));
+    }
     if raw.lost > 0 {
         note(&format!("{} samples were lost: all numbers are too low by that much", raw.lost));
     }
@@ -122,7 +128,7 @@ fn show(profile: &Profile, args: &Args, outputs: Outputs, what: &str) -> Result<
                 out.line(&line)?;
             }
         } else {
-            out.line(summary::text(profile, &title).trim_end())?;
+            out.lines(summary::text(profile, &title).trim_end())?;
         }
     }
     let subtitle = Some(summary::spent(profile));

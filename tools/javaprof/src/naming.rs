@@ -26,13 +26,14 @@ pub struct Naming {
     signatures: bool,
     /// About how many bytes the profile takes.
     size: usize,
+    lost_stacks: u64,
 }
 
 impl Naming {
     /// Names methods with their parameters if wanted.
     pub fn new(signatures: bool) -> Self {
         let kernel = KernelNames::new(Symbols::of_kernel());
-        Self { profile: Profile::default(), kernel, signatures, size: 0 }
+        Self { profile: Profile::default(), kernel, signatures, size: 0, lost_stacks: 0 }
     }
 
     /// Names all samples of a process. Of one that nothing is known of, the command alone
@@ -46,6 +47,10 @@ impl Naming {
         };
         let nothing = Stack::default();
         for (key, count) in samples {
+            let is_lost = |id: u64| id != 0 && !stacks.contains_key(&id);
+            if is_lost(key.user) || is_lost(key.kernel) {
+                self.lost_stacks += count;
+            }
             let user = stacks.get(&key.user).unwrap_or(&nothing);
             let (end, known) = WalkEnd::from_code(key.user_end);
             let named = namer.user(&mut self.profile, key.user, key.epoch, user, known);
@@ -100,6 +105,11 @@ impl Naming {
             self.profile.fold(max / 2);
         }
         self.size = self.profile.size();
+    }
+
+    /// Samples, so far, of which a stack found no room on its way here.
+    pub fn lost_stacks(&self) -> u64 {
+        self.lost_stacks
     }
 
     /// The profile, with what is said of it as a whole.
@@ -189,5 +199,36 @@ impl Namer {
 fn name(sources: &mut Sources, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) {
     if !sources.name(addr, epoch, frames) {
         frames.push(Frame::new(Kind::Unknown, "[unknown]"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libjvmprobe::{Addr, hotspot::places, stack::walk::RawFrame, stack::walk::RawStack};
+
+    use super::*;
+    use crate::session::SampleKey;
+
+    #[test]
+    fn stacks_that_did_not_come_are_counted() {
+        let frames = vec![RawFrame::Code { addr: Addr(0x10), compile_id: 0 }];
+        let known = places::plain(&RawStack { target: 7, unloads: 0, frames });
+        let stacks = Stacks::from([(3, known)]);
+        let key = |user, kernel| SampleKey {
+            pid: 7,
+            tid: 7,
+            comm: "java".into(),
+            cpu: 0,
+            epoch: 0,
+            user,
+            user_end: 0,
+            kernel,
+        };
+        // Known, none at all, and one or the other lost.
+        let samples =
+            Samples::from([(key(3, 0), 1), (key(0, 0), 2), (key(5, 0), 4), (key(3, 9), 8)]);
+        let mut naming = Naming::new(false);
+        naming.add(None, &samples, &stacks);
+        assert_eq!(naming.lost_stacks(), 12);
     }
 }

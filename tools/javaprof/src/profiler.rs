@@ -60,6 +60,8 @@ pub struct Raw {
     pub begin: Option<SystemTime>,
     /// Samples that could not be counted.
     pub lost: u64,
+    /// Samples of which a stack could not be sent.
+    pub lost_stacks: u64,
     /// Loads and unloads of code that could not be sent.
     pub lost_code: u64,
     /// JVMs whose methods have no names, for nothing was asked of them.
@@ -253,6 +255,7 @@ impl<'a> Profiler<'a> {
         self.name_retired();
         for (pid, mut traced) in std::mem::take(&mut self.processes) {
             traced.tell_stops();
+            traced.tell_why_unknown();
             self.raw.lost_code += self.session.lost_of(pid.into());
             let samples = self.samples.remove(&pid).unwrap_or_default();
             traced.ask_again(&addresses(&samples, &self.stacks));
@@ -262,6 +265,7 @@ impl<'a> Profiler<'a> {
         for samples in std::mem::take(&mut self.samples).into_values() {
             self.naming.add(None, &samples, &self.stacks);
         }
+        self.raw.lost_stacks = self.naming.lost_stacks();
         let profile = self.naming.finish(&self.raw);
         Ok((self.raw, profile))
     }
@@ -272,7 +276,7 @@ impl<'a> Profiler<'a> {
             self.session.add_target(pid.0.into())?;
         }
         // It may have ended already: then this is said when its fate is seen.
-        let _ = traced.refresh_maps(&mut self.files, &mut self.session);
+        traced.try_refresh_maps(&mut self.files, &mut self.session);
         self.follow(&mut traced);
         self.processes.insert(pid.0, traced);
         if let Some(newcomer) = self.newcomers.remove(&pid.0) {
@@ -502,8 +506,7 @@ impl<'a> Profiler<'a> {
     /// Looks at the mappings of all processes.
     fn refresh_maps(&mut self) {
         for traced in self.processes.values_mut() {
-            // Gone in the meantime: what was seen before must do.
-            let _ = traced.refresh_maps(&mut self.files, &mut self.session);
+            traced.try_refresh_maps(&mut self.files, &mut self.session);
         }
     }
 

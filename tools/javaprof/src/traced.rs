@@ -8,7 +8,7 @@ use std::{
 
 use libjvmprobe::{
     Addr, Error, Pid, Result,
-    cli::note,
+    cli::{note, remark},
     follow::Stops,
     hotspot::{
         FIRST_READ, HotSpot,
@@ -55,6 +55,9 @@ const SETTING_UP: Duration = Duration::from_secs(60);
 /// looked at again for that: longer each time that it was in vain.
 const PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Whatever stacks there are, so often: a library that replaces another may lie at the same
+/// addresses.
+const CHECK: Duration = Duration::from_secs(2);
 
 /// A process and its code.
 pub struct Traced {
@@ -68,6 +71,8 @@ pub struct Traced {
     /// When its mappings may be looked at again, and how long after that.
     next_look: Option<Instant>,
     pause: Duration,
+    /// When they are looked at again in any case.
+    next_check: Instant,
     /// Its code cache, if it is a JVM.
     pub code: CodeLog,
     /// Whether what it compiles is followed.
@@ -104,7 +109,8 @@ pub struct Named {
 }
 
 enum Who {
-    Jvm(Box<(Target, Option<HotSpot>)>),
+    /// With what it tells, or why that cannot be read.
+    Jvm(Box<(Target, Result<HotSpot>)>),
     /// Started by us, or replaced by exec: it may become a JVM.
     Future(Process),
     Other(Process),
@@ -121,7 +127,7 @@ impl Who {
 
 impl Traced {
     /// A JVM, and what it tells.
-    pub fn jvm(target: Target, hotspot: Option<HotSpot>, files: &mut FileCache) -> Self {
+    pub fn jvm(target: Target, hotspot: Result<HotSpot>, files: &mut FileCache) -> Self {
         let stops = Some(Stops::new(&target.process));
         let who = Who::Jvm(Box::new((target, hotspot)));
         Self { stops, ..Self::new(who, files) }
@@ -145,6 +151,7 @@ impl Traced {
             symbols: files.symbols(process.pid),
             next_look: None,
             pause: PAUSE,
+            next_check: Instant::now() + CHECK,
             code: CodeLog::default(),
             is_followed: false,
             links: None,
@@ -177,6 +184,15 @@ impl Traced {
         }
     }
 
+    /// Says so if it has not told what it is, which it was asked all the time.
+    pub fn tell_why_unknown(&self) {
+        if let Who::Jvm(jvm) = &self.who
+            && let (Err(error), false) = (&jvm.1, self.is_walked)
+        {
+            note(&format!("process {}: its version is unknown: {error}", self.pid()));
+        }
+    }
+
     /// Its number.
     pub fn pid(&self) -> Pid {
         self.process().pid
@@ -205,7 +221,7 @@ impl Traced {
         match Target::open(self.pid()) {
             Ok(target) => {
                 let maps = std::mem::take(&mut self.maps);
-                let hotspot = HotSpot::read(&target).ok();
+                let hotspot = HotSpot::read(&target);
                 *self = Self { maps, ..Self::jvm(target, hotspot, files) };
                 true
             }
@@ -252,6 +268,14 @@ impl Traced {
         if self.is_walked { session.tell_mappings(pid.0.into(), &self.maps) } else { Ok(()) }
     }
 
+    /// The same; where it cannot, because it is gone for example, what was seen before must do.
+    pub fn try_refresh_maps(&mut self, files: &mut FileCache, session: &mut Session) {
+        if let Err(error) = self.refresh_maps(files, session) {
+            let pid = self.pid();
+            remark(|| format!("what process {pid} has mapped by now is not known: {error}"));
+        }
+    }
+
     /// Looks at its mappings if a stack has addresses in none: a library that was loaded
     /// just now is not to be walked without its unwind table any longer.
     pub fn look_for(&mut self, stack: &Stack, files: &mut FileCache, session: &mut Session) {
@@ -259,11 +283,12 @@ impl Traced {
             stack.addresses().any(|addr| addr > Addr(0) && maps.find(addr).is_none())
         };
         let now = Instant::now();
-        if !is_unmapped(&self.maps) || self.next_look.is_some_and(|next| now < next) {
+        let is_wanted = now >= self.next_check || is_unmapped(&self.maps);
+        if !is_wanted || self.next_look.is_some_and(|next| now < next) {
             return;
         }
-        // Gone in the meantime: what was seen before must do.
-        let _ = self.refresh_maps(files, session);
+        self.next_check = now + CHECK;
+        self.try_refresh_maps(files, session);
         self.pause = match is_unmapped(&self.maps) {
             true => (self.pause * 2).min(LONGEST_PAUSE),
             false => PAUSE,
@@ -291,17 +316,17 @@ impl Traced {
             return Ok(());
         }
         let (target, hotspot) = &**jvm;
-        let is_set_up = hotspot.as_ref().is_some_and(|h| h.is_set_up);
+        let is_set_up = hotspot.as_ref().is_ok_and(|h| h.is_set_up);
         if !is_set_up && Instant::now() < self.ask_until {
             return Ok(());
         }
         self.is_walked = true;
         // Libraries were loaded while it set itself up; or it is gone by now.
-        let _ = self.maps.refresh(target.pid(), files);
         let pid = target.pid();
-        let Some(hotspot) = hotspot else {
-            return Err(Error::Attach { pid, why: "its version is unknown".into() });
-        };
+        if let Err(error) = self.maps.refresh(pid, files) {
+            remark(|| format!("what process {pid} has mapped is not known: {error}"));
+        }
+        let hotspot = hotspot.as_ref().map_err(|error| version_unknown(pid, error))?;
         session.walker().add_jvm(key, &hotspot.walking()?);
         session.tell_mappings(key, &self.maps)?;
         let compiled = matches!(symbols, SymbolSource::Auto | SymbolSource::HotSpot);
@@ -315,7 +340,7 @@ impl Traced {
     /// Names the interpreted frames of a stack.
     pub fn resolve(&mut self, raw: &RawStack) -> Stack {
         if let (Some(places), Who::Jvm(jvm)) = (&mut self.places, &self.who)
-            && let Some(hotspot) = &jvm.1
+            && let Ok(hotspot) = &jvm.1
         {
             return places.resolve(hotspot, raw);
         }
@@ -327,7 +352,7 @@ impl Traced {
         let places = self.places.take();
         if places.is_some()
             && let Who::Jvm(jvm) = &self.who
-            && let Some(hotspot) = &jvm.1
+            && let Ok(hotspot) = &jvm.1
         {
             self.places = Places::new(hotspot, self.names_compiled, signatures).ok();
         }
@@ -358,12 +383,12 @@ impl Traced {
     /// Reads again what a JVM tells that is still setting itself up.
     fn look_again(&mut self) {
         if let Who::Jvm(jvm) = &mut self.who
-            && jvm.1.as_ref().is_none_or(|h| !h.is_set_up)
+            && !jvm.1.as_ref().is_ok_and(|h| h.is_set_up)
             && Instant::now() < self.ask_until
         {
             match &mut jvm.1 {
-                Some(hotspot) => hotspot.look_again(),
-                None => jvm.1 = HotSpot::read(&jvm.0).ok(),
+                Ok(hotspot) => hotspot.look_again(),
+                Err(_) => jvm.1 = HotSpot::read(&jvm.0),
             }
         }
     }
@@ -387,7 +412,7 @@ impl Traced {
             return Ok(true);
         }
         let (target, hotspot) = &mut **jvm;
-        if hotspot.as_ref().is_none_or(|h| !h.is_set_up) && Instant::now() < self.ask_until {
+        if !hotspot.as_ref().is_ok_and(|h| h.is_set_up) && Instant::now() < self.ask_until {
             return Ok(false);
         }
         self.has_map = true;
@@ -423,8 +448,13 @@ impl Traced {
         }
         // Gone or hung by now: what was known before must do.
         let hotspot = hotspot.as_ref();
-        let Ok(seen) = ask(source, &target.process, hotspot, Inlining::At(sampled)) else {
-            return;
+        let seen = match ask(source, &target.process, hotspot, Inlining::At(sampled)) {
+            Ok(seen) => seen,
+            Err(error) => {
+                let pid = target.pid();
+                remark(|| format!("process {pid} was not asked again at the end: {error}"));
+                return;
+            }
         };
         let unknown = self.code.refine(seen.into_entries());
         if !self.is_followed {
@@ -441,7 +471,7 @@ impl Traced {
 pub fn get(
     source: &SymbolSource,
     process: &Process,
-    hotspot: Option<&HotSpot>,
+    hotspot: Result<&HotSpot, &Error>,
     inlining: Inlining<'_>,
     may_ask: bool,
 ) -> Result<(Snapshot, SymbolSource)> {
@@ -473,16 +503,13 @@ pub fn get(
 fn ask(
     source: &SymbolSource,
     process: &Process,
-    hotspot: Option<&HotSpot>,
+    hotspot: Result<&HotSpot, &Error>,
     inlining: Inlining<'_>,
 ) -> Result<Snapshot> {
     if let SymbolSource::File(path) = source {
         return Ok(Snapshot::Map(builtin_map::read(path, process)?));
     }
-    let Some(hotspot) = hotspot else {
-        let why = "its version is unknown".to_owned();
-        return Err(Error::Attach { pid: process.pid, why });
-    };
+    let hotspot = hotspot.map_err(|error| version_unknown(process.pid, error))?;
     let writes_maps = hotspot.major >= builtin_map::FIRST_JDK;
     match source {
         SymbolSource::None | SymbolSource::File(_) => Ok(Snapshot::Entries(Vec::new())),
@@ -506,4 +533,9 @@ fn ask(
         }
         SymbolSource::PerfMap => Ok(Snapshot::Map(builtin_map::request(process, hotspot)?)),
     }
+}
+
+/// Why a JVM's methods cannot be named: what it tells of itself could not be read.
+fn version_unknown(pid: Pid, error: &Error) -> Error {
+    Error::Attach { pid, why: format!("its version is unknown: {error}") }
 }

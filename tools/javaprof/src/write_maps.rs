@@ -19,7 +19,7 @@ use libjvmprobe::{
         identity::Owner,
         root::{Folder, Root},
     },
-    render::perfmap,
+    render::{output::Output, perfmap},
     stack::{builtin_map, code::Code},
 };
 
@@ -29,13 +29,14 @@ use crate::{args::Args, traced};
 pub fn run(args: &Args) -> Result<()> {
     let targets: Vec<_> =
         args.pids.iter().map(|&pid| Target::open(pid)).collect::<Result<_, _>>()?;
+    let mut out = Output::open(None)?;
     let mut failed = 0;
     let inlining = Inlining::Everywhere;
     for target in &targets {
         let pid = target.pid();
         let written = HotSpot::read(target)
             .and_then(|hotspot| {
-                traced::get(&args.symbols, &target.process, Some(&hotspot), inlining, true)
+                traced::get(&args.symbols, &target.process, Ok(&hotspot), inlining, true)
             })
             .map_err(Into::into)
             .and_then(|(seen, _)| {
@@ -43,7 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
                 write(&target.process, &entries, args.map_options())
             });
         match written {
-            Ok(what) => println!("{what}"),
+            Ok(what) => out.line(&what)?,
             Err(error) => {
                 failed += 1;
                 note(&format!("no map of process {pid}: {error:#}"));

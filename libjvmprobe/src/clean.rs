@@ -1,0 +1,129 @@
+//! Words of others, made harmless: what stands in a target's memory, in its files and in its
+//! answers is chosen by whoever runs it, and is printed on the terminal of whoever looks.
+//!
+//! A control character could move the cursor, set the window's title or begin a line of its
+//! own; a character that changes the direction of text, or that nobody sees, could make a name
+//! look like another. Each becomes what shows it: `\x1b`, `\u{202e}`. All else, of whichever
+//! script, stays.
+
+use std::{borrow::Cow, fmt::Write, sync::Arc};
+
+/// More bytes than a method's name takes with all its parameters. What is longer is cut: it
+/// would stand in every stack.
+pub const MAX_NAME: usize = 8192;
+
+/// Whether a character does more than to be seen. Source: Unicode, DerivedCoreProperties.txt,
+/// `Default_Ignorable_Code_Point`; besides, separators of lines and paragraphs, what sets the
+/// direction of text, and interlinear annotations.
+fn is_harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+            | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// A piece of a line. To clean it twice changes nothing.
+pub fn line(text: &str) -> Cow<'_, str> {
+    replace(text, |clean, c| match u32::from(c) {
+        byte @ ..=0xff => write!(clean, "\\x{byte:02x}"),
+        code => write!(clean, "\\u{{{code:x}}}"),
+    })
+}
+
+/// A name, of bounded length. To clean it twice changes nothing.
+pub fn name(text: &str) -> Cow<'_, str> {
+    let clean = line(text);
+    if clean.len() <= MAX_NAME {
+        return clean;
+    }
+    let end = (0..=MAX_NAME).rev().find(|&at| clean.is_char_boundary(at)).unwrap_or(0);
+    Cow::Owned(format!("{}...", &clean[..end]))
+}
+
+/// A name that is shared.
+pub fn shared(text: Arc<str>) -> Arc<str> {
+    match name(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(clean) => clean.into(),
+    }
+}
+
+/// JSON on one line, in which harmful characters can stand in strings only: there JSON has
+/// escapes of its own for them, so that readers get what was written.
+pub fn json(text: &str) -> Cow<'_, str> {
+    replace(text, |clean, c| {
+        c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(clean, "\\u{unit:04x}"))
+    })
+}
+
+fn replace(text: &str, escape: impl Fn(&mut String, char) -> std::fmt::Result) -> Cow<'_, str> {
+    // Nearly all of them.
+    if text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) || !text.contains(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_harmful(c) {
+            // Writing into a String does not fail.
+            let _ = escape(&mut clean, c);
+        } else {
+            clean.push(c);
+        }
+    }
+    Cow::Owned(clean)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_would_act_is_shown() {
+        for (text, clean) in [
+            ("a.Main.run", "a.Main.run"),
+            ("größe \u{1f600} 名前 \u{5e9}", "größe \u{1f600} 名前 \u{5e9}"),
+            ("\x1b]0;owned\x07", "\\x1b]0;owned\\x07"),
+            ("two\r\nlines\t", "two\\x0d\\x0alines\\x09"),
+            ("\u{7f}\u{9b}31m", "\\x7f\\x9b31m"),
+            ("ab\u{202e}cd\u{2066}\u{2028}", "ab\\u{202e}cd\\u{2066}\\u{2028}"),
+            ("a\u{200b}b\u{feff}\u{e0041}", "a\\u{200b}b\\u{feff}\\u{e0041}"),
+            ("", ""),
+        ] {
+            assert_eq!(line(text), clean);
+            assert_eq!(name(text), clean);
+        }
+        assert!(matches!(line("größe"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn a_long_name_is_cut() {
+        let long = name(&"ä\n".repeat(MAX_NAME)).into_owned();
+        assert!(long.ends_with("...") && long.len() <= MAX_NAME + 3);
+        assert_eq!(name(&long), long);
+        let long: Arc<str> = "x".repeat(MAX_NAME + 1).into();
+        assert_eq!(shared(long).len(), MAX_NAME + 3);
+    }
+
+    #[test]
+    fn json_says_what_it_said() {
+        let text = "\u{7f}\u{202e}\u{e0041}\n\x1b ä";
+        let json = json(&serde_json::to_string(text).unwrap()).into_owned();
+        assert!(!json.contains(is_harmful), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_harmful_is_left(text in any::<String>()) {
+            let clean = line(&text).into_owned();
+            prop_assert!(!clean.contains(is_harmful));
+            prop_assert_eq!(line(&clean), clean.clone());
+            prop_assert!(!json(&text).contains(is_harmful));
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What a target calls itself, its threads, classes, methods and files reaches no terminal and
+//! no line of text as it is: the bytes are looked at.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
+
+use jvmprobe_tests::{
+    load::{Load, classes},
+    need_root,
+    other::Other,
+    pprof,
+    runtimes::{Runtime, named},
+    tool::{self, Tool, binary},
+};
+use tempfile::TempDir;
+
+/// The name of the hostile program's class and method, as they are shown.
+const CLASS: &str = r"Words\x1b\x0aBase00";
+const METHOD: &str = r"work_\x1b]2owne\x07_\x0down\x0a_\u{202e}ab";
+/// The name of its thread, of which the kernel keeps 15 bytes.
+const THREAD: &str = r"\x1b]2own\x07\x0a\u{202e}x";
+/// And that of its command.
+const COMMAND: &str = "ja\x1b]2\x07\u{202e}va";
+const COMMAND_SHOWN: &str = r"ja\x1b]2\x07\u{202e}va";
+
+/// Nothing is in a text that a terminal acts on, or that nobody sees.
+fn assert_clean(what: &str, text: &str) {
+    let is_harmful = |c: char| {
+        c.is_control() && c != '\n'
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+    };
+    if let Some(at) = text.find(is_harmful) {
+        let around = text[..at].chars().rev().take(200).collect::<Vec<_>>();
+        let around: String = around.into_iter().rev().collect();
+        panic!("{what}: {:?} behind {around:?}", text[at..].chars().next());
+    }
+}
+
+fn assert_output_is_clean(output: &tool::Output) {
+    assert!(output.status.success(), "{output:?}");
+    assert_clean("stdout", &output.stdout);
+    assert_clean("stderr", &output.stderr);
+}
+
+/// A hostile program under a hostile command's name.
+struct Hostile {
+    load: Load,
+    dir: TempDir,
+}
+
+impl Hostile {
+    fn start(runtime: &str, flags: &str) -> Self {
+        need_root();
+        // Built before the load begins, not while it runs.
+        binary("javaprof");
+        classes();
+        let dir = tempfile::tempdir().unwrap();
+        let java = dir.path().join(COMMAND);
+        symlink(&named(runtime).java, &java).unwrap();
+        let runtime = Runtime { java, ..named(runtime).clone() };
+        Self { load: Load::start_program(&runtime, flags, "WordsLoad"), dir }
+    }
+
+    fn pid(&self) -> String {
+        self.load.pid().to_string()
+    }
+
+    /// A tool, over two seconds of its work.
+    fn watch(&mut self, tool: &str, args: &[&str]) -> tool::Output {
+        let pid = self.pid();
+        let tool = Tool::start(tool, &[&["-p", &pid], args].concat());
+        self.load.run(2.0);
+        let output = tool.interrupt();
+        assert_output_is_clean(&output);
+        output
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+}
+
+fn assert_has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in {text}");
+    }
+}
+
+#[test]
+fn javaprof_shows_what_would_act() {
+    let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
+    hostile.load.run(1.0);
+    let method = format!("{CLASS}.{METHOD}");
+    let output = hostile.watch("javaprof", &["-F", "199", "-v"]);
+    assert_has(&output.stdout, &[&method]);
+    let paths = ["x.svg", "x.folded", "x.pb.gz", "x.json"].map(|name| hostile.path(name));
+    let mut args = vec!["-F", "199", "-f", "-t"];
+    args.extend(paths.iter().flat_map(|path| ["-o", path]));
+    let output = hostile.watch("javaprof", &args);
+    assert_has(&output.stdout, &[&method, COMMAND_SHOWN, THREAD]);
+    let [svg, folded, pprof, json] = paths;
+    for path in [&svg, &folded, &json] {
+        let text = fs::read_to_string(path).unwrap();
+        assert_clean(path, &text);
+        let escaped = method.replace('\\', "\\\\");
+        assert_has(&text, &[if path == &json { &escaped } else { &method }]);
+    }
+    let names: Vec<_> =
+        pprof::read(Path::new(&pprof)).samples.into_iter().flat_map(|s| s.functions).collect();
+    assert!(names.iter().any(|name| name.starts_with(&method)), "{names:?}");
+    names.iter().for_each(|name| assert_clean(&pprof, name));
+}
+
+#[test]
+fn maps_for_perf_have_clean_lines() {
+    let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
+    hostile.load.run(1.5);
+    let output = tool::run("javaprof", &["--write-maps", "-p", &hostile.pid()]);
+    assert_output_is_clean(&output);
+    let map = format!("/tmp/perf-{}.map", hostile.pid());
+    let text = fs::read_to_string(&map).unwrap();
+    fs::remove_file(&map).unwrap();
+    assert_clean(&map, &text);
+    assert_has(&text, &[&format!("{CLASS}.{METHOD}")]);
+}
+
+#[test]
+fn the_agents_map_is_read_into_clean_names() {
+    let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
+    hostile.load.run(1.5);
+    let args = ["-F", "199", "-f", "--stacks", "fp", "--symbols", "agent"];
+    let output = hostile.watch("javaprof", &args);
+    assert_has(&output.stdout, &[&format!("{CLASS}.{METHOD}")]);
+}
+
+#[test]
+fn javagc_shows_what_would_act() {
+    let mut hostile = Hostile::start("temurin-21", "-XX:+UseSerialGC");
+    let output = hostile.watch("javagc", &["--stack", "-v"]);
+    assert_has(&output.stdout, &[&format!("{CLASS}.{METHOD}"), THREAD]);
+    let output = hostile.watch("javagc", &["--stack", "-j"]);
+    let of_request = |record: &serde_json::Value| {
+        let request = &record["requests"][0];
+        request["thread"] == THREAD
+            && request["stack"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|frame| frame["method"].as_str().unwrap() == format!("{CLASS}.{METHOD}"))
+    };
+    assert!(output.json().iter().any(of_request), "{}", output.stdout);
+}
+
+#[test]
+fn javaobjnew_shows_what_would_act() {
+    let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
+    let method = format!("{CLASS}.{METHOD}");
+    let svg = hostile.path("x.svg");
+    let output = hostile.watch("javaobjnew", &["-s", "-t", "-v", "-o", &svg]);
+    assert_has(&output.stdout, &[&format!(" {CLASS}\n"), &method, THREAD]);
+    let text = fs::read_to_string(&svg).unwrap();
+    assert_clean(&svg, &text);
+    assert_has(&text, &[&method]);
+    let output = hostile.watch("javaobjnew", &["-s", "-t", "-j"]);
+    assert!(output.json().iter().any(|record| record["class"] == CLASS), "{}", output.stdout);
+}
+
+#[test]
+fn a_command_that_is_no_jvm_is_named_harmlessly() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(COMMAND);
+    symlink(fs::canonicalize("/usr/bin/python3").unwrap(), &path).unwrap();
+    let other = Other::spawn(Command::new(&path).args(["-c", "import time; time.sleep(60)"]));
+    for name in ["javaprof", "javagc", "javaobjnew"] {
+        let output = tool::run(name, &["-p", &other.pid().to_string()]);
+        tool::assert_refused(&output, 1, &[COMMAND_SHOWN, "no JVM"]);
+        assert_clean("stderr", &output.stderr);
+    }
+}

@@ -1,0 +1,59 @@
+import java.io.BufferedReader;
+import java.io.InputStream;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+
+/**
+ * Runs, in a thread of a hostile name, a class whose own name and method's are hostile, too: they
+ * change a terminal's title, begin lines and turn the direction of text. {@link WordsBase0000} is
+ * that class, but for its names.
+ *
+ * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" works, allocates and
+ * collects for so long and is answered by "done"; "quit" ends.
+ */
+public class WordsLoad {
+    /** What stands in names of {@link WordsBase0000}, and as many bytes in place of it. */
+    private static final String[][] WORDS = {
+        {"titleZZZ", "\u001b]2owne\u0007"},
+        {"lineZ", "\rown\n"},
+        {"bidiZ", "\u202eab"},
+    };
+
+    public static void main(String[] args) throws Exception {
+        byte[] bytes;
+        try (InputStream in = WordsLoad.class.getResourceAsStream("WordsBase0000.class")) {
+            bytes = in.readAllBytes();
+        }
+        // Of one byte a character, so that what is found is replaced byte by byte.
+        String text = new String(bytes, StandardCharsets.ISO_8859_1);
+        for (String[] word : WORDS) {
+            String hostile = new String(word[1].getBytes(StandardCharsets.UTF_8), StandardCharsets.ISO_8859_1);
+            if (hostile.length() != word[0].length()) {
+                throw new IllegalStateException(word[0]);
+            }
+            text = text.replace(word[0], hostile);
+        }
+        text = text.replace("WordsBase0000", "Words\u001b\nBase00");
+        Runnable work = (Runnable) new Loader().define(text.getBytes(StandardCharsets.ISO_8859_1))
+                .getDeclaredConstructor().newInstance();
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ready " + ProcessHandle.current().pid());
+        for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
+            long end = System.nanoTime() + (long) (Double.parseDouble(line.substring(3)) * 1e9);
+            Thread thread = new Thread(() -> {
+                while (System.nanoTime() < end) {
+                    work.run();
+                }
+            }, "\u001b]2own\u0007\n\u202ex");
+            thread.start();
+            thread.join();
+            System.out.println("done");
+        }
+    }
+
+    private static final class Loader extends ClassLoader {
+        Class<?> define(byte[] bytes) {
+            return defineClass(null, bytes, 0, bytes.length);
+        }
+    }
+}
