@@ -15,12 +15,14 @@ use std::{
 use jvmprobe_tests::{
     bpf::held_by,
     container::Container,
+    fake::Fake,
     folded::{self, Line},
     load::{FRAMES, Load, classes},
     need_root,
     other::{Other, loader, sleeper},
     proc::{breakpoints, cpu_seconds, threads},
     runtimes::{Runtime, named},
+    stackload::compile_native,
     tool::{self, Output, Tool, assert_refused, binary},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -417,6 +419,51 @@ fn hostile_maps_do_no_harm() {
             assert!(has(&lines, r":<&\x1b[31m"), "{folded}");
         }
     }
+}
+
+/// Of the same name and size and at the same address: only its file is another.
+#[test]
+fn a_library_in_the_place_of_another_has_its_own_names() {
+    need_root();
+    binary("javaprof");
+    let dir = tempfile::tempdir().unwrap();
+    let libraries = ["first_spin", "other_spin"].map(|name| {
+        let folder = dir.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        let library = folder.join("libswap.so");
+        compile_native("swapload.c", &library, &[&format!("-DSPIN={name}")]);
+        library.to_str().unwrap().to_owned()
+    });
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "SwapLoad");
+    let place = load.ask(&format!("load {}", libraries[0]));
+    load.ask("spin 0.1");
+    let tool = start(&load, &["-F", "199", "-f"]);
+    assert_eq!(load.ask(&format!("load {}", libraries[1])), place, "the same place");
+    load.ask("spin 5");
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let lines = folded::parse(&output.stdout);
+    let of = |name| folded::total(lines.iter().filter(|line: &&Line| line.has(name)));
+    assert!(of("other_spin") > 500, "{output:?}");
+    assert_eq!(of("first_spin"), 0, "{output:?}");
+}
+
+#[test]
+fn why_a_jvm_is_not_known_is_told() {
+    need_root();
+    let fake = Fake::start();
+    let pid = fake.pid().to_string();
+    for (tool, words) in [
+        ("javaprof", "its version is unknown: HotSpot's vmStructs: "),
+        ("javagc", "collector, heap and causes are not known yet: HotSpot's vmStructs: "),
+    ] {
+        let output = tool::run(tool, &["-p", &pid, "-d", "0.5"]);
+        assert!(output.status.success(), "{output:?}");
+        let told = output.stderr.lines().filter(|line| line.contains(words));
+        assert_eq!(told.count(), 1, "{}", output.stderr);
+    }
+    let output = run(&["-p", &pid, "--symbols", "hotspot", "-d", "0.5", "-v"]);
+    assert!(output.stderr.contains("vmStructs"), "{}", output.stderr);
 }
 
 #[test]

@@ -60,11 +60,20 @@ fn library(native: Native) -> PathBuf {
 }
 
 fn compile(library: &Path, flag: &str) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("java/stackload.c");
+    compile_native("stackload.c", library, &[flag]);
+}
+
+/// Compiles a native library of `tests/java`.
+///
+/// # Panics
+/// Where there is no C compiler.
+pub fn compile_native(source: &str, library: &Path, flags: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("java").join(source);
     let include = include_folder();
     // Without a C library of its own, so that it serves on musl as well.
     let status = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O2", "-nostdlib", "-fno-stack-protector", flag])
+        .args(["-shared", "-fPIC", "-O2", "-nostdlib", "-fno-stack-protector"])
+        .args(flags)
         .arg(format!("-I{}", include.display()))
         .arg(format!("-I{}", include.join("linux").display()))
         .args([source.as_path(), Path::new("-o"), library])

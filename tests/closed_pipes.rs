@@ -1,0 +1,80 @@
+//! Nobody reads what a tool says: that is a quiet end, never a panic.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
+
+use jvmprobe_tests::{load::Load, need_root, runtimes::named, tool::binary};
+
+const TOOLS: [&str; 3] = ["javaprof", "javagc", "javaobjnew"];
+
+/// Runs a line of bash in which `$tool` and `$pid` stand for themselves; no process of it may
+/// end by a signal, as a panic does, but for those of a closed pipe's.
+fn bash(tool: &str, pid: u32, line: &str) -> std::process::Output {
+    let script = format!("set -o pipefail; tool={}; pid={pid}; {line}", binary(tool).display());
+    let output = Command::new("bash").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("panicked"), "{tool}: {line}: {said}");
+    // 128 + SIGABRT.
+    assert_ne!(output.status.code(), Some(134), "{tool}: {line}: {said}");
+    output
+}
+
+#[test]
+fn help_and_completions() {
+    for tool in TOOLS {
+        for option in ["--completions bash", "--help", "-h", "--version"] {
+            for reader in ["true", "head -n 1", "head -c 1"] {
+                bash(tool, 0, &format!("$tool {option} | {reader}"));
+            }
+            // No such stream at all; and one that takes nothing.
+            assert!(bash(tool, 0, &format!("$tool {option} >&-")).status.success(), "{tool}");
+            bash(tool, 0, &format!("$tool {option} > /dev/full"));
+        }
+        let full = bash(tool, 0, "$tool --completions bash > /dev/full");
+        assert_eq!(full.status.code(), Some(1), "{full:?}");
+        assert!(String::from_utf8_lossy(&full.stderr).contains("No space left"), "{full:?}");
+    }
+}
+
+#[test]
+fn words_to_the_user() {
+    for tool in TOOLS {
+        for streams in ["2>&-", "2> /dev/full", "2> >(true)", ">&- 2>&-"] {
+            for (args, code) in [("-p 4194305", 1), ("-v -p 4194305", 1), ("-p x", 2)] {
+                let output = bash(tool, 0, &format!("$tool {args} {streams}"));
+                assert_eq!(output.status.code(), Some(code), "{tool} {args} {streams}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_whole_run() {
+    need_root();
+    let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
+    let pid = load.pid();
+    for tool in TOOLS {
+        for streams in [
+            "| true",
+            "| head -n 1",
+            ">&-",
+            "2>&-",
+            ">&- 2>&-",
+            "-v 2> >(true)",
+            "-v 2>&1 | head -n 1",
+        ] {
+            let output = bash(tool, pid, &format!("$tool -p $pid -d 0.5 {streams}"));
+            assert!(output.status.success(), "{tool} {streams}: {output:?}");
+        }
+    }
+    let map = format!("/tmp/perf-{pid}.map");
+    for streams in ["| true", ">&-", "2>&-"] {
+        let output = bash("javaprof", pid, &format!("$tool --write-maps -p $pid {streams}"));
+        assert!(output.status.success(), "{streams}: {output:?}");
+        // It is what was wanted, whoever reads where it is.
+        fs::remove_file(&map).unwrap();
+    }
+}
