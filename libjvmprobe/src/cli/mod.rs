@@ -1,5 +1,7 @@
 //! What the tools have in common between their command lines and the end of a trace.
 
+pub mod descriptors;
+pub mod privileges;
 mod schedule;
 
 use std::{
@@ -67,6 +69,7 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
         clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
         return ExitCode::SUCCESS;
     }
+    descriptors::raise_limit();
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

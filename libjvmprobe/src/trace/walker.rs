@@ -17,8 +17,9 @@ use plain::Plain;
 
 use crate::{
     Error, Result,
+    cli::descriptors::ran_out,
     elf::{
-        ElfFile,
+        ElfFile, Segments,
         unwind::{Row, UnwindTable},
     },
     stack::maps::{CodeFile, CodeMaps},
@@ -125,7 +126,7 @@ struct Loaded {
     number: u32,
     rows: u32,
     base: u64,
-    elf: ElfFile,
+    segments: Segments,
 }
 
 /// When there are tables of so many files, those are freed that no process has mapped any
@@ -201,7 +202,7 @@ impl Walker {
         for mapping in maps.iter().take(MAX_MAPPINGS) {
             let Some(file) = &mapping.file else { continue };
             let Some(table) = self.table(file)? else { continue };
-            let bias = table.elf.load_bias(mapping.start, mapping.offset);
+            let bias = table.segments.load_bias(mapping.start, mapping.offset);
             let Some(bias) = bias else { continue };
             entries.push(MappingEntry {
                 start: mapping.start.0,
@@ -255,11 +256,16 @@ impl Walker {
     fn table(&mut self, file: &Arc<CodeFile>) -> Result<Option<&Loaded>> {
         let id = file.as_raw_fd();
         if !self.files.contains_key(&id) {
-            let elf = file.reopen().and_then(ElfFile::open).ok();
+            let reopened = file.reopen();
+            if reopened.as_ref().is_err_and(ran_out) {
+                // It will be tried again.
+                return Ok(None);
+            }
+            let elf = reopened.and_then(ElfFile::open).ok();
             let table = elf.and_then(|elf| Some((UnwindTable::read(&elf).ok()?, elf)));
             let loaded = match table {
                 Some((table, elf)) if !table.rows().is_empty() => match self.number() {
-                    Some(number) => Some(self.load(number, &table, elf)?),
+                    Some(number) => Some(self.load(number, &table, elf.into_segments())?),
                     None => None,
                 },
                 _ => None,
@@ -278,13 +284,13 @@ impl Walker {
         })
     }
 
-    fn load(&mut self, number: u32, table: &UnwindTable, elf: ElfFile) -> Result<Loaded> {
+    fn load(&mut self, number: u32, table: &UnwindTable, segments: Segments) -> Result<Loaded> {
         let rows = table.rows();
         let inner = inner_map("rows", size_of::<Row>(), rows.len())?;
         fill(&inner, rows)?;
         self.filled.push((number, inner));
         let rows = u32::try_from(rows.len()).unwrap_or(u32::MAX);
-        Ok(Loaded { number, rows, base: table.base().0, elf })
+        Ok(Loaded { number, rows, base: table.base().0, segments })
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use libjvmprobe::Pid;
+use libjvmprobe::{Pid, cli::descriptors};
 use rustix::{
     io::{close, read, write},
     pipe::{PipeFlags, pipe_with},
@@ -44,6 +44,7 @@ impl Waiting {
             // SAFETY: the child's copy, which nothing in the child uses. Without it the
             // child sees the parent's end, however that comes.
             unsafe { close(parents_end) };
+            descriptors::restore_limit()?;
             say_and_wait(&say, &wait)
         };
         // SAFETY: the closure runs between fork and exec. It allocates nothing and
