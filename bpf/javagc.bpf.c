@@ -17,6 +17,7 @@
  */
 #include "gauge.bpf.h"
 #include "walk.bpf.h"
+#include "turn.bpf.h"
 #include "javagc.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -28,11 +29,17 @@ struct {
 	__type(value, struct stop_event);
 } stops SEC(".maps");
 
+/* A request, and whether somebody is at it: turn.bpf.h. */
+struct shared_request {
+	__u64 taken;
+	struct request_event event;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct request_event);
+	__type(value, struct shared_request);
 } requests SEC(".maps");
 
 /* Too large for the BPF stack. */
@@ -485,31 +492,37 @@ int BPF_UPROBE(fn_cycle_end)
 	return cycle(ctx, true);
 }
 
+static __always_inline void request(struct pt_regs *ctx, __u64 key, struct request_event *event)
+{
+	__u64 size;
+
+	event->kind = EVENT_REQUEST;
+	event->target = key;
+	event->ts_ns = bpf_ktime_get_ns();
+	event->tid = (__u32)bpf_get_current_pid_tgid();
+	bpf_get_current_comm(event->comm, sizeof(event->comm));
+	walk(ctx, key, &event->stack);
+	size = event->stack.count * sizeof(__u64);
+	if (size <= sizeof(event->stack.frames))
+		send(key, event, offsetof(struct request_event, stack.frames) + size);
+}
+
 /* JVM_GC(), which System.gc() and Runtime.gc() call. */
 SEC("uprobe")
 int BPF_UPROBE(fn_request)
 {
-	struct request_event *event;
-	__u32 zero = 0, tid = (__u32)bpf_get_current_pid_tgid();
-	__u64 size;
+	__u64 key = target_key(uprobe_cookie(ctx));
+	struct shared_request *shared;
+	__u32 zero = 0;
 
-	event = bpf_map_lookup_elem(&requests, &zero);
-	if (!event)
+	shared = bpf_map_lookup_elem(&requests, &zero);
+	if (!shared)
 		return 0;
-	event->tid = tid;
-	event->kind = EVENT_REQUEST;
-	event->target = target_key(uprobe_cookie(ctx));
-	event->ts_ns = bpf_ktime_get_ns();
-	bpf_get_current_comm(event->comm, sizeof(event->comm));
-	walk(ctx, event->target, &event->stack);
-	barrier();
-	/* Where the kernel preempts, another thread may have come in between. */
-	if (event->tid != tid) {
-		count_lost(target_key(uprobe_cookie(ctx)));
+	if (!take_turn(&shared->taken)) {
+		count_lost(key);
 		return 0;
 	}
-	size = event->stack.count * sizeof(__u64);
-	if (size <= sizeof(event->stack.frames))
-		send(event->target, event, offsetof(struct request_event, stack.frames) + size);
+	request(ctx, key, &shared->event);
+	end_turn(&shared->taken);
 	return 0;
 }

@@ -20,6 +20,7 @@
  * space loses nothing between reading and resetting them.
  */
 #include "walk.bpf.h"
+#include "turn.bpf.h"
 #include "javaobjnew.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -69,14 +70,6 @@ struct {
 	__type(value, __u64);
 } old_threads SEC(".maps");
 
-/* Too large for the BPF stack. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct name_event);
-} scratch SEC(".maps");
-
 /* Stacks that user space was told of, and of which JVM they are. What finds no room is counted as STACK_OTHER. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -85,17 +78,18 @@ struct {
 	__type(value, __u64);
 } known_stacks SEC(".maps");
 
-/* A stack, and whose it is: another thread may run in between where the kernel preempts. */
-struct own_stack {
-	__u64 owner;
+/* A stack, and whether somebody is at it: turn.bpf.h. */
+struct shared_stack {
+	__u64 taken;
 	struct stack_event event;
 };
 
+/* Too large for the BPF stack. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct own_stack);
+	__type(value, struct shared_stack);
 } stacks SEC(".maps");
 
 /* Keeps the types in BTF, from which Rust's mirrors are generated. */
@@ -141,36 +135,31 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash)
 static __always_inline __u64 stack_of(struct pt_regs *regs, __u64 target,
 				      const struct layout *layout)
 {
-	struct own_stack *own;
-	__u64 owner, hash;
+	struct shared_stack *shared;
 	__u32 zero = 0;
+	__u64 id;
 
 	if (!layout->walks)
 		return STACK_NONE;
-	own = bpf_map_lookup_elem(&stacks, &zero);
-	if (!own)
+	shared = bpf_map_lookup_elem(&stacks, &zero);
+	if (!shared || !take_turn(&shared->taken))
 		return STACK_NONE;
-	owner = bpf_get_current_pid_tgid();
-	own->owner = owner;
-	hash = walk(regs, target, &own->event.stack);
-	barrier();
-	if (own->owner != owner)
-		return STACK_NONE;
-	return intern(&own->event, hash);
+	id = intern(&shared->event, walk(regs, target, &shared->event.stack));
+	end_turn(&shared->taken);
+	return id;
 }
 
-/* Tells user space the names of a class and a thread that are new. */
-static __always_inline void send_names(const struct tally_key *key, __u64 text)
+/* Sends names in a record with so much room for the class's. */
+static __always_inline void send_names_in(const struct tally_key *key, __u64 text, __u64 size,
+					  const __u64 room)
 {
 	struct name_event *event;
-	__u64 size = key->class.len;
-	__u32 zero = 0;
 
-	event = bpf_map_lookup_elem(&scratch, &zero);
+	event = bpf_ringbuf_reserve(&events, offsetof(struct name_event, text) + room, 0);
 	if (!event)
 		return;
-	if (size > CLASS_LEN)
-		size = CLASS_LEN;
+	if (size > room)
+		size = room;
 	/* A page that is not there now is read by user space. */
 	if (bpf_probe_read_user(event->text, size, (void *)text))
 		size = 0;
@@ -180,8 +169,21 @@ static __always_inline void send_names(const struct tally_key *key, __u64 text)
 	event->tid = key->tid;
 	bpf_get_current_comm(event->comm, sizeof(event->comm));
 	event->size = size;
-	/* Without room it is read by user space, too: no count is lost. */
-	bpf_ringbuf_output(&events, event, offsetof(struct name_event, text) + size, 0);
+	bpf_ringbuf_submit(event, 0);
+}
+
+/*
+ * Tells user space the names of a class and a thread that are new. Without room, they are read
+ * by user space, too: no count is lost. Right in the ring buffer, where no other thread is.
+ */
+static __always_inline void send_names(const struct tally_key *key, __u64 text)
+{
+	__u64 size = key->class.len;
+
+	if (size <= SHORT_CLASS_LEN)
+		send_names_in(key, text, size, SHORT_CLASS_LEN);
+	else
+		send_names_in(key, text, size, CLASS_LEN);
 }
 
 static __always_inline void fill_class(struct class_id *class, __u64 symbol, __u64 text, __u32 len)

@@ -7,6 +7,7 @@
 
 /* Of a class's name, as much is sent; what is longer is cut. */
 #define CLASS_LEN 1024
+#define SHORT_CLASS_LEN 64   /* room for most of them */
 #define COMM_LEN 16
 
 enum event_kind {

@@ -105,8 +105,9 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash)
 	return event->id;
 }
 
-/* A stack as the kernel walks it. */
-static __always_inline __u64 kernels_walk(void *ctx, struct stack_event *event, __u64 flags)
+/* A stack as the kernel walks it: a process's, or (0) its own, which all processes share. */
+static __always_inline __u64 kernels_walk(void *ctx, struct stack_event *event, __u64 target,
+					  __u64 flags)
 {
 	struct walked *stack = &event->stack;
 	long bytes = bpf_get_stack(ctx, stack->frames, MAX_KERNEL_FRAMES * sizeof(__u64), flags);
@@ -115,7 +116,7 @@ static __always_inline __u64 kernels_walk(void *ctx, struct stack_event *event, 
 
 	if (bytes <= 0)
 		return 0;
-	stack->target = 0;
+	stack->target = target;
 	stack->unloads = 0;
 	stack->end = END_OUTERMOST;
 	stack->count = bytes / sizeof(__u64);
@@ -147,7 +148,7 @@ static __always_inline __u64 user_part(struct bpf_perf_event_data *ctx, __u64 ke
 	if (!has_user_registers) {
 		/* The registers of user mode cannot be had. */
 		*end = END_OUTERMOST;
-		return kernels_walk(ctx, event, BPF_F_USER_STACK);
+		return kernels_walk(ctx, event, key, BPF_F_USER_STACK);
 	}
 	bpf_probe_read_kernel(&regs, sizeof(regs),
 			      (void *)bpf_task_pt_regs(bpf_get_current_task_btf()));
@@ -201,7 +202,7 @@ int sample(struct bpf_perf_event_data *ctx)
 	key.cpu = bpf_get_smp_processor_id();
 	bpf_get_current_comm(key.comm, sizeof(key.comm));
 	if (want_kernel && !IN_USER_MODE(&ctx->regs))
-		key.kernel = kernels_walk(ctx, event, 0);
+		key.kernel = kernels_walk(ctx, event, 0, 0);
 	if (want_user)
 		key.user = user_part(ctx, id, event, &key.user_end);
 	count = bpf_map_lookup_elem(&samples, &key);

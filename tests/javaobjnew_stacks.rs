@@ -231,6 +231,35 @@ fn exact_keeps_up_with_stacks() {
     assert_eq!(records.last().unwrap()["lost"], 0);
 }
 
+/// Many threads on few processors: whatever one of them interrupts, no class has another's name
+/// and no stack is another thread's.
+#[test]
+fn threads_that_interrupt_each_other_are_not_mixed_up() {
+    /// Classes by the paths that allocate them, as `AllocLoad`'s source has it.
+    const MADE: [(&str, &[&str]); 3] = [
+        ("a", &["byte[]", "AllocLoad$Small", "AllocLoad$Node", "AllocLoad$Wide"]),
+        ("b", &["char[]", "int[]", "java.lang.Object[]", "long[]"]),
+        ("c", &["java.lang.String[][]", "double[]", "short[]", "float[]"]),
+    ];
+    for args in [&["-s"][..], &["-s", "--exact"]] {
+        let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes -XX:TLABSize=4k -XX:-ResizeTLAB";
+        let args = [args, &["-t"]].concat();
+        let (_, records) = trace(named("temurin-25"), flags, &args, "go 4 1000000 64");
+        assert!(!of_type(&records, "class").any(|c| c["class"] == "(unknown)"), "{records:?}");
+        by_path(&records);
+        let made = |class: &Value| {
+            let class = class.as_str().unwrap();
+            MADE.iter().find(|(_, classes)| classes.contains(&class)).map(|(path, _)| *path)
+        };
+        let shown: Vec<_> =
+            of_type(&records, "stack").filter_map(|s| Some((path(s)?, s))).collect();
+        assert!(shown.len() > 10, "{records:?}");
+        for (path, stack) in shown {
+            assert_eq!(Some(path), made(&stack["class"]), "{stack}");
+        }
+    }
+}
+
 #[test]
 fn large_objects_tell_where_they_come_from() {
     let args = ["-s", "--large", "256k"];

@@ -418,6 +418,50 @@ fn several_jvms_are_told_apart() {
     assert_eq!(lines.iter().filter(known).count(), 0, "{lines:#?}");
 }
 
+/// A program of the load's, without randomised addresses. `CpuTwin` is `CpuLoad` by another name:
+/// its code comes to lie where the other's does.
+fn twin(program: &str, flags: &str) -> Load {
+    let class = fs::read(classes().join("CpuLoad.class")).unwrap();
+    let name: Vec<_> = b"CpuLoad".iter().zip(b"CpuTwin").collect();
+    let mut renamed = class.clone();
+    for at in (0..class.len() - name.len()).filter(|&at| class[at..].starts_with(b"CpuLoad")) {
+        renamed[at..at + name.len()].copy_from_slice(b"CpuTwin");
+    }
+    fs::write(classes().join("CpuTwin.class"), renamed).unwrap();
+    let runtime = named("temurin-17");
+    let mut command = Command::new("setarch");
+    command.arg("-R").arg(&runtime.java).args(flags.split_ascii_whitespace());
+    let mut load = Load::spawn_program(command, program, runtime.major);
+    load.run(1.5);
+    load
+}
+
+/// As of replicas that were restored from one image: equal addresses, other code.
+#[test]
+fn jvms_with_equal_addresses_are_told_apart() {
+    need_root();
+    binary("javaprof");
+    // Compiled in order, and for the first time within the first second.
+    for flags in ["-Xint -XX:+UseSerialGC", "-Xbatch -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"] {
+        let (mut first, mut second) = (twin("CpuLoad", flags), twin("CpuTwin", flags));
+        let tool = start(&first, &["-p", &pid(&second), "-F", "499", "-f", "-t"]);
+        first.go(2.0);
+        second.go(2.0);
+        let workers = [worker(&first), worker(&second)];
+        first.done();
+        second.done();
+        let output = ended_well(tool.interrupt());
+        let lines = lines(&output);
+        for (worker, own, other) in [(0, "CpuLoad.", "CpuTwin."), (1, "CpuTwin.", "CpuLoad.")] {
+            let mine: Vec<_> = lines.iter().filter(|l| l.frames[1] == workers[worker]).collect();
+            let any = |line: &Line, class| line.frames.iter().any(|f| f.starts_with(class));
+            assert!(total(mine.iter().copied().filter(|l| any(l, own))) > 200, "{lines:#?}");
+            let wrong = mine.iter().filter(|l| any(l, other)).count();
+            assert_eq!(wrong, 0, "{flags}: {} shows {other}: {mine:#?}", workers[worker]);
+        }
+    }
+}
+
 #[test]
 fn all_finds_jvms_that_run_and_jvms_that_start_later() {
     let mut early = warm("temurin-17");

@@ -87,7 +87,11 @@ impl Load {
         Self::spawn_program(command, "GcLoad", 11)
     }
 
-    fn spawn_program(mut command: Command, program: &str, major: u32) -> Self {
+    /// The same with another program, for a JDK of this number.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn spawn_program(mut command: Command, program: &str, major: u32) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let log = dir.path().join("log");
         if major == 8 {

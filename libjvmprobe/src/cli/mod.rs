@@ -1,6 +1,8 @@
 //! What the tools have in common between their command lines and the end of a trace.
 
+pub mod descriptors;
 mod notes;
+pub mod privileges;
 mod schedule;
 
 use std::{
@@ -103,6 +105,7 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
     if let Err(why) = args.check() {
         command.error(ErrorKind::ArgumentConflict, why).exit();
     }
+    descriptors::raise_limit();
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -125,19 +125,14 @@ impl ElfFile {
         })
     }
 
-    /// What to add to link-time addresses in a process in which the byte at
-    /// `map_offset` of this file is mapped at `map_start`.
+    /// As [`Segments::load_bias`].
     pub fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
-        let page = 4096;
-        self.segments.iter().filter(|s| s.p_type == PT_LOAD).find_map(|s| {
-            // A mapping begins on the page in which its segment begins.
-            let first = s.p_offset / page * page;
-            let end = s.p_offset.checked_add(s.p_filesz)?;
-            (first..end).contains(&map_offset.0).then(|| {
-                let vaddr = s.p_vaddr.wrapping_sub(s.p_offset).wrapping_add(map_offset.0);
-                map_start.0.wrapping_sub(vaddr)
-            })
-        })
+        load_bias(&self.segments, map_start, map_offset)
+    }
+
+    /// What is left of it when it is closed.
+    pub fn into_segments(self) -> Segments {
+        Segments(self.segments)
     }
 
     /// The page on which its lowest segment begins; `None` where nothing is loaded.
@@ -158,6 +153,32 @@ impl ElfFile {
     pub(super) fn ctx(&self) -> Ctx {
         self.ctx
     }
+}
+
+/// Where a file's segments belong, which is all that some need once it was read: it need not be
+/// kept open.
+#[derive(Clone, Debug)]
+pub struct Segments(Vec<ProgramHeader>);
+
+impl Segments {
+    /// What to add to link-time addresses in a process in which the byte at
+    /// `map_offset` of the file is mapped at `map_start`.
+    pub fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
+        load_bias(&self.0, map_start, map_offset)
+    }
+}
+
+fn load_bias(segments: &[ProgramHeader], start: Addr, offset: FileOffset) -> Option<u64> {
+    let page = 4096;
+    segments.iter().filter(|s| s.p_type == PT_LOAD).find_map(|s| {
+        // A mapping begins on the page in which its segment begins.
+        let first = s.p_offset / page * page;
+        let end = s.p_offset.checked_add(s.p_filesz)?;
+        (first..end).contains(&offset.0).then(|| {
+            let vaddr = s.p_vaddr.wrapping_sub(s.p_offset).wrapping_add(offset.0);
+            start.0.wrapping_sub(vaddr)
+        })
+    })
 }
 
 /// A section of an open file.

@@ -22,6 +22,6 @@ mod testing;
 pub mod unwind;
 
 pub use args::{ArgPlace, ArgSpec};
-pub use file::{ElfFile, Machine, Section};
+pub use file::{ElfFile, Machine, Section, Segments};
 pub use stapsdt::{Probe, Probes};
 pub use symbols::{Symbol, Symbols};

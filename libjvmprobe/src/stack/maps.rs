@@ -18,7 +18,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{
     Addr, FileOffset, Pid, Result,
-    cli::remark,
+    cli::{descriptors::ran_out, remark},
     jvm::{libjvm, memory::Memory},
     stack::native::{Symbols, SymbolsByRoot},
 };
@@ -107,7 +107,8 @@ impl CodeMaps {
     /// # Errors
     /// Where the process is gone or hidden; what is known stays.
     pub fn refresh(&mut self, pid: Pid, files: &mut FileCache) -> Result<()> {
-        let maps = libjvm::memory_maps(pid)?;
+        // Noted here, for nobody waits for what a process has mapped now.
+        let maps = libjvm::memory_maps(pid).inspect_err(|error| _ = ran_out(error))?;
         for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
             let (start, end) = (Addr(map.address.0), Addr(map.address.1));
             let module = module_name(&map.pathname);
@@ -117,7 +118,9 @@ impl CodeMaps {
             let is_same = |known: &Mapping| {
                 (known.end, known.offset, known.id) == (end, offset, id) && known.module == module
             };
-            if self.maps.get(&start).is_some_and(is_same) {
+            // Nothing was known of its file for want of descriptors: then it is tried again.
+            let is_tried = |known: &Mapping| known.file.is_some() || files.was_tried(map);
+            if self.maps.get(&start).is_some_and(|known| is_same(known) && is_tried(known)) {
                 continue;
             }
             if self.maps.len() >= MAX_MAPPINGS {
@@ -162,19 +165,35 @@ fn module_name(path: &MMapPath) -> Arc<str> {
     }
 }
 
+/// A mapped file by its device and inode; `None` where there is none.
+fn file_key(map: &MemoryMap) -> Option<(i32, i32, u64)> {
+    match map.pathname {
+        MMapPath::Path(_) => Some((map.dev.0, map.dev.1, map.inode)),
+        // One for all processes of this kernel.
+        MMapPath::Vdso => Some((0, 0, 0)),
+        _ => None,
+    }
+}
+
 impl FileCache {
+    /// What could not be opened because too many files were open is tried again.
     fn open(&mut self, pid: Pid, map: &MemoryMap) -> Option<Arc<CodeFile>> {
-        let key = match map.pathname {
-            MMapPath::Path(_) => (map.dev.0, map.dev.1, map.inode),
-            // One for all processes of this kernel.
-            MMapPath::Vdso => (0, 0, 0),
-            _ => return None,
-        };
-        let open = || match &map.pathname {
+        let key = file_key(map)?;
+        if let Some(file) = self.files.get(&key) {
+            return file.clone();
+        }
+        let opened = match &map.pathname {
             MMapPath::Path(path) => libjvm::open_mapped(pid, map, path),
             _ => copy_of_memory(pid, map),
         };
-        let open = || match open() {
+        if opened.as_ref().is_err_and(ran_out) {
+            return None;
+        }
+        if self.files.len() >= MANY_FILES {
+            // What could not be opened may be another file by now.
+            self.files.retain(|_, file| file.as_ref().is_some_and(|f| Arc::strong_count(f) > 1));
+        }
+        let file = match opened {
             Ok(file) => Some(Arc::new(CodeFile(file))),
             Err(error) => {
                 let name = module_name(&map.pathname);
@@ -182,11 +201,13 @@ impl FileCache {
                 None
             }
         };
-        if self.files.len() >= MANY_FILES && !self.files.contains_key(&key) {
-            // What could not be opened may be another file by now.
-            self.files.retain(|_, file| file.as_ref().is_some_and(|f| Arc::strong_count(f) > 1));
-        }
-        self.files.entry(key).or_insert_with(open).clone()
+        self.files.insert(key, file.clone());
+        file
+    }
+
+    /// Whether it is known that a mapping's file can be opened or that it cannot.
+    fn was_tried(&self, map: &MemoryMap) -> bool {
+        file_key(map).is_none_or(|key| self.files.contains_key(&key))
     }
 
     /// The symbols of files that a process has mapped, also after it has ended.

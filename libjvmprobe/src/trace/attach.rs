@@ -12,7 +12,7 @@ use crate::{
     Error, FileOffset, Pid, Result,
     elf::{ElfFile, Probes, Symbols},
     jvm::LibJvm,
-    trace,
+    trace::{self, detach},
 };
 
 /// An instant in the life of a JVM, and the programs that can catch it.
@@ -156,6 +156,7 @@ pub fn attach(
         Scope::Process(pid) => i32::try_from(pid.0).unwrap_or(i32::MAX),
         Scope::Everyone => -1,
     };
+    let books = detach::books();
     let (result, place) = match site {
         Site::Usdt { provider, name } => {
             let opts = UsdtOpts { cookie, ..Default::default() };
@@ -173,6 +174,7 @@ pub fn attach(
             )
         }
     };
+    drop(books);
     result.map_err(|source| {
         let what = format!("attach to {place} of {}", libjvm.seen_as.display());
         match (source.kind(), scope) {
@@ -192,13 +194,19 @@ fn process_exists(pid: Pid) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// A set of attachments that goes as one: dropped, all are detached.
+/// A set of attachments that goes as one: dropped, all are detached, by a thread that waits for
+/// the kernel.
 ///
-/// They must not outlive the object that they were attached from: libbpf keeps
-/// the books on USDT probes there. One after the other, for these books are not
-/// made for several threads.
+/// They must not outlive the object that they were attached from, where libbpf keeps the books
+/// on USDT probes: let it live as long as the process.
 #[derive(Debug, Default)]
 pub struct Links(Vec<Link>);
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        detach::detach(std::mem::take(&mut self.0));
+    }
+}
 
 impl Links {
     /// Adds an attachment.

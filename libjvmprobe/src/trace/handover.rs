@@ -12,7 +12,10 @@ use std::{
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use crate::{Error, Result, cli::note};
+use crate::{
+    Error, Result,
+    cli::{note, privileges},
+};
 
 /// The outer maps.
 #[derive(Debug)]
@@ -64,7 +67,10 @@ impl Clerk {
             }
             let (jobs, todo) = channel();
             // It ends with the tool: what is still to be done then is of no use.
-            let work = move || work(&outer, &todo);
+            let work = move || {
+                privileges::keep(privileges::MAPS);
+                work(&outer, &todo);
+            };
             let thread = thread::Builder::new().name("handover".into()).spawn(work);
             thread.map_err(|e| Error::io("start a thread", e))?;
             self.jobs = Some(jobs);

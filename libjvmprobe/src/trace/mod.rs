@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`preflight`] | whether rights and kernel suffice |
 //! | [`attach`](mod@attach) | USDT probes and functions, one process or all |
+//! | `detach` | detaching, without waiting |
+//! | [`idle`] | attachments that no JVM needs any more |
 //! | [`stream`] | ring buffers as typed events |
 //! | [`records`] | the bytes of events and counters |
 //! | [`perf`] | sampling processors at a frequency |
@@ -15,8 +17,10 @@
 
 pub mod attach;
 pub mod clock;
+mod detach;
 pub mod gauge;
 mod handover;
+pub mod idle;
 pub mod perf;
 pub mod preflight;
 pub mod records;

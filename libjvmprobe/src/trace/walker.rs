@@ -17,9 +17,9 @@ use plain::Plain;
 
 use crate::{
     Error, Result,
-    cli::{note, remark},
+    cli::{descriptors::ran_out, note, remark},
     elf::{
-        ElfFile,
+        ElfFile, Segments,
         unwind::{Row, UnwindTable},
     },
     stack::maps::{CodeFile, CodeMaps},
@@ -129,7 +129,7 @@ struct Loaded {
     number: u32,
     rows: u32,
     base: u64,
-    elf: ElfFile,
+    segments: Segments,
 }
 
 /// When there are tables of so many files, those are freed that no process has mapped any
@@ -238,7 +238,7 @@ impl Walker {
         for mapping in maps.iter().take(MAX_MAPPINGS) {
             let Some(file) = &mapping.file else { continue };
             let Some(table) = self.table(file, &mapping.module)? else { continue };
-            let bias = table.elf.load_bias(mapping.start, mapping.offset);
+            let bias = table.segments.load_bias(mapping.start, mapping.offset);
             let Some(bias) = bias else { continue };
             entries.push(MappingEntry {
                 start: mapping.start.0,
@@ -296,7 +296,12 @@ impl Walker {
     fn table(&mut self, file: &Arc<CodeFile>, name: &str) -> Result<Option<&Loaded>> {
         let id = file.as_raw_fd();
         if !self.files.contains_key(&id) {
-            let elf = file.reopen().and_then(ElfFile::open);
+            let reopened = file.reopen();
+            if reopened.as_ref().is_err_and(ran_out) {
+                // It will be tried again.
+                return Ok(None);
+            }
+            let elf = reopened.and_then(ElfFile::open);
             let table = elf.and_then(|elf| Ok((UnwindTable::read(&elf)?, elf)));
             let ignored = |why: &str| {
                 remark(|| format!("stacks through {name} are walked by frame pointers: {why}"));
@@ -306,7 +311,7 @@ impl Walker {
                 Ok((table, _)) if table.rows().is_empty() => ignored("it has no unwind table"),
                 Ok((table, _)) if !self.room.take(table.rows().len()) => None,
                 Ok((table, elf)) => match self.number() {
-                    Some(number) => Some(self.load(number, &table, elf)?),
+                    Some(number) => Some(self.load(number, &table, elf.into_segments())?),
                     None => ignored("there are too many unwind tables"),
                 },
                 Err(error) => ignored(&error.to_string()),
@@ -325,13 +330,13 @@ impl Walker {
         })
     }
 
-    fn load(&mut self, number: u32, table: &UnwindTable, elf: ElfFile) -> Result<Loaded> {
+    fn load(&mut self, number: u32, table: &UnwindTable, segments: Segments) -> Result<Loaded> {
         let rows = table.rows();
         let inner = inner_map("rows", size_of::<Row>(), rows.len())?;
         fill(&inner, rows)?;
         self.filled.push((number, inner));
         let rows = u32::try_from(rows.len()).unwrap_or(u32::MAX);
-        Ok(Loaded { number, rows, base: table.base().0, elf })
+        Ok(Loaded { number, rows, base: table.base().0, segments })
     }
 }
 

@@ -30,7 +30,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use libjvmprobe::{
-    cli::{self, note, stop_on_signal},
+    cli::{
+        self, note,
+        privileges::{ATTACH, HURRY, MAPS, READ, keep},
+        stop_on_signal,
+    },
     trace,
 };
 
@@ -46,8 +50,11 @@ fn run(args: &Args) -> Result<()> {
     }
     trace::set_libbpf_output(args.verbose);
     trace::preflight::check()?;
+    let report = Report::open(args)?;
+    keep(MAPS | READ | ATTACH | HURRY);
     let stop = stop_on_signal()?;
-    let tracer = Tracer::start(args, Report::open(args)?)?;
+    let tracer = Tracer::start(args, report)?;
+    keep(if args.all { MAPS | READ | ATTACH } else { MAPS | READ });
     let what = tracer.describe();
     note(&format!("Tracing GC pauses of {what}... Hit Ctrl-C to end."));
     tracer.run(&stop)

@@ -17,6 +17,7 @@ use libjvmprobe::{
         self,
         attach::{Links, Plan, Scope},
         clock,
+        idle::Idle,
         walker::Walker,
     },
 };
@@ -41,6 +42,8 @@ pub struct Tracer<'a> {
     /// Where every JVM is traced.
     arrivals: Option<Arrivals>,
     requests: Requests,
+    /// Files that no JVM runs any more.
+    idle: Idle<FileId>,
 }
 
 /// Attachments to a file: what the JVMs that run it need together.
@@ -76,6 +79,7 @@ impl<'a> Tracer<'a> {
             files: HashMap::new(),
             arrivals: args.all.then(|| Arrivals::open(args.verbose)),
             requests: Requests::default(),
+            idle: Idle::default(),
         };
         for ((target, hotspot), plans) in targets.into_iter().zip(hotspots).zip(plans) {
             tracer.add_alone(target, hotspot, &plans)?;
@@ -166,6 +170,8 @@ impl<'a> Tracer<'a> {
                 arrivals.forget(pid);
             }
         }
+        let used = self.jvms.values().map(|jvm| jvm.target.libjvm.id);
+        self.idle.release(&mut self.files, used, Instant::now());
         for jvm in self.jvms.values_mut() {
             jvm.stops.look(&jvm.target.process);
         }

@@ -57,6 +57,19 @@ pub struct ClassId {
     pub len: u32,
 }
 
+impl ClassId {
+    /// Whether this may be its name, which is as long as `len` says: all of the text, or its
+    /// beginning. The class may have been unloaded before the name was read. (Where the kernel
+    /// could not read the last bytes, they are zero, and only the length tells.)
+    pub fn may_be(&self, text: &[u8], len: u32) -> bool {
+        let mut tail = [0; 8];
+        let last = &text[text.len().saturating_sub(tail.len())..];
+        tail[..last.len()].copy_from_slice(last);
+        let has_end = text.len() == self.len as usize && self.tail != 0;
+        len == self.len && (!has_end || u64::from_ne_bytes(tail) == self.tail)
+    }
+}
+
 impl From<&class_id> for ClassId {
     fn from(id: &class_id) -> Self {
         Self { symbol: id.symbol, tail: id.tail, len: id.len }

@@ -34,7 +34,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use libjvmprobe::{
-    cli::{self, note, stop_on_signal},
+    cli::{
+        self, note,
+        privileges::{ATTACH, HURRY, MAPS, OUTPUT, READ, keep},
+        stop_on_signal,
+    },
     render::{files::Files, flamegraph::Title},
     trace,
 };
@@ -48,10 +52,15 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     trace::set_libbpf_output(args.verbose);
     trace::preflight::check()?;
+    keep(MAPS | READ | ATTACH | HURRY | OUTPUT);
     let stop = stop_on_signal()?;
     let tracer = Tracer::start(args, Report::open(args)?)?;
     // Only now, so that a wrong process number does not cost an earlier result.
     let files = Files::create(&args.output)?;
+    let later = if args.all { ATTACH } else { MAPS };
+    // A file that was created is removed again where there is nothing to write into it.
+    let output = if args.output.is_empty() { MAPS } else { OUTPUT };
+    keep(MAPS | READ | later | output);
     let what = tracer.describe();
     let how = if args.exact { "every allocation" } else { "allocations" };
     note(&format!("Tracing {how} of {what}... Hit Ctrl-C to end."));

@@ -32,8 +32,12 @@ pub struct Names {
 }
 
 impl Names {
-    /// Takes a name that the kernel side has sent.
+    /// Takes a name that the kernel side has sent, if it is the class's: another one may have
+    /// taken its place before it was read.
     pub fn told(&mut self, class: ClassId, text: &[u8]) {
+        if !class.may_be(text, class.len) {
+            return;
+        }
         let name = self.keep(&java_name(text, class.len));
         self.keep_id(class, name);
     }
@@ -53,7 +57,7 @@ impl Names {
             let (hotspot, layout) = jvm?;
             let (text, len) = hotspot.symbol(layout, Addr(class.symbol)).ok()?;
             // By now another one may lie there.
-            (len == class.len).then(|| java_name(&text, len))
+            class.may_be(&text, len).then(|| java_name(&text, len))
         };
         let Some(text) = text() else {
             return self.keep("(unknown)");
@@ -100,6 +104,13 @@ impl Names {
 mod tests {
     use super::*;
 
+    fn class(name: &[u8]) -> ClassId {
+        let mut tail = [0; 8];
+        let last = &name[name.len().saturating_sub(8)..];
+        tail[..last.len()].copy_from_slice(last);
+        ClassId { symbol: 1, tail: u64::from_ne_bytes(tail), len: name.len() as u32 }
+    }
+
     #[test]
     fn so_many_names_are_kept() {
         let mut names = Names::default();
@@ -113,11 +124,27 @@ mod tests {
     #[test]
     fn a_name_that_was_told_is_known() {
         let mut names = Names::default();
-        let class = ClassId { symbol: 1, tail: 2, len: 3 };
-        names.told(class, b"a/B");
-        assert_eq!(&*names.of_id(class, None), "a.B");
+        names.told(class(b"a/B"), b"a/B");
+        assert_eq!(&*names.of_id(class(b"a/B"), None), "a.B");
         // Another class at the same address.
-        let later = ClassId { tail: 9, ..class };
-        assert_eq!(&*names.of_id(later, None), "(unknown)");
+        assert_eq!(&*names.of_id(class(b"a/C"), None), "(unknown)");
+    }
+
+    #[test]
+    fn a_name_of_another_class_is_not_taken() {
+        let mut names = Names::default();
+        let own = class(b"app/Generated$$Lambda$17");
+        names.told(own, b"app/Generated$$Lambda$18");
+        assert_eq!(&*names.of_id(own, None), "(unknown)");
+        names.told(own, b"app/Generated$$Lambda$17");
+        assert_eq!(&*names.of_id(own, None), "app.Generated$$Lambda$17");
+    }
+
+    #[test]
+    fn of_a_name_that_was_cut_the_end_is_not_known() {
+        let mut names = Names::default();
+        let long = class(&[b'x'; 2000]);
+        names.told(long, &[b'x'; 1024]);
+        assert!(names.of_id(long, None).starts_with("xxx"));
     }
 }

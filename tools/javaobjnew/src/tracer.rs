@@ -18,6 +18,7 @@ use libjvmprobe::{
         self,
         attach::{Links, Plan, Scope as AttachScope},
         clock,
+        idle::Idle,
     },
 };
 
@@ -66,6 +67,8 @@ pub struct Tracer<'a> {
     maps: FileCache,
     /// What all that have ended have allocated.
     flames: Flames,
+    /// Files that no JVM runs any more.
+    idle: Idle<FileId>,
 }
 
 impl<'a> Tracer<'a> {
@@ -89,6 +92,7 @@ impl<'a> Tracer<'a> {
             adapted: Instant::now(),
             maps: FileCache::default(),
             flames: Flames::new(),
+            idle: Idle::default(),
         };
         for (target, hotspot) in targets.into_iter().zip(hotspots) {
             let plans = tracer.plan(&target)?;
@@ -268,6 +272,9 @@ impl<'a> Tracer<'a> {
                 arrivals.forget(pid);
             }
         }
+        let used = self.jvms.values().map(|jvm| jvm.target.libjvm.id);
+        let used = used.chain(self.young.iter().map(|(young, _)| young.target.libjvm.id));
+        self.idle.release(&mut self.files, used, Instant::now());
         for jvm in self.jvms.values_mut() {
             jvm.stops.look(&jvm.target.process);
         }

@@ -18,7 +18,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use libjvmprobe::{
     Pid,
-    cli::note,
+    cli::{descriptors, note},
     end::undo::{self, Undo},
 };
 use rustix::{
@@ -52,6 +52,7 @@ impl Waiting {
             // SAFETY: the child's copy, which nothing in the child uses. Without it the
             // child sees the parent's end, however that comes.
             unsafe { close(parents_end) };
+            descriptors::restore_limit()?;
             say_and_wait(&say, &wait)
         };
         // SAFETY: the closure runs between fork and exec. It allocates nothing and

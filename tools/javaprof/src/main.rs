@@ -11,6 +11,7 @@ mod naming;
 mod outputs;
 mod profiler;
 mod progress;
+mod rights;
 mod session;
 mod summary;
 mod traced;
@@ -41,6 +42,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
+    if args.command.is_empty() {
+        rights::get_ready(args);
+    }
     if args.write_maps {
         return write_maps::run(args);
     }
@@ -60,9 +64,11 @@ fn run(args: &Args) -> Result<()> {
             Some((waiting, &command[0]))
         }
     };
+    rights::get_ready(args);
     let hurry = Hurry::begin();
     profiler.start()?;
     drop(hurry);
+    rights::sample(args);
     let what = profiler.describe();
     note(&format!("Sampling {what}... Hit Ctrl-C to end."));
     let running = waiting.map(|(waiting, program)| waiting.go(program)).transpose()?;

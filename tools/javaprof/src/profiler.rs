@@ -16,7 +16,7 @@ use libjvmprobe::{
     hotspot::places,
     jvm::{Fate, FileId, Process, Target},
     stack::{Stack, maps::FileCache, profile::Profile},
-    trace::{self, attach::Links, perf::Clock},
+    trace::{self, attach::Links, idle::Idle, perf::Clock},
 };
 
 use crate::{
@@ -124,6 +124,8 @@ pub struct Profiler<'a> {
     arrivals: Option<Arrivals>,
     /// Attachments that all JVMs share that run the same libjvm.so.
     shared: Option<HashMap<FileId, Links>>,
+    /// ... and which of these no JVM runs any more.
+    idle: Idle<FileId>,
     /// Since the kernel side last forgot them.
     stacks_sent: usize,
 }
@@ -160,6 +162,7 @@ impl<'a> Profiler<'a> {
             taken: 0,
             arrivals: every_jvm.then(|| Arrivals::open(args.verbose)),
             shared: (every_jvm && trace::reaches_everyone()).then(HashMap::new),
+            idle: Idle::default(),
             stacks_sent: 0,
         };
         for traced in processes {
@@ -496,6 +499,10 @@ impl<'a> Profiler<'a> {
             self.stay_within_memory()?;
         }
         self.follow_changes()?;
+        if let Some(shared) = &mut self.shared {
+            let used = self.processes.values().filter_map(Traced::libjvm);
+            self.idle.release(shared, used, Instant::now());
+        }
         for traced in self.processes.values_mut() {
             traced.look_at_stops();
         }

@@ -208,6 +208,14 @@ impl Traced {
         matches!(self.who, Who::Jvm(_))
     }
 
+    /// The libjvm.so that it runs.
+    pub fn libjvm(&self) -> Option<FileId> {
+        match &self.who {
+            Who::Jvm(jvm) => Some(jvm.0.libjvm.id),
+            Who::Future(_) | Who::Other(_) => None,
+        }
+    }
+
     /// Whether it is a JVM or was named by the user, not one of all processes.
     pub fn is_named(&self) -> bool {
         self.stops.is_some()
