@@ -59,6 +59,14 @@ impl Root {
         }
     }
 
+    /// Device and inode.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn id(&self) -> io::Result<(u64, u64)> {
+        Ok(Seen(rustix::fs::fstat(&self.handle)?).id())
+    }
+
     /// Resolves a path as the target would.
     fn resolve(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;

@@ -11,6 +11,7 @@
 //! | [`builtin_map`] | the map that a JVM writes when asked |
 //! | [`maps`] | the files that a process has mapped as code |
 //! | [`native`] | symbols of ELF files and of the kernel |
+//! | [`shrunk`] | files that shrink while they are mapped |
 //! | [`entry`] | where threads begin |
 //! | [`live`] | stacks named as they come |
 //! | [`profile`] | samples with named stacks |
@@ -32,6 +33,7 @@ pub mod name;
 pub mod native;
 pub mod perfmap;
 pub mod profile;
+pub mod shrunk;
 pub mod walk;
 
 pub use frame::{Frame, Kind};

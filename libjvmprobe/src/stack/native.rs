@@ -3,11 +3,16 @@
 //! Files are read by path; [`super::maps`] gives paths that open exactly what a
 //! process has mapped. Names are demangled here, for blazesym would take a C
 //! function `f` for the mangled name of C++'s `float`.
+//!
+//! blazesym finds debug information by links in the file (`.gnu_debuglink`,
+//! `.gnu_debugaltlink`), which may be any path. So only files of root's in our own file system
+//! have theirs read; all others are named by their own symbol tables. It maps files: see
+//! [`super::shrunk`].
 
 use std::{
     collections::HashMap,
-    fs::File,
-    os::{fd::AsRawFd, unix::fs::MetadataExt},
+    fs::Metadata,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     rc::Rc,
 };
@@ -20,7 +25,11 @@ use blazesym::{
     },
 };
 
-use crate::{Addr, FileOffset, Pid};
+use super::shrunk::survive_shrinking;
+use crate::{
+    Addr, FileOffset, Pid,
+    jvm::{Process, root::Root},
+};
 
 /// A symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +46,9 @@ pub struct Symbol {
 #[derive(Clone, Debug)]
 pub struct Symbols {
     symbolizer: Rc<Symbolizer>,
-    /// Below which debug information is searched; open, so that it outlives a process.
-    _root: Option<Rc<File>>,
+    /// Whether debug information may be looked for: it is found by paths that a file names,
+    /// which whoever made the file has chosen.
+    trusts_roots_files: bool,
 }
 
 /// Symbols for processes: those that see the same files share them, for the symbols of one
@@ -46,47 +56,47 @@ pub struct Symbols {
 #[derive(Debug, Default)]
 pub struct SymbolsByRoot(HashMap<(u64, u64), Symbols>);
 
+/// By others than its owner.
+const WRITABLE: u32 = 0o022;
+
 /// More file systems than containers on a machine.
 const MAX_ROOTS: usize = 1024;
 
 impl SymbolsByRoot {
-    /// For files of a process, which may end: its root is held open.
+    /// For files of a process, which may end.
     pub fn of_process(&mut self, pid: Pid) -> Symbols {
-        let root = File::open(format!("/proc/{pid}/root"));
-        let Ok((root, meta)) = root.and_then(|root| root.metadata().map(|meta| (root, meta)))
-        else {
-            // It has ended: then nobody knows its files better than we do.
-            return self.0.entry((0, 0)).or_insert_with(|| Symbols::below(None)).clone();
-        };
+        let root = Process::open(pid).ok().and_then(|process| Root::open(&process).ok());
+        let id = root.and_then(|root| root.id().ok());
         if self.0.len() >= MAX_ROOTS {
             self.0.clear();
         }
-        let key = (meta.dev(), meta.ino());
-        self.0.entry(key).or_insert_with(|| Symbols::below(Some(root))).clone()
+        let ours = std::fs::metadata("/").map(|meta| (meta.dev(), meta.ino())).ok();
+        let is_ours = id.is_some() && id == ours;
+        // One that has ended shares with its like.
+        self.0.entry(id.unwrap_or_default()).or_insert_with(|| Symbols::new(is_ours)).clone()
     }
 }
 
 impl Symbols {
-    /// With debug information (`.gnu_debuglink`, build-id) from below a root first.
-    fn below(root: Option<File>) -> Self {
-        let theirs = root
-            .as_ref()
-            .map(|root| PathBuf::from(format!("/proc/self/fd/{}/usr/lib/debug", root.as_raw_fd())));
-        let dirs = theirs.into_iter().chain([PathBuf::from("/usr/lib/debug")]);
+    fn new(trusts_roots_files: bool) -> Self {
+        survive_shrinking();
+        let dirs = Some(["/usr/lib/debug"]);
         let symbolizer =
-            Symbolizer::builder().enable_demangling(false).set_debug_dirs(Some(dirs)).build();
-        Self { symbolizer: Rc::new(symbolizer), _root: root.map(Rc::new) }
+            Symbolizer::builder().enable_demangling(false).set_debug_dirs(dirs).build();
+        Self { symbolizer: Rc::new(symbolizer), trusts_roots_files }
     }
 
     /// For the kernel.
     pub fn of_kernel() -> Self {
-        let symbolizer = Symbolizer::builder().enable_demangling(false).build();
-        Self { symbolizer: Rc::new(symbolizer), _root: None }
+        Self::new(false)
     }
 
     /// What is at an offset of a file, innermost first; empty where unknown.
     pub fn elf(&self, path: &Path, offset: FileOffset) -> Vec<Symbol> {
-        let source = Source::Elf(Elf::new(path));
+        let is_roots = |meta: Metadata| meta.uid() == 0 && meta.mode() & WRITABLE == 0;
+        let mut elf = Elf::new(path);
+        elf.debug_syms = self.trusts_roots_files && std::fs::metadata(path).is_ok_and(is_roots);
+        let source = Source::Elf(elf);
         let found = self.symbolizer.symbolize_single(&source, Input::FileOffset(offset.0));
         let Some(sym) = found.ok().and_then(|found| found.into_sym()) else {
             return Vec::new();
@@ -141,7 +151,8 @@ pub fn demangle(name: &str) -> String {
 
 /// What a fuzzer calls: looks up what lies at some offsets of a file.
 #[cfg(feature = "fuzzing")]
-pub(crate) fn fuzz(file: &File) {
+pub(crate) fn fuzz(file: &std::fs::File) {
+    use std::os::fd::AsRawFd;
     let symbols = Symbols::of_kernel();
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     for offset in [0, 0x40, 0x1000, 0x1040] {

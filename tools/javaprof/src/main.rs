@@ -31,7 +31,7 @@ use libjvmprobe::{
     cli::{self, Hurry, note, stop_on_signal},
     jvm::agent,
     render::{flamegraph::Title, folded, output::Output},
-    stack::profile::Profile,
+    stack::{profile::Profile, shrunk},
     trace,
 };
 
@@ -85,6 +85,9 @@ fn run(args: &Args) -> Result<()> {
     }
     if raw.lost > 0 {
         note(&format!("{} samples were lost: all numbers are too low by that much", raw.lost));
+    }
+    if shrunk::has_shrunk() {
+        note("a file has shrunk while its symbols were read: names of its functions may be wrong");
     }
     if profile.folded > 0 {
         note(&format!(
