@@ -478,7 +478,7 @@ fn perf_data(memory: &Memory, structs: &VmStructs) -> Result<Option<(Addr, PerfD
         return Ok(None);
     }
     if capacity > MAX_PERF_DATA {
-        return Err(Error::PerfData { what: format!("{capacity} bytes: implausible") });
+        return Err(Error::PerfData { what: "they would take more than 4 MiB".into() });
     }
     let bytes = memory.read(start, capacity as usize)?;
     let data = PerfData::parse(&bytes)?;
