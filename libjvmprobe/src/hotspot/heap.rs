@@ -94,19 +94,22 @@ struct Reader<'a> {
 /// the byte.
 ///
 /// `private` finds a symbol of one of the names [`PRIVATES`]; G1's heap is unknown without.
-/// `None` means that the JVM has not set up its heap yet, no terms that its build does not tell.
+/// `None` means that the JVM has not set up its heap yet.
+///
+/// # Errors
+/// Why it cannot be known.
 pub fn used(
     memory: &Memory,
     structs: &VmStructs,
     collector: Collector,
     major: u32,
     private: impl Fn(&str) -> Option<Addr>,
-) -> Option<Vec<Term>> {
+) -> Result<Option<Vec<Term>>, String> {
     let reader = Reader { memory, structs };
     match reader.used(collector, major, private) {
-        Ok(terms) => Some(terms),
-        Err(Why::NotYet) => None,
-        Err(Why::Unknown) => Some(Vec::new()),
+        Ok(terms) => Ok(Some(terms)),
+        Err(Why::NotYet) => Ok(None),
+        Err(Why::Unknown(why)) => Err(why),
     }
 }
 
@@ -116,12 +119,18 @@ enum Why {
     /// The heap is not set up yet.
     NotYet,
     /// A field is missing, or the layout is another one.
-    Unknown,
+    Unknown(String),
+}
+
+impl Why {
+    fn unknown(why: impl Into<String>) -> Self {
+        Self::Unknown(why.into())
+    }
 }
 
 impl From<Error> for Why {
-    fn from(_: Error) -> Self {
-        Self::Unknown
+    fn from(error: Error) -> Self {
+        Self::Unknown(error.to_string())
     }
 }
 
@@ -169,7 +178,8 @@ impl Reader<'_> {
             Collector::Parallel => self.parallel(heap),
             Collector::Cms => self.cms(heap),
             Collector::G1 => {
-                let private = |name| private(name).ok_or(Why::Unknown);
+                let missing = |name| Why::unknown(format!("libjvm.so has no symbol {name}"));
+                let private = |name| private(name).ok_or_else(|| missing(name));
                 self.g1(heap, major, private(MUTATOR_ALLOC_REGION)?, private(DUMMY_REGION)?)
             }
             Collector::Z => self.z(heap, false),
@@ -294,7 +304,7 @@ impl Reader<'_> {
         let none = set_up(self.memory.pointer(dummy)?)?;
         let field = |names: [(&str, &str); 4]| {
             let found = names.iter().find_map(|(of, field)| self.structs.field(of, field).ok());
-            found.ok_or(Why::Unknown)
+            found.ok_or_else(|| Why::unknown(format!("{names:?} are missing in vmStructs")))
         };
         // Named anew in JDK 23, 12 and 9.
         let end_offset = field([
@@ -349,12 +359,12 @@ impl Reader<'_> {
             name.is_ok_and(|name| name == "Mutator Alloc Region")
         };
         let name = [24, 32, 40].into_iter().find(is_name);
-        let name = name.ok_or(Why::Unknown)?;
+        let name = name.ok_or_else(|| Why::unknown("its allocation region has no name"))?;
         match major {
             8 => Ok(None),
             11..=13 => Ok(Some(name + 16)),
             14.. => Ok(Some(name + 24)),
-            _ => Err(Why::Unknown),
+            _ => Err(Why::unknown(format!("JDK {major} was never looked at"))),
         }
     }
 
@@ -406,7 +416,7 @@ impl Reader<'_> {
         let nodes = self.memory.u32(self.structs.static_field("ZNUMA", "_count")?)?;
         if !(1..=MAX_NODES).contains(&nodes) {
             // More than are summed up.
-            return Err(Why::Unknown);
+            return Err(Why::unknown(format!("it is on {nodes} NUMA nodes")));
         }
         let partitions = self.field(allocator_at, "ZPageAllocator", "_partitions")?;
         let first = self.follow(partitions, "ZPerNUMAZPartition", "_addr")?;

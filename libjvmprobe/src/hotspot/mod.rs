@@ -48,10 +48,11 @@ pub mod walking;
 
 pub use collector::Collector;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, fmt::Display, sync::Arc};
 
 use crate::{
-    Addr, Error, Result, Vaddr, clean,
+    Addr, Error, Pid, Result, Vaddr, clean,
+    cli::remark,
     jvm::{Target, memory::Memory, perfdata::PerfData},
     stack::code::Code,
     trace::gauge::{Gauge, LastStop},
@@ -119,6 +120,7 @@ pub struct HotSpot {
     continuations: Option<(Addr, Addr)>,
     /// Where it keeps the addresses of stubs, with their names.
     stubs: Vec<(Addr, Arc<str>)>,
+    pid: Pid,
     memory: Memory,
     structs: VmStructs,
 }
@@ -156,6 +158,7 @@ impl HotSpot {
             flags: None,
             build,
             bias,
+            pid: target.pid(),
             memory,
             structs,
         };
@@ -166,19 +169,31 @@ impl HotSpot {
     /// Reads again what a JVM tells that was still setting itself up.
     pub fn look_again(&mut self) {
         let (memory, structs) = (&self.memory, &self.structs);
-        let flags = self.flags.take().or_else(|| Flags::read(memory, structs).ok());
+        let pid = self.pid;
+        let unknown = |what: &str, why: &dyn Display| {
+            remark(|| format!("process {pid}: {what}: {why}"));
+        };
+        let flags = self.flags.take().or_else(|| {
+            let read = Flags::read(memory, structs);
+            read.inspect_err(|e| unknown("its flags, and so its collector, are unknown", e)).ok()
+        });
         let collector = flags.as_ref().map(|f| Collector::from_flags(memory, f, self.major));
         let collector = collector.unwrap_or_default();
         let flag = |name| flags.as_ref().and_then(|flags| flags.flag_bool(memory, name));
         let attach_disabled = flag("DisableAttachMechanism").unwrap_or(false);
-        let perf = perf_data(memory, structs);
+        let perf = perf_data(memory, structs)
+            .inspect_err(|e| unknown("causes and counts of collections are unknown", e))
+            .unwrap_or_default();
         let at = |name: &str| self.build.private(name, self.bias);
         let mut gauge = Gauge {
             operation: at(CURRENT_OPERATION),
             waits: collector == Collector::Cms && self.major == 8,
             ..Gauge::default()
         };
-        let used = heap::used(memory, structs, collector, self.major, at);
+        // No terms where it cannot be known.
+        let used = heap::used(memory, structs, collector, self.major, at)
+            .inspect_err(|why| unknown("used heap is unknown", why))
+            .unwrap_or_else(|_| Some(Vec::new()));
         let has_heap = used.is_some();
         gauge.heap = used.unwrap_or_default();
         if let Some((base, data)) = &perf {
@@ -458,17 +473,20 @@ fn product(info: &str, release: &str) -> String {
     clean::name(text.trim()).into_owned()
 }
 
-/// The performance data and where they begin.
-fn perf_data(memory: &Memory, structs: &VmStructs) -> Option<(Addr, PerfData)> {
-    let start = memory.pointer(structs.static_field("PerfMemory", "_start").ok()?).ok()?;
-    let capacity = memory.u64(structs.static_field("PerfMemory", "_capacity").ok()?).ok()?;
-    if start == Addr(0) || capacity > MAX_PERF_DATA {
-        return None;
+/// The performance data and where they begin; `None` where there are none, or not all yet.
+fn perf_data(memory: &Memory, structs: &VmStructs) -> Result<Option<(Addr, PerfData)>> {
+    let start = memory.pointer(structs.static_field("PerfMemory", "_start")?)?;
+    let capacity = memory.u64(structs.static_field("PerfMemory", "_capacity")?)?;
+    if start == Addr(0) {
+        return Ok(None);
     }
-    let bytes = memory.read(start, capacity as usize).ok()?;
-    let data = PerfData::parse(&bytes).ok()?;
+    if capacity > MAX_PERF_DATA {
+        return Err(Error::PerfData { what: "they would take more than 4 MiB".into() });
+    }
+    let bytes = memory.read(start, capacity as usize)?;
+    let data = PerfData::parse(&bytes)?;
     // Entries are added while the JVM starts; these are among the last.
-    data.offset("sun.gc.lastCause").is_some().then_some((start, data))
+    Ok(data.offset("sun.gc.lastCause").is_some().then_some((start, data)))
 }
 
 #[cfg(test)]
