@@ -10,6 +10,7 @@
 //! | [`trace`] | loading and attaching BPF programs, event streams, clocks, the stack walker |
 //! | [`follow`] | JVMs that come, get ready, are stopped |
 //! | [`cli`] | what the tools' command lines have in common |
+//! | [`budget`] | what may be kept in memory |
 //! | [`end`] | signals, deadlines, and what is undone however a run ends |
 //! | [`render`] | numbers and histograms as text, line-buffered output |
 //! | [`clean`] | words of others, made harmless |
@@ -22,6 +23,7 @@
 //! Everything that comes from outside (ELF files, /proc, the target's memory)
 //! is checked once, where it enters; errors ([`Error`]) say what to do next.
 
+pub mod budget;
 pub mod clean;
 pub mod cli;
 pub mod elf;

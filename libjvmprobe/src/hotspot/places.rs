@@ -99,6 +99,15 @@ impl Places {
         })
     }
 
+    /// About how many bytes it takes.
+    pub fn size(&self) -> usize {
+        /// What stands in a table, and what it refers to.
+        const CODE: usize = 48;
+        const PLACE: usize = 300;
+        const METHOD: usize = 500;
+        self.code.len() * CODE + self.places.len() * PLACE + self.interpreted.len() * METHOD
+    }
+
     /// What is known of a place: frames, innermost first, more than one where code was
     /// inlined.
     pub fn frames(&self, id: PlaceId) -> &[Frame] {

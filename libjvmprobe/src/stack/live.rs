@@ -29,6 +29,7 @@ use crate::{
 pub struct LiveNames {
     pid: Pid,
     places: Places,
+    signatures: bool,
     maps: CodeMaps,
     symbols: Symbols,
     native: NativeNames,
@@ -41,6 +42,9 @@ pub struct LiveNames {
 /// A library that replaces another may lie at the same addresses: for so long, the old one's
 /// name may be given to it.
 const LOOK: Duration = Duration::from_secs(2);
+
+/// So much is kept of what the Java frames of a JVM are.
+const MAX_PLACES_SIZE: usize = 16 << 20;
 
 impl LiveNames {
     /// For a JVM that has set itself up; methods with their parameters if wanted.
@@ -62,6 +66,7 @@ impl LiveNames {
         Ok(Self {
             pid,
             places: Places::new(hotspot, true, signatures)?,
+            signatures,
             native: NativeNames::new(maps.clone(), symbols.clone()),
             symbols,
             maps,
@@ -86,6 +91,12 @@ impl LiveNames {
     /// Names a stack, outermost frame first. What lies behind the entry of its thread is
     /// left out.
     pub fn name(&mut self, hotspot: &HotSpot, files: &mut FileCache, raw: &RawStack) -> Vec<Frame> {
+        // What is named here is handed out at once: it can be learnt anew at any time.
+        if self.places.size() > MAX_PLACES_SIZE
+            && let Ok(places) = Places::new(hotspot, true, self.signatures)
+        {
+            self.places = places;
+        }
         let stack = self.places.resolve(hotspot, raw);
         let is_unmapped = |addr: Addr| addr.0 > 0 && self.maps.find(addr).is_none();
         let is_due = Instant::now() >= self.next_look;

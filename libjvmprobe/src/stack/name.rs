@@ -72,6 +72,15 @@ pub(super) fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) 
     }
 }
 
+/// So many addresses are remembered with their names: more than most programs ever run at.
+const MAX_KNOWN: usize = 100_000;
+
+fn make_room(known: &mut HashMap<Addr, Vec<Frame>>) {
+    if known.len() >= MAX_KNOWN {
+        known.clear();
+    }
+}
+
 /// Names from the files that a process has mapped. Remembers what it was asked.
 #[derive(Debug)]
 pub struct NativeNames {
@@ -121,6 +130,7 @@ fn unknown(mapping: &Mapping, addr: Addr) -> Frame {
 impl Name for NativeNames {
     fn name(&mut self, addr: Addr, _epoch: u64, frames: &mut Vec<Frame>) -> bool {
         if !self.known.contains_key(&addr) {
+            make_room(&mut self.known);
             self.known.insert(addr, self.look_up(addr));
         }
         let found = self.known.get(&addr).map_or(&[][..], Vec::as_slice);
@@ -146,6 +156,7 @@ impl KernelNames {
 impl Name for KernelNames {
     fn name(&mut self, addr: Addr, _epoch: u64, frames: &mut Vec<Frame>) -> bool {
         let symbols = &self.symbols;
+        make_room(&mut self.known);
         let found = self.known.entry(addr).or_insert_with(|| {
             let name = symbols.kernel(addr).unwrap_or_else(|| format!("[unknown {addr}]"));
             vec![Frame::new(Kind::Kernel, name)]

@@ -173,24 +173,28 @@ impl Profile {
         let mut least = 1_u64;
         while self.size() > max && self.samples.len() > 1 {
             let folded = self.intern(Frame::new(Kind::Unknown, FOLDED));
-            let mut by_process: HashMap<(u32, Arc<str>), u64> = HashMap::new();
+            let mut by_process: HashMap<(u32, Arc<str>), (u64, u64)> = HashMap::new();
             let before = self.samples.len();
             self.samples.retain(|sample| {
                 let goes = sample.count <= least || sample.stack == [folded];
                 if goes {
                     let of = by_process.entry((sample.pid, Arc::clone(&sample.command)));
-                    let sum = of.or_default();
-                    *sum = sum.saturating_add(sample.count);
+                    let (count, objects) = of.or_default();
+                    *count = count.saturating_add(sample.count);
+                    *objects = objects.saturating_add(sample.objects);
                     self.folded += if sample.stack == [folded] { 0 } else { sample.count };
                 }
                 !goes
             });
             // More processes than there is room for are told together.
             if by_process.len() * size_of::<Sample>() > max / 4 {
-                let all = by_process.drain().fold(0_u64, |sum, (_, n)| sum.saturating_add(n));
+                let add = |a: (u64, u64), b: (u64, u64)| {
+                    (a.0.saturating_add(b.0), a.1.saturating_add(b.1))
+                };
+                let all = by_process.drain().fold((0, 0), |sum, (_, more)| add(sum, more));
                 by_process.insert((0, "[many]".into()), all);
             }
-            for ((pid, command), count) in by_process {
+            for ((pid, command), (count, objects)) in by_process {
                 self.samples.push(Sample {
                     pid,
                     thread: Arc::clone(&command),
@@ -202,7 +206,7 @@ impl Profile {
                     guessed: false,
                     unsure: false,
                     count,
-                    objects: 0,
+                    objects,
                 });
             }
             self.drop_frames();

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Parser, value_parser};
 use clap_complete::Shell;
 use libjvmprobe::{
     Pid,
-    cli::{CommandLine, parse_pid, parse_seconds},
+    cli::{CommandLine, parse_pid, parse_seconds, parse_size},
 };
 
 /// Rows of a table where nothing else is asked for.
@@ -92,6 +92,10 @@ pub struct Args {
     /// Print JSON, one object a line
     #[arg(short, long)]
     pub json: bool,
+
+    /// Keep no more than SIZE of classes, threads and stacks: what comes later is told together
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
+    pub max_memory: usize,
 
     /// Print nothing but the summary
     #[arg(short, long, visible_alias = "summary-only")]

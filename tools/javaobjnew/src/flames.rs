@@ -13,18 +13,18 @@ use libjvmprobe::{
 
 use crate::{jvm::Table, stacks::Stacks};
 
-/// The profile of all JVMs.
-pub struct Flames(Profile);
+/// The profile of all JVMs, and how many bytes it may take.
+pub struct Flames(Profile, usize);
 
 impl Flames {
-    /// Begins now.
-    pub fn new() -> Self {
+    /// Begins now, and keeps about so many bytes.
+    pub fn new(max_memory: usize) -> Self {
         let mut profile = Profile::default();
         profile.measure = Measure::Allocation;
         let begin = std::time::SystemTime::now().duration_since(UNIX_EPOCH);
         profile.begin_unix_ns =
             begin.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
-        Self(profile)
+        Self(profile, max_memory)
     }
 
     /// Adds what a JVM has allocated in the whole trace.
@@ -54,6 +54,10 @@ impl Flames {
                     objects: part.objects,
                 });
             }
+        }
+        // With room for more, or it would be done with each JVM.
+        if self.0.size() > self.1 {
+            self.0.fold(self.1 / 2);
         }
     }
 

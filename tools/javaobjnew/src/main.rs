@@ -34,6 +34,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use libjvmprobe::{
+    budget,
     cli::{
         self, note,
         privileges::{ATTACH, HURRY, MAPS, OUTPUT, READ, keep},
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
+    budget::set(args.max_memory);
     trace::set_libbpf_output(args.verbose);
     trace::preflight::check()?;
     keep(MAPS | READ | ATTACH | HURRY | OUTPUT);

@@ -8,6 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use libjvmprobe::{
     Pid, Result,
+    budget::Kept,
     hotspot::HotSpot,
     stack::{Frame, Kind, live::LiveNames, maps::FileCache, walk::RawStack},
     trace::walker::Walker,
@@ -36,6 +37,7 @@ pub struct Stacks {
     by_number: HashMap<u64, StackId>,
     ids: HashMap<Arc<[Frame]>, StackId>,
     stacks: Vec<Arc<[Frame]>>,
+    kept: Kept,
 }
 
 impl Default for Stacks {
@@ -46,6 +48,7 @@ impl Default for Stacks {
             by_number: HashMap::from([(STACK_OTHER, OTHER)]),
             ids: HashMap::new(),
             stacks: special.into(),
+            kept: Kept::default(),
         }
     }
 }
@@ -97,6 +100,10 @@ impl Stacks {
         let frames: Arc<[Frame]> = frames.into();
         if let Some(&id) = self.ids.get(&frames) {
             return id;
+        }
+        let size = 2 * size_of::<Arc<[Frame]>>() + size_of_val(&*frames);
+        if !self.kept.take(size) {
+            return OTHER;
         }
         // The kernel side keeps 65,536 apart.
         let id = StackId::try_from(self.stacks.len()).unwrap_or(OTHER);

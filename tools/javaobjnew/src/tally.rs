@@ -9,6 +9,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use libjvmprobe::budget::Kept;
+
 use crate::{
     split::{Part, split},
     stacks::{self, StackId},
@@ -18,6 +20,9 @@ use crate::{
 const ENOUGH_READ: u64 = 16;
 /// More classes (times threads) than this are not kept apart.
 const MAX_ROWS: usize = 1 << 18;
+
+/// About how many bytes a row takes.
+const ROW: usize = 2 * (size_of::<Key>() + size_of::<Count>());
 
 /// The class of what is not kept apart.
 pub const OTHER: &str = "(other)";
@@ -113,13 +118,14 @@ struct Group {
 }
 
 /// What was counted in a time.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Totals {
     counts: HashMap<Key, Count>,
     /// The same by stack, save what was read.
     stacks: HashMap<Key, HashMap<StackId, Count>>,
     stack_rows: usize,
     groups: HashMap<u32, Group>,
+    kept: Kept,
     /// Things that the kernel side could not count or send.
     pub lost: u64,
 }
@@ -131,7 +137,7 @@ impl Totals {
             known.add(count);
             return;
         }
-        let key = if self.counts.len() < MAX_ROWS {
+        let key = if self.counts.len() < MAX_ROWS && self.kept.take(ROW) {
             key.clone()
         } else {
             Key { class: OTHER.into(), tid: 0 }
@@ -143,9 +149,10 @@ impl Totals {
     pub fn add_stack(&mut self, key: &Key, stack: StackId, count: &Count) {
         let other = Key { class: OTHER.into(), tid: 0 };
         let key = if self.counts.contains_key(key) { key } else { &other };
-        let is_full = self.stack_rows >= MAX_ROWS;
         let stacks = self.stacks.entry(key.clone()).or_default();
-        let stack = if is_full && !stacks.contains_key(&stack) { stacks::OTHER } else { stack };
+        let is_kept =
+            stacks.contains_key(&stack) || (self.stack_rows < MAX_ROWS && self.kept.take(ROW));
+        let stack = if is_kept { stack } else { stacks::OTHER };
         let before = stacks.len();
         stacks.entry(stack).or_default().add(count);
         self.stack_rows += stacks.len() - before;

@@ -91,7 +91,7 @@ impl<'a> Tracer<'a> {
             budget,
             adapted: Instant::now(),
             maps: FileCache::default(),
-            flames: Flames::new(),
+            flames: Flames::new(args.max_memory),
             idle: Idle::default(),
         };
         for (target, hotspot) in targets.into_iter().zip(hotspots) {
