@@ -43,7 +43,7 @@ impl LiveNames {
         let mut maps = CodeMaps::default();
         // Gone in the meantime: then there are no stacks either.
         let _ = maps.refresh(pid, files);
-        let symbols = files.symbols(pid);
+        let symbols = files.symbols();
         Ok(Self {
             pid,
             places: Places::new(hotspot, true, signatures)?,

@@ -93,9 +93,10 @@ impl NativeNames {
         let is_jvm = &*mapping.module == "libjvm.so";
         let kind = if is_jvm { Kind::Jvm } else { Kind::Native };
         let offset = mapping.file_offset(addr);
-        let path = mapping.file.as_ref().map(|file| file.path());
-        let mut frames: Vec<_> = path
-            .map(|path| self.symbols.elf(&path, offset))
+        let file = mapping.file.as_ref();
+        let mut frames: Vec<_> = file
+            .and_then(|file| Some((file, file.stable_path()?)))
+            .map(|(file, path)| self.symbols.elf(&path, file.is_trusted(), offset))
             .unwrap_or_default()
             .into_iter()
             .map(|symbol| Frame {

@@ -5,9 +5,6 @@
 //! function `f` for the mangled name of C++'s `float`.
 
 use std::{
-    collections::HashMap,
-    fs::File,
-    os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
     rc::Rc,
 };
@@ -20,7 +17,7 @@ use blazesym::{
     },
 };
 
-use crate::{Addr, FileOffset, Pid};
+use crate::{Addr, FileOffset};
 
 /// A symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,60 +30,34 @@ pub struct Symbol {
     pub line: u32,
 }
 
-/// Looks up symbols. Keeps what it has read; clones share it.
+/// Looks up symbols. Keeps what it has read; clones share it, for the symbols of one
+/// libjvm.so take 16 MB.
 #[derive(Clone, Debug)]
 pub struct Symbols {
     symbolizer: Rc<Symbolizer>,
-    /// Below which debug information is searched; open, so that it outlives a process.
-    _root: Option<Rc<File>>,
-}
-
-/// Symbols for processes: those that see the same files share them, for the symbols of one
-/// libjvm.so take 16 MB.
-#[derive(Debug, Default)]
-pub struct SymbolsByRoot(HashMap<(u64, u64), Symbols>);
-
-/// More file systems than containers on a machine.
-const MAX_ROOTS: usize = 1024;
-
-impl SymbolsByRoot {
-    /// For files of a process, which may end: its root is held open.
-    pub fn of_process(&mut self, pid: Pid) -> Symbols {
-        let root = File::open(format!("/proc/{pid}/root"));
-        let Ok((root, meta)) = root.and_then(|root| root.metadata().map(|meta| (root, meta)))
-        else {
-            // It has ended: then nobody knows its files better than we do.
-            return self.0.entry((0, 0)).or_insert_with(|| Symbols::below(None)).clone();
-        };
-        if self.0.len() >= MAX_ROOTS {
-            self.0.clear();
-        }
-        let key = (meta.dev(), meta.ino());
-        self.0.entry(key).or_insert_with(|| Symbols::below(Some(root))).clone()
-    }
 }
 
 impl Symbols {
-    /// With debug information (`.gnu_debuglink`, build-id) from below a root first.
-    fn below(root: Option<File>) -> Self {
-        let theirs = root
-            .as_ref()
-            .map(|root| PathBuf::from(format!("/proc/self/fd/{}/usr/lib/debug", root.as_raw_fd())));
-        let dirs = theirs.into_iter().chain([PathBuf::from("/usr/lib/debug")]);
-        let symbolizer =
-            Symbolizer::builder().enable_demangling(false).set_debug_dirs(Some(dirs)).build();
-        Self { symbolizer: Rc::new(symbolizer), _root: root.map(Rc::new) }
+    /// For files, with debug information (`.gnu_debuglink`, build-id) of this machine's.
+    pub fn of_files() -> Self {
+        let dirs = Some([PathBuf::from("/usr/lib/debug")]);
+        let builder = Symbolizer::builder().enable_demangling(false);
+        Self { symbolizer: Rc::new(builder.set_debug_dirs(dirs).build()) }
     }
 
     /// For the kernel.
     pub fn of_kernel() -> Self {
         let symbolizer = Symbolizer::builder().enable_demangling(false).build();
-        Self { symbolizer: Rc::new(symbolizer), _root: None }
+        Self { symbolizer: Rc::new(symbolizer) }
     }
 
-    /// What is at an offset of a file, innermost first; empty where unknown.
-    pub fn elf(&self, path: &Path, offset: FileOffset) -> Vec<Symbol> {
-        let source = Source::Elf(Elf::new(path));
+    /// What is at an offset of a file, innermost first; empty where unknown. Only a file
+    /// that is trusted has inlined functions and lines: debug information may name other
+    /// files to be opened, whatever they are.
+    pub fn elf(&self, path: &Path, is_trusted: bool, offset: FileOffset) -> Vec<Symbol> {
+        let mut elf = Elf::new(path);
+        elf.debug_syms = is_trusted;
+        let source = Source::Elf(elf);
         let found = self.symbolizer.symbolize_single(&source, Input::FileOffset(offset.0));
         let Some(sym) = found.ok().and_then(|found| found.into_sym()) else {
             return Vec::new();
@@ -141,11 +112,11 @@ pub fn demangle(name: &str) -> String {
 
 /// What a fuzzer calls: looks up what lies at some offsets of a file.
 #[cfg(feature = "fuzzing")]
-pub(crate) fn fuzz(file: &File) {
+pub(crate) fn fuzz(file: &impl std::os::fd::AsRawFd) {
     let symbols = Symbols::of_kernel();
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     for offset in [0, 0x40, 0x1000, 0x1040] {
-        let _ = symbols.elf(&path, FileOffset(offset));
+        let _ = symbols.elf(&path, false, FileOffset(offset));
     }
 }
 

@@ -124,7 +124,7 @@ impl Traced {
         Self {
             command: process.comm.as_str().into(),
             maps: CodeMaps::default(),
-            symbols: files.symbols(process.pid),
+            symbols: files.symbols(),
             next_look: None,
             pause: PAUSE,
             code: CodeLog::default(),
