@@ -33,7 +33,7 @@ test: ## Check the style, then run every test against real JVMs (root)
 test-all: test ## Run also the tests that take long (root)
 	$(CARGO) test --release --locked --workspace $(TEST_FLAGS) --ignored
 
-fuzz: ## Fuzz all that reads foreign bytes, hours: FUZZ_SECONDS and FUZZ_RUNS for each shorten it
+fuzz: ## Fuzz all that reads foreign bytes (hours; FUZZ_SECONDS=60 for a minute each)
 	@tests/setup build
 	@tests/fuzz/run
 
