@@ -30,6 +30,13 @@ test: ## Check the style, then run every test against real JVMs (root)
 	$(CARGO) build --release --locked
 	$(CARGO) test --release --locked --workspace $(TEST_FLAGS)
 
+test-all: test ## Run also the tests that take long (root)
+	$(CARGO) test --release --locked --workspace $(TEST_FLAGS) --ignored
+
+fuzz: ## Fuzz all that reads foreign bytes (hours; FUZZ_SECONDS=60 for a minute each)
+	@tests/setup build
+	@tests/fuzz/run
+
 kernels: ## Boot Debian's kernels, 5.10 to the newest, and try each tool in each (root)
 	@tests/setup kernels
 	$(CARGO) build --release --locked
@@ -68,4 +75,4 @@ uninstall: ## Remove what install has installed
 clean: ## Remove what was built
 	$(CARGO) clean
 
-.PHONY: help build demo test kernels lint bench install uninstall clean
+.PHONY: help build demo test test-all fuzz kernels lint bench install uninstall clean

@@ -65,15 +65,17 @@ fn status(pid: u32, name: &str) -> Option<u64> {
     line.trim_start_matches(':').split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Waits for a tool's end, and returns the most memory that it had.
-fn wait(child: &mut Child, limit: Duration) -> Result<u64, String> {
+/// Waits for a tool's end, and returns the most memory that it had, and whether it traced.
+fn wait(child: &mut Child, limit: Duration) -> Result<(u64, bool), String> {
     let begin = Instant::now();
     let mut most = 0;
     loop {
         most = most.max(status(child.id(), "VmHWM").unwrap_or(0) << 10);
         match child.try_wait().unwrap() {
             // A JVM that cannot be traced is a proper end.
-            Some(status) if matches!(status.code(), Some(0 | 1)) => return Ok(most),
+            Some(status) if matches!(status.code(), Some(0 | 1)) => {
+                return Ok((most, status.success()));
+            }
             Some(status) => return Err(format!("{status}")),
             None if most > MAX_MEMORY => {
                 child.kill().unwrap();
@@ -104,7 +106,7 @@ fn lie_to(runtime: &str, rounds: u64) {
     let liar = Liar::start(runtime, rounds);
     let pid = liar.load.pid();
     let before = left_in(Path::new("/tmp"), pid);
-    let (mut most, mut longest) = (0, Duration::ZERO);
+    let (mut most, mut longest, mut traced) = (0, Duration::ZERO, 0);
     for round in 0..rounds {
         let args = TOOLS[(round % TOOLS.len() as u64) as usize];
         let whom =
@@ -123,17 +125,22 @@ fn lie_to(runtime: &str, rounds: u64) {
         let ended = wait(&mut child, LIMIT);
         let said = fs::read_to_string(&errors).unwrap();
         match ended {
-            Ok(memory) => most = most.max(memory),
+            Ok((memory, has_traced)) => {
+                most = most.max(memory);
+                traced += u64::from(has_traced);
+            }
             Err(why) => panic!("round {round}, {args:?} {whom:?}: {why}\n{said}"),
         }
         longest = longest.max(begin.elapsed());
         assert!(!said.contains("panicked"), "round {round}, {args:?} {whom:?}: {said}");
     }
     println!(
-        "{rounds} rounds, {} changes, at most {} MiB and {longest:?}",
+        "{rounds} rounds, {traced} of them traced, {} changes, at most {} MiB and {longest:?}",
         liar.changes(),
         most >> 20
     );
+    // The others say that they cannot.
+    assert!(traced > rounds / 2);
     assert!(liar.changes() > 1000);
     assert_eq!(left_in(Path::new("/tmp"), pid), before);
 }

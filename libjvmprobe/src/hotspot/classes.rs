@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::vmstructs::VmStructs;
+use super::{pages::Pages, vmstructs::VmStructs};
 use crate::{Addr, Error, Result, clean, jvm::memory::Memory, stack::code::mask_hidden};
 
 /// As many bytes of a name as are read. A Symbol may have 65,535.
@@ -78,24 +78,28 @@ pub fn instance_sizes(memory: &Memory, structs: &VmStructs) -> Result<HashMap<Ad
     let next_loader = structs.field("ClassLoaderData", "_next")?;
     let first_class = structs.field("ClassLoaderData", "_klasses")?;
     let next_class = structs.field("Klass", "_next_link")?;
+    // Lists of classes may be made to go round.
+    let mut pages = Pages::many(memory);
     let mut sizes: HashMap<Addr, Option<u64>> = HashMap::new();
     let mut left = MAX_CLASSES;
-    let mut loader = memory.pointer(structs.static_field("ClassLoaderDataGraph", "_head")?)?;
+    let mut loader = pages.pointer(structs.static_field("ClassLoaderDataGraph", "_head")?)?;
     while loader != Addr(0) && left > 0 {
-        let mut klass = memory.pointer(plus(loader, first_class)?)?;
+        let mut klass = pages.pointer(plus(loader, first_class)?)?;
         while klass != Addr(0) && left > 0 {
             left -= 1;
-            let helper = memory.u32(plus(klass, layout.layout_helper)?)?.cast_signed();
+            let helper = pages.u32(plus(klass, layout.layout_helper)?)?.cast_signed();
             // Arrays have negative ones. The lowest bits are flags.
             if helper > 0 {
                 let size = u64::from(helper.cast_unsigned() & !7);
-                let known = sizes.entry(layout.name_of(memory, klass)?).or_insert(Some(size));
+                let known = sizes
+                    .entry(pages.pointer(plus(klass, layout.klass_name)?)?)
+                    .or_insert(Some(size));
                 *known = known.filter(|&known| known == size);
             }
-            klass = memory.pointer(plus(klass, next_class)?)?;
+            klass = pages.pointer(plus(klass, next_class)?)?;
         }
         left = left.saturating_sub(1);
-        loader = memory.pointer(plus(loader, next_loader)?)?;
+        loader = pages.pointer(plus(loader, next_loader)?)?;
     }
     Ok(sizes.into_iter().filter_map(|(symbol, size)| Some((symbol, size?))).collect())
 }
@@ -238,8 +242,13 @@ mod tests {
         image.field("Symbol", "_length", 0);
         image.field("Symbol", "_body", 6);
         image.finish();
-        let sizes = instance_sizes(&own_memory(), &image.read().unwrap()).unwrap();
+        let structs = image.read().unwrap();
+        let sizes = instance_sizes(&own_memory(), &structs).unwrap();
         assert_eq!(sizes, HashMap::from([(Addr(0x10), 24)]));
+        // A class behind itself, and a loader: it ends.
+        image.overwrite(Addr(class.0 + 16), class.0);
+        image.overwrite(first, first.0);
+        assert_eq!(instance_sizes(&own_memory(), &structs).unwrap()[&Addr(0x10)], 24);
     }
 
     proptest! {

@@ -41,6 +41,7 @@ mod scopes;
 mod stubs;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(test), allow(dead_code))]
+#[allow(clippy::unwrap_used, reason = "for tests only")]
 mod testing;
 pub mod threads;
 pub mod vmstructs;

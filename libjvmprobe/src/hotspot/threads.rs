@@ -105,7 +105,9 @@ fn addresses(memory: &Memory, structs: &VmStructs) -> Result<Vec<Addr>> {
     let next = structs.field("JavaThread", "_next")?;
     let mut thread = memory.pointer(structs.static_field("Threads", "_thread_list")?)?;
     let mut threads = Vec::new();
-    while thread != Addr(0) && threads.len() < MAX_THREADS {
+    let mut seen = HashSet::new();
+    // One that comes again makes a ring.
+    while thread != Addr(0) && threads.len() < MAX_THREADS && seen.insert(thread) {
         threads.push(thread);
         // A thread that ends meanwhile breaks the chain: what was found must do.
         let at = thread.checked_add(next);
@@ -155,6 +157,17 @@ mod tests {
     fn a_chain_of_threads() {
         let bytes = threads_with(|image, [first, _]| {
             let head = image.put(&[first.0]);
+            image.static_field("Threads", "_thread_list", head);
+            image.field("JavaThread", "_next", 0);
+        });
+        assert_eq!(bytes, [600, 1000]);
+    }
+
+    #[test]
+    fn a_ring_of_threads_is_gone_round_once() {
+        let bytes = threads_with(|image, [first, second]| {
+            let head = image.put(&[first.0]);
+            image.overwrite(second, first.0);
             image.static_field("Threads", "_thread_list", head);
             image.field("JavaThread", "_next", 0);
         });

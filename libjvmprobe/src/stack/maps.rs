@@ -20,7 +20,7 @@ use crate::{
     Addr, FileOffset, Pid, Result,
     cli::{descriptors::ran_out, remark},
     jvm::{libjvm, memory::Memory},
-    stack::native::{Symbols, SymbolsByRoot},
+    stack::native::{Symbols, SymbolsOfAll},
 };
 
 /// More mappings than any process has.
@@ -55,7 +55,7 @@ impl AsRawFd for CodeFile {
 #[derive(Debug, Default)]
 pub struct FileCache {
     files: HashMap<FileNumber, Option<Arc<CodeFile>>>,
-    symbols: SymbolsByRoot,
+    symbols: SymbolsOfAll,
 }
 
 /// When there are so many files, those are closed that no process has mapped any more.

@@ -10,7 +10,6 @@
 //! [`super::shrunk`].
 
 use std::{
-    collections::HashMap,
     fs::Metadata,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -51,29 +50,33 @@ pub struct Symbols {
     trusts_roots_files: bool,
 }
 
-/// Symbols for processes: those that see the same files share them, for the symbols of one
-/// libjvm.so take 16 MB.
-#[derive(Debug, Default)]
-pub struct SymbolsByRoot(HashMap<(u64, u64), Symbols>);
+/// Symbols for processes: all share them, for the symbols of one libjvm.so take 16 MB.
+#[derive(Debug)]
+pub struct SymbolsOfAll {
+    /// For processes in our own file system.
+    ours: Symbols,
+    others: Symbols,
+}
+
+impl Default for SymbolsOfAll {
+    fn default() -> Self {
+        Self { ours: Symbols::new(true), others: Symbols::new(false) }
+    }
+}
 
 /// By others than its owner.
 const WRITABLE: u32 = 0o022;
 
-/// More file systems than containers on a machine.
-const MAX_ROOTS: usize = 1024;
-
-impl SymbolsByRoot {
+impl SymbolsOfAll {
     /// For files of a process, which may end.
-    pub fn of_process(&mut self, pid: Pid) -> Symbols {
+    pub fn of_process(&self, pid: Pid) -> Symbols {
         let root = Process::open(pid).ok().and_then(|process| Root::open(&process).ok());
-        let id = root.and_then(|root| root.id().ok());
-        if self.0.len() >= MAX_ROOTS {
-            self.0.clear();
-        }
+        let root = root.and_then(|root| root.id().ok());
         let ours = std::fs::metadata("/").map(|meta| (meta.dev(), meta.ino())).ok();
-        let is_ours = id.is_some() && id == ours;
-        // One that has ended shares with its like.
-        self.0.entry(id.unwrap_or_default()).or_insert_with(|| Symbols::new(is_ours)).clone()
+        match root.is_some() && root == ours {
+            true => self.ours.clone(),
+            false => self.others.clone(),
+        }
     }
 }
 

@@ -174,7 +174,7 @@ impl Room {
             note(&format!(
                 "unwind tables of {} MiB are in the kernel, which is all that it is given: \
                  stacks of further files are walked by frame pointers",
-                MAX_ALL_ROWS * size_of::<Row>() >> 20
+                (MAX_ALL_ROWS * size_of::<Row>()) >> 20
             ));
         }
         false
@@ -387,7 +387,9 @@ mod tests {
     fn all_tables_together_have_a_bound() {
         let mut room = Room { rows: MAX_ALL_ROWS, is_told: false };
         assert!(room.take(MAX_ALL_ROWS - 10) && room.take(10) && room.take(0));
-        assert!(!room.is_told && !room.take(1) && room.is_told);
+        assert!(!room.is_told);
+        assert!(!room.take(1));
+        assert!(room.is_told);
         room.give_back(10);
         assert!(!room.take(11) && room.take(10));
         room.give_back(usize::MAX);
