@@ -1,6 +1,7 @@
 //! A JVM that lies about itself, at random and all the time, under all three tools: they
 //! end when they are told to, do not grow, and leave nothing behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "what was seen")]
 
 use std::{
     fs,
