@@ -30,6 +30,12 @@ test: ## Check the style, then run every test against real JVMs (root)
 	$(CARGO) build --release --locked
 	$(CARGO) test --release --locked --workspace $(TEST_FLAGS)
 
+soak: ## Run each tool for an hour (SOAK_SECONDS) on JVMs that come and go; print what it holds (root)
+	@tests/setup test
+	@tests/runtimes >/dev/null
+	$(CARGO) build --release --locked
+	@tests/soak
+
 kernels: ## Boot Debian's kernels, 5.10 to the newest, and try each tool in each (root)
 	@tests/setup kernels
 	$(CARGO) build --release --locked
@@ -68,4 +74,4 @@ uninstall: ## Remove what install has installed
 clean: ## Remove what was built
 	$(CARGO) clean
 
-.PHONY: help build demo test kernels lint bench install uninstall clean
+.PHONY: help build demo test soak kernels lint bench install uninstall clean
