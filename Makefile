@@ -37,6 +37,12 @@ fuzz: ## Fuzz all that reads foreign bytes (hours; FUZZ_SECONDS=60 for a minute 
 	@tests/setup build
 	@tests/fuzz/run
 
+soak: ## Run each tool for an hour (SOAK_SECONDS) on JVMs that come and go; print what it holds (root)
+	@tests/setup test
+	@tests/runtimes >/dev/null
+	$(CARGO) build --release --locked
+	@tests/soak
+
 kernels: ## Boot Debian's kernels, 5.10 to the newest, and try each tool in each (root)
 	@tests/setup kernels
 	$(CARGO) build --release --locked
@@ -75,4 +81,4 @@ uninstall: ## Remove what install has installed
 clean: ## Remove what was built
 	$(CARGO) clean
 
-.PHONY: help build demo test test-all fuzz kernels lint bench install uninstall clean
+.PHONY: help build demo test test-all fuzz soak kernels lint bench install uninstall clean

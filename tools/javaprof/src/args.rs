@@ -51,6 +51,11 @@ pub struct Args {
     #[arg(last = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 
+    /// Start the command as this user (a name or a number)
+    #[arg(long, value_name = "NAME", requires = "command",
+        conflicts_with_all = ["pids", "all", "system_wide", "write_maps"])]
+    pub user: Option<String>,
+
     /// The same
     #[arg(short, long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub duration: Option<Duration>,

@@ -29,6 +29,8 @@ use rustix::{
     time::Timespec,
 };
 
+use crate::user::User;
+
 /// A child that waits for its start.
 pub struct Waiting {
     /// Its process number.
@@ -38,8 +40,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Forks; the child says its number and waits.
-    pub fn fork(command: &[OsString]) -> Result<Self> {
+    /// Forks; the child becomes the user, says its number and waits.
+    pub fn fork(command: &[OsString], user: Option<User>) -> Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
             bail!("a command is expected behind --");
         };
@@ -47,12 +49,18 @@ impl Waiting {
         let (wait, go) = pipe_with(PipeFlags::CLOEXEC)?;
         let mut command = Command::new(program);
         command.args(arguments);
+        if let Some(user) = &user {
+            user.prepare(&mut command);
+        }
         let parents_end = go.as_raw_fd();
         let wait_for_parent = move || {
             // SAFETY: the child's copy, which nothing in the child uses. Without it the
             // child sees the parent's end, however that comes.
             unsafe { close(parents_end) };
             descriptors::restore_limit()?;
+            if let Some(user) = &user {
+                user.become_it()?;
+            }
             say_and_wait(&say, &wait)
         };
         // SAFETY: the closure runs between fork and exec. It allocates nothing and
@@ -61,7 +69,12 @@ impl Waiting {
         let spawned = thread::spawn(move || command.spawn());
         let mut number = [0; 4];
         // Closed without a word where the fork failed.
-        std::fs::File::from(numbers).read_exact(&mut number).context("cannot start the command")?;
+        if let Err(error) = std::fs::File::from(numbers).read_exact(&mut number) {
+            // What the child could not do is the better reason.
+            drop(go);
+            let why = spawned.join().ok().and_then(Result::err).unwrap_or(error);
+            return Err(why).context("cannot start the command");
+        }
         Ok(Self { pid: Pid(u32::from_ne_bytes(number)), go: go.into(), spawned })
     }
 

@@ -15,6 +15,7 @@ mod rights;
 mod session;
 mod summary;
 mod traced;
+mod user;
 mod write_maps;
 
 /// Generated from bpf/javaprof.bpf.c.
@@ -35,7 +36,7 @@ use libjvmprobe::{
     trace,
 };
 
-use crate::{args::Args, command::Waiting, outputs::Outputs, profiler::Profiler};
+use crate::{args::Args, command::Waiting, outputs::Outputs, profiler::Profiler, user::User};
 
 fn main() -> ExitCode {
     cli::run(run)
@@ -48,6 +49,8 @@ fn run(args: &Args) -> Result<()> {
     if args.write_maps {
         return write_maps::run(args);
     }
+    // A name that nobody has is told at once.
+    let user = args.user.as_deref().map(User::find).transpose()?;
     trace::set_libbpf_output(args.verbose);
     trace::preflight::check()?;
     let stop = stop_on_signal()?;
@@ -59,7 +62,10 @@ fn run(args: &Args) -> Result<()> {
     let waiting = match &args.command[..] {
         [] => None,
         command => {
-            let waiting = Waiting::fork(command)?;
+            if let (None, Some(warning)) = (&user, user::warning()) {
+                note(&warning);
+            }
+            let waiting = Waiting::fork(command, user)?;
             profiler.add_process(waiting.pid)?;
             Some((waiting, &command[0]))
         }

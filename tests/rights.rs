@@ -1,0 +1,204 @@
+//! The rights and limits that tools are started with, what they give up, and what a command that
+//! is started gets.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{fs, process::Command};
+
+use jvmprobe_tests::{
+    load::Load,
+    need_root,
+    runtimes::named,
+    tool::{self, Output, Tool, assert_refused, binary},
+};
+
+/// The fewest capabilities that each tool does with, as its man page says.
+const NEEDED: [(&str, &[&str]); 3] = [
+    ("javagc", &["bpf", "perfmon", "sys_ptrace"]),
+    ("javaobjnew", &["sys_admin", "sys_ptrace"]),
+    ("javaprof", &["bpf", "perfmon", "sys_ptrace"]),
+];
+/// For JVMs and files of other users, without being root.
+const NOT_ROOT: [&str; 2] = ["dac_read_search", "checkpoint_restore"];
+
+fn list(caps: &[&str]) -> String {
+    caps.iter().fold("-all".into(), |list, cap| format!("{list},+{cap}"))
+}
+
+/// A tool as root with these capabilities alone.
+fn with_capabilities(tool: &str, caps: &[&str], args: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    let caps = list(caps);
+    command.args([&format!("--bounding-set={caps}"), &format!("--inh-caps={caps}")]);
+    command.arg(binary(tool)).args(args);
+    command
+}
+
+/// The same as a user that is not root.
+fn as_nobody(tool: &str, caps: &[&str], args: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]);
+    let caps = list(caps);
+    command.args([&format!("--inh-caps={caps}"), &format!("--ambient-caps={caps}")]);
+    command.args([&format!("--bounding-set={caps}")]);
+    command.arg(binary(tool)).args(args);
+    command
+}
+
+fn load() -> Load {
+    need_root();
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
+    load.run(0.5);
+    load
+}
+
+#[test]
+fn each_missing_capability_is_named() {
+    let load = load();
+    let pid = load.pid().to_string();
+    for (tool, needed) in NEEDED {
+        for missing in needed {
+            let others: Vec<_> = needed.iter().copied().filter(|cap| cap != missing).collect();
+            let output = tool::run_command(with_capabilities(tool, &others, &["-p", &pid]));
+            let name = format!("CAP_{}", missing.to_uppercase());
+            // Without it, those are wanted that it stands for.
+            let name = if name == "CAP_SYS_ADMIN" { "CAP_BPF".into() } else { name };
+            assert_refused(&output, 1, &[&name, "missing"]);
+        }
+    }
+    // javaobjnew attaches to functions.
+    let some = ["bpf", "perfmon", "sys_ptrace"];
+    let output = tool::run_command(with_capabilities("javaobjnew", &some, &["-p", &pid]));
+    assert_refused(&output, 1, &["CAP_SYS_ADMIN"]);
+}
+
+#[test]
+fn the_named_capabilities_suffice() {
+    let mut load = load();
+    let pid = load.pid().to_string();
+    for (tool, needed) in NEEDED {
+        let trace = Tool::spawn(with_capabilities(tool, needed, &["-p", &pid]));
+        load.run(0.5);
+        assert_traced(tool, &trace.interrupt());
+        let caps = [needed, &NOT_ROOT].concat();
+        let trace = Tool::spawn(as_nobody(tool, &caps, &["-p", &pid]));
+        load.run(0.5);
+        assert_traced(tool, &trace.interrupt());
+    }
+}
+
+fn assert_traced(tool: &str, output: &Output) {
+    assert!(output.status.success(), "{tool}: {output:?}");
+    let word = match tool {
+        "javagc" => "G1 Evacuation Pause",
+        "javaobjnew" => "byte[]",
+        _ => "GcLoad.",
+    };
+    assert!(output.stdout.contains(word), "{tool}: {output:?}");
+}
+
+/// A line of /proc/PID/status.
+fn status(pid: u32, name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    u64::from_str_radix(value.trim_start_matches(':').trim(), 16).unwrap()
+}
+
+#[test]
+fn what_is_not_needed_any_more_is_given_up() {
+    let load = load();
+    let pid = load.pid().to_string();
+    let (module, admin, ptrace, bpf) = (1 << 16, 1 << 21, 1 << 19, 1 << 39);
+    for (tool, _) in NEEDED {
+        for (args, keeps_admin) in [(&["-p", &pid][..], false), (&["-a"], true)] {
+            let trace = Tool::start(tool, args);
+            // It says that it traces a moment before.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            for set in ["CapPrm", "CapEff"] {
+                let held = status(trace.pid(), set);
+                assert_eq!(held & (ptrace | bpf), ptrace | bpf, "{tool}: {set} {held:x}");
+                assert_eq!(held & module, 0, "{tool}: {set} {held:x}");
+                assert_eq!(held & admin != 0, keeps_admin, "{tool} {args:?}: {set} {held:x}");
+            }
+            assert_eq!(status(trace.pid(), "NoNewPrivs"), 1, "{tool}");
+            assert!(trace.interrupt().status.success(), "{tool} {args:?}");
+        }
+    }
+}
+
+fn command(options: &[&str], script: &str) -> Output {
+    need_root();
+    let args = [options, &["-d", "5", "-q", "--", "sh", "-c", script]].concat();
+    tool::run("javaprof", &args)
+}
+
+#[test]
+fn a_command_runs_as_the_user_that_was_named() {
+    let script = "id -u; id -g; id -G; echo $HOME $USER $LOGNAME; grep CapEff /proc/self/status";
+    let nobody = Command::new("getent").args(["passwd", "nobody"]).output().unwrap().stdout;
+    let nobody = String::from_utf8(nobody).unwrap();
+    let fields: Vec<_> = nobody.trim().split(':').collect();
+    let groups = Command::new("id").args(["-G", "nobody"]).output().unwrap().stdout;
+    let output = command(&["--user", "nobody"], script);
+    assert!(output.status.success(), "{output:?}");
+    let said: Vec<_> = output.stdout.lines().collect();
+    assert_eq!(said[..2], fields[2..4]);
+    assert_eq!(said[2], String::from_utf8(groups).unwrap().trim());
+    assert_eq!(said[3], format!("{} nobody nobody", fields[5]));
+    assert!(said[4].ends_with(" 0000000000000000") || said[4].ends_with("\t0000000000000000"));
+    // A number that nobody has.
+    let output = command(&["--user", "54321"], "id -u; id -g; id -G");
+    assert_eq!(output.stdout, "54321\n54321\n54321\n", "{output:?}");
+    assert_refused(&command(&["--user", "no-such-user"], "true"), 1, &["no user no-such-user"]);
+    assert_refused(&tool::run("javaprof", &["-a", "--user", "nobody"]), 2, &["--user"]);
+}
+
+#[test]
+fn under_sudo_it_is_said_that_a_command_runs_as_root() {
+    need_root();
+    let run = |user: &str, options: &[&str]| {
+        let mut command = Command::new(binary("javaprof"));
+        command.env("SUDO_USER", user).args(options).args(["-d", "5", "-q", "--", "true"]);
+        tool::run_command(command).stderr
+    };
+    assert!(run("alice", &[]).contains("the command runs as root; --user alice runs it as alice"));
+    assert!(!run("alice", &["--user", "nobody"]).contains("as root"));
+    assert!(!run("root", &[]).contains("as root"));
+}
+
+#[test]
+fn a_command_keeps_the_rights_and_limits_that_it_would_have() {
+    need_root();
+    let script = "grep -E 'Cap(Prm|Bnd)|NoNewPrivs' /proc/self/status; ulimit -Sn; ulimit -Hn";
+    let bare = Command::new("prlimit").args(["--nofile=64:4096", "sh", "-c", script]).output();
+    let mut command = Command::new("prlimit");
+    command.arg("--nofile=64:4096").arg(binary("javaprof"));
+    command.args(["-d", "5", "-q", "--", "sh", "-c", script]);
+    let output = tool::run_command(command);
+    assert_eq!(output.stdout, String::from_utf8(bare.unwrap().stdout).unwrap(), "{output:?}");
+}
+
+#[test]
+fn running_out_of_descriptors_is_said_once() {
+    let mut load = load();
+    let pid = load.pid().to_string();
+    let limited = |limits: &str| {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={limits}")).arg(binary("javaprof"));
+        command.args(["-p", &pid, "-d", "1"]);
+        command
+    };
+    load.go(30.0);
+    // The soft limit is raised.
+    let output = tool::run_command(limited("40:4096"));
+    assert!(output.status.success() && output.stderr.lines().count() == 1, "{output:?}");
+    assert!(output.stdout.contains("GcLoad."), "{output:?}");
+    // Whether it can go on depends on how far it comes; that it says why does not.
+    for limit in [30, 36, 42, 48, 54, 60, 66] {
+        let output = tool::run_command(limited(&format!("{limit}:{limit}")));
+        let noted = output.stderr.matches("too many open files (the limit is").count();
+        let failed = output.stderr.matches("Too many open files").count();
+        assert!(noted <= 1, "{limit}: {output:?}");
+        assert!(output.status.success() || noted + failed > 0, "{limit}: {output:?}");
+        assert!(!output.stdout.contains("[unknown]") || noted == 1, "{limit}: {output:?}");
+    }
+}
