@@ -110,8 +110,14 @@ fn lie_to(runtime: &str, rounds: u64) {
     let (mut most, mut longest, mut traced) = (0, Duration::ZERO, 0);
     for round in 0..rounds {
         let args = TOOLS[(round % TOOLS.len() as u64) as usize];
-        let whom =
-            if round / 6 % 2 == 0 { vec!["-p".into(), pid.to_string()] } else { vec!["-a".into()] };
+        let mut whom = vec!["-p".to_owned(), pid.to_string()];
+        if round / 6 % 2 == 1 {
+            whom = vec!["-a".into()];
+            if args[0] == "javaprof" && !args.contains(&"--symbols") {
+                // Other JVMs are not ours to be asked.
+                whom.extend(["--symbols", "hotspot"].map(Into::into));
+            }
+        }
         let errors = liar.dir.path().join("stderr");
         let begin = Instant::now();
         let mut child = Command::new(binary(args[0]))
