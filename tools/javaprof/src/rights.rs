@@ -23,6 +23,9 @@ pub fn sample(args: &Args) {
 
 /// Where names may come from the JVM itself.
 fn asks(args: &Args) -> Rights {
+    if !args.is_named() {
+        return MAPS;
+    }
     match args.symbols {
         SymbolSource::HotSpot | SymbolSource::None | SymbolSource::File(_) => MAPS,
         _ => ASK | MAPS,
