@@ -31,6 +31,7 @@ test: ## Check the style, then run every test against real JVMs (root)
 	$(CARGO) test --release --locked --workspace $(TEST_FLAGS)
 
 test-all: test ## Run also the tests that take long (root)
+	@tests/setup test-all
 	$(CARGO) test --release --locked --workspace $(TEST_FLAGS) --ignored
 
 fuzz: ## Fuzz all that reads foreign bytes (hours; FUZZ_SECONDS=60 for a minute each)

@@ -1,5 +1,6 @@
 //! What goes wrong around a trace: with real processes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "figures, and why something was skipped")]
 
 use std::{
     fs,
@@ -9,17 +10,13 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    container::Container,
     load::Load,
     need_root,
     proc::breakpoints,
     runtimes::named,
     tool::{self, Tool, binary},
 };
-
-/// How often to attach and detach; `JVMPROBE_CYCLES=1000` for the long run.
-fn cycles() -> usize {
-    std::env::var("JVMPROBE_CYCLES").map_or(100, |n| n.parse().unwrap())
-}
 
 fn files(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
@@ -39,7 +36,17 @@ fn turn(load: &mut Load) -> u128 {
 }
 
 #[test]
-fn a_jvm_that_is_traced_again_and_again_is_as_it_was() {
+fn a_jvm_that_is_traced_again_is_as_it_was() {
+    trace_again(30);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn a_jvm_that_is_traced_a_thousand_times_is_as_it_was() {
+    trace_again(1000);
+}
+
+fn trace_again(cycles: usize) {
     need_root();
     binary("javagc");
     let runtime = named("temurin-17");
@@ -56,12 +63,13 @@ fn a_jvm_that_is_traced_again_and_again_is_as_it_was() {
     // What is allocated the first time stays.
     once();
     let before = (files(pid), resident_kib(pid), turn(&mut load));
-    (0..cycles()).for_each(|_| once());
+    (0..cycles).for_each(|_| once());
     let after = (files(pid), resident_kib(pid), turn(&mut load));
     println!("descriptors, KiB, ms: {before:?}, {after:?}");
     assert_eq!(after.0, before.0, "descriptors");
     assert!(after.1 < before.1 + 8192, "KiB: {before:?}, {after:?}");
-    assert!(after.2 < before.2 * 2 + 100, "ms: {before:?}, {after:?}");
+    // Not twice as slow, were it not for whatever else runs here.
+    assert!(after.2 < before.2 * 3 + 500, "ms: {before:?}, {after:?}");
     assert_eq!(breakpoints(pid, runtime), 0);
 }
 
@@ -143,4 +151,207 @@ fn a_libjvm_that_was_replaced_or_removed_is_the_one_that_runs() {
             assert!(output.stdout.contains(word), "{tool}: {output:?}");
         }
     }
+}
+
+/// A tool in which a system call is forbidden, as the profiles of container runtimes do it.
+fn without(call: libc::c_long, name: &str, args: &[&str]) -> Command {
+    let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let program = [
+        // The number of the call; that one alone is refused with EPERM.
+        filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
+        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let mut command = Command::new(binary(name));
+    command.args(args);
+    let install = move || {
+        let mut filters = program;
+        let program = libc::sock_fprog { len: filters.len() as u16, filter: filters.as_mut_ptr() };
+        // SAFETY: a valid program, which the kernel copies.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
+        };
+        if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: runs between fork and exec, allocates nothing, and makes system calls only.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, install) };
+    command
+}
+
+#[test]
+fn a_call_that_seccomp_forbids_is_told_in_one_line() {
+    need_root();
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
+    load.run(0.2);
+    let pid = load.pid().to_string();
+    for tool in ["javagc", "javaprof", "javaobjnew"] {
+        for (call, word) in [(libc::SYS_bpf, "BPF"), (libc::SYS_perf_event_open, "PERFMON")] {
+            let output = tool::run_command(without(call, tool, &["-p", &pid, "-d", "0.5"]));
+            // Where probes are attached by bpf() alone, nothing else is missing.
+            let needs_it = call == libc::SYS_bpf || tool == "javaprof";
+            if needs_it || !output.status.success() {
+                assert_eq!(output.status.code(), Some(1), "{tool} {word}: {output:?}");
+                let words = [word, "seccomp"];
+                let is_named = words.iter().any(|word| output.stderr.contains(word));
+                assert!(is_named, "{tool} {word}: {}", output.stderr);
+                assert_eq!(output.stderr.trim().lines().count(), 1, "{tool}: {}", output.stderr);
+            }
+        }
+        // Without it, javaprof's JVMs are found by looking, and links are resolved by nobody.
+        let output =
+            tool::run_command(without(libc::SYS_openat2, tool, &["-p", &pid, "-d", "0.5"]));
+        assert!(output.status.success(), "{tool} openat2: {output:?}");
+    }
+    load.run(0.1);
+    load.quit();
+}
+
+/// A folder of the memory controller, version 1 or 2, removed when dropped.
+struct MemoryGroup(std::path::PathBuf);
+
+impl MemoryGroup {
+    fn new(limit: &str) -> Option<Self> {
+        for (root, file) in
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
+        {
+            let folder = Path::new(root).join(format!("jvmprobe-test-{}", std::process::id()));
+            if fs::create_dir(&folder).is_ok() {
+                let group = Self(folder);
+                if fs::write(group.0.join(file), limit).is_ok() {
+                    return Some(group);
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // Its processes are gone a moment after they were killed.
+        for _ in 0..50 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The kernel kills a JVM in the middle of things.
+#[test]
+fn a_jvm_that_its_memory_group_ends_is_told_to_have_ended() {
+    need_root();
+    for tool in ["javagc", "javaprof", "javaobjnew"] {
+        binary(tool);
+        let Some(group) = MemoryGroup::new("96M") else {
+            println!("SKIPPED: no memory controller that can be written to");
+            return;
+        };
+        let flags = "-XX:+UseSerialGC -Xms600m -Xmx600m -Xmn500m";
+        let mut load = Load::start_program(named("temurin-17"), flags, "GcLoad");
+        fs::write(group.0.join("cgroup.procs"), load.pid().to_string()).unwrap();
+        let trace = Tool::start(tool, &["-p", &load.pid().to_string(), "-d", "60"]);
+        load.go(60.0);
+        let begin = Instant::now();
+        let output = trace.wait();
+        assert!(begin.elapsed() < Duration::from_secs(40), "{tool}: {:?}", begin.elapsed());
+        assert!(output.status.success(), "{tool}: {output:?}");
+        assert!(output.stderr.contains("has ended"), "{tool}: {}", output.stderr);
+        drop(load);
+    }
+}
+
+/// SIGKILL lets nobody clean up: what the kernel holds for the tool, it takes back.
+#[test]
+fn a_tool_that_is_killed_leaves_nothing() {
+    need_root();
+    let runtime = named("temurin-17");
+    let mut load = Load::start_program(runtime, "-XX:+UseG1GC", "GcLoad");
+    load.run(0.2);
+    let pid = load.pid();
+    for (tool, more) in [("javagc", "-v"), ("javaprof", "-v"), ("javaobjnew", "-s")] {
+        let trace = Tool::start(tool, &["-p", &pid.to_string(), more]);
+        let held = jvmprobe_tests::bpf::held_by(trace.pid());
+        trace.signal(rustix::process::Signal::KILL);
+        let output = trace.wait();
+        assert!(!output.status.success(), "{tool}: {output:?}");
+        held.assert_gone();
+        let begin = Instant::now();
+        while breakpoints(pid, runtime) > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(10), "{tool}: probes stay");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    load.run(0.1);
+    load.quit();
+}
+
+/// The time of day jumps; what is measured does not.
+#[test]
+#[ignore = "long: make test-all"]
+fn a_clock_that_is_stepped_changes_no_duration() {
+    need_root();
+    let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+    if !Path::new(library).exists() {
+        println!("SKIPPED: {library} is not there (tests/setup test-all installs it)");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let offset = dir.path().join("offset");
+    fs::write(&offset, "+0").unwrap();
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
+    let mut command = Command::new(binary("javagc"));
+    command.args(["-p", &load.pid().to_string(), "-j", "-v"]);
+    command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", &offset);
+    command.env("FAKETIME_NO_CACHE", "1").env("DONT_FAKE_MONOTONIC", "1");
+    let trace = Tool::spawn(command);
+    load.run(1.0);
+    fs::write(&offset, "-2d").unwrap();
+    load.run(1.0);
+    let output = trace.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let pauses: Vec<_> = output.json().into_iter().filter(|v| v["type"] == "pause").collect();
+    assert!(pauses.len() > 10, "{output:?}");
+    let mut before = 0;
+    for pause in &pauses {
+        let at = pause["ts_ns"].as_u64().unwrap();
+        assert!(at >= before, "{pause}");
+        before = at;
+        assert!(pause["stopped_ns"].as_u64().unwrap() < 5_000_000_000, "{pause}");
+    }
+}
+
+/// A real container runtime, with its own seccomp profile, capabilities, root and numbers.
+#[test]
+#[ignore = "long: make test-all"]
+fn a_jvm_in_podman_is_traced() {
+    need_root();
+    if Command::new("podman").arg("--version").output().is_err() {
+        println!("SKIPPED: there is no podman (tests/setup test-all installs it)");
+        return;
+    }
+    let mut container = Container::start_in_podman(named("temurin-17"), "CpuLoad");
+    let pid = container.pid().to_string();
+    for args in [
+        &["javaprof", "-F", "499", "-f"][..],
+        &["javaprof", "-F", "499", "-f", "--symbols", "agent"],
+        &["javaprof", "-F", "499", "-f", "--symbols", "perfmap"],
+        &["javagc"],
+        &["javaobjnew"],
+    ] {
+        let trace = Tool::start(args[0], &[&["-p", &*pid], &args[1..]].concat());
+        container.run(1.0);
+        let output = trace.interrupt();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        if args[0] == "javaprof" {
+            assert!(output.stdout.contains("CpuLoad.deep"), "{args:?}: {output:?}");
+        }
+    }
+    let output = tool::run("javaprof", &["-p", &pid, "--write-maps"]);
+    assert!(output.status.success(), "{output:?}");
+    let map = fs::read_to_string(format!("/proc/{pid}/root/tmp/perf-1.map")).unwrap();
+    assert!(map.contains("CpuLoad.deep"), "{map}");
 }

@@ -99,6 +99,41 @@ impl Container {
         }
     }
 
+    /// Starts a program of `tests/java` in a container of podman's, without an image.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start_in_podman(runtime: &Runtime, program: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let root = dir.path().join("root");
+        let mine =
+            ["proc", "dev", "sys", "etc", "run", "tmp", "usr", "lib", "lib64", "jre", "classes"];
+        for folder in mine {
+            fs::create_dir_all(root.join(folder)).expect("a folder of the container");
+        }
+        let java = runtime.java.canonicalize().expect("a path without links");
+        let home = java.ancestors().nth(2).expect("bin/java");
+        let number = dir.path().join("pid");
+        let mut command = Command::new("podman");
+        // crun refuses the mixed cgroups of some machines, and limits beyond ours nobody can set.
+        command.args(["--runtime", "runc", "run", "--rm", "-i", "--network=none"]);
+        command.args(["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", "--pidfile"]);
+        command.arg(&number);
+        let ours = ["/usr", "/lib", "/lib64"].map(|path| (Path::new(path), path));
+        for (from, to) in ours.into_iter().chain([(home, "/jre"), (classes(), "/classes")]) {
+            command.arg("-v").arg(format!("{}:{to}:ro", from.display()));
+        }
+        command.arg("--rootfs").arg(&root).args(["/jre/bin/java", "-Xmx64m"]);
+        command.args(["-XX:+UseSerialGC", "-cp", "/classes", program]);
+        let mut shell = Other::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let stdin = shell.0.stdin.take().expect("piped");
+        let mut stdout = BufReader::new(shell.0.stdout.take().expect("piped"));
+        assert_eq!(line(&mut stdout), "ready 1\n");
+        let java = fs::read_to_string(number).expect("podman tells its number");
+        let java = java.trim().parse().expect("a number");
+        Self { java, _shell: shell, stdin, stdout, _dir: dir }
+    }
+
     /// The JVM's process number as we see it.
     pub fn pid(&self) -> u32 {
         self.java
