@@ -48,6 +48,7 @@ fn reports_every_stop_that_the_log_reports_jdk_17() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn reports_every_stop_that_the_log_reports_jdk_17_of_debian() {
     check_runtime("debian-17");
 }
@@ -63,16 +64,19 @@ fn reports_every_stop_that_the_log_reports_jdk_25() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn reports_every_stop_that_the_log_reports_jdk_26() {
     check_unstable("sid-26");
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn reports_every_stop_that_the_log_reports_jdk_27() {
     check_unstable("sid-27");
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn reports_every_stop_that_the_log_reports_jdk_28() {
     check_unstable("sid-28");
 }

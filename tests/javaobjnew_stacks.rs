@@ -161,6 +161,7 @@ fn every_path_is_within_its_bound_jdk_17() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_path_is_within_its_bound_jdk_21() {
     check("temurin-21");
 }

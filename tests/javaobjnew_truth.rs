@@ -73,6 +73,7 @@ fn every_class_above_one_percent_is_right_jdk_11() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_class_above_one_percent_is_right_jdk_21() {
     check(runtimes::named("temurin-21"), "-XX:+UseSerialGC", 30, 0.01);
 }

@@ -39,6 +39,7 @@ fn jdk_17_has_no_impossible_calls() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn jdk_21_has_no_impossible_calls() {
     no_impossible_calls("temurin-21");
 }

@@ -86,6 +86,7 @@ fn stacks_are_whole_jdk_17() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_17_of_debian() {
     let _turn = turn();
     check(runtimes::named("debian-17"), "");
@@ -124,6 +125,7 @@ fn stacks_are_whole_in_code_of_the_second_compiler() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn stacks_are_whole_in_one_code_heap() {
     let _turn = turn();
     check(runtimes::named("temurin-17"), "-XX:-SegmentedCodeCache -XX:+UseSerialGC");
@@ -142,6 +144,7 @@ fn stacks_are_whole_under_generational_zgc() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn stacks_are_whole_under_zgc() {
     let _turn = turn();
     check(runtimes::named("temurin-25"), "-XX:+UseZGC");
@@ -154,6 +157,7 @@ fn stacks_are_whole_under_shenandoah() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn stacks_are_whole_with_all_debug_information() {
     let _turn = turn();
     check(runtimes::named("temurin-25"), EXACT);

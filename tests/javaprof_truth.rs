@@ -23,11 +23,13 @@ fn shares_are_those_that_the_program_measures_jdk_17() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn shares_are_those_that_the_program_measures_jdk_17_of_debian() {
     check_shares(runtimes::named("debian-17"));
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn shares_are_those_that_the_program_measures_jdk_21() {
     check_shares(runtimes::named("temurin-21"));
 }
