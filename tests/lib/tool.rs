@@ -74,6 +74,20 @@ impl Output {
     }
 }
 
+/// Whether a tool has traced a `GcLoad` and says what that does.
+///
+/// # Panics
+/// Where it has not.
+pub fn assert_traced(tool: &str, output: &Output) {
+    assert!(output.status.success(), "{tool}: {output:?}");
+    let word = match tool {
+        "javagc" => "G1 Evacuation Pause",
+        "javaobjnew" => "byte[]",
+        _ => "GcLoad.",
+    };
+    assert!(output.stdout.contains(word), "{tool}: {output:?}");
+}
+
 /// One line on stderr with these words, nothing on stdout, this exit status.
 ///
 /// # Panics

@@ -52,7 +52,7 @@ impl LibJvm {
     /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], [`Error::ForeignArch`],
     /// [`Error::Permission`], or [`Error::Io`] where the file cannot be opened.
     pub fn find(pid: Pid, comm: &str) -> Result<Self> {
-        let maps = memory_maps(pid)?;
+        let maps = maps_of(pid)?;
         if maps.iter().any(|m| file_name(m).is_some_and(|n| n.starts_with("libj9vm"))) {
             return Err(Error::OpenJ9 { pid });
         }
@@ -110,11 +110,6 @@ fn is_native_image(pid: Pid) -> bool {
         .ok()
         .and_then(|file| ElfFile::open(file).ok());
     elf.is_some_and(|elf| elf.section(".svm_heap").is_some())
-}
-
-/// The memory map of a process.
-pub(crate) fn memory_maps(pid: Pid) -> Result<Vec<MemoryMap>> {
-    maps_of(pid)
 }
 
 fn mapped_path(map: &MemoryMap) -> Option<&Path> {

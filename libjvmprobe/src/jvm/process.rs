@@ -157,7 +157,7 @@ pub(super) fn status_of(pid: Pid) -> Result<Status> {
 }
 
 /// `/proc/PID/maps`.
-pub(super) fn maps_of(pid: Pid) -> Result<Vec<MemoryMap>> {
+pub(crate) fn maps_of(pid: Pid) -> Result<Vec<MemoryMap>> {
     let maps = MemoryMaps::from_read(text_of(pid, "maps")?.as_bytes());
     Ok(maps.map_err(|e| proc_error(pid, e))?.0)
 }

@@ -19,7 +19,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::{
     Addr, FileOffset, Pid, Result,
     cli::{descriptors::ran_out, remark},
-    jvm::{libjvm, memory::Memory},
+    jvm::{libjvm, memory::Memory, process::maps_of},
     stack::native::{Symbols, SymbolsOfAll},
 };
 
@@ -108,7 +108,7 @@ impl CodeMaps {
     /// Where the process is gone or hidden; what is known stays.
     pub fn refresh(&mut self, pid: Pid, files: &mut FileCache) -> Result<()> {
         // Noted here, for nobody waits for what a process has mapped now.
-        let maps = libjvm::memory_maps(pid).inspect_err(|error| _ = ran_out(error))?;
+        let maps = maps_of(pid).inspect_err(|error| _ = ran_out(error))?;
         for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
             let (start, end) = (Addr(map.address.0), Addr(map.address.1));
             let module = module_name(&map.pathname);
