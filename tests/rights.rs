@@ -77,11 +77,12 @@ fn the_named_capabilities_suffice() {
     let pid = load.pid().to_string();
     for (tool, needed) in NEEDED {
         let trace = Tool::spawn(with_capabilities(tool, needed, &["-p", &pid]));
-        load.run(0.5);
+        // Collections are most of what it does: of fifty samples none may be of its code.
+        load.run(2.0);
         assert_traced(tool, &trace.interrupt());
         let caps = [needed, &NOT_ROOT].concat();
         let trace = Tool::spawn(as_nobody(tool, &caps, &["-p", &pid]));
-        load.run(0.5);
+        load.run(2.0);
         assert_traced(tool, &trace.interrupt());
     }
 }
