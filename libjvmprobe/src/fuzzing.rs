@@ -132,7 +132,7 @@ pub fn unwind(bytes: &[u8]) {
 
 /// Symbols and lines as blazesym reads them.
 pub fn native(bytes: &[u8]) {
-    native::fuzz(&file(&[bytes]));
+    native::fuzz(file(&[bytes]));
 }
 
 /// Performance data.

@@ -31,6 +31,10 @@ const MAX_MAPPINGS: usize = 100_000;
 pub struct CodeFile(File);
 
 impl CodeFile {
+    pub(crate) fn new(file: File) -> Self {
+        Self(file)
+    }
+
     /// A path that opens this file, in this process, while it is held.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
@@ -58,8 +62,9 @@ pub struct FileCache {
     symbols: SymbolsOfAll,
 }
 
-/// When there are so many files, those are closed that no process has mapped any more.
-const MANY_FILES: usize = 512;
+/// When there are so many files, those are closed that no process has mapped any more, and
+/// what was read of them is let go. A JVM has some fifteen.
+const MANY_FILES: usize = 64;
 
 /// A mapped range of code.
 #[derive(Clone, Debug)]
@@ -194,7 +199,7 @@ impl FileCache {
             self.files.retain(|_, file| file.as_ref().is_some_and(|f| Arc::strong_count(f) > 1));
         }
         let file = match opened {
-            Ok(file) => Some(Arc::new(CodeFile(file))),
+            Ok(file) => Some(Arc::new(CodeFile::new(file))),
             Err(error) => {
                 let name = module_name(&map.pathname);
                 remark(|| format!("process {pid}: nothing is known of {name}: {error}"));

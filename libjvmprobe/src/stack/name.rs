@@ -6,7 +6,7 @@ use super::{
     Frame, Kind,
     code::{Code, CodeId, CodeIndex, CodeKind, Inlined},
     maps::{CodeMaps, Mapping},
-    native::Symbols,
+    native::{KernelSymbols, Symbols},
 };
 use crate::Addr;
 
@@ -102,9 +102,10 @@ impl NativeNames {
         let is_jvm = &*mapping.module == "libjvm.so";
         let kind = if is_jvm { Kind::Jvm } else { Kind::Native };
         let offset = mapping.file_offset(addr);
-        let path = mapping.file.as_ref().map(|file| file.path());
-        let mut frames: Vec<_> = path
-            .map(|path| self.symbols.elf(&path, offset))
+        let mut frames: Vec<_> = mapping
+            .file
+            .as_ref()
+            .map(|file| self.symbols.elf(file, offset))
             .unwrap_or_default()
             .into_iter()
             .map(|symbol| {
@@ -140,17 +141,10 @@ impl Name for NativeNames {
 }
 
 /// Names from the kernel's symbols.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct KernelNames {
-    symbols: Symbols,
+    symbols: KernelSymbols,
     known: HashMap<Addr, Vec<Frame>>,
-}
-
-impl KernelNames {
-    /// Names from this kernel.
-    pub fn new(symbols: Symbols) -> Self {
-        Self { symbols, known: HashMap::new() }
-    }
 }
 
 impl Name for KernelNames {
@@ -158,7 +152,7 @@ impl Name for KernelNames {
         let symbols = &self.symbols;
         make_room(&mut self.known);
         let found = self.known.entry(addr).or_insert_with(|| {
-            let name = symbols.kernel(addr).unwrap_or_else(|| format!("[unknown {addr}]"));
+            let name = symbols.find(addr).unwrap_or_else(|| format!("[unknown {addr}]"));
             vec![Frame::new(Kind::Kernel, name)]
         });
         frames.extend_from_slice(found);

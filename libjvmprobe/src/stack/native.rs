@@ -10,10 +10,13 @@
 //! [`super::shrunk`].
 
 use std::{
+    cell::RefCell,
+    collections::HashMap,
     fs::Metadata,
     os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     rc::Rc,
+    sync::{Arc, Weak},
 };
 
 use blazesym::{
@@ -24,7 +27,7 @@ use blazesym::{
     },
 };
 
-use super::shrunk::survive_shrinking;
+use super::{maps::CodeFile, shrunk::survive_shrinking};
 use crate::{
     Addr, FileOffset, Pid,
     jvm::{Process, root::Root},
@@ -41,13 +44,22 @@ pub struct Symbol {
     pub line: u32,
 }
 
-/// Looks up symbols. Keeps what it has read; clones share it.
+/// Looks up symbols of files. Keeps what it has read of a file while the file is held
+/// ([`CodeFile`]): one image after the other runs on a machine. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Symbols {
-    symbolizer: Rc<Symbolizer>,
+    files: Rc<RefCell<HashMap<*const CodeFile, Read>>>,
     /// Whether debug information may be looked for: it is found by paths that a file names,
     /// which whoever made the file has chosen.
     trusts_roots_files: bool,
+}
+
+/// What was read of a file.
+#[derive(Debug)]
+struct Read {
+    /// No other file is at its address while this is here.
+    file: Weak<CodeFile>,
+    symbolizer: Symbolizer,
 }
 
 /// Symbols for processes: all share them, for the symbols of one libjvm.so take 16 MB.
@@ -80,27 +92,32 @@ impl SymbolsOfAll {
     }
 }
 
+fn symbolizer() -> Symbolizer {
+    survive_shrinking();
+    let dirs = Some(["/usr/lib/debug"]);
+    Symbolizer::builder().enable_demangling(false).set_debug_dirs(dirs).build()
+}
+
 impl Symbols {
     fn new(trusts_roots_files: bool) -> Self {
-        survive_shrinking();
-        let dirs = Some(["/usr/lib/debug"]);
-        let symbolizer =
-            Symbolizer::builder().enable_demangling(false).set_debug_dirs(dirs).build();
-        Self { symbolizer: Rc::new(symbolizer), trusts_roots_files }
-    }
-
-    /// For the kernel.
-    pub fn of_kernel() -> Self {
-        Self::new(false)
+        Self { files: Rc::default(), trusts_roots_files }
     }
 
     /// What is at an offset of a file, innermost first; empty where unknown.
-    pub fn elf(&self, path: &Path, offset: FileOffset) -> Vec<Symbol> {
+    pub fn elf(&self, file: &Arc<CodeFile>, offset: FileOffset) -> Vec<Symbol> {
+        let mut files = self.files.borrow_mut();
+        if !files.contains_key(&Arc::as_ptr(file)) {
+            files.retain(|_, read| read.file.strong_count() > 0);
+        }
+        let read = files
+            .entry(Arc::as_ptr(file))
+            .or_insert_with(|| Read { file: Arc::downgrade(file), symbolizer: symbolizer() });
         let is_roots = |meta: Metadata| meta.uid() == 0 && meta.mode() & WRITABLE == 0;
-        let mut elf = Elf::new(path);
-        elf.debug_syms = self.trusts_roots_files && std::fs::metadata(path).is_ok_and(is_roots);
+        let path = file.path();
+        let mut elf = Elf::new(&path);
+        elf.debug_syms = self.trusts_roots_files && std::fs::metadata(&path).is_ok_and(is_roots);
         let source = Source::Elf(elf);
-        let found = self.symbolizer.symbolize_single(&source, Input::FileOffset(offset.0));
+        let found = read.symbolizer.symbolize_single(&source, Input::FileOffset(offset.0));
         let Some(sym) = found.ok().and_then(|found| found.into_sym()) else {
             return Vec::new();
         };
@@ -113,9 +130,21 @@ impl Symbols {
         symbols.push(symbol(&sym.name, sym.code_info.as_deref()));
         symbols
     }
+}
 
+/// Looks up symbols of the kernel.
+#[derive(Debug)]
+pub struct KernelSymbols(Symbolizer);
+
+impl Default for KernelSymbols {
+    fn default() -> Self {
+        Self(symbolizer())
+    }
+}
+
+impl KernelSymbols {
     /// The kernel function at an address.
-    pub fn kernel(&self, addr: Addr) -> Option<String> {
+    pub fn find(&self, addr: Addr) -> Option<String> {
         let source = Source::Kernel(Kernel {
             kallsyms: MaybeDefault::Some(PathBuf::from("/proc/kallsyms")),
             // kallsyms names everything; an image would only add lines.
@@ -123,7 +152,7 @@ impl Symbols {
             debug_syms: false,
             ..Default::default()
         });
-        let found = self.symbolizer.symbolize_single(&source, Input::AbsAddr(addr.0)).ok()?;
+        let found = self.0.symbolize_single(&source, Input::AbsAddr(addr.0)).ok()?;
         found.into_sym().map(|sym| sym.name.into_owned())
     }
 }
@@ -154,12 +183,11 @@ pub fn demangle(name: &str) -> String {
 
 /// What a fuzzer calls: looks up what lies at some offsets of a file.
 #[cfg(feature = "fuzzing")]
-pub(crate) fn fuzz(file: &std::fs::File) {
-    use std::os::fd::AsRawFd;
-    let symbols = Symbols::of_kernel();
-    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+pub(crate) fn fuzz(file: std::fs::File) {
+    let symbols = Symbols::new(false);
+    let file = Arc::new(CodeFile::new(file));
     for offset in [0, 0x40, 0x1000, 0x1040] {
-        let _ = symbols.elf(&path, FileOffset(offset));
+        let _ = symbols.elf(&file, FileOffset(offset));
     }
 }
 
@@ -178,5 +206,19 @@ mod tests {
         ] {
             assert_eq!(demangle(name), readable);
         }
+    }
+
+    #[test]
+    fn what_was_read_of_a_file_goes_with_it() {
+        let own = || std::fs::File::open("/proc/self/exe").unwrap();
+        let symbols = Symbols::new(false);
+        let files: Vec<_> = (0..3).map(|_| Arc::new(CodeFile::new(own()))).collect();
+        for file in &files {
+            symbols.elf(file, FileOffset(0));
+        }
+        assert_eq!(symbols.files.borrow().len(), 3);
+        drop(files);
+        symbols.elf(&Arc::new(CodeFile::new(own())), FileOffset(0));
+        assert_eq!(symbols.files.borrow().len(), 1);
     }
 }

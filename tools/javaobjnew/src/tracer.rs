@@ -164,7 +164,7 @@ impl<'a> Tracer<'a> {
     /// Reports the whole trace of a JVM.
     fn sum_up(&mut self, mut jvm: Jvm, now_ns: u64) -> Result<()> {
         let table = jvm.table(Scope::Trace, now_ns);
-        if let Some(stacks) = &jvm.stacks {
+        if let Some(stacks) = jvm.stacks.as_ref().filter(|_| !self.args.output.is_empty()) {
             self.flames.add(&jvm.target.process.comm, &table, stacks);
         }
         self.report.table(&table, jvm.stacks.as_ref())

@@ -9,7 +9,6 @@ use libjvmprobe::{
         Frame, Kind, Place, Stack, WalkEnd,
         entry::cut_behind_entry,
         name::{JavaNames, KernelNames, Name, NativeNames, Sources},
-        native::Symbols,
         profile::{FrameId, Profile, Sample},
     },
 };
@@ -32,7 +31,7 @@ pub struct Naming {
 impl Naming {
     /// Names methods with their parameters if wanted.
     pub fn new(signatures: bool) -> Self {
-        let kernel = KernelNames::new(Symbols::of_kernel());
+        let kernel = KernelNames::default();
         Self { profile: Profile::default(), kernel, signatures, size: 0, lost_stacks: 0 }
     }
 
