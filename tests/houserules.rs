@@ -39,13 +39,77 @@ fn lines_with(texts: &[&str], but: &str) -> Vec<String> {
     found
 }
 
-/// What a path of a target leads to is decided by whoever owns the target: see `jvm::root`.
+/// What a path of a target leads to is decided by whoever owns the target: see `process::root`.
 #[test]
 fn one_door_leads_into_a_targets_file_system() {
-    let door = "jvm/root.rs";
+    let door = "process/root.rs";
     let found = lines_with(&["/root", "join(\"root\")", "/cwd", "join(\"cwd\")"], door);
     assert!(found.is_empty(), "only {door} may do this:\n{}", found.join("\n"));
     // And that one does.
     assert!(sources().iter().any(|path| path.ends_with(door)));
     assert!(!lines_with(&["/root"], "nowhere.rs").is_empty());
+}
+
+/// The library's modules, from top to bottom: each uses those below it only.
+const FLOORS: [&str; 12] = [
+    "cli", "render", "follow", "stack", "bpf", "ask", "hotspot", "unwind", "process", "elf", "own",
+    "names",
+];
+
+#[test]
+fn a_module_uses_those_below_it_only() {
+    let house = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("libjvmprobe/src");
+    let (mut up, mut down) = (Vec::new(), 0);
+    for path in sources().iter().filter(|path| path.starts_with(&house)) {
+        let inside = path.strip_prefix(&house).unwrap();
+        let own = inside.iter().next().unwrap().to_str().unwrap();
+        let Some(floor) = FLOORS.iter().position(|name| *name == own) else { continue };
+        let text = fs::read_to_string(path).unwrap();
+        // What is used by its path, and in lists.
+        let code: String =
+            text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+        for part in code.split("crate::").skip(1) {
+            for used in used_by(part) {
+                match FLOORS.iter().position(|name| *name == used) {
+                    Some(other) if other < floor => {
+                        up.push(format!("{}: {used}", inside.display()))
+                    }
+                    Some(_) => down += 1,
+                    None => {}
+                }
+            }
+        }
+    }
+    assert!(up.is_empty(), "upwards:\n{}", up.join("\n"));
+    assert!(down > 100, "only {down} uses found");
+}
+
+/// The modules that a path or a list of paths behind `crate::` begins with.
+fn used_by(part: &str) -> Vec<String> {
+    let first =
+        |path: &str| path.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    let Some(list) = part.strip_prefix('{') else { return vec![first(part)] };
+    let (mut depth, mut at, mut used) = (0, 0, Vec::new());
+    for (i, c) in list.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => {
+                used.push(first(&list[at..i]));
+                break;
+            }
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                used.push(first(&list[at..i]));
+                at = i + 1;
+            }
+            _ => {}
+        }
+    }
+    used
+}
+
+#[test]
+fn lists_of_what_is_used_are_read() {
+    assert_eq!(used_by("own::note;"), ["own"]);
+    assert_eq!(used_by("{Error, bpf::{a, b::{c}}, own}; x, y"), ["Error", "bpf", "own"]);
 }

@@ -11,14 +11,17 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{
     Addr, FileOffset, Vaddr,
-    elf::{ArgSpec, ElfFile, Probes, unwind::UnwindTable},
+    ask::{agent_map, jcmd},
+    elf::{ElfFile, Probes},
     follow,
     hotspot::{
         self,
         fuzzing::{Fake, Part},
+        perfdata::PerfData,
     },
-    jvm::{attach, perfdata::PerfData},
-    stack::{agent_map, native, perfmap, walk::RawStack},
+    names::{demangle, perfmap},
+    stack::raw::RawStack,
+    unwind::UnwindTable,
 };
 
 /// Writes what a fuzzer of the fake JVM begins with, a part of it as it is, where
@@ -74,9 +77,7 @@ fn elf_with(name: &str, content: &[u8], strings: &[u8]) -> Option<ElfFile> {
 /// An ELF file, with all that is asked of a libjvm.so.
 pub fn elf_file(bytes: &[u8]) {
     let Ok(elf) = ElfFile::open(file(&[bytes])) else { return };
-    for probe in elf.stapsdt().iter().flat_map(Probes::iter) {
-        let _ = probe.args();
-    }
+    let _ = elf.stapsdt().iter().flat_map(Probes::iter).count();
     for symbols in [elf.symbols(), elf.dynamic_symbols()].into_iter().flatten() {
         let _ = (symbols.find("nowhere"), symbols.find_prefix("her"), symbols.is_empty());
     }
@@ -94,29 +95,24 @@ pub fn symbols(bytes: &[u8]) {
     let Ok(symbols) = elf.symbols() else { return };
     let _ = (symbols.find("gHotSpotVMStructs"), symbols.at(Vaddr(0x1000), "_ZTV"));
     for name in symbols.with_prefixes(&["_Z", "_R", "g"]).keys() {
-        let _ = native::demangle(name);
+        let _ = demangle::demangle(name);
     }
 }
 
 /// Mangled names.
 pub fn demangle(bytes: &[u8]) {
-    let _ = native::demangle(&String::from_utf8_lossy(bytes));
+    let _ = demangle::demangle(&String::from_utf8_lossy(bytes));
 }
 
 /// Notes of USDT probes.
 pub fn notes(bytes: &[u8]) {
     let Some(elf) = elf_with(".note.stapsdt", bytes, &[]) else { return };
     let Ok(probes) = elf.stapsdt() else { return };
-    for probe in probes.iter() {
-        let _ = probe.args().map(|args| args.iter().map(ToString::to_string).count());
-    }
-    let _ = (probes.names().count(), probes.explain_missing("hotspot", "gc__begin"));
-}
-
-/// Arguments of a USDT probe.
-pub fn args(bytes: &[u8]) {
-    let parsed = ArgSpec::parse_all(&String::from_utf8_lossy(bytes));
-    let _ = parsed.map(|args| args.iter().map(ToString::to_string).count());
+    let _ = (
+        probes.iter().count(),
+        probes.names().count(),
+        probes.explain_missing("hotspot", "gc__begin"),
+    );
 }
 
 /// `.eh_frame`.
@@ -132,7 +128,7 @@ pub fn unwind(bytes: &[u8]) {
 
 /// Symbols and lines as blazesym reads them.
 pub fn native(bytes: &[u8]) {
-    native::fuzz(file(&[bytes]));
+    crate::stack::native::fuzz(file(&[bytes]));
 }
 
 /// Performance data.
@@ -190,14 +186,14 @@ pub fn objects(bytes: &[u8]) {
 
 /// A JVM's answer to a command.
 pub fn attach(bytes: &[u8]) {
-    let _ = attach::text_of("jcmd", bytes);
+    let _ = jcmd::text_of("jcmd", bytes);
 }
 
 /// Files of /proc in which others have a say: the name of a command, that of a mapped
 /// file, and the map of ids, which a process may write itself.
 pub fn proc_text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    let _ = attach::is_mapped(&text, 1000);
+    let _ = jcmd::is_mapped(&text, 1000);
     // As the kernel escapes them.
     let name = text.split('\0').next().unwrap_or_default();
     let comm: String = name.chars().take(15).collect();

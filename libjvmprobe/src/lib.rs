@@ -1,44 +1,48 @@
 //! Finds, reads and traces running HotSpot JVMs from outside: no flag, no
 //! restart, no agent, and nothing written to them.
 //!
+//! Below is what each module knows; a module uses only those that stand below it.
+//!
 //! | module | what it knows |
 //! |---|---|
-//! | [`jvm`] | what a JVM process is: discovery, its libjvm.so, namespaces, memory, performance data |
-//! | [`elf`] | what an ELF file offers: stapsdt notes, symbols, unwind tables |
-//! | [`hotspot`] | HotSpot's own layout: vmStructs, flags, collector, heap, code cache, methods |
-//! | [`stack`] | stacks: walked, named, as profiles |
-//! | [`trace`] | loading and attaching BPF programs, event streams, clocks, the stack walker |
-//! | [`follow`] | JVMs that come, get ready, are stopped |
 //! | [`cli`] | what the tools' command lines have in common |
-//! | [`budget`] | what may be kept in memory |
-//! | [`end`] | signals, deadlines, and what is undone however a run ends |
-//! | [`render`] | numbers and histograms as text, line-buffered output |
-//! | [`clean`] | words of others, made harmless |
+//! | [`render`] | numbers, tables, histograms and profiles as text |
+//! | [`follow`] | JVMs that come, get ready, are stopped, end |
+//! | [`stack`] | stacks: walked, named, as profiles |
+//! | [`bpf`] | loading and attaching BPF programs, event streams, clocks, the stack walker |
+//! | [`ask`] | all that touches a JVM |
+//! | [`hotspot`] | HotSpot's own layout: vmStructs, flags, collector, heap, code cache, methods |
+//! | [`unwind`] | unwind tables: how to find a caller's frame |
+//! | [`process`] | a process: its fate, maps, memory, root, its libjvm.so |
+//! | [`elf`] | what an ELF file offers: stapsdt notes, symbols |
+//! | [`own`] | this process itself: rights, memory, deadlines, signals, notes |
+//! | [`names`] | what a piece of code is called |
 //!
-//! Data flow one way: a process number becomes a [`jvm::Target`] (found, named,
+//! Data flow one way: a process number becomes a [`process::Target`] (found, named,
 //! checked), its file's probes become places to attach to
-//! ([`trace::attach::resolve`]), attached programs send events
-//! ([`trace::stream::EventStream`]), and the tools turn these into output.
+//! ([`bpf::probes::resolve`]), attached programs send events
+//! ([`bpf::stream::EventStream`]), and the tools turn these into output.
 //!
 //! Everything that comes from outside (ELF files, /proc, the target's memory)
 //! is checked once, where it enters; errors ([`Error`]) say what to do next.
 
-pub mod budget;
-pub mod clean;
+pub mod ask;
+pub mod bpf;
 pub mod cli;
 pub mod elf;
-pub mod end;
 mod error;
 pub mod follow;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod hotspot;
-pub mod jvm;
+pub mod names;
+pub mod own;
+pub mod process;
 pub mod render;
 pub mod stack;
-pub mod trace;
 mod units;
+pub mod unwind;
 
 pub use error::{Error, Result};
 pub use units::{Addr, FileOffset, NsPid, Pid, Vaddr};

@@ -1,8 +1,5 @@
 //! What the tools have in common between their command lines and the end of a trace.
 
-pub mod descriptors;
-mod notes;
-pub mod privileges;
 mod schedule;
 
 use std::{
@@ -14,13 +11,9 @@ use std::{
 
 use clap::{Parser, error::ErrorKind};
 use clap_complete::Shell;
-use rustix::process::{getpriority_process, setpriority_process};
-
-pub use crate::end::stop_on_signal;
-pub use notes::{note, remark};
 pub use schedule::{Due, Schedule};
 
-use crate::{Error, Pid, Result};
+use crate::{Error, Pid, Result, own};
 
 /// No trace takes longer than a year; more is a typing error.
 pub const MAX_SECONDS: f64 = 366.0 * 86_400.0;
@@ -89,14 +82,14 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
     let args = A::parse();
     let mut command = A::command();
     let name = command.get_name().to_owned();
-    notes::set_up(&name, args.verbose());
+    own::set_up(&name, args.verbose());
     if let Some(shell) = args.completions() {
         // Into memory, where writing does not fail: clap would panic.
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut command, name, &mut script);
         return match stdout().write_all(&script) {
             Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-                note(&Error::io("write to standard output", e).to_string());
+                own::note(&Error::io("write to standard output", e).to_string());
                 ExitCode::FAILURE
             }
             _ => ExitCode::SUCCESS,
@@ -105,11 +98,11 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
     if let Err(why) = args.check() {
         command.error(ErrorKind::ArgumentConflict, why).exit();
     }
-    descriptors::raise_limit();
+    own::descriptors::raise_limit();
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            note(&format!("{error:#}"));
+            own::note(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -130,31 +123,5 @@ pub fn describe<'a>(all: bool, jvms: impl ExactSizeIterator<Item = (Pid, &'a str
         (true, n) => format!("all JVMs ({n} now: {names}{more})"),
         (false, 1) => format!("JVM {names}"),
         (false, n) => format!("{n} JVMs ({names}{more})"),
-    }
-}
-
-/// How much the scheduler prefers a thread that is in a hurry.
-const HURRY: i32 = -10;
-
-/// While this lives, the calling thread goes before others: to get ready is a fifth of a
-/// second of work, which on a machine in trouble would take seconds.
-#[derive(Debug)]
-pub struct Hurry(Option<i32>);
-
-impl Hurry {
-    /// From now on. Without the right to it, it takes its time.
-    pub fn begin() -> Self {
-        let before = getpriority_process(None).ok().filter(|&nice| nice > HURRY);
-        let raised = before.filter(|_| setpriority_process(None, HURRY).is_ok());
-        Self(raised)
-    }
-}
-
-impl Drop for Hurry {
-    fn drop(&mut self) {
-        if let Some(before) = self.0 {
-            // To lower it again is always permitted.
-            let _ = setpriority_process(None, before);
-        }
     }
 }

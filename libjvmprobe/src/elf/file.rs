@@ -150,7 +150,7 @@ impl ElfFile {
         data.get(16..).filter(|id| !id.is_empty()).map(<[u8]>::to_vec)
     }
 
-    pub(super) fn ctx(&self) -> Ctx {
+    pub(crate) fn ctx(&self) -> Ctx {
         self.ctx
     }
 }

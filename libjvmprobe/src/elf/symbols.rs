@@ -12,11 +12,13 @@ use goblin::{
 };
 use scroll::Pread;
 
-use super::{
-    ElfFile,
-    file::{c_bytes, malformed},
+use crate::{
+    Result, Vaddr,
+    elf::{
+        ElfFile,
+        file::{c_bytes, malformed},
+    },
 };
-use crate::{Result, Vaddr};
 
 /// A named address.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,17 +9,16 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::ElfFile;
-use crate::Result;
+use crate::{Result, elf::ElfFile};
 
 /// A library in a directory of its own.
-pub(super) struct Library {
+pub(crate) struct Library {
     dir: TempDir,
 }
 
 impl Library {
     /// Assembles and links it.
-    pub(super) fn build(assembly: &str, flags: &[&str]) -> Self {
+    pub(crate) fn build(assembly: &str, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let source = dir.path().join("source.s");
         fs::write(&source, assembly).unwrap();
@@ -35,25 +34,25 @@ impl Library {
         library
     }
 
-    pub(super) fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.dir().join("library.so")
     }
 
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         fs::read(self.path()).unwrap()
     }
 
-    pub(super) fn elf(&self) -> ElfFile {
+    pub(crate) fn elf(&self) -> ElfFile {
         ElfFile::open(File::open(self.path()).unwrap()).unwrap()
     }
 }
 
 /// Opens bytes as an ELF file.
-pub(super) fn open(bytes: &[u8]) -> Result<ElfFile> {
+pub(crate) fn open(bytes: &[u8]) -> Result<ElfFile> {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
     file.rewind().unwrap();
@@ -62,12 +61,12 @@ pub(super) fn open(bytes: &[u8]) -> Result<ElfFile> {
 
 /// The assembly of a probe and its note. `moved` is added to what the note says
 /// of the location and of the base, as if the section had been moved since.
-pub(super) fn probe(location: &str, moved: i64, semaphore: &str, strings: [&str; 3]) -> String {
+pub(crate) fn probe(location: &str, moved: i64, semaphore: &str, strings: [&str; 3]) -> String {
     note("stapsdt", 3, location, moved, semaphore, strings)
 }
 
 /// The same with any owner and type.
-pub(super) fn note(
+pub(crate) fn note(
     owner: &str,
     kind: u32,
     location: &str,

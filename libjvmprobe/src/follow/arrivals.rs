@@ -6,12 +6,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::mappings::Mappings;
 use crate::{
     Pid, Result,
-    cli::{Hurry, note},
+    follow::mappings::Mappings,
     hotspot::HotSpot,
-    jvm::{Fate, Target, scan::Scanner},
+    own::{Hurry, note},
+    process::{Fate, Target, scan::Scanner},
 };
 
 /// How often to read what the kernel has told, and to look at JVMs that are being made.

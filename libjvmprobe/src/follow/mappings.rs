@@ -17,7 +17,7 @@ use std::{
 
 use libbpf_sys::{perf_event_attr, perf_event_mmap_page};
 
-use crate::{Error, Pid, Result, trace::perf};
+use crate::{Error, Pid, Result, bpf::perf};
 
 /// `PERF_TYPE_SOFTWARE` and `PERF_COUNT_SW_DUMMY`.
 const DUMMY: (u32, u64) = (1, 9);

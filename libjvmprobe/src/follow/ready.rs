@@ -13,7 +13,7 @@ use std::{
 use crate::{
     Error, Result,
     hotspot::HotSpot,
-    jvm::{Fate, Target},
+    process::{Fate, Target},
 };
 
 /// After this age, a process that has libjvm.so mapped has made a JVM, or is in no hurry.

@@ -1,7 +1,7 @@
 //! Whether a process was stopped (SIGSTOP) all the time that figures are of: then they are
 //! empty, and that wants to be said.
 
-use crate::{Pid, cli::note, jvm::Process};
+use crate::{Pid, own::note, process::Process};
 
 /// How one process was seen since its figures were last told.
 #[derive(Debug)]

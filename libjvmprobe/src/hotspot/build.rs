@@ -8,11 +8,11 @@ use std::{
     sync::{Arc, Mutex, OnceLock},
 };
 
-use super::{PRIVATES, heap, vmstructs::Tables};
 use crate::{
     Addr, Error, Result, Vaddr,
     elf::{ElfFile, symbols::Symbol},
-    jvm::{FileId, LibJvm},
+    hotspot::{PRIVATES, heap, vmstructs::Tables},
+    process::{FileId, LibJvm},
 };
 
 /// A machine that runs more builds of the JDK at once reads some of them again.

@@ -7,8 +7,12 @@
 
 use std::collections::HashMap;
 
-use super::{pages::Pages, vmstructs::VmStructs};
-use crate::{Addr, Error, Result, clean, jvm::memory::Memory, stack::code::mask_hidden};
+use crate::{
+    Addr, Error, Result,
+    hotspot::{pages::Pages, vmstructs::VmStructs},
+    names::{clean, code::mask_hidden},
+    process::memory::Memory,
+};
 
 /// As many bytes of a name as are read. A Symbol may have 65,535.
 pub const MAX_NAME: usize = 1024;

@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use super::{
-    compressed::Encoding, methods::Methods, pages::Pages, scopes::Scopes, vmstructs::VmStructs,
-};
 use crate::{
     Addr, Error, Result,
-    jvm::memory::Memory,
-    stack::code::{Code, CodeKind},
+    hotspot::{
+        compressed::Encoding, methods::Methods, pages::Pages, scopes::Scopes, vmstructs::VmStructs,
+    },
+    names::code::{Code, CodeKind},
+    process::memory::Memory,
 };
 
 /// HotSpot has three heaps, or one.

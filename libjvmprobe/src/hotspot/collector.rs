@@ -2,8 +2,7 @@
 //!
 //! The flags say so (`gcConfig.cpp`, `src/hotspot/share/gc/shared`).
 
-use super::flags::Flags;
-use crate::jvm::memory::Memory;
+use crate::{hotspot::flags::Flags, process::memory::Memory};
 
 /// A garbage collector of HotSpot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -7,8 +7,11 @@
 
 use std::collections::HashMap;
 
-use super::{pages::Pages, vmstructs::VmStructs};
-use crate::{Addr, Error, Result, jvm::memory::Memory};
+use crate::{
+    Addr, Error, Result,
+    hotspot::{pages::Pages, vmstructs::VmStructs},
+    process::memory::Memory,
+};
 
 /// HotSpot has about 1,500 flags.
 const MAX_FLAGS: u64 = 16_384;

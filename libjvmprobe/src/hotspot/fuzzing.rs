@@ -11,23 +11,26 @@ use std::{
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::{
-    classes::{self, ClassLayout},
-    code_cache::{self, Inlining},
-    collector::Collector,
-    compressed::Encoding,
-    flags::Flags,
-    heap,
-    methods::{self, Methods},
-    objects::Objects,
-    pages::Pages,
-    perf_data,
-    testing::Image,
-    threads::{self, ThreadLayout},
-    vmstructs::VmStructs,
-    walking,
+use crate::{
+    Addr,
+    hotspot::{
+        classes::{self, ClassLayout},
+        code_cache::{self, Inlining},
+        collector::Collector,
+        compressed::Encoding,
+        flags::Flags,
+        heap,
+        methods::{self, Methods},
+        objects::Objects,
+        pages::Pages,
+        perf_data,
+        testing::Image,
+        threads::{self, ThreadLayout},
+        vmstructs::VmStructs,
+        walking,
+    },
+    process::memory::Memory,
 };
-use crate::{Addr, jvm::memory::Memory};
 
 /// Where the fake memory begins.
 const BASE: u64 = 0x10_0000;
@@ -353,7 +356,7 @@ pub(crate) fn whole(given: &[u8]) {
     ] {
         let _ = heap::used(&memory, &structs, collector, 17, |_| Some(Addr(BASE)));
     }
-    if let Some((base, data)) = perf_data(&memory, &structs) {
+    if let Ok(Some((base, data))) = perf_data(&memory, &structs) {
         let _ = heap::settled(base, &data, Collector::Serial);
     }
     if let Ok(layout) = ThreadLayout::read(&structs) {

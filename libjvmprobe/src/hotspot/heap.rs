@@ -21,10 +21,10 @@
 //! | 26 | Shenandoah's count is that of its free set |
 //! | 27 | the generations of Parallel are fields of the heap, no statics |
 
-use super::{Collector, vmstructs::VmStructs};
 use crate::{
     Addr, Error, Result,
-    jvm::{memory::Memory, perfdata::PerfData},
+    hotspot::{Collector, perfdata::PerfData, vmstructs::VmStructs},
+    process::memory::Memory,
 };
 
 /// One summand.

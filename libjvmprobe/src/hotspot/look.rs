@@ -1,10 +1,13 @@
 //! Looking at code by its addresses, while it is there.
 
-use super::{
-    HotSpot,
-    code_cache::{Inlining, Reader, heaps},
+use crate::{
+    Addr, Result,
+    hotspot::{
+        HotSpot,
+        code_cache::{Inlining, Reader, heaps},
+    },
+    names::code::Code,
 };
-use crate::{Addr, Result, stack::code::Code};
 
 /// A piece of code that was found.
 #[derive(Clone, Debug)]

@@ -8,15 +8,15 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::{
-    classes::modified_utf8,
-    compressed::{Encoding, Stream},
-    pages::Pages,
-    vmstructs::VmStructs,
-};
 use crate::{
     Addr, Error, Result,
-    stack::{agent_map::java_parameters, code::mask_hidden},
+    hotspot::{
+        classes::modified_utf8,
+        compressed::{Encoding, Stream},
+        pages::Pages,
+        vmstructs::VmStructs,
+    },
+    names::{code::mask_hidden, java::java_parameters},
 };
 
 /// A Symbol's length is 16 bits wide.
@@ -129,7 +129,7 @@ impl Methods {
     }
 
     /// The method at an address; `None` where there is none that makes sense.
-    pub(super) fn get(&mut self, pages: &mut Pages<'_>, method: Addr) -> Option<Arc<MethodInfo>> {
+    pub(crate) fn get(&mut self, pages: &mut Pages<'_>, method: Addr) -> Option<Arc<MethodInfo>> {
         if let Some(known) = self.known.get(&method) {
             return known.clone();
         }

@@ -6,6 +6,8 @@
 //! | [`vmstructs`] | the tables of fields and types that every libjvm.so exports |
 //! | [`flags`] | the JVM's flags and their values |
 //! | [`collector`] | which collector runs |
+//! | [`gauge`] | where the numbers are that belong into every event |
+//! | [`perfdata`] | its performance data (`hsperfdata`) |
 //! | [`heap`] | where the used bytes of the heap are counted |
 //! | [`code_cache`] | what is in the code cache: where, and which methods |
 //! | `scopes` | what was inlined into a compiled method, with lines |
@@ -13,7 +15,6 @@
 //! | [`classes`] | classes: names |
 //! | [`objects`] | objects in the heap, by class |
 //! | [`threads`] | what threads have allocated |
-//! | [`places`] | what the Java frames of its stacks are |
 //! | [`look`] | code by its addresses |
 //! | `stubs` | names of stubs |
 //! | [`compressed`] | its compressed integers |
@@ -31,12 +32,13 @@ pub mod compressed;
 pub mod flags;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
+pub mod gauge;
 pub mod heap;
 pub mod look;
 pub mod methods;
 pub mod objects;
-mod pages;
-pub mod places;
+pub(crate) mod pages;
+pub mod perfdata;
 mod scopes;
 mod stubs;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -52,11 +54,14 @@ pub use collector::Collector;
 use std::{collections::HashMap, fmt::Display, sync::Arc};
 
 use crate::{
-    Addr, Error, Pid, Result, Vaddr, clean,
-    cli::remark,
-    jvm::{Target, memory::Memory, perfdata::PerfData},
-    stack::code::Code,
-    trace::gauge::{Gauge, LastStop},
+    Addr, Error, Pid, Result, Vaddr,
+    hotspot::{
+        gauge::{Gauge, LastStop},
+        perfdata::PerfData,
+    },
+    names::{clean, code::Code},
+    own::remark,
+    process::{Target, memory::Memory},
 };
 use build::Build;
 use classes::ClassLayout;
@@ -122,7 +127,7 @@ pub struct HotSpot {
     /// Where it keeps the addresses of stubs, with their names.
     stubs: Vec<(Addr, Arc<str>)>,
     pid: Pid,
-    memory: Memory,
+    pub(crate) memory: Memory,
     structs: VmStructs,
 }
 
@@ -274,7 +279,7 @@ impl HotSpot {
     }
 
     /// A reader of its methods.
-    fn methods(&self) -> Result<Methods> {
+    pub(crate) fn methods(&self) -> Result<Methods> {
         Methods::new(&self.structs, Encoding::of_jdk(self.major))
     }
 

@@ -11,8 +11,11 @@
 
 use std::collections::HashMap;
 
-use super::{classes::ClassLayout, flags::Flags, threads::MAX_TLAB, vmstructs::VmStructs};
-use crate::{Addr, Error, Result, jvm::memory::Memory};
+use crate::{
+    Addr, Error, Result,
+    hotspot::{classes::ClassLayout, flags::Flags, threads::MAX_TLAB, vmstructs::VmStructs},
+    process::memory::Memory,
+};
 
 /// As much is read at once. Larger objects are skipped, not read.
 const CHUNK: usize = 64 << 10;

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Addr, Error, Result, jvm::memory::Memory};
+use crate::{Addr, Error, Result, process::memory::Memory};
 
 const PAGE: u64 = 4096;
 /// 4 MiB. JDK 8 to 25 need 60 to 180 pages for their tables.
@@ -18,7 +18,7 @@ const MANY_PAGES: usize = 2048;
 const MAX_NAME: usize = 1024;
 
 /// Pages of the target read so far.
-pub(super) struct Pages<'a> {
+pub(crate) struct Pages<'a> {
     memory: &'a Memory,
     pages: HashMap<u64, Box<[u8; PAGE as usize]>>,
     /// How many at most; and whether to begin again then, or to give up.
@@ -28,17 +28,17 @@ pub(super) struct Pages<'a> {
 
 impl<'a> Pages<'a> {
     /// For tables, which are small.
-    pub(super) fn new(memory: &'a Memory) -> Self {
+    pub(crate) fn new(memory: &'a Memory) -> Self {
         Self { memory, pages: HashMap::new(), room: MAX_PAGES, begins_again: false }
     }
 
     /// For what may be of any size: when it is full, it is emptied.
-    pub(super) fn many(memory: &'a Memory) -> Self {
+    pub(crate) fn many(memory: &'a Memory) -> Self {
         Self { memory, pages: HashMap::new(), room: MANY_PAGES, begins_again: true }
     }
 
     /// Fills `buf` from `addr` on.
-    pub(super) fn read(&mut self, addr: Addr, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&mut self, addr: Addr, buf: &mut [u8]) -> Result<()> {
         let mut at = addr.0;
         let mut rest = buf;
         while !rest.is_empty() {
@@ -53,45 +53,45 @@ impl<'a> Pages<'a> {
     }
 
     /// Reads `len` bytes.
-    pub(super) fn bytes(&mut self, addr: Addr, len: usize) -> Result<Vec<u8>> {
+    pub(crate) fn bytes(&mut self, addr: Addr, len: usize) -> Result<Vec<u8>> {
         let mut buf = vec![0; len];
         self.read(addr, &mut buf)?;
         Ok(buf)
     }
 
     /// Reads an `N`-byte array.
-    pub(super) fn array<const N: usize>(&mut self, addr: Addr) -> Result<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self, addr: Addr) -> Result<[u8; N]> {
         let mut buf = [0; N];
         self.read(addr, &mut buf)?;
         Ok(buf)
     }
 
     /// Follows a pointer.
-    pub(super) fn pointer(&mut self, addr: Addr) -> Result<Addr> {
+    pub(crate) fn pointer(&mut self, addr: Addr) -> Result<Addr> {
         self.u64(addr).map(Addr)
     }
 
     /// Reads a 16-bit number.
-    pub(super) fn u16(&mut self, addr: Addr) -> Result<u16> {
+    pub(crate) fn u16(&mut self, addr: Addr) -> Result<u16> {
         self.array(addr).map(u16::from_ne_bytes)
     }
 
     /// Reads a 64-bit number.
-    pub(super) fn u64(&mut self, addr: Addr) -> Result<u64> {
+    pub(crate) fn u64(&mut self, addr: Addr) -> Result<u64> {
         let mut buf = [0; 8];
         self.read(addr, &mut buf)?;
         Ok(u64::from_ne_bytes(buf))
     }
 
     /// Reads a 32-bit number.
-    pub(super) fn u32(&mut self, addr: Addr) -> Result<u32> {
+    pub(crate) fn u32(&mut self, addr: Addr) -> Result<u32> {
         let mut buf = [0; 4];
         self.read(addr, &mut buf)?;
         Ok(u32::from_ne_bytes(buf))
     }
 
     /// Reads a NUL-terminated name; an endless one is an error.
-    pub(super) fn name(&mut self, addr: Addr) -> Result<String> {
+    pub(crate) fn name(&mut self, addr: Addr) -> Result<String> {
         let mut bytes = Vec::new();
         let mut at = addr.0;
         while bytes.len() <= MAX_NAME {

@@ -6,16 +6,16 @@
 
 use std::sync::Arc;
 
-use super::{
-    code_cache::{Blob, Inlining, at},
-    compressed::{Encoding, Stream},
-    methods::Methods,
-    pages::Pages,
-    vmstructs::VmStructs,
-};
 use crate::{
     Addr, Error, Result,
-    stack::code::{Inlined, SourceFrame},
+    hotspot::{
+        code_cache::{Blob, Inlining, at},
+        compressed::{Encoding, Stream},
+        methods::Methods,
+        pages::Pages,
+        vmstructs::VmStructs,
+    },
+    names::code::{Inlined, SourceFrame},
 };
 
 /// More than HotSpot inlines.

@@ -7,13 +7,13 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::HotSpot;
 use crate::{
     Addr,
     elf::symbols::Symbol,
-    stack::{
+    hotspot::HotSpot,
+    names::{
         code::{Code, CodeKind},
-        native::demangle,
+        demangle::demangle,
     },
 };
 

@@ -3,8 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::vmstructs::VmStructs;
-use crate::{Addr, Pid, Result, jvm::memory::Memory};
+use crate::{Addr, Pid, Result, hotspot::vmstructs::VmStructs, process::memory::Memory};
 
 /// A growing image of 64-bit words at a fixed address.
 pub(super) struct Image {

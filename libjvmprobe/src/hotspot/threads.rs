@@ -9,8 +9,7 @@
 
 use std::collections::HashSet;
 
-use super::vmstructs::VmStructs;
-use crate::{Addr, Error, Result, jvm::memory::Memory};
+use crate::{Addr, Error, Result, hotspot::vmstructs::VmStructs, process::memory::Memory};
 
 /// As many threads as are read. A process has fewer than 32,768 by default.
 const MAX_THREADS: usize = 1 << 17;

@@ -12,8 +12,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::pages::Pages;
-use crate::{Addr, Error, Result, jvm::memory::Memory};
+use crate::{Addr, Error, Result, hotspot::pages::Pages, process::memory::Memory};
 
 /// JDK 17 has the longest table: about 3,000 entries.
 const MAX_ENTRIES: usize = 65_536;

@@ -5,12 +5,59 @@
 //! interpreter/abstractInterpreter.hpp, code/stubs.hpp (StubQueue), oops/method.hpp,
 //! cpu/x86/frame_x86.hpp, runtime/continuationEntry.hpp; fields as vmStructs exports them.
 
-use super::{HotSpot, code_cache::heaps, vmstructs::VmStructs};
 use crate::{
     Addr, Error, Result,
-    jvm::memory::Memory,
-    trace::walker::{CodeHeap, JvmLayout, MAX_BLOB_BYTES, MAX_CODE_HEAPS},
+    hotspot::{HotSpot, code_cache::heaps, vmstructs::VmStructs},
+    process::memory::Memory,
 };
+
+/// How many code heaps the walker knows: `MAX_CODE_HEAPS` of bpf/walk.h.
+pub const MAX_CODE_HEAPS: usize = 4;
+/// So many bytes of a blob it reads at most: `MAX_BLOB_BYTES` of bpf/walk.bpf.h.
+pub const MAX_BLOB_BYTES: u32 = 512;
+
+/// `struct code_heap` of bpf/walk.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct CodeHeap {
+    pub low: u64,
+    pub high: u64,
+    pub segmap: u64,
+    pub segment_log: u64,
+}
+
+/// `struct jvm` of bpf/walk.h, which says what each member is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct JvmLayout {
+    pub heaps: [CodeHeap; MAX_CODE_HEAPS],
+    pub interpreter_low: u64,
+    pub interpreter_high: u64,
+    pub nmethod_name: u64,
+    pub return_barrier: u64,
+    pub cont_return_pc_at: u64,
+    pub unloads_at: u64,
+    pub heap_count: u32,
+    pub block_header: u32,
+    pub blob_bytes: u32,
+    pub is_compact: u32,
+    pub name: u32,
+    pub code_begin: u32,
+    pub data_offset: u32,
+    pub frame_size: u32,
+    pub frame_complete: u32,
+    pub verified_entry: u32,
+    pub osr_entry: u32,
+    pub deopt_handler: u32,
+    pub deopt_mh_handler: u32,
+    pub orig_pc_offset: u32,
+    pub const_method: u32,
+    pub const_method_size: u32,
+    pub bcp_slot: u32,
+    pub compile_id: u32,
+}
 
 /// Words below the frame pointer at which an interpreted frame has its bytecode pointer:
 /// `interpreter_frame_bcp_offset`. Since JDK 9 there is the class's mirror as well.

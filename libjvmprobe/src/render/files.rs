@@ -6,11 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    flamegraph::{self, Title},
-    folded, pprof, speedscope,
+use crate::{
+    Error, Result,
+    render::{
+        flamegraph::{self, Title},
+        folded, pprof, speedscope,
+    },
+    stack::profile::Profile,
 };
-use crate::{Error, Result, stack::profile::Profile};
 
 /// What profiles are written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

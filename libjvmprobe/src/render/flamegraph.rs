@@ -13,8 +13,10 @@ use inferno::{
     },
 };
 
-use super::folded;
-use crate::stack::{Kind, profile::Profile};
+use crate::{
+    render::folded,
+    stack::{Kind, profile::Profile},
+};
 
 /// What stands above the picture.
 #[derive(Clone, Debug, Default)]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    clean,
+    names::clean,
     stack::{
         Frame,
         profile::{Profile, Sample},

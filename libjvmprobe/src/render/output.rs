@@ -13,7 +13,7 @@ use rustix::{
 
 use serde::Serialize;
 
-use crate::{Error, Result, clean};
+use crate::{Error, Result, names::clean};
 
 /// A results stream, flushed after each line so that `| grep` works.
 pub struct Output {

@@ -10,8 +10,11 @@ use std::{
 };
 
 use crate::{
-    Addr, clean,
-    stack::code::{Code, CodeKind, SourceFrame},
+    Addr,
+    names::{
+        clean,
+        code::{Code, CodeKind, SourceFrame},
+    },
 };
 
 /// What becomes of inlined code.
@@ -121,7 +124,7 @@ fn method(frame: &SourceFrame, options: Options) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stack::{code::Inlined, perfmap};
+    use crate::names::{code::Inlined, perfmap};
 
     fn entries() -> Vec<(Addr, u64, Code)> {
         let frame = |name: &str, line| SourceFrame {

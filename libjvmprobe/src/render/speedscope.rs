@@ -10,7 +10,7 @@ use std::{
 use serde::Serialize;
 
 use crate::{
-    clean,
+    names::clean,
     stack::{
         Kind,
         profile::{self, FrameId, Measure, Profile},

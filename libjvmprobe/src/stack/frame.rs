@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{code::SourceFrame, name::shown};
-use crate::clean;
+use crate::{
+    names::{clean, code::SourceFrame},
+    stack::name::shown,
+};
 
 /// What kind of code a frame runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,13 +2,16 @@
 
 use std::{collections::HashMap, fmt::Write, sync::Arc};
 
-use super::{
-    Frame, Kind,
-    code::{Code, CodeId, CodeIndex, CodeKind, Inlined},
-    maps::{CodeMaps, Mapping},
-    native::{KernelSymbols, Symbols},
+use crate::{
+    Addr,
+    names::code::{Code, CodeKind, Inlined},
+    process::code::{CodeMaps, Mapping},
+    stack::{
+        Frame, Kind,
+        code_log::{CodeId, CodeIndex},
+        native::{KernelSymbols, Symbols},
+    },
 };
-use crate::Addr;
 
 /// A source of names.
 pub trait Name {

@@ -1,6 +1,6 @@
 //! Symbols of ELF files and of the kernel, by blazesym.
 //!
-//! Files are read by path; [`super::maps`] gives paths that open exactly what a
+//! Files are read by path; [`crate::process::code`] gives paths that open exactly what a
 //! process has mapped. Names are demangled here, for blazesym would take a C
 //! function `f` for the mangled name of C++'s `float`.
 //!
@@ -27,10 +27,15 @@ use blazesym::{
     },
 };
 
-use super::{maps::CodeFile, shrunk::survive_shrinking};
 use crate::{
     Addr, FileOffset, Pid,
-    jvm::{Process, root::Root},
+    names::demangle,
+    process::{
+        Process,
+        code::{CodeFile, FileCache},
+        root::Root,
+    },
+    stack::shrunk::survive_shrinking,
 };
 
 /// A symbol.
@@ -62,26 +67,30 @@ struct Read {
     symbolizer: Symbolizer,
 }
 
-/// Symbols for processes: all share them, for the symbols of one libjvm.so take 16 MB.
+/// Files that processes have mapped, and their symbols: all share them, for those of one
+/// libjvm.so take 16 MB.
 #[derive(Debug)]
-pub struct SymbolsOfAll {
+pub struct Files {
+    /// The files.
+    pub mapped: FileCache,
     /// For processes in our own file system.
     ours: Symbols,
     others: Symbols,
 }
 
-impl Default for SymbolsOfAll {
+impl Default for Files {
     fn default() -> Self {
-        Self { ours: Symbols::new(true), others: Symbols::new(false) }
+        let mapped = FileCache::default();
+        Self { mapped, ours: Symbols::new(true), others: Symbols::new(false) }
     }
 }
 
 /// By others than its owner.
 const WRITABLE: u32 = 0o022;
 
-impl SymbolsOfAll {
-    /// For files of a process, which may end.
-    pub fn of_process(&self, pid: Pid) -> Symbols {
+impl Files {
+    /// Symbols of the files that a process has mapped, also after it has ended.
+    pub fn symbols(&self, pid: Pid) -> Symbols {
         let root = Process::open(pid).ok().and_then(|process| Root::open(&process).ok());
         let root = root.and_then(|root| root.id().ok());
         let ours = std::fs::metadata("/").map(|meta| (meta.dev(), meta.ino())).ok();
@@ -159,26 +168,10 @@ impl KernelSymbols {
 
 fn symbol(name: &str, code: Option<&CodeInfo<'_>>) -> Symbol {
     Symbol {
-        name: demangle(name),
+        name: demangle::demangle(name),
         file: code.map(|code| code.file.to_string_lossy().into_owned()),
         line: code.and_then(|code| code.line).unwrap_or(0),
     }
-}
-
-/// The readable form of a C++ or Rust name, without a function's parameters;
-/// any other name as it is.
-pub fn demangle(name: &str) -> String {
-    if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        return format!("{rust:#}");
-    }
-    if name.starts_with("_Z") {
-        let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
-        let cpp = cpp_demangle::Symbol::new(name)
-            .ok()
-            .and_then(|s| s.demangle_with_options(&options).ok());
-        return cpp.unwrap_or_else(|| name.to_owned());
-    }
-    name.to_owned()
 }
 
 /// What a fuzzer calls: looks up what lies at some offsets of a file.
@@ -194,19 +187,6 @@ pub(crate) fn fuzz(file: std::fs::File) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn demangles_what_is_mangled_only() {
-        for (name, readable) in [
-            ("_ZN9JavaCalls11call_helperEP9JavaValueRK12methodHandle", "JavaCalls::call_helper"),
-            ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
-            ("f", "f"),
-            ("_Znonsense", "_Znonsense"),
-            ("vfs_read", "vfs_read"),
-        ] {
-            assert_eq!(demangle(name), readable);
-        }
-    }
 
     #[test]
     fn what_was_read_of_a_file_goes_with_it() {

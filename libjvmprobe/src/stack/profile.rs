@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Frame, Kind};
+use crate::stack::{Frame, Kind};
 
 /// An index into [`Profile::frames`].
 pub type FrameId = u32;

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use libjvmprobe::trace::{clock, records::text};
+use libjvmprobe::bpf::{clock, records::text};
 
 use crate::{
     event::{self, Event, moment_event, operation, pool_event, stop_event},

@@ -6,8 +6,8 @@
 use std::mem::offset_of;
 
 use libjvmprobe::{
-    stack::walk::RawStack,
-    trace::records::{copy, text, word},
+    bpf::records::{copy, text, word},
+    stack::raw::RawStack,
 };
 use plain::Plain;
 
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_gauge_is_as_large_as_the_header_says() {
-        use libjvmprobe::trace::gauge::Gauge;
+        use libjvmprobe::hotspot::gauge::Gauge;
         assert_eq!(Gauge::default().to_bytes().len(), size_of::<crate::skel::types::gauge>());
     }
 

@@ -6,10 +6,10 @@
 
 use libjvmprobe::{
     Error, Result,
+    bpf::probes::{Instant, Plan, Site, function, resolve},
     elf::ElfFile,
     hotspot::{Collector, HotSpot},
-    jvm::LibJvm,
-    trace::attach::{Instant, Plan, Site, function, resolve},
+    process::LibJvm,
 };
 
 use crate::args::Args;

@@ -8,11 +8,11 @@ use std::{
 
 use libjvmprobe::{
     Result,
-    cli::remark,
+    bpf::probes::Links,
     follow::Stops,
     hotspot::{Collector, HotSpot},
-    jvm::{Fate, Target},
-    trace::attach::Links,
+    own::remark,
+    process::{Fate, Target},
 };
 
 use crate::{

@@ -1,7 +1,7 @@
 //! `--list-probes`: what a libjvm.so offers.
 
 use anyhow::Result;
-use libjvmprobe::{jvm::Target, render::output::Output};
+use libjvmprobe::{process::Target, render::output::Output};
 
 use crate::args::Args;
 

@@ -30,12 +30,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use libjvmprobe::{
-    cli::{
-        self, note,
+    bpf, cli,
+    own::{
+        note,
         privileges::{ATTACH, HURRY, MAPS, READ, keep},
         stop_on_signal,
     },
-    trace,
 };
 
 use crate::{args::Args, report::Report, tracer::Tracer};
@@ -48,8 +48,8 @@ fn run(args: &Args) -> Result<()> {
     if args.list_probes {
         return list::run(args);
     }
-    trace::set_libbpf_output(args.verbose);
-    trace::preflight::check()?;
+    bpf::set_libbpf_output(args.verbose);
+    bpf::preflight::check()?;
     let report = Report::open(args)?;
     keep(MAPS | READ | ATTACH | HURRY);
     let stop = stop_on_signal()?;

@@ -3,13 +3,13 @@
 use anyhow::Result;
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use libjvmprobe::{
-    cli::note,
+    bpf::clock,
+    own::note,
     render::{
         columns::{fit, wrap},
         output::Output,
         units::{bytes, count, millis, percent, span},
     },
-    trace::clock,
 };
 
 use crate::{

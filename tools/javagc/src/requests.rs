@@ -4,10 +4,10 @@ use std::collections::{HashMap, VecDeque};
 
 use libjvmprobe::{
     Pid, Result,
+    bpf::walker::Walker,
     hotspot::HotSpot,
     render::stack::StackFrame,
-    stack::{live::LiveNames, maps::FileCache},
-    trace::walker::Walker,
+    stack::{namer::LiveNames, native::Files},
 };
 
 use crate::{
@@ -24,7 +24,7 @@ const MAX_WAITING: usize = 64;
 /// The requests of all JVMs.
 #[derive(Debug, Default)]
 pub struct Requests {
-    files: FileCache,
+    files: Files,
     /// By the key of their JVM.
     names: HashMap<u64, LiveNames>,
     waiting: HashMap<u64, VecDeque<Request>>,

@@ -8,16 +8,16 @@ use libbpf_rs::{
 };
 use libjvmprobe::{
     Error, Result,
-    jvm::LibJvm,
-    trace::{
+    bpf::{
         self,
-        attach::{Links, Plan, Scope, attach},
-        gauge::Gauge,
+        probes::{Links, Plan, Scope, attach},
         records,
         room::{self, Roomy},
         stream::EventStream,
         walker::{self, Walker},
     },
+    hotspot::gauge::Gauge,
+    process::LibJvm,
 };
 
 use crate::{
@@ -53,7 +53,7 @@ impl Session {
     pub fn load(programs: Option<&HashSet<&str>>, stacks: bool) -> Result<Self> {
         let storage: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = JavagcSkelBuilder::default().open(storage).map_err(trace::load_error)?;
+        let mut open = JavagcSkelBuilder::default().open(storage).map_err(bpf::load_error)?;
         for mut program in open.open_object_mut().progs_mut() {
             let wanted = programs.is_none_or(|names| {
                 program.name().to_str().is_some_and(|name| names.contains(name))
@@ -61,7 +61,7 @@ impl Session {
             program.set_autoload(wanted && (stacks || program.name() != REQUEST_PROGRAM));
         }
         if stacks {
-            trace::preflight::check_walker()?;
+            bpf::preflight::check_walker()?;
         } else {
             walker::leave_out(open.open_object_mut(), &STACK_MAPS)?;
         }
@@ -70,10 +70,10 @@ impl Session {
             data.know_jvms = stacks;
         }
         if programs.is_none() {
-            open.maps.events.set_max_entries(LARGE_RING).map_err(trace::load_error)?;
+            open.maps.events.set_max_entries(LARGE_RING).map_err(bpf::load_error)?;
         }
-        let skel = open.load().map_err(trace::load_error)?;
-        let events = MapHandle::try_from(&skel.maps.events).map_err(trace::load_error)?;
+        let skel = open.load().map_err(bpf::load_error)?;
+        let events = MapHandle::try_from(&skel.maps.events).map_err(bpf::load_error)?;
         let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
         let walker = stacks.then(|| Walker::new(skel.object())).transpose()?;
         Ok(Self { skel: Box::leak(Box::new(skel)), stream, walker })
@@ -97,7 +97,7 @@ impl Session {
     ) -> Result<Links> {
         let mut links = Links::default();
         for plan in plans {
-            let program = trace::program(self.skel.object_mut(), plan.program)?;
+            let program = bpf::program(self.skel.object_mut(), plan.program)?;
             match (attach(&program, libjvm, &plan.site, scope, cookie), plan.optional) {
                 (Ok(link), _) => links.push(link),
                 (Err(Error::Permission { .. }), Some(loss)) => skipped(loss),

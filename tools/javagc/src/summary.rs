@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use libjvmprobe::{render::histogram::Log2Histogram, trace::clock};
+use libjvmprobe::{bpf::clock, render::histogram::Log2Histogram};
 use serde::Serialize;
 
 use crate::record::Stop;

@@ -9,17 +9,17 @@ use std::{
 use anyhow::Result;
 use libjvmprobe::{
     Error, Pid,
-    cli::{self, Schedule, note},
-    follow::{Arrival, Arrivals, ready},
-    hotspot::{Collector, HotSpot},
-    jvm::{Fate, FileId, Target},
-    trace::{
-        self,
-        attach::{Links, Plan, Scope},
-        clock,
+    bpf::{
+        self, clock,
         idle::Idle,
+        probes::{Links, Plan, Scope},
         walker::Walker,
     },
+    cli::{self, Schedule},
+    follow::{Arrival, Arrivals, ready},
+    hotspot::{Collector, HotSpot},
+    own::note,
+    process::{Fate, FileId, Target},
 };
 
 use crate::{
@@ -220,7 +220,7 @@ impl<'a> Tracer<'a> {
         let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
         // First of all, so that nothing of any is missed once something is attached.
         for Arrival { target, hotspot } in &arrivals {
-            if trace::reaches_everyone() {
+            if bpf::reaches_everyone() {
                 let key = key_in_file(target);
                 self.set_gauge(key, hotspot.as_ref().ok());
                 self.know_stacks(key, target.pid(), hotspot.as_ref().ok());
@@ -237,7 +237,7 @@ impl<'a> Tracer<'a> {
     }
 
     fn add_found(&mut self, target: Target, hotspot: Result<HotSpot, Error>) -> Result<(), Error> {
-        if !trace::reaches_everyone() {
+        if !bpf::reaches_everyone() {
             // Hits of several processes could not be told apart: attach one by one.
             let plans = instants::plan(&target.libjvm, hotspot.as_ref().ok(), self.args)?;
             return self.add_alone(target, hotspot, &plans);
@@ -272,7 +272,7 @@ impl<'a> Tracer<'a> {
         plans: &[Plan],
     ) -> Result<(), Error> {
         let pid = target.pid();
-        let key = trace::key_alone(pid);
+        let key = bpf::key_alone(pid);
         // Before the first event, which wants to know the heap already.
         self.set_gauge(key, hotspot.as_ref().ok());
         self.know_stacks(key, pid, hotspot.as_ref().ok());

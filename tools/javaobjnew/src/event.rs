@@ -4,8 +4,8 @@
 //! generator turns the structs of `bpf/javaobjnew.h` into these types.
 
 use libjvmprobe::{
-    stack::walk::RawStack,
-    trace::records::{copy, text, word},
+    bpf::records::{copy, text, word},
+    stack::raw::RawStack,
 };
 use plain::Plain;
 

@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use libjvmprobe::{
     Addr, Error, Pid, Result,
-    cli::remark,
+    bpf::{clock, probes::Links, walker::Walker},
     follow::Stops,
     hotspot::{HotSpot, classes::ClassLayout, objects::Objects},
-    jvm::{Fate, Target},
-    stack::{maps::FileCache, walk::RawStack},
-    trace::{attach::Links, clock, walker::Walker},
+    own::remark,
+    process::{Fate, Target},
+    stack::{native::Files, raw::RawStack},
 };
 
 use crate::{
@@ -344,7 +344,7 @@ impl Jvm {
         &mut self,
         number: u64,
         raw: &RawStack,
-        files: &mut FileCache,
+        files: &mut Files,
         walker: &mut Walker,
     ) -> Result<()> {
         match &mut self.stacks {

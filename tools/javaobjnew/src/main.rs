@@ -34,14 +34,13 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use libjvmprobe::{
-    budget,
-    cli::{
-        self, note,
+    bpf, cli,
+    own::{
+        budget, note,
         privileges::{ATTACH, HURRY, MAPS, OUTPUT, READ, keep},
         stop_on_signal,
     },
     render::{files::Files, flamegraph::Title},
-    trace,
 };
 
 use crate::{args::Args, report::Report, tracer::Tracer};
@@ -52,8 +51,8 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<()> {
     budget::set(args.max_memory);
-    trace::set_libbpf_output(args.verbose);
-    trace::preflight::check()?;
+    bpf::set_libbpf_output(args.verbose);
+    bpf::preflight::check()?;
     keep(MAPS | READ | ATTACH | HURRY | OUTPUT);
     let stop = stop_on_signal()?;
     let tracer = Tracer::start(args, Report::open(args)?)?;

@@ -7,9 +7,9 @@
 
 use libjvmprobe::{
     Error, Result,
+    bpf::probes::{Plan, Site, function},
     hotspot::HotSpot,
-    jvm::{LibJvm, Target},
-    trace::attach::{Plan, Site, function},
+    process::{LibJvm, Target},
 };
 
 const FUNCTIONS: [(&str, &str); 2] = [

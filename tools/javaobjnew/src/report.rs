@@ -3,13 +3,13 @@
 use anyhow::Result;
 use comfy_table::{CellAlignment, LineStyle, TableStyle};
 use libjvmprobe::{
-    cli::note,
+    bpf::clock,
+    own::note,
     render::{
         columns::wrap,
         output::Output,
         units::{bytes, count, percent, span},
     },
-    trace::clock,
 };
 
 use crate::{

@@ -8,16 +8,16 @@ use libbpf_rs::{
 };
 use libjvmprobe::{
     Addr, Error, Result,
-    hotspot::threads::ThreadBytes,
-    jvm::LibJvm,
-    trace::{
+    bpf::{
         self,
-        attach::{Links, Plan, Scope, attach},
+        probes::{Links, Plan, Scope, attach},
         records::{self, copy},
         room::{self, Roomy},
         stream::EventStream,
         walker::{self, Walker},
     },
+    hotspot::threads::ThreadBytes,
+    process::LibJvm,
 };
 
 use crate::{
@@ -61,7 +61,7 @@ impl Session {
     pub fn load(args: &Args) -> Result<Self> {
         let storage: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = JavaobjnewSkelBuilder::default().open(storage).map_err(trace::load_error)?;
+        let mut open = JavaobjnewSkelBuilder::default().open(storage).map_err(bpf::load_error)?;
         let stacks = args.wants_stacks();
         for mut program in open.open_object_mut().progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
@@ -69,22 +69,22 @@ impl Session {
             program.set_autoload(is_exact == args.exact && name.ends_with(WALKS) == stacks);
         }
         if stacks {
-            trace::preflight::check_walker()?;
+            bpf::preflight::check_walker()?;
         } else {
             walker::leave_out(open.open_object_mut(), &STACK_MAPS)?;
         }
         room::make(open.open_object_mut(), &ROOMY)?;
         room::make(open.open_object_mut(), &[if stacks { MANY_TALLIES } else { TALLIES }])?;
         if stacks {
-            open.maps.events.set_max_entries(LARGE_RING).map_err(trace::load_error)?;
+            open.maps.events.set_max_entries(LARGE_RING).map_err(bpf::load_error)?;
         }
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
             data.by_thread = args.threads;
             data.know_jvms = stacks;
             data.large_bytes = args.large.unwrap_or(u64::MAX);
         }
-        let skel = open.load().map_err(trace::load_error)?;
-        let events = MapHandle::try_from(&skel.maps.events).map_err(trace::load_error)?;
+        let skel = open.load().map_err(bpf::load_error)?;
+        let events = MapHandle::try_from(&skel.maps.events).map_err(bpf::load_error)?;
         let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
         let walker = stacks.then(|| Walker::new(skel.object())).transpose()?;
         Ok(Self { skel: Box::leak(Box::new(skel)), stream, walker })
@@ -109,7 +109,7 @@ impl Session {
                 Some(_) => format!("{}{WALKS}", plan.program),
                 None => plan.program.into(),
             };
-            let program = trace::program(self.skel.object_mut(), &name)?;
+            let program = bpf::program(self.skel.object_mut(), &name)?;
             links.push(attach(&program, libjvm, &plan.site, scope, cookie)?);
             // Events come in from the first attachment on.
             self.stream.make_room()?;

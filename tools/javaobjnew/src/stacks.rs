@@ -8,10 +8,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use libjvmprobe::{
     Pid, Result,
-    budget::Kept,
+    bpf::walker::Walker,
     hotspot::HotSpot,
-    stack::{Frame, Kind, live::LiveNames, maps::FileCache, walk::RawStack},
-    trace::walker::Walker,
+    own::budget::Kept,
+    stack::{Frame, Kind, namer::LiveNames, native::Files, raw::RawStack},
 };
 
 use crate::event::STACK_OTHER;
@@ -62,7 +62,7 @@ impl Stacks {
         key: u64,
         pid: Pid,
         hotspot: &HotSpot,
-        files: &mut FileCache,
+        files: &mut Files,
         walker: &mut Walker,
     ) -> Result<Self> {
         let mut names = LiveNames::new(pid, hotspot, files, false)?;
@@ -85,7 +85,7 @@ impl Stacks {
         number: u64,
         raw: &RawStack,
         hotspot: &HotSpot,
-        files: &mut FileCache,
+        files: &mut Files,
         walker: &mut Walker,
     ) -> Result<()> {
         let Some(names) = &mut self.names else { return Ok(()) };

@@ -9,7 +9,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use libjvmprobe::budget::Kept;
+use libjvmprobe::own::budget::Kept;
 
 use crate::{
     split::{Part, split},

@@ -9,17 +9,17 @@ use std::{
 use anyhow::Result;
 use libjvmprobe::{
     Error, Pid,
-    cli::{self, Schedule, note},
+    bpf::{
+        self, clock,
+        idle::Idle,
+        probes::{Links, Plan, Scope as AttachScope},
+    },
+    cli::{self, Schedule},
     follow::{Arrival, Arrivals, ready},
     hotspot::HotSpot,
-    jvm::{Fate, FileId, Target},
-    stack::maps::FileCache,
-    trace::{
-        self,
-        attach::{Links, Plan, Scope as AttachScope},
-        clock,
-        idle::Idle,
-    },
+    own::note,
+    process::{Fate, FileId, Target},
+    stack::native::Files,
 };
 
 use crate::{
@@ -64,7 +64,7 @@ pub struct Tracer<'a> {
     budget: Budget,
     adapted: Instant,
     /// Files that JVMs have mapped.
-    maps: FileCache,
+    maps: Files,
     /// What all that have ended have allocated.
     flames: Flames,
     /// Files that no JVM runs any more.
@@ -90,7 +90,7 @@ impl<'a> Tracer<'a> {
             arrivals: args.all.then(|| Arrivals::open(args.verbose)),
             budget,
             adapted: Instant::now(),
-            maps: FileCache::default(),
+            maps: Files::default(),
             flames: Flames::new(args.max_memory),
             idle: Idle::default(),
         };
@@ -322,7 +322,7 @@ impl<'a> Tracer<'a> {
 
     fn try_add(&mut self, target: Target, hotspot: HotSpot) -> Result<(), Error> {
         let plans = self.plan(&target)?;
-        if !trace::reaches_everyone() {
+        if !bpf::reaches_everyone() {
             // Hits of several processes could not be told apart: attach one by one.
             return self.add_alone(target, hotspot, &plans);
         }
@@ -344,7 +344,7 @@ impl<'a> Tracer<'a> {
             places::fires(&target, &hotspot)?;
         }
         let pid = target.pid();
-        let key = trace::key_alone(pid);
+        let key = bpf::key_alone(pid);
         let scope = AttachScope::Process(pid);
         let links = self.session.attach(&target.libjvm, plans, scope, key)?;
         self.add(key, target, hotspot, Some(links))

@@ -18,8 +18,10 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use libjvmprobe::{
     Pid,
-    cli::{descriptors, note},
-    end::undo::{self, Undo},
+    own::{
+        descriptors, note,
+        undo::{self, Undo},
+    },
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},

@@ -5,12 +5,12 @@
 
 use libjvmprobe::{
     Addr,
-    stack::{
-        agent_map::java_parameters,
+    bpf::records::{copy, text, word},
+    names::{
         code::{Code, CodeKind},
-        walk::RawStack,
+        java::java_parameters,
     },
-    trace::records::{copy, text, word},
+    stack::raw::RawStack,
 };
 use plain::Plain;
 
@@ -82,9 +82,10 @@ mod tests {
     use std::mem::offset_of;
 
     use libjvmprobe::{
-        elf::unwind::Row,
-        stack::walk::RawFrame,
-        trace::walker::{JvmLayout, MappingEntry, layout_offsets},
+        bpf::walker::{MappingEntry, layout_offsets},
+        hotspot::walking::JvmLayout,
+        stack::raw::RawFrame,
+        unwind::Row,
     };
     use proptest::prelude::*;
 

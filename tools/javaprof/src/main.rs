@@ -29,11 +29,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use libjvmprobe::{
-    cli::{self, Hurry, note, stop_on_signal},
-    jvm::agent,
+    ask::agent,
+    bpf, cli,
+    own::{Hurry, note, stop_on_signal},
     render::{flamegraph::Title, folded, output::Output},
     stack::{profile::Profile, shrunk},
-    trace,
 };
 
 use crate::{args::Args, command::Waiting, outputs::Outputs, profiler::Profiler, user::User};
@@ -51,8 +51,8 @@ fn run(args: &Args) -> Result<()> {
     }
     // A name that nobody has is told at once.
     let user = args.user.as_deref().map(User::find).transpose()?;
-    trace::set_libbpf_output(args.verbose);
-    trace::preflight::check()?;
+    bpf::set_libbpf_output(args.verbose);
+    bpf::preflight::check()?;
     let stop = stop_on_signal()?;
     let hurry = Hurry::begin();
     let mut profiler = Profiler::new(args)?;

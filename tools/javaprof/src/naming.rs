@@ -4,12 +4,12 @@ use std::{collections::HashMap, sync::Arc, time::UNIX_EPOCH};
 
 use libjvmprobe::{
     Addr,
-    hotspot::places::Places,
     stack::{
         Frame, Kind, Place, Stack, WalkEnd,
-        entry::cut_behind_entry,
+        java_frames::Places,
         name::{JavaNames, KernelNames, Name, NativeNames, Sources},
         profile::{FrameId, Profile, Sample},
+        thread_entry::cut_behind_entry,
     },
 };
 
@@ -203,7 +203,13 @@ fn name(sources: &mut Sources, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) 
 
 #[cfg(test)]
 mod tests {
-    use libjvmprobe::{Addr, hotspot::places, stack::walk::RawFrame, stack::walk::RawStack};
+    use libjvmprobe::{
+        Addr,
+        stack::{
+            java_frames,
+            raw::{RawFrame, RawStack},
+        },
+    };
 
     use super::*;
     use crate::session::SampleKey;
@@ -211,7 +217,7 @@ mod tests {
     #[test]
     fn stacks_that_did_not_come_are_counted() {
         let frames = vec![RawFrame::Code { addr: Addr(0x10), compile_id: 0 }];
-        let known = places::plain(&RawStack { target: 7, unloads: 0, frames });
+        let known = java_frames::plain(&RawStack { target: 7, unloads: 0, frames });
         let stacks = Stacks::from([(3, known)]);
         let key = |user, kernel| SampleKey {
             pid: 7,

@@ -7,12 +7,13 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use libjvmprobe::{
-    jvm::root,
+    ask::perf_map,
+    process::root,
     render::{
         files::{Files, Format},
         flamegraph::Title,
     },
-    stack::{builtin_map, profile::Profile},
+    stack::profile::Profile,
 };
 
 use crate::args::Args;
@@ -50,7 +51,7 @@ impl Outputs {
 
 fn read_base(path: &Path) -> Result<String> {
     let text = File::open(path)
-        .and_then(|file| root::text(&file, builtin_map::MAX_BYTES))
+        .and_then(|file| root::text(&file, perf_map::MAX_BYTES))
         .with_context(|| format!("cannot read {}", path.display()))?;
     let is_stack = |line: &str| {
         line.rsplit_once(' ').is_some_and(|(_, count)| count.trim().parse::<u64>().is_ok())

@@ -11,12 +11,12 @@ use std::{
 use anyhow::Result;
 use libjvmprobe::{
     Addr, Error, Pid,
-    cli::{Schedule, note},
+    bpf::{self, idle::Idle, perf::Clock, probes::Links},
+    cli::Schedule,
     follow::{Arrival, Arrivals, Stops, ready},
-    hotspot::places,
-    jvm::{Fate, FileId, Process, Target},
-    stack::{Stack, maps::FileCache, profile::Profile},
-    trace::{self, attach::Links, idle::Idle, perf::Clock},
+    own::note,
+    process::{Fate, FileId, Process, Target},
+    stack::{Stack, java_frames, native::Files, profile::Profile},
 };
 
 use crate::{
@@ -78,7 +78,7 @@ struct Newcomer {
 
 /// A process that was named. Java code that is no HotSpot JVM's is profiled as native code
 /// is.
-fn open(pid: Pid, files: &mut FileCache) -> Result<Traced, Error> {
+fn open(pid: Pid, files: &mut Files) -> Result<Traced, Error> {
     match Target::open(pid) {
         Ok(target) => {
             let hotspot = ready::wait_for_any_vm(&target)?;
@@ -102,7 +102,7 @@ fn open(pid: Pid, files: &mut FileCache) -> Result<Traced, Error> {
 pub struct Profiler<'a> {
     args: &'a Args,
     session: Session,
-    files: FileCache,
+    files: Files,
     processes: BTreeMap<u32, Traced>,
     /// What was sampled of them and has no names yet.
     samples: HashMap<u32, Samples>,
@@ -133,7 +133,7 @@ pub struct Profiler<'a> {
 impl<'a> Profiler<'a> {
     /// Finds the JVMs that the arguments name, and is ready to sample them.
     pub fn new(args: &'a Args) -> Result<Self> {
-        let mut files = FileCache::default();
+        let mut files = Files::default();
         let processes: Vec<_> =
             args.pids.iter().map(|&pid| open(pid, &mut files)).collect::<Result<_, _>>()?;
         let every_jvm = args.all || args.system_wide;
@@ -161,7 +161,7 @@ impl<'a> Profiler<'a> {
             raw: Raw { hertz: args.frequency, ..Default::default() },
             taken: 0,
             arrivals: every_jvm.then(|| Arrivals::open(args.verbose)),
-            shared: (every_jvm && trace::reaches_everyone()).then(HashMap::new),
+            shared: (every_jvm && bpf::reaches_everyone()).then(HashMap::new),
             idle: Idle::default(),
             stacks_sent: 0,
         };
@@ -342,7 +342,7 @@ impl<'a> Profiler<'a> {
                             traced.look_for(&stack, &mut self.files, &mut self.session);
                             stack
                         }
-                        None => places::plain(&raw),
+                        None => java_frames::plain(&raw),
                     };
                     self.stacks_size += size_of_stack(&stack);
                     self.stacks.insert(id, stack);

@@ -1,6 +1,6 @@
 //! Which rights a profile still needs.
 
-use libjvmprobe::cli::privileges::{
+use libjvmprobe::own::privileges::{
     ASK, ATTACH, HURRY, KERNEL_SYMBOLS, MAPS, OUTPUT, PROBE, READ, Rights, keep,
 };
 

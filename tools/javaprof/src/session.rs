@@ -8,16 +8,15 @@ use libbpf_rs::{
 };
 use libjvmprobe::{
     Error, Result,
-    jvm::LibJvm,
-    stack::maps::CodeMaps,
-    trace::{
+    bpf::{
         self,
-        attach::{Links, Plan, Scope, attach},
         perf::{self, Clock},
+        probes::{Links, Plan, Scope, attach},
         records::{self, copy, text},
         stream::EventStream,
         walker::Walker,
     },
+    process::{LibJvm, code::CodeMaps},
 };
 
 use crate::{
@@ -89,31 +88,31 @@ impl Session {
     /// # Errors
     /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
     pub fn load(options: Options) -> Result<Self> {
-        trace::preflight::check_walker()?;
+        bpf::preflight::check_walker()?;
         let storage: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = JavaprofSkelBuilder::default().open(storage).map_err(trace::load_error)?;
+        let mut open = JavaprofSkelBuilder::default().open(storage).map_err(bpf::load_error)?;
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
             data.every_process = options.every_process;
             data.newcomers = options.newcomers;
             data.want_user = options.user;
             data.want_kernel = options.kernel;
             data.know_jvms = options.unwind;
-            data.has_user_registers = trace::has_user_registers();
-            if !trace::sees_initial_pids()
+            data.has_user_registers = bpf::has_user_registers();
+            if !bpf::sees_initial_pids()
                 && let Ok(ns) = std::fs::metadata("/proc/self/ns/pid")
             {
                 data.pidns_dev = ns.dev();
                 data.pidns_ino = ns.ino();
             }
         }
-        open.maps.events.set_max_entries(EVENT_BUFFER).map_err(trace::load_error)?;
+        open.maps.events.set_max_entries(EVENT_BUFFER).map_err(bpf::load_error)?;
         let entries = options.hertz.saturating_mul(perf::online_cpus()?.len() as u64 * 2);
         let entries = entries.clamp(*SAMPLE_ENTRIES.start(), *SAMPLE_ENTRIES.end());
         let entries = u32::try_from(entries).unwrap_or(1 << 14);
-        open.maps.samples.set_max_entries(entries).map_err(trace::load_error)?;
-        let skel = open.load().map_err(trace::load_error)?;
-        let events = MapHandle::try_from(&skel.maps.events).map_err(trace::load_error)?;
+        open.maps.samples.set_max_entries(entries).map_err(bpf::load_error)?;
+        let skel = open.load().map_err(bpf::load_error)?;
+        let events = MapHandle::try_from(&skel.maps.events).map_err(bpf::load_error)?;
         let stream = EventStream::open(Box::leak(Box::new(events)), Event::decode)?;
         let walker = Walker::new(skel.object())?;
         Ok(Self {
@@ -191,7 +190,7 @@ impl Session {
     ) -> Result<Links> {
         let mut links = Links::default();
         for plan in plans {
-            let program = trace::program(self.skel.object_mut(), plan.program)?;
+            let program = bpf::program(self.skel.object_mut(), plan.program)?;
             links.push(attach(&program, libjvm, &plan.site, scope, key)?);
             // Events come in from the first attachment on.
             self.stream.make_room()?;

@@ -8,22 +8,18 @@ use std::{
 
 use libjvmprobe::{
     Addr, Error, Pid, Result,
-    cli::{note, remark},
+    ask::{agent, agent_map, perf_map},
+    bpf::probes::{self, Links, Scope, resolve},
     follow::Stops,
-    hotspot::{
-        FIRST_READ, HotSpot,
-        code_cache::Inlining,
-        places::{self, Places},
-    },
-    jvm::{Fate, FileId, Process, Target, agent},
+    hotspot::{FIRST_READ, HotSpot, code_cache::Inlining},
+    own::{note, remark},
+    process::{Fate, FileId, Process, Target, code::CodeMaps},
     stack::{
-        agent_map, builtin_map,
-        code::{CodeIndex, CodeLog, Snapshot},
-        maps::{CodeMaps, FileCache},
-        native::Symbols,
-        walk::{RawStack, Stack},
+        code_log::{CodeIndex, CodeLog, Snapshot},
+        java_frames::{self, Places},
+        native::{Files, Symbols},
+        raw::{RawStack, Stack},
     },
-    trace::attach::{self, Links, Scope, resolve},
 };
 
 use crate::{
@@ -33,14 +29,14 @@ use crate::{
 };
 
 /// What HotSpot tells of its compiled methods, without any flag.
-const CODE: [attach::Instant; 2] = [
-    attach::Instant {
+const CODE: [probes::Instant; 2] = [
+    probes::Instant {
         usdt: ("hotspot", "compiled__method__unload"),
         usdt_program: "code_unload",
         functions: &[],
         function_program: "code_unload",
     },
-    attach::Instant {
+    probes::Instant {
         usdt: ("hotspot", "compiled__method__load"),
         usdt_program: "code_load",
         functions: &[],
@@ -127,23 +123,23 @@ impl Who {
 
 impl Traced {
     /// A JVM, and what it tells.
-    pub fn jvm(target: Target, hotspot: Result<HotSpot>, files: &mut FileCache) -> Self {
+    pub fn jvm(target: Target, hotspot: Result<HotSpot>, files: &mut Files) -> Self {
         let stops = Some(Stops::new(&target.process));
         let who = Who::Jvm(Box::new((target, hotspot)));
         Self { stops, ..Self::new(who, files) }
     }
 
     /// A process that may become a JVM.
-    pub fn future_jvm(process: Process, files: &mut FileCache) -> Self {
+    pub fn future_jvm(process: Process, files: &mut Files) -> Self {
         Self::new(Who::Future(process), files)
     }
 
     /// A process that is none.
-    pub fn other(process: Process, files: &mut FileCache) -> Self {
+    pub fn other(process: Process, files: &mut Files) -> Self {
         Self::new(Who::Other(process), files)
     }
 
-    fn new(who: Who, files: &mut FileCache) -> Self {
+    fn new(who: Who, files: &mut Files) -> Self {
         let process = who.process();
         Self {
             command: process.comm.as_str().into(),
@@ -222,7 +218,7 @@ impl Traced {
     }
 
     /// Whether it has become a JVM since it was last asked.
-    pub fn has_become_jvm(&mut self, files: &mut FileCache) -> bool {
+    pub fn has_become_jvm(&mut self, files: &mut Files) -> bool {
         if !matches!(self.who, Who::Future(_)) {
             return false;
         }
@@ -269,15 +265,15 @@ impl Traced {
     }
 
     /// Looks at its mappings.
-    pub fn refresh_maps(&mut self, files: &mut FileCache, session: &mut Session) -> Result<()> {
+    pub fn refresh_maps(&mut self, files: &mut Files, session: &mut Session) -> Result<()> {
         let pid = self.pid();
-        self.maps.refresh(pid, files)?;
+        self.maps.refresh(pid, &mut files.mapped)?;
         // Before that, the walker would make no use of it.
         if self.is_walked { session.tell_mappings(pid.0.into(), &self.maps) } else { Ok(()) }
     }
 
     /// The same; where it cannot, because it is gone for example, what was seen before must do.
-    pub fn try_refresh_maps(&mut self, files: &mut FileCache, session: &mut Session) {
+    pub fn try_refresh_maps(&mut self, files: &mut Files, session: &mut Session) {
         if let Err(error) = self.refresh_maps(files, session) {
             let pid = self.pid();
             remark(|| format!("what process {pid} has mapped by now is not known: {error}"));
@@ -286,7 +282,7 @@ impl Traced {
 
     /// Looks at its mappings if a stack has addresses in none: a library that was loaded
     /// just now is not to be walked without its unwind table any longer.
-    pub fn look_for(&mut self, stack: &Stack, files: &mut FileCache, session: &mut Session) {
+    pub fn look_for(&mut self, stack: &Stack, files: &mut Files, session: &mut Session) {
         let is_unmapped = |maps: &CodeMaps| {
             stack.addresses().any(|addr| addr > Addr(0) && maps.find(addr).is_none())
         };
@@ -311,7 +307,7 @@ impl Traced {
     pub fn tell_walker(
         &mut self,
         args: &Args,
-        files: &mut FileCache,
+        files: &mut Files,
         session: &mut Session,
     ) -> Result<()> {
         let Args { stacks: how, ref symbols, signatures, .. } = *args;
@@ -331,7 +327,7 @@ impl Traced {
         self.is_walked = true;
         // Libraries were loaded while it set itself up; or it is gone by now.
         let pid = target.pid();
-        if let Err(error) = self.maps.refresh(pid, files) {
+        if let Err(error) = self.maps.refresh(pid, &mut files.mapped) {
             remark(|| format!("what process {pid} has mapped is not known: {error}"));
         }
         let hotspot = hotspot.as_ref().map_err(|error| version_unknown(pid, error))?;
@@ -352,7 +348,7 @@ impl Traced {
         {
             return places.resolve(hotspot, raw);
         }
-        places::plain(raw)
+        java_frames::plain(raw)
     }
 
     /// What names what was sampled up to now. From here on it is named anew.
@@ -491,7 +487,7 @@ pub fn get(
         Err(error) => error,
     };
     let pid = process.pid;
-    if let Ok(text) = builtin_map::read_there(process) {
+    if let Ok(text) = perf_map::read_there(process) {
         note(&format!("process {pid}: {error}; using the map that was in its /tmp"));
         return Ok((Snapshot::Map(text), SymbolSource::None));
     }
@@ -515,10 +511,10 @@ fn ask(
     inlining: Inlining<'_>,
 ) -> Result<Snapshot> {
     if let SymbolSource::File(path) = source {
-        return Ok(Snapshot::Map(builtin_map::read(path, process)?));
+        return Ok(Snapshot::Map(perf_map::read(path, process)?));
     }
     let hotspot = hotspot.map_err(|error| version_unknown(process.pid, error))?;
-    let writes_maps = hotspot.major >= builtin_map::FIRST_JDK;
+    let writes_maps = hotspot.major >= perf_map::FIRST_JDK;
     match source {
         SymbolSource::None | SymbolSource::File(_) => Ok(Snapshot::Entries(Vec::new())),
         SymbolSource::Auto | SymbolSource::HotSpot => {
@@ -529,7 +525,7 @@ fn ask(
             Ok(Snapshot::Entries(agent_map::parse(&text).collect()))
         }
         SymbolSource::PerfMap if !writes_maps => {
-            let (jdk, first) = (hotspot.major, builtin_map::FIRST_JDK);
+            let (jdk, first) = (hotspot.major, perf_map::FIRST_JDK);
             let others = if jdk < FIRST_READ { "agent" } else { "hotspot or agent" };
             Err(Error::Unsupported {
                 what: format!(
@@ -539,7 +535,7 @@ fn ask(
                 ),
             })
         }
-        SymbolSource::PerfMap => Ok(Snapshot::Map(builtin_map::request(process, hotspot)?)),
+        SymbolSource::PerfMap => Ok(Snapshot::Map(perf_map::request(process, hotspot)?)),
     }
 }
 

@@ -12,15 +12,16 @@ use std::io::{self, BufWriter};
 use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     Addr, Error,
-    cli::note,
+    ask::perf_map,
     hotspot::{HotSpot, code_cache::Inlining},
-    jvm::{
+    names::code::Code,
+    own::note,
+    process::{
         Process, Target,
         identity::Owner,
         root::{Folder, Root},
     },
     render::{output::Output, perfmap},
-    stack::{builtin_map, code::Code},
 };
 
 use crate::{args::Args, traced};
@@ -65,7 +66,7 @@ fn write(
     let refuse = |why| Error::Attach { pid: process.pid, why };
     let root = Root::open(process).map_err(refuse)?;
     let tmp = root.folder("/tmp").map_err(refuse)?;
-    let name = builtin_map::name_of(process);
+    let name = perf_map::name_of(process);
     let as_owner = |owner| write_as(owner, &tmp, &name, entries, options);
     let (result, owner) = match as_owner(Owner::Us) {
         Err(e) if e.raw_os_error() == Some(EOVERFLOW) => {

@@ -1,0 +1,130 @@
+//! The map that a JVM writes of its code cache when it is asked: `Compiler.perfmap`,
+//! since JDK 17 (hotspot/share/code/codeCache.cpp, `CodeCache::write_perf_map`).
+//!
+//! It writes `/tmp/perf-N.map` in its own file system, N being its number in its own
+//! PID namespace, and would follow a symbolic link there. So we look first, and read
+//! only what is a regular file of the JVM's own user.
+
+use std::{io, path::Path, time::Duration};
+
+use crate::{
+    Error, Result,
+    ask::jcmd,
+    hotspot::HotSpot,
+    own::Deadline,
+    process::{
+        Process,
+        identity::Owner,
+        root::{self, Folder, Root, not_its_own},
+    },
+};
+
+/// The first JDK that has the command.
+pub const FIRST_JDK: u32 = 17;
+
+/// A line is some 100 bytes long and there are at most a million.
+pub const MAX_BYTES: u64 = 256 << 20;
+
+/// How long to wait for another tool that has the same JVM write its map.
+const TURN_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Asks a JVM for its map and returns its text. The file is removed again unless the
+/// JVM's user had one there before; one of root's, which the JVM could not write, is put
+/// aside meanwhile.
+///
+/// # Errors
+/// [`Error::Attach`] where the JVM cannot be asked, [`Error::Io`] where the file
+/// cannot be trusted or read.
+pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
+    let deadline = Deadline::within(jcmd::TIMEOUT);
+    let refuse = |why| Error::Attach { pid: process.pid, why };
+    let root = Root::open(process).map_err(refuse)?;
+    let tmp = root.folder("/tmp").map_err(refuse)?;
+    let name = name_of(process);
+    let failed = |verb: &str, error| failed(verb, &tmp.shown(&name), error);
+    // Two tools at once would read and remove each other's maps. Who cannot get the turn in
+    // time goes on without.
+    let _turn = tmp.lock(deadline.sooner(TURN_TIMEOUT));
+    let before = look(&tmp, &name, process)?;
+    let aside = format!("{name}.aside");
+    if before == Before::Roots {
+        tmp.rename(Owner::Us, &name, &aside).map_err(|e| failed("put aside", e))?;
+    }
+    let text = jcmd::command(process, hotspot, "jcmd", &["Compiler.perfmap"], deadline)
+        .and_then(|_| read_in(&tmp, &name, process));
+    match before {
+        Before::Nothing if text.is_ok() => match tmp.remove(&name) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed("remove", e)),
+            _ => {}
+        },
+        Before::Roots => {
+            tmp.rename(Owner::Us, &aside, &name).map_err(|e| failed("put back", e))?;
+        }
+        Before::Nothing | Before::TheJvms => {}
+    }
+    // The JVM does not say when it could not write all of it.
+    match text {
+        Ok(text) if !text.ends_with('\n') => {
+            Err(failed("use", io::Error::other("it is cut off: is the JVM's /tmp full?")))
+        }
+        other => other,
+    }
+}
+
+/// What a JVM's map is called in its /tmp.
+pub fn name_of(process: &Process) -> String {
+    format!("perf-{}.map", process.ns_pid)
+}
+
+/// Reads the map that is in a process's /tmp: never through a link, never another user's.
+///
+/// # Errors
+/// [`Error::Attach`] where its /tmp cannot be opened, [`Error::Io`].
+pub fn read_there(process: &Process) -> Result<String> {
+    let refuse = |why| Error::Attach { pid: process.pid, why };
+    let root = Root::open(process).map_err(refuse)?;
+    let tmp = root.folder("/tmp").map_err(refuse)?;
+    read_in(&tmp, &name_of(process), process)
+}
+
+fn read_in(tmp: &Folder<'_>, name: &str, process: &Process) -> Result<String> {
+    let text = tmp.text(name, &[process.uid, 0], MAX_BYTES);
+    text.map_err(|e| failed("read", &tmp.shown(name), e))
+}
+
+/// Reads a map of a process's own that the user has named, in our own file system: never
+/// through a link, never another user's.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn read(path: &Path, process: &Process) -> Result<String> {
+    let text =
+        root::open_own(path, &[process.uid, 0]).and_then(|file| root::text(&file, MAX_BYTES));
+    text.map_err(|e| failed("trust", path, e))
+}
+
+/// What is there before the JVM writes its map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// A file of the JVM's user.
+    TheJvms,
+    /// A file of root's, who is not the JVM's user.
+    Roots,
+}
+
+/// Looks; an error where the JVM must not be asked to write there.
+fn look(tmp: &Folder<'_>, name: &str, process: &Process) -> Result<Before> {
+    let failed = |verb: &str, error| failed(verb, &tmp.shown(name), error);
+    match tmp.look(name) {
+        Ok(seen) if seen.is_file_of(process.uid) => Ok(Before::TheJvms),
+        Ok(seen) if seen.is_file_of(0) => Ok(Before::Roots),
+        Ok(seen) => Err(failed("let the JVM write", io::Error::other(not_its_own(seen.owner())))),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Before::Nothing),
+        Err(e) => Err(failed("look at", e)),
+    }
+}
+
+fn failed(verb: &str, path: &Path, source: io::Error) -> Error {
+    Error::io(format!("{verb} {}", path.display()), source)
+}

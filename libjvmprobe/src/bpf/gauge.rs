@@ -1,0 +1,78 @@
+//! The target's own counters, read by the kernel side with each event.
+//!
+//! A BPF program that runs in the target's context can read its memory at the
+//! very instant of a probe: no race, no stop, no extra trap. User space finds
+//! out once where the numbers are, and describes that in a [`Gauge`].
+
+use crate::{
+    Addr,
+    hotspot::{gauge::Gauge, heap::Term},
+};
+
+/// `GAUGE_TERMS`, `GAUGE_COUNTERS` and `GAUGE_SPACES` of bpf/gauge.h.
+const TERMS: usize = 8;
+const COUNTERS: usize = 4;
+const SPACES: usize = 8;
+/// The words of `struct gauge_term` and of all of `struct gauge`.
+const TERM_WORDS: usize = 5;
+const WORDS: usize = TERMS * TERM_WORDS + COUNTERS + SPACES + 9;
+
+impl Gauge {
+    /// The bytes of `struct gauge` in bpf/gauge.h.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // A sum with a summand missing would be a wrong number: rather none.
+        let terms: &[Term] = if self.heap.len() <= TERMS { &self.heap } else { &[] };
+        let settled: &[Addr] = if self.settled.len() <= SPACES { &self.settled } else { &[] };
+        let mut words = Vec::with_capacity(WORDS);
+        for i in 0..TERMS {
+            words.extend(terms.get(i).map_or([0; TERM_WORDS], term_words));
+        }
+        words.extend(self.counters.iter().copied().map(addr_word));
+        words.extend([self.cause, self.last_cause].map(addr_word));
+        let stop = self.last_stop.map(|s| [s.begin, s.sync, s.end, s.op_type].map(|addr| addr.0));
+        words.extend(stop.unwrap_or_default());
+        words.push(addr_word(self.operation));
+        words.extend((0..SPACES).map(|i| addr_word(settled.get(i).copied())));
+        words.push(self.waits.into());
+        words.push(terms.len() as u64);
+        words.into_iter().flat_map(u64::to_ne_bytes).collect()
+    }
+}
+
+fn addr_word(addr: Option<Addr>) -> u64 {
+    addr.map_or(0, |a| a.0)
+}
+
+/// `struct gauge_term`, `enum term_kind`.
+fn term_words(term: &Term) -> [u64; TERM_WORDS] {
+    match *term {
+        Term::Direct { addr } => [addr.0, 0, 0, 0, 0],
+        Term::Indirect { holder, offset } => [holder.0, offset, 0, 1, 0],
+        Term::Span { holder, end_offset, start_offset, none } => {
+            [holder.0, end_offset, start_offset, 2, addr_word(none)]
+        }
+        Term::FreeWords { addr } => [addr.0, 0, 0, 3, 0],
+        Term::FreeLists { first, stride } => [first.0, stride, 0, 4, 0],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heap_of_too_many_terms_is_unknown() {
+        let term = Term::Direct { addr: Addr(1) };
+        let gauge = Gauge { heap: vec![term; TERMS + 1], ..Default::default() };
+        let bytes = gauge.to_bytes();
+        assert_eq!(bytes.len(), WORDS * 8);
+        assert!(bytes.iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn spaces_that_do_not_fit_are_not_counted() {
+        let settled = vec![Addr(1); SPACES + 1];
+        let gauge = Gauge { settled, ..Default::default() };
+        assert!(gauge.to_bytes().iter().all(|&b| b == 0));
+    }
+}

@@ -1,0 +1,226 @@
+//! Attaching programs to instants inside a libjvm.so, all or none.
+//!
+//! HotSpot marks an instant by a USDT probe, or, in builds without
+//! `.note.stapsdt`, at least by the function that would hold the probe. An
+//! [`Instant`] knows both; [`resolve`] finds out which one a file offers.
+
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeOpts, UsdtOpts};
+
+use crate::{
+    Error, FileOffset, Pid, Result,
+    bpf::{self, detach},
+    elf::{ElfFile, Probes, Symbols},
+    process::LibJvm,
+};
+
+/// An instant in the life of a JVM, and the programs that can catch it.
+#[derive(Clone, Copy, Debug)]
+pub struct Instant {
+    /// USDT provider and probe name.
+    pub usdt: (&'static str, &'static str),
+    /// The program for the USDT probe.
+    pub usdt_program: &'static str,
+    /// The functions that stand for the probe, by how their mangled names begin:
+    /// sets of which one must be there whole, best first.
+    pub functions: &'static [&'static [&'static str]],
+    /// The program for the function's entry.
+    pub function_program: &'static str,
+}
+
+/// A place in a file that a program can be attached to.
+#[derive(Clone, Debug)]
+pub enum Site {
+    /// All locations of a USDT probe.
+    Usdt {
+        /// Provider, for example `hotspot`.
+        provider: &'static str,
+        /// Name, for example `gc__begin`.
+        name: &'static str,
+    },
+    /// The entry of a function.
+    Function {
+        /// Its mangled name.
+        symbol: String,
+        /// Where its first instruction is in the file.
+        offset: FileOffset,
+    },
+}
+
+/// A program and the place that was found for it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The program's name.
+    pub program: &'static str,
+    /// The place.
+    pub site: Site,
+    /// What is lost where the kernel does not let us attach here; `None` where
+    /// nothing goes without it.
+    pub optional: Option<&'static str>,
+}
+
+/// Whose hits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// One process.
+    Process(Pid),
+    /// Every process that maps the file, now or later.
+    Everyone,
+}
+
+/// Finds a place for every instant in a libjvm.so: its USDT probes, or where
+/// any of these is missing the functions, never a mixture.
+///
+/// # Errors
+/// [`Error::NoProbes`] saying what is missing and what would help.
+pub fn resolve(path: &Path, elf: &ElfFile, instants: &[Instant]) -> Result<Vec<Plan>> {
+    let probes = elf.stapsdt()?;
+    let has_probe = |i: &Instant| probes.find(i.usdt.0, i.usdt.1).next().is_some();
+    if instants.iter().all(has_probe) {
+        let plan = |i: &Instant| Plan {
+            program: i.usdt_program,
+            site: Site::Usdt { provider: i.usdt.0, name: i.usdt.1 },
+            optional: None,
+        };
+        return Ok(instants.iter().map(plan).collect());
+    }
+    let symbols = elf.symbols()?;
+    let mut plans = Vec::new();
+    for instant in instants {
+        let all = |set: &&[&str]| set.iter().map(|f| function(elf, &symbols, f)).collect();
+        let sites: Option<Vec<Site>> = instant.functions.iter().find_map(all);
+        let is_stripped = elf.is_stripped()?;
+        let sites = sites.ok_or_else(|| missing(path, &probes, is_stripped, instant))?;
+        let plan = |site| Plan { program: instant.function_program, site, optional: None };
+        plans.extend(sites.into_iter().map(plan));
+    }
+    Ok(plans)
+}
+
+fn missing(path: &Path, probes: &Probes, is_stripped: bool, instant: &Instant) -> Error {
+    const WITH_PROBES: &str = "use a JDK build with probes (Temurin, Debian, Ubuntu, Fedora)";
+    let (provider, name) = instant.usdt;
+    let why = probes.explain_missing(provider, name);
+    let probe = format!("USDT probe {provider}:{name} ({why})");
+    let functions: Vec<_> = instant.functions.iter().map(|set| set.join(" and ")).collect();
+    let (what, hint) = match (functions.is_empty(), is_stripped) {
+        (true, _) => (probe, WITH_PROBES.into()),
+        (_, true) => (
+            format!("{probe} and no symbol table to find a function by instead (it is stripped)"),
+            format!("{WITH_PROBES} or with its symbol table (Alpine)"),
+        ),
+        (_, false) => (
+            format!("{probe}, and its symbol table names no function {}", functions.join(" or ")),
+            WITH_PROBES.into(),
+        ),
+    };
+    Error::NoProbes { path: path.to_owned(), what, hint }
+}
+
+/// The entry of the first function whose mangled name begins so.
+pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> {
+    let symbol = symbols.find_prefix(prefix)?;
+    let offset = elf.vaddr_to_offset(symbol.value)?;
+    Some(Site::Function { symbol: symbol.name, offset })
+}
+
+/// Attaches one program.
+///
+/// `cookie` reaches the program with every hit, where [the kernel](bpf::has_cookies) does so.
+///
+/// # Errors
+/// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the place.
+pub fn attach(
+    program: &ProgramMut<'_>,
+    libjvm: &LibJvm,
+    site: &Site,
+    scope: Scope,
+    cookie: u64,
+) -> Result<Link> {
+    let path: PathBuf = libjvm.open_path();
+    let cookie = if bpf::has_cookies() {
+        cookie
+    } else if bpf::sees_initial_pids() {
+        // The number of the process is all that a hit tells.
+        0
+    } else {
+        return Err(Error::Kernel {
+            what: "trace from inside a PID namespace".into(),
+            hint: "Linux 5.15 or later is needed for that; or run the tool outside of containers"
+                .into(),
+        });
+    };
+    let pid = match scope {
+        // A value out of range finds no process, which is the right error.
+        Scope::Process(pid) => i32::try_from(pid.0).unwrap_or(i32::MAX),
+        Scope::Everyone => -1,
+    };
+    let books = detach::books();
+    let (result, place) = match site {
+        Site::Usdt { provider, name } => {
+            let opts = UsdtOpts { cookie, ..Default::default() };
+            (
+                program.attach_usdt_with_opts(pid, &path, provider, name, opts),
+                format!("USDT probe {provider}:{name}"),
+            )
+        }
+        Site::Function { symbol, offset } => {
+            let opts = UprobeOpts { cookie, ..Default::default() };
+            let offset = usize::try_from(offset.0).unwrap_or(usize::MAX);
+            (
+                program.attach_uprobe_with_opts(pid, &path, offset, opts),
+                format!("function {symbol}"),
+            )
+        }
+    };
+    drop(books);
+    result.map_err(|source| {
+        let what = format!("attach to {place} of {}", libjvm.seen_as.display());
+        match (source.kind(), scope) {
+            (ErrorKind::PermissionDenied, _) => Error::Permission {
+                what,
+                missing: "CAP_SYS_ADMIN may be missing, or a user namespace, seccomp or \
+                          lockdown is in the way"
+                    .into(),
+            },
+            (_, Scope::Process(pid)) if !process_exists(pid) => Error::NoSuchProcess { pid },
+            _ => Error::Bpf { what, source },
+        }
+    })
+}
+
+fn process_exists(pid: Pid) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// A set of attachments that goes as one: dropped, all are detached, by a thread that waits for
+/// the kernel.
+///
+/// They must not outlive the object that they were attached from, where libbpf keeps the books
+/// on USDT probes: let it live as long as the process.
+#[derive(Debug, Default)]
+pub struct Links(Vec<Link>);
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        detach::detach(std::mem::take(&mut self.0));
+    }
+}
+
+impl Links {
+    /// Adds an attachment.
+    pub fn push(&mut self, link: Link) {
+        self.0.push(link);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing is attached.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

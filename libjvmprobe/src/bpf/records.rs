@@ -1,0 +1,51 @@
+//! What BPF programs count and send: bytes, read with care.
+
+use libbpf_rs::{MapCore, MapFlags};
+use plain::Plain;
+
+use crate::names::clean;
+
+/// Copies a struct out of at least as many bytes.
+pub fn copy<T: Plain + Default>(record: &[u8]) -> Option<T> {
+    let mut value = T::default();
+    plain::copy_from_bytes(&mut value, record).ok()?;
+    Some(value)
+}
+
+/// The number at an offset.
+pub fn word(record: &[u8], offset: usize) -> Option<u64> {
+    let bytes = record.get(offset..offset.checked_add(8)?)?;
+    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+/// The text of a NUL-padded field of C's `char`, however that is spelled, made harmless.
+pub fn text<T: Copy + Into<i64>>(field: &[T]) -> String {
+    let bytes = field.iter().map(|&c| c.into() as u8).take_while(|&b| b != 0);
+    clean::name(&String::from_utf8_lossy(&bytes.collect::<Vec<_>>())).into_owned()
+}
+
+/// A counter in a map, 0 where there is none.
+pub fn counter(map: &dyn MapCore, key: u64) -> u64 {
+    let value = map.lookup(&key.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+    value.and_then(|value| word(&value, 0)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_at_nul_and_harmless() {
+        assert_eq!(text(b"G1\0x"), "G1");
+        assert_eq!(text(b"a\n\x1b[31m"), "a\\x0a\\x1b[31m");
+        assert_eq!(text(&[0xffu8, b'x']), "\u{fffd}x");
+        assert_eq!(text(&[-1i8, b'x' as i8]), "\u{fffd}x");
+    }
+
+    #[test]
+    fn numbers_lie_inside() {
+        let record = [1u64, 2].map(u64::to_ne_bytes).concat();
+        assert_eq!(word(&record, 8), Some(2));
+        assert_eq!((word(&record, 9), word(&record, usize::MAX)), (None, None));
+    }
+}

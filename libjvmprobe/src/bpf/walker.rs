@@ -1,0 +1,350 @@
+//! What the stack walker on the kernel side (`bpf/walk.bpf.h`) is told: how to find its
+//! way through each JVM's code cache, which files a process has mapped, and how their
+//! functions set up their frames.
+//!
+//! Where it is told nothing of a process, it walks by frame pointers.
+
+use std::{
+    collections::{HashMap, HashSet},
+    mem::offset_of,
+    os::fd::AsRawFd,
+    sync::Arc,
+};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, OpenObject};
+use libbpf_sys::{BPF_F_INNER_MAP, bpf_map_create_opts};
+use plain::Plain;
+
+use crate::{
+    Error, Result,
+    bpf::{
+        handover::{Clerk, Job, Outer},
+        load_error,
+    },
+    elf::{ElfFile, Segments},
+    hotspot::walking::JvmLayout,
+    own::{descriptors::ran_out, note, remark},
+    process::code::{CodeFile, CodeMaps},
+    unwind::{Row, UnwindTable},
+};
+
+/// `MAX_TABLES` of bpf/walk.h.
+const MAX_TABLES: u32 = 4096;
+/// As many as the walker's search comes through: `MAX_MAPPING_STEPS` of bpf/walk.bpf.h.
+const MAX_MAPPINGS: usize = 8191;
+/// Rows of all tables together, eight bytes each: 128 MiB of memory that the kernel cannot
+/// swap out. A libjvm.so has 200,000, all libraries of a JVM twice as many.
+const MAX_ALL_ROWS: usize = 16 << 20;
+/// Rows that are put into a map at once.
+const BATCH: usize = 16_384;
+
+/// `struct mapping` of bpf/walk.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct MappingEntry {
+    pub start: u64,
+    pub end: u64,
+    pub bias: u64,
+    pub table: u32,
+    pub rows: u32,
+}
+
+// SAFETY: #[repr(C)], integers only and no padding (the tools compare them with the
+// types generated from the header), for which any bit pattern is a value.
+unsafe impl Plain for JvmLayout {}
+// SAFETY: as above.
+unsafe impl Plain for MappingEntry {}
+// SAFETY: as above.
+unsafe impl Plain for Row {}
+
+/// The maps that only the walker needs.
+const MAPS: [&str; 4] = ["jvms", "mappings", "tables", "walkers"];
+
+/// Leaves the walker's maps, and others that only stacks need, out of an object that is to
+/// be loaded without it.
+///
+/// # Errors
+/// [`Error::Bpf`].
+pub fn leave_out(object: &mut OpenObject, others: &[&str]) -> Result<()> {
+    for mut map in object.maps_mut() {
+        if MAPS.iter().chain(others).any(|name| map.name() == *name) {
+            map.set_autocreate(false).map_err(load_error)?;
+        }
+    }
+    Ok(())
+}
+
+/// A file's unwind table in the kernel.
+#[derive(Debug)]
+struct Loaded {
+    number: u32,
+    rows: u32,
+    base: u64,
+    segments: Segments,
+}
+
+/// When there are tables of so many files, those are freed that no process has mapped any
+/// more. Not at once: the next process may have the same libraries.
+const MANY_FILES: usize = 128;
+
+/// The maps of one loaded object that has the walker in it.
+#[derive(Debug)]
+pub struct Walker {
+    clerk: Clerk,
+    /// How to walk JVMs whose mappings were not told yet.
+    pending: HashMap<u64, Vec<u8>>,
+    /// By file, which is kept open so that its number stays its own.
+    files: HashMap<i32, (Arc<CodeFile>, Option<Loaded>)>,
+    next_table: u32,
+    /// Numbers of tables that were freed.
+    free: Vec<u32>,
+    /// Tables that are filled and not handed over yet.
+    filled: Vec<(u32, MapHandle)>,
+    /// What each process had mapped when it was last told.
+    told: HashMap<u64, Vec<MappingEntry>>,
+    room: Room,
+}
+
+/// How much more the kernel may hold for us.
+#[derive(Debug)]
+struct Room {
+    rows: usize,
+    /// Whether it was said that there is too little.
+    is_told: bool,
+}
+
+impl Room {
+    /// Takes room for so many rows; `false` where there is none, which is said once.
+    fn take(&mut self, rows: usize) -> bool {
+        if let Some(left) = self.rows.checked_sub(rows) {
+            self.rows = left;
+            return true;
+        }
+        if !self.is_told {
+            self.is_told = true;
+            note(&format!(
+                "unwind tables of {} MiB are in the kernel, which is all that it is given: \
+                 stacks of further files are walked by frame pointers",
+                (MAX_ALL_ROWS * size_of::<Row>()) >> 20
+            ));
+        }
+        false
+    }
+
+    fn give_back(&mut self, rows: usize) {
+        self.rows = self.rows.saturating_add(rows).min(MAX_ALL_ROWS);
+    }
+}
+
+impl Walker {
+    /// The walker of a loaded object.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] where it has none.
+    pub fn new(object: &Object) -> Result<Self> {
+        let map = |name: &str| {
+            let map = object.maps().find(|map| map.name() == name);
+            let missing = || Error::Kernel {
+                what: format!("find the BPF map {name}"),
+                hint: "this is a defect of this tool: please report it".into(),
+            };
+            let open = |source| Error::Bpf { what: format!("open the BPF map {name}"), source };
+            MapHandle::try_from(&map.ok_or_else(missing)?).map_err(open)
+        };
+        Ok(Self {
+            clerk: Clerk::employ(Outer {
+                jvms: map("jvms")?,
+                mappings: map("mappings")?,
+                tables: map("tables")?,
+            }),
+            pending: HashMap::new(),
+            files: HashMap::new(),
+            next_table: 0,
+            free: Vec::new(),
+            filled: Vec::new(),
+            told: HashMap::new(),
+            room: Room { rows: MAX_ALL_ROWS, is_told: false },
+        })
+    }
+
+    /// Tells how to walk a JVM's code: with its mappings, which are told next.
+    pub fn add_jvm(&mut self, key: u64, layout: &JvmLayout) {
+        // SAFETY: it is Plain: bytes are all it consists of.
+        let bytes = unsafe { plain::as_bytes(layout) };
+        self.pending.insert(key, bytes.to_vec());
+    }
+
+    /// Waits until the kernel side knows all that was told.
+    pub fn settle(&self) {
+        self.clerk.settle();
+    }
+
+    /// Tells what a process has mapped now. Files without unwind tables, or with such as
+    /// make no sense, are walked by frame pointers.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn set_mappings(&mut self, key: u64, maps: &CodeMaps) -> Result<()> {
+        let mut entries = vec![MappingEntry::default()];
+        for mapping in maps.iter().take(MAX_MAPPINGS) {
+            let Some(file) = &mapping.file else { continue };
+            let Some(table) = self.table(file, &mapping.module)? else { continue };
+            let bias = table.segments.load_bias(mapping.start, mapping.offset);
+            let Some(bias) = bias else { continue };
+            entries.push(MappingEntry {
+                start: mapping.start.0,
+                end: mapping.end.0,
+                bias: bias.wrapping_add(table.base),
+                table: table.number,
+                rows: table.rows,
+            });
+        }
+        entries[0].start = entries.len() as u64 - 1;
+        let jvm = self.pending.remove(&key);
+        if jvm.is_none() && self.told.get(&key) == Some(&entries) {
+            return Ok(());
+        }
+        let inner = inner_map("mappings", size_of::<MappingEntry>(), entries.len())?;
+        fill(&inner, &entries)?;
+        let tables = std::mem::take(&mut self.filled);
+        self.clerk.hand_over(Job::Tell { tables, key, mappings: inner, jvm })?;
+        self.told.insert(key, entries);
+        Ok(())
+    }
+
+    /// Forgets a process that has ended.
+    pub fn forget(&mut self, key: u64) {
+        self.pending.remove(&key);
+        if self.told.remove(&key).is_some() {
+            // Its thread has ended: then nothing is told any more.
+            let _ = self.clerk.hand_over(Job::Forget { key });
+        }
+        if self.files.len() > MANY_FILES {
+            self.free_tables();
+        }
+    }
+
+    /// Frees the tables that no process uses any more.
+    fn free_tables(&mut self) {
+        let used: HashSet<u32> =
+            self.told.values().flat_map(|told| told.iter().skip(1)).map(|m| m.table).collect();
+        let mut free = Vec::new();
+        let room = &mut self.room;
+        self.files.retain(|_, (_, loaded)| {
+            let Some(loaded) = loaded else { return false };
+            let is_used = used.contains(&loaded.number);
+            if !is_used {
+                free.push(loaded.number);
+                room.give_back(loaded.rows as usize);
+            }
+            is_used
+        });
+        if self.clerk.hand_over(Job::Free { tables: free.clone() }).is_ok() {
+            self.free.extend(free);
+        }
+    }
+
+    fn table(&mut self, file: &Arc<CodeFile>, name: &str) -> Result<Option<&Loaded>> {
+        let id = file.as_raw_fd();
+        if !self.files.contains_key(&id) {
+            let reopened = file.reopen();
+            if reopened.as_ref().is_err_and(ran_out) {
+                // It will be tried again.
+                return Ok(None);
+            }
+            let elf = reopened.and_then(ElfFile::open);
+            let table = elf.and_then(|elf| Ok((UnwindTable::read(&elf)?, elf)));
+            let ignored = |why: &str| {
+                remark(|| format!("stacks through {name} are walked by frame pointers: {why}"));
+                None
+            };
+            let loaded = match table {
+                Ok((table, _)) if table.rows().is_empty() => ignored("it has no unwind table"),
+                Ok((table, _)) if !self.room.take(table.rows().len()) => None,
+                Ok((table, elf)) => match self.number() {
+                    Some(number) => Some(self.load(number, &table, elf.into_segments())?),
+                    None => ignored("there are too many unwind tables"),
+                },
+                Err(error) => ignored(&error.to_string()),
+            };
+            self.files.insert(id, (Arc::clone(file), loaded));
+        }
+        Ok(self.files.get(&id).and_then(|(_, loaded)| loaded.as_ref()))
+    }
+
+    /// A number that no table has.
+    fn number(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let number = self.next_table;
+            self.next_table = (number + 1).min(MAX_TABLES);
+            (number < MAX_TABLES).then_some(number)
+        })
+    }
+
+    fn load(&mut self, number: u32, table: &UnwindTable, segments: Segments) -> Result<Loaded> {
+        let rows = table.rows();
+        let inner = inner_map("rows", size_of::<Row>(), rows.len())?;
+        fill(&inner, rows)?;
+        self.filled.push((number, inner));
+        let rows = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        Ok(Loaded { number, rows, base: table.base().0, segments })
+    }
+}
+
+fn inner_map(name: &str, value: usize, entries: usize) -> Result<MapHandle> {
+    let opts = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as libbpf_sys::size_t,
+        map_flags: BPF_F_INNER_MAP,
+        ..Default::default()
+    };
+    let size = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    MapHandle::create(MapType::Array, Some(name), 4, size(value), size(entries), &opts)
+        .map_err(|source| Error::Bpf { what: "make a table for the stack walker".into(), source })
+}
+
+/// Fills an array map.
+fn fill<T: Plain>(map: &MapHandle, values: &[T]) -> Result<()> {
+    let mut index = 0_u32;
+    for batch in values.chunks(BATCH) {
+        let keys: Vec<u8> = (index..).take(batch.len()).flat_map(u32::to_ne_bytes).collect();
+        // SAFETY: it is Plain: bytes are all it consists of.
+        let bytes = unsafe { plain::as_bytes(batch) };
+        let count = u32::try_from(batch.len()).unwrap_or(0);
+        map.update_batch(&keys, bytes, count, MapFlags::ANY, MapFlags::ANY).map_err(|source| {
+            Error::Bpf { what: "fill a table of the stack walker".into(), source }
+        })?;
+        index += count;
+    }
+    Ok(())
+}
+
+/// Where each member of [`JvmLayout`] lies, for the tools to compare with the types that
+/// are generated from the header.
+pub fn layout_offsets() -> [usize; 5] {
+    [
+        size_of::<JvmLayout>(),
+        offset_of!(JvmLayout, interpreter_low),
+        offset_of!(JvmLayout, unloads_at),
+        offset_of!(JvmLayout, heap_count),
+        offset_of!(JvmLayout, compile_id),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_tables_together_have_a_bound() {
+        let mut room = Room { rows: MAX_ALL_ROWS, is_told: false };
+        assert!(room.take(MAX_ALL_ROWS - 10) && room.take(10) && room.take(0));
+        assert!(!room.is_told);
+        assert!(!room.take(1));
+        assert!(room.is_told);
+        room.give_back(10);
+        assert!(!room.take(11) && room.take(10));
+        room.give_back(usize::MAX);
+        assert_eq!(room.rows, MAX_ALL_ROWS);
+    }
+}

@@ -1,0 +1,32 @@
+//! Java names as class files have them.
+
+/// The parameters of a method's descriptor (JVMS 4.3.3) as its source has them:
+/// `(ILjava/lang/String;[J)V` is `(int, java.lang.String, long[])`.
+pub fn java_parameters(descriptor: &str) -> Option<String> {
+    let (mut rest, _) = descriptor.strip_prefix('(')?.split_once(')')?;
+    let mut types = Vec::new();
+    while !rest.is_empty() {
+        let base = rest.trim_start_matches('[');
+        let dimensions = rest.len() - base.len();
+        let (name, behind) = if let Some(class) = base.strip_prefix('L') {
+            let (class, behind) = class.split_once(';')?;
+            (class.replace('/', "."), behind)
+        } else {
+            let primitive = match base.chars().next()? {
+                'Z' => "boolean",
+                'B' => "byte",
+                'C' => "char",
+                'S' => "short",
+                'I' => "int",
+                'J' => "long",
+                'F' => "float",
+                'D' => "double",
+                _ => return None,
+            };
+            (primitive.to_owned(), &base[1..])
+        };
+        types.push(name + &"[]".repeat(dimensions));
+        rest = behind;
+    }
+    Some(format!("({})", types.join(", ")))
+}

@@ -1,0 +1,112 @@
+//! perf-PID.map files: names of code that a program generated while it ran.
+//!
+//! One line a symbol: `START SIZE NAME`, numbers in hexadecimal (Linux,
+//! tools/perf/Documentation/jit-interface.txt). Where two overlap, the later line
+//! holds. HotSpot's `Compiler.perfmap` (since JDK 17) writes `0x` before numbers
+//! and Java names with types: `int java.lang.String.hashCode()`.
+
+use crate::{
+    Addr,
+    names::code::{Code, CodeKind},
+};
+
+/// More than any code cache holds methods.
+pub const MAX_ENTRIES: usize = 4_000_000;
+
+/// More than methods with all their parameters take, in bytes: what is longer is cut, for
+/// it would stand in every stack.
+const MAX_NAME: usize = 8192;
+
+/// One line of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Where the code begins.
+    pub start: Addr,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its name as the file has it.
+    pub name: &'a str,
+}
+
+/// Reads a map. Lines that are none, for example a last one that is still
+/// being written, are left out.
+pub fn parse(text: &str) -> impl Iterator<Item = Entry<'_>> {
+    text.lines().filter_map(parse_line).take(MAX_ENTRIES)
+}
+
+fn parse_line(line: &str) -> Option<Entry<'_>> {
+    let (start, rest) = line.split_once(' ')?;
+    let (size, name) = rest.split_once(' ')?;
+    let (start, size) = (hex(start)?, hex(size)?);
+    start.checked_add(size).filter(|_| size > 0 && !name.is_empty())?;
+    let end = (0..=name.len().min(MAX_NAME)).rev().find(|&at| name.is_char_boundary(at))?;
+    Some(Entry { start: Addr(start), size, name: &name[..end] })
+}
+
+fn hex(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    // from_str_radix() would take a sign.
+    digits.starts_with(|c: char| c.is_ascii_hexdigit()).then_some(())?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+/// What HotSpot's name of a piece of code stands for.
+pub fn hotspot_code(name: &str) -> Code {
+    if name == "Interpreter" {
+        return Code::new(CodeKind::Interpreter, name);
+    }
+    // `TYPE CLASS.METHOD(TYPES)`; names of stubs may have blanks, but no parameters.
+    let method = name.strip_suffix(')').and_then(|name| name.split_once('('));
+    match method.and_then(|(head, types)| Some((head.rsplit_once(' ')?.1, types))) {
+        Some((method, types)) if method.contains('.') => {
+            Code::method(method, Some(&format!("({types})")))
+        }
+        _ => Code::new(CodeKind::Stub, name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn reads_both_spellings_and_skips_the_rest() {
+        let long = format!("7f00 10 {}", "\u{e9}".repeat(MAX_NAME));
+        let names: Vec<_> = parse(&long).map(|entry| entry.name.len()).collect();
+        assert_eq!(names, [MAX_NAME]);
+        let text = "0x00007f00 0x0020 int A.b(int)\n7f40 10 Lx;::y\nrubbish\n7f80 0 empty\n\
+                    -1 10 sign\nffffffffffffffff 10 wraps\n7fff";
+        let entries: Vec<_> = parse(text).collect();
+        assert_eq!(
+            entries,
+            [
+                Entry { start: Addr(0x7f00), size: 0x20, name: "int A.b(int)" },
+                Entry { start: Addr(0x7f40), size: 0x10, name: "Lx;::y" }
+            ]
+        );
+    }
+
+    #[test]
+    fn tells_methods_from_stubs() {
+        let method = hotspot_code("java.lang.Object a.B$C.<init>(int[], java.lang.String)");
+        assert_eq!(method.kind, CodeKind::Method);
+        assert_eq!(&*method.name, "a.B$C.<init>");
+        assert_eq!(method.signature.as_deref(), Some("(int[], java.lang.String)"));
+        for stub in ["StubRoutines (1)", "I2C/C2I adapters", "vtable chunks", "x ()"] {
+            assert_eq!(hotspot_code(stub).kind, CodeKind::Stub, "{stub}");
+            assert_eq!(&*hotspot_code(stub).name, stub);
+        }
+        assert_eq!(hotspot_code("Interpreter").kind, CodeKind::Interpreter);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "[0-9a-fx ().\\n\\PC]{0,200}") {
+            for entry in parse(&text) {
+                let _ = hotspot_code(entry.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! This process itself: its rights, descriptors and memory, how long it waits, what it says,
+//! and how it ends.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`budget`] | what may be kept in memory |
+//! | [`descriptors`] | how many files may be open |
+//! | [`privileges`] | which rights it needs, and when no more |
+//! | `deadline` | how long something is waited for |
+//! | `notes` | words to the person at the terminal |
+//! | `hurry` | being preferred for a moment |
+//! | `signals` | what Ctrl-C does |
+//! | [`undo`] | what is undone however the end comes |
+//!
+//! The first signal asks a tool to end: it prints what it has. The second one ends it at
+//! once with status 130. Attachments go with the process, for the kernel takes them back; what
+//! it does not take back (a file in a target's folder, a command that we started) is undone by
+//! [`undo`].
+
+pub mod budget;
+mod deadline;
+pub mod descriptors;
+mod hurry;
+mod notes;
+pub mod privileges;
+mod signals;
+pub mod undo;
+
+pub use deadline::Deadline;
+pub use hurry::Hurry;
+pub(crate) use notes::set_up;
+pub use notes::{note, remark};
+pub use signals::stop_on_signal;

@@ -1,0 +1,288 @@
+//! The files that a process has mapped as code, held open.
+//!
+//! What is opened while the process lives can be read after it has ended; and it
+//! is the mapped file itself, in whichever mount namespace, replaced or not: see
+//! [`crate::process::libjvm`]. Source: proc(5), `/proc/PID/maps` and `map_files`.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    io::Write,
+    os::fd::AsRawFd,
+    path::PathBuf,
+    sync::Arc,
+};
+
+use procfs::process::{MMPermissions, MMapPath, MemoryMap};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::{
+    Addr, FileOffset, Pid, Result,
+    own::{descriptors::ran_out, remark},
+    process::{libjvm, memory::Memory, pid::maps_of},
+};
+
+/// More mappings than any process has.
+const MAX_MAPPINGS: usize = 100_000;
+
+/// An open file with code.
+#[derive(Debug)]
+pub struct CodeFile(File);
+
+impl CodeFile {
+    pub(crate) fn new(file: File) -> Self {
+        Self(file)
+    }
+
+    /// A path that opens this file, in this process, while it is held.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+
+    /// The same file, opened once more.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`] where there are too many open files.
+    pub fn reopen(&self) -> Result<File> {
+        self.0.try_clone().map_err(|e| crate::Error::io("reopen a mapped file", e))
+    }
+}
+
+impl AsRawFd for CodeFile {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Files by device and inode, so that processes share them.
+#[derive(Debug, Default)]
+pub struct FileCache {
+    files: HashMap<FileNumber, Option<Arc<CodeFile>>>,
+}
+
+/// When there are so many files, those are closed that no process has mapped any more, and
+/// what was read of them is let go. A JVM has some fifteen.
+const MANY_FILES: usize = 64;
+
+/// A mapped range of code.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// Its first address.
+    pub start: Addr,
+    /// The first address behind it.
+    pub end: Addr,
+    /// Which position of the file lies at `start`.
+    pub offset: FileOffset,
+    /// The file's last name, `[vdso]`, or `[anon]`.
+    pub module: Arc<str>,
+    /// The file; `None` where there is none or it cannot be opened.
+    pub file: Option<Arc<CodeFile>>,
+    /// Which file it is, whatever its name.
+    id: FileNumber,
+}
+
+/// A file's device and inode.
+type FileNumber = (i32, i32, u64);
+
+impl Mapping {
+    /// Where in the file an address of the range lies.
+    pub fn file_offset(&self, addr: Addr) -> FileOffset {
+        FileOffset(addr.0.wrapping_sub(self.start.0).wrapping_add(self.offset.0))
+    }
+
+    /// Whether it has a file or stands for one.
+    pub fn is_file(&self) -> bool {
+        &*self.module != "[anon]"
+    }
+}
+
+/// The code that a process has mapped.
+#[derive(Clone, Debug, Default)]
+pub struct CodeMaps {
+    maps: BTreeMap<Addr, Mapping>,
+    version: u64,
+}
+
+impl CodeMaps {
+    /// Looks at a process again. What was mapped before and is no more is kept,
+    /// for there may be samples of it.
+    ///
+    /// # Errors
+    /// Where the process is gone or hidden; what is known stays.
+    pub fn refresh(&mut self, pid: Pid, files: &mut FileCache) -> Result<()> {
+        // Noted here, for nobody waits for what a process has mapped now.
+        let maps = maps_of(pid).inspect_err(|error| _ = ran_out(error))?;
+        for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
+            let (start, end) = (Addr(map.address.0), Addr(map.address.1));
+            let module = module_name(&map.pathname);
+            let offset = FileOffset(map.offset);
+            let id = (map.dev.0, map.dev.1, map.inode);
+            // Another library may lie where one was before, of the same size and name.
+            let is_same = |known: &Mapping| {
+                (known.end, known.offset, known.id) == (end, offset, id) && known.module == module
+            };
+            // Nothing was known of its file for want of descriptors: then it is tried again.
+            let is_tried = |known: &Mapping| known.file.is_some() || files.was_tried(map);
+            if self.maps.get(&start).is_some_and(|known| is_same(known) && is_tried(known)) {
+                continue;
+            }
+            if self.maps.len() >= MAX_MAPPINGS {
+                break;
+            }
+            let file = files.open(pid, map);
+            let overlapping = self.maps.range(..end).rev().take_while(|(_, m)| m.end > start);
+            for old in overlapping.map(|(&at, _)| at).collect::<Vec<_>>() {
+                self.maps.remove(&old);
+            }
+            self.maps.insert(start, Mapping { start, end, offset, module, file, id });
+            self.version += 1;
+        }
+        Ok(())
+    }
+
+    /// How often what is mapped was found changed.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// All that is and was mapped, by ascending addresses.
+    pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
+        self.maps.values()
+    }
+
+    /// The mapping that an address lies in.
+    pub fn find(&self, addr: Addr) -> Option<&Mapping> {
+        self.maps.range(..=addr).next_back().map(|(_, map)| map).filter(|map| addr < map.end)
+    }
+}
+
+fn module_name(path: &MMapPath) -> Arc<str> {
+    match path {
+        MMapPath::Path(path) => {
+            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+            name.strip_suffix(" (deleted)").unwrap_or(&name).into()
+        }
+        MMapPath::Vdso => "[vdso]".into(),
+        MMapPath::Vsyscall => "[vsyscall]".into(),
+        _ => "[anon]".into(),
+    }
+}
+
+/// A mapped file by its device and inode; `None` where there is none.
+fn file_key(map: &MemoryMap) -> Option<(i32, i32, u64)> {
+    match map.pathname {
+        MMapPath::Path(_) => Some((map.dev.0, map.dev.1, map.inode)),
+        // One for all processes of this kernel.
+        MMapPath::Vdso => Some((0, 0, 0)),
+        _ => None,
+    }
+}
+
+impl FileCache {
+    /// What could not be opened because too many files were open is tried again.
+    fn open(&mut self, pid: Pid, map: &MemoryMap) -> Option<Arc<CodeFile>> {
+        let key = file_key(map)?;
+        if let Some(file) = self.files.get(&key) {
+            return file.clone();
+        }
+        let opened = match &map.pathname {
+            MMapPath::Path(path) => libjvm::open_mapped(pid, map, path),
+            _ => copy_of_memory(pid, map),
+        };
+        if opened.as_ref().is_err_and(ran_out) {
+            return None;
+        }
+        if self.files.len() >= MANY_FILES {
+            // What could not be opened may be another file by now.
+            self.files.retain(|_, file| file.as_ref().is_some_and(|f| Arc::strong_count(f) > 1));
+        }
+        let file = match opened {
+            Ok(file) => Some(Arc::new(CodeFile::new(file))),
+            Err(error) => {
+                let name = module_name(&map.pathname);
+                remark(|| format!("process {pid}: nothing is known of {name}: {error}"));
+                None
+            }
+        };
+        self.files.insert(key, file.clone());
+        file
+    }
+
+    /// Whether it is known that a mapping's file can be opened or that it cannot.
+    fn was_tried(&self, map: &MemoryMap) -> bool {
+        file_key(map).is_none_or(|key| self.files.contains_key(&key))
+    }
+}
+
+/// The vDSO is an ELF file in memory only.
+fn copy_of_memory(pid: Pid, map: &MemoryMap) -> Result<File> {
+    let failed = |e| crate::Error::io("copy the vDSO", e);
+    let len = usize::try_from(map.address.1.saturating_sub(map.address.0)).unwrap_or(usize::MAX);
+    let bytes = Memory::open(pid)?.read(Addr(map.address.0), len)?;
+    let fd = memfd_create("vdso", MemfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+    let mut file = File::from(fd);
+    file.write_all(&bytes).map_err(failed)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_our_own_code() {
+        let pid = Pid(std::process::id());
+        let mut maps = CodeMaps::default();
+        maps.refresh(pid, &mut FileCache::default()).unwrap();
+        let here = Addr(finds_our_own_code as fn() as usize as u64);
+        let mapping = maps.find(here).unwrap();
+        assert!(mapping.file.is_some());
+        assert!(mapping.start <= here && here < mapping.end);
+        assert!(maps.find(Addr(1)).is_none());
+        let version = maps.version();
+        maps.refresh(pid, &mut FileCache::default()).unwrap();
+        assert_eq!(maps.version(), version, "nothing has changed");
+        assert!(maps.iter().any(|m| &*m.module == "[vdso]" && m.file.is_some()));
+    }
+
+    /// Maps a file as code, at an address if one is given.
+    fn map(path: &std::path::Path, at: Option<*mut libc::c_void>) -> *mut libc::c_void {
+        let file = File::open(path).unwrap();
+        let fixed = at.map_or(0, |_| libc::MAP_FIXED);
+        let (at, access) = (at.unwrap_or(std::ptr::null_mut()), libc::PROT_READ | libc::PROT_EXEC);
+        // SAFETY: a new mapping, or one in place of the last that this made, which nobody
+        // has looked into.
+        let at =
+            unsafe { libc::mmap(at, 4096, access, libc::MAP_PRIVATE | fixed, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        at
+    }
+
+    #[test]
+    fn a_library_in_the_place_of_another_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        // Of one name and size, as plug-ins are.
+        let paths = ["a", "b"].map(|name| {
+            let path = dir.path().join(name).join("plugin.so");
+            std::fs::create_dir(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, vec![name.as_bytes()[0]; 4096]).unwrap();
+            path
+        });
+        let at = map(&paths[0], None);
+        let (pid, mut files, mut maps) =
+            (Pid(std::process::id()), FileCache::default(), CodeMaps::default());
+        let addr = Addr(at as u64 + 8);
+        maps.refresh(pid, &mut files).unwrap();
+        let (version, count) = (maps.version(), maps.iter().count());
+        let first_byte = |maps: &CodeMaps| {
+            let file = maps.find(addr).unwrap().file.clone().unwrap();
+            std::fs::read(file.path()).unwrap()[0]
+        };
+        assert_eq!(first_byte(&maps), b'a');
+        map(&paths[1], Some(at));
+        maps.refresh(pid, &mut files).unwrap();
+        assert_eq!(maps.iter().count(), count);
+        assert!(maps.version() > version);
+        assert_eq!(first_byte(&maps), b'b');
+    }
+}

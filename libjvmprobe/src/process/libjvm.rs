@@ -1,0 +1,170 @@
+//! The libjvm.so that a process really runs, opened exactly.
+//!
+//! The path in /proc/PID/maps is the target's view: in a container it may name
+//! another file here, and an upgrade may have replaced or removed it while it
+//! runs. `/proc/PID/map_files/RANGE` is the mapped file itself (proc(5)).
+
+use std::{
+    fs::File,
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use procfs::process::{MMapPath, MemoryMap};
+
+use crate::{
+    Addr, Error, FileOffset, Pid, Result,
+    elf::{ElfFile, Machine},
+    process::{
+        Process,
+        pid::maps_of,
+        root::{self, Root},
+    },
+};
+
+/// A file, wherever it is mounted or named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    dev: u64,
+    ino: u64,
+}
+
+/// The libjvm.so of one process.
+#[derive(Debug)]
+pub struct LibJvm {
+    /// The path as the target sees it.
+    pub seen_as: PathBuf,
+    /// Removed or replaced on disk since the target mapped it.
+    pub deleted: bool,
+    /// Where its first page lies in the target.
+    pub map_start: Addr,
+    /// The offset in the file of what lies at `map_start`.
+    pub map_offset: FileOffset,
+    /// Which file it is.
+    pub id: FileId,
+    file: File,
+}
+
+impl LibJvm {
+    /// Finds and opens the libjvm.so that a process has mapped.
+    ///
+    /// # Errors
+    /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], [`Error::ForeignArch`],
+    /// [`Error::Permission`], or [`Error::Io`] where the file cannot be opened.
+    pub fn find(pid: Pid, comm: &str) -> Result<Self> {
+        let maps = maps_of(pid)?;
+        if maps.iter().any(|m| file_name(m).is_some_and(|n| n.starts_with("libj9vm"))) {
+            return Err(Error::OpenJ9 { pid });
+        }
+        let map = maps.iter().find(|m| file_name(m).is_some_and(|n| n == "libjvm.so"));
+        let map = map.ok_or_else(|| match is_native_image(pid) {
+            true => Error::NativeImage { pid },
+            false => Error::NotAJvm { pid, comm: comm.to_owned() },
+        })?;
+        let Some(path) = mapped_path(map) else {
+            return Err(Error::NotAJvm { pid, comm: comm.to_owned() });
+        };
+        let (seen_as, deleted) = strip_deleted(path);
+        let file = open_mapped(pid, map, path)?;
+        let meta =
+            file.metadata().map_err(|e| Error::io(format!("stat {}", seen_as.display()), e))?;
+        let found = Self {
+            map_start: Addr(map.address.0),
+            map_offset: FileOffset(map.offset),
+            id: FileId { dev: meta.dev(), ino: meta.ino() },
+            seen_as,
+            deleted,
+            file,
+        };
+        let machine = found.elf()?.machine();
+        if machine != Machine::NATIVE {
+            return Err(Error::ForeignArch {
+                pid,
+                theirs: machine.to_string(),
+                ours: std::env::consts::ARCH,
+            });
+        }
+        Ok(found)
+    }
+
+    /// Its ELF structure, read through the file that was opened.
+    pub fn elf(&self) -> Result<ElfFile> {
+        let file = self
+            .file
+            .try_clone()
+            .map_err(|e| Error::io(format!("reopen {}", self.seen_as.display()), e))?;
+        ElfFile::open(file)
+    }
+
+    /// A path that opens exactly this file, for interfaces that want a path.
+    /// Valid in this process while `self` lives.
+    pub fn open_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+}
+
+/// Whether a program has the heap that GraalVM's native-image puts into executables
+/// (substratevm, `SectionName.SVM_HEAP`).
+fn is_native_image(pid: Pid) -> bool {
+    let elf = root::open_linked(Path::new(&format!("/proc/{pid}/exe")))
+        .ok()
+        .and_then(|file| ElfFile::open(file).ok());
+    elf.is_some_and(|elf| elf.section(".svm_heap").is_some())
+}
+
+fn mapped_path(map: &MemoryMap) -> Option<&Path> {
+    match &map.pathname {
+        MMapPath::Path(path) => Some(path),
+        _ => None,
+    }
+}
+
+/// The mapped file's name, also of a file that has been removed.
+fn file_name(map: &MemoryMap) -> Option<&str> {
+    let name = mapped_path(map)?.file_name()?.to_str()?;
+    Some(name.strip_suffix(" (deleted)").unwrap_or(name))
+}
+
+fn strip_deleted(path: &Path) -> (PathBuf, bool) {
+    match path.to_str().and_then(|p| p.strip_suffix(" (deleted)")) {
+        Some(rest) => (rest.into(), true),
+        None => (path.to_owned(), false),
+    }
+}
+
+/// Opens the file of a mapping, which the target sees as `path`.
+pub(crate) fn open_mapped(pid: Pid, map: &MemoryMap, path: &Path) -> Result<File> {
+    let (seen_as, deleted) = strip_deleted(path);
+    let (start, end) = map.address;
+    let exact = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+    let first = match root::open_linked(Path::new(&exact)) {
+        Ok(file) => return Ok(file),
+        Err(e) => e,
+    };
+    if deleted {
+        // The path would lead to the replacement, whose offsets are others.
+        return Err(Error::Permission {
+            what: format!("open {} (replaced on disk) through {exact}", seen_as.display()),
+            missing: first.to_string(),
+        });
+    }
+    // map_files wants CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; the path below
+    // the target's root does not, and names the same file unless it was replaced.
+    let root = Process::open(pid).map(|process| Root::open(&process))?;
+    let root = root.map_err(|e| Error::io(format!("open the root of process {pid}"), other(e)))?;
+    let shown = root.shown(&seen_as);
+    let file = root.file(&seen_as).map_err(|e| Error::io(format!("open {shown}"), e))?;
+    match file.metadata() {
+        // On overlays the device number differs, the inode does not.
+        Ok(meta) if meta.ino() == map.inode => Ok(file),
+        Ok(_) => Err(Error::Permission {
+            what: format!("open the {} that process {pid} runs", seen_as.display()),
+            missing: format!("{shown} is another file by now, and {exact}: {first}"),
+        }),
+        Err(e) => Err(Error::io(format!("stat {shown}"), e)),
+    }
+}
+
+fn other(why: String) -> std::io::Error {
+    std::io::Error::other(why)
+}

@@ -1,0 +1,216 @@
+//! One process as /proc tells of it: who it is, and whether it still is.
+//!
+//! Sources: proc(5), pid_namespaces(7), pidfd_open(2).
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::fd::OwnedFd,
+    time::Duration,
+};
+
+use procfs::{
+    FromRead, ProcError,
+    process::{MemoryMap, MemoryMaps, Process as Proc, Status},
+};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    time::{ClockId, Timespec, clock_gettime},
+};
+
+use crate::{Error, NsPid, Pid, Result, names::clean};
+
+/// A live process, told apart from any later one with the same number.
+#[derive(Debug)]
+pub struct Process {
+    /// Its number as we see it.
+    pub pid: Pid,
+    /// Its number inside its innermost PID namespace: the one that it knows
+    /// itself by and that names its files in /tmp.
+    pub ns_pid: NsPid,
+    /// Effective user id, in our user namespace.
+    pub uid: u32,
+    /// Effective group id, in our user namespace.
+    pub gid: u32,
+    /// Command name, at most 15 bytes (`comm`), made harmless.
+    pub comm: String,
+    /// When it started, in clock ticks since boot: with `pid`, unique.
+    pub start_ticks: u64,
+    /// Where the kernel put the stack at the last exec: changes with each exec.
+    start_stack: u64,
+    pidfd: OwnedFd,
+}
+
+/// What has become of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Still running the program that was found.
+    Alive,
+    /// Ended, by itself or killed.
+    Ended,
+    /// Replaced its program by exec: what was learnt of it no longer holds.
+    Execed,
+}
+
+impl Process {
+    /// Looks up a process.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchProcess`], [`Error::ThreadId`], [`Error::Zombie`], or
+    /// [`Error::Permission`] where /proc is hidden (`hidepid`).
+    pub fn open(pid: Pid) -> Result<Self> {
+        let raw = i32::try_from(pid.0)
+            .ok()
+            .and_then(RawPid::from_raw)
+            .ok_or(Error::NoSuchProcess { pid })?;
+        let proc = Proc::new(raw.as_raw_nonzero().get()).map_err(|e| proc_error(pid, e))?;
+        let status = status_of(pid)?;
+        let tgid = Pid(u32::try_from(status.tgid).unwrap_or(0));
+        if tgid != pid {
+            return Err(Error::ThreadId { pid, tgid });
+        }
+        let stat = proc.stat().map_err(|e| proc_error(pid, e))?;
+        if matches!(stat.state, 'Z' | 'X' | 'x') {
+            return Err(Error::Zombie { pid });
+        }
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|e| match e {
+            rustix::io::Errno::SRCH => Error::NoSuchProcess { pid },
+            e => Error::io(format!("open a pidfd for process {pid}"), e.into()),
+        })?;
+        let innermost = status.nstgid.as_ref().and_then(|ids| ids.last().copied());
+        Ok(Self {
+            pid,
+            ns_pid: NsPid(innermost.and_then(|id| u32::try_from(id).ok()).unwrap_or(pid.0)),
+            uid: status.euid,
+            gid: status.egid,
+            comm: clean::name(&stat.comm).into_owned(),
+            start_ticks: stat.starttime,
+            start_stack: stat.startstack,
+            pidfd,
+        })
+    }
+
+    /// Sends a signal to this very process, never to a later one of its number.
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(pidfd_send_signal(&self.pidfd, signal)?)
+    }
+
+    /// Whether it is stopped: by SIGSTOP, by Ctrl-Z, or by a debugger.
+    pub fn is_stopped(&self) -> bool {
+        let stat = i32::try_from(self.pid.0).ok().map(|pid| Proc::new(pid).and_then(|p| p.stat()));
+        matches!(stat, Some(Ok(stat)) if matches!(stat.state, 'T' | 't'))
+    }
+
+    /// How long ago it started.
+    pub fn age(&self) -> Duration {
+        let now = clock_gettime(ClockId::Boottime);
+        let now = Duration::new(now.tv_sec.max(0).cast_unsigned(), now.tv_nsec as u32);
+        let ticks = procfs::ticks_per_second().max(1);
+        now.saturating_sub(Duration::from_millis(self.start_ticks.saturating_mul(1000) / ticks))
+    }
+
+    /// Whether it still runs what it ran when it was opened; never blocks.
+    pub fn fate(&self) -> Fate {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
+            return Fate::Ended;
+        }
+        let pid = i32::try_from(self.pid.0).unwrap_or(0);
+        match Proc::new(pid).and_then(|proc| proc.stat()) {
+            Ok(stat) if stat.starttime != self.start_ticks => Fate::Ended,
+            // It has given its memory back already, and ends.
+            Ok(stat) if stat.startstack == 0 && self.start_stack != 0 => Fate::Ended,
+            Ok(stat) if stat.startstack != self.start_stack => Fate::Execed,
+            Ok(_) => Fate::Alive,
+            Err(_) => Fate::Ended,
+        }
+    }
+}
+
+/// More than the text of 65,530 mappings, the kernel's limit, with names as they are.
+const MAX_TEXT: u64 = 64 << 20;
+
+/// The text of a file of a process's, such as `maps`. Names of commands and files in it are
+/// whatever bytes the process likes, which procfs would refuse.
+pub(super) fn text_of(pid: Pid, name: &str) -> Result<String> {
+    let path = format!("/proc/{pid}/{name}");
+    let mut bytes = Vec::new();
+    File::open(&path).and_then(|file| file.take(MAX_TEXT).read_to_end(&mut bytes)).map_err(
+        |e| match e.kind() {
+            // ESRCH of a process that ends while it is read.
+            io::ErrorKind::NotFound => Error::NoSuchProcess { pid },
+            _ if e.raw_os_error() == Some(3) => Error::NoSuchProcess { pid },
+            io::ErrorKind::PermissionDenied => {
+                proc_error(pid, ProcError::PermissionDenied(Some(path.clone().into())))
+            }
+            _ => Error::io(format!("read {path}"), e),
+        },
+    )?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into()))
+}
+
+/// `/proc/PID/status`.
+pub(crate) fn status_of(pid: Pid) -> Result<Status> {
+    Status::from_read(text_of(pid, "status")?.as_bytes()).map_err(|e| proc_error(pid, e))
+}
+
+/// `/proc/PID/maps`.
+pub(crate) fn maps_of(pid: Pid) -> Result<Vec<MemoryMap>> {
+    let maps = MemoryMaps::from_read(text_of(pid, "maps")?.as_bytes());
+    Ok(maps.map_err(|e| proc_error(pid, e))?.0)
+}
+
+/// Words what procfs says of a process.
+pub(super) fn proc_error(pid: Pid, error: ProcError) -> Error {
+    match error {
+        ProcError::NotFound(_) => Error::NoSuchProcess { pid },
+        ProcError::PermissionDenied(_) => Error::Permission {
+            what: format!("look at process {pid}"),
+            missing: "CAP_SYS_PTRACE is missing".into(),
+        },
+        // A process that ends while it is read gives ESRCH.
+        ProcError::Io(e, _) if e.raw_os_error() == Some(3) => Error::NoSuchProcess { pid },
+        ProcError::Io(e, path) => {
+            Error::io(format!("read {}", path.unwrap_or_default().display()), e)
+        }
+        other => Error::io(format!("read /proc/{pid}"), io::Error::other(other.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        ffi::OsStr,
+        os::unix::ffi::OsStrExt,
+        process::{Command, Stdio},
+        thread,
+    };
+
+    use super::*;
+
+    #[test]
+    fn names_may_be_any_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(OsStr::from_bytes(b"\xff\xfe)( \\\n"));
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("60").stdout(Stdio::null()).spawn().unwrap();
+        let pid = Pid(child.id());
+        // Until it has replaced us.
+        let mut process = Process::open(pid);
+        for _ in 0..100 {
+            if matches!(&process, Ok(process) if process.comm.contains(")(")) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(20));
+            process = Process::open(pid);
+        }
+        let maps = maps_of(pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Read whole, and harmless when it is shown.
+        assert_eq!(process.unwrap().comm, "\u{fffd}\u{fffd})( \\\\x0a");
+        assert!(maps.unwrap().len() > 3);
+    }
+}

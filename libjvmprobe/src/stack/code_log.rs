@@ -1,0 +1,582 @@
+//! What lay where in a JVM's code cache, and when.
+//!
+//! Compiled code is freed, and other code may be put in its place. A [`CodeLog`]
+//! collects what was there when it was looked at ([`CodeLog::snapshot`]) and what
+//! came and went since ([`CodeLog::load`], [`CodeLog::unload`]); from it comes a
+//! [`CodeIndex`] that answers what lay at an address at a time. Time is counted in
+//! epochs: each load or unload begins a new one, and each sample knows its own.
+//!
+//! HotSpot's probe `compiled__method__unload` names a method, not an address
+//! (hotspot/share/code/nmethod.cpp), and a method may be compiled more than once.
+//! Which code it was shows when something else is put in its place.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use crate::{
+    Addr,
+    names::{code::Code, perfmap},
+};
+
+/// How many epochs code may run before its load is told, while the thread that
+/// compiled it has lost its processor.
+const EARLY: u64 = 32;
+
+/// What compiled code a JVM has, as it was told.
+#[derive(Debug)]
+pub enum Snapshot {
+    /// By a perf-PID.map file. A line is read as a name when it is asked for: of a
+    /// million, few are.
+    Map(String),
+    /// Addresses, sizes in bytes, names.
+    Entries(Vec<(Addr, u64, Code)>),
+}
+
+impl Snapshot {
+    /// All of it.
+    pub fn into_entries(self) -> Vec<(Addr, u64, Code)> {
+        match self {
+            Self::Map(text) => {
+                let entries = perfmap::parse(&text);
+                entries.map(|e| (e.start, e.size, perfmap::hotspot_code(e.name))).collect()
+            }
+            Self::Entries(entries) => entries,
+        }
+    }
+}
+
+/// Everything that is known of one code cache.
+#[derive(Debug, Default)]
+pub struct CodeLog {
+    /// What [`Label::Line`]s are in.
+    text: String,
+    snapshot: Vec<Entry>,
+    snapshot_epoch: u64,
+    loads: Vec<Entry>,
+    unloads: Vec<(u64, Code)>,
+    /// What is there now, by where it begins, with its end.
+    latest: BTreeMap<u64, (u64, Slot)>,
+}
+
+/// An index into the entries of a [`CodeLog`].
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    Snapshot(usize),
+    Load(usize),
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    start: u64,
+    end: u64,
+    /// The epochs in which it was there.
+    since: u64,
+    until: u64,
+    label: Label,
+}
+
+/// What is there.
+#[derive(Clone, Debug)]
+enum Label {
+    Known(Box<Code>),
+    /// A name in the text of a map: where it begins, and its length.
+    Line(u32, u32),
+}
+
+impl Label {
+    fn code<'a>(&'a self, text: &str) -> Cow<'a, Code> {
+        match self {
+            Self::Known(code) => Cow::Borrowed(code),
+            Self::Line(at, len) => {
+                let line = text.get(*at as usize..).and_then(|rest| rest.get(..*len as usize));
+                Cow::Owned(perfmap::hotspot_code(line.unwrap_or_default()))
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn new(start: Addr, size: u64, since: u64, label: Label) -> Self {
+        let end = start.0.saturating_add(size);
+        Self { start: start.0, end, since, until: u64::MAX, label }
+    }
+}
+
+impl CodeLog {
+    /// Takes what was there in an epoch. Later lines hold where two overlap.
+    /// Of several snapshots, the last counts.
+    pub fn snapshot(&mut self, epoch: u64, seen: Snapshot) {
+        self.snapshot_epoch = epoch;
+        match seen {
+            Snapshot::Map(text) => {
+                let entry = |line: perfmap::Entry<'_>| {
+                    // Both are parts of one text of less than 4 GiB, or the line is left out.
+                    let at = line.name.as_ptr() as usize - text.as_ptr() as usize;
+                    let label = Label::Line(at.try_into().ok()?, line.name.len().try_into().ok()?);
+                    Some(Entry::new(line.start, line.size, 0, label))
+                };
+                self.snapshot = perfmap::parse(&text).filter_map(entry).collect();
+                self.text = text;
+            }
+            Snapshot::Entries(entries) => {
+                let entry =
+                    |(start, size, code)| Entry::new(start, size, 0, Label::Known(Box::new(code)));
+                self.snapshot = entries.into_iter().map(entry).collect();
+            }
+        }
+        self.latest.clear();
+        for i in 0..self.snapshot.len() {
+            let (start, end) = (self.snapshot[i].start, self.snapshot[i].end);
+            self.place(Slot::Snapshot(i), start, end);
+        }
+        for i in 0..self.loads.len() {
+            let load = &self.loads[i];
+            if load.since > epoch {
+                let (start, end) = (load.start, load.end);
+                self.place(Slot::Load(i), start, end);
+            }
+        }
+    }
+
+    /// Code was loaded; it is there from this epoch on.
+    pub fn load(&mut self, epoch: u64, start: Addr, size: u64, code: Code) {
+        let entry = Entry::new(start, size, epoch, Label::Known(Box::new(code)));
+        // The snapshot shows what was loaded before, even if that is told later.
+        if self.snapshot.is_empty() || epoch > self.snapshot_epoch {
+            self.place(Slot::Load(self.loads.len()), entry.start, entry.end);
+        }
+        self.loads.push(entry);
+    }
+
+    /// Code of this name was unloaded; it is gone from this epoch on.
+    pub fn unload(&mut self, epoch: u64, code: Code) {
+        self.unloads.push((epoch, code));
+    }
+
+    /// Learns what was inlined into code that is known already. Returns what is not known.
+    pub fn refine(&mut self, seen: Vec<(Addr, u64, Code)>) -> Vec<(Addr, u64, Code)> {
+        let mut unknown = Vec::new();
+        for (start, size, code) in seen {
+            let known = match self.latest.get(&start.0) {
+                Some(&(_, Slot::Snapshot(i))) => self.snapshot.get_mut(i),
+                Some(&(_, Slot::Load(i))) => self.loads.get_mut(i),
+                None => None,
+            };
+            match known.map(|entry| &mut entry.label) {
+                Some(Label::Known(known)) if known.name == code.name => known.add_inlined(&code),
+                _ => unknown.push((start, size, code)),
+            }
+        }
+        unknown
+    }
+
+    /// Keeps in mind what is at a place now.
+    fn place(&mut self, slot: Slot, start: u64, end: u64) {
+        let before = self.latest.range(..end).rev();
+        let gone = before.take_while(|(_, (end, _))| *end > start);
+        for at in gone.map(|(&at, _)| at).collect::<Vec<_>>() {
+            self.latest.remove(&at);
+        }
+        self.latest.insert(start, (end, slot));
+    }
+
+    /// How many loads and unloads it keeps.
+    pub fn len(&self) -> usize {
+        self.loads.len() + self.unloads.len()
+    }
+
+    /// Whether it keeps none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Puts it in order up to now, and goes on with what is there now alone: what was is
+    /// needed no longer by who has the index.
+    pub fn settle(&mut self) -> CodeIndex {
+        let times = self.loads.iter().map(|load| load.since);
+        let times = times.chain(self.unloads.iter().map(|unload| unload.0));
+        let epoch = times.fold(self.snapshot_epoch, u64::max);
+        let now = self.latest.values().filter_map(|(_, slot)| match *slot {
+            Slot::Snapshot(i) => self.snapshot.get(i),
+            Slot::Load(i) => self.loads.get(i),
+        });
+        let next: Vec<_> = now
+            .map(|entry| {
+                let code = entry.label.code(&self.text).into_owned();
+                (Addr(entry.start), entry.end.saturating_sub(entry.start), code)
+            })
+            .collect();
+        let before = std::mem::take(self);
+        self.snapshot(epoch, Snapshot::Entries(next));
+        before.into_index()
+    }
+
+    /// Puts it in order.
+    pub fn into_index(self) -> CodeIndex {
+        let Self { text, snapshot, snapshot_epoch, mut loads, unloads, .. } = self;
+        loads.sort_by_key(|load| load.since);
+        let mut unloads = Unloads::new(&unloads);
+        let later = loads.split_off(loads.partition_point(|load| load.since <= snapshot_epoch));
+        let mut timeline = Timeline { text: &text, now: BTreeMap::new(), past: Vec::new() };
+        for load in loads {
+            timeline.put(load, &mut unloads);
+        }
+        timeline.look(snapshot, snapshot_epoch);
+        for load in later {
+            timeline.put(load, &mut unloads);
+        }
+        let entries = timeline.finish();
+        CodeIndex::new(entries, text)
+    }
+}
+
+/// Unloads by name that are not yet attributed to a piece of code.
+struct Unloads<'a>(BTreeMap<&'a str, Vec<u64>>);
+
+impl<'a> Unloads<'a> {
+    fn new(unloads: &'a [(u64, Code)]) -> Self {
+        let mut by_name: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+        for (epoch, code) in unloads {
+            by_name.entry(&code.name).or_default().push(*epoch);
+        }
+        for epochs in by_name.values_mut() {
+            epochs.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        Self(by_name)
+    }
+
+    /// The last unload of the name after `since` and not after `latest`: an earlier
+    /// one may have been that of a twin, and code that is thought to be there for too
+    /// long does no harm until something else is there.
+    fn take(&mut self, name: &str, since: u64, latest: u64) -> Option<u64> {
+        let epochs = self.0.get_mut(name)?;
+        let at = epochs.iter().position(|&epoch| epoch > since && epoch <= latest)?;
+        Some(epochs.remove(at))
+    }
+}
+
+/// The cache while time goes on: what is there now by where it begins, and what was.
+struct Timeline<'a> {
+    text: &'a str,
+    now: BTreeMap<u64, Entry>,
+    past: Vec<Entry>,
+}
+
+impl Timeline<'_> {
+    fn overlapping(&self, start: u64, end: u64) -> Vec<u64> {
+        // What is there now does not overlap, so that ends ascend with begins.
+        let before = self.now.range(..end).rev();
+        before.take_while(|(_, entry)| entry.end > start).map(|(&at, _)| at).collect()
+    }
+
+    /// Puts code where it was loaded, in place of what was there.
+    fn put(&mut self, load: Entry, unloads: &mut Unloads<'_>) {
+        for at in self.overlapping(load.start, load.end) {
+            if let Some(mut gone) = self.now.remove(&at) {
+                let name = &gone.label.code(self.text).name;
+                let unload = unloads.take(name, gone.since, load.since);
+                gone.until = unload.unwrap_or(load.since);
+                self.past.push(gone);
+            }
+        }
+        self.now.insert(load.start, load);
+    }
+
+    /// Takes a snapshot for what is there now.
+    fn look(&mut self, snapshot: Vec<Entry>, epoch: u64) {
+        let loaded = std::mem::take(&mut self.now);
+        let seen = without_overlaps(snapshot);
+        self.now = seen.into_iter().map(|entry| (entry.start, entry)).collect();
+        for (_, mut load) in loaded {
+            let mut is_there = false;
+            for at in self.overlapping(load.start, load.end) {
+                let Some(entry) = self.now.get_mut(&at) else { continue };
+                // Another method must have come later.
+                let same = entry.label.code(self.text).name == load.label.code(self.text).name;
+                entry.since = entry.since.max(if same { load.since } else { load.since + 1 });
+                is_there |= same;
+            }
+            if !is_there {
+                load.until = epoch.max(load.since + 1);
+                self.past.push(load);
+            }
+        }
+    }
+
+    fn finish(self) -> Vec<Entry> {
+        let mut all = self.past;
+        all.extend(self.now.into_values());
+        all
+    }
+}
+
+/// Sorted; of those that overlap, the later line of the snapshot.
+fn without_overlaps(snapshot: Vec<Entry>) -> Vec<Entry> {
+    let mut lines: Vec<_> = snapshot.into_iter().enumerate().collect();
+    lines.sort_by_key(|(_, entry)| entry.start);
+    let mut kept: Vec<(usize, Entry)> = Vec::with_capacity(lines.len());
+    'lines: for (line, entry) in lines {
+        while let Some((other, last)) = kept.last()
+            && last.end > entry.start
+        {
+            if *other > line {
+                continue 'lines;
+            }
+            kept.pop();
+        }
+        kept.push((line, entry));
+    }
+    kept.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// Answers what lay at an address in an epoch.
+#[derive(Debug, Default)]
+pub struct CodeIndex {
+    text: String,
+    /// By where they begin.
+    entries: Vec<Entry>,
+    /// The furthest end of all entries up to each, so that a search knows where to stop.
+    furthest: Vec<u64>,
+}
+
+impl CodeIndex {
+    fn new(mut entries: Vec<Entry>, text: String) -> Self {
+        entries.sort_by_key(|entry| (entry.start, entry.since));
+        let mut end = 0;
+        let furthest = entries.iter().map(|entry| {
+            end = end.max(entry.end);
+            end
+        });
+        Self { furthest: furthest.collect(), entries, text }
+    }
+
+    /// What lay at `addr` in `epoch`. Code may run a moment before its load is
+    /// told, so where there was nothing, what came there next is the answer.
+    pub fn find(&self, addr: Addr, epoch: u64) -> Option<CodeId> {
+        let mut next: Option<(u64, CodeId)> = None;
+        let behind = self.entries.partition_point(|entry| entry.start <= addr.0);
+        for i in (0..behind).rev() {
+            if self.furthest[i] <= addr.0 {
+                break;
+            }
+            let entry = &self.entries[i];
+            if entry.end <= addr.0 {
+                continue;
+            }
+            if (entry.since..entry.until).contains(&epoch) {
+                return Some(CodeId(i));
+            }
+            let is_early = entry.since > epoch && entry.since - epoch <= EARLY;
+            if is_early && next.is_none_or(|(since, _)| entry.since < since) {
+                next = Some((entry.since, CodeId(i)));
+            }
+        }
+        next.map(|(_, id)| id)
+    }
+
+    /// What was found.
+    ///
+    /// # Panics
+    /// For what was found by another index.
+    pub fn code(&self, id: CodeId) -> Cow<'_, Code> {
+        self.entries[id.0].label.code(&self.text)
+    }
+}
+
+/// A piece of code in a [`CodeIndex`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CodeId(usize);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::names::code::{Inlined, SourceFrame};
+
+    fn method(name: &str) -> Code {
+        Code::method(name, None)
+    }
+
+    fn name_at(index: &CodeIndex, addr: u64, epoch: u64) -> Option<String> {
+        index.find(Addr(addr), epoch).map(|id| index.code(id).name.to_string())
+    }
+
+    fn seen<const N: usize>(entries: [(Addr, u64, Code); N]) -> Snapshot {
+        Snapshot::Entries(entries.into())
+    }
+
+    #[test]
+    fn reused_addresses_are_told_apart_by_epoch() {
+        let mut log = CodeLog::default();
+        log.snapshot(2, seen([(Addr(100), 50, method("A.old"))]));
+        log.unload(5, method("A.old"));
+        log.load(9, Addr(120), 50, method("B.new"));
+        let index = log.into_index();
+        assert_eq!(name_at(&index, 130, 0).as_deref(), Some("A.old"));
+        assert_eq!(name_at(&index, 130, 4).as_deref(), Some("A.old"));
+        assert_eq!(name_at(&index, 130, 9).as_deref(), Some("B.new"));
+        assert_eq!(name_at(&index, 110, 4).as_deref(), Some("A.old"));
+        assert_eq!(name_at(&index, 165, 9).as_deref(), Some("B.new"));
+        assert_eq!(name_at(&index, 170, 9), None);
+        assert_eq!(name_at(&index, 99, 0), None);
+    }
+
+    #[test]
+    fn what_is_settled_goes_on_with_what_is_there() {
+        let mut log = CodeLog::default();
+        log.snapshot(2, seen([(Addr(100), 50, method("A.old")), (Addr(300), 9, method("C.c"))]));
+        log.unload(5, method("A.old"));
+        log.load(9, Addr(120), 50, method("B.new"));
+        let index = log.settle();
+        assert_eq!(name_at(&index, 130, 4).as_deref(), Some("A.old"));
+        assert_eq!(name_at(&index, 130, 9).as_deref(), Some("B.new"));
+        assert!(log.is_empty());
+        log.load(11, Addr(120), 50, method("D.d"));
+        assert_eq!(log.len(), 1);
+        let index = log.into_index();
+        assert_eq!(name_at(&index, 130, 10).as_deref(), Some("B.new"));
+        assert_eq!(name_at(&index, 130, 11).as_deref(), Some("D.d"));
+        assert_eq!(name_at(&index, 301, 12).as_deref(), Some("C.c"));
+    }
+
+    #[test]
+    fn code_that_runs_before_its_load_is_told_has_its_own_name() {
+        let mut log = CodeLog::default();
+        log.snapshot(0, seen([(Addr(100), 50, method("A.old"))]));
+        log.unload(5, method("A.old"));
+        log.load(9, Addr(100), 50, method("B.new"));
+        assert_eq!(name_at(&log.into_index(), 110, 7).as_deref(), Some("B.new"));
+    }
+
+    #[test]
+    fn an_unload_ends_the_code_that_was_replaced_not_its_twin() {
+        let mut log = CodeLog::default();
+        log.load(1, Addr(100), 50, method("A.hot"));
+        log.load(2, Addr(200), 50, method("A.hot"));
+        log.unload(3, method("A.hot"));
+        log.load(9, Addr(100), 50, method("B.b"));
+        let index = log.into_index();
+        assert_eq!(name_at(&index, 110, 2).as_deref(), Some("A.hot"));
+        assert_eq!(name_at(&index, 110, 5).as_deref(), Some("B.b"));
+        assert_eq!(name_at(&index, 210, 50).as_deref(), Some("A.hot"));
+    }
+
+    #[test]
+    fn the_unload_of_a_twin_does_not_end_code_early() {
+        let mut log = CodeLog::default();
+        log.load(1, Addr(100), 50, method("A.hot"));
+        log.load(2, Addr(200), 50, method("A.hot"));
+        log.unload(3, method("A.hot"));
+        log.unload(8, method("A.hot"));
+        // Which of the two went first does not show; it was there at 7, if it was used.
+        log.load(9, Addr(200), 50, method("B.b"));
+        assert_eq!(name_at(&log.into_index(), 210, 7).as_deref(), Some("A.hot"));
+    }
+
+    #[test]
+    fn what_comes_much_later_does_not_lend_its_name() {
+        let mut log = CodeLog::default();
+        log.load(1000, Addr(100), 50, method("B.b"));
+        let index = log.into_index();
+        assert_eq!(name_at(&index, 110, 5), None);
+        assert_eq!(name_at(&index, 110, 999).as_deref(), Some("B.b"));
+    }
+
+    #[test]
+    fn a_snapshot_does_not_repeat_what_was_seen_to_be_loaded() {
+        let mut log = CodeLog::default();
+        log.load(3, Addr(100), 50, method("A.a"));
+        log.snapshot(4, seen([(Addr(96), 60, method("A.a"))]));
+        let index = log.into_index();
+        assert_eq!(name_at(&index, 120, 9).as_deref(), Some("A.a"));
+        assert_eq!(index.entries.len(), 1);
+    }
+
+    #[test]
+    fn lines_of_a_map_are_read_when_they_are_asked_for() {
+        let mut log = CodeLog::default();
+        log.load(1, Addr(0x300), 0x10, method("A.a"));
+        let text = "100 10 void A.b(int)\n200 20 a stub\n300 10 int A.a()\n";
+        log.snapshot(2, Snapshot::Map(text.into()));
+        log.load(5, Addr(0x100), 8, method("C.c"));
+        let index = log.into_index();
+        for (addr, epoch, name) in
+            [(0x105, 4, "A.b"), (0x105, 5, "C.c"), (0x21f, 9, "a stub"), (0x300, 9, "A.a")]
+        {
+            assert_eq!(name_at(&index, addr, epoch).as_deref(), Some(name), "{addr:x}");
+        }
+    }
+
+    #[test]
+    fn later_lines_of_a_snapshot_hold() {
+        let mut log = CodeLog::default();
+        let lines = [(Addr(100), 50, method("A.a")), (Addr(120), 10, method("B.b"))];
+        log.snapshot(0, seen(lines));
+        let index = log.into_index();
+        assert_eq!(name_at(&index, 125, 0).as_deref(), Some("B.b"));
+    }
+
+    #[test]
+    fn a_later_look_tells_what_was_inlined() {
+        let frame =
+            |name: &str| SourceFrame { name: name.into(), signature: None, file: None, line: 3 };
+        let range = Inlined {
+            start: Addr(104),
+            end: Addr(110),
+            chain: vec![frame("B.in"), frame("A.a")],
+            is_sure: true,
+        };
+        let with_inlining = Code { inlined: [range].into(), ..method("A.a") };
+        let mut log = CodeLog::default();
+        log.load(1, Addr(100), 50, method("A.a"));
+        log.load(5, Addr(200), 50, method("C.c"));
+        let later = [(Addr(100), 50, with_inlining.clone()), (Addr(200), 50, with_inlining)];
+        let unknown = log.refine(seen(later).into_entries());
+        assert_eq!(unknown.len(), 1, "another method by now");
+        let index = log.into_index();
+        let inlined_at = |addr| {
+            let code = index.code(index.find(Addr(addr), 9).unwrap());
+            let chain = code.inlined_at(Addr(addr)).map_or(&[][..], |range| &range.chain);
+            chain.iter().map(|f| f.name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(inlined_at(104), ["B.in", "A.a"]);
+        assert!(inlined_at(110).is_empty() && inlined_at(103).is_empty());
+        assert!(inlined_at(205).is_empty(), "another method by now");
+    }
+
+    proptest! {
+        /// Against the plainest model: an array of what each byte holds now.
+        #[test]
+        fn agrees_with_a_plain_model(
+            loads in prop::collection::vec((0..200_u64, 1..40_u64), 1..60),
+            from in 0..30_usize,
+        ) {
+            let mut log = CodeLog::default();
+            let mut model = vec![vec![None; 240]; loads.len() + 1];
+            let mut held: Vec<Option<usize>> = vec![None; 240];
+            for (i, &(start, size)) in loads.iter().enumerate() {
+                let epoch = i as u64 + 1;
+                // What is overlapped is gone as a whole.
+                let gone: Vec<_> = (start..start + size).filter_map(|a| held[a as usize]).collect();
+                for slot in &mut held {
+                    if slot.is_some_and(|j| gone.contains(&j)) {
+                        *slot = None;
+                    }
+                }
+                held[start as usize..(start + size) as usize].fill(Some(i));
+                log.load(epoch, Addr(start), size, method(&format!("M.m{i}")));
+                model[i + 1].clone_from(&held);
+            }
+            let index = log.into_index();
+            for (epoch, held) in model.iter().enumerate().skip(from.min(loads.len())) {
+                for (addr, slot) in held.iter().enumerate() {
+                    if let Some(i) = slot {
+                        let expected = format!("M.m{i}");
+                        let found = name_at(&index, addr as u64, epoch as u64);
+                        prop_assert_eq!(found.as_deref(), Some(expected.as_str()));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Where threads begin.
+
+use crate::stack::Frame;
+
+/// Where threads begin, in HotSpot and in the C libraries, as far as they name it.
+const ENTRIES: [&str; 12] = [
+    "thread_native_entry",
+    "java_start",
+    "start_thread",
+    "__clone",
+    "clone",
+    "__clone3",
+    "clone3",
+    "_start",
+    "__libc_start_main",
+    "__libc_start_call_main",
+    "start",
+    "JavaMain",
+];
+
+/// How many frames from the outer end an entry is looked for: beyond it, a walk by
+/// frame pointers finds what C libraries left in that register.
+const ENTRY_DEPTH: usize = 6;
+
+/// Removes what lies behind the frame that a thread begins with; whether there is one among
+/// the first `known` frames. (musl has unwind tables for none of its own functions, so that
+/// only libjvm.so's entry is sure.)
+pub fn cut_behind_entry(frames: &mut Vec<Frame>, known: usize) -> bool {
+    let is_entry = |frame: &Frame| ENTRIES.contains(&&*frame.name);
+    let outer = frames.len().saturating_sub(ENTRY_DEPTH);
+    let Some(last) = frames[outer..].iter().rposition(is_entry) else {
+        return false;
+    };
+    let first = frames[outer..].iter().position(is_entry).unwrap_or(last);
+    frames.truncate(outer + last + 1);
+    outer + first < known
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::Kind;
+
+    #[test]
+    fn what_lies_behind_the_entry_is_cut() {
+        let frame = |name: &str| Frame::new(Kind::Native, name);
+        let mut frames: Vec<_> =
+            ["leaf", "thread_native_entry", "[unknown libc.so.6+0x1]"].map(frame).into();
+        assert!(cut_behind_entry(&mut frames, 3));
+        assert_eq!(frames.len(), 2);
+        let mut broken: Vec<_> = ["leaf", "[unknown]"].map(frame).into();
+        assert!(!cut_behind_entry(&mut broken, 2));
+        assert_eq!(broken.len(), 2);
+        assert!(!cut_behind_entry(&mut Vec::new(), 0));
+    }
+
+    #[test]
+    fn an_entry_that_was_guessed_does_not_count() {
+        let frame = |name: &str| Frame::new(Kind::Native, name);
+        let frames: Vec<_> =
+            ["leaf", "guessed", "thread_native_entry", "start", "[unknown]"].map(frame).into();
+        for (known, is_complete) in [(1, false), (2, false), (3, true), (5, true)] {
+            let mut frames = frames.clone();
+            assert_eq!(cut_behind_entry(&mut frames, known), is_complete, "{known}");
+            assert_eq!(frames.len(), 4);
+        }
+    }
+}

@@ -1,0 +1,910 @@
+//! How to find a caller's frame: `.eh_frame`, as a table for binary search.
+//!
+//! Compilers leave out frame pointers, and say in `.eh_frame` for each
+//! instruction where the canonical frame address is (CFA: what rsp was before
+//! the call) and where the callers' registers are saved. That is a program for a
+//! small machine; here it is run once for all of a file, and what is left is one
+//! [`Row`] of eight bytes wherever the rules change, which a BPF program can
+//! search. Only x86-64, and only what a walk over frames needs: CFA, return
+//! address and rbp.
+//!
+//! Sources: DWARF 5, chapter 6.4 (the machine and its instructions); Linux
+//! Standard Base Core 5.0, chapter 10.6 (`.eh_frame`); System V psABI for x86-64,
+//! chapters 3.6 (numbers of registers) and 4.2.4; what GNU ld writes for its PLT
+//! (`elf_x86_64_eh_frame_lazy_plt` in binutils' elf64-x86-64.c) and glibc for
+//! signal handlers (`__restore_rt` in libc_sigaction.c for x86-64).
+//!
+//! What cannot be said in a row is [`RowKind::Unknown`], never a guess. Time is
+//! bounded by the section's size, memory by four million rows.
+
+use std::ops::Range;
+
+use gimli::{
+    BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, EhFrame, EndianSlice,
+    FrameDescriptionEntry, LittleEndian, Reader, Register, RegisterRule, UnwindContext,
+    UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow, X86_64,
+    constants::{
+        DW_OP_and, DW_OP_breg0, DW_OP_breg7, DW_OP_breg16, DW_OP_breg31, DW_OP_deref, DW_OP_ge,
+        DW_OP_lit0, DW_OP_lit3, DW_OP_lit15, DW_OP_lit31, DW_OP_plus, DW_OP_plus_uconst, DW_OP_shl,
+    },
+};
+
+use crate::{
+    Error, Result, Vaddr,
+    elf::{ElfFile, Machine},
+};
+
+/// More rows than any file has; a libjvm.so has about 200,000.
+const MAX_ROWS: usize = 4_000_000;
+
+/// More than linkers leave: they merge equal ones, and there are few different.
+const MAX_CIES: usize = 65_536;
+
+/// More bytes than any CIE has. It is run again for each of its functions, so that
+/// a long one would make time the square of the section's size.
+const MAX_CIE: usize = 128;
+
+/// The unit of all offsets in a row: what x86-64 pushes at a time, in bytes.
+const WORD: i64 = 8;
+
+/// Where x86-64 keeps the return address: a call pushes it.
+const RETURN_ADDRESS: RegisterRule<usize> = RegisterRule::Offset(-WORD);
+
+type Place = Option<(Register, i64)>;
+
+/// CFA, rip and rbp of what a signal interrupted, as `__restore_rt` has them.
+const INTERRUPTED: (Option<(RowKind, u16)>, Place, Place) =
+    (Some((RowKind::DerefSp, 160 / 8)), Some((X86_64::RSP, 168)), Some((X86_64::RSP, 120)));
+
+/// How the frame of a caller is found: the meaning of [`Row::kind`].
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowKind {
+    /// Nothing is known here: no function, or a rule that no row can say.
+    Unknown = 0,
+    /// CFA = rsp + cfa * 8.
+    Sp = 1,
+    /// CFA = rbp + cfa * 8.
+    Fp = 2,
+    /// GNU ld's lazy PLT: CFA = rsp + 8, and 8 more where rip & 15 >= cfa.
+    Plt = 3,
+    /// A signal handler returns to here. What was interrupted is in the
+    /// `ucontext` at rsp: its rip at rsp + 168, rsp at rsp + 160, rbp at rsp + 120.
+    Signal = 4,
+    /// CFA = *(rbp + cfa * 8), with `cfa` as an `i16`: gcc where it aligns the stack.
+    DerefFp = 5,
+    /// CFA = *(rsp + cfa * 8), with `cfa` as an `i16`.
+    DerefSp = 6,
+    /// The outermost frame: there is no return address.
+    End = 7,
+    /// CFA = *(rbp + cfa * 8) + 8, with `cfa` as an `i16`. OpenSSL's assembly
+    /// saves rsp as it is in the function, behind the return address.
+    DerefFpPlus8 = 8,
+    /// CFA = *(rsp + cfa * 8) + 8, with `cfa` as an `i16`: OpenSSL again, where
+    /// most of its AES, SHA and big numbers run.
+    DerefSpPlus8 = 9,
+}
+
+/// One row: from this pc on, until the next row. Layout of `struct unwind_row` of bpf/walk.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Row {
+    /// Link-time address minus [`UnwindTable::base`], in bytes.
+    pub pc: u32,
+    /// An offset in units of 8 bytes, or what else `kind` makes of it.
+    pub cfa: u16,
+    /// A [`RowKind`].
+    pub kind: u8,
+    /// Where the caller's rbp is: [`Row::FP_SAME`], [`Row::FP_LOST`], otherwise
+    /// saved at CFA + fp * 8. Of no meaning where `kind` is
+    /// [`RowKind::Unknown`], [`RowKind::Signal`] or [`RowKind::End`].
+    pub fp: i8,
+}
+
+impl Row {
+    /// The caller's rbp is still in the register.
+    pub const FP_SAME: i8 = 0;
+    /// The caller's rbp is lost, or saved where no row can say.
+    pub const FP_LOST: i8 = i8::MIN;
+
+    /// A row to be placed.
+    fn new(kind: RowKind, cfa: u16, fp: i8) -> Self {
+        Self { pc: 0, cfa, kind: kind as u8, fp }
+    }
+
+    fn unknown() -> Self {
+        Self::new(RowKind::Unknown, 0, 0)
+    }
+
+    fn at(self, pc: u32) -> Self {
+        Self { pc, ..self }
+    }
+}
+
+/// All rows of a file, strictly ascending.
+#[derive(Clone, Debug, Default)]
+pub struct UnwindTable {
+    base: Vaddr,
+    rows: Vec<Row>,
+}
+
+impl UnwindTable {
+    /// Reads the table. A file without `.eh_frame` has no rows, which is no error.
+    ///
+    /// # Errors
+    /// [`Error::Elf`] where the file is for another machine or malformed,
+    /// [`Error::Io`].
+    pub fn read(elf: &ElfFile) -> Result<Self> {
+        if elf.machine() != Machine::X86_64 || !elf.ctx().container.is_big() {
+            let what = format!("unwinding is for 64-bit x86-64 only, not for {}", elf.machine());
+            return Err(Error::elf(what));
+        }
+        let base = elf.base().unwrap_or_default();
+        let Some(section) = elf.section(".eh_frame") else {
+            return Ok(Self { base, rows: Vec::new() });
+        };
+        let mut bases = BaseAddresses::default().set_eh_frame(section.vaddr().0);
+        if let Some(section) = elf.section(".eh_frame_hdr") {
+            bases = bases.set_eh_frame_hdr(section.vaddr().0);
+        }
+        if let Some(section) = elf.section(".text") {
+            bases = bases.set_text(section.vaddr().0);
+        }
+        if let Some(section) = elf.section(".got") {
+            bases = bases.set_got(section.vaddr().0);
+        }
+        Self::from_section(&section.data()?, &bases, base)
+    }
+
+    pub(crate) fn from_section(data: &[u8], bases: &BaseAddresses, base: Vaddr) -> Result<Self> {
+        let functions = Functions::read(EhFrame::new(data, LittleEndian), bases, base)?;
+        Ok(Self { base, rows: functions.into_rows()? })
+    }
+
+    /// The rows, in ascending order.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// What [`Row::pc`] is counted from: the file's first loaded page.
+    pub fn base(&self) -> Vaddr {
+        self.base
+    }
+
+    /// The row of an address; `None` before the first one.
+    pub fn find(&self, vaddr: Vaddr) -> Option<&Row> {
+        let pc = vaddr.0.checked_sub(self.base.0)?;
+        let behind = self.rows.partition_point(|row| u64::from(row.pc) <= pc);
+        self.rows.get(behind.checked_sub(1)?)
+    }
+}
+
+type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+type CallFrames<'a> = EhFrame<Bytes<'a>>;
+type Cie<'a> = CommonInformationEntry<Bytes<'a>>;
+type Fde<'a> = FrameDescriptionEntry<Bytes<'a>>;
+type State = UnwindTableRow<usize, Storage>;
+
+/// What gimli may keep while it runs a program. Each instruction searches all
+/// rules and may copy them, so that the default of 192 is a gift to hostile files.
+struct Storage;
+
+impl UnwindContextStorage<usize> for Storage {
+    /// `__restore_rt` has rules for all of the 17 registers that there are.
+    type Rules = [(Register, RegisterRule<usize>); 32];
+    /// Compilers remember one state at a time.
+    type Stack = Box<[State; 8]>;
+}
+
+/// One function's part of the table, not yet in order.
+struct Function {
+    /// Its first address, counted from the base.
+    start: u32,
+    /// The address behind it, likewise: 4 GiB at most.
+    end: u64,
+    /// Its rows.
+    rows: Range<usize>,
+}
+
+/// The functions of a section.
+struct Functions {
+    base: Vaddr,
+    functions: Vec<Function>,
+    rows: Vec<Row>,
+}
+
+impl Functions {
+    fn read(section: CallFrames<'_>, bases: &BaseAddresses, base: Vaddr) -> Result<Self> {
+        let mut functions = Self { base, functions: Vec::new(), rows: Vec::new() };
+        let mut context = UnwindContext::new_in();
+        // What functions have in common, by its place in the section, ascending.
+        let mut common: Vec<(usize, Cie<'_>)> = Vec::new();
+        let mut entries = section.entries(bases);
+        while let Some(entry) = entries.next().map_err(malformed)? {
+            match entry {
+                CieOrFde::Cie(cie) if cie.entry_len() <= MAX_CIE => {
+                    if common.len() == MAX_CIES {
+                        return Err(Error::elf(format!(".eh_frame: more than {MAX_CIES} CIEs")));
+                    }
+                    common.push((cie.offset(), cie));
+                }
+                CieOrFde::Cie(_) => {}
+                CieOrFde::Fde(partial) => {
+                    // It points back, to what has been read. Where it does not,
+                    // or has no range, it leaves a gap, and a gap is unknown.
+                    let at = partial.cie_offset().0;
+                    let found = common.binary_search_by_key(&at, |(at, _)| *at).ok();
+                    let Some((_, cie)) = found.and_then(|index| common.get(index)) else {
+                        continue;
+                    };
+                    if let Ok(fde) = partial.parse(|_, _, _| Ok(cie.clone())) {
+                        functions.add(section, bases, &mut context, &fde)?;
+                    }
+                }
+            }
+        }
+        Ok(functions)
+    }
+
+    fn add(
+        &mut self,
+        section: CallFrames<'_>,
+        bases: &BaseAddresses,
+        context: &mut UnwindContext<usize, Storage>,
+        fde: &Fde<'_>,
+    ) -> Result<()> {
+        let start = fde.initial_address().checked_sub(self.base.0).map(u32::try_from);
+        let Some(Ok(start)) = start else {
+            return Ok(());
+        };
+        let end = u64::from(start).saturating_add(fde.len()).min(1 << 32);
+        if end == u64::from(start) {
+            return Ok(());
+        }
+        let first = self.rows.len();
+        let usual = fde.cie().return_address_register() == X86_64::RA;
+        let mut states = fde.rows(&section, bases, context).ok().filter(|_| usual);
+        let mut pc = u64::from(start);
+        while pc < end {
+            match states.as_mut().map(gimli::UnwindTable::next_row) {
+                Some(Ok(Some(state))) => {
+                    self.push(first, pc, row(section, state, fde.is_signal_trampoline()))?;
+                    pc = state.end_address().saturating_sub(self.base.0);
+                }
+                Some(Ok(None)) => break,
+                // A program that makes no sense leaves the rest of its function unknown.
+                Some(Err(_)) | None => {
+                    self.push(first, pc, Row::unknown())?;
+                    break;
+                }
+            }
+        }
+        self.functions.push(Function { start, end, rows: first..self.rows.len() });
+        Ok(())
+    }
+
+    /// Adds a row to the function whose rows begin at `first`.
+    fn push(&mut self, first: usize, pc: u64, row: Row) -> Result<()> {
+        let Ok(pc) = u32::try_from(pc) else {
+            return Ok(());
+        };
+        // Of several rows for one instruction the last one holds.
+        if self.rows.get(first..).and_then(<[Row]>::last).is_some_and(|last| last.pc == pc) {
+            self.rows.pop();
+        }
+        push(&mut self.rows, first, row.at(pc))
+    }
+
+    /// Puts all functions into order and says where there are none.
+    fn into_rows(mut self) -> Result<Vec<Row>> {
+        self.functions.sort_by_key(|function| function.start);
+        self.functions.dedup_by_key(|function| function.start);
+        let mut rows = Vec::with_capacity(self.rows.len());
+        let mut functions = self.functions.iter().peekable();
+        while let Some(function) = functions.next() {
+            // Where functions overlap, the one that begins later is right: those
+            // that the linker discarded may be left with address 0.
+            let next = functions.peek().map_or(1 << 32, |next| u64::from(next.start));
+            let end = function.end.min(next);
+            let own = self.rows.get(function.rows.clone()).unwrap_or_default();
+            for row in own.iter().take_while(|row| u64::from(row.pc) < end) {
+                push(&mut rows, 0, *row)?;
+            }
+            if let Some(gap) = u32::try_from(end).ok().filter(|_| end < next) {
+                push(&mut rows, 0, Row::unknown().at(gap))?;
+            }
+        }
+        rows.shrink_to_fit();
+        Ok(rows)
+    }
+}
+
+/// Adds a row where the rules change; rows before `first` are others'.
+fn push(rows: &mut Vec<Row>, first: usize, row: Row) -> Result<()> {
+    let last = rows.get(first..).and_then(<[Row]>::last);
+    if last.is_some_and(|last| last.at(row.pc) == row) {
+        return Ok(());
+    }
+    if rows.len() == MAX_ROWS {
+        return Err(Error::elf(format!(".eh_frame: more than {MAX_ROWS} rows")));
+    }
+    rows.push(row);
+    Ok(())
+}
+
+fn malformed(error: gimli::Error) -> Error {
+    Error::elf(format!(".eh_frame: {error}"))
+}
+
+/// What is known at one instruction, as a row.
+fn row(section: CallFrames<'_>, state: &State, signal: bool) -> Row {
+    let rbp = state.register(X86_64::RBP);
+    match state.register(X86_64::RA) {
+        Some(RegisterRule::Undefined) => Row::new(RowKind::End, 0, 0),
+        Some(RETURN_ADDRESS) => match cfa(section, state.cfa()) {
+            Some((kind, cfa)) => Row::new(kind, cfa, fp(rbp)),
+            None => Row::unknown(),
+        },
+        rip if signal => {
+            let interrupted = (cfa(section, state.cfa()), saved(section, rip), saved(section, rbp));
+            if interrupted == INTERRUPTED {
+                Row::new(RowKind::Signal, 0, 0)
+            } else {
+                Row::unknown()
+            }
+        }
+        _ => Row::unknown(),
+    }
+}
+
+/// [`Row::kind`] and [`Row::cfa`].
+fn cfa(section: CallFrames<'_>, rule: &CfaRule<usize>) -> Option<(RowKind, u16)> {
+    let (kind, offset) = match rule {
+        CfaRule::RegisterAndOffset { register: X86_64::RSP, offset } => (RowKind::Sp, *offset),
+        CfaRule::RegisterAndOffset { register: X86_64::RBP, offset } => (RowKind::Fp, *offset),
+        CfaRule::RegisterAndOffset { .. } => return None,
+        CfaRule::Expression(expression) => {
+            let expression = bytes(section, expression)?;
+            if let Some(number) = plt(expression.slice()) {
+                return Some((RowKind::Plt, number.into()));
+            }
+            return deref(expression);
+        }
+    };
+    Some((kind, u16::try_from(words(offset)?).ok()?))
+}
+
+/// [`Row::fp`].
+fn fp(rule: Option<RegisterRule<usize>>) -> i8 {
+    match rule {
+        // The psABI has callees preserve rbp: what is not mentioned is the same.
+        None | Some(RegisterRule::SameValue) => Row::FP_SAME,
+        Some(RegisterRule::Offset(offset)) => words(offset)
+            .and_then(|words| i8::try_from(words).ok())
+            .filter(|words| (-127..=126).contains(words) && *words != Row::FP_SAME)
+            .unwrap_or(Row::FP_LOST),
+        Some(_) => Row::FP_LOST,
+    }
+}
+
+/// An offset in bytes in the unit of rows.
+fn words(offset: i64) -> Option<i64> {
+    (offset % WORD == 0).then_some(offset / WORD)
+}
+
+/// Register and offset of the place where a rule that is an expression has it.
+fn saved(section: CallFrames<'_>, rule: Option<RegisterRule<usize>>) -> Place {
+    let Some(RegisterRule::Expression(expression)) = rule else {
+        return None;
+    };
+    let mut expression = bytes(section, &expression)?;
+    register_plus(&mut expression).filter(|_| expression.is_empty())
+}
+
+fn bytes<'a>(section: CallFrames<'a>, expression: &UnwindExpression<usize>) -> Option<Bytes<'a>> {
+    expression.get(&section).ok().map(|expression| expression.0)
+}
+
+/// Kind and offset of an expression that follows a pointer: *(register + offset) + plus.
+fn deref(mut expression: Bytes<'_>) -> Option<(RowKind, u16)> {
+    let (register, offset) = register_plus(&mut expression)?;
+    if expression.read_u8().ok()? != DW_OP_deref.0 {
+        return None;
+    }
+    let plus = match expression.read_u8() {
+        Ok(op) if op == DW_OP_plus_uconst.0 => expression.read_uleb128().ok()?,
+        Ok(_) => return None,
+        Err(_) => 0,
+    };
+    let kind = match (register, plus) {
+        (X86_64::RBP, 0) => RowKind::DerefFp,
+        (X86_64::RSP, 0) => RowKind::DerefSp,
+        (X86_64::RBP, 8) => RowKind::DerefFpPlus8,
+        (X86_64::RSP, 8) => RowKind::DerefSpPlus8,
+        _ => return None,
+    };
+    let offset = i16::try_from(words(offset)?).ok()?;
+    expression.is_empty().then_some((kind, offset.cast_unsigned()))
+}
+
+/// Reads `DW_OP_breg<n> offset`: register + offset.
+fn register_plus(expression: &mut Bytes<'_>) -> Place {
+    let op = expression.read_u8().ok()?;
+    let register = (DW_OP_breg0.0..=DW_OP_breg31.0).contains(&op).then(|| op - DW_OP_breg0.0)?;
+    Some((Register(register.into()), expression.read_sleb128().ok()?))
+}
+
+/// The number in GNU ld's expression for its lazy PLT:
+/// rsp + 8 + ((rip & 15) >= number) << 3.
+fn plt(expression: &[u8]) -> Option<u8> {
+    let [sp, 8, ip, 0, fifteen, and, number, ge, three, shl, plus] = *expression else {
+        return None;
+    };
+    let ops = [sp, ip, fifteen, and, ge, three, shl, plus];
+    let expected = [
+        DW_OP_breg7,
+        DW_OP_breg16,
+        DW_OP_lit15,
+        DW_OP_and,
+        DW_OP_ge,
+        DW_OP_lit3,
+        DW_OP_shl,
+        DW_OP_plus,
+    ];
+    let number = (DW_OP_lit0.0..=DW_OP_lit31.0).contains(&number).then(|| number - DW_OP_lit0.0)?;
+    (ops == expected.map(|op| op.0)).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::BTreeMap,
+        env,
+        fs::{self, File},
+        mem,
+        path::{Path, PathBuf},
+        process::{Command, Stdio},
+    };
+
+    use gimli::constants::{
+        DW_CFA_advance_loc, DW_CFA_advance_loc4, DW_CFA_def_cfa, DW_CFA_def_cfa_expression,
+        DW_CFA_def_cfa_offset, DW_CFA_def_cfa_register, DW_CFA_expression, DW_CFA_offset,
+        DW_CFA_register, DW_CFA_remember_state, DW_CFA_restore, DW_CFA_restore_state,
+        DW_CFA_same_value, DW_CFA_set_loc, DW_CFA_undefined, DW_OP_breg6,
+    };
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::elf::testing::{Library, open};
+
+    const RBP: u8 = 6;
+    const RSP: u8 = 7;
+    const RIP: u8 = 16;
+    const BASE: u64 = 0x1000;
+
+    /// What compilers begin every function with: CFA = rsp + 8, return address at CFA - 8.
+    const USUAL: &[u8] = &[DW_CFA_def_cfa.0, RSP, 8, DW_CFA_offset.0 | RIP, 1];
+
+    /// An `.eh_frame` by hand.
+    #[derive(Default)]
+    struct Frames {
+        bytes: Vec<u8>,
+        common: usize,
+    }
+
+    impl Frames {
+        fn new(augmentation: &str, instructions: &[u8]) -> Self {
+            Self::default().common(augmentation, instructions)
+        }
+
+        /// What the functions behind it have in common.
+        fn common(mut self, augmentation: &str, instructions: &[u8]) -> Self {
+            self.common = self.bytes.len();
+            // Version 1, factors 1 and -8.
+            let head = [&[1], augmentation.as_bytes(), &[0, 1, 0x78, RIP]].concat();
+            self.entry(0, &[&head, instructions].concat());
+            self
+        }
+
+        fn function(mut self, start: u64, len: u64, instructions: &[u8]) -> Self {
+            let back = self.bytes.len() + 4 - self.common;
+            let range = [start.to_le_bytes(), len.to_le_bytes()].concat();
+            self.entry(u32::try_from(back).unwrap(), &[&range, instructions].concat());
+            self
+        }
+
+        fn entry(&mut self, id: u32, content: &[u8]) {
+            let len = u32::try_from(content.len() + 4).unwrap();
+            self.bytes.extend(len.to_le_bytes());
+            self.bytes.extend(id.to_le_bytes());
+            self.bytes.extend(content);
+        }
+
+        fn read(&self) -> Result<UnwindTable> {
+            UnwindTable::from_section(&self.bytes, &BaseAddresses::default(), Vaddr(BASE))
+        }
+
+        fn rows(&self) -> Vec<Row> {
+            self.read().unwrap().rows
+        }
+    }
+
+    /// What one function of 16 bytes at the base comes to.
+    fn rows(instructions: &[&[u8]]) -> Vec<Row> {
+        Frames::new("", USUAL).function(BASE, 16, &instructions.concat()).rows()
+    }
+
+    fn advance(bytes: u8) -> Vec<u8> {
+        vec![DW_CFA_advance_loc.0 | bytes]
+    }
+
+    fn cfa_expression(expression: &[u8]) -> Vec<u8> {
+        [&[DW_CFA_def_cfa_expression.0, u8::try_from(expression.len()).unwrap()], expression]
+            .concat()
+    }
+
+    fn at(pc: u32, kind: RowKind, cfa: u16, fp: i8) -> Row {
+        Row::new(kind, cfa, fp).at(pc)
+    }
+
+    fn unknown(pc: u32) -> Row {
+        Row::unknown().at(pc)
+    }
+
+    #[test]
+    fn a_row_takes_eight_bytes() {
+        assert_eq!((size_of::<Row>(), align_of::<Row>()), (8, 4));
+        assert_eq!(mem::offset_of!(Row, cfa), 4);
+        assert_eq!(mem::offset_of!(Row, kind), 6);
+        assert_eq!(mem::offset_of!(Row, fp), 7);
+    }
+
+    #[test]
+    fn follows_a_function_with_a_frame_pointer() {
+        let function = [
+            &advance(1)[..], // push %rbp
+            &[DW_CFA_def_cfa_offset.0, 16, DW_CFA_offset.0 | RBP, 2],
+            &advance(3), // mov %rsp, %rbp
+            &[DW_CFA_def_cfa_register.0, RBP],
+            &advance(4), // leave, ret: one way out of two
+            &[DW_CFA_remember_state.0, DW_CFA_restore.0 | RBP, DW_CFA_def_cfa.0, RSP, 8],
+            &advance(1),
+            &[DW_CFA_restore_state.0],
+        ];
+        let expected = [
+            at(0, RowKind::Sp, 1, Row::FP_SAME),
+            at(1, RowKind::Sp, 2, -2),
+            at(4, RowKind::Fp, 2, -2),
+            at(8, RowKind::Sp, 1, Row::FP_SAME),
+            at(9, RowKind::Fp, 2, -2),
+            unknown(16),
+        ];
+        assert_eq!(rows(&function), expected);
+    }
+
+    #[test]
+    fn understands_the_expressions_of_linkers_and_assemblers() {
+        let plt = |number: u8| {
+            let shift = [DW_OP_ge.0, DW_OP_lit3.0, DW_OP_shl.0, DW_OP_plus.0];
+            let rip = [DW_OP_breg7.0, 8, DW_OP_breg16.0, 0, DW_OP_lit15.0, DW_OP_and.0];
+            [&rip[..], &[DW_OP_lit0.0 + number], &shift].concat()
+        };
+        let (rbp, rsp, deref, plus) =
+            (DW_OP_breg6.0, DW_OP_breg7.0, DW_OP_deref.0, DW_OP_plus_uconst.0);
+        let minus_8 = 0x78;
+        for (expression, kind, cfa) in [
+            (plt(11), RowKind::Plt, 11),
+            (plt(5), RowKind::Plt, 5),
+            (vec![rbp, minus_8, deref], RowKind::DerefFp, 0xffff),
+            (vec![rsp, 40, deref], RowKind::DerefSp, 5),
+            (vec![rbp, 16, deref, plus, 8], RowKind::DerefFpPlus8, 2),
+            (vec![rsp, minus_8, deref, plus, 8], RowKind::DerefSpPlus8, 0xffff),
+            (vec![rsp, 40, deref, plus, 16], RowKind::Unknown, 0),
+            (vec![rsp, 40, deref, deref], RowKind::Unknown, 0),
+            (vec![rsp, 41, deref], RowKind::Unknown, 0),
+            (vec![rsp, 40], RowKind::Unknown, 0),
+            (vec![DW_OP_breg0.0, 0, deref], RowKind::Unknown, 0),
+            ([plt(11), vec![DW_OP_lit3.0]].concat(), RowKind::Unknown, 0),
+            (vec![], RowKind::Unknown, 0),
+        ] {
+            let found = rows(&[&cfa_expression(&expression)])[0];
+            assert_eq!(found, at(0, kind, cfa, 0), "{expression:x?}");
+        }
+    }
+
+    #[test]
+    fn what_no_row_can_say_is_unknown() {
+        for instructions in [
+            &[DW_CFA_def_cfa.0, 10, 0][..],                        // CFA = r10
+            &[DW_CFA_def_cfa_offset.0, 12],                        // no whole words
+            &[DW_CFA_def_cfa_offset.0, 0x80, 0x80, 0x20],          // half a megabyte
+            &[DW_CFA_offset.0 | RIP, 2],                           // return address elsewhere
+            &[DW_CFA_register.0, RIP, 1],                          // in rdx
+            &[DW_CFA_same_value.0, RIP],                           // that of the caller's caller
+            &[DW_CFA_restore_state.0],                             // nothing is remembered
+            &[0x3f],                                               // no such instruction
+            &[DW_CFA_def_cfa.0, RSP],                              // cut off
+            &[DW_CFA_def_cfa_expression.0, 100, DW_OP_breg7.0, 8], // likewise
+        ] {
+            let found = rows(&[&advance(4), instructions]);
+            let expected = [at(0, RowKind::Sp, 1, 0), unknown(4)];
+            assert_eq!(found, expected, "{instructions:x?}");
+        }
+    }
+
+    #[test]
+    fn a_lost_frame_pointer_does_not_lose_the_frame() {
+        for (instructions, fp) in [
+            (&[DW_CFA_offset.0 | RBP, 127][..], -127),
+            (&[DW_CFA_offset.0 | RBP, 0x80, 1], Row::FP_LOST),
+            (&[DW_CFA_offset.0 | RBP, 0], Row::FP_LOST),
+            (&[DW_CFA_undefined.0, RBP], Row::FP_LOST),
+            (&[DW_CFA_register.0, RBP, 0], Row::FP_LOST),
+            (&[DW_CFA_expression.0, RBP, 2, DW_OP_breg6.0, 0], Row::FP_LOST),
+            (&[DW_CFA_same_value.0, RBP], Row::FP_SAME),
+        ] {
+            assert_eq!(rows(&[instructions])[0], at(0, RowKind::Sp, 1, fp), "{instructions:x?}");
+        }
+    }
+
+    #[test]
+    fn knows_signal_handlers_and_the_outermost_frame() {
+        let saved = |register, offset: [u8; 2]| {
+            [DW_CFA_expression.0, register, 3, DW_OP_breg7.0, offset[0], offset[1]]
+        };
+        let restore_rt = |rip| {
+            let cfa = cfa_expression(&[DW_OP_breg7.0, 0xa0, 1, DW_OP_deref.0]);
+            [&cfa[..], &saved(RIP, rip), &saved(RBP, [0xf8, 0])].concat()
+        };
+        let first = |augmentation, instructions: &[u8]| {
+            Frames::new(augmentation, &[]).function(BASE, 16, instructions).rows()[0]
+        };
+        let rip = [0xa8, 1];
+        assert_eq!(first("S", &restore_rt(rip)), at(0, RowKind::Signal, 0, 0));
+        assert_eq!(first("", &restore_rt(rip)), unknown(0));
+        assert_eq!(first("S", &restore_rt([0xb0, 1])), unknown(0));
+        // Some are marked that interrupt nothing.
+        assert_eq!(first("S", USUAL), at(0, RowKind::Sp, 1, 0));
+        assert_eq!(first("", &[DW_CFA_undefined.0, RIP]), at(0, RowKind::End, 0, 0));
+    }
+
+    #[test]
+    fn equal_rows_are_one_and_gaps_are_unknown() {
+        let grow = [DW_CFA_def_cfa_offset.0, 16];
+        let twice = [&advance(4)[..], &[DW_CFA_def_cfa_offset.0, 8], &advance(4), &grow].concat();
+        let table = Frames::new("", USUAL)
+            .function(BASE + 64, 16, &grow)
+            .function(BASE, 16, &twice)
+            .function(BASE + 16, 16, &grow)
+            .read()
+            .unwrap();
+        let expected = [
+            at(0, RowKind::Sp, 1, 0),
+            at(8, RowKind::Sp, 2, 0),
+            unknown(32),
+            at(64, RowKind::Sp, 2, 0),
+            unknown(80),
+        ];
+        assert_eq!(table.rows(), expected);
+        assert_eq!(table.base(), Vaddr(BASE));
+        assert_eq!(table.find(Vaddr(BASE - 1)), None);
+        for (pc, row) in [(0, 0), (7, 0), (8, 1), (31, 1), (32, 2), (64, 3), (1 << 40, 4)] {
+            assert_eq!(table.find(Vaddr(BASE + pc)), Some(&expected[row]), "{pc}");
+        }
+    }
+
+    #[test]
+    fn where_functions_overlap_the_later_start_wins() {
+        let grow = [DW_CFA_def_cfa_offset.0, 16];
+        let found = Frames::new("", USUAL)
+            .function(BASE, 100, &[&advance(50)[..], &grow].concat())
+            .function(BASE + 20, 10, &grow)
+            .function(BASE + 20, 20, &[])
+            .rows();
+        let expected = [at(0, RowKind::Sp, 1, 0), at(20, RowKind::Sp, 2, 0), unknown(30)];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn functions_out_of_reach_are_left_out() {
+        let far = |start| Frames::new("", USUAL).function(start, 16, &[]).rows();
+        assert_eq!(far(BASE - 8), []);
+        assert_eq!(far(BASE + (1 << 32)), []);
+        assert_eq!(far(u64::MAX), []);
+        // The last one that can be said, without anything behind it.
+        assert_eq!(far(BASE + (1 << 32) - 8), [at(u32::MAX - 7, RowKind::Sp, 1, 0)]);
+        // Nor does a program lead out of its function.
+        let leap = [DW_CFA_advance_loc4.0, 0xff, 0xff, 0xff, 0xff, DW_CFA_def_cfa_offset.0, 16];
+        assert_eq!(rows(&[&leap]), [at(0, RowKind::Sp, 1, 0), unknown(16)]);
+        let back = [&[DW_CFA_set_loc.0][..], &[0; 8]].concat();
+        assert_eq!(rows(&[&advance(4), &back]), [at(0, RowKind::Sp, 1, 0), unknown(4)]);
+        assert_eq!(Frames::new("", USUAL).function(BASE, 0, &[]).rows(), []);
+    }
+
+    #[test]
+    fn too_much_is_an_error() {
+        let mut program = Vec::new();
+        for _ in 0..=MAX_ROWS / 2 {
+            program.extend([DW_CFA_def_cfa_offset.0, 16, DW_CFA_advance_loc.0 | 1]);
+            program.extend([DW_CFA_def_cfa_offset.0, 24, DW_CFA_advance_loc.0 | 1]);
+        }
+        let many = Frames::new("", USUAL).function(BASE, 1 << 30, &program).read();
+        let error = many.unwrap_err().to_string();
+        assert!(error.contains("more than 4000000 rows"), "{error}");
+        let mut many = Frames::default();
+        for _ in 0..=MAX_CIES {
+            many = many.common("", USUAL);
+        }
+        let error = many.read().unwrap_err().to_string();
+        assert!(error.contains("more than 65536 CIEs"), "{error}");
+    }
+
+    #[test]
+    fn a_file_for_another_machine_is_refused() {
+        let mut bytes = Library::build(".text\nnop\n", &[]).bytes();
+        bytes[18..20].copy_from_slice(&183_u16.to_le_bytes());
+        let error = UnwindTable::read(&open(&bytes).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("not for aarch64"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_has_no_rows() {
+        if Machine::NATIVE == Machine::X86_64 {
+            let elf = Library::build(".text\nnop\n", &[]).elf();
+            assert_eq!(UnwindTable::read(&elf).unwrap().rows(), []);
+        }
+    }
+
+    /// What readelf says of an address: its words for CFA, rbp and return address.
+    type Truth = BTreeMap<u64, [String; 3]>;
+
+    /// All rows of a file, and where functions end; `None` without readelf.
+    fn readelf(path: &Path) -> Option<(Truth, Vec<u64>)> {
+        let output = Command::new("readelf")
+            .args(["-W", "--debug-dump=frames-interp"])
+            .arg(path)
+            .stderr(Stdio::null())
+            .output()
+            .ok()?;
+        let output = String::from_utf8_lossy(&output.stdout).into_owned();
+        let number = |hex| u64::from_str_radix(hex, 16).unwrap();
+        let (mut truth, mut ends) = (Truth::new(), Vec::new());
+        // What a CIE says holds for a function that says nothing itself.
+        let (mut common, mut cie) = (BTreeMap::new(), None);
+        let mut columns = Vec::new();
+        for line in output.lines() {
+            // A register is `r9 (r9)`.
+            let words = line.split_whitespace().filter(|word| !word.starts_with('('));
+            let words: Vec<_> = words.collect();
+            match words[..] {
+                [_, "ZERO", "terminator"] => {}
+                [at, _, _, "CIE", ..] => cie = Some(at),
+                [_, _, _, "FDE", of, range, ..] => {
+                    cie = None;
+                    let (start, end) = range.trim_start_matches("pc=").split_once("..").unwrap();
+                    if let Some(row) = common.get(of.trim_start_matches("cie=")) {
+                        truth.insert(number(start), <[String; 3]>::clone(row));
+                    }
+                    ends.push(number(end));
+                }
+                ["LOC", "CFA", ..] => columns = words,
+                [pc, cfa, ..] if words.len() == columns.len() => {
+                    let column = |name| {
+                        let at = columns.iter().position(|column| *column == name);
+                        at.map_or("u", |at| words[at]).to_owned()
+                    };
+                    let row = [cfa.to_owned(), column("rbp"), column("ra")];
+                    match cie {
+                        Some(cie) => _ = common.insert(cie, row),
+                        None => _ = truth.insert(number(pc), row),
+                    }
+                }
+                _ => {}
+            }
+        }
+        Some((truth, ends))
+    }
+
+    /// The same as a row, as far as readelf tells: it has `exp` for all expressions.
+    fn row_of([cfa, rbp, ra]: &[String; 3]) -> Option<Row> {
+        let words = |bytes: &str| bytes.parse().ok().filter(|n: &i64| n % 8 == 0).map(|n| n / 8);
+        if cfa == "exp" || ra == "exp" {
+            return None;
+        }
+        let kind = match cfa.split_at_checked(3) {
+            Some(("rsp", rest)) => words(rest).map(|n| (RowKind::Sp, n)),
+            Some(("rbp", rest)) => words(rest).map(|n| (RowKind::Fp, n)),
+            _ => None,
+        };
+        let fp = match (rbp.as_str(), rbp.strip_prefix('c').and_then(words)) {
+            ("u", _) => 0,
+            (_, Some(n)) => i8::try_from(n).unwrap_or(Row::FP_LOST),
+            _ => Row::FP_LOST,
+        };
+        Some(match (ra.as_str(), kind) {
+            ("u", _) => Row::new(RowKind::End, 0, 0),
+            ("c-8", Some((kind, cfa))) => Row::new(kind, u16::try_from(cfa).unwrap(), fp),
+            _ => Row::unknown(),
+        })
+    }
+
+    /// How many rows were compared.
+    fn agrees_with_readelf(path: &Path) -> Option<usize> {
+        let elf = ElfFile::open(File::open(path).unwrap()).unwrap();
+        let table = UnwindTable::read(&elf).unwrap();
+        assert!(table.rows().is_sorted_by(|a, b| a.pc < b.pc));
+        let (truth, ends) = readelf(path)?;
+        for end in ends {
+            if !truth.contains_key(&end) {
+                let next = truth.range(end..).next().map_or(u64::MAX, |(next, _)| *next);
+                for pc in [end, next - 1] {
+                    assert_eq!(table.find(Vaddr(pc)).unwrap().kind, 0, "{pc:#x}");
+                }
+            }
+        }
+        let mut expressions = 0;
+        for (pc, row) in &truth {
+            let found = *table.find(Vaddr(*pc)).unwrap();
+            match row_of(row) {
+                Some(expected) => assert_eq!(found.at(0), expected, "{pc:#x} {row:?}"),
+                None => expressions += usize::from(found.kind != RowKind::Unknown as u8),
+            }
+        }
+        // No row that readelf does not have.
+        for row in table.rows().iter().filter(|row| row.kind != RowKind::Unknown as u8) {
+            let pc = table.base().0 + u64::from(row.pc);
+            assert!(truth.contains_key(&pc), "{pc:#x} {row:?}");
+        }
+        println!("{}: {} rows, {expressions} expressions", path.display(), truth.len());
+        Some(truth.len())
+    }
+
+    #[test]
+    fn real_files_agree_with_readelf() {
+        if Machine::NATIVE != Machine::X86_64 {
+            println!("skipped: not on x86-64");
+            return;
+        }
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps
+            .lines()
+            .filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])))
+            .find(|path| path.ends_with("libc.so.6"));
+        for path in env::current_exe().into_iter().chain(libc) {
+            match agrees_with_readelf(&path) {
+                Some(rows) => assert!(rows > 1000, "{}: {rows}", path.display()),
+                None => println!("skipped {}: no readelf (binutils)", path.display()),
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_frames_do_no_harm() {
+        let whole = Frames::new("", USUAL)
+            .function(BASE, 16, &[&advance(4)[..], &[DW_CFA_def_cfa_offset.0, 16]].concat())
+            .function(BASE + 8, 32, &cfa_expression(&[DW_OP_breg7.0, 8, DW_OP_deref.0]))
+            .common("S", &[])
+            .function(BASE + 64, 16, &[DW_CFA_remember_state.0, DW_CFA_restore_state.0])
+            .bytes;
+        let at = 0..whole.len();
+        let flips = prop::collection::vec((at.clone(), any::<u8>()), 0..8);
+        let program = prop::collection::vec(any::<u8>(), 0..200);
+        let check = |bytes: Vec<u8>| {
+            let frames = Frames { bytes, common: 0 };
+            if let Ok(table) = frames.read() {
+                assert!(table.rows().is_sorted_by(|a, b| a.pc < b.pc));
+                assert!(table.rows().iter().all(|row| row.kind <= RowKind::DerefSpPlus8 as u8));
+            }
+        };
+        proptest!(ProptestConfig::with_cases(3000), |(cut in at, flips in flips, program in program)| {
+            check(whole[..cut].to_vec());
+            let mut flipped = whole.clone();
+            for (at, byte) in flips {
+                flipped[at] = byte;
+            }
+            check(flipped);
+            check(Frames::new("", USUAL).function(BASE, 0x1_0000, &program).bytes);
+            check(Frames::new("zRS", &program).function(BASE, 0x1_0000, &program).bytes);
+        });
+    }
+}
