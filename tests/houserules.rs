@@ -52,7 +52,7 @@ fn one_door_leads_into_a_targets_file_system() {
 
 /// The library's modules, from top to bottom: each uses those below it only.
 const FLOORS: [&str; 12] = [
-    "cli", "render", "follow", "stack", "bpf", "ask", "hotspot", "unwind", "process", "elf", "own",
+    "cli", "follow", "render", "stack", "bpf", "ask", "hotspot", "unwind", "process", "elf", "own",
     "names",
 ];
 

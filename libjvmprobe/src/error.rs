@@ -36,6 +36,15 @@ pub enum Error {
         /// The process.
         pid: Pid,
     },
+    /// No JVM has such a name.
+    #[error(
+        "no JVM runs whose main class, jar, service or container matches `{name}`; without a \
+             target, the tool lists those that run"
+    )]
+    NoMatch {
+        /// What was asked for.
+        name: String,
+    },
     /// The process maps no JVM.
     #[error("process {pid} ({comm}) is no JVM: it maps no libjvm.so; list JVMs with `jps -l`")]
     NotAJvm {

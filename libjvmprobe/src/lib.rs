@@ -6,8 +6,8 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`cli`] | what the tools' command lines have in common |
+//! | [`follow`] | JVMs that come, get ready, are stopped, end; the loop of every tool |
 //! | [`render`] | numbers, tables, histograms and profiles as text |
-//! | [`follow`] | JVMs that come, get ready, are stopped, end |
 //! | [`stack`] | stacks: walked, named, as profiles |
 //! | [`bpf`] | loading and attaching BPF programs, event streams, clocks, the stack walker |
 //! | [`ask`] | all that touches a JVM |

@@ -5,7 +5,7 @@
 //! | [`preflight`] | whether rights and kernel suffice |
 //! | [`probes`] | USDT probes and functions, one process or all |
 //! | `detach` | detaching, without waiting |
-//! | [`idle`] | attachments that no JVM needs any more |
+//! | [`session`] | one loaded object, with all that tracers have in common |
 //! | [`stream`] | ring buffers as typed events |
 //! | [`records`] | the bytes of events and counters |
 //! | [`perf`] | sampling processors at a frequency |
@@ -19,12 +19,12 @@ pub mod clock;
 mod detach;
 pub mod gauge;
 mod handover;
-pub mod idle;
 pub mod perf;
 pub mod preflight;
 pub mod probes;
 pub mod records;
 pub mod room;
+pub mod session;
 pub mod stream;
 pub mod walker;
 
@@ -96,10 +96,14 @@ pub fn set_libbpf_output(verbose: bool) {
 /// # Errors
 /// [`Error::Kernel`] where there is none.
 pub fn program<'a>(object: &'a mut Object, name: &str) -> Result<ProgramMut<'a>> {
-    object.progs_mut().find(|program| program.name() == name).ok_or_else(|| Error::Kernel {
-        what: format!("find the BPF program {name}"),
-        hint: "this is a defect of this tool: please report it".into(),
-    })
+    let found = object.progs_mut().find(|program| program.name() == name);
+    found.ok_or_else(|| defect(&format!("find the BPF program {name}")))
+}
+
+/// What can only be wrong in our own object.
+fn defect(what: &str) -> Error {
+    let hint = "this is a defect of this tool: please report it".into();
+    Error::Kernel { what: what.into(), hint }
 }
 
 /// Words a refusal to load BPF programs.

@@ -1,19 +1,22 @@
 //! What the tools have in common between their command lines and the end of a trace.
 
-mod schedule;
+mod common;
 
 use std::{
+    env,
+    ffi::OsString,
     fmt::Display,
-    io::{self, Write, stdout},
+    io::{self, Write, stderr, stdout},
     process::ExitCode,
     time::Duration,
 };
 
 use clap::{Parser, error::ErrorKind};
-use clap_complete::Shell;
-pub use schedule::{Due, Schedule};
+use rustix::process::geteuid;
 
-use crate::{Error, Pid, Result, own};
+pub use common::Common;
+
+use crate::{Error, Pid, Result, follow::running, own};
 
 /// No trace takes longer than a year; more is a typing error.
 pub const MAX_SECONDS: f64 = 366.0 * 86_400.0;
@@ -61,8 +64,18 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
 
 /// The arguments of a tool.
 pub trait CommandLine: Parser {
-    /// The shell for which a completion script is wanted, and nothing else.
-    fn completions(&self) -> Option<Shell>;
+    /// What all command lines have.
+    fn common(&self) -> &Common;
+
+    /// Whether it says what is to be traced.
+    fn has_target(&self) -> bool {
+        self.common().has_target()
+    }
+
+    /// Makes today's spelling of an older one, which goes on working. By default there is none.
+    fn spell(arguments: Vec<OsString>) -> Vec<OsString> {
+        arguments
+    }
 
     /// Whether the arguments fit together, where the parser cannot know.
     ///
@@ -71,19 +84,16 @@ pub trait CommandLine: Parser {
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
-
-    /// Whether more is wanted to be said than what went wrong.
-    fn verbose(&self) -> bool;
 }
 
 /// A tool's main(): parses the command line and runs. An error becomes one line, and exit
 /// status 1.
 pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) -> ExitCode {
-    let args = A::parse();
+    let args = A::parse_from(A::spell(env::args_os().collect()));
     let mut command = A::command();
     let name = command.get_name().to_owned();
-    own::set_up(&name, args.verbose());
-    if let Some(shell) = args.completions() {
+    own::set_up(&name, args.common().verbose);
+    if let Some(shell) = args.common().completions {
         // Into memory, where writing does not fail: clap would panic.
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut command, name, &mut script);
@@ -99,6 +109,9 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
         command.error(ErrorKind::ArgumentConflict, why).exit();
     }
     own::descriptors::raise_limit();
+    if !args.has_target() {
+        return choose(&name);
+    }
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -106,6 +119,24 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
             ExitCode::FAILURE
         }
     }
+}
+
+/// Nothing was said of what to trace: tells what could be.
+fn choose(tool: &str) -> ExitCode {
+    let jvms = running::all();
+    let mut text = format!("usage: {tool} -p PID, or --name REGEX, or -a; --help tells more\n");
+    if jvms.is_empty() {
+        text += "no JVM runs here that could be traced";
+        text += if geteuid().is_root() { "\n" } else { " by this user: try as root\n" };
+    } else {
+        text += &format!("JVMs that could be traced:\n{}\n", running::HEAD);
+    }
+    for jvm in jvms {
+        text += &format!("{jvm}\n");
+    }
+    // As all that is said and is no result, it goes to stderr.
+    let _ = stderr().write_all(text.as_bytes());
+    ExitCode::from(2)
 }
 
 /// One line about the JVMs that are traced, by their numbers and collectors.

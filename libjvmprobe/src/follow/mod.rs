@@ -1,16 +1,30 @@
-//! JVMs as they come, get ready and are stopped: what all tools do with processes.
+//! JVMs as they come, get ready, are stopped and end: what all tools do with processes.
 //!
 //! | module | what it knows |
 //! |---|---|
+//! | [`run`](mod@run) | the loop that every tool runs |
+//! | [`schedule`] | when it looks around, reports and ends |
+//! | [`jvms`] | the JVMs that a tool follows, and what is attached to them |
 //! | [`arrivals`] | JVMs that are new, soon after they have mapped libjvm.so |
 //! | [`mappings`] | which processes map code just now, as the kernel tells |
 //! | [`ready`] | whether there is a JVM in a process |
+//! | [`idle`] | attachments that no JVM needs any more |
+//! | [`running`] | the JVMs that run now, for a person to choose |
 //! | [`stopped`] | whether a process was stopped all the time |
 
 pub mod arrivals;
+pub mod idle;
+pub mod jvms;
 pub mod mappings;
 pub mod ready;
+pub mod run;
+pub mod running;
+mod schedule;
 pub mod stopped;
 
 pub use arrivals::{Arrival, Arrivals};
+pub use idle::Idle;
+pub use jvms::{ByKey, Followed, Named, Tool, Trace};
+pub use run::{End, Times, Watch};
+pub use schedule::{Due, Schedule};
 pub use stopped::Stops;

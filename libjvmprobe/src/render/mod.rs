@@ -5,6 +5,7 @@
 //! | [`output`] | a stream that is flushed line by line and knows a closed pipe |
 //! | [`units`] | milliseconds, bytes, rates, shares, each with its unit |
 //! | [`columns`] | names cut to a column, sentences broken into lines |
+//! | [`table`] | tables, and how times stand in them |
 //! | [`histogram`] | log2 histograms as bcc's tools print them |
 //! | [`files`](mod@files) | files with profiles, in the format of their names |
 //! | [`folded`] | folded stacks |
@@ -24,4 +25,5 @@ pub mod perfmap;
 pub mod pprof;
 pub mod speedscope;
 pub mod stack;
+pub mod table;
 pub mod units;

@@ -2,21 +2,17 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{ArgGroup, Parser, ValueHint, value_parser};
-use clap_complete::Shell;
-use libjvmprobe::{
-    Pid,
-    cli::{CommandLine, MAX_SECONDS, parse_pid, parse_seconds},
-};
+use clap::{Parser, ValueHint};
+use libjvmprobe::cli::{CommandLine, Common, MAX_SECONDS};
 
 const EXAMPLES: &str = "\
 Examples:
   javagc -p 1234             every GC pause of process 1234, a summary on Ctrl-C
   javagc -p 1234 5 12        a summary every 5 seconds, 12 times
-  javagc -a -t 50            pauses of 50 ms and longer, of every JVM
+  javagc -a --threshold 50   pauses of 50 ms and longer, of every JVM
   javagc -p 1234 -d 60 -j    one minute as JSON lines
   javagc -p 1234 -H -q       histograms of pauses, nothing else, on Ctrl-C
-  javagc -p 1234 --stack     and who calls System.gc()
+  javagc -p 1234 -s          and who calls System.gc()
 
 A pause (PAUSE) is the collection itself; STOPPED is how long the application
 stood still for it, including the time to reach the safepoint (TTSP).";
@@ -25,30 +21,12 @@ stood still for it, including the time to reach the safepoint (TTSP).";
 /// how long the application really stood still.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "javagc", version, after_help = EXAMPLES, max_term_width = 100)]
-#[command(group = ArgGroup::new("target").args(["pids", "all", "completions"]).required(true))]
 pub struct Args {
-    /// Trace this process (repeatable)
-    #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = parse_pid)]
-    pub pids: Vec<Pid>,
-
-    /// Trace every JVM, also those that start later
-    #[arg(short, long)]
-    pub all: bool,
-
-    /// Print a summary every INTERVAL seconds instead of a line per pause
-    #[arg(value_name = "INTERVAL", value_parser = parse_seconds)]
-    pub interval: Option<Duration>,
-
-    /// End after COUNT summaries
-    #[arg(value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
-    pub count: Option<u64>,
-
-    /// End after this many seconds
-    #[arg(short, long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub duration: Option<Duration>,
+    #[command(flatten)]
+    pub common: Common,
 
     /// Show only stops of at least MS milliseconds; the summary counts all
-    #[arg(short, long, value_name = "MS", value_parser = parse_millis)]
+    #[arg(long, short_alias = 't', value_name = "MS", value_parser = parse_millis)]
     pub threshold: Option<Duration>,
 
     /// Also show stops that are not collections: deoptimisation, thread dumps, ...
@@ -60,62 +38,32 @@ pub struct Args {
     pub pools: bool,
 
     /// Show who asked for a collection: the Java stack of each System.gc()
-    #[arg(long)]
-    pub stack: bool,
-
-    /// Print dates and UTC offsets with the times, and the time of each summary
-    #[arg(short = 'T', long)]
-    pub timestamps: bool,
-
-    /// Print JSON, one object a line
-    #[arg(short, long)]
-    pub json: bool,
-
-    /// Print nothing but the summary
-    #[arg(short, long, visible_alias = "summary-only")]
-    pub quiet: bool,
+    #[arg(short, long, alias = "stack")]
+    pub stacks: bool,
 
     /// Add histograms of PAUSE and STOPPED to the summary
     #[arg(short = 'H', long)]
     pub histogram: bool,
 
-    /// Write to FILE instead of stdout; .json and .jsonl mean --json
+    /// Write to FILE instead of stdout; .json and .jsonl mean --json (repeatable)
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub output: Option<PathBuf>,
+    pub output: Vec<PathBuf>,
 
     /// List the probes of the target's libjvm.so and exit
-    #[arg(long, requires = "pids", conflicts_with = "all")]
+    #[arg(long, conflicts_with = "all")]
     pub list_probes: bool,
-
-    /// Say on stderr what is found, attached and ignored
-    #[arg(short, long)]
-    pub verbose: bool,
-
-    /// Print a completion script for SHELL and exit
-    #[arg(long, value_name = "SHELL", exclusive = true)]
-    pub completions: Option<Shell>,
 }
 
 impl CommandLine for Args {
-    fn completions(&self) -> Option<Shell> {
-        self.completions
-    }
-
-    fn verbose(&self) -> bool {
-        self.verbose
+    fn common(&self) -> &Common {
+        &self.common
     }
 }
 
 impl Args {
     /// Whether each stop gets a line of its own.
     pub fn streams(&self) -> bool {
-        !self.quiet && self.interval.is_none()
-    }
-
-    /// Whether the output is JSON lines, by option or by the file's name.
-    pub fn writes_json(&self) -> bool {
-        let extension = self.output.as_ref().and_then(|path| path.extension()?.to_str());
-        self.json || matches!(extension, Some("json" | "jsonl"))
+        !self.common.quiet && self.common.interval.is_none()
     }
 }
 
@@ -129,6 +77,7 @@ fn parse_millis(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use libjvmprobe::Pid;
 
     use super::*;
 
@@ -140,17 +89,22 @@ mod tests {
     #[test]
     fn understands_bcc_positionals() {
         let args = Args::parse_from(["javagc", "-p", "12", "-p", "13", "5", "12"]);
-        assert_eq!(args.pids, [Pid(12), Pid(13)]);
-        assert_eq!(args.interval, Some(Duration::from_secs(5)));
-        assert_eq!(args.count, Some(12));
+        assert_eq!(args.common.pids, [Pid(12), Pid(13)]);
+        assert_eq!(args.common.interval, Some(Duration::from_secs(5)));
+        assert_eq!(args.common.count, Some(12));
         assert!(!args.streams());
+    }
+
+    #[test]
+    fn older_spellings_go_on_working() {
+        let args = Args::parse_from(["javagc", "-a", "-t", "50", "--stack"]);
+        assert_eq!((args.threshold, args.stacks), (Some(Duration::from_millis(50)), true));
     }
 
     #[test]
     fn refuses_nonsense() {
         for bad in [
-            &["javagc"][..],
-            &["javagc", "-p", "0"],
+            &["javagc", "-p", "0"][..],
             &["javagc", "-p", "x"],
             &["javagc", "-p", "1", "0"],
             &["javagc", "-p", "1", "1", "0"],
@@ -158,6 +112,8 @@ mod tests {
             &["javagc", "-p", "1", "-d", "nan"],
             &["javagc", "-p", "1", "-t", "-1"],
             &["javagc", "-a", "-p", "1"],
+            &["javagc", "--name", "x", "-p", "1"],
+            &["javagc", "--name", "("],
             &["javagc", "-a", "--list-probes"],
         ] {
             assert!(Args::try_parse_from(bad).is_err(), "{bad:?}");

@@ -7,8 +7,8 @@ use crate::args::Args;
 
 /// Prints provider, name, number of locations and arguments of every probe.
 pub fn run(args: &Args) -> Result<()> {
-    let mut out = Output::open(args.output.as_deref())?;
-    for &pid in &args.pids {
+    let mut out = Output::open(args.output.first().map(AsRef::as_ref))?;
+    for pid in args.common.pids()? {
         let target = Target::open(pid)?;
         let probes = target.libjvm.elf()?.stapsdt()?;
         out.line(&format!("# {} {}", pid, target.libjvm.seen_as.display()))?;

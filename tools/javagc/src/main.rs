@@ -1,17 +1,17 @@
 //! javagc: every GC pause of a running JVM, with its cause, and what the
 //! application felt.
 //!
-//! Arguments ([`args`]) name JVMs; [`instants`] picks the probes in their
-//! libjvm.so; [`session`] loads and attaches the BPF side, whose [`event`]s
-//! [`assemble`] pairs up into [`record`]s; [`requests`] tells who asked for them;
-//! [`summary`] adds them up and [`report`] writes them. [`tracer`] turns the wheel.
+//! Arguments ([`args`]) name JVMs; [`probes`] picks what to attach to in their libjvm.so;
+//! [`session`] loads the BPF side, whose [`event`]s [`assemble`] pairs up into [`record`]s for
+//! the [`model`] of a JVM; [`requests`] tells who asked for them; [`summary`] adds them up and
+//! [`report`] writes them. [`tracer`] puts these together for the library's loop.
 
 mod args;
 mod assemble;
 mod event;
-mod instants;
-mod jvm;
 mod list;
+mod model;
+mod probes;
 mod record;
 mod report;
 mod requests;
@@ -30,7 +30,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use libjvmprobe::{
-    bpf, cli,
+    bpf,
+    cli::{self, describe},
+    follow::{End, Tool, Trace, jvms},
     own::{
         note,
         privileges::{ATTACH, HURRY, MAPS, READ, keep},
@@ -38,7 +40,7 @@ use libjvmprobe::{
     },
 };
 
-use crate::{args::Args, report::Report, tracer::Tracer};
+use crate::{args::Args, report::Reports, tracer::Tracer};
 
 fn main() -> ExitCode {
     cli::run(run)
@@ -48,14 +50,20 @@ fn run(args: &Args) -> Result<()> {
     if args.list_probes {
         return list::run(args);
     }
-    bpf::set_libbpf_output(args.verbose);
+    let common = &args.common;
+    bpf::set_libbpf_output(common.verbose);
     bpf::preflight::check()?;
-    let report = Report::open(args)?;
+    let reports = Reports::open(args)?;
     keep(MAPS | READ | ATTACH | HURRY);
     let stop = stop_on_signal()?;
-    let tracer = Tracer::start(args, report)?;
-    keep(if args.all { MAPS | READ | ATTACH } else { MAPS | READ });
-    let what = tracer.describe();
+    let named = jvms::find(&common.pids()?)?;
+    let tracer = Tracer::new(args, reports, &named)?;
+    let mut trace = Trace::start(tracer, named, common.arrivals(), common.verbose)?;
+    keep(if common.all { MAPS | READ | ATTACH } else { MAPS | READ });
+    let what = describe(common.all, trace.names());
     note(&format!("Tracing GC pauses of {what}... Hit Ctrl-C to end."));
-    tracer.run(&stop)
+    if trace.run(common.times(), &stop)? == End::Time {
+        trace.tool.report(&mut trace.jvms)?;
+    }
+    Ok(())
 }

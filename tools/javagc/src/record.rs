@@ -3,7 +3,7 @@
 //! Names and meanings are documented in javagc(8) and stable: fields may be
 //! added, none is renamed. Times are in nanoseconds, sizes in bytes.
 
-use libjvmprobe::render::stack::StackFrame;
+use libjvmprobe::render::{stack::StackFrame, table::Lost};
 use serde::Serialize;
 
 /// One line of output.
@@ -115,15 +115,4 @@ pub struct Cycle {
     /// Memory pools, with `--pools`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Pool>>,
-}
-
-/// Events that did not fit into the ring buffer since the last such line.
-#[derive(Clone, Debug, Serialize)]
-pub struct Lost {
-    /// Wall-clock time of the finding, RFC 3339 with nanoseconds, UTC.
-    pub time: String,
-    /// The process.
-    pub pid: u32,
-    /// How many.
-    pub events: u64,
 }

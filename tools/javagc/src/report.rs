@@ -1,13 +1,13 @@
 //! Records as text or JSON lines.
 
-use anyhow::Result;
-use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use std::path::Path;
+
 use libjvmprobe::{
-    bpf::clock,
-    own::note,
+    Result,
     render::{
         columns::{fit, wrap},
         output::Output,
+        table::{Ruled, Times, lost_line},
         units::{bytes, count, millis, percent, span},
     },
 };
@@ -23,58 +23,74 @@ use crate::{
 const OPERATION: usize = 28;
 const CAUSE: usize = 28;
 
-/// Writes records in the format that was asked for.
-pub struct Report {
+/// Writes records to standard output or to files, each in its format.
+pub struct Reports(Vec<Report>);
+
+impl Reports {
+    /// Opens the outputs; fails before anything is attached where one cannot be written.
+    pub fn open(args: &Args) -> Result<Self> {
+        let to = |path: Option<&Path>| Report::open(args, path);
+        match &args.output[..] {
+            [] => Ok(Self(vec![to(None)?])),
+            paths => Ok(Self(paths.iter().map(|path| to(Some(path))).collect::<Result<_>>()?)),
+        }
+    }
+
+    /// Writes a record where the options ask for it.
+    pub fn record(&mut self, record: &Record) -> Result<()> {
+        self.0.iter_mut().try_for_each(|report| report.record(record))?;
+        if let (Record::Lost(lost), false) = (record, self.0.iter().all(|report| report.json)) {
+            lost.tell();
+        }
+        Ok(())
+    }
+
+    /// Whether nobody reads the outputs any more.
+    pub fn are_closed(&self) -> bool {
+        self.0.iter().all(|report| report.out.is_closed())
+    }
+}
+
+/// Writes records in one format.
+struct Report {
     out: Output,
     json: bool,
     stream: bool,
     safepoints: bool,
-    timestamps: bool,
+    times: Times,
     threshold_ns: u64,
     header_due: bool,
 }
 
 impl Report {
-    /// Opens the output; fails before anything is attached where it cannot be written.
-    pub fn open(args: &Args) -> Result<Self> {
+    fn open(args: &Args, path: Option<&Path>) -> Result<Self> {
         let threshold = args.threshold.unwrap_or_default();
+        let extension = path.and_then(|path| path.extension()?.to_str());
         Ok(Self {
-            out: Output::open(args.output.as_deref())?,
-            json: args.writes_json(),
+            out: Output::open(path)?,
+            json: args.common.json || matches!(extension, Some("json" | "jsonl")),
             stream: args.streams(),
             safepoints: args.safepoints,
-            timestamps: args.timestamps,
+            times: Times { dates: args.common.timestamps },
             threshold_ns: u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX),
             header_due: true,
         })
     }
 
-    /// Writes a record if the options ask for it.
-    pub fn record(&mut self, record: &Record) -> Result<()> {
+    fn record(&mut self, record: &Record) -> Result<()> {
         if !self.wants(record) {
             return Ok(());
         }
         if self.json {
-            return Ok(self.out.json(record)?);
+            return self.out.json(record);
         }
         match record {
             Record::Pause(stop) | Record::Safepoint(stop) => self.stop(stop),
             Record::Cycle(cycle) => self.cycle(cycle),
             Record::Summary(summary) => self.summary(summary),
-            Record::Lost(lost) => {
-                let events = count(lost.events, "event");
-                note(&format!(
-                    "lost {events} of process {}: the numbers are too low by that much",
-                    lost.pid
-                ));
-                Ok(())
-            }
+            // Told once, not by each report.
+            Record::Lost(_) => Ok(()),
         }
-    }
-
-    /// Whether nobody reads the output any more.
-    pub fn is_closed(&self) -> bool {
-        self.out.is_closed()
     }
 
     fn wants(&self, record: &Record) -> bool {
@@ -91,7 +107,7 @@ impl Report {
 
     fn stop(&mut self, stop: &Stop) -> Result<()> {
         let columns = Columns {
-            time: self.time(stop.ts_ns),
+            time: self.times.show(stop.ts_ns),
             pid: stop.pid,
             collector: stop.collector,
             op: stop.op.as_deref().unwrap_or(NO_OPERATION),
@@ -121,7 +137,7 @@ impl Report {
 
     fn cycle(&mut self, cycle: &Cycle) -> Result<()> {
         let columns = Columns {
-            time: self.time(cycle.ts_ns),
+            time: self.times.show(cycle.ts_ns),
             pid: cycle.pid,
             collector: cycle.collector,
             op: &cycle.op,
@@ -147,13 +163,9 @@ impl Report {
         Ok(())
     }
 
-    fn time(&self, ts_ns: u64) -> String {
-        if self.timestamps { clock::date_and_time(ts_ns) } else { clock::time_of_day(ts_ns) }
-    }
-
     fn row(&mut self, line: &str) -> Result<()> {
         if std::mem::take(&mut self.header_due) {
-            let time = if self.timestamps { 29 } else { 12 };
+            let time = self.times.width();
             self.out.line(&format!(
                 "{:<time$} {:>7} {:<10} {:<OPERATION$} {:<CAUSE$} {:>9} {:>10} {:>11} {:>11} {:>10}",
                 "TIME",
@@ -168,17 +180,13 @@ impl Report {
                 "HEAP-AFTER",
             ))?;
         }
-        Ok(self.out.line(line)?)
+        self.out.line(line)
     }
 
     fn summary(&mut self, summary: &Summary) -> Result<()> {
         // Rows after a table read better under a header of their own.
         self.header_due = true;
-        let at = if self.timestamps {
-            clock::date_and_time(summary.ts_ns) + "  "
-        } else {
-            String::new()
-        };
+        let at = self.times.before_title(summary.ts_ns, false);
         self.out.line("")?;
         self.out.line(&format!(
             "{at}PID {}  {}  {}  traced for {}",
@@ -209,32 +217,19 @@ impl Report {
         if shown.is_empty() {
             return Ok(());
         }
-        let mut table = Table::new();
-        table.load_style(RULED).set_header([
-            "OPERATION",
-            "(ms)",
-            "COUNT",
-            "TOTAL",
-            "MEAN",
-            "P50",
-            "P90",
-            "P99",
-            "MAX",
-        ]);
+        let head = ["OPERATION", "(ms)", "COUNT", "TOTAL", "MEAN", "P50", "P90", "P99", "MAX"];
+        let mut table = Ruled::new(&head, 2..head.len());
         for op in shown {
             let count = op.count.to_string();
             let name = fit(&op.op, OPERATION);
             if let Some(pause) = &op.pause {
-                table.add_row(cells([&name, "PAUSE", &count], pause));
-                table.add_row(cells(["", "STOPPED", ""], &op.stopped));
+                table.row(cells([&name, "PAUSE", &count], pause));
+                table.row(cells(["", "STOPPED", ""], &op.stopped));
             } else {
-                table.add_row(cells([&name, "STOPPED", &count], &op.stopped));
+                table.row(cells([&name, "STOPPED", &count], &op.stopped));
             }
         }
-        for column in table.column_iter_mut().skip(2) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        Ok(self.out.lines(&table.trim_fmt())?)
+        self.out.lines(&table.text())
     }
 }
 
@@ -283,17 +278,9 @@ fn totals(s: &Summary) -> Vec<String> {
     if let (Some(freed), Some(rate)) = (s.freed_bytes, s.allocated_bytes_per_second) {
         lines.push(format!("Freed {}; allocation rate {}/s", bytes(freed), bytes(rate as u64)));
     }
-    if s.lost > 0 {
-        lines.push(format!("Lost events: {}; the numbers above are too low by that much", s.lost));
-    }
+    lines.extend(lost_line(s.lost));
     lines
 }
-
-/// Rules above, below and under the header, none between rows.
-const RULED: TableStyle = {
-    let rule = LineStyle::none().fill('─').junction('─');
-    TableStyle::new().top_border(rule).header_separator(rule).bottom_border(rule)
-};
 
 /// A row of the streaming output.
 struct Columns<'a> {

@@ -149,7 +149,7 @@ pub fn plan(libjvm: &LibJvm, hotspot: Option<&HotSpot>, args: &Args) -> Result<V
     }
     // The last instant of a stop first: a stop that is seen to begin is seen to end.
     plans.extend(stop.into_iter().rev());
-    if args.stack {
+    if args.stacks {
         plans.push(request(libjvm, &elf)?);
     }
     Ok(plans)

@@ -1,0 +1,187 @@
+//! One loaded BPF object: its events, its attachments, the stack walker in it, what it lost.
+//!
+//! What all tracers have in common. A tool opens its own skeleton, sets what is its own, loads
+//! it, and hands it over.
+
+use std::{mem::MaybeUninit, time::Duration};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject, skel::Skel};
+
+use crate::{
+    Error, Result,
+    bpf::{
+        self,
+        probes::{Links, Plan, Scope, attach},
+        records,
+        stream::EventStream,
+        walker::Walker,
+    },
+    own::note,
+    process::LibJvm,
+};
+
+/// Room for a skeleton that lives as long as the process, so that no attachment outlives it.
+pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
+    Box::leak(Box::new(MaybeUninit::uninit()))
+}
+
+/// The loaded programs, their maps and their events.
+pub struct Session<S: 'static, E: 'static> {
+    /// What was loaded; lives as long as the process.
+    pub skel: &'static mut S,
+    stream: EventStream<E>,
+    lost: MapHandle,
+    walker: Option<Walker>,
+    variant: &'static str,
+    by_jvm: &'static [&'static str],
+}
+
+impl<S: Skel<'static>, E> Session<S, E> {
+    /// Takes over a loaded object with a ring buffer `events` and a table `lost_events`, and the
+    /// stack walker in it if `walks`. `decode` makes an event of a record.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn new(skel: S, decode: fn(&[u8]) -> Option<E>, walks: bool) -> Result<Self> {
+        let map = |name: &str| {
+            let map = skel.object().maps().find(|map| map.name() == name);
+            let map = map.ok_or_else(|| bpf::defect(&format!("find the BPF map {name}")))?;
+            MapHandle::try_from(&map).map_err(bpf::load_error)
+        };
+        let events: &'static MapHandle = Box::leak(Box::new(map("events")?));
+        let lost = map("lost_events")?;
+        let stream = EventStream::open(events, decode)?;
+        let walker = walks.then(|| Walker::new(skel.object())).transpose()?;
+        let skel = Box::leak(Box::new(skel));
+        Ok(Self { skel, stream, lost, walker, variant: "", by_jvm: &[] })
+    }
+
+    /// Attaches programs whose names have this behind the plan's.
+    #[must_use]
+    pub fn with_variant(mut self, variant: &'static str) -> Self {
+        self.variant = variant;
+        self
+    }
+
+    /// The tool's own maps by JVM: a [`Session::forget`] takes all entries whose keys begin with
+    /// the JVM's.
+    #[must_use]
+    pub fn with_maps_by_jvm(mut self, maps: &'static [&'static str]) -> Self {
+        self.by_jvm = maps;
+        self
+    }
+
+    /// The stack walker, if stacks are wanted.
+    pub fn walker(&mut self) -> Option<&mut Walker> {
+        self.walker.as_mut()
+    }
+
+    /// Waits for events, up to `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn events(&self, timeout: Duration) -> Result<impl Iterator<Item = E> + use<S, E>> {
+        Ok(self.stream.wait(timeout)?.into_iter())
+    }
+}
+
+/// What following JVMs needs of a session.
+pub trait Attach {
+    /// Attaches what was planned for a libjvm.so, all or nothing. Where the kernel refuses what
+    /// is optional, a line says what is lost: uprobes on functions, unlike USDT probes, want
+    /// CAP_SYS_ADMIN.
+    ///
+    /// # Errors
+    /// As [`attach`].
+    fn attach(
+        &mut self,
+        libjvm: &LibJvm,
+        plans: &[Plan],
+        scope: Scope,
+        cookie: u64,
+    ) -> Result<Links>;
+
+    /// Waits until the stack walker knows what it was told, where there is one.
+    fn settle(&mut self);
+
+    /// Takes events out of the ring buffer, and keeps them.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    fn make_room(&self) -> Result<()>;
+
+    /// What could not be counted or sent of a JVM, so far.
+    fn lost(&self, target: u64) -> u64;
+
+    /// Forgets a JVM that has ended; its number may be used again.
+    fn forget(&mut self, target: u64);
+}
+
+impl<S: Skel<'static>, E> Attach for Session<S, E> {
+    fn attach(
+        &mut self,
+        libjvm: &LibJvm,
+        plans: &[Plan],
+        scope: Scope,
+        cookie: u64,
+    ) -> Result<Links> {
+        let mut links = Links::default();
+        for plan in plans {
+            let name = format!("{}{}", plan.program, self.variant);
+            let program = bpf::program(self.skel.object_mut(), &name)?;
+            match (attach(&program, libjvm, &plan.site, scope, cookie), plan.optional) {
+                (Ok(link), _) => links.push(link),
+                (Err(Error::Permission { .. }), Some(loss)) => {
+                    note(&format!("{loss}: CAP_SYS_ADMIN is missing"));
+                }
+                (Err(error), _) => return Err(error),
+            }
+            // Events come in from the first attachment on.
+            self.stream.make_room()?;
+        }
+        Ok(links)
+    }
+
+    fn settle(&mut self) {
+        if let Some(walker) = &mut self.walker {
+            walker.settle();
+        }
+    }
+
+    fn make_room(&self) -> Result<()> {
+        self.stream.make_room()
+    }
+
+    fn lost(&self, target: u64) -> u64 {
+        records::counter(&self.lost, target)
+    }
+
+    fn forget(&mut self, target: u64) {
+        if let Some(walker) = &mut self.walker {
+            walker.forget(target);
+        }
+        let key = target.to_ne_bytes();
+        // Absent entries are what is wanted, here and below.
+        let _ = self.lost.delete(&key);
+        for map in self.skel.object().maps() {
+            if !self.by_jvm.iter().any(|name| map.name() == *name) {
+                continue;
+            }
+            if map.key_size() as usize == key.len() {
+                let _ = map.delete(&key);
+            } else {
+                let keys: Vec<_> = map.keys().filter(|k| k.starts_with(&key)).collect();
+                keys.iter().for_each(|key| _ = map.delete(key));
+            }
+        }
+    }
+}
+
+/// Writes an entry of a map by JVM.
+///
+/// # Errors
+/// [`Error::Bpf`], naming `what` could not be done.
+pub fn tell(map: &impl MapCore, target: u64, value: &[u8], what: &str) -> Result<()> {
+    map.update(&target.to_ne_bytes(), value, MapFlags::ANY)
+        .map_err(|source| Error::Bpf { what: what.into(), source })
+}

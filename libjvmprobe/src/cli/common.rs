@@ -1,0 +1,93 @@
+//! The options that mean the same in every tool.
+
+use std::{str::FromStr, time::Duration};
+
+use clap::{Args, value_parser};
+use clap_complete::Shell;
+use regex::Regex;
+
+use crate::{
+    Error, Pid, Result,
+    cli::{parse_pid, parse_seconds},
+    follow::{Arrivals, Times, running},
+};
+
+/// What every tool's command line has.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Common {
+    /// Trace this process (repeatable)
+    #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = parse_pid,
+        conflicts_with_all = ["all", "name"])]
+    pub pids: Vec<Pid>,
+
+    /// Trace every JVM, also those that start later
+    #[arg(short, long, conflicts_with = "name")]
+    pub all: bool,
+
+    /// Trace the JVMs that run now and whose main class, jar, service or container matches
+    #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
+    pub name: Option<Regex>,
+
+    /// Report every INTERVAL seconds
+    #[arg(value_name = "INTERVAL", value_parser = parse_seconds)]
+    pub interval: Option<Duration>,
+
+    /// End after COUNT reports
+    #[arg(value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+
+    /// End after this many seconds
+    #[arg(short, long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub duration: Option<Duration>,
+
+    /// Print dates and UTC offsets with the times, and the time of each summary
+    #[arg(short = 'T', long)]
+    pub timestamps: bool,
+
+    /// Print JSON, one object a line
+    #[arg(short, long)]
+    pub json: bool,
+
+    /// Print nothing but the summary
+    #[arg(short, long, visible_alias = "summary-only")]
+    pub quiet: bool,
+
+    /// Say on stderr what is found, attached and ignored
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Print a completion script for SHELL and exit
+    #[arg(long, value_name = "SHELL", exclusive = true)]
+    pub completions: Option<Shell>,
+}
+
+impl Common {
+    /// Whether it says what is to be traced.
+    pub fn has_target(&self) -> bool {
+        !self.pids.is_empty() || self.all || self.name.is_some()
+    }
+
+    /// The processes that are named, by number or otherwise.
+    ///
+    /// # Errors
+    /// [`Error::NoMatch`] where the name is nobody's.
+    pub fn pids(&self) -> Result<Vec<Pid>> {
+        let Some(name) = &self.name else { return Ok(self.pids.clone()) };
+        let found = running::all().into_iter().filter(|jvm| jvm.matches(name));
+        let pids: Vec<_> = found.map(|jvm| jvm.pid).collect();
+        match pids.is_empty() {
+            true => Err(Error::NoMatch { name: name.to_string() }),
+            false => Ok(pids),
+        }
+    }
+
+    /// What finds new JVMs, where all are traced.
+    pub fn arrivals(&self) -> Option<Arrivals> {
+        self.all.then(|| Arrivals::open(self.verbose))
+    }
+
+    /// When the trace reports and ends.
+    pub fn times(&self) -> Times {
+        Times { duration: self.duration, interval: self.interval, count: self.count }
+    }
+}
