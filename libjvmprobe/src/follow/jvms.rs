@@ -251,6 +251,7 @@ impl<T: Tool> Trace<T> {
 
     /// Adds a JVM with attachments of its own.
     fn add_alone(&mut self, target: Target, hotspot: Result<HotSpot>) -> Result<()> {
+        let hotspot = if T::TAKES_YOUNG { hotspot } else { Ok(hotspot?) };
         let plans = self.tool.plan(&target, hotspot.as_ref().ok())?;
         let pid = target.pid();
         let key = bpf::key_alone(pid);
@@ -288,6 +289,13 @@ impl<T: Tool> Trace<T> {
         Ok(())
     }
 
+    /// Adds a JVM that shares its attachments with all that run the same file.
+    fn add_to_file(&mut self, target: Target, hotspot: Result<HotSpot>) -> Result<()> {
+        let hotspot = if T::TAKES_YOUNG { hotspot } else { Ok(hotspot?) };
+        self.attach_to_file(&target, hotspot.as_ref().ok())?;
+        self.add(key_in_file(&target), target, hotspot, None)
+    }
+
     /// Attaches to the file that a JVM runs what no JVM before it has needed.
     fn attach_to_file(&mut self, target: &Target, hotspot: Option<&HotSpot>) -> Result<()> {
         let attached = self.files.entry(target.libjvm.id).or_default();
@@ -316,8 +324,7 @@ impl<T: Tool> Trace<T> {
         for Arrival { target, hotspot } in arrivals {
             let pid = target.pid();
             let added = if bpf::reaches_everyone() {
-                self.attach_to_file(&target, hotspot.as_ref().ok())
-                    .and_then(|()| self.add(key_in_file(&target), target, hotspot, None))
+                self.add_to_file(target, hotspot)
             } else {
                 // Hits of several processes could not be told apart: attach one by one.
                 self.add_alone(target, hotspot)

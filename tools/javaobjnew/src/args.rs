@@ -1,13 +1,9 @@
 //! The command line.
 
-use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{num::NonZeroUsize, path::PathBuf};
 
-use clap::{ArgGroup, Parser, value_parser};
-use clap_complete::Shell;
-use libjvmprobe::{
-    Pid,
-    cli::{CommandLine, parse_pid, parse_seconds, parse_size},
-};
+use clap::{ArgGroup, Parser};
+use libjvmprobe::cli::{CommandLine, Common, parse_size};
 
 /// Rows of a table where nothing else is asked for.
 const DEFAULT_ROWS: usize = 20;
@@ -28,28 +24,10 @@ Without --exact the figures by class are estimates; their sum is the JVM's own c
 /// Shows what a running JVM allocates, by class.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "javaobjnew", version, after_help = EXAMPLES, max_term_width = 100)]
-#[command(group = ArgGroup::new("target").args(["pids", "all", "completions"]).required(true))]
 #[command(group = ArgGroup::new("rows").args(["top", "top_count", "top_size"]))]
 pub struct Args {
-    /// Trace this process (repeatable)
-    #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = parse_pid)]
-    pub pids: Vec<Pid>,
-
-    /// Trace every JVM, also those that start later
-    #[arg(short, long)]
-    pub all: bool,
-
-    /// Print a table every INTERVAL seconds
-    #[arg(value_name = "INTERVAL", value_parser = parse_seconds)]
-    pub interval: Option<Duration>,
-
-    /// End after COUNT tables
-    #[arg(value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
-    pub count: Option<u64>,
-
-    /// End after this many seconds
-    #[arg(short, long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub duration: Option<Duration>,
+    #[command(flatten)]
+    pub common: Common,
 
     /// Show the N classes with the most bytes [default: 20; with --json: all]
     #[arg(long, value_name = "N")]
@@ -85,29 +63,9 @@ pub struct Args {
     #[arg(long)]
     pub exact: bool,
 
-    /// Print dates and UTC offsets with the times, and the time of each table
-    #[arg(short = 'T', long)]
-    pub timestamps: bool,
-
-    /// Print JSON, one object a line
-    #[arg(short, long)]
-    pub json: bool,
-
     /// Keep no more than SIZE of classes, threads and stacks: what comes later is told together
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
     pub max_memory: usize,
-
-    /// Print nothing but the summary
-    #[arg(short, long, visible_alias = "summary-only")]
-    pub quiet: bool,
-
-    /// Say on stderr what is found, attached and ignored
-    #[arg(short, long)]
-    pub verbose: bool,
-
-    /// Print a completion script for SHELL and exit
-    #[arg(long, value_name = "SHELL", exclusive = true)]
-    pub completions: Option<Shell>,
 }
 
 /// By what classes are put in order, most first.
@@ -120,19 +78,15 @@ pub enum Order {
 }
 
 impl CommandLine for Args {
-    fn completions(&self) -> Option<Shell> {
-        self.completions
-    }
-
-    fn verbose(&self) -> bool {
-        self.verbose
+    fn common(&self) -> &Common {
+        &self.common
     }
 }
 
 impl Args {
     /// Whether each interval gets a table of its own.
     pub fn prints_tables(&self) -> bool {
-        !self.quiet && self.interval.is_some()
+        !self.common.quiet && self.common.interval.is_some()
     }
 
     /// Whether stacks have to be walked: to show them or for files.
@@ -148,7 +102,7 @@ impl Args {
     /// How many rows are shown at most.
     pub fn rows(&self) -> usize {
         let asked = self.top.or(self.top_count).or(self.top_size);
-        let default = if self.json { usize::MAX } else { DEFAULT_ROWS };
+        let default = if self.common.json { usize::MAX } else { DEFAULT_ROWS };
         asked.map_or(default, NonZeroUsize::get)
     }
 }
@@ -185,8 +139,8 @@ mod tests {
     fn understands_what_bcc_has() {
         let args = Args::parse_from(["javaobjnew", "-p", "12", "-C", "5", "1", "3"]);
         assert_eq!((args.order(), args.rows()), (Order::Objects, 5));
-        assert_eq!(args.interval, Some(Duration::from_secs(1)));
-        assert_eq!(args.count, Some(3));
+        assert_eq!(args.common.interval, Some(std::time::Duration::from_secs(1)));
+        assert_eq!(args.common.count, Some(3));
         let args = Args::parse_from(["javaobjnew", "-p", "12", "-S", "7"]);
         assert_eq!((args.order(), args.rows()), (Order::Bytes, 7));
     }
@@ -207,8 +161,7 @@ mod tests {
     #[test]
     fn refuses_nonsense() {
         for bad in [
-            &["javaobjnew"][..],
-            &["javaobjnew", "-p", "0"],
+            &["javaobjnew", "-p", "0"][..],
             &["javaobjnew", "-p", "1", "0"],
             &["javaobjnew", "-p", "1", "1", "0"],
             &["javaobjnew", "-p", "1", "--top", "0"],

@@ -1,22 +1,22 @@
 //! javaobjnew: what a JVM allocates, by class, on a stock JVM.
 //!
-//! Arguments ([`args`]) name JVMs; [`places`] finds where they can be watched;
-//! [`session`] loads and attaches the BPF side, which counts by class and sends some
-//! [`event`]s. A [`jvm`] knows the names of its classes ([`names`]) and reads full TLABs
-//! ([`census`]); [`tally`] adds all up and estimates, [`report`] writes [`record`]s. Where
-//! [`stacks`] are wanted, it [`split`]s classes among them, for [`stack_text`] and, as a
-//! profile, for the files of [`flames`]. [`tracer`] turns the wheel.
+//! Arguments ([`args`]) name JVMs; [`probes`] finds where they can be watched; [`counters`]
+//! loads the BPF side, which counts by class and sends some [`event`]s. The [`model`] of a JVM
+//! knows the names of its classes ([`names`]) and reads full TLABs ([`census`]); [`tally`] adds
+//! all up and estimates, [`report`] writes [`record`]s. Where [`stacks`] are wanted, it
+//! [`split`]s classes among them, for [`stack_text`] and, as a profile, for the files of
+//! [`flames`]. [`tracer`] puts these together for the library's loop.
 
 mod args;
 mod census;
+mod counters;
 mod event;
 mod flames;
-mod jvm;
+mod model;
 mod names;
-mod places;
+mod probes;
 mod record;
 mod report;
-mod session;
 mod split;
 mod stack_text;
 mod stacks;
@@ -34,7 +34,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use libjvmprobe::{
-    bpf, cli,
+    bpf::{self, clock},
+    cli::{self, describe},
+    follow::{Trace, jvms},
     own::{
         budget, note,
         privileges::{ATTACH, HURRY, MAPS, OUTPUT, READ, keep},
@@ -50,22 +52,33 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
+    let common = &args.common;
     budget::set(args.max_memory);
-    bpf::set_libbpf_output(args.verbose);
+    bpf::set_libbpf_output(common.verbose);
     bpf::preflight::check()?;
     keep(MAPS | READ | ATTACH | HURRY | OUTPUT);
     let stop = stop_on_signal()?;
-    let tracer = Tracer::start(args, Report::open(args)?)?;
+    let named = jvms::find(&common.pids()?)?;
+    let tracer = Tracer::new(args, Report::open(args)?)?;
+    let mut trace = Trace::start(tracer, named, common.arrivals(), common.verbose)?;
     // Only now, so that a wrong process number does not cost an earlier result.
     let files = Files::create(&args.output)?;
-    let later = if args.all { ATTACH } else { MAPS };
+    let later = if common.all { ATTACH } else { MAPS };
     // A file that was created is removed again where there is nothing to write into it.
     let output = if args.output.is_empty() { MAPS } else { OUTPUT };
     keep(MAPS | READ | later | output);
-    let what = tracer.describe();
+    let what = describe(common.all, trace.names());
     let how = if args.exact { "every allocation" } else { "allocations" };
     note(&format!("Tracing {how} of {what}... Hit Ctrl-C to end."));
-    let flames = tracer.run(&stop)?;
+    trace.run(common.times(), &stop)?;
+    let now = clock::monotonic_ns();
+    for jvm in trace.jvms.values_mut() {
+        if !args.prints_tables() {
+            jvm.tell_stops();
+        }
+        trace.tool.sum_up(jvm, now)?;
+    }
+    let flames = &trace.tool.flames;
     let title =
         Title { title: format!("Allocations of {what}"), subtitle: Some(flames.describe()) };
     for path in files.write(flames.profile(), args.threads, &title, None)? {

@@ -3,7 +3,7 @@
 //! Names and meanings are documented in javaobjnew(8) and stable: fields may be
 //! added, none is renamed. Times are in nanoseconds, sizes in bytes.
 
-use libjvmprobe::render::stack::StackFrame;
+use libjvmprobe::render::{stack::StackFrame, table::Lost};
 use serde::Serialize;
 
 /// One line of output.
@@ -160,15 +160,4 @@ pub struct Large {
     /// Where it was allocated, innermost frame first, with `--stacks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<Vec<StackFrame>>,
-}
-
-/// What could not be counted or sent since the last such line.
-#[derive(Clone, Debug, Serialize)]
-pub struct Lost {
-    /// Wall-clock time of the finding, RFC 3339 with nanoseconds, UTC.
-    pub time: String,
-    /// The process.
-    pub pid: u32,
-    /// How many.
-    pub events: u64,
 }

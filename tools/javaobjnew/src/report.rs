@@ -1,21 +1,19 @@
 //! Records as text or JSON lines.
 
-use anyhow::Result;
-use comfy_table::{CellAlignment, LineStyle, TableStyle};
 use libjvmprobe::{
-    bpf::clock,
-    own::note,
+    Result,
     render::{
         columns::wrap,
         output::Output,
+        table::{Lost, Ruled, Times, lost_line},
         units::{bytes, count, percent, span},
     },
 };
 
 use crate::{
     args::{Args, Order},
-    jvm::{Row, Table},
-    record::{Class, Large, Lost, Record, Stack, Summary},
+    model::{Row, Table},
+    record::{Class, Large, Record, Stack, Summary},
     split::Part,
     stack_text,
     stacks::Stacks,
@@ -29,7 +27,7 @@ pub struct Report {
     out: Output,
     json: bool,
     quiet: bool,
-    timestamps: bool,
+    times: Times,
     order: Order,
     rows: usize,
     stacks: bool,
@@ -41,9 +39,9 @@ impl Report {
     pub fn open(args: &Args) -> Result<Self> {
         Ok(Self {
             out: Output::open(None)?,
-            json: args.json,
-            quiet: args.quiet,
-            timestamps: args.timestamps,
+            json: args.common.json,
+            quiet: args.common.quiet,
+            times: Times { dates: args.common.timestamps },
             order: args.order(),
             rows: args.rows(),
             stacks: args.stacks,
@@ -111,7 +109,7 @@ impl Report {
         if self.json {
             return self.json(&Record::Large(large));
         }
-        let time = if self.timestamps { 29 } else { 12 };
+        let time = self.times.width();
         if std::mem::take(&mut self.header_due) {
             let head = ["TIME", "PID", "THREAD", "BYTES"];
             self.out.line(&format!(
@@ -119,11 +117,7 @@ impl Report {
                 head[0], head[1], head[2], head[3]
             ))?;
         }
-        let at = if self.timestamps {
-            clock::date_and_time(large.ts_ns)
-        } else {
-            clock::time_of_day(large.ts_ns)
-        };
+        let at = self.times.show(large.ts_ns);
         let mark = if large.humongous { "H" } else { " " };
         self.out.line(&format!(
             "{at:<time$} {:>7} {:<16} {:>10} {mark} {}",
@@ -143,26 +137,16 @@ impl Report {
         if self.json {
             return self.json(&Record::Lost(lost));
         }
-        note(&format!(
-            "lost {} of process {}: the numbers are too low by that much",
-            count(lost.events, "event"),
-            lost.pid
-        ));
+        lost.tell();
         Ok(())
     }
 
     fn json(&mut self, record: &Record) -> Result<()> {
-        Ok(self.out.json(record)?)
+        self.out.json(record)
     }
 
     fn title(&self, summary: &Summary) -> String {
-        let at = if self.timestamps {
-            clock::date_and_time(summary.ts_ns) + "  "
-        } else if summary.scope == "interval" {
-            clock::time_of_day(summary.ts_ns) + "  "
-        } else {
-            String::new()
-        };
+        let at = self.times.before_title(summary.ts_ns, summary.scope == "interval");
         format!(
             "{at}PID {}  {}  {}: {} allocated, {}/s",
             summary.pid,
@@ -183,8 +167,7 @@ impl Report {
             head.extend(["TID", "THREAD"]);
         }
         head.push("CLASS");
-        let mut table = comfy_table::Table::new();
-        table.load_style(RULED).set_header(head);
+        let mut table = Ruled::new(&head, 0..5);
         for Row { class, .. } in rows {
             let mut row = vec![
                 bytes(class.bytes_per_second as u64),
@@ -197,12 +180,9 @@ impl Report {
                 row.extend([tid.to_string(), class.thread.clone().unwrap_or_default()]);
             }
             row.push(cut(&class.class) + &humongous(class));
-            table.add_row(row);
+            table.row(row);
         }
-        for column in table.column_iter_mut().take(5) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        Ok(self.out.lines(&table.trim_fmt())?)
+        self.out.lines(&table.text())
     }
 }
 
@@ -253,9 +233,7 @@ fn totals(s: &Summary) -> Vec<String> {
         let size = bytes(other);
         lines.push(format!("Too many stacks to keep apart: [other] stands for {size} of them"));
     }
-    if s.lost > 0 {
-        lines.push(format!("Lost events: {}; the numbers above are too low by that much", s.lost));
-    }
+    lines.extend(lost_line(s.lost));
     lines
 }
 
@@ -270,12 +248,6 @@ pub fn cut(name: &str) -> String {
     let tail: String = name.chars().skip(length - part).collect();
     format!("{head}...{tail}")
 }
-
-/// Rules above, below and under the header, none between rows.
-const RULED: TableStyle = {
-    let rule = LineStyle::none().fill('─').junction('─');
-    TableStyle::new().top_border(rule).header_separator(rule).bottom_border(rule)
-};
 
 #[cfg(test)]
 mod tests {

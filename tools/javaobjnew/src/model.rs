@@ -1,22 +1,20 @@
-//! One traced JVM: what it is, what it has allocated so far.
+//! What one JVM has allocated so far.
 
 use std::collections::{HashMap, HashSet};
 
 use libjvmprobe::{
     Addr, Error, Pid, Result,
-    bpf::{clock, probes::Links, walker::Walker},
-    follow::Stops,
+    bpf::{clock, walker::Walker},
     hotspot::{HotSpot, classes::ClassLayout, objects::Objects},
     own::remark,
-    process::{Fate, Target},
     stack::{native::Files, raw::RawStack},
 };
 
 use crate::{
+    counters::Counted,
     event::{ClassId, Large, Name, Tlab, layout, tally, tally_key},
     names::Names,
     record,
-    session::Counted,
     split::Part,
     stacks::{self, Stacks},
     tally::{Allocated, Count, Key, OTHER, Totals},
@@ -24,9 +22,7 @@ use crate::{
 
 /// A JVM under observation.
 pub struct Jvm {
-    /// The process.
-    pub target: Target,
-    hotspot: HotSpot,
+    pid: Pid,
     classes: ClassLayout,
     /// Reads TLABs; `None` where it is unknown how.
     objects: Option<Objects>,
@@ -45,13 +41,8 @@ pub struct Jvm {
     /// Of objects by the Symbol of the class's name, where the probe does not tell.
     sizes: Option<HashMap<Addr, u64>>,
     sizes_are_fresh: bool,
-    lost: u64,
-    /// Whether it was stopped through all of the time since the last table.
-    pub stops: Stops,
     /// Of the whole trace, and of the interval.
     spans: [Span; 2],
-    /// Attachments that are this JVM's alone.
-    _links: Option<Links>,
 }
 
 /// Names of so many threads are kept: more than live at a time. Others are `?`.
@@ -108,20 +99,18 @@ pub struct Options {
 }
 
 impl Jvm {
-    /// Starts observing; `links` go with it.
+    /// Starts observing.
     ///
     /// # Errors
     /// [`libjvmprobe::Error::Layout`] naming what is missing.
     pub fn new(
-        target: Target,
-        hotspot: HotSpot,
+        pid: Pid,
+        hotspot: &HotSpot,
         options: Options,
         stacks: Option<Stacks>,
-        links: Option<Links>,
     ) -> Result<Self> {
         let begin_ns = clock::monotonic_ns();
         let span = || Span { begin_ns, totals: Totals::default() };
-        let pid = target.pid();
         Ok(Self {
             classes: hotspot.class_layout()?,
             objects: match options.exact {
@@ -129,9 +118,7 @@ impl Jvm {
                 false => known(pid, "what is in its TLABs", hotspot.objects()),
             },
             collections_at: known(pid, "how often it has collected", hotspot.collections_at()),
-            stops: Stops::new(&target.process),
-            target,
-            hotspot,
+            pid,
             names: Names::default(),
             thread_names: HashMap::new(),
             stacks,
@@ -142,25 +129,8 @@ impl Jvm {
             exact: options.exact,
             sizes: None,
             sizes_are_fresh: false,
-            lost: 0,
             spans: [span(), span()],
-            _links: links,
         })
-    }
-
-    /// Its process number.
-    pub fn pid(&self) -> u32 {
-        self.target.pid().0
-    }
-
-    /// What has become of the process.
-    pub fn fate(&self) -> Fate {
-        self.target.process.fate()
-    }
-
-    /// What HotSpot tells of itself.
-    pub fn hotspot(&self) -> &HotSpot {
-        &self.hotspot
     }
 
     /// Takes the names of a class and a thread.
@@ -174,10 +144,10 @@ impl Jvm {
     }
 
     /// Takes a large object; `None` where it is none after all.
-    pub fn large(&mut self, large: Large) -> Option<record::Large> {
-        let class = self.names.of_id(large.class, Some((&self.hotspot, &self.classes)));
-        if self.exact && self.hotspot.major < FIRST_WITH_SIZES {
-            let size = self.size_of(Addr(large.class.symbol), &class);
+    pub fn large(&mut self, hotspot: &HotSpot, large: Large) -> Option<record::Large> {
+        let class = self.names.of_id(large.class, Some((hotspot, &self.classes)));
+        if self.exact && hotspot.major < FIRST_WITH_SIZES {
+            let size = self.size_of(hotspot, Addr(large.class.symbol), &class);
             if size.is_some_and(|size| size != large.bytes) {
                 return None;
             }
@@ -185,7 +155,7 @@ impl Jvm {
         Some(record::Large {
             time: clock::rfc3339(large.ts_ns),
             ts_ns: large.ts_ns,
-            pid: self.pid(),
+            pid: self.pid.0,
             tid: large.tid,
             thread: large.comm,
             class: class.to_string(),
@@ -199,20 +169,19 @@ impl Jvm {
 
     /// Reads a full TLAB, one of `stands_for` like it. One that a collection has reached
     /// by now is left out.
-    pub fn read_tlab(&mut self, tlab: &Tlab, stands_for: f64) {
+    pub fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &Tlab, stands_for: f64) {
         let Some(objects) = &mut self.objects else { return };
-        let counts = match self.hotspot.count_objects(objects, Addr(tlab.start), tlab.size) {
+        let counts = match hotspot.count_objects(objects, Addr(tlab.start), tlab.size) {
             Ok(counts) => counts.collect::<Vec<_>>(),
             Err(_) => return,
         };
-        let is_untouched = self
-            .collections_at
-            .is_none_or(|at| self.hotspot.u32_at(at).ok() == Some(tlab.collections));
+        let is_untouched =
+            self.collections_at.is_none_or(|at| hotspot.u32_at(at).ok() == Some(tlab.collections));
         if !is_untouched {
             return;
         }
         for (klass, found) in counts {
-            let Some(class) = self.names.of_klass(klass, &self.hotspot, &self.classes) else {
+            let Some(class) = self.names.of_klass(klass, hotspot, &self.classes) else {
                 continue;
             };
             let count = Count {
@@ -234,7 +203,7 @@ impl Jvm {
     }
 
     /// Takes the kernel side's counters of a class.
-    pub fn take(&mut self, key: &tally_key, now: &tally) {
+    pub fn take(&mut self, hotspot: &HotSpot, key: &tally_key, now: &tally) {
         let class = ClassId::from(&key.class);
         let before = self.seen.insert((class, key.stack, key.tid), *now).unwrap_or_default();
         let mut more = difference(&before, now);
@@ -242,9 +211,9 @@ impl Jvm {
             return;
         }
         let symbol = Addr(class.symbol);
-        let class = self.names.of_id(class, Some((&self.hotspot, &self.classes)));
-        if self.exact && self.hotspot.major < FIRST_WITH_SIZES {
-            self.correct(&mut more, symbol, &class);
+        let class = self.names.of_id(class, Some((hotspot, &self.classes)));
+        if self.exact && hotspot.major < FIRST_WITH_SIZES {
+            self.correct(hotspot, &mut more, symbol, &class);
         }
         let row = Key { class, tid: key.tid };
         self.add(&row, &more);
@@ -259,16 +228,16 @@ impl Jvm {
     /// Up to JDK 20 the interpreter does not say how large an object is that it allocates;
     /// what the probe tells is then by chance. All objects of a class that is no array are
     /// of one size, which the class knows.
-    fn correct(&mut self, count: &mut Count, symbol: Addr, class: &str) {
-        let Some(size) = self.size_of(symbol, class) else { return };
+    fn correct(&mut self, hotspot: &HotSpot, count: &mut Count, symbol: Addr, class: &str) {
+        let Some(size) = self.size_of(hotspot, symbol, class) else { return };
         count.bytes = count.samples * size;
-        if self.hotspot.humongous_bytes().is_none_or(|most| size <= most) {
+        if hotspot.humongous_bytes().is_none_or(|most| size <= most) {
             (count.humongous, count.humongous_bytes) = (0, 0);
         }
     }
 
     /// The size of a class's objects where all have the same.
-    fn size_of(&mut self, symbol: Addr, class: &str) -> Option<u64> {
+    fn size_of(&mut self, hotspot: &HotSpot, symbol: Addr, class: &str) -> Option<u64> {
         // The runtime allocates Class objects, which differ in size.
         if class.ends_with(']') || class == "java.lang.Class" {
             return None;
@@ -276,8 +245,8 @@ impl Jvm {
         let is_known = self.sizes.as_ref().is_some_and(|sizes| sizes.contains_key(&symbol));
         // A class that is gone by now is not found by looking again and again.
         if !is_known && !self.sizes_are_fresh {
-            let sizes = self.hotspot.instance_sizes();
-            self.sizes = known(self.target.pid(), "the sizes of its objects", sizes);
+            let sizes = hotspot.instance_sizes();
+            self.sizes = known(self.pid, "the sizes of its objects", sizes);
             self.sizes_are_fresh = true;
         }
         self.sizes.as_ref()?.get(&symbol).copied()
@@ -305,11 +274,15 @@ impl Jvm {
 
     /// Takes up to where the bytes of its threads are attributed. Returns those that have
     /// ended.
-    pub fn take_threads<'a>(&mut self, counted: &[&'a Counted]) -> Vec<&'a Counted> {
+    pub fn take_threads<'a>(
+        &mut self,
+        hotspot: &HotSpot,
+        counted: &[&'a Counted],
+    ) -> Vec<&'a Counted> {
         // In this order: a thread that is new by now is not among the former.
-        let threads = self.hotspot.thread_bytes();
+        let threads = hotspot.thread_bytes();
         let what = "what its threads have allocated";
-        let Some(threads) = known(self.target.pid(), what, threads) else { return Vec::new() };
+        let Some(threads) = known(self.pid, what, threads) else { return Vec::new() };
         let known: HashMap<Addr, &Counted> = counted.iter().map(|&c| (c.thread, c)).collect();
         let mut in_flight = HashMap::with_capacity(threads.len());
         for thread in &threads {
@@ -328,33 +301,30 @@ impl Jvm {
         counted.iter().filter(|c| !live.contains(&c.thread)).copied().collect()
     }
 
-    /// Compares the kernel's count of what was lost with the last one.
-    pub fn note_lost(&mut self, so_far: u64) -> Option<record::Lost> {
-        let events = so_far.saturating_sub(self.lost);
-        self.lost = so_far;
+    /// So many events were lost.
+    pub fn lost(&mut self, events: u64) {
         for span in &mut self.spans {
             span.totals.lost += events;
         }
-        let time = clock::rfc3339(clock::monotonic_ns());
-        (events > 0).then(|| record::Lost { time, pid: self.pid(), events })
     }
 
     /// Takes a stack that is new.
     pub fn take_stack(
         &mut self,
+        hotspot: &HotSpot,
         number: u64,
         raw: &RawStack,
         files: &mut Files,
         walker: &mut Walker,
     ) -> Result<()> {
         match &mut self.stacks {
-            Some(stacks) => stacks.take(number, raw, &self.hotspot, files, walker),
+            Some(stacks) => stacks.take(number, raw, hotspot, files, walker),
             None => Ok(()),
         }
     }
 
     /// What was allocated.
-    pub fn table(&mut self, scope: Scope, now_ns: u64) -> Table {
+    pub fn table(&self, hotspot: Option<&HotSpot>, scope: Scope, now_ns: u64) -> Table {
         let span = &self.spans[if scope == Scope::Trace { TRACE } else { INTERVAL }];
         let all = if self.exact { span.totals.exact() } else { span.totals.estimate() };
         let duration_ns = now_ns.saturating_sub(span.begin_ns).max(1);
@@ -378,8 +348,8 @@ impl Jvm {
         let summary = record::Summary {
             time: time.clone(),
             ts_ns: now_ns,
-            pid: self.pid(),
-            jvm: Some(self.hotspot.version.clone()).filter(|v| !v.is_empty()),
+            pid: self.pid.0,
+            jvm: hotspot.map(|h| h.version.clone()).filter(|v| !v.is_empty()),
             scope: if scope == Scope::Trace { "trace" } else { "interval" },
             duration_ns,
             bytes,
@@ -399,7 +369,7 @@ impl Jvm {
             humongous_bytes: count(|c| c.humongous_bytes),
             lost: span.totals.lost,
         };
-        let pid = self.pid();
+        let pid = self.pid.0;
         let class = |a: Allocated| record::Class {
             time: time.clone(),
             pid,
