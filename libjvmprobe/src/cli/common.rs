@@ -29,11 +29,11 @@ pub struct Common {
     pub name: Option<Regex>,
 
     /// Report every INTERVAL seconds
-    #[arg(value_name = "INTERVAL", value_parser = parse_seconds)]
+    #[arg(index = 1, value_name = "INTERVAL", value_parser = parse_seconds)]
     pub interval: Option<Duration>,
 
     /// End after COUNT reports
-    #[arg(value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
+    #[arg(index = 2, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 
     /// End after this many seconds

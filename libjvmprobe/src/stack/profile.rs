@@ -166,6 +166,33 @@ impl Profile {
         self.samples = kept;
     }
 
+    /// Takes over the samples of another one of the same measure.
+    pub fn absorb(&mut self, other: Self) {
+        if self.samples.is_empty() {
+            *self = other;
+            return;
+        }
+        let ids: Vec<_> = other.frames.into_iter().map(|frame| self.intern(frame)).collect();
+        self.samples.extend(other.samples.into_iter().map(|mut sample| {
+            sample.stack.iter_mut().for_each(|id| *id = ids[*id as usize]);
+            sample
+        }));
+        self.folded = self.folded.saturating_add(other.folded);
+    }
+
+    /// Makes it smaller than so many bytes: by putting samples together that are alike, then
+    /// those that differ in the processor alone, then by giving up stacks.
+    pub fn shrink(&mut self, max: usize) {
+        self.merge(true);
+        if self.size() > max {
+            self.merge(false);
+        }
+        // With room for more, or it would be done each time.
+        if self.size() > max {
+            self.fold(max / 2);
+        }
+    }
+
     /// Makes it smaller than so many bytes, as far as it can: of the samples that are the
     /// fewest the stacks are given up, first those that came once; their numbers stay, under a
     /// frame of each process that says so. Frames that nothing refers to go, too.
@@ -287,6 +314,24 @@ mod tests {
         all.merge(false);
         assert_eq!(counts(&all), [(None, 5), (None, 7)]);
         assert!(all.samples.iter().all(|s| !s.stack.is_empty()));
+    }
+
+    #[test]
+    fn one_profile_takes_over_another() {
+        let mut first = profile(vec![sample(1, 0, &[0, 1], 2)], 2);
+        let mut second = Profile::default();
+        for name in ["Other.method", "Some.method1"] {
+            second.intern(Frame::new(Kind::Java, name));
+        }
+        second.samples = vec![sample(1, 0, &[0, 1], 3)];
+        second.folded = 1;
+        first.absorb(second);
+        let names = |sample: &Sample| -> Vec<_> {
+            sample.stack.iter().map(|&id| first.frame(id).name.to_string()).collect()
+        };
+        assert_eq!(names(&first.samples[0]), ["Some.method0", "Some.method1"]);
+        assert_eq!(names(&first.samples[1]), ["Other.method", "Some.method1"]);
+        assert_eq!((first.frames().len(), first.total(), first.folded), (3, 5, 1));
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
+use std::{ffi::OsString, path::PathBuf, str::FromStr};
 
-use clap::{ArgGroup, Parser, ValueEnum, ValueHint, value_parser};
-use clap_complete::Shell;
+use clap::{Parser, ValueEnum, ValueHint, value_parser};
 use libjvmprobe::{
-    Pid,
-    cli::{CommandLine, parse_pid, parse_seconds, parse_size},
+    cli::{CommandLine, Common, parse_size},
+    follow::Times,
     render::perfmap::{self, Unfold},
 };
 use regex::Regex;
@@ -27,28 +26,19 @@ Examples:
 /// kernel code.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "javaprof", version, after_help = EXAMPLES, max_term_width = 100)]
-#[command(group = ArgGroup::new("target")
-    .args(["pids", "all", "system_wide", "command", "completions"])
-    .required(true))]
+#[command(mut_arg("quiet", |arg| arg.help("Print no summary").conflicts_with("folded")))]
+#[command(mut_arg("interval", |arg| arg.help("Profile so many seconds; with COUNT, in each report")))]
 pub struct Args {
-    /// Profile this JVM, all its threads (repeatable)
-    #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = parse_pid)]
-    pub pids: Vec<Pid>,
-
-    /// Profile every JVM, also those that start later
-    #[arg(short, long)]
-    pub all: bool,
+    #[command(flatten)]
+    pub common: Common,
 
     /// Profile every process
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["pids", "all", "name"])]
     pub system_wide: bool,
 
-    /// End after this many seconds
-    #[arg(value_name = "SECONDS", value_parser = parse_seconds, conflicts_with = "duration")]
-    pub seconds: Option<Duration>,
-
     /// Start this command and profile it from its first instruction
-    #[arg(last = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    #[arg(last = true, index = 3, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments,
+        conflicts_with_all = ["pids", "all", "name", "system_wide"])]
     pub command: Vec<OsString>,
 
     /// Start the command as this user (a name or a number)
@@ -56,18 +46,18 @@ pub struct Args {
         conflicts_with_all = ["pids", "all", "system_wide", "write_maps"])]
     pub user: Option<String>,
 
-    /// The same
-    #[arg(short, long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub duration: Option<Duration>,
-
     /// Samples a second, of each processor
     #[arg(short = 'F', long, value_name = "HZ", default_value = "99",
         value_parser = value_parser!(u64).range(1..=MAX_HERTZ))]
     pub frequency: u64,
 
     /// Print folded stacks instead of the summary
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "json")]
     pub folded: bool,
+
+    /// Show more of the stacks; with --json, a line for each
+    #[arg(short, long)]
+    pub stacks: bool,
 
     /// Keep threads apart
     #[arg(short, long)]
@@ -99,7 +89,7 @@ pub struct Args {
 
     /// How stacks are walked: auto, hotspot (without frame pointers) or fp
     #[arg(long, value_name = "HOW", default_value = "auto")]
-    pub stacks: StackWalk,
+    pub walk: StackWalk,
 
     /// Where names of compiled code come from: auto, hotspot, perfmap, agent, none or
     /// file:PATH
@@ -111,8 +101,8 @@ pub struct Args {
     pub signatures: bool,
 
     /// Write perf-PID.map files for perf, and end
-    #[arg(long, conflicts_with_all = ["all", "system_wide", "command", "output", "folded", "seconds",
-        "duration", "diff"])]
+    #[arg(long, conflicts_with_all = ["all", "system_wide", "command", "output", "folded", "interval",
+        "duration", "diff", "json", "stacks"])]
     pub write_maps: bool,
 
     /// With --write-maps: what was inlined as entries of its own
@@ -134,18 +124,6 @@ pub struct Args {
     /// Keep no more than SIZE of samples and stacks: the rarest stacks are folded into one
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
     pub max_memory: usize,
-
-    /// Print no summary
-    #[arg(short, long, conflicts_with = "folded")]
-    pub quiet: bool,
-
-    /// Say on stderr what is found, attached and ignored
-    #[arg(short, long)]
-    pub verbose: bool,
-
-    /// Print a completion script for SHELL and exit
-    #[arg(long, value_name = "SHELL", exclusive = true)]
-    pub completions: Option<Shell>,
 }
 
 /// How stacks are walked.
@@ -207,15 +185,42 @@ impl FromStr for SymbolSource {
 }
 
 impl CommandLine for Args {
-    fn completions(&self) -> Option<Shell> {
-        self.completions
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn verbose(&self) -> bool {
-        self.verbose
+    fn has_target(&self) -> bool {
+        self.common.has_target() || self.system_wide || !self.command.is_empty()
+    }
+
+    /// `--stacks HOW` is `--walk HOW` today.
+    fn spell(arguments: Vec<OsString>) -> Vec<OsString> {
+        let is_how = |text: &str| StackWalk::from_str(text, false).is_ok();
+        let mut spelled = Vec::with_capacity(arguments.len());
+        let mut arguments = arguments.into_iter().peekable();
+        while let Some(argument) = arguments.next() {
+            let text = argument.to_str().unwrap_or_default();
+            let has_how = |next: &OsString| next.to_str().is_some_and(is_how);
+            if text == "--" {
+                spelled.push(argument);
+                spelled.extend(arguments);
+                break;
+            } else if text == "--stacks" && arguments.peek().is_some_and(has_how) {
+                spelled.push("--walk".into());
+            } else if let Some(how) = text.strip_prefix("--stacks=").filter(|how| is_how(how)) {
+                spelled.push(format!("--walk={how}").into());
+            } else {
+                spelled.push(argument);
+            }
+        }
+        spelled
     }
 
     fn check(&self) -> Result<(), String> {
+        let Common { interval, count, duration, .. } = self.common;
+        if interval.is_some() && count.is_none() && duration.is_some() {
+            return Err("how long: either SECONDS or --duration SECONDS".into());
+        }
         let asks = match self.symbols {
             SymbolSource::Agent => "agent",
             SymbolSource::PerfMap => "perfmap",
@@ -234,12 +239,16 @@ impl CommandLine for Args {
 impl Args {
     /// Whether each JVM was named by the user: all others are looked at from outside only.
     pub fn is_named(&self) -> bool {
-        !self.all && !self.system_wide
+        !self.common.all && self.common.name.is_none() && !self.system_wide
     }
 
-    /// How long to sample, if that is limited.
-    pub fn limit(&self) -> Option<Duration> {
-        self.duration.or(self.seconds)
+    /// When it reports and ends: one number is how long it takes.
+    pub fn times(&self) -> Times {
+        let times = self.common.times();
+        match times.count {
+            Some(_) => times,
+            None => Times { duration: times.duration.or(times.interval), ..Times::default() },
+        }
     }
 
     /// How names are written into maps.
@@ -260,6 +269,8 @@ impl Args {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::CommandFactory;
 
     use super::*;
@@ -273,19 +284,40 @@ mod tests {
     fn understands_what_bccs_users_type() {
         let args = Args::parse_from(["javaprof", "-p", "12", "-F", "49", "-f", "30"]);
         assert_eq!((args.frequency, args.folded), (49, true));
-        assert_eq!(args.limit(), Some(Duration::from_secs(30)));
+        let times = args.times();
+        assert_eq!((times.duration, times.interval), (Some(Duration::from_secs(30)), None));
         let args = Args::parse_from(["javaprof", "-d", "5", "--", "java", "-p", "x"]);
         assert_eq!(args.command, ["java", "-p", "x"]);
+        let times = Args::parse_from(["javaprof", "-p", "12", "5", "3"]).times();
+        assert_eq!((times.interval, times.count), (Some(Duration::from_secs(5)), Some(3)));
+        assert_eq!(times.duration, None);
+    }
+
+    #[test]
+    fn older_spellings_go_on_working() {
+        let spell = |arguments: &[&str]| {
+            let arguments = ["javaprof", "-a"].iter().chain(arguments);
+            Args::parse_from(Args::spell(arguments.map(OsString::from).collect()))
+        };
+        assert_eq!(spell(&["--stacks", "fp"]).walk, StackWalk::Fp);
+        assert_eq!(spell(&["--stacks=hotspot"]).walk, StackWalk::Hotspot);
+        let args = spell(&["--stacks", "7"]);
+        assert!(args.stacks && args.times().duration == Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn how_long_is_said_once() {
+        let check = |arguments: &[&str]| Args::parse_from(arguments).check().is_ok();
+        assert!(!check(&["javaprof", "-p", "1", "-d", "1", "2"]));
+        assert!(check(&["javaprof", "-p", "1", "-d", "10", "2", "3"]));
     }
 
     #[test]
     fn refuses_nonsense() {
         for bad in [
-            &["javaprof"][..],
-            &["javaprof", "-p", "1", "-F", "0"],
+            &["javaprof", "-p", "1", "-F", "0"][..],
             &["javaprof", "-p", "1", "-F", "100000"],
             &["javaprof", "-p", "1", "-U", "-K"],
-            &["javaprof", "-p", "1", "-d", "1", "2"],
             &["javaprof", "-p", "1", "--include", "("],
             &["javaprof", "-p", "1", "--symbols", "file:"],
             &["javaprof", "-p", "1", "--symbols", "magic"],

@@ -1,6 +1,6 @@
 //! From addresses to names: what was sampled becomes a profile.
 
-use std::{collections::HashMap, sync::Arc, time::UNIX_EPOCH};
+use std::{collections::HashMap, sync::Arc};
 
 use libjvmprobe::{
     Addr,
@@ -92,17 +92,9 @@ impl Naming {
         self.size
     }
 
-    /// Makes the profile smaller than so many bytes: by putting samples together that are
-    /// alike, then those that differ in the processor alone, then by giving up stacks.
+    /// Makes the profile smaller than so many bytes.
     pub fn shrink(&mut self, max: usize) {
-        self.profile.merge(true);
-        if self.profile.size() > max {
-            self.profile.merge(false);
-        }
-        // With room for more, or it would be done each time.
-        if self.profile.size() > max {
-            self.profile.fold(max / 2);
-        }
+        self.profile.shrink(max);
         self.size = self.profile.size();
     }
 
@@ -111,16 +103,11 @@ impl Naming {
         self.lost_stacks
     }
 
-    /// The profile, with what is said of it as a whole.
-    pub fn finish(self, raw: &Raw) -> Profile {
-        let mut profile = self.profile;
-        profile.hertz = raw.hertz;
-        profile.duration_ns = u64::try_from(raw.duration.as_nanos()).unwrap_or(u64::MAX);
-        profile.begin_unix_ns = raw
-            .begin
-            .and_then(|begin| begin.duration_since(UNIX_EPOCH).ok())
-            .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
-        profile.lost = raw.lost;
+    /// The profile so far, with what is said of it as a whole; begins a new one.
+    pub fn take(&mut self, raw: &Raw) -> Profile {
+        self.size = 0;
+        let mut profile = std::mem::take(&mut self.profile);
+        raw.describe(&mut profile);
         profile
     }
 }

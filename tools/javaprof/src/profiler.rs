@@ -4,16 +4,15 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant, SystemTime},
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::Result;
+use libbpf_rs::Link;
 use libjvmprobe::{
-    Addr, Error, Pid,
-    bpf::{self, idle::Idle, perf::Clock, probes::Links},
-    cli::Schedule,
-    follow::{Arrival, Arrivals, Stops, ready},
+    Addr, Error, Pid, Result,
+    bpf::{self, perf::Clock, probes::Links, session::Attach},
+    follow::{self, Arrival, Arrivals, End, Idle, Stops, Watch, ready},
     own::note,
     process::{Fate, FileId, Process, Target},
     stack::{Stack, java_frames, native::Files, profile::Profile},
@@ -24,14 +23,9 @@ use crate::{
     event::Event,
     naming::Naming,
     progress::Progress,
-    session::{MANY_STACKS, Options, SampleKey, Session},
+    session::{self, MANY_STACKS, Options, SampleKey, Session},
     traced::Traced,
 };
-
-/// How often to look for processes that end, start or get ready.
-const TICK: Duration = Duration::from_millis(200);
-/// How often to collect what was counted, in ticks.
-const COLLECT_EVERY: u32 = 5;
 
 /// A command that was started maps its code, and may end again, within less than a
 /// tick: so often to look at it, for so long.
@@ -78,7 +72,7 @@ struct Newcomer {
 
 /// A process that was named. Java code that is no HotSpot JVM's is profiled as native code
 /// is.
-fn open(pid: Pid, files: &mut Files) -> Result<Traced, Error> {
+fn open(pid: Pid, files: &mut Files) -> Result<Traced> {
     match Target::open(pid) {
         Ok(target) => {
             let hotspot = ready::wait_for_any_vm(&target)?;
@@ -102,6 +96,20 @@ fn open(pid: Pid, files: &mut Files) -> Result<Traced, Error> {
 pub struct Profiler<'a> {
     args: &'a Args,
     session: Session,
+    /// While these are there, samples are taken.
+    sampling: Vec<Link>,
+    begin: Instant,
+    progress: Progress,
+    /// When a command that was started is looked at again, in its first second.
+    next_look: Option<Instant>,
+    /// Since when, and how many were lost by then, what is named now was sampled.
+    interval: (Instant, u64),
+    /// What is done with the profile of an interval.
+    show: Box<dyn FnMut(&mut Profile) -> Result<bool> + 'a>,
+    /// What the intervals before had, for what is written at the end.
+    before: Profile,
+    /// Whether nobody reads what is shown.
+    closed: bool,
     files: Files,
     processes: BTreeMap<u32, Traced>,
     /// What was sampled of them and has no names yet.
@@ -130,24 +138,49 @@ pub struct Profiler<'a> {
     stacks_sent: usize,
 }
 
+impl Raw {
+    /// Says of a profile what is known of it as a whole.
+    pub fn describe(&self, profile: &mut Profile) {
+        profile.hertz = self.hertz;
+        profile.duration_ns = u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX);
+        profile.begin_unix_ns = self
+            .begin
+            .and_then(|begin| begin.duration_since(UNIX_EPOCH).ok())
+            .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
+        profile.lost = self.lost;
+    }
+}
+
 impl<'a> Profiler<'a> {
     /// Finds the JVMs that the arguments name, and is ready to sample them.
-    pub fn new(args: &'a Args) -> Result<Self> {
+    pub fn new(
+        args: &'a Args,
+        show: Box<dyn FnMut(&mut Profile) -> Result<bool> + 'a>,
+    ) -> Result<Self> {
+        let common = &args.common;
         let mut files = Files::default();
         let processes: Vec<_> =
-            args.pids.iter().map(|&pid| open(pid, &mut files)).collect::<Result<_, _>>()?;
-        let every_jvm = args.all || args.system_wide;
-        let session = Session::load(Options {
+            common.pids()?.iter().map(|&pid| open(pid, &mut files)).collect::<Result<_, _>>()?;
+        let every_jvm = common.all || args.system_wide;
+        let session = session::load(Options {
             hertz: args.frequency,
             every_process: args.system_wide,
-            newcomers: args.all && !args.system_wide,
+            newcomers: common.all && !args.system_wide,
             user: !args.kernel_stacks_only,
             kernel: !args.user_stacks_only,
-            unwind: args.stacks != StackWalk::Fp,
+            unwind: args.walk != StackWalk::Fp,
         })?;
         let mut profiler = Self {
             args,
             session,
+            sampling: Vec::new(),
+            begin: Instant::now(),
+            progress: Progress::new(common.quiet),
+            next_look: None,
+            interval: (Instant::now(), 0),
+            show,
+            before: Profile::default(),
+            closed: false,
             files,
             processes: BTreeMap::new(),
             samples: HashMap::new(),
@@ -160,7 +193,7 @@ impl<'a> Profiler<'a> {
             naming: Naming::new(args.signatures),
             raw: Raw { hertz: args.frequency, ..Default::default() },
             taken: 0,
-            arrivals: every_jvm.then(|| Arrivals::open(args.verbose)),
+            arrivals: every_jvm.then(|| Arrivals::open(common.verbose)),
             shared: (every_jvm && bpf::reaches_everyone()).then(HashMap::new),
             idle: Idle::default(),
             stacks_sent: 0,
@@ -182,7 +215,7 @@ impl<'a> Profiler<'a> {
     pub fn start(&mut self) -> Result<()> {
         self.tell_walker()?;
         if self.arrivals.is_none() {
-            self.session.walker().settle();
+            self.session.settle();
         }
         // What is no failure can wait: a large JVM has thousands of methods. A JVM that is
         // asked works for us, which is no part of what it is busy with.
@@ -190,7 +223,9 @@ impl<'a> Profiler<'a> {
             self.get_maps()?;
         }
         self.raw.begin = Some(SystemTime::now());
-        self.raw.clock = Some(self.session.start(self.args.frequency)?);
+        let (clock, sampling) = session::start(&self.session, self.args.frequency)?;
+        self.raw.clock = Some(clock);
+        self.sampling = sampling;
         Ok(())
     }
 
@@ -199,7 +234,7 @@ impl<'a> Profiler<'a> {
         let hertz = self.args.frequency;
         let clock = self.raw.clock.map_or("", Clock::name);
         let jvms = self.processes.values().filter(|p| p.is_jvm()).count();
-        let what = match (self.args.system_wide, self.args.all, self.processes.len()) {
+        let what = match (self.args.system_wide, self.args.common.all, self.processes.len()) {
             (true, ..) => format!("every process ({jvms} JVMs now)"),
             (_, true, n) => format!("all JVMs ({n} now)"),
             (.., 1) => self.processes.keys().map(|pid| format!("process {pid}")).collect(),
@@ -208,58 +243,53 @@ impl<'a> Profiler<'a> {
         format!("{what} at {hertz} Hz ({clock})")
     }
 
-    /// Samples until it is time to end.
-    pub fn run(&mut self, stop: &AtomicBool) -> Result<()> {
-        let begin = Instant::now();
-        let mut schedule = Schedule::new(begin, TICK, self.args.limit(), None, None);
-        let mut progress = Progress::new(self.args.quiet);
-        let mut next_look = (!self.args.command.is_empty()).then_some(begin);
-        let mut ticks = 0;
+    /// Samples until it is time to end. Whether the last report has told all.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<bool> {
+        self.begin = Instant::now();
+        self.interval.0 = self.begin;
+        self.next_look = (!self.args.command.is_empty()).then_some(self.begin);
         self.get_maps()?;
-        loop {
-            let next_arrival = self.arrivals.as_ref().map(Arrivals::next_look);
-            let other = next_look.into_iter().chain(next_arrival).min();
-            self.take_events(schedule.timeout(Instant::now(), other))?;
-            self.look()?;
-            let now = Instant::now();
-            let due = schedule.due(now);
-            if stop.load(Ordering::Relaxed) || due.end {
-                break;
-            }
-            if next_look.is_some_and(|at| now >= at) {
-                next_look = (now - begin < START).then_some(now + LOOK);
-                // Its files first: all else can be done when it has ended, too.
-                self.refresh_maps();
-                self.follow_changes()?;
-                self.refresh_maps();
-            }
-            if due.tick {
-                ticks += 1;
-                self.tick(ticks % COLLECT_EVERY == 0)?;
-                if next_look.is_none() {
-                    self.name_retired();
-                }
-                progress.show(begin.elapsed(), || self.taken);
-                if self.processes.is_empty() && !self.args.all && !self.args.system_wide {
-                    break;
-                }
-            }
+        let end = follow::run::run(self, self.args.times(), stop)?;
+        self.raw.duration = self.begin.elapsed();
+        self.progress.clear();
+        Ok(end == End::Reported)
+    }
+
+    /// What was sampled since the last interval, as a profile that is shown; it is kept for
+    /// the end.
+    fn tell_interval(&mut self, until: Instant) -> Result<()> {
+        let lost = self.session.lost(0);
+        let (since, lost_before) = std::mem::replace(&mut self.interval, (until, lost));
+        let raw = Raw {
+            hertz: self.args.frequency,
+            duration: until - since,
+            begin: self.raw.begin.map(|begin| begin + (since - self.begin)),
+            lost: lost - lost_before,
+            ..Raw::default()
+        };
+        let mut profile = self.naming.take(&raw);
+        if (self.show)(&mut profile)? {
+            self.closed = true;
         }
-        self.raw.duration = begin.elapsed();
-        progress.clear();
+        self.before.absorb(profile);
+        let max = self.args.max_memory / 2;
+        if self.before.size() > max {
+            self.before.shrink(max);
+        }
         Ok(())
     }
 
-    /// Samples no more, and hands out what there is.
-    pub fn finish(mut self) -> Result<(Raw, Profile)> {
-        self.session.stop();
+    /// Samples no more, and hands out what there is: all of it. What no interval has told is
+    /// shown.
+    pub fn finish(mut self, all_told: bool) -> Result<(Raw, Profile)> {
+        self.sampling.clear();
         self.collect()?;
-        self.raw.lost = self.session.lost();
+        self.raw.lost = self.session.lost(0);
         self.name_retired();
         for (pid, mut traced) in std::mem::take(&mut self.processes) {
             traced.tell_stops();
             traced.tell_why_unknown();
-            self.raw.lost_code += self.session.lost_of(pid.into());
+            self.raw.lost_code += self.session.lost(pid.into());
             let samples = self.samples.remove(&pid).unwrap_or_default();
             traced.ask_again(&addresses(&samples, &self.stacks));
             self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
@@ -269,14 +299,18 @@ impl<'a> Profiler<'a> {
             self.naming.add(None, &samples, &self.stacks);
         }
         self.raw.lost_stacks = self.naming.lost_stacks();
-        let profile = self.naming.finish(&self.raw);
+        if !all_told {
+            self.tell_interval(self.begin + self.raw.duration)?;
+        }
+        let mut profile = self.before;
+        self.raw.describe(&mut profile);
         Ok((self.raw, profile))
     }
 
     fn add(&mut self, mut traced: Traced) -> Result<()> {
         let pid = traced.pid();
         if !self.processes.contains_key(&pid.0) {
-            self.session.add_target(pid.0.into())?;
+            session::add_target(&self.session, pid.0.into())?;
         }
         // It may have ended already: then this is said when its fate is seen.
         traced.try_refresh_maps(&mut self.files, &mut self.session);
@@ -303,11 +337,11 @@ impl<'a> Profiler<'a> {
             match traced.tell_walker(self.args, &mut self.files, &mut self.session) {
                 Ok(()) => {}
                 Err(_) if traced.fate() != Fate::Alive => {}
-                Err(error) if self.args.stacks == StackWalk::Auto => {
+                Err(error) if self.args.walk == StackWalk::Auto => {
                     let pid = traced.pid();
                     note(&format!("stacks of process {pid} are walked by frame pointers: {error}"));
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -325,35 +359,7 @@ impl<'a> Profiler<'a> {
                     ));
                     self.raw.unnamed.push(pid);
                 }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    fn take_events(&mut self, timeout: Duration) -> Result<()> {
-        for event in self.session.events(timeout)? {
-            match event {
-                Event::Stack(id, raw) => {
-                    let pid = u32::try_from(raw.target).unwrap_or(0);
-                    let stack = match self.processes.get_mut(&pid) {
-                        Some(traced) => {
-                            let stack = traced.resolve(&raw);
-                            traced.look_for(&stack, &mut self.files, &mut self.session);
-                            stack
-                        }
-                        None => java_frames::plain(&raw),
-                    };
-                    self.stacks_size += size_of_stack(&stack);
-                    self.stacks.insert(id, stack);
-                    self.stacks_sent += 1;
-                }
-                Event::Code(event) => {
-                    let pid = u32::try_from(event.target).unwrap_or(0);
-                    if let Some(traced) = self.processes.get_mut(&pid) {
-                        traced.take(event);
-                    }
-                }
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -363,10 +369,10 @@ impl<'a> Profiler<'a> {
     fn collect(&mut self) -> Result<()> {
         if self.stacks_sent > MANY_STACKS {
             self.stacks_sent = 0;
-            self.session.forget_stacks();
+            session::forget_stacks(&self.session);
         }
         let mut batch = std::mem::take(&mut self.early);
-        batch.extend(self.session.collect());
+        batch.extend(session::collect(&self.session));
         // Behind the samples, so that their stacks are among them.
         self.take_events(Duration::ZERO)?;
         for (key, count) in batch {
@@ -430,10 +436,10 @@ impl<'a> Profiler<'a> {
             .collect();
         let mut stacks = std::mem::take(&mut self.stacks);
         self.stacks_size = 0;
-        self.session.forget_stacks();
+        session::forget_stacks(&self.session);
         self.stacks_sent = 0;
         // ... and what was counted before is complete.
-        let counted = self.session.collect();
+        let counted = session::collect(&self.session);
         let mut samples = std::mem::take(&mut self.samples);
         for (key, count) in counted {
             if stacks.contains_key(&key.user) || key.user == 0 {
@@ -478,7 +484,7 @@ impl<'a> Profiler<'a> {
             }
             gone += forget_stacks(&newcomer.samples, stacks, session);
             if ignored.len() < MAX_IGNORED && ignored.insert(pid) {
-                session.ignore(pid.into());
+                session::ignore(session, pid.into());
             }
             false
         });
@@ -487,27 +493,10 @@ impl<'a> Profiler<'a> {
         ignored.retain(|&pid| {
             let lives = Path::new(&format!("/proc/{pid}")).exists();
             if !lives {
-                session.heed(pid.into());
+                session::heed(session, pid.into());
             }
             lives
         });
-    }
-
-    fn tick(&mut self, collect: bool) -> Result<()> {
-        if collect {
-            self.collect()?;
-            self.stay_within_memory()?;
-        }
-        self.follow_changes()?;
-        if let Some(shared) = &mut self.shared {
-            let used = self.processes.values().filter_map(Traced::libjvm);
-            self.idle.release(shared, used, Instant::now());
-        }
-        for traced in self.processes.values_mut() {
-            traced.look_at_stops();
-        }
-        self.tell_walker()?;
-        self.get_maps()
     }
 
     /// Looks at the mappings of all processes.
@@ -532,7 +521,7 @@ impl<'a> Profiler<'a> {
     fn retire(&mut self, pid: u32) {
         let samples = self.samples.remove(&pid).unwrap_or_default();
         if let Some(traced) = self.processes.remove(&pid) {
-            self.raw.lost_code += self.session.lost_of(pid.into());
+            self.raw.lost_code += self.session.lost(pid.into());
             self.retired.push((traced, samples));
         }
         self.session.forget(pid.into());
@@ -585,6 +574,52 @@ impl<'a> Profiler<'a> {
         Ok(())
     }
 
+    fn take_arrivals(&mut self) {
+        let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
+        for Arrival { target, hotspot } in arrivals {
+            let pid = target.pid();
+            let traced = Traced::jvm(target, hotspot, &mut self.files);
+            if let Err(error) = self.add(traced) {
+                note(&format!("process {pid} is not profiled: {error}"));
+            }
+        }
+    }
+}
+
+impl Watch for Profiler<'_> {
+    fn take_events(&mut self, timeout: Duration) -> Result<()> {
+        for event in self.session.events(timeout)? {
+            match event {
+                Event::Stack(id, raw) => {
+                    let pid = u32::try_from(raw.target).unwrap_or(0);
+                    let stack = match self.processes.get_mut(&pid) {
+                        Some(traced) => {
+                            let stack = traced.resolve(&raw);
+                            traced.look_for(&stack, &mut self.files, &mut self.session);
+                            stack
+                        }
+                        None => java_frames::plain(&raw),
+                    };
+                    self.stacks_size += size_of_stack(&stack);
+                    self.stacks.insert(id, stack);
+                    self.stacks_sent += 1;
+                }
+                Event::Code(event) => {
+                    let pid = u32::try_from(event.target).unwrap_or(0);
+                    if let Some(traced) = self.processes.get_mut(&pid) {
+                        traced.take(event);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn next_look(&self) -> Option<Instant> {
+        let next_arrival = self.arrivals.as_ref().map(Arrivals::next_look);
+        self.next_look.into_iter().chain(next_arrival).min()
+    }
+
     /// Adds JVMs that are new, and gets ready for those that have set themselves up.
     fn look(&mut self) -> Result<()> {
         if self.arrivals.is_some() {
@@ -592,18 +627,52 @@ impl<'a> Profiler<'a> {
             self.tell_walker()?;
             self.get_maps()?;
         }
+        let now = Instant::now();
+        if self.next_look.is_some_and(|at| now >= at) {
+            self.next_look = (now - self.begin < START).then_some(now + LOOK);
+            // Its files first: all else can be done when it has ended, too.
+            self.refresh_maps();
+            self.follow_changes()?;
+            self.refresh_maps();
+        }
         Ok(())
     }
 
-    fn take_arrivals(&mut self) {
-        let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
-        for Arrival { target, hotspot } in arrivals {
-            let pid = target.pid();
-            let traced = Traced::jvm(target, hotspot, &mut self.files);
-            if let Err(error) = self.add(traced) {
-                note(&format!("process {pid} is not profiled: {error:#}"));
-            }
+    fn tick(&mut self, collect: bool) -> Result<()> {
+        if collect {
+            self.collect()?;
+            self.stay_within_memory()?;
         }
+        self.follow_changes()?;
+        if let Some(shared) = &mut self.shared {
+            let used = self.processes.values().filter_map(Traced::libjvm);
+            self.idle.release(shared, used, Instant::now());
+        }
+        for traced in self.processes.values_mut() {
+            traced.look_at_stops();
+        }
+        self.tell_walker()?;
+        self.get_maps()?;
+        if self.next_look.is_none() {
+            self.name_retired();
+        }
+        self.progress.show(self.begin.elapsed(), || self.taken);
+        Ok(())
+    }
+
+    fn report(&mut self) -> Result<()> {
+        self.collect()?;
+        self.name_all()?;
+        self.progress.clear();
+        self.tell_interval(Instant::now())
+    }
+
+    fn is_over(&self) -> bool {
+        self.processes.is_empty() && !self.args.common.all && !self.args.system_wide
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed
     }
 }
 
@@ -618,7 +687,7 @@ fn addresses(samples: &Samples, stacks: &Stacks) -> Vec<Addr> {
 /// Forgets the stacks of samples that are named, or not wanted. Returns how many bytes
 /// they took.
 fn forget_stacks(samples: &Samples, stacks: &mut Stacks, session: &Session) -> usize {
-    session.forget_stacks_of(samples.keys().map(|key| key.user));
+    session::forget_stacks_of(session, samples.keys().map(|key| key.user));
     let gone = samples.keys().filter_map(|key| stacks.remove(&key.user));
     gone.map(|stack| size_of_stack(&stack)).sum()
 }

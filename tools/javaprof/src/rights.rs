@@ -14,7 +14,10 @@ pub fn get_ready(args: &Args) {
 
 /// Gives up what is not needed to sample and to name.
 pub fn sample(args: &Args) {
-    let joins_later = args.all || args.system_wide || !args.command.is_empty();
+    let joins_later = args.common.all
+        || args.common.name.is_some()
+        || args.system_wide
+        || !args.command.is_empty();
     // A process that was named may run another JVM by exec.
     let attach = if joins_later { ATTACH } else { PROBE };
     let output = if args.output.is_empty() { MAPS } else { OUTPUT };

@@ -16,9 +16,14 @@ use libjvmprobe::{
 
 /// How many methods are shown, of those with at least half a per cent.
 const TOP: usize = 15;
-/// The smallest share that the tree shows, and its size.
-const TREE_SHARE: f64 = 0.03;
-const TREE_LINES: usize = 40;
+/// How much of the tree is shown: the smallest share, and how many lines.
+struct Room {
+    share: f64,
+    lines: usize,
+}
+const AT_A_GLANCE: Room = Room { share: 0.03, lines: 40 };
+/// With `--stacks`.
+const MORE: Room = Room { share: 0.002, lines: 1000 };
 
 /// What a processor was busy with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,8 +117,8 @@ pub fn methods(profile: &Profile) -> Vec<(&str, u64, u64)> {
     all
 }
 
-/// The summary as text.
-pub fn text(profile: &Profile, title: &str) -> String {
+/// The summary as text; with more of the stacks if wanted.
+pub fn text(profile: &Profile, title: &str, stacks: bool) -> String {
     let total = profile.total();
     let mut out = format!("\n{title}\n");
     // Writing into a String does not fail, here and below.
@@ -125,7 +130,7 @@ pub fn text(profile: &Profile, title: &str) -> String {
     out.push('\n');
     out.push_str(&top_methods(profile, total));
     out.push_str("\nHottest stacks\n");
-    out.push_str(&tree(profile, total));
+    out.push_str(&tree(profile, total, if stacks { &MORE } else { &AT_A_GLANCE }));
     out.push('\n');
     out.push_str(&quality(profile, total));
     out
@@ -169,7 +174,7 @@ struct Node<'a> {
     children: HashMap<&'a str, Self>,
 }
 
-fn tree(profile: &Profile, total: u64) -> String {
+fn tree(profile: &Profile, total: u64, room: &Room) -> String {
     let mut root = Node::default();
     for sample in &profile.samples {
         let mut node = &mut root;
@@ -180,17 +185,17 @@ fn tree(profile: &Profile, total: u64) -> String {
         }
     }
     let mut lines = Vec::new();
-    show(&root, 0, total, &mut lines);
-    if lines.len() > TREE_LINES {
-        lines.truncate(TREE_LINES);
+    let least = ((total as f64 * room.share) as u64).max(1);
+    show(&root, 0, total, least, &mut lines);
+    if lines.len() > room.lines {
+        lines.truncate(room.lines);
         lines.push("...".into());
     }
     lines.join("\n") + "\n"
 }
 
 /// Chains of calls without branches take one line.
-fn show(node: &Node<'_>, depth: usize, total: u64, lines: &mut Vec<String>) {
-    let least = ((total as f64 * TREE_SHARE) as u64).max(1);
+fn show(node: &Node<'_>, depth: usize, total: u64, least: u64, lines: &mut Vec<String>) {
     let mut children: Vec<_> = node.children.iter().filter(|(_, n)| n.count >= least).collect();
     children.sort_by(|a, b| (b.1.count, a.0).cmp(&(a.1.count, b.0)));
     for (name, child) in children {
@@ -208,7 +213,7 @@ fn show(node: &Node<'_>, depth: usize, total: u64, lines: &mut Vec<String>) {
             n => format!("{name} > {} more > ", n - 1),
         };
         lines.push(format!("{share:>8} {:indent$}{between}{last}", "", indent = depth * 2));
-        show(end, depth + 1, total, lines);
+        show(end, depth + 1, total, least, lines);
     }
 }
 

@@ -9,7 +9,10 @@ use std::{
 use libjvmprobe::{
     Addr, Error, Pid, Result,
     ask::{agent, agent_map, perf_map},
-    bpf::probes::{self, Links, Scope, resolve},
+    bpf::{
+        probes::{self, Links, Scope, resolve},
+        session::Attach,
+    },
     follow::Stops,
     hotspot::{FIRST_READ, HotSpot, code_cache::Inlining},
     own::{note, remark},
@@ -25,7 +28,7 @@ use libjvmprobe::{
 use crate::{
     args::{Args, StackWalk, SymbolSource},
     event::CodeEvent,
-    session::Session,
+    session::{self, Session},
 };
 
 /// What HotSpot tells of its compiled methods, without any flag.
@@ -269,7 +272,11 @@ impl Traced {
         let pid = self.pid();
         self.maps.refresh(pid, &mut files.mapped)?;
         // Before that, the walker would make no use of it.
-        if self.is_walked { session.tell_mappings(pid.0.into(), &self.maps) } else { Ok(()) }
+        if self.is_walked {
+            session::tell_mappings(session, pid.0.into(), &self.maps)
+        } else {
+            Ok(())
+        }
     }
 
     /// The same; where it cannot, because it is gone for example, what was seen before must do.
@@ -310,7 +317,7 @@ impl Traced {
         files: &mut Files,
         session: &mut Session,
     ) -> Result<()> {
-        let Args { stacks: how, ref symbols, signatures, .. } = *args;
+        let Args { walk: how, ref symbols, signatures, .. } = *args;
         let key = self.pid().0.into();
         self.look_again();
         let Who::Jvm(jvm) = &self.who else {
@@ -331,8 +338,10 @@ impl Traced {
             remark(|| format!("what process {pid} has mapped is not known: {error}"));
         }
         let hotspot = hotspot.as_ref().map_err(|error| version_unknown(pid, error))?;
-        session.walker().add_jvm(key, &hotspot.walking()?);
-        session.tell_mappings(key, &self.maps)?;
+        if let Some(walker) = session.walker() {
+            walker.add_jvm(key, &hotspot.walking()?);
+        }
+        session::tell_mappings(session, key, &self.maps)?;
         let compiled = matches!(symbols, SymbolSource::Auto | SymbolSource::HotSpot);
         if *symbols != SymbolSource::None {
             self.places = Some(Places::new(hotspot, compiled, signatures)?);
@@ -425,7 +434,7 @@ impl Traced {
         }
         // What happens from here on is told by probes; what the map does not show yet
         // is shown by them.
-        let epoch = session.epoch(key);
+        let epoch = session::epoch(session, key);
         let may_ask = args.is_named();
         let inlining = Inlining::Nowhere;
         let (seen, source) =

@@ -29,7 +29,7 @@ use crate::{args::Args, traced};
 /// Writes a map for each JVM that the arguments name, and says where.
 pub fn run(args: &Args) -> Result<()> {
     let targets: Vec<_> =
-        args.pids.iter().map(|&pid| Target::open(pid)).collect::<Result<_, _>>()?;
+        args.common.pids()?.into_iter().map(Target::open).collect::<Result<_, _>>()?;
     let mut out = Output::open(None)?;
     let mut failed = 0;
     let inlining = Inlining::Everywhere;

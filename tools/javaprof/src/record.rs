@@ -1,0 +1,177 @@
+//! What javaprof reports as JSON lines.
+//!
+//! Names and meanings are documented in javaprof(8) and stable: fields may be added, none is
+//! renamed. Times are in nanoseconds, shares are of all samples, 0 to 1.
+
+use std::collections::{BTreeMap, HashMap};
+
+use libjvmprobe::{
+    bpf::clock,
+    render::stack::StackFrame,
+    stack::{
+        Kind,
+        profile::{FrameId, Profile, Sample},
+    },
+};
+use serde::Serialize;
+
+use crate::{args::Args, summary};
+
+/// So many methods have a line.
+const METHODS: usize = 100;
+
+/// One line of output.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum Record {
+    /// A method, in an interval or the whole trace.
+    Method(Method),
+    /// A stack, with `--stacks`.
+    Stack(Stack),
+    /// All of an interval or of the whole trace.
+    Summary(Summary),
+}
+
+/// A method.
+#[derive(Clone, Debug, Serialize)]
+pub struct Method {
+    /// Wall-clock time of the report, RFC 3339 with nanoseconds, UTC.
+    pub time: String,
+    /// Its name.
+    pub method: String,
+    /// Samples with it innermost.
+    pub self_samples: u64,
+    /// The same as a share.
+    pub self_share: f64,
+    /// Samples with it anywhere.
+    pub total_samples: u64,
+    /// The same as a share.
+    pub total_share: f64,
+}
+
+/// A stack.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stack {
+    /// Wall-clock time of the report, RFC 3339 with nanoseconds, UTC.
+    pub time: String,
+    /// The process.
+    pub pid: u32,
+    /// Its command's name.
+    pub command: String,
+    /// The thread, with `--threads`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tid: Option<u32>,
+    /// Its name, with `--threads`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+    /// How many samples.
+    pub samples: u64,
+    /// The same as a share.
+    pub share: f64,
+    /// The frames, innermost first.
+    pub stack: Vec<StackFrame>,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Wall-clock time of the report, RFC 3339 with nanoseconds, UTC.
+    pub time: String,
+    /// The same on `CLOCK_MONOTONIC`.
+    pub ts_ns: u64,
+    /// `interval`, or `trace` for all of it.
+    pub scope: &'static str,
+    /// How long was sampled.
+    pub duration_ns: u64,
+    /// Samples a second, of each processor.
+    pub hertz: u64,
+    /// How many samples.
+    pub samples: u64,
+    /// The processor time that these stand for.
+    pub processor_ns: u64,
+    /// Shares of Java, JVM, GC, JIT, native and kernel code.
+    pub shares: BTreeMap<&'static str, f64>,
+    /// The share of samples whose stacks are complete to the thread's entry.
+    pub complete: f64,
+    /// The share of samples whose stacks are in part a guess.
+    pub guessed: f64,
+    /// The share of samples of which the innermost inlined methods are not sure.
+    pub unsure: f64,
+    /// The share of frames that have no name.
+    pub unnamed_frames: f64,
+    /// Samples of which the stacks were not kept, for want of room.
+    pub folded: u64,
+    /// Samples that were taken and could not be counted.
+    pub lost: u64,
+}
+
+/// A profile's lines: stacks, where they are wanted, methods, and all of it last.
+pub fn records(profile: &Profile, args: &Args, scope: &'static str, now_ns: u64) -> Vec<Record> {
+    let time = clock::rfc3339(now_ns);
+    let total = profile.total();
+    let share = |count: u64| count as f64 / total.max(1) as f64;
+    let mut records = Vec::new();
+    if args.stacks {
+        records.extend(stacks(profile, args.threads, &time));
+    }
+    let methods = summary::methods(profile).into_iter().take(METHODS);
+    records.extend(methods.map(|(name, own, all)| {
+        Record::Method(Method {
+            time: time.clone(),
+            method: name.into(),
+            self_samples: own,
+            self_share: share(own),
+            total_samples: all,
+            total_share: share(all),
+        })
+    }));
+    let of = |filter: fn(&&Sample) -> bool| {
+        share(profile.samples.iter().filter(filter).map(|sample| sample.count).sum())
+    };
+    let frames: u64 = profile.samples.iter().map(|s| s.count * s.stack.len() as u64).sum();
+    let unnamed = profile.frames_of_kind(Kind::Unknown);
+    records.push(Record::Summary(Summary {
+        time,
+        ts_ns: now_ns,
+        scope,
+        duration_ns: profile.duration_ns,
+        hertz: profile.hertz,
+        samples: total,
+        processor_ns: total.saturating_mul(1_000_000_000) / profile.hertz.max(1),
+        shares: summary::shares(profile).into_iter().collect(),
+        complete: of(|sample| sample.complete),
+        guessed: of(|sample| sample.guessed),
+        unsure: of(|sample| sample.unsure),
+        unnamed_frames: unnamed as f64 / frames.max(1) as f64,
+        folded: profile.folded,
+        lost: profile.lost,
+    }));
+    records
+}
+
+/// Each stack of each process, or thread, once; those with most samples first.
+fn stacks(profile: &Profile, threads: bool, time: &str) -> Vec<Record> {
+    type Key<'a> = (u32, Option<(u32, &'a str)>, &'a [FrameId]);
+    let mut counts: HashMap<Key<'_>, (&Sample, u64)> = HashMap::new();
+    for sample in &profile.samples {
+        let thread = threads.then_some((sample.tid, &*sample.thread));
+        let key = (sample.pid, thread, &sample.stack[..]);
+        counts.entry(key).or_insert((sample, 0)).1 += sample.count;
+    }
+    let mut all: Vec<_> = counts.into_iter().collect();
+    all.sort_by(|a, b| b.1.1.cmp(&a.1.1).then_with(|| a.0.cmp(&b.0)));
+    let total = profile.total().max(1) as f64;
+    let record = |((pid, thread, stack), (sample, count)): (Key<'_>, (&Sample, u64))| {
+        Record::Stack(Stack {
+            time: time.into(),
+            pid,
+            command: sample.command.to_string(),
+            tid: thread.map(|thread| thread.0),
+            thread: thread.map(|thread| thread.1.to_owned()),
+            samples: count,
+            share: count as f64 / total,
+            stack: stack.iter().rev().map(|&id| profile.frame(id).into()).collect(),
+        })
+    };
+    all.into_iter().map(record).collect()
+}

@@ -1,0 +1,89 @@
+//! Shows a profile, of an interval or of all of the trace: as a summary, as folded stacks, or as
+//! JSON lines.
+
+use std::{cell::RefCell, rc::Rc};
+
+use libjvmprobe::{
+    Result,
+    ask::agent,
+    bpf::clock,
+    own::note,
+    render::{folded, output::Output, table::Times},
+    stack::profile::Profile,
+};
+
+use crate::{args::Args, record, summary};
+
+/// The title, which is known only when sampling has begun.
+#[derive(Clone, Debug, Default)]
+pub struct Name(Rc<RefCell<String>>);
+
+impl Name {
+    /// From now on it is this.
+    pub fn set(&self, title: String) {
+        *self.0.borrow_mut() = title;
+    }
+}
+
+/// Where it is shown.
+pub struct Report<'a> {
+    args: &'a Args,
+    out: Output,
+    times: Times,
+    title: Name,
+}
+
+impl<'a> Report<'a> {
+    /// On standard output.
+    pub fn open(args: &'a Args) -> Result<Self> {
+        let times = Times { dates: args.common.timestamps };
+        Ok(Self { args, out: Output::open(None)?, times, title: Name::default() })
+    }
+
+    /// What is shown above.
+    pub fn title(&self) -> Name {
+        self.title.clone()
+    }
+
+    /// Shows a profile. Whether nobody reads it.
+    pub fn show(&mut self, profile: &mut Profile) -> Result<bool> {
+        let common = &self.args.common;
+        if common.quiet {
+            return Ok(false);
+        }
+        choose(profile, self.args);
+        let now = clock::monotonic_ns();
+        if common.json {
+            let scope = if self.args.times().interval.is_some() { "interval" } else { "trace" };
+            for record in record::records(profile, self.args, scope, now) {
+                self.out.json(&record)?;
+            }
+        } else if self.args.folded {
+            let options = folded::Options { threads: self.args.threads, mark_kinds: false };
+            for line in folded::lines(profile, options) {
+                self.out.line(&line)?;
+            }
+        } else {
+            let is_interval = self.args.times().interval.is_some();
+            let at = self.times.before_title(now, is_interval);
+            let title = format!("{at}{}", self.title.0.borrow());
+            self.out.lines(summary::text(profile, &title, self.args.stacks).trim_end())?;
+        }
+        Ok(self.out.is_closed())
+    }
+}
+
+/// Keeps what `--include` and `--exclude` leave. A JVM that was found later is asked while it is
+/// sampled: what our agent does there is not what the JVM is busy with.
+pub fn choose(profile: &mut Profile, args: &Args) {
+    let before = profile.total();
+    profile.retain(|frame| frame.module.as_deref().is_some_and(agent::is_agent), false);
+    let left_out = before - profile.total();
+    if left_out > 0 {
+        note(&format!("samples of our own agent at work, left out: {left_out}"));
+    }
+    if !args.include.is_empty() {
+        profile.retain(|frame| args.include.iter().any(|r| r.is_match(&frame.name)), true);
+    }
+    profile.retain(|frame| args.exclude.iter().any(|r| r.is_match(&frame.name)), false);
+}
