@@ -336,3 +336,63 @@ fn completions_and_man_page_know_every_option() {
     assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
     assert!(binary("javagc").exists());
 }
+
+/// On a host in trouble there is no jps: every tool lists what it could trace.
+#[test]
+fn without_a_target_the_jvms_are_listed() {
+    need_root();
+    let load = Load::start(named("temurin-17"), G1);
+    for tool in ["javagc", "javaobjnew", "javaprof"] {
+        let output = tool::run(tool, &[]);
+        assert_eq!(output.status.code(), Some(2), "{tool}: {output:?}");
+        assert!(output.stdout.is_empty() && output.stderr.contains("usage: "), "{output:?}");
+        let line = output.stderr.lines().find(|line| line.trim_start().starts_with(&pid(&load)));
+        let line = line.unwrap_or_else(|| panic!("{tool}: {}", output.stderr));
+        let words: Vec<_> = line.split_ascii_whitespace().collect();
+        assert_eq!((words[1], words[3], words[4]), ("root", "G1", "GcLoad"), "{line}");
+        assert!(words[2].starts_with("17."), "{line}");
+    }
+    load.quit();
+}
+
+#[test]
+fn a_jvm_is_found_by_what_it_runs() {
+    need_root();
+    let mut load = Load::start(named("temurin-17"), G1);
+    let tool = Tool::start("javagc", &["--name", "^GcLoad$", "-j"]);
+    load.run(1.0);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let own = load.pid();
+    assert!(of_type(&output.json(), "pause").any(|pause| pause["pid"] == own), "{output:?}");
+    let nobody = tool::run("javagc", &["--name", "NobodyIsCalledSo"]);
+    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    assert!(nobody.stderr.contains("`NobodyIsCalledSo`"), "{nobody:?}");
+    load.quit();
+}
+
+#[test]
+fn one_trace_is_written_as_text_and_as_json() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let [text, json] = ["a.txt", "a.jsonl"].map(|name| dir.path().join(name));
+    let mut load = Load::start(named("temurin-17"), G1);
+    let [text_arg, json_arg] = [&text, &json].map(|path| path.to_str().unwrap());
+    let tool = Tool::start("javagc", &["-p", &pid(&load), "-o", text_arg, "-o", json_arg]);
+    load.run(1.0);
+    let output = tool.interrupt();
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    let read = |path| std::fs::read_to_string(path).unwrap();
+    let records: Vec<Value> =
+        read(&json).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let pauses = of_type(&records, "pause").count();
+    let text = read(&text);
+    let rows = text
+        .lines()
+        .take_while(|line| !line.starts_with("PID "))
+        .filter(|line| line.split_ascii_whitespace().nth(1) == Some(&pid(&load)));
+    assert!(pauses > 5);
+    // Concurrent cycles have rows, too.
+    assert_eq!(rows.count(), pauses + of_type(&records, "cycle").count(), "{text}");
+    load.quit();
+}

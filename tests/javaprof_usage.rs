@@ -622,3 +622,91 @@ fn completions_and_man_page_know_every_option() {
     let lint = lint.expect("mandoc (tests/setup installs it)");
     assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
 }
+
+/// The same samples as JSON lines, per interval, and in a file: they add up.
+#[test]
+fn intervals_and_their_lines_add_up_to_the_whole() {
+    let mut load = warm("temurin-21");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("all.folded");
+    let tool =
+        start(&load, &["-F", "499", "-j", "-s", "-t", "-o", file.to_str().unwrap(), "1", "3"]);
+    load.run(5.0);
+    // It ends by itself, after the third report.
+    let output = ended_well(tool.wait());
+    let records = output.json();
+    let of_type = |wanted: &str| -> Vec<&Value> {
+        records.iter().filter(|record| record["type"] == wanted).collect()
+    };
+    let number = |record: &Value, field: &str| record[field].as_u64().expect("a number");
+    let summaries = of_type("summary");
+    assert_eq!(summaries.len(), 3, "{}", output.stdout);
+    let mut all = BTreeMap::<String, u64>::new();
+    for summary in &summaries {
+        assert_eq!(summary["scope"], "interval");
+        let at = |record: &&&Value| record["time"] == summary["time"];
+        let (stacks, methods) = (of_type("stack"), of_type("method"));
+        let samples: u64 = stacks.iter().filter(at).map(|stack| number(stack, "samples")).sum();
+        assert_eq!(samples, number(summary, "samples"), "each sample has its stack");
+        assert!(samples > 100, "{summary}");
+        let shares: f64 =
+            summary["shares"].as_object().unwrap().values().map(|s| s.as_f64().unwrap()).sum();
+        assert!((shares - 1.0).abs() < 1e-6, "{summary}");
+        for method in methods.iter().filter(at) {
+            // Counted anew, from the stacks.
+            let name = &method["method"];
+            let has = |own: bool| {
+                let of = |stack: &&&Value| {
+                    let mut frames = stack["stack"].as_array().unwrap().iter();
+                    match own {
+                        true => frames.next().is_some_and(|frame| frame["method"] == *name),
+                        false => frames.any(|frame| frame["method"] == *name),
+                    }
+                };
+                stacks.iter().filter(at).filter(of).map(|s| number(s, "samples")).sum::<u64>()
+            };
+            assert_eq!(
+                (has(true), has(false)),
+                (number(method, "self_samples"), number(method, "total_samples"))
+            );
+        }
+        for stack in stacks.iter().filter(at) {
+            assert_eq!(stack["pid"], load.pid(), "{stack}");
+            let (thread, tid) = (stack["thread"].as_str().unwrap(), number(stack, "tid"));
+            let frames = stack["stack"].as_array().unwrap().iter().rev();
+            let frames: Vec<_> = frames.map(|f| f["method"].as_str().unwrap().to_owned()).collect();
+            let key = format!(
+                "{};{thread}-{tid};{}",
+                stack["command"].as_str().unwrap(),
+                frames.join(";")
+            );
+            *all.entry(key).or_default() += number(stack, "samples");
+        }
+    }
+    let text = fs::read_to_string(&file).unwrap();
+    let unmarked = |frame: &str| frame.trim_end_matches("_[k]").to_owned();
+    let mut written = BTreeMap::<String, u64>::new();
+    for line in text.lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let stack: Vec<_> = stack.split(';').map(unmarked).collect();
+        *written.entry(stack.join(";")).or_default() += count.parse::<u64>().unwrap();
+    }
+    assert_eq!(all, written);
+    load.quit();
+}
+
+#[test]
+fn intervals_have_summaries_of_their_own() {
+    let mut load = warm("temurin-17");
+    let tool = start(&load, &["-T", "1", "2"]);
+    load.run(4.0);
+    let output = ended_well(tool.wait());
+    let titles: Vec<_> =
+        output.stdout.lines().filter(|line| line.contains("Processor time of process")).collect();
+    assert_eq!(titles.len(), 2, "{}", output.stdout);
+    assert!(
+        titles.iter().all(|title| title.starts_with("20") && title.contains('T')),
+        "{titles:?}"
+    );
+    load.quit();
+}

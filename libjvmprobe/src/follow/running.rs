@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn users_and_versions_are_short() {
-        let passwd = "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\nodd\n";
+        let passwd = "root:x:0:0::/:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\nodd\n";
         assert_eq!((user(passwd, 1000), user(passwd, 7)), (Some("ada"), None));
         assert_eq!(number("OpenJDK 64-Bit Server VM 17.0.15+6"), "17.0.15");
         assert_eq!(number(""), "");
