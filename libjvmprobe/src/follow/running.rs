@@ -76,7 +76,7 @@ impl Running {
 /// A line of the list; [`HEAD`] stands above.
 impl Display for Running {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { pid, user, version, collector, main, place } = self;
+        let Self { pid: Pid(pid), user, version, collector, main, place } = self;
         let (user, version) = (fit(user, 12), fit(version, 12));
         let main = fit(main, 48);
         write!(f, "{pid:>7} {user:<12} {version:<12} {collector:<10} {main:<48} {place}")

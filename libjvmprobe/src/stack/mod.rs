@@ -10,7 +10,7 @@
 //! | [`native`] | symbols of ELF files and of the kernel |
 //! | [`shrunk`] | files that shrink while they are mapped |
 //! | [`thread_entry`] | where threads begin |
-//! | [`namer`] | stacks named as they come |
+//! | [`namer`] | stacks with names, as they come or in the end |
 //! | [`profile`] | samples with named stacks |
 //!
 //! *Walking* happens in the kernel and yields [`raw::RawStack`]s; *naming* happens

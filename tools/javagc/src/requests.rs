@@ -7,7 +7,7 @@ use libjvmprobe::{
     bpf::walker::Walker,
     hotspot::HotSpot,
     render::stack::StackFrame,
-    stack::{namer::LiveNames, native::Files},
+    stack::{namer::StackNamer, native::Files},
 };
 
 use crate::{
@@ -26,7 +26,7 @@ const MAX_WAITING: usize = 64;
 pub struct Requests {
     files: Files,
     /// By the key of their JVM.
-    names: HashMap<u64, LiveNames>,
+    names: HashMap<u64, StackNamer>,
     waiting: HashMap<u64, VecDeque<Request>>,
     /// What the last pause was for, but for the first: theirs may come next.
     served: HashMap<u64, Vec<Request>>,
@@ -44,9 +44,7 @@ impl Requests {
         hotspot: &HotSpot,
         walker: &mut Walker,
     ) -> Result<()> {
-        let mut names = LiveNames::new(pid, hotspot, &mut self.files, false)?;
-        walker.add_jvm(key, &hotspot.walking()?);
-        names.tell(key, walker)?;
+        let names = StackNamer::new(key, pid, hotspot, &mut self.files, false, walker)?;
         self.names.insert(key, names);
         Ok(())
     }
@@ -71,8 +69,7 @@ impl Requests {
         let (Some(names), Some(hotspot)) = (self.names.get_mut(&request.target), hotspot) else {
             return Ok(());
         };
-        let frames = names.name(hotspot, &mut self.files, &request.stack);
-        names.tell(request.target, walker)?;
+        let frames = names.name(hotspot, &mut self.files, walker, &request.stack)?;
         let waiting = self.waiting.entry(request.target).or_default();
         if waiting.len() >= MAX_WAITING {
             waiting.pop_front();

@@ -11,7 +11,7 @@ use libjvmprobe::{
     bpf::walker::Walker,
     hotspot::HotSpot,
     own::budget::Kept,
-    stack::{Frame, Kind, namer::LiveNames, native::Files, raw::RawStack},
+    stack::{Frame, Kind, namer::StackNamer, native::Files, raw::RawStack},
 };
 
 use crate::event::STACK_OTHER;
@@ -32,7 +32,7 @@ const SPECIAL: [&str; 3] = ["[unknown]", "[other]", "[unsampled]"];
 #[derive(Debug)]
 pub struct Stacks {
     /// `None` where nothing can be named: then all are [`UNKNOWN`].
-    names: Option<LiveNames>,
+    names: Option<StackNamer>,
     /// By the kernel side's numbers.
     by_number: HashMap<u64, StackId>,
     ids: HashMap<Arc<[Frame]>, StackId>,
@@ -65,9 +65,7 @@ impl Stacks {
         files: &mut Files,
         walker: &mut Walker,
     ) -> Result<Self> {
-        let mut names = LiveNames::new(pid, hotspot, files, false)?;
-        walker.add_jvm(key, &hotspot.walking()?);
-        names.tell(key, walker)?;
+        let names = StackNamer::new(key, pid, hotspot, files, false, walker)?;
         Ok(Self { names: Some(names), ..Self::default() })
     }
 
@@ -89,8 +87,7 @@ impl Stacks {
         walker: &mut Walker,
     ) -> Result<()> {
         let Some(names) = &mut self.names else { return Ok(()) };
-        let frames = names.name(hotspot, files, raw);
-        names.tell(raw.target, walker)?;
+        let frames = names.name(hotspot, files, walker, raw)?;
         let id = self.keep(shown(frames));
         self.by_number.insert(number, id);
         Ok(())

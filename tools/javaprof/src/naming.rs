@@ -2,15 +2,12 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use libjvmprobe::{
-    Addr,
-    stack::{
-        Frame, Kind, Place, Stack, WalkEnd,
-        java_frames::Places,
-        name::{JavaNames, KernelNames, Name, NativeNames, Sources},
-        profile::{FrameId, Profile, Sample},
-        thread_entry::cut_behind_entry,
-    },
+use libjvmprobe::stack::{
+    Frame, Kind, Stack, WalkEnd,
+    java_frames::Places,
+    name::{JavaNames, KernelNames, Name, NativeNames, Sources},
+    namer::{NamedStack, name_stack},
+    profile::{FrameId, Profile, Sample},
 };
 
 use crate::{
@@ -155,36 +152,13 @@ impl Namer {
         stack: &Stack,
         known: Option<usize>,
     ) -> &UserStack {
-        let (sources, places) = (&mut self.sources, &self.places);
+        let (sources, places) = (&mut self.sources, self.places.as_ref());
         self.known.entry((id, epoch)).or_insert_with(|| {
-            let mut frames = Vec::new();
-            // The same in frames with names, of which one place may have several.
-            let mut known_frames = usize::MAX;
-            let mut unsure = false;
-            for (i, place) in stack.lookups().enumerate() {
-                if known == Some(i) {
-                    known_frames = frames.len();
-                }
-                match place {
-                    Place::Code(addr) => name(sources, addr, epoch, &mut frames),
-                    Place::Named(id) => {
-                        if let Some(places) = places {
-                            frames.extend_from_slice(places.frames(id));
-                            unsure |= !places.is_sure(id);
-                        }
-                    }
-                }
-            }
-            let complete = cut_behind_entry(&mut frames, known_frames);
-            let frames = frames.into_iter().rev().map(|frame| profile.intern(frame)).collect();
+            let NamedStack { frames, complete, unsure } =
+                name_stack(stack, known, places, |addr, frames| sources.name(addr, epoch, frames));
+            let frames = frames.into_iter().map(|frame| profile.intern(frame)).collect();
             UserStack { frames, complete, unsure }
         })
-    }
-}
-
-fn name(sources: &mut Sources, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) {
-    if !sources.name(addr, epoch, frames) {
-        frames.push(Frame::new(Kind::Unknown, "[unknown]"));
     }
 }
 
