@@ -41,8 +41,8 @@ const ROOMY: [Roomy; 2] = [
 ];
 /// Bytes of the ring buffer where all JVMs send through it: some thousand stops.
 const LARGE_RING: u32 = 1 << 22;
-/// What only stacks need, besides the walker's own.
-const STACK_MAPS: [&str; 1] = ["requests"];
+/// Stacks from which collections are asked for: few lines of a program do so.
+const KNOWN_STACKS: u32 = 1 << 12;
 
 impl Session {
     /// Loads the object; of its programs only those named, or all; the stack walker only if
@@ -62,8 +62,9 @@ impl Session {
         }
         if stacks {
             bpf::preflight::check_walker()?;
+            open.maps.known_stacks.set_max_entries(KNOWN_STACKS).map_err(bpf::load_error)?;
         } else {
-            walker::leave_out(open.open_object_mut(), &STACK_MAPS)?;
+            walker::leave_out(open.open_object_mut())?;
         }
         room::make(open.open_object_mut(), &ROOMY)?;
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
@@ -127,6 +128,7 @@ impl Session {
     pub fn forget(&mut self, target: u64) {
         if let Some(walker) = &mut self.walker {
             walker.forget(target);
+            walker::forget_stacks(&self.skel.maps.known_stacks, target);
         }
         let key = target.to_ne_bytes();
         // Absent entries are what is wanted.

@@ -134,8 +134,12 @@ impl<'a> Tracer<'a> {
             let key = event.target();
             // What happened in a JVM before it was known is not told.
             let Some(jvm) = self.jvms.get_mut(&key) else { continue };
-            if let (Event::Request(request), Some(walker)) = (&event, self.session.walker()) {
-                self.requests.take(request, jvm.hotspot(), walker)?;
+            match (&event, self.session.walker()) {
+                (Event::Request(request), _) => self.requests.take(request),
+                (Event::Stack(number, stack), Some(walker)) => {
+                    self.requests.take_stack(*number, stack, jvm.hotspot(), walker)?;
+                }
+                _ => {}
             }
             if let Some(mut record) = jvm.take(&event) {
                 if let Record::Pause(stop) = &mut record {

@@ -34,8 +34,6 @@ pub struct Session {
     walker: Option<Walker>,
 }
 
-/// What only stacks need, besides the walker's own.
-const STACK_MAPS: [&str; 2] = ["stacks", "known_stacks"];
 /// What the names of programs end in that walk stacks.
 const WALKS: &str = "_stacks";
 /// What is counted, by class and thread. 6 MB where it is allocated beforehand.
@@ -71,7 +69,7 @@ impl Session {
         if stacks {
             bpf::preflight::check_walker()?;
         } else {
-            walker::leave_out(open.open_object_mut(), &STACK_MAPS)?;
+            walker::leave_out(open.open_object_mut())?;
         }
         room::make(open.open_object_mut(), &ROOMY)?;
         room::make(open.open_object_mut(), &[if stacks { MANY_TALLIES } else { TALLIES }])?;
@@ -135,7 +133,7 @@ impl Session {
     pub fn forget(&mut self, target: u64) {
         if let Some(walker) = &mut self.walker {
             walker.forget(target);
-            self.forget_stacks(target);
+            walker::forget_stacks(&self.skel.maps.known_stacks, target);
         }
         let key = target.to_ne_bytes();
         let maps = &self.skel.maps;
@@ -149,17 +147,6 @@ impl Session {
             let keys: Vec<_> = map.keys().filter(|k| k.starts_with(&key)).collect();
             for key in keys {
                 let _ = map.delete(&key);
-            }
-        }
-    }
-
-    /// Makes room for the stacks of other JVMs.
-    fn forget_stacks(&self, target: u64) {
-        let known = &self.skel.maps.known_stacks;
-        let target = target.to_ne_bytes();
-        for id in known.keys().collect::<Vec<_>>() {
-            if known.lookup(&id, MapFlags::ANY).ok().flatten().is_some_and(|of| of == target) {
-                let _ = known.delete(&id);
             }
         }
     }
