@@ -16,9 +16,8 @@
  * on the function that holds the probe in builds that were made without.
  */
 #include "gauge.bpf.h"
-#include "walk.bpf.h"
-#include "turn.bpf.h"
 #include "javagc.h"
+#include "walk/intern.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -29,19 +28,6 @@ struct {
 	__type(value, struct stop_event);
 } stops SEC(".maps");
 
-/* A request, and whether somebody is at it: turn.bpf.h. */
-struct shared_request {
-	__u64 taken;
-	struct request_event event;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct shared_request);
-} requests SEC(".maps");
-
 /* Too large for the BPF stack. */
 static const struct stop_event no_stop;
 
@@ -49,6 +35,7 @@ static const struct stop_event no_stop;
 struct stop_event unused_stop;
 struct pool_event unused_pool;
 struct moment_event unused_moment;
+struct request_event unused_request;
 
 static __always_inline struct stop_event *current_stop(__u64 key)
 {
@@ -492,37 +479,20 @@ int BPF_UPROBE(fn_cycle_end)
 	return cycle(ctx, true);
 }
 
-static __always_inline void request(struct pt_regs *ctx, __u64 key, struct request_event *event)
-{
-	__u64 size;
-
-	event->kind = EVENT_REQUEST;
-	event->target = key;
-	event->ts_ns = bpf_ktime_get_ns();
-	event->tid = (__u32)bpf_get_current_pid_tgid();
-	bpf_get_current_comm(event->comm, sizeof(event->comm));
-	walk(ctx, key, &event->stack);
-	size = event->stack.count * sizeof(__u64);
-	if (size <= sizeof(event->stack.frames))
-		send(key, event, offsetof(struct request_event, stack.frames) + size);
-}
-
 /* JVM_GC(), which System.gc() and Runtime.gc() call. */
 SEC("uprobe")
 int BPF_UPROBE(fn_request)
 {
 	__u64 key = target_key(uprobe_cookie(ctx));
-	struct shared_request *shared;
-	__u32 zero = 0;
+	struct request_event event = {
+		.kind = EVENT_REQUEST,
+		.target = key,
+		.ts_ns = bpf_ktime_get_ns(),
+		.tid = (__u32)bpf_get_current_pid_tgid(),
+		.stack = intern_stack(ctx, key),
+	};
 
-	shared = bpf_map_lookup_elem(&requests, &zero);
-	if (!shared)
-		return 0;
-	if (!take_turn(&shared->taken)) {
-		count_lost(key);
-		return 0;
-	}
-	request(ctx, key, &shared->event);
-	end_turn(&shared->taken);
+	bpf_get_current_comm(event.comm, sizeof(event.comm));
+	send(key, &event, sizeof(event));
 	return 0;
 }

@@ -4,7 +4,7 @@
 #define JVMPROBE_JAVAGC_H
 
 #include "gauge.h"
-#include "walk.h"
+#include "walk/walk.h"
 
 /* Powers of two: see read_name(). */
 #define OP_LEN 64
@@ -17,6 +17,7 @@ enum event_kind {
 	EVENT_POOL = 2,
 	EVENT_CYCLE = 3,
 	EVENT_REQUEST = 4,
+	EVENT_STACK = 5,
 };
 
 /* An operation of the VM thread: its name, or its C++ vtable to name it by. */
@@ -81,14 +82,14 @@ struct pool_event {
 	char pool[POOL_LEN];
 };
 
-/* A thread asks for a collection: System.gc(). Only as long as its stack is. */
+/* A thread asks for a collection: System.gc(). */
 struct request_event {
 	__u64 kind;
 	__u64 target;
 	__u64 ts_ns;
 	__u64 tid;
+	__u64 stack;        /* its number */
 	char comm[COMM_LEN];
-	struct walked stack;
 };
 
 #endif

@@ -19,9 +19,8 @@
  * Counters only grow and are never removed while a JVM is traced, so that user
  * space loses nothing between reading and resetting them.
  */
-#include "walk.bpf.h"
-#include "turn.bpf.h"
 #include "javaobjnew.h"
+#include "walk/intern.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -70,28 +69,6 @@ struct {
 	__type(value, __u64);
 } old_threads SEC(".maps");
 
-/* Stacks that user space was told of, and of which JVM they are. What finds no room is counted as STACK_OTHER. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1 << 16);
-	__type(key, __u64);
-	__type(value, __u64);
-} known_stacks SEC(".maps");
-
-/* A stack, and whether somebody is at it: turn.bpf.h. */
-struct shared_stack {
-	__u64 taken;
-	struct stack_event event;
-};
-
-/* Too large for the BPF stack. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct shared_stack);
-} stacks SEC(".maps");
-
 /* Keeps the types in BTF, from which Rust's mirrors are generated. */
 struct name_event unused_name;
 struct large_event unused_large;
@@ -108,45 +85,11 @@ static __always_inline __u64 read_word(__u64 addr)
 	return word;
 }
 
-/* Sends a stack unless user space knows it. Returns the number to count it by. */
-static __always_inline __u64 intern(struct stack_event *event, __u64 hash)
-{
-	__u64 target = event->stack.target, size = event->stack.count * sizeof(__u64);
-	__u64 id = mix(hash, target) | 1;
-	long error;
-
-	if (!event->stack.count || size > sizeof(event->stack.frames))
-		return STACK_NONE;
-	if (bpf_map_lookup_elem(&known_stacks, &id))
-		return id;
-	error = bpf_map_update_elem(&known_stacks, &id, &target, BPF_NOEXIST);
-	if (error)
-		return error == -EEXIST ? id : STACK_OTHER;
-	event->kind = EVENT_STACK;
-	event->id = id;
-	/* When there is no room, the next one of its kind tries again. */
-	if (bpf_ringbuf_output(&events, event, offsetof(struct stack_event, stack.frames) + size,
-			       0))
-		bpf_map_delete_elem(&known_stacks, &id);
-	return id;
-}
-
 /* The number of the stack that the thread is at. */
 static __always_inline __u64 stack_of(struct pt_regs *regs, __u64 target,
 				      const struct layout *layout)
 {
-	struct shared_stack *shared;
-	__u32 zero = 0;
-	__u64 id;
-
-	if (!layout->walks)
-		return STACK_NONE;
-	shared = bpf_map_lookup_elem(&stacks, &zero);
-	if (!shared || !take_turn(&shared->taken))
-		return STACK_NONE;
-	id = intern(&shared->event, walk(regs, target, &shared->event.stack));
-	end_turn(&shared->taken);
-	return id;
+	return layout->walks ? intern_stack(regs, target) : STACK_NONE;
 }
 
 /* Sends names in a record with so much room for the class's. */

@@ -3,7 +3,7 @@
 #ifndef JVMPROBE_JAVAOBJNEW_H
 #define JVMPROBE_JAVAOBJNEW_H
 
-#include "walk.h"
+#include "walk/walk.h"
 
 /* Of a class's name, as much is sent; what is longer is cut. */
 #define CLASS_LEN 1024
@@ -16,10 +16,6 @@ enum event_kind {
 	EVENT_TLAB = 3,
 	EVENT_STACK = 4,
 };
-
-/* Numbers of stacks are odd, save these. */
-#define STACK_NONE 0            /* not asked for, or it could not be walked */
-#define STACK_OTHER 2           /* there were too many to keep them apart */
 
 /*
  * Where a JVM keeps what is read with each event: offsets in bytes from the
@@ -120,13 +116,6 @@ struct tlab_event {
 	__u64 size;
 	__u64 collections;      /* as long as the JVM's count is this, they are all there */
 	__u64 tid;              /* 0: not asked for */
-};
-
-/* A stack that is new. */
-struct stack_event {
-	__u64 kind;
-	__u64 id;
-	struct walked stack;
 };
 
 #endif

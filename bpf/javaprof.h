@@ -3,10 +3,9 @@
 #ifndef JVMPROBE_JAVAPROF_H
 #define JVMPROBE_JAVAPROF_H
 
-#include "walk.h"
+#include "walk/walk.h"
 
 #define COMM_LEN 16
-#define MAX_KERNEL_FRAMES 127
 #define MAX_IGNORED 16384
 #define NAME_LEN 256         /* a power of two */
 
@@ -34,13 +33,6 @@ struct sample_key {
 	__u32 cpu;
 	__u32 user_end;     /* as in struct walked */
 	char comm[COMM_LEN];
-};
-
-/* A stack that was not sent lately. */
-struct stack_event {
-	__u64 kind;
-	__u64 id;
-	struct walked stack;
 };
 
 /* A method was loaded into the code cache, or (without a size) unloaded. */

@@ -14,11 +14,14 @@ use crate::{
         probes::{Links, Plan, Scope, attach},
         records,
         stream::EventStream,
-        walker::Walker,
+        walker::{self, Walker},
     },
     own::note,
     process::LibJvm,
 };
+
+/// Stacks that user space was told of, and the keys of their JVMs: bpf/walk/intern.bpf.h.
+const KNOWN_STACKS: &str = "known_stacks";
 
 /// Room for a skeleton that lives as long as the process, so that no attachment outlives it.
 pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
@@ -63,8 +66,8 @@ impl<S: Skel<'static>, E> Session<S, E> {
         self
     }
 
-    /// The tool's own maps by JVM: a [`Session::forget`] takes all entries whose keys begin with
-    /// the JVM's.
+    /// The maps whose entries go with a JVM ([`Attach::forget`]): those whose keys begin with the
+    /// JVM's, and of [`KNOWN_STACKS`] those that have it as their value.
     #[must_use]
     pub fn with_maps_by_jvm(mut self, maps: &'static [&'static str]) -> Self {
         self.by_jvm = maps;
@@ -167,7 +170,9 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
             if !self.by_jvm.iter().any(|name| map.name() == *name) {
                 continue;
             }
-            if map.key_size() as usize == key.len() {
+            if map.name() == KNOWN_STACKS {
+                walker::forget_stacks(&map, target);
+            } else if map.key_size() as usize == key.len() {
                 let _ = map.delete(&key);
             } else {
                 let keys: Vec<_> = map.keys().filter(|k| k.starts_with(&key)).collect();

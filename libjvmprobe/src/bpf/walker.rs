@@ -1,4 +1,4 @@
-//! What the stack walker on the kernel side (`bpf/walk.bpf.h`) is told: how to find its
+//! What the stack walker on the kernel side (`bpf/walk/walk.bpf.h`) is told: how to find its
 //! way through each JVM's code cache, which files a process has mapped, and how their
 //! functions set up their frames.
 //!
@@ -28,9 +28,9 @@ use crate::{
     unwind::{Row, UnwindTable},
 };
 
-/// `MAX_TABLES` of bpf/walk.h.
+/// `MAX_TABLES` of bpf/walk/walk.h.
 const MAX_TABLES: u32 = 4096;
-/// As many as the walker's search comes through: `MAX_MAPPING_STEPS` of bpf/walk.bpf.h.
+/// As many as the walker's search comes through: `MAX_MAPPING_STEPS` of bpf/walk/native.bpf.h.
 const MAX_MAPPINGS: usize = 8191;
 /// Rows of all tables together, eight bytes each: 128 MiB of memory that the kernel cannot
 /// swap out. A libjvm.so has 200,000, all libraries of a JVM twice as many.
@@ -38,7 +38,7 @@ const MAX_ALL_ROWS: usize = 16 << 20;
 /// Rows that are put into a map at once.
 const BATCH: usize = 16_384;
 
-/// `struct mapping` of bpf/walk.h.
+/// `struct mapping` of bpf/walk/walk.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -58,21 +58,32 @@ unsafe impl Plain for MappingEntry {}
 // SAFETY: as above.
 unsafe impl Plain for Row {}
 
-/// The maps that only the walker needs.
-const MAPS: [&str; 4] = ["jvms", "mappings", "tables", "walkers"];
+/// The maps that only stacks need: to walk them, and to send each once.
+const MAPS: [&str; 6] = ["jvms", "mappings", "tables", "walkers", "stacks", "known_stacks"];
 
-/// Leaves the walker's maps, and others that only stacks need, out of an object that is to
-/// be loaded without it.
+/// Leaves the walker's maps out of an object that is to be loaded without it.
 ///
 /// # Errors
 /// [`Error::Bpf`].
-pub fn leave_out(object: &mut OpenObject, others: &[&str]) -> Result<()> {
+pub fn leave_out(object: &mut OpenObject) -> Result<()> {
     for mut map in object.maps_mut() {
-        if MAPS.iter().chain(others).any(|name| map.name() == *name) {
+        if MAPS.iter().any(|name| map.name() == *name) {
             map.set_autocreate(false).map_err(load_error)?;
         }
     }
     Ok(())
+}
+
+/// Makes room in the map `known_stacks` of bpf/walk/intern.bpf.h for the stacks of other
+/// processes than one that has ended.
+pub fn forget_stacks(known: &impl MapCore, key: u64) {
+    let key = key.to_ne_bytes();
+    for id in known.keys().collect::<Vec<_>>() {
+        if known.lookup(&id, MapFlags::ANY).ok().flatten().is_some_and(|of| of == key) {
+            // Gone or not, it is not needed.
+            let _ = known.delete(&id);
+        }
+    }
 }
 
 /// A file's unwind table in the kernel.

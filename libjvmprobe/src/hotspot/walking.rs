@@ -11,12 +11,12 @@ use crate::{
     process::memory::Memory,
 };
 
-/// How many code heaps the walker knows: `MAX_CODE_HEAPS` of bpf/walk.h.
+/// How many code heaps the walker knows: `MAX_CODE_HEAPS` of bpf/walk/walk.h.
 pub const MAX_CODE_HEAPS: usize = 4;
-/// So many bytes of a blob it reads at most: `MAX_BLOB_BYTES` of bpf/walk.bpf.h.
+/// So many bytes of a blob it reads at most: `MAX_BLOB_BYTES` of bpf/walk/state.bpf.h.
 pub const MAX_BLOB_BYTES: u32 = 512;
 
-/// `struct code_heap` of bpf/walk.h.
+/// `struct code_heap` of bpf/walk/walk.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -27,7 +27,7 @@ pub struct CodeHeap {
     pub segment_log: u64,
 }
 
-/// `struct jvm` of bpf/walk.h, which says what each member is.
+/// `struct jvm` of bpf/walk/walk.h, which says what each member is.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]

@@ -2,7 +2,7 @@
 
 use crate::Addr;
 
-/// Why a walk ended. `enum walk_end` of bpf/walk.h.
+/// Why a walk ended. `enum walk_end` of bpf/walk/walk.h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WalkEnd {
     /// There was nothing to walk.
@@ -37,16 +37,16 @@ impl WalkEnd {
     }
 }
 
-/// Of `end` in `struct walked` of bpf/walk.h.
+/// Of `end` in `struct walked` of bpf/walk/walk.h.
 const KNOWN_SHIFT: u32 = 8;
 
-/// Of a frame's 64 bits: it is an interpreted method. This and what follows as in bpf/walk.h.
+/// Of a frame's 64 bits: it is an interpreted method. This and what follows as in bpf/walk/walk.h.
 const INTERPRETED: u64 = 1 << 63;
 const ADDR_BITS: u32 = 47;
 const NO_BCI: u16 = 0xffff;
 /// More than the walker sends.
 const MAX_FRAMES: usize = 1024;
-/// `struct walked` of bpf/walk.h without its frames.
+/// `struct walked` of bpf/walk/walk.h without its frames.
 const HEAD_WORDS: usize = 4;
 
 /// A frame as the kernel side sends it.
@@ -79,7 +79,7 @@ impl RawFrame {
     }
 }
 
-/// A stack as the kernel side sends it: `struct walked` of bpf/walk.h.
+/// A stack as the kernel side sends it: `struct walked` of bpf/walk/walk.h.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawStack {
     /// The key of its process, 0 for the kernel's part.

@@ -85,7 +85,7 @@ pub enum RowKind {
     DerefSpPlus8 = 9,
 }
 
-/// One row: from this pc on, until the next row. Layout of `struct unwind_row` of bpf/walk.h.
+/// One row: from this pc on, until the next row. Layout of `struct unwind_row` of bpf/walk/walk.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Row {

@@ -67,7 +67,7 @@ impl Assembler {
             Event::Pool(pool) => self.pool(pool, jvm),
             Event::Cycle(cycle) => self.cycle(cycle, jvm),
             // Belongs to a pause that is still to come.
-            Event::Request(_) => None,
+            Event::Request(_) | Event::Stack(..) => None,
         }
     }
 

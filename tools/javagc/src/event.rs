@@ -3,8 +3,6 @@
 //! The layouts come from the BPF object's own type information: the skeleton
 //! generator turns the structs of `bpf/javagc.h` into these types.
 
-use std::mem::offset_of;
-
 use libjvmprobe::{
     bpf::records::{copy, text, word},
     stack::raw::RawStack,
@@ -18,6 +16,7 @@ const STOP: u64 = 1;
 const POOL: u64 = 2;
 const CYCLE: u64 = 3;
 const REQUEST: u64 = 4;
+const STACK: u64 = 5;
 const UNKNOWN: u64 = u64::MAX;
 
 // SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
@@ -27,6 +26,8 @@ unsafe impl Plain for stop_event {}
 unsafe impl Plain for pool_event {}
 // SAFETY: as above.
 unsafe impl Plain for moment_event {}
+// SAFETY: as above.
+unsafe impl Plain for request_event {}
 
 /// A decoded event.
 #[derive(Clone, Debug)]
@@ -38,7 +39,9 @@ pub enum Event {
     /// A concurrent cycle begins or ends.
     Cycle(Box<moment_event>),
     /// A thread asks for a collection.
-    Request(Box<Request>),
+    Request(Request),
+    /// A stack that is new, and its number.
+    Stack(u64, RawStack),
 }
 
 /// A thread asks for a collection.
@@ -52,22 +55,19 @@ pub struct Request {
     pub tid: u64,
     /// Its name.
     pub comm: String,
-    /// Its stack.
-    pub stack: RawStack,
+    /// The number of its stack.
+    pub stack: u64,
 }
 
 impl Request {
-    /// Decodes a record, which is as long as its stack.
-    fn decode(record: &[u8]) -> Option<Self> {
-        let at = offset_of!(request_event, comm);
-        let comm = record.get(at..at + size_of_val(&request_event::default().comm))?;
-        Some(Self {
-            target: word(record, offset_of!(request_event, target))?,
-            ts_ns: word(record, offset_of!(request_event, ts_ns))?,
-            tid: word(record, offset_of!(request_event, tid))?,
-            comm: text(comm),
-            stack: RawStack::decode(record.get(offset_of!(request_event, stack)..)?)?,
-        })
+    fn new(event: &request_event) -> Self {
+        Self {
+            target: event.target,
+            ts_ns: event.ts_ns,
+            tid: event.tid,
+            comm: text(&event.comm),
+            stack: event.stack,
+        }
     }
 }
 
@@ -78,7 +78,8 @@ impl Event {
             STOP => copy(record).map(|e| Self::Stop(Box::new(e))),
             POOL => copy(record).map(|e| Self::Pool(Box::new(e))),
             CYCLE => copy(record).map(|e| Self::Cycle(Box::new(e))),
-            REQUEST => Request::decode(record).map(|e| Self::Request(Box::new(e))),
+            REQUEST => copy(record).map(|e| Self::Request(Request::new(&e))),
+            STACK => Some(Self::Stack(word(record, 8)?, RawStack::decode(record.get(16..)?)?)),
             _ => None,
         }
     }
@@ -90,6 +91,7 @@ impl Event {
             Self::Pool(e) => e.at.target,
             Self::Cycle(e) => e.target,
             Self::Request(e) => e.target,
+            Self::Stack(_, stack) => stack.target,
         }
     }
 }
@@ -116,6 +118,7 @@ mod tests {
     #[test]
     fn layouts_are_those_of_the_header() {
         assert_eq!(size_of::<operation>(), 8 + LEN);
+        assert_eq!(size_of::<request_event>(), 5 * 8 + 16);
         assert_eq!(offset_of!(stop_event, before), 11 * 8);
         assert_eq!(offset_of!(stop_event, gc_pairs), 21 * 8);
         assert_eq!(offset_of!(stop_event, op), 26 * 8);

@@ -7,13 +7,21 @@ use libjvmprobe::{
     bpf::walker::Walker,
     hotspot::HotSpot,
     render::stack::StackFrame,
-    stack::{namer::StackNamer, native::Files},
+    stack::{namer::StackNamer, native::Files, raw::RawStack},
 };
 
 use crate::{
     event,
     record::{Request, Stop},
 };
+
+/// A request whose stack may still be on its way: another processor may send it.
+#[derive(Clone, Debug)]
+struct Waiting {
+    request: Request,
+    /// The number of its stack.
+    stack: u64,
+}
 
 /// The cause of a collection that Java code asked for.
 const CAUSE: &str = "System.gc()";
@@ -27,9 +35,11 @@ pub struct Requests {
     files: Files,
     /// By the key of their JVM.
     names: HashMap<u64, StackNamer>,
-    waiting: HashMap<u64, VecDeque<Request>>,
+    /// Stacks by the key of their JVM and their number, which the kernel side tells once.
+    stacks: HashMap<u64, HashMap<u64, Vec<StackFrame>>>,
+    waiting: HashMap<u64, VecDeque<Waiting>>,
     /// What the last pause was for, but for the first: theirs may come next.
-    served: HashMap<u64, Vec<Request>>,
+    served: HashMap<u64, Vec<Waiting>>,
 }
 
 impl Requests {
@@ -52,35 +62,47 @@ impl Requests {
     /// Forgets a JVM that has ended.
     pub fn forget(&mut self, key: u64) {
         self.names.remove(&key);
+        self.stacks.remove(&key);
         self.waiting.remove(&key);
         self.served.remove(&key);
     }
 
-    /// Takes a request. The walker learns of files that were mapped since.
+    /// Takes a stack, and names it while its code is there. The walker learns of files that were
+    /// mapped since.
     ///
     /// # Errors
     /// [`libjvmprobe::Error::Bpf`].
-    pub fn take(
+    pub fn take_stack(
         &mut self,
-        request: &event::Request,
+        number: u64,
+        stack: &RawStack,
         hotspot: Option<&HotSpot>,
         walker: &mut Walker,
     ) -> Result<()> {
-        let (Some(names), Some(hotspot)) = (self.names.get_mut(&request.target), hotspot) else {
+        let (Some(names), Some(hotspot)) = (self.names.get_mut(&stack.target), hotspot) else {
             return Ok(());
         };
-        let frames = names.name(hotspot, &mut self.files, walker, &request.stack)?;
+        let frames = names.name(hotspot, &mut self.files, walker, stack)?;
+        let frames = frames.iter().rev().map(StackFrame::from).collect();
+        self.stacks.entry(stack.target).or_default().insert(number, frames);
+        Ok(())
+    }
+
+    /// Takes a request.
+    pub fn take(&mut self, request: &event::Request) {
         let waiting = self.waiting.entry(request.target).or_default();
         if waiting.len() >= MAX_WAITING {
             waiting.pop_front();
         }
-        waiting.push_back(Request {
-            ts_ns: request.ts_ns,
-            tid: request.tid,
-            thread: request.comm.clone(),
-            stack: frames.iter().rev().map(StackFrame::from).collect(),
+        waiting.push_back(Waiting {
+            request: Request {
+                ts_ns: request.ts_ns,
+                tid: request.tid,
+                thread: request.comm.clone(),
+                stack: Vec::new(),
+            },
+            stack: request.stack,
         });
-        Ok(())
     }
 
     /// Gives a pause those requests that were made before it. Where several were, each may
@@ -93,11 +115,17 @@ impl Requests {
         let begin = stop.ts_ns.saturating_add(stop.ttsp_ns.unwrap_or(0));
         let waiting = self.waiting.remove(&key).unwrap_or_default();
         let (now, later): (VecDeque<_>, VecDeque<_>) =
-            waiting.into_iter().partition(|request| request.ts_ns <= begin);
+            waiting.into_iter().partition(|waiting| waiting.request.ts_ns <= begin);
         self.waiting.insert(key, later);
         let served = self.served.remove(&key).unwrap_or_default();
-        stop.requests = if now.is_empty() { served } else { now.into() };
-        self.served.insert(key, stop.requests.iter().skip(1).cloned().collect());
+        let now: Vec<_> = if now.is_empty() { served } else { now.into() };
+        let stacks = self.stacks.get(&key);
+        let with_stack = |waiting: &Waiting| {
+            let stack = stacks.and_then(|stacks| stacks.get(&waiting.stack)).cloned();
+            Request { stack: stack.unwrap_or_default(), ..waiting.request.clone() }
+        };
+        stop.requests = now.iter().map(with_stack).collect();
+        self.served.insert(key, now.into_iter().skip(1).collect());
     }
 }
 
@@ -105,8 +133,9 @@ impl Requests {
 mod tests {
     use super::*;
 
-    fn request(ts_ns: u64) -> Request {
-        Request { ts_ns, tid: 1, thread: "main".into(), stack: Vec::new() }
+    fn request(ts_ns: u64) -> Waiting {
+        let request = Request { ts_ns, tid: 1, thread: "main".into(), stack: Vec::new() };
+        Waiting { request, stack: 0 }
     }
 
     fn pause(requests: &mut Requests, key: u64, ts_ns: u64, cause: &str) -> Vec<u64> {

@@ -28,8 +28,10 @@ const ROOMY: [Roomy; 2] = [
 ];
 /// Bytes of the ring buffer where all JVMs send through it: some thousand stops.
 const LARGE_RING: u32 = 1 << 22;
-/// What only stacks need, besides the walker's own.
-const STACK_MAPS: [&str; 1] = ["requests"];
+/// Stacks from which collections are asked for: few lines of a program do so.
+const KNOWN_STACKS: u32 = 1 << 12;
+/// Maps with entries by JVM.
+const BY_JVM: [&str; 3] = ["gauges", "stops", "known_stacks"];
 
 /// Loads the object; of its programs only those named, or all; the stack walker only if stacks
 /// are wanted.
@@ -47,8 +49,9 @@ pub fn load(programs: Option<&HashSet<&str>>, stacks: bool) -> Result<Session> {
     }
     if stacks {
         preflight::check_walker()?;
+        open.maps.known_stacks.set_max_entries(KNOWN_STACKS).map_err(bpf::load_error)?;
     } else {
-        walker::leave_out(open.open_object_mut(), &STACK_MAPS)?;
+        walker::leave_out(open.open_object_mut())?;
     }
     room::make(open.open_object_mut(), &ROOMY)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
@@ -58,5 +61,5 @@ pub fn load(programs: Option<&HashSet<&str>>, stacks: bool) -> Result<Session> {
         open.maps.events.set_max_entries(LARGE_RING).map_err(bpf::load_error)?;
     }
     let skel = open.load().map_err(bpf::load_error)?;
-    Ok(Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&["gauges", "stops"]))
+    Ok(Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM))
 }

@@ -91,8 +91,12 @@ impl Tool for Tracer<'_> {
             // What happened in a JVM before it was known is not told.
             let Some(Followed { jvm, hotspot, .. }) = jvms.get_mut(&key) else { continue };
             let hotspot = hotspot.as_ref().ok();
-            if let (Event::Request(request), Some(walker)) = (&event, self.session.walker()) {
-                self.requests.take(request, hotspot, walker)?;
+            match (&event, self.session.walker()) {
+                (Event::Request(request), _) => self.requests.take(request),
+                (Event::Stack(number, stack), Some(walker)) => {
+                    self.requests.take_stack(*number, stack, hotspot, walker)?;
+                }
+                _ => {}
             }
             if let Some(mut record) = jvm.take(&event, hotspot) {
                 if let Record::Pause(stop) = &mut record {

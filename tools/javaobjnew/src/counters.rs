@@ -24,8 +24,6 @@ use crate::{
 /// The loaded programs, their maps and their events.
 pub type Session = session::Session<JavaobjnewSkel<'static>, Event>;
 
-/// What only stacks need, besides the walker's own.
-const STACK_MAPS: [&str; 2] = ["stacks", "known_stacks"];
 /// What the names of programs end in that walk stacks.
 const WALKS: &str = "_stacks";
 /// What is counted, by class and thread. 6 MB where it is allocated beforehand.
@@ -43,8 +41,9 @@ const ROOMY: [Roomy; 5] = [
 /// Bytes of the ring buffer where stacks are sent through it.
 const LARGE_RING: u32 = 1 << 22;
 
-/// Maps whose keys begin with the JVM's.
-const BY_JVM: [&str; 5] = ["layouts", "others", "tallies", "threads", "old_threads"];
+/// Maps with entries by JVM.
+const BY_JVM: [&str; 6] =
+    ["layouts", "others", "tallies", "threads", "old_threads", "known_stacks"];
 
 /// Loads the object; the stack walker only if stacks are wanted.
 ///
@@ -62,7 +61,7 @@ pub fn load(args: &Args) -> Result<Session> {
     if stacks {
         preflight::check_walker()?;
     } else {
-        walker::leave_out(open.open_object_mut(), &STACK_MAPS)?;
+        walker::leave_out(open.open_object_mut())?;
     }
     room::make(open.open_object_mut(), &ROOMY)?;
     room::make(open.open_object_mut(), &[if stacks { MANY_TALLIES } else { TALLIES }])?;
@@ -91,17 +90,6 @@ pub fn add(session: &Session, target: u64, layout: &layout, before: &[ThreadByte
     // The last: without it nothing is counted.
     let layouts = &session.skel.maps.layouts;
     layouts.update(&target.to_ne_bytes(), bytes(layout), MapFlags::ANY).map_err(failed)
-}
-
-/// Makes room for the stacks of other JVMs.
-pub fn forget_stacks(session: &Session, target: u64) {
-    let known = &session.skel.maps.known_stacks;
-    let target = target.to_ne_bytes();
-    for id in known.keys().collect::<Vec<_>>() {
-        if known.lookup(&id, MapFlags::ANY).ok().flatten().is_some_and(|of| of == target) {
-            let _ = known.delete(&id);
-        }
-    }
 }
 
 /// All counters, as they are now.

@@ -19,7 +19,7 @@ const NAME: u64 = 1;
 const LARGE: u64 = 2;
 const TLAB: u64 = 3;
 const STACK: u64 = 4;
-/// The number of the stacks that found no room: `STACK_OTHER` of bpf/javaobjnew.h.
+/// The number of the stacks that found no room: `STACK_OTHER` of bpf/walk/walk.h.
 pub const STACK_OTHER: u64 = 2;
 /// Where a name begins in its event.
 const TEXT: usize = std::mem::offset_of!(name_event, text);

@@ -213,12 +213,8 @@ impl Tool for Tracer<'_> {
         Ok(())
     }
 
-    fn gone(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
-        self.sum_up(&followed, clock::monotonic_ns())?;
-        if self.session.walker().is_some() {
-            counters::forget_stacks(&self.session, key);
-        }
-        Ok(())
+    fn gone(&mut self, _: u64, followed: Followed<Jvm>) -> Result<()> {
+        self.sum_up(&followed, clock::monotonic_ns())
     }
 
     fn is_closed(&self) -> bool {

@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(offset_of!(sample_key, comm), 40);
     }
 
-    /// The library's mirrors of bpf/walk.h against what the header was compiled to.
+    /// The library's mirrors of bpf/walk/walk.h against what the header was compiled to.
     #[test]
     fn the_walkers_layouts_are_those_of_the_header() {
         let ours = [

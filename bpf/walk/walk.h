@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What user space tells the stack walker (walk.bpf.h), and what the walker answers. */
-#ifndef JVMPROBE_WALK_H
-#define JVMPROBE_WALK_H
+/*
+ * What user space tells the stack walker (walk.bpf.h), what the walker answers, and how stacks are
+ * sent (intern.bpf.h). Rust has mirrors of these layouts, which tests compare with this file.
+ */
+#ifndef JVMPROBE_WALK_WALK_H
+#define JVMPROBE_WALK_WALK_H
 
 #include <linux/types.h>
 
 #define MAX_FRAMES 1024      /* of user code; a power of two */
+#define MAX_KERNEL_FRAMES 127
 #define MAX_CODE_HEAPS 4
 #define MAX_TABLES 4096      /* files with unwind tables */
 #define MAX_PROCESSES 4096   /* that are walked by more than frame pointers */
@@ -43,6 +47,17 @@ struct walked {
 	__u64 end;                  /* enum walk_end, and what was known: KNOWN_SHIFT */
 	__u64 count;
 	__u64 frames[MAX_FRAMES];
+};
+
+/* Numbers of stacks are odd, save these. */
+#define STACK_NONE 0            /* not asked for, or it could not be walked */
+#define STACK_OTHER 2           /* there were too many to keep them apart */
+
+/* A stack that is new to user space. */
+struct stack_event {
+	__u64 kind;                 /* the tool's EVENT_STACK */
+	__u64 id;
+	struct walked stack;
 };
 
 /* One of HotSpot's code heaps, as far as memory is reserved for it. */

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * What the instructions of HotSpot's code on x86-64 tell of a frame: how far a method's prologue or
+ * epilogue has come, where a call leads, where an adapter keeps what it moves; and where Linux puts
+ * the registers that a signal interrupts.
+ *
+ * A prologue is decoded from the method's verified entry on, of the few instructions that HotSpot
+ * writes there (x86.ad MachPrologNode, C1's build_frame); an epilogue by the instruction that comes
+ * next: HotSpot's compilers write pop, return poll and ret nowhere else. A disassembler in user
+ * space could not know more, and would know it too late for code that is new.
+ */
+#ifndef JVMPROBE_WALK_ARCH_X86_BPF_H
+#define JVMPROBE_WALK_ARCH_X86_BPF_H
+
+#include "state.bpf.h"
+
+#define CODE_BYTES 64           /* of a prologue; a power of two */
+#define USER_CS 0x33            /* of 64-bit code: __USER_CS, asm/segment.h */
+
+enum frame_state {
+	FRAME_COMPLETE,
+	FRAME_NOTHING,      /* only the return address is on the stack */
+	FRAME_FP_PUSHED,    /* the caller's fp below it */
+	FRAME_NO_FP,        /* sp is where it belongs, but fp is not saved yet */
+};
+
+/* What an instruction of a prologue does, above its length. */
+#define PUSHES_FP 0x100     /* push rbp */
+#define MOVES_SP 0x200      /* sub rsp, X */
+#define STORES_FP 0x400     /* mov [rsp + X], rbp */
+
+/* Decodes the instruction at w->bytes[at]; 0 for one that is in no prologue. A function
+   of its own, so that the verifier need not follow where each leads. */
+__noinline int prologue_instruction(struct walker *w, __u32 at)
+{
+	__u8 *c;
+
+	if (!w)
+		return 0;
+	/* w->bytes is longer than CODE_BYTES: what follows is in it. */
+	c = w->bytes + (at & (CODE_BYTES - 1));
+	switch (c[0]) {
+	case 0x55:
+		return 1 | PUSHES_FP;
+	case 0x90: /* nop */
+		return 1;
+	case 0x66:
+		return c[1] == 0x90 ? 2 : 0;
+	case 0x0f: /* nop, by its addressing form */
+		if (c[1] != 0x1f)
+			return 0;
+		return c[2] == 0x00 ? 3 : c[2] == 0x40 ? 4 : c[2] == 0x44 ? 5 :
+		       c[2] == 0x80 ? 7 : c[2] == 0x84 ? 8 : 0;
+	case 0x89: /* mov [rsp - X], eax: is there enough stack? */
+		return c[1] == 0x84 && c[2] == 0x24 ? 7 : 0;
+	case 0x48:
+		if (c[1] == 0x83 && c[2] == 0xec)
+			return 4 | MOVES_SP;
+		if (c[1] == 0x81 && c[2] == 0xec)
+			return 7 | MOVES_SP;
+		if (c[1] == 0x89 && c[2] == 0x6c && c[3] == 0x24)
+			return 5 | STORES_FP;
+		if (c[1] == 0x89 && c[2] == 0xac && c[3] == 0x24)
+			return 8 | STORES_FP;
+		/* mov rbp, rsp */
+		return c[1] == 0x8b && c[2] == 0xec ? 3 : 0;
+	}
+	return 0;
+}
+
+/* How far a method has come in setting up its frame, when it is entered there. */
+__noinline int prologue_state(struct walker *w, __u64 entry)
+{
+	__u32 at = 0, state = FRAME_NOTHING, i;
+	__u64 reached;
+
+	if (!w)
+		return FRAME_COMPLETE;
+	/* The check of the receiver's class comes first. */
+	if (w->ip <= entry)
+		return FRAME_NOTHING;
+	reached = w->ip - entry;
+	if (read_user(w->bytes, CODE_BYTES, entry))
+		return FRAME_COMPLETE;
+	for (i = 0; i < 8; i++) {
+		__u32 insn;
+
+		if (at >= reached || at >= CODE_BYTES)
+			break;
+		insn = prologue_instruction(w, at);
+		if (!insn)
+			/* Something else: who looks at the stack will see. */
+			return state == FRAME_NOTHING ? FRAME_COMPLETE : state;
+		at += insn & 0xff;
+		if (insn & PUSHES_FP)
+			state = FRAME_FP_PUSHED;
+		else if (insn & MOVES_SP)
+			state = state == FRAME_FP_PUSHED ? FRAME_COMPLETE : FRAME_NO_FP;
+		else if (insn & STORES_FP)
+			state = FRAME_COMPLETE;
+	}
+	return state;
+}
+
+/* Whether the jump at w->bytes[at], of the code at w->ip, leads out of the blob. */
+static __always_inline bool leaves_method(struct walker *w, __u32 at)
+{
+	__s32 rel = 0;
+
+	__builtin_memcpy(&rel, w->bytes + at + 1, sizeof(rel));
+	return w->ip + at + 5 + rel - w->blob.begin >= w->blob.end - w->blob.begin;
+}
+
+/* Whether a method is about to return, by the instruction that comes next. */
+__noinline int epilogue_state(struct walker *w)
+{
+	__u8 *c;
+
+	if (!w)
+		return FRAME_COMPLETE;
+	c = w->bytes;
+	if (read_user(c, 16, w->ip))
+		return FRAME_COMPLETE;
+	/* ret */
+	if (c[0] == 0xc3 || c[0] == 0xc2)
+		return FRAME_NOTHING;
+	/* A jump out of the method, to where exceptions go on. */
+	if (c[0] == 0xe9 && leaves_method(w, 0))
+		return FRAME_NOTHING;
+	/* What a return poll jumps to: lea r10, [rip + X]; mov [r15 + X], r10; and that jump. */
+	if (c[0] == 0x4c && c[1] == 0x8d && c[2] == 0x15 && c[7] == 0x4d && c[8] == 0x89 &&
+	    c[9] == 0x97)
+		return FRAME_NOTHING;
+	if (c[0] == 0x4d && c[1] == 0x89 && c[2] == 0x97 && c[7] == 0xe9 && leaves_method(w, 7))
+		return FRAME_NOTHING;
+	/* pop rbp */
+	if (c[0] == 0x5d)
+		return FRAME_FP_PUSHED;
+	/* The return poll up to JDK 15: mov r10, [r15 + X]; test [r10], eax; ret */
+	if (c[0] == 0x4d && c[1] == 0x8b && c[2] == 0x97 && c[7] == 0x41 && c[8] == 0x85 &&
+	    c[9] == 0x02 && c[10] == 0xc3)
+		return FRAME_NOTHING;
+	if (c[0] == 0x41 && c[1] == 0x85 && c[2] == 0x02 && c[3] == 0xc3)
+		return FRAME_NOTHING;
+	/* ... with one page for all threads: test eax, [rip + X]; ret */
+	if (c[0] == 0x85 && c[1] == 0x05 && c[6] == 0xc3)
+		return FRAME_NOTHING;
+	/* Since then: cmp rsp, [r15 + X]; ja; ret */
+	if (c[0] == 0x49 && c[1] == 0x3b && (c[2] == 0xa7 || c[2] == 0x67))
+		return FRAME_NOTHING;
+	if (c[0] == 0x0f && c[1] == 0x87 && c[6] == 0xc3)
+		return FRAME_NOTHING;
+	return FRAME_COMPLETE;
+}
+
+
+/*
+ * Where a call leads that returns to this address; 0 where there is none before it, or one
+ * that goes where a register says. Generated code calls stubs by call rel32, or, where that
+ * does not reach, by mov r10, imm64; call r10.
+ */
+__noinline __u64 call_target(__u64 addr)
+{
+	__u8 c[16] = {};
+	__s32 rel = 0;
+	__u64 to = 0;
+
+	if (read_user(c, 13, addr - 13))
+		return 0;
+	if (c[8] == 0xe8) {
+		__builtin_memcpy(&rel, c + 9, sizeof(rel));
+		return addr + rel;
+	}
+	if (c[0] == 0x49 && c[1] == 0xba && c[10] == 0x41 && c[11] == 0xff && c[12] == 0xd2) {
+		__builtin_memcpy(&to, c + 2, sizeof(to));
+		return to;
+	}
+	return 0;
+}
+
+/* The length of a push (0x50) or pop (0x58) of any register but rbp; 0 for anything else. */
+static __always_inline __u32 stack_instruction(const __u8 *c, __u8 opcode)
+{
+	if ((c[0] & 0xf8) == opcode)
+		return c[0] != (opcode | 5);
+	return c[0] == 0x41 && (c[1] & 0xf8) == opcode ? 2 : 0;
+}
+
+/*
+ * How many words there are below a method's frame for a call that takes its arguments there, as
+ * C1 calls slow_subtype_check: push, push, call, pop, pop. (emit_typecheck_helper(),
+ * c1_LIRAssembler_x86.cpp)
+ */
+__noinline int pushed_words(struct walker *w)
+{
+	__u32 at = 0, length, i;
+	int words = 0;
+
+	if (!w || read_user(w->bytes, 16, w->ip))
+		return 0;
+	if (w->is_innermost) {
+		at = stack_instruction(w->bytes, 0x50);
+		words = at ? -1 : 0;
+		if (w->bytes[at & 7] == 0xe8)
+			at += 5;
+		else if (at)
+			return 0;
+	}
+	for (i = 0; i < 2; i++) {
+		length = stack_instruction(w->bytes + (at & 15), 0x58);
+		if (!length)
+			break;
+		at += length;
+		words++;
+	}
+	return words > 0 ? words : 0;
+}
+
+/*
+ * Where the innermost frame's code leads if it is what a compiled method's own call goes
+ * through to interpreted code: mov rbx, Method; jmp (emit_to_interp_stub(),
+ * compiledIC_x86.cpp). Else 0.
+ */
+__noinline __u64 call_stub_target(struct walker *w)
+{
+	__u64 jump, to;
+	__s32 rel = 0;
+	__u8 *c;
+
+	if (!w || read_user(w->bytes, 26, w->ip - 10))
+		return 0;
+	c = w->bytes;
+	jump = w->ip;
+	if (c[10] == 0x48 && c[11] == 0xbb) {
+		c += 10;
+		jump += 10;
+	}
+	if (c[0] != 0x48 || c[1] != 0xbb || c[10] != 0xe9)
+		return 0;
+	__builtin_memcpy(&rel, c + 11, sizeof(rel));
+	to = jump + 5 + rel;
+	return to - w->blob.begin < w->blob.end - w->blob.begin ? 0 : to;
+}
+
+/* Eight bytes from the k-th of two words on. */
+static __always_inline __u64 bytes_from(const __u64 *words, __u32 k)
+{
+	return k ? words[0] >> 8 * k | words[1] << (64 - 8 * k) : words[0];
+}
+
+/* Whether code begins with these bytes, the first one lowest: 1 or 0, without a branch. */
+static __always_inline __u64 begins_with(__u64 code, __u64 mask, __u64 bytes)
+{
+	__u64 x = ((code & mask) ^ bytes) - 1;
+
+	barrier_var(x);
+	return x >> 63;
+}
+
+/* jmp rcx */
+static __always_inline __u64 leads_to_interpreter(__u64 code)
+{
+	return begins_with(code, 0xffff, 0xe1ff);
+}
+
+/* mov r13, rsp or lea r13, [rsp + 8] */
+static __always_inline __u64 sets_sender_sp(__u64 code)
+{
+	return begins_with(code, 0xffffff, 0xec8b4c) |
+	       begins_with(code, 0xffffffff, 0x246c8d4c);
+}
+
+/*
+ * Whether an adapter has set r13 to the caller's sp: what leads to the interpreter (jmp rcx) is
+ * still to come, but mov r13, rsp or, since JDK 20, lea r13, [rsp + 8] is not. Before that, r13
+ * is anything; there may be a kilobyte of barriers first. (On the way from interpreted to
+ * compiled code, which lies before, the caller's sp is not needed.)
+ */
+__noinline int is_behind_sender_sp(struct walker *w)
+{
+	__u64 *words, found, at;
+	__u32 size, i, k;
+
+	if (!w)
+		return 0;
+	size = MAX_BLOB_BYTES;
+	if (w->blob.end - w->ip < size)
+		size = w->blob.end - w->ip;
+	if (read_user(w->bytes, size & (2 * MAX_BLOB_BYTES - 1), w->ip))
+		return 0;
+	words = (__u64 *)w->bytes;
+	for (i = 0; i < MAX_BLOB_BYTES / WORD - 1 && i * WORD < size; i++) {
+		/* Without branches, of which the verifier would follow each. */
+		found = 0;
+#pragma unroll
+		for (k = 0; k < WORD; k++) {
+			__u64 c = bytes_from(words + i, k);
+
+			found |= leads_to_interpreter(c) | sets_sender_sp(c);
+		}
+		if (found)
+			break;
+	}
+	/* By way of memory, lest the verifier look at what follows for each number. */
+	w->found_entry = i;
+	barrier();
+	at = w->found_entry;
+	if (at >= MAX_BLOB_BYTES / WORD - 1)
+		return 0;
+#pragma unroll
+	for (k = 0; k < WORD; k++) {
+		__u64 c = bytes_from(words + at, k);
+
+		if (sets_sender_sp(c))
+			return 0;
+		if (leads_to_interpreter(c))
+			return 1;
+	}
+	return 0;
+}
+
+/* Whether the next instruction belongs to those by which an adapter moves the return address,
+   which is in its register then: mov r13, rsp; sub rsp, X; and rsp, -16; mov [rsp], rax;
+   push rax. */
+static __always_inline bool moves_return_address(const __u8 *c)
+{
+	return (c[0] == 0x4c && c[1] == 0x8b && c[2] == 0xec) ||
+	       (c[0] == 0x48 && (c[1] == 0x83 || c[1] == 0x81) &&
+		(c[2] == 0xec || c[2] == 0xe4)) ||
+	       (c[0] == 0x48 && c[1] == 0x89 && c[2] == 0x04 && c[3] == 0x24) || c[0] == 0x50;
+}
+
+/* Whether that is the first of them, before which sp is the caller's. */
+static __always_inline bool is_at_sender_sp(const __u8 *c)
+{
+	return c[0] == 0x4c;
+}
+
+/*
+ * What an adapter has saved that lets the JVM correct its caller: its caller's sp, fp and the
+ * return address. All registers are saved (push_CPU_state(), macroAssembler_x86.cpp). How many
+ * bytes the FPU's take, below them, depends on the processor: vzeroupper; fxrstor [rsp];
+ * add rsp, X. 0, or an error.
+ */
+static __always_inline int saved_by_adapter(struct walker *w, __u64 *ip, __u64 *sp, __u64 *fp)
+{
+	__u8 c[16] = {};
+	__u32 bytes;
+	__u64 saved;
+
+	if (read_user(c, sizeof(c), w->ip))
+		return -1;
+	__builtin_memcpy(&bytes, c[0] == 0xc5 ? c + 11 : c + 8, sizeof(bytes));
+	saved = w->sp + bytes;
+	return read_user(sp, WORD, saved + 2 * WORD) || read_user(fp, WORD, saved + 10 * WORD) ||
+	       read_user(ip, WORD, saved + 15 * WORD);
+}
+
+/* How far a stub is in setting a frame up as C does, by its instruction and the byte before. */
+static __always_inline int stub_state(struct walker *w)
+{
+	__u8 *c = w->bytes + 1;
+
+	if (read_user(w->bytes, 8, w->ip - 1))
+		return FRAME_COMPLETE;
+	/* push rbp; ret */
+	if (c[0] == 0x55 || c[0] == 0xc3)
+		return FRAME_NOTHING;
+	/* mov rbp, rsp behind push rbp */
+	if (w->bytes[0] == 0x55 && c[0] == 0x48 &&
+	    ((c[1] == 0x8b && c[2] == 0xec) || (c[1] == 0x89 && c[2] == 0xe5)))
+		return FRAME_FP_PUSHED;
+	return FRAME_COMPLETE;
+}
+
+/* Whether a stub begins by saving the frame pointer: push rbp. */
+static __always_inline bool begins_with_push(__u64 entry)
+{
+	__u8 first = 0;
+
+	return !read_user(&first, 1, entry) && first == 0x55;
+}
+
+/* Whether there is a call before an address: what a return address looks like. */
+static __always_inline bool is_behind_call(__u64 addr)
+{
+	__u8 c[7];
+
+	if (read_user(c, sizeof(c), addr - sizeof(c)))
+		return false;
+	/* call rel32; call r/m in its lengths of 2, 3, 4, 6 and 7 bytes */
+	return c[2] == 0xe8 || c[5] == 0xff || c[4] == 0xff || c[3] == 0xff || c[1] == 0xff ||
+	       c[0] == 0xff;
+}
+
+/*
+ * To what a signal has interrupted: the trampoline's frame is a struct ucontext, with
+ * gregs[REG_RBP], [REG_RSP], [REG_RIP] and [REG_CSGSFS].
+ */
+static __always_inline int interrupted_by_signal(struct walker *w)
+{
+	__u64 saved[2], fp;
+	__u16 cs = 0;
+	int why;
+
+	if (read_user(&fp, WORD, w->sp + 120) || read_user(saved, sizeof(saved), w->sp + 160))
+		return END_UNREADABLE;
+	/* While the kernel puts back the registers, sp is already the interrupted one:
+	   there is something else then. */
+	if (read_user(&cs, sizeof(cs), w->sp + 184) || cs != USER_CS)
+		return END_IMPLAUSIBLE;
+	/* The trampoline is looked up where it begins. */
+	w->frame++;
+	/* On a stack of its own, a handler may be below or above. */
+	w->sp = 0;
+	why = go_to(w, saved[1], saved[0], fp);
+	w->is_innermost = true;
+	return why;
+}
+
+#endif

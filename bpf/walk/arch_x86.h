@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The registers of x86-64 that the walker wants beside ip, sp and fp, by what HotSpot has in them.
+ *
+ * Only files called arch_* know a register by its name.
+ */
+#ifndef JVMPROBE_WALK_ARCH_X86_H
+#define JVMPROBE_WALK_ARCH_X86_H
+
+#include <stdbool.h>
+#include <linux/bpf_perf_event.h>
+#include <linux/types.h>
+
+/* Java frames are known by HotSpot's code cache, native ones by unwind tables. */
+#define KNOWS_FRAMES
+
+/* Of an innermost frame: callers have saved theirs, or have lost them. */
+struct registers {
+	/* rax: the return address, while a stub or an adapter moves it. */
+	__u64 return_address;
+	/* rbx: the Method that is entered. */
+	__u64 method;
+	union {
+		/* r13: the bytecode that is interpreted, ... */
+		__u64 bcp;
+		/* ... or, on the way into and out of the interpreter, the caller's sp. */
+		__u64 sender_sp;
+	};
+};
+
+/* Whether these are registers of user mode. */
+static __always_inline bool in_user_mode(const bpf_user_pt_regs_t *regs)
+{
+	return regs->cs & 3;
+}
+
+static __always_inline void take_registers(struct registers *to, const bpf_user_pt_regs_t *regs)
+{
+	to->return_address = regs->rax;
+	to->method = regs->rbx;
+	to->bcp = regs->r13;
+}
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Which piece of the code cache (HotSpot's CodeBlob) an address lies in, and what that says of
+ * itself: where its code begins, how large its frames are, what kind of code it is.
+ *
+ * The code cache's segment map leads from an address to its blob, as in
+ * hotspot/share/memory/heap.cpp (CodeHeap::find_block_for). It is read from the JVM as it is at the
+ * moment of the sample, so that code compiled a microsecond ago is no special case.
+ */
+#ifndef JVMPROBE_WALK_BLOB_BPF_H
+#define JVMPROBE_WALK_BLOB_BPF_H
+
+#include "state.bpf.h"
+
+/* A method of 8 MB is as far as one gets. */
+#define MAX_SEGMENT_HOPS 64
+
+/* By target_key(). */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_PROCESSES);
+	__type(key, __u64);
+	__type(value, struct jvm);
+} jvms SEC(".maps");
+
+/* Fields of the blob in w->bytes. */
+static __always_inline __u64 field64(struct walker *w, __u32 offset)
+{
+	return *(__u64 *)(w->bytes + (offset & (MAX_BLOB_BYTES - WORD)));
+}
+
+static __always_inline __u32 field32(struct walker *w, __u32 offset)
+{
+	return *(__u32 *)(w->bytes + (offset & (MAX_BLOB_BYTES - 4)));
+}
+
+static __always_inline __u16 field16(struct walker *w, __u32 offset)
+{
+	return *(__u16 *)(w->bytes + (offset & (MAX_BLOB_BYTES - 2)));
+}
+
+static __always_inline __u32 kind_of_name(struct walker *w, __u64 name)
+{
+	char text[8] = {};
+
+	if (name == w->jvm.nmethod_name)
+		return BLOB_METHOD;
+	if (read_user(text, sizeof(text), name))
+		return BLOB_NONE;
+	if (!__builtin_memcmp(text, "nmethod", 8) || !__builtin_memcmp(text, "native n", 8))
+		return BLOB_METHOD;
+	if (!__builtin_memcmp(text, "vtable c", 8) || !__builtin_memcmp(text, "InlineCa", 8))
+		return BLOB_DISPATCH;
+	if (!__builtin_memcmp(text, "I2C/C2I ", 8) || !__builtin_memcmp(text, "MethodHa", 8))
+		return BLOB_ADAPTER;
+	if (!__builtin_memcmp(text, "Deoptimi", 8) || !__builtin_memcmp(text, "Uncommon", 8))
+		return BLOB_DEOPT;
+	return BLOB_STUB;
+}
+
+/* Where the block begins in which an address of a heap lies; 0 for none. */
+static __always_inline __u64 find_block(struct walker *w, struct code_heap *heap, __u64 addr)
+{
+	__u64 segment = (addr - heap->low) >> (heap->segment_log & 31);
+	__u8 back = 0;
+	int i;
+
+	for (i = 0; i < MAX_SEGMENT_HOPS; i++) {
+		if (read_user(&back, 1, heap->segmap + segment) || back == 0xff)
+			return 0;
+		if (!back)
+			return heap->low + (segment << (heap->segment_log & 31));
+		if (back > segment)
+			return 0;
+		segment -= back;
+	}
+	return 0;
+}
+
+/* Reads the blob that an address lies in into w->blob, whose kind says whether there is
+   one. */
+__noinline int find_blob(struct walker *w, __u64 addr)
+{
+	struct blob *b;
+	__u64 block = 0, blob;
+	__u32 i, size;
+
+	if (!w)
+		return 0;
+	b = &w->blob;
+	if (b->kind != BLOB_NONE && addr - b->begin < b->end - b->begin)
+		return 0;
+	b->kind = BLOB_NONE;
+	for (i = 0; i < MAX_CODE_HEAPS; i++) {
+		struct code_heap *heap = &w->jvm.heaps[i];
+
+		if (i < w->jvm.heap_count && addr - heap->low < heap->high - heap->low) {
+			block = find_block(w, heap, addr);
+			break;
+		}
+	}
+	if (!block)
+		return 0;
+	blob = block + w->jvm.block_header;
+	size = w->jvm.blob_bytes;
+	if (size > MAX_BLOB_BYTES || read_user(w->bytes, size, blob))
+		return 0;
+	if (w->jvm.is_compact) {
+		b->begin = blob + field32(w, w->jvm.code_begin);
+		b->frame_complete = field16(w, w->jvm.frame_complete);
+		b->verified_entry = b->begin + field16(w, w->jvm.verified_entry);
+		b->deopt_handler = blob + field32(w, w->jvm.deopt_handler);
+		b->deopt_mh_handler = blob + field32(w, w->jvm.deopt_mh_handler);
+	} else {
+		b->begin = field64(w, w->jvm.code_begin);
+		b->frame_complete = field32(w, w->jvm.frame_complete);
+		b->verified_entry = field64(w, w->jvm.verified_entry);
+		b->deopt_handler = field64(w, w->jvm.deopt_handler);
+		b->deopt_mh_handler = field64(w, w->jvm.deopt_mh_handler);
+	}
+	b->end = blob + field32(w, w->jvm.data_offset);
+	b->osr_entry = field64(w, w->jvm.osr_entry);
+	b->orig_pc_offset = field32(w, w->jvm.orig_pc_offset);
+	b->compile_id = field32(w, w->jvm.compile_id);
+	b->frame_bytes = (__u64)field32(w, w->jvm.frame_size) * WORD;
+	if (b->frame_bytes > MAX_FRAME_BYTES)
+		b->frame_bytes = 0;
+	if (addr - b->begin < b->end - b->begin)
+		b->kind = kind_of_name(w, field64(w, w->jvm.name));
+	return 0;
+}
+
+#endif

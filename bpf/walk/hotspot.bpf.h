@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The caller of each kind of HotSpot's frames: interpreted and compiled methods, adapters between
+ * the two, and stubs.
+ *
+ * A blob's frame size leads to the caller. Only the innermost frame can be incomplete: how far it
+ * has come is decoded of its instructions (arch_x86.bpf.h). What is called from generated code was
+ * called by a return address inside of the code cache: that checks each step, and where the check
+ * fails, the step is a guess, and said to be one.
+ */
+#ifndef JVMPROBE_WALK_HOTSPOT_BPF_H
+#define JVMPROBE_WALK_HOTSPOT_BPF_H
+
+#include "arch_x86.bpf.h"
+#include "blob.bpf.h"
+
+/* Some stubs and slow paths push a few words that the frame's size does not count. */
+#define MAX_EXTRA_WORDS 8
+#define MAX_ARGUMENT_BYTES (256 * WORD)
+#define HANDLER_BYTES 32        /* of deoptimisation */
+#define STUB_WORDS 32           /* pushed by a stub, at most; a power of two */
+
+/* Where the caller's stack ends, of which the return address was found below `sp`: who calls
+   an interpreted method, or is called by one, has it in a register, for arguments are put in
+   between. */
+static __always_inline __u64 sender_sp(struct walker *w, __u64 sp)
+{
+	return w->regs.sender_sp > sp && w->regs.sender_sp - sp <= MAX_ARGUMENT_BYTES ? w->regs.sender_sp : sp;
+}
+
+/* The interpreter's frames have a frame pointer. frame_x86.hpp: from it downwards, the
+   caller's sp, the last sp, the Method, ...; what comes then differs by version. */
+__noinline int caller_of_interpreted(struct walker *w)
+{
+	/* From fp - 8 words up to the return address. */
+	__u64 words[10], method, bcp, const_method, base, bci, sp, top;
+	bool is_new;
+
+	if (!w)
+		return END_IMPLAUSIBLE;
+	if (w->fp >= w->sp && !(w->fp & (WORD - 1)) &&
+	    !read_user(words, sizeof(words), w->fp - 8 * WORD) && in_code_cache(w, words[9])) {
+		/* On entry the Method is in a register until it is pushed. */
+		is_new = w->is_innermost && w->sp > w->fp - 3 * WORD;
+		method = is_new ? w->regs.method : words[5];
+		bcp = w->jvm.bcp_slot == 7 ? words[1] : words[0];
+		bci = NO_BCI;
+		if (!read_user(&const_method, WORD, method + w->jvm.const_method)) {
+			base = const_method + w->jvm.const_method_size;
+			/* While it interprets, the register is ahead of the frame. */
+			if (is_new)
+				bci = 0;
+			else if (w->is_innermost && w->regs.bcp - base < NO_BCI)
+				bci = w->regs.bcp - base;
+			else if (bcp - base < NO_BCI)
+				bci = bcp - base;
+			if (!w->is_deoptimizing)
+				w->frame = INTERPRETED | bci << ADDR_BITS | (method & ADDR_MASK);
+		}
+		/* So is the caller's sp. */
+		sp = w->is_innermost && w->sp == w->fp ? w->regs.sender_sp : words[7];
+		top = w->fp + 2 * WORD;
+		/* The arguments belong to the caller; an adapter may have moved them. */
+		if (sp < top || sp - top > MAX_FRAME_BYTES)
+			sp = top;
+		return go_to(w, words[9], sp, words[8]);
+	}
+	/* A method's entry, which has no frame yet: the return address is where the call
+	   put it, or in a register while the arguments are moved. */
+	if (w->is_innermost) {
+		if (!read_user(&base, WORD, w->sp) && in_code_cache(w, base))
+			return go_to(w, base, sender_sp(w, w->sp + WORD), w->fp);
+		if (in_code_cache(w, w->regs.return_address))
+			return go_to(w, w->regs.return_address, sender_sp(w, w->sp + WORD), w->fp);
+	}
+	return caller_by_fp(w);
+}
+
+/*
+ * Looks for the end of a frame from where it should be: whoever calls generated code
+ * is generated code itself. 0 where there is none.
+ */
+__noinline __u64 frame_end(struct walker *w, __u64 end)
+{
+	__u64 ip = 0;
+	int i;
+
+	if (!w)
+		return 0;
+	for (i = 0; i <= MAX_EXTRA_WORDS; i++) {
+		if (read_user(&ip, WORD, end - WORD))
+			return 0;
+		if (in_code_cache(w, ip)) {
+			if (i)
+				guess(w);
+			return end;
+		}
+		end += WORD;
+	}
+	return 0;
+}
+
+/* Where the call leads, if this is a return address of generated code that calls the blob
+   found last; else 0. */
+static __always_inline __u64 entry_by_caller(struct walker *w, __u64 addr)
+{
+	__u64 to;
+
+	if (!in_code_cache(w, addr))
+		return 0;
+	to = call_target(addr);
+	return to - w->blob.begin < w->blob.end - w->blob.begin ? to : 0;
+}
+
+static __always_inline bool in_handler(struct blob *b, __u64 addr)
+{
+	return addr - b->deopt_handler < HANDLER_BYTES ||
+	       addr - b->deopt_mh_handler < HANDLER_BYTES;
+}
+
+/* How far the frame of the innermost method is set up. */
+static __always_inline int frame_state(struct walker *w)
+{
+	struct blob *b = &w->blob;
+	__u64 osr = b->osr_entry;
+	int state = FRAME_COMPLETE;
+
+	/* Methods that are entered in a loop, by on-stack replacement, begin there. */
+	if (osr > b->begin && w->ip - osr < CODE_BYTES)
+		state = prologue_state(w, osr);
+	else if (w->ip < b->begin + b->frame_complete)
+		return prologue_state(w, b->verified_entry);
+	return state == FRAME_COMPLETE ? epilogue_state(w) : state;
+}
+
+__noinline int caller_of_compiled(struct walker *w, bool below_stub)
+{
+	struct blob *b;
+	__u64 pc = 0, end;
+	int state = FRAME_COMPLETE;
+
+	if (!w)
+		return END_IMPLAUSIBLE;
+	b = &w->blob;
+	if (w->is_innermost) {
+		/* On its way to interpreted code it is no more this method's. */
+		pc = call_stub_target(w);
+		if (pc) {
+			w->frame = pc & ADDR_MASK;
+			return caller_at_sp(w);
+		}
+	}
+	if (in_handler(b, w->ip)) {
+		/* The handler pushes its own address and jumps on. */
+		if (w->is_innermost && !read_user(&pc, WORD, w->sp) && in_handler(b, pc))
+			w->sp += WORD;
+		/* Deoptimised: it returns to the handler, and remembers from where. */
+		if (!read_user(&pc, WORD, w->sp + b->orig_pc_offset) &&
+		    pc - b->begin < b->end - b->begin)
+			w->frame = (pc - w->is_innermost) | (w->frame & ~ADDR_MASK);
+	} else if (w->is_innermost) {
+		state = frame_state(w);
+	}
+	end = w->sp + (state == FRAME_NOTHING	 ? WORD :
+		       state == FRAME_FP_PUSHED ? 2 * WORD :
+						  b->frame_bytes);
+	if (state == FRAME_COMPLETE && (w->is_innermost || below_stub))
+		end += pushed_words(w) * WORD;
+	if (read_user(&pc, WORD, end - WORD) || !in_code_cache(w, pc)) {
+		guess(w);
+		/* Behind its epilogue, on the way to a handler. */
+		if (w->is_innermost && !read_user(&pc, WORD, w->sp) && in_code_cache(w, pc))
+			return caller_at_sp(w);
+	} else if (state == FRAME_NOTHING || state == FRAME_NO_FP) {
+		return go_to(w, pc, end, w->fp);
+	} else {
+		return caller_below(w, end);
+	}
+	end = frame_end(w, end);
+	if (end)
+		return caller_below(w, end);
+	return caller_by_fp(w);
+}
+
+/* What moves arguments between interpreted and compiled code: gen_i2c_adapter() and
+   gen_c2i_adapter(), sharedRuntime_x86_64.cpp. */
+__noinline int caller_of_adapter(struct walker *w)
+{
+	__u64 ip = 0, sp = 0, fp = 0, pushed;
+	__u8 c[16] = {};
+
+	if (!w)
+		return END_IMPLAUSIBLE;
+	if (!w->is_innermost) {
+		/* It has the JVM correct what called it, with all registers saved. */
+		if (saved_by_adapter(w, &ip, &sp, &fp) || read_user(&pushed, WORD, sp) ||
+		    pushed != ip || !in_code_cache(w, ip)) {
+			guess(w);
+			return caller_by_fp(w);
+		}
+		return go_to(w, ip, sp + WORD, fp);
+	}
+	if (read_user(c, sizeof(c), w->ip) || read_user(&ip, WORD, w->sp))
+		return END_UNREADABLE;
+	if (moves_return_address(c) && in_code_cache(w, w->regs.return_address))
+		return go_to(w, w->regs.return_address,
+			     is_at_sender_sp(c) ? w->sp : sender_sp(w, w->sp), w->fp);
+	sp = w->sp + WORD;
+	return go_to(w, ip, is_behind_sender_sp(w) ? sender_sp(w, sp) : sp, w->fp);
+}
+
+/* Where on the stack, in words above sp, is the return address of the generated code that
+   called the innermost stub; STUB_WORDS where none is. */
+__noinline int scan_stub(struct walker *w)
+{
+	__u64 *words, entry;
+	__u32 i;
+
+	if (!w)
+		return STUB_WORDS;
+	words = (__u64 *)w->bytes;
+	if (read_user(words, STUB_WORDS * WORD, w->sp))
+		return STUB_WORDS;
+	for (i = 0; i < STUB_WORDS; i++) {
+		entry = entry_by_caller(w, words[i]);
+		if (entry) {
+			w->found_ip = words[i];
+			w->found_entry = entry;
+			break;
+		}
+	}
+	return i;
+}
+
+/*
+ * The caller of a stub that was interrupted anywhere in it, known by its call of this very
+ * stub. Many stubs set rbp up, as C does; some push what they please and leave rbp alone,
+ * which may be that of any frame further out.
+ */
+static __always_inline int caller_of_innermost_stub(struct walker *w)
+{
+	__u64 words[3], end;
+	__u32 found;
+
+	if (w->fp >= w->sp && w->fp - w->sp < MAX_FRAME_BYTES &&
+	    !read_user(words, sizeof(words), w->fp)) {
+		if (entry_by_caller(w, words[1]))
+			return go_to(w, words[1], w->fp + 2 * WORD, words[0]);
+		/* The stub of nmethods' entry barriers has room for an sp above its frame
+		   pointer, which is -1 as long as nothing is deoptimised. */
+		if (words[1] == -1ULL && entry_by_caller(w, words[2]))
+			return go_to(w, words[2], w->fp + 3 * WORD, words[0]);
+	}
+	if (w->blob.frame_bytes) {
+		end = w->sp + w->blob.frame_bytes;
+		if (!read_user(words, 2 * WORD, end - 2 * WORD) && entry_by_caller(w, words[1]))
+			return go_to(w, words[1], end, words[0]);
+	}
+	found = scan_stub(w);
+	if (found >= STUB_WORDS)
+		return 0;
+	end = w->sp + (found + 1) * WORD;
+	if (found && begins_with_push(w->found_entry))
+		return caller_below(w, end);
+	return go_to(w, w->found_ip, end, w->fp);
+}
+
+/* Stubs: many have a frame pointer, some a frame of a known size, some nothing. */
+__noinline int caller_of_stub(struct walker *w)
+{
+	__u64 words[3], ip = 0, end;
+
+	if (!w)
+		return END_IMPLAUSIBLE;
+	if (w->is_innermost) {
+		int state = stub_state(w), why;
+
+		if (state == FRAME_NOTHING)
+			return caller_at_sp(w);
+		if (state == FRAME_FP_PUSHED)
+			return caller_below(w, w->sp + 2 * WORD);
+		why = caller_of_innermost_stub(w);
+		if (why || !w->is_innermost)
+			return why;
+	}
+	if (w->blob.frame_bytes && !w->is_innermost) {
+		end = frame_end(w, w->sp + w->blob.frame_bytes);
+		if (end)
+			return caller_below(w, end);
+	}
+	/* What native code calls has a frame pointer; for the rest it is a guess. */
+	if (w->fp >= w->sp && w->fp - w->sp < MAX_FRAME_BYTES &&
+	    !read_user(words, sizeof(words), w->fp)) {
+		if (words[1] == -1ULL && in_code_cache(w, words[2]))
+			return go_to(w, words[2], w->fp + 3 * WORD, words[0]);
+		if (words[1] > 0xffff) {
+			if (w->is_innermost && in_code_cache(w, words[1]))
+				guess(w);
+			return go_to(w, words[1], w->fp + 2 * WORD, words[0]);
+		}
+	}
+	guess(w);
+	end = frame_end(w, w->sp + WORD);
+	if (end && !read_user(&ip, WORD, end - WORD))
+		return go_to(w, ip, end, w->fp);
+	return END_IMPLAUSIBLE;
+}
+
+static __always_inline int caller_in_code_cache(struct walker *w)
+{
+	bool is_stub;
+
+	if (w->jvm.return_barrier && w->ip == w->jvm.return_barrier) {
+		/* The outer frames of a virtual thread wait in the heap, and what is
+		   outside of these is this. */
+		if (read_user(&w->ip, WORD, w->jvm.cont_return_pc_at) ||
+		    !in_code_cache(w, w->ip))
+			return END_IMPLAUSIBLE;
+		w->frame = w->ip;
+	}
+	if (in_interpreter(w, w->ip))
+		return caller_of_interpreted(w);
+	w->is_deoptimizing = false;
+	is_stub = w->blob.kind == BLOB_STUB;
+	/* A return address may lie behind the code that called. */
+	find_blob(w, w->ip - !w->is_innermost);
+	switch (w->blob.kind) {
+	case BLOB_METHOD:
+		w->frame |= (__u64)(__u16)w->blob.compile_id << ADDR_BITS;
+		return caller_of_compiled(w, is_stub);
+	case BLOB_DISPATCH:
+		/* Nothing is below the return address, and nothing is called from there. */
+		return caller_at_sp(w);
+	case BLOB_ADAPTER:
+		return caller_of_adapter(w);
+	case BLOB_DEOPT:
+		w->is_deoptimizing = true;
+		return caller_of_stub(w);
+	case BLOB_STUB:
+		return caller_of_stub(w);
+	}
+	guess(w);
+	return caller_by_fp(w);
+}
+
+
+#endif

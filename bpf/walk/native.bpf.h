@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The caller of a native frame: which file is mapped there, and what that file's unwind table (rows
+ * of .eh_frame, which user space has prepared) says of the address. Where there is no table, or none
+ * for this address, what looks like a return address on the stack is a guess, and said to be one.
+ */
+#ifndef JVMPROBE_WALK_NATIVE_BPF_H
+#define JVMPROBE_WALK_NATIVE_BPF_H
+
+#include "arch_x86.bpf.h"
+#include "blob.bpf.h"
+
+#define SCAN_WORDS 32           /* a power of two */
+#define MAX_MAPPING_STEPS 14
+#define MAX_ROW_STEPS 23
+
+/*
+ * Templates of inner maps give sizes, no types, just as user space makes the maps themselves.
+ * Linux 5.15 to 6.1 keep "no BTF" and "a BTF type without a timer" apart, and refuse an inner
+ * map that differs in that from its template (kernel/bpf/map_in_map.c, bpf_map_meta_equal).
+ */
+struct mapping_array {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_INNER_MAP);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct mapping));
+};
+
+/* By target_key(), sorted by address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
+	__uint(max_entries, MAX_PROCESSES);
+	__type(key, __u64);
+	__array(values, struct mapping_array);
+} mappings SEC(".maps");
+
+struct row_array {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_INNER_MAP);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct unwind_row));
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MAX_TABLES);
+	__type(key, __u32);
+	__array(values, struct row_array);
+} tables SEC(".maps");
+
+/* Finds the mapping that an address lies in; whether there is one. */
+__noinline int find_mapping(struct walker *w, __u64 addr)
+{
+	struct mapping *m;
+	__u32 low = 1, high, zero = 0, i;
+	void *inner;
+	__u64 key;
+
+	if (!w)
+		return 0;
+	if (addr - w->mapping.start < w->mapping.end - w->mapping.start)
+		return 1;
+	key = w->key;
+	inner = bpf_map_lookup_elem(&mappings, &key);
+	if (!inner)
+		return 0;
+	m = bpf_map_lookup_elem(inner, &zero);
+	if (!m)
+		return 0;
+	/* The last that begins at or before the address lies in [low - 1, high). */
+	high = m->start + 1;
+	for (i = 0; i < MAX_MAPPING_STEPS && low < high; i++) {
+		__u32 middle = (low + high) / 2;
+
+		m = bpf_map_lookup_elem(inner, &middle);
+		if (m && m->start <= addr)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	low--;
+	m = low ? bpf_map_lookup_elem(inner, &low) : NULL;
+	if (!m || addr >= m->end || addr < m->start)
+		return 0;
+	w->mapping = *m;
+	return 1;
+}
+
+/* The row that holds at an address of the mapping found last, as one number. */
+__noinline __u64 find_row(struct walker *w, __u64 addr)
+{
+	__u32 low = 0, high, table, i;
+	struct unwind_row *row;
+	void *inner;
+
+	if (!w || addr - w->mapping.bias > 0xffffffff)
+		return 0;
+	addr -= w->mapping.bias;
+	table = w->mapping.table;
+	high = w->mapping.rows;
+	inner = bpf_map_lookup_elem(&tables, &table);
+	if (!inner)
+		return 0;
+	for (i = 0; i < MAX_ROW_STEPS && low < high; i++) {
+		__u32 middle = (low + high) / 2;
+
+		row = bpf_map_lookup_elem(inner, &middle);
+		if (row && row->pc <= addr)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	if (!low)
+		return 0;
+	low--;
+	row = bpf_map_lookup_elem(inner, &low);
+	return row ? *(__u64 *)row : 0;
+}
+
+/* Where on the stack, in words above sp, is what looks like a return address to code that
+   is known; SCAN_WORDS where nothing does. The stack is in w->bytes then. */
+__noinline int scan(struct walker *w)
+{
+	__u64 *words;
+	__u32 i;
+
+	if (!w)
+		return SCAN_WORDS;
+	words = (__u64 *)w->bytes;
+	if (read_user(words, SCAN_WORDS * WORD, w->sp))
+		return SCAN_WORDS;
+	for (i = 0; i < SCAN_WORDS; i++) {
+		__u64 addr = words[i];
+
+		if (addr < 0x10000 || addr & INTERPRETED || !is_behind_call(addr))
+			continue;
+		w->found_ip = addr;
+		if (w->is_jvm && in_code_cache(w, addr))
+			break;
+		if (find_mapping(w, addr) && (find_row(w, addr - 1) >> 48 & 0xff) != ROW_UNKNOWN)
+			break;
+	}
+	return i;
+}
+
+/* Whether an address may be a frame pointer of a frame above `end`: there is a return
+   address where it should be. */
+static __always_inline bool is_frame(__u64 fp, __u64 end)
+{
+	__u64 ip = 0;
+
+	return fp - end < MAX_FRAME_BYTES && !(fp & (WORD - 1)) &&
+	       !read_user(&ip, WORD, fp + WORD) && is_behind_call(ip);
+}
+
+/* The caller's frame pointer, when its return address was found that many words above sp:
+   in its register still, or saved below. */
+__noinline __u64 saved_fp(struct walker *w, __u32 found)
+{
+	__u64 fp, end;
+	__u32 i;
+
+	if (!w)
+		return 0;
+	end = w->sp + found * WORD;
+	if (is_frame(w->fp, end))
+		return w->fp;
+	for (i = 0; i < SCAN_WORDS && i < found; i++) {
+		fp = ((__u64 *)w->bytes)[i];
+		if (is_frame(fp, end))
+			return fp;
+	}
+	return w->fp;
+}
+
+/* Native code of which nothing is known: hand-written, or built without tables, as musl
+   is. Its frames are small. */
+static __always_inline int caller_of_unknown(struct walker *w)
+{
+	__u32 found = scan(w);
+	__u64 fp;
+
+	guess(w);
+	/* A frame pointer that is one is better than a guess. */
+	if (found >= SCAN_WORDS || (!w->is_innermost && w->fp - w->sp < found * WORD))
+		return caller_by_fp(w);
+	fp = saved_fp(w, found);
+	return go_to(w, w->found_ip, w->sp + (found + 1) * WORD, fp);
+}
+
+__noinline int caller_of_native(struct walker *w)
+{
+	__u64 addr, end, ip = 0, fp;
+	union {
+		__u64 word;
+		struct unwind_row row;
+	} found;
+	struct unwind_row *row = &found.row;
+
+	if (!w)
+		return END_IMPLAUSIBLE;
+	addr = w->ip - !w->is_innermost;
+	if (!find_mapping(w, addr)) {
+		guess(w);
+		return caller_by_fp(w);
+	}
+	found.word = find_row(w, addr);
+	switch (row->kind) {
+	case ROW_SP:
+		end = w->sp + row->cfa * WORD;
+		break;
+	case ROW_FP:
+		end = w->fp + row->cfa * WORD;
+		break;
+	case ROW_PLT:
+		end = w->sp + WORD + ((w->ip & 15) >= row->cfa) * WORD;
+		break;
+	case ROW_DEREF_FP:
+	case ROW_DEREF_FP_PLUS_8:
+		if (read_user(&end, WORD, w->fp + (__s16)row->cfa * WORD))
+			return END_UNREADABLE;
+		end += row->kind == ROW_DEREF_FP_PLUS_8 ? WORD : 0;
+		break;
+	case ROW_DEREF_SP:
+	case ROW_DEREF_SP_PLUS_8:
+		if (read_user(&end, WORD, w->sp + (__s16)row->cfa * WORD))
+			return END_UNREADABLE;
+		end += row->kind == ROW_DEREF_SP_PLUS_8 ? WORD : 0;
+		break;
+	case ROW_SIGNAL:
+		return interrupted_by_signal(w);
+	case ROW_END:
+		return END_ENTRY;
+	default:
+		return caller_of_unknown(w);
+	}
+	if (row->fp == -2) {
+		/* As most functions have it. */
+		return caller_below(w, end);
+	}
+	if (read_user(&ip, WORD, end - WORD))
+		return END_UNREADABLE;
+	fp = w->fp;
+	if (row->fp == -128)
+		fp = 0;
+	else if (row->fp && read_user(&fp, WORD, end + row->fp * WORD))
+		return END_UNREADABLE;
+	return go_to(w, ip, end, fp);
+}
+
+#endif

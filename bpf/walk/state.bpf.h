@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * What the walker knows while it walks one stack, and the few steps that every kind of frame
+ * needs: to read the walked process's memory, to move on to a caller whose place is known, and to
+ * say that a caller is only likely.
+ *
+ * All of it lies in one per-CPU array, because the BPF stack (512 bytes for all functions that
+ * call each other) has no room for it.
+ */
+#ifndef JVMPROBE_WALK_STATE_BPF_H
+#define JVMPROBE_WALK_STATE_BPF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/ptrace.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#include "walk.h"
+
+#if defined(__TARGET_ARCH_x86)
+#include "arch_x86.h"
+#elif defined(__TARGET_ARCH_arm64)
+#include "arch_arm64.h"
+#else
+#error "the stack walker does not know the registers of this machine"
+#endif
+
+#define WORD 8
+#define MAX_BLOB_BYTES 512      /* a power of two; JDK 8 to 25 need up to 360 */
+#define MAX_FRAME_BYTES (1 << 20)
+
+enum blob_kind {
+	BLOB_NONE = 0,
+	BLOB_METHOD = 1,    /* compiled, or a wrapper around native code */
+	BLOB_DISPATCH = 2,  /* jumps to a method: vtable and itable stubs, inline caches */
+	BLOB_ADAPTER = 3,   /* moves arguments between compiled and interpreted code */
+	BLOB_STUB = 4,
+	BLOB_DEOPT = 5,     /* makes interpreted frames of compiled ones */
+};
+
+struct blob {
+	__u64 begin;        /* of code */
+	__u64 end;
+	__u64 verified_entry;
+	__u64 osr_entry;
+	__u64 deopt_handler;
+	__u64 deopt_mh_handler;
+	__u64 frame_bytes;
+	__u32 frame_complete;
+	__u32 orig_pc_offset;
+	__u32 compile_id;
+	__u32 kind;
+};
+
+struct walker {
+	__u64 key;
+	/* The frame that is looked at; walk() begins with the sampled registers. */
+	__u64 ip;
+	__u64 sp;
+	__u64 fp;
+	/* The others, as long as it is innermost. */
+	struct registers regs;
+	/* What it is recorded as. */
+	__u64 frame;
+	/* Whether nothing was called from it: its address is that of an instruction, and
+	   the registers are its own. */
+	bool is_innermost;
+	bool is_first;
+	bool is_jvm;
+	bool by_tables;
+	/* Whether interpreted frames may be there that have no content yet. */
+	bool is_deoptimizing;
+	/* How many frames there are, and how many there were when a step to the caller was a
+	   guess for the first time. */
+	__u32 depth;
+	__u32 known;
+	__u64 code_low;
+	__u64 code_high;
+	__u64 found_ip;     /* by scan() and scan_stub() */
+	__u64 found_entry;  /* of the stub, by scan_stub() */
+	/* What was found last: callers are often next to it. */
+	struct mapping mapping;
+	struct blob blob;
+	struct jvm jvm;
+	__u8 bytes[MAX_BLOB_BYTES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct walker);
+} walkers SEC(".maps");
+
+static __always_inline int read_user(void *to, __u32 size, __u64 addr)
+{
+	return bpf_probe_read_user(to, size, (void *)addr);
+}
+
+static __always_inline bool in_code_cache(struct walker *w, __u64 addr)
+{
+	return addr - w->code_low < w->code_high - w->code_low;
+}
+
+static __always_inline bool in_interpreter(struct walker *w, __u64 addr)
+{
+	return addr - w->jvm.interpreter_low <
+	       w->jvm.interpreter_high - w->jvm.interpreter_low;
+}
+
+/* The caller is known: 0 to go on, or why that makes no sense. */
+static __always_inline int go_to(struct walker *w, __u64 ip, __u64 sp, __u64 fp)
+{
+	bool moved = sp > w->sp;
+
+	w->ip = ip;
+	w->sp = sp;
+	w->fp = fp;
+	w->is_innermost = false;
+	if (!ip)
+		return END_OUTERMOST;
+	if (ip & ~ADDR_MASK || !moved || sp & (WORD - 1))
+		return END_IMPLAUSIBLE;
+	return 0;
+}
+
+/* The step to the caller is not known, but likely. */
+static __always_inline void guess(struct walker *w)
+{
+	if (!w->known)
+		w->known = w->depth;
+}
+
+/* By the convention for frame pointers, which is the same on x86-64 and aarch64. */
+static __always_inline int caller_by_fp(struct walker *w)
+{
+	__u64 frame[2];
+
+	if (!w->fp)
+		return END_OUTERMOST;
+	if (w->fp < w->sp || w->fp & (WORD - 1))
+		return END_IMPLAUSIBLE;
+	if (read_user(frame, sizeof(frame), w->fp))
+		return END_UNREADABLE;
+	return go_to(w, frame[1], w->fp + sizeof(frame), frame[0]);
+}
+
+/* To the caller of a frame that ends at `end`, with fp and return address below it. */
+static __always_inline int caller_below(struct walker *w, __u64 end)
+{
+	__u64 frame[2];
+
+	if (read_user(frame, sizeof(frame), end - sizeof(frame)))
+		return END_UNREADABLE;
+	return go_to(w, frame[1], end, frame[0]);
+}
+
+/* To the caller of code that has put nothing below its return address. */
+static __always_inline int caller_at_sp(struct walker *w)
+{
+	__u64 ip = 0;
+
+	if (read_user(&ip, WORD, w->sp))
+		return END_UNREADABLE;
+	return go_to(w, ip, w->sp + WORD, w->fp);
+}
+
+#endif

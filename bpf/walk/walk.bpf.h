@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Walks user stacks of a JVM that was started without any flag: native frames by unwind tables
+ * (native.bpf.h), Java frames by what HotSpot's code cache says of itself (hotspot.bpf.h).
+ *
+ * walk() begins with the registers that an event brings, walk_task() finds those of a task that is
+ * in the kernel. Both loop over step(), which knows one frame's caller. step() and what it calls
+ * are global functions: the verifier looks at each once, whatever the number of frames, so that no
+ * BPF loops of newer kernels are needed. They take pointers to memory, which Linux does not verify
+ * before 5.12.
+ *
+ * Nothing here knows the tool: its events are sent by intern.bpf.h.
+ */
+#ifndef JVMPROBE_WALK_WALK_BPF_H
+#define JVMPROBE_WALK_WALK_BPF_H
+
+#include "state.bpf.h"
+#ifdef KNOWS_FRAMES
+#include "hotspot.bpf.h"
+#include "native.bpf.h"
+#endif
+
+const volatile bool know_jvms = false;
+/* Whether task_pt_regs() is there: Linux 5.15, with BTF. */
+const volatile bool has_user_registers = true;
+
+/* The compiler describes whole what is the type of a variable. */
+struct unwind_row unused_row;
+struct mapping unused_mapping;
+struct jvm unused_jvm;
+
+#ifdef KNOWS_FRAMES
+
+/* Finds out what is known of the process. */
+static __always_inline void prepare(struct walker *w)
+{
+	struct jvm *jvm;
+	__u64 key = w->key;
+	__u32 i;
+
+	w->mapping.start = w->mapping.end = 0;
+	w->blob.kind = BLOB_NONE;
+	if (!know_jvms)
+		return;
+	jvm = bpf_map_lookup_elem(&jvms, &key);
+	if (!jvm) {
+		w->by_tables = bpf_map_lookup_elem(&mappings, &key);
+		return;
+	}
+	w->by_tables = true;
+	bpf_probe_read_kernel(&w->jvm, sizeof(w->jvm), jvm);
+	w->code_low = -1;
+	w->code_high = 0;
+	for (i = 0; i < MAX_CODE_HEAPS; i++) {
+		struct code_heap *heap = &w->jvm.heaps[i];
+
+		if (i >= w->jvm.heap_count)
+			break;
+		if (heap->low < w->code_low)
+			w->code_low = heap->low;
+		if (heap->high > w->code_high)
+			w->code_high = heap->high;
+	}
+	w->is_jvm = w->code_low < w->code_high;
+}
+
+#endif
+
+/* From a frame to its caller; 0, or why there is none. */
+__noinline int step(struct walker *w)
+{
+	if (!w)
+		return END_IMPLAUSIBLE;
+	/* All frames but the first are looked up one byte before their addresses, so for
+	   what a signal interrupted that is not what it points behind. */
+	w->frame = (w->ip & ADDR_MASK) + (w->is_innermost && !w->is_first);
+	w->is_first = false;
+	w->depth++;
+#ifdef KNOWS_FRAMES
+	if (w->is_jvm && in_code_cache(w, w->ip))
+		return caller_in_code_cache(w);
+	if (w->by_tables)
+		return caller_of_native(w);
+#endif
+	/* Whoever asks for frame pointers knows what they are worth. */
+	if (know_jvms)
+		guess(w);
+	return caller_by_fp(w);
+}
+
+static __always_inline __u64 mix(__u64 hash, __u64 value)
+{
+	hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
+	return hash ^ hash >> 29;
+}
+
+/* From the innermost frame on, as far as there are callers. Returns a hash of them. */
+__noinline __u64 walk_frames(struct walker *w, struct walked *walked)
+{
+	bool has_interpreted = false;
+	__u32 i;
+	__u64 hash = 0;
+	int why = 0;
+
+	if (!w || !walked)
+		return 0;
+#ifdef KNOWS_FRAMES
+	prepare(w);
+#endif
+	walked->target = w->key;
+	walked->unloads = 0;
+	for (i = 0; i < MAX_FRAMES && !why; i++) {
+		why = step(w);
+		has_interpreted |= (__s64)w->frame < 0;
+		walked->frames[i & (MAX_FRAMES - 1)] = w->frame;
+		hash = mix(hash, w->frame);
+	}
+	walked->count = i;
+	walked->end = (why ? why : END_TOO_DEEP) | w->known << KNOWN_SHIFT;
+	/* A Method is one of this JVM's, and its address may be another one's when classes
+	   were unloaded. */
+	if (has_interpreted) {
+		if (w->jvm.unloads_at)
+			read_user(&walked->unloads, sizeof(walked->unloads), w->jvm.unloads_at);
+		hash = mix(mix(hash, w->key), walked->unloads);
+	}
+	return mix(hash, walked->end);
+}
+
+/* This processor's walker, at the beginning of a stack. */
+static __always_inline struct walker *begin_walk(__u64 key, struct walked *walked)
+{
+	__u32 zero = 0;
+	struct walker *w = bpf_map_lookup_elem(&walkers, &zero);
+
+	walked->count = 0;
+	walked->end = END_NONE;
+	if (!w)
+		return NULL;
+	w->key = key;
+	w->is_innermost = true;
+	w->is_first = true;
+	w->is_jvm = false;
+	w->by_tables = false;
+	w->is_deoptimizing = false;
+	w->depth = 0;
+	w->known = 0;
+	return w;
+}
+
+/* From the frame on whose registers these are. */
+static __always_inline __u64 walk_from(struct walker *w, const bpf_user_pt_regs_t *regs,
+				       struct walked *walked)
+{
+	w->ip = PT_REGS_IP(regs);
+	w->sp = PT_REGS_SP(regs);
+	w->fp = PT_REGS_FP(regs);
+	take_registers(&w->regs, regs);
+	return walk_frames(w, walked);
+}
+
+/*
+ * Walks the stack of a process in user mode, whose registers these are. The result is a
+ * hash of the stack.
+ */
+static __always_inline __u64 walk(const bpf_user_pt_regs_t *regs, __u64 key, struct walked *walked)
+{
+	struct walker *w = begin_walk(key, walked);
+
+	return w ? walk_from(w, regs, walked) : 0;
+}
+
+/*
+ * A stack as the kernel walks it: a process's by frame pointers (BPF_F_USER_STACK), or, for the
+ * target 0, the kernel's own, which all processes share.
+ */
+static __always_inline __u64 walk_by_kernel(void *ctx, __u64 target, __u64 flags,
+					    struct walked *walked)
+{
+	long bytes = bpf_get_stack(ctx, walked->frames, MAX_KERNEL_FRAMES * sizeof(__u64), flags);
+	__u64 hash = 0;
+	__u32 i;
+
+	walked->target = target;
+	walked->unloads = 0;
+	walked->end = END_OUTERMOST;
+	walked->count = bytes <= 0 ? 0 : bytes / sizeof(__u64);
+	for (i = 0; i < MAX_KERNEL_FRAMES; i++) {
+		if (i >= walked->count)
+			break;
+		hash = mix(hash, walked->frames[i]);
+	}
+	return hash;
+}
+
+/*
+ * Walks the user stack of the current task, which is in the kernel: by the registers that it
+ * entered with. They lie at the top of its kernel stack; where no helper finds them, the kernel
+ * itself walks, by frame pointers. Nothing is found (END_NONE) of a kernel thread.
+ */
+static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walked)
+{
+	bpf_user_pt_regs_t *regs;
+	struct walker *w;
+
+	if (!has_user_registers)
+		return walk_by_kernel(ctx, key, BPF_F_USER_STACK, walked);
+	w = begin_walk(key, walked);
+	if (!w)
+		return 0;
+	/* Where code will be, as the BPF stack is short. */
+	regs = (void *)w->bytes;
+	_Static_assert(sizeof(*regs) <= sizeof(w->bytes), "registers have room");
+	bpf_probe_read_kernel(regs, sizeof(*regs),
+			      (void *)bpf_task_pt_regs(bpf_get_current_task_btf()));
+	if (!PT_REGS_IP(regs) || !in_user_mode(regs))
+		return 0;
+	return walk_from(w, regs, walked);
+}
+
+#endif
