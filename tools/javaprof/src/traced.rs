@@ -11,7 +11,7 @@ use libjvmprobe::{
     ask::{agent, agent_map, perf_map},
     bpf::probes::{self, Links, Scope, resolve},
     follow::Stops,
-    hotspot::{FIRST_READ, HotSpot, code_cache::Inlining},
+    hotspot::{FIRST_READ, HotSpot, code::Inlining},
     own::{note, remark},
     process::{Fate, FileId, Process, Target, code::CodeMaps},
     stack::{
