@@ -8,8 +8,8 @@
 //! | JDK | |
 //! |---|---|
 //! | 9 | the code cache has three heaps; `CompiledMethod` holds what `nmethod` had; interpreted frames hold their class's mirror; the generations of Serial and CMS are two fields, no array |
-//! | 10 | `Flag` is `JVMFlag`; `ThreadsSMRSupport` lists threads; G1 keeps a second region that it allocates from (used since 11) |
-//! | 14 | CMS is gone; `MutableSpace` has all fields of `ImmutableSpace`; G1 allocates by NUMA node; `CompressedKlassPointers` comes out of `Universe`; `SafepointTracing` keeps the times of the last stop |
+//! | 10 | `Flag` is `JVMFlag`; G1 keeps a second region that it allocates from (used since 11) |
+//! | 14 | CMS is gone; `MutableSpace` has all fields of `ImmutableSpace`; G1 allocates by NUMA node; `CompressedKlassPointers` comes out of `Universe`; `SafepointTracing` keeps the times of the last stop; threads are in `ThreadsSMRSupport`'s list, no chain |
 //! | 16 | `GenericGrowableArray` is `GrowableArrayBase` |
 //! | 17 | the index of the source file moves from the class to its constant pool |
 //! | 20 | compressed integers leave out the byte 0 ([`super::compressed`]) |
@@ -17,8 +17,8 @@
 //! | 22 | `CompressedKlassPointers` loses its struct; `Space` is part of `ContiguousSpace`; `SerialHeap` has its own fields |
 //! | 23 | `CompiledMethod` is `nmethod` again, with offsets in place of addresses and debug information in memory of its own; `HeapRegion` is `G1HeapRegion` |
 //! | 24 | compact object headers; Shenandoah's count is that of its global generation |
-//! | 25 | nmethods have one handler for both kinds of call; ZGC counts by NUMA node |
-//! | 26 | Shenandoah's count is that of its free set |
+//! | 25 | nmethods keep their metadata in memory of their own; ZGC counts by NUMA node |
+//! | 26 | nmethods have one handler for both kinds of call; Shenandoah's count is that of its free set |
 //! | 27 | the generations of Parallel are fields of the heap, no statics |
 
 /// How the names of the statics begin that hold the entries of stubs; see [`super::code`].
@@ -43,7 +43,6 @@ pub(super) enum Use {
     Epsilon,
     Humongous,
     Code,
-    Inlining,
     Methods,
     Walking,
     Continuations,
@@ -73,7 +72,6 @@ impl Use {
             Self::Epsilon => "used heap of Epsilon is unknown",
             Self::Humongous => "humongous objects are not told apart",
             Self::Code => "compiled code is not named",
-            Self::Inlining => "what was inlined is not named",
             Self::Methods => "methods are not named",
             Self::Walking => "stacks are walked by frame pointers",
             Self::Continuations => "stacks of virtual threads end at their mount",
@@ -174,8 +172,8 @@ table! {
     CmsDictionary       Offset [8 "CompactibleFreeListSpace::_dictionary"] until 13 for Cms;
     CmsBlock            Offset [8 "CompactibleFreeListSpace::_smallLinearAllocBlock"] until 13 for Cms;
     CmsLists            Offset [8 "CompactibleFreeListSpace::_indexedFreeList[0]"] until 13 for Cms;
-    CmsBottom           Offset [8 "Space::_bottom"] until 13 for Cms;
-    CmsEnd              Offset [8 "Space::_end"] until 13 for Cms;
+    CmsBottom           Offset [8 "Space::_bottom"] until 21 for Cms;
+    CmsEnd              Offset [8 "Space::_end"] until 21 for Cms;
     CmsTreeSize         Offset [8 "AFLBinaryTreeDictionary::_total_size"] until 13 for Cms;
     CmsBlockSize        Offset [8 "LinearAllocBlock::_word_size"] until 13 for Cms;
     CmsListCount        Offset [8 "AdaptiveFreeList<FreeChunk>::_count"] until 13 for Cms;
@@ -224,9 +222,9 @@ table! {
     // code/codeCache.hpp, utilities/growableArray.hpp, memory/heap.hpp, memory/virtualspace.hpp
     CodeHeapOne         Static [8 "CodeCache::_heap"] until 8 for Code Walking;
     CodeHeaps           Static [9 "CodeCache::_heaps"] for Code Walking;
-    ArrayLength         Offset [9 "GenericGrowableArray::_len", 16 "GrowableArrayBase::_len"] for Code Walking;
-    ArraySize           Size   [9 "GenericGrowableArray", 16 "GrowableArrayBase"] for Code Walking;
-    ArrayData           Offset [9 "GrowableArray<int>::_data"] for Code Walking;
+    ArrayLength         Offset [8 "GenericGrowableArray::_len", 16 "GrowableArrayBase::_len"] for Code Walking;
+    ArraySize           Size   [8 "GenericGrowableArray", 16 "GrowableArrayBase"] for Code Walking;
+    ArrayData           Offset [8 "GrowableArray<int>::_data"] for Code Walking;
     HeapMemory          Offset [8 "CodeHeap::_memory"] for Code Walking;
     HeapSegmap          Offset [8 "CodeHeap::_segmap"] for Code Walking;
     HeapSegmentLog      Offset [8 "CodeHeap::_log2_segment_size"] for Code Walking;
@@ -255,23 +253,23 @@ table! {
     DeoptBegin          Offset [9 "CompiledMethod::_deopt_handler_begin"] until 22 for Walking;
     DeoptMhBegin        Offset [9 "CompiledMethod::_deopt_mh_handler_begin"] until 22 for Walking;
     DeoptOffset         Offset [23 "nmethod::_deopt_handler_offset", 26 "nmethod::_deopt_handler_entry_offset"] for Walking;
-    DeoptMhOffset       Offset [23 "nmethod::_deopt_mh_handler_offset"] until 24 for Walking;
+    DeoptMhOffset       Offset [23 "nmethod::_deopt_mh_handler_offset"] until 25 for Walking;
     OrigPcOffset        Offset [8 "nmethod::_orig_pc_offset"] for Walking;
 
     // code/nmethod.hpp, code/pcDesc.hpp
-    ImmutableData       Offset [23 "nmethod::_immutable_data"] for Inlining;
-    ImmutableSize       Offset [23 "nmethod::_immutable_data_size"] for Inlining;
-    MutableData         Offset [25 "CodeBlob::_mutable_data"] for Inlining;
-    RelocationSize      Offset [23 "CodeBlob::_relocation_size"] for Inlining;
-    ScopesPcsOffset     Offset [8 "nmethod::_scopes_pcs_offset"] for Inlining;
-    ScopesDataOffset    Offset [23 "nmethod::_scopes_data_offset"] for Inlining;
-    ScopesDataBegin     Offset [9 "CompiledMethod::_scopes_data_begin"] until 22 for Inlining;
-    DependenciesOffset  Offset [8 "nmethod::_dependencies_offset"] until 22 for Inlining;
-    MetadataOffset      Offset [8 "nmethod::_metadata_offset"] until 22 for Inlining;
-    ExceptionOffset     Offset [8 "nmethod::_exception_offset"] for Inlining;
-    PcDescSize          Size   [8 "PcDesc"] for Inlining;
-    PcDescPc            Offset [8 "PcDesc::_pc_offset"] for Inlining;
-    PcDescScope         Offset [8 "PcDesc::_scope_decode_offset"] for Inlining;
+    ImmutableData       Offset [23 "nmethod::_immutable_data"] for Code;
+    ImmutableSize       Offset [23 "nmethod::_immutable_data_size"] for Code;
+    MutableData         Offset [25 "CodeBlob::_mutable_data"] for Code;
+    RelocationSize      Offset [23 "CodeBlob::_relocation_size"] for Code;
+    ScopesPcsOffset     Offset [8 "nmethod::_scopes_pcs_offset"] for Code;
+    ScopesDataOffset    Offset [23 "nmethod::_scopes_data_offset"] for Code;
+    ScopesDataBegin     Offset [9 "CompiledMethod::_scopes_data_begin"] until 22 for Code;
+    DependenciesOffset  Offset [8 "nmethod::_dependencies_offset"] until 22 for Code;
+    MetadataOffset      Offset [8 "nmethod::_metadata_offset"] until 22 for Code;
+    ExceptionOffset     Offset [8 "nmethod::_exception_offset"] for Code;
+    PcDescSize          Size   [8 "PcDesc"] for Code;
+    PcDescPc            Offset [8 "PcDesc::_pc_offset"] for Code;
+    PcDescScope         Offset [8 "PcDesc::_scope_decode_offset"] for Code;
 
     // interpreter/abstractInterpreter.hpp, code/stubs.hpp, runtime/continuationEntry.hpp
     Interpreter         Static [8 "AbstractInterpreter::_code"] for Walking;
@@ -296,12 +294,12 @@ table! {
     // oops/{klass,symbol,compressedKlass}.hpp, classfile/{classLoaderData,javaClasses}.hpp
     KlassName           Offset [8 "Klass::_name"] for Methods Classes;
     LayoutHelper        Offset [8 "Klass::_layout_helper"] for Classes Sizes Objects;
-    NextClass           Offset [8 "Klass::_next_link"] for Sizes;
+    NextClass           Offset [9 "Klass::_next_link"] for Sizes;
     SymbolLength        Offset [8 "Symbol::_length"] for Methods Classes;
     SymbolBody          Offset [8 "Symbol::_body", 9 "Symbol::_body[0]"] for Methods Classes;
     Loaders             Static [8 "ClassLoaderDataGraph::_head"] for Sizes;
     NextLoader          Offset [8 "ClassLoaderData::_next"] for Sizes;
-    FirstClass          Offset [8 "ClassLoaderData::_klasses"] for Sizes;
+    FirstClass          Offset [9 "ClassLoaderData::_klasses"] for Sizes;
     NarrowKlassBase     Static [8 "Universe::_narrow_klass._base", 14 "CompressedKlassPointers::_narrow_klass._base", 22 "CompressedKlassPointers::_base"] for Objects;
     NarrowKlassShift    Static [8 "Universe::_narrow_klass._shift", 14 "CompressedKlassPointers::_narrow_klass._shift", 22 "CompressedKlassPointers::_shift"] for Objects;
     MirrorSize          Static [8 "java_lang_Class::_oop_size_offset"] for Objects;
@@ -311,9 +309,9 @@ table! {
     Tlab                Offset [8 "Thread::_tlab"] for Threads;
     TlabStart           Offset [8 "ThreadLocalAllocBuffer::_start"] for Threads;
     TlabTop             Offset [8 "ThreadLocalAllocBuffer::_top"] for Threads;
-    ThreadList          Static [8 "Threads::_thread_list"] until 9 for Threads;
-    NextThread          Offset [8 "JavaThread::_next"] until 9 for Threads;
-    ThreadsList         Static [10 "ThreadsSMRSupport::_java_thread_list"] for Threads;
-    ThreadsLength       Offset [10 "ThreadsList::_length"] for Threads;
-    ThreadsArray        Offset [10 "ThreadsList::_threads"] for Threads;
+    ThreadList          Static [8 "Threads::_thread_list"] until 13 for Threads;
+    NextThread          Offset [8 "JavaThread::_next"] until 13 for Threads;
+    ThreadsList         Static [14 "ThreadsSMRSupport::_java_thread_list"] for Threads;
+    ThreadsLength       Offset [14 "ThreadsList::_length"] for Threads;
+    ThreadsArray        Offset [14 "ThreadsList::_threads"] for Threads;
 }

@@ -321,9 +321,9 @@ impl<'a> Tracer<'a> {
     }
 
     fn try_add(&mut self, target: Target, hotspot: HotSpot) -> Result<(), Error> {
-        let plans = self.plan(&target)?;
         if !bpf::reaches_everyone() {
             // Hits of several processes could not be told apart: attach one by one.
+            let plans = self.plan(&target)?;
             return self.add_alone(target, hotspot, &plans);
         }
         if self.args.exact {
@@ -332,6 +332,7 @@ impl<'a> Tracer<'a> {
         let id = target.libjvm.id;
         let key = target.pid().0.into();
         if !self.files.contains_key(&id) {
+            let plans = self.plan(&target)?;
             let links = self.session.attach(&target.libjvm, &plans, AttachScope::Everyone, 0)?;
             self.files.insert(id, links);
         }
