@@ -44,6 +44,12 @@ soak: ## Run each tool for an hour (SOAK_SECONDS) on JVMs that come and go; prin
 	$(CARGO) build --release --locked
 	@tests/soak
 
+many: ## Run each tool beside 1, 10 and 100 JVMs; print time to attach and to end, and memory (root)
+	@tests/setup test
+	@tests/runtimes >/dev/null
+	$(CARGO) build --release --locked
+	@tests/many
+
 kernels: ## Boot Debian's kernels, 5.10 to the newest, and try each tool in each (root)
 	@tests/setup kernels
 	$(CARGO) build --release --locked
@@ -82,4 +88,4 @@ uninstall: ## Remove what install has installed
 clean: ## Remove what was built
 	$(CARGO) clean
 
-.PHONY: help build demo test test-all fuzz soak kernels lint bench install uninstall clean
+.PHONY: help build demo test test-all fuzz soak many kernels lint bench install uninstall clean

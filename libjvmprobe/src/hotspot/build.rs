@@ -5,13 +5,21 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::{
     Addr, Error, Result, Vaddr,
     elf::{ElfFile, symbols::Symbol},
-    hotspot::{PRIVATES, heap, vmstructs::Tables},
+    hotspot::{
+        code::stubs,
+        layout::{Kind, STUBS, TABLE},
+        resolved::{Layout, Values},
+    },
+    own::remark,
     process::{FileId, LibJvm},
 };
 
@@ -27,9 +35,13 @@ pub(super) struct Build {
     pub elf: ElfFile,
     exported: HashMap<String, Symbol>,
     /// Private statics that we want, where there is a symbol table.
-    pub privates: HashMap<String, Symbol>,
-    /// The tables of the JVM that was read last.
-    tables: Mutex<Option<Arc<Tables>>>,
+    privates: HashMap<String, Symbol>,
+    /// Where the entries of stubs are kept, with the stubs' names.
+    pub stubs: Vec<(Vaddr, Arc<str>)>,
+    /// What the JVM said of its layout that was read last.
+    values: Mutex<Option<Arc<Values>>>,
+    /// Whether it was said what is missing.
+    is_told: AtomicBool,
 }
 
 impl Build {
@@ -55,9 +67,14 @@ impl Build {
 
     fn read(elf: ElfFile) -> Result<Self> {
         let exported = elf.dynamic_symbols()?.with_prefixes(&[EXPORTED]);
-        let names: Vec<_> = PRIVATES.into_iter().chain(heap::PRIVATES).collect();
-        let privates = elf.symbols()?.with_prefixes(&names);
-        Ok(Self { elf, exported, privates, tables: Mutex::default() })
+        let symbols = TABLE.iter().filter(|row| row.kind == Kind::Symbol);
+        let names = symbols.flat_map(|row| row.names).map(|(_, name)| *name);
+        let names: Vec<_> = names.chain([STUBS]).collect();
+        let mut privates = elf.symbols()?.with_prefixes(&names);
+        let stubs = stubs::statics(&privates);
+        privates.retain(|name, _| names.contains(&name.as_str()));
+        let (values, is_told) = Default::default();
+        Ok(Self { elf, exported, privates, stubs, values, is_told })
     }
 
     /// What is to be added to its addresses in a JVM.
@@ -74,17 +91,26 @@ impl Build {
         Some(moved(self.exported.get(name)?.value, bias))
     }
 
-    /// Where a private static lies.
-    pub fn private(&self, name: &str, bias: u64) -> Option<Addr> {
-        Some(moved(self.privates.get(name)?.value, bias))
+    /// Where a private static lies in the file.
+    pub fn private(&self, name: &str) -> Option<Vaddr> {
+        Some(self.privates.get(name)?.value)
     }
 
-    /// The same tables, kept once where another JVM has them, too.
-    pub fn share(&self, tables: Tables) -> Arc<Tables> {
-        let mut last = self.tables.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    /// The same values, kept once where another JVM has them, too.
+    pub fn share(&self, values: Values) -> Arc<Values> {
+        let mut last = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match &*last {
-            Some(last) if **last == tables => Arc::clone(last),
-            _ => Arc::clone(last.insert(Arc::new(tables))),
+            Some(last) if **last == values => Arc::clone(last),
+            _ => Arc::clone(last.insert(Arc::new(values))),
+        }
+    }
+
+    /// Says once what its layout lacks.
+    pub fn tell_missing(&self, layout: &Layout) {
+        if !self.is_told.swap(true, Ordering::Relaxed) {
+            for line in layout.all_missing() {
+                remark(|| format!("this libjvm.so of JDK {} has {line}", layout.major));
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use crate::{
     Addr, Error, Result,
-    hotspot::{pages::Pages, vmstructs::VmStructs},
+    hotspot::{layout::Item, pages::Pages, resolved::Layout},
     names::{clean, code::mask_hidden},
     process::memory::Memory,
 };
@@ -41,14 +41,12 @@ impl ClassLayout {
     ///
     /// # Errors
     /// [`Error::Layout`] naming the field that is missing.
-    pub fn read(structs: &VmStructs) -> Result<Self> {
+    pub fn read(layout: &Layout) -> Result<Self> {
         Ok(Self {
-            klass_name: structs.field("Klass", "_name")?,
-            layout_helper: structs.field("Klass", "_layout_helper")?,
-            symbol_length: structs.field("Symbol", "_length")?,
-            symbol_body: structs
-                .field("Symbol", "_body[0]")
-                .or_else(|_| structs.field("Symbol", "_body"))?,
+            klass_name: layout.get(Item::KlassName)?,
+            layout_helper: layout.get(Item::LayoutHelper)?,
+            symbol_length: layout.get(Item::SymbolLength)?,
+            symbol_body: layout.get(Item::SymbolBody)?,
         })
     }
 
@@ -77,26 +75,26 @@ impl ClassLayout {
 ///
 /// # Errors
 /// [`Error::Layout`] naming the field that is missing, [`Error::Memory`].
-pub fn instance_sizes(memory: &Memory, structs: &VmStructs) -> Result<HashMap<Addr, u64>> {
-    let layout = ClassLayout::read(structs)?;
-    let next_loader = structs.field("ClassLoaderData", "_next")?;
-    let first_class = structs.field("ClassLoaderData", "_klasses")?;
-    let next_class = structs.field("Klass", "_next_link")?;
+pub fn instance_sizes(memory: &Memory, layout: &Layout) -> Result<HashMap<Addr, u64>> {
+    let classes = ClassLayout::read(layout)?;
+    let next_loader = layout.get(Item::NextLoader)?;
+    let first_class = layout.get(Item::FirstClass)?;
+    let next_class = layout.get(Item::NextClass)?;
     // Lists of classes may be made to go round.
     let mut pages = Pages::many(memory);
     let mut sizes: HashMap<Addr, Option<u64>> = HashMap::new();
     let mut left = MAX_CLASSES;
-    let mut loader = pages.pointer(structs.static_field("ClassLoaderDataGraph", "_head")?)?;
+    let mut loader = pages.pointer(layout.address(Item::Loaders)?)?;
     while loader != Addr(0) && left > 0 {
         let mut klass = pages.pointer(plus(loader, first_class)?)?;
         while klass != Addr(0) && left > 0 {
             left -= 1;
-            let helper = pages.u32(plus(klass, layout.layout_helper)?)?.cast_signed();
+            let helper = pages.u32(plus(klass, classes.layout_helper)?)?.cast_signed();
             // Arrays have negative ones. The lowest bits are flags.
             if helper > 0 {
                 let size = u64::from(helper.cast_unsigned() & !7);
                 let known = sizes
-                    .entry(pages.pointer(plus(klass, layout.klass_name)?)?)
+                    .entry(pages.pointer(plus(klass, classes.klass_name)?)?)
                     .or_insert(Some(size));
                 *known = known.filter(|&known| known == size);
             }

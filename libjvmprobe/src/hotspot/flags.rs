@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use crate::{
     Addr, Error, Result,
-    hotspot::{pages::Pages, vmstructs::VmStructs},
+    hotspot::{layout::Item, pages::Pages, resolved::Layout},
     process::memory::Memory,
 };
 
@@ -39,14 +39,13 @@ impl Flags {
     ///
     /// # Errors
     /// [`Error::Layout`] when the table is missing or implausible.
-    pub fn read(memory: &Memory, vm: &VmStructs) -> Result<Self> {
-        let class = if vm.has_type("JVMFlag") { "JVMFlag" } else { "Flag" };
-        let table = memory.pointer(vm.static_field(class, "flags")?)?;
-        let count = memory.u64(vm.static_field(class, "numFlags")?)?;
-        let stride = vm.type_size(class)?;
-        let name = vm.field(class, "_name")?;
-        let addr = vm.field(class, "_addr")?;
-        let kind = vm.field(class, "_type")?;
+    pub fn read(memory: &Memory, layout: &Layout) -> Result<Self> {
+        let table = memory.pointer(layout.address(Item::Flags)?)?;
+        let count = memory.u64(layout.address(Item::FlagCount)?)?;
+        let stride = layout.get(Item::FlagSize)?;
+        let name = layout.get(Item::FlagName)?;
+        let addr = layout.get(Item::FlagAddr)?;
+        let kind = layout.get(Item::FlagType)?;
         if count > MAX_FLAGS || !(24..=256).contains(&stride) {
             return Err(Error::layout(format!("{count} flags of {stride} bytes: implausible")));
         }

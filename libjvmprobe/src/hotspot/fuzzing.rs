@@ -12,21 +12,21 @@ use std::{
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{
-    Addr,
+    Addr, Vaddr,
     hotspot::{
-        classes::{self, ClassLayout},
-        code_cache::{self, Inlining},
+        classes::{ClassLayout, instance_sizes, java_name},
+        code::{Inlining, cache},
         collector::Collector,
         compressed::Encoding,
         flags::Flags,
         heap,
+        instance::perf_data,
         methods::{self, Methods},
         objects::Objects,
         pages::Pages,
-        perf_data,
+        resolved::Layout,
         testing::Image,
         threads::{self, ThreadLayout},
-        vmstructs::VmStructs,
         walking,
     },
     process::memory::Memory,
@@ -39,7 +39,7 @@ const BASE: u64 = 0x10_0000;
 pub(crate) struct Fake {
     bytes: Vec<u8>,
     symbols: HashMap<&'static str, Addr>,
-    structs: VmStructs,
+    layout: Layout,
     /// Addresses in the code of its method.
     code: Addr,
     method: Addr,
@@ -87,6 +87,11 @@ impl Fake {
             Memory::of_file(file.try_clone().unwrap())
         })
     }
+}
+
+/// Private statics all lie where nothing is.
+fn private(_: &str) -> Option<Vaddr> {
+    Some(Vaddr(BASE))
 }
 
 fn u32s(low: u32, high: u32) -> u64 {
@@ -188,11 +193,10 @@ fn fake() -> Fake {
     let begin = |n: usize| (parts[n].0 - BASE) as usize;
     let ranges =
         [begin(0)..begin(1), begin(1)..begin(2), begin(2)..begin(3), java_heap, 0..bytes.len()];
-    let mut fake =
-        Fake { bytes, symbols, structs: VmStructs::default(), code, method, parts: ranges };
+    let mut fake = Fake { bytes, symbols, layout: Layout::default(), code, method, parts: ranges };
     let lookup = |name: &str| fake.symbols.get(name).copied();
     let memory = fake.memory(Part::Whole, &[]);
-    fake.structs = VmStructs::read(&memory, 0, lookup, Arc::new).unwrap();
+    fake.layout = Layout::read(&memory, 0, lookup, private, Arc::new).unwrap().of_jdk(17);
     fake
 }
 
@@ -247,14 +251,14 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
         ("CodeBlob", "_code_begin", 16),
         ("CodeBlob", "_frame_size", 64),
         ("CodeBlob", "_frame_complete_offset", 68),
-        ("nmethod", "_method", 24),
-        ("nmethod", "_scopes_data_begin", 32),
+        ("CompiledMethod", "_method", 24),
+        ("CompiledMethod", "_scopes_data_begin", 32),
         ("nmethod", "_metadata_offset", 40),
         ("nmethod", "_exception_offset", 44),
         ("nmethod", "_scopes_pcs_offset", 48),
         ("nmethod", "_dependencies_offset", 52),
         ("nmethod", "_compile_id", 56),
-        ("nmethod", "_deopt_handler_begin", 60),
+        ("CompiledMethod", "_deopt_handler_begin", 60),
         ("nmethod", "_verified_entry_point", 16),
         ("nmethod", "_osr_entry_point", 16),
         ("nmethod", "_orig_pc_offset", 64),
@@ -336,8 +340,9 @@ pub(crate) fn whole(given: &[u8]) {
     let fake = Fake::get();
     let memory = fake.memory(Part::Whole, given);
     let lookup = |name: &str| fake.symbols.get(name).copied();
-    let Ok(structs) = VmStructs::read(&memory, 0, lookup, Arc::new) else { return };
-    if let Ok(flags) = Flags::read(&memory, &structs) {
+    let Ok(layout) = Layout::read(&memory, 0, lookup, private, Arc::new) else { return };
+    let layout = layout.of_jdk(17);
+    if let Ok(flags) = Flags::read(&memory, &layout) {
         for name in ["UseG1GC", "ObjectAlignmentInBytes"] {
             let _ = (flags.flag_bool(&memory, name), flags.flag_u64(&memory, name));
             let _ = flags.flag_string(&memory, name);
@@ -354,40 +359,36 @@ pub(crate) fn whole(given: &[u8]) {
         Collector::Shenandoah,
         Collector::Epsilon,
     ] {
-        let _ = heap::used(&memory, &structs, collector, 17, |_| Some(Addr(BASE)));
+        let _ = heap::used(&memory, &layout, collector);
     }
-    if let Ok(Some((base, data))) = perf_data(&memory, &structs) {
+    if let Ok(Some((base, data))) = perf_data(&memory, &layout) {
         let _ = heap::settled(base, &data, Collector::Serial);
     }
-    if let Ok(layout) = ThreadLayout::read(&structs) {
-        let _ = threads::read(&memory, &structs, &layout);
-    }
-    let _ = threads::have_begun(&memory, &structs);
-    let _ = classes::instance_sizes(&memory, &structs);
+    let _ = ThreadLayout::read(&layout);
+    let _ = threads::read(&memory, &layout);
+    let _ = threads::have_begun(&memory, &layout);
+    let _ = instance_sizes(&memory, &layout);
     for major in [8, 17] {
-        let _ = walking::layout(&memory, &structs, major);
+        let _ = walking::layout(&memory, &layout.of_jdk(major));
     }
-    look_at_code(&memory, &structs, fake.code);
-    look_at_heap(&memory, &structs);
+    look_at_code(&memory, &layout, fake.code);
+    look_at_heap(&memory, &layout);
 }
 
 /// All code, and the code at an address.
 pub(crate) fn code(part: Part, given: &[u8]) {
     let fake = Fake::get();
-    look_at_code(&fake.memory(part, given), &fake.structs, fake.code);
+    look_at_code(&fake.memory(part, given), &fake.layout, fake.code);
 }
 
-fn look_at_code(memory: &Memory, structs: &VmStructs, code: Addr) {
+fn look_at_code(memory: &Memory, layout: &Layout, code: Addr) {
     let addrs = [code, Addr(code.0 + 20), Addr(code.0 + 60)];
     for (major, inlining) in [(17, Inlining::Everywhere), (21, Inlining::At(&addrs))] {
-        let _ = code_cache::read(memory, structs, major, inlining);
-        let Ok(mut reader) = code_cache::Reader::new(memory, structs, major, inlining) else {
-            continue;
-        };
-        let heaps = code_cache::heaps(memory, structs).unwrap_or_default();
-        let heaps: Vec<_> = heaps.into_iter().filter_map(|heap| reader.place(heap).ok()).collect();
+        let layout = layout.of_jdk(major);
+        let _ = cache::read(memory, &layout, inlining);
+        let Ok(mut reader) = cache::Reader::new(memory, &layout, inlining) else { continue };
         for addr in addrs {
-            if let Ok(Some(blob)) = reader.find(&heaps, addr) {
+            if let Ok(Some(blob)) = reader.find(addr) {
                 let _ = reader.code(blob);
                 let _ = reader.is_still(memory, blob);
             }
@@ -401,7 +402,7 @@ pub(crate) fn methods(given: &[u8]) {
     let memory = fake.memory(Part::Methods, given);
     for major in [17, 21] {
         let mut pages = Pages::many(&memory);
-        let mut methods = Methods::new(&fake.structs, Encoding::of_jdk(major)).unwrap();
+        let mut methods = Methods::new(&fake.layout.of_jdk(major)).unwrap();
         for at in [fake.method, Addr(fake.method.0 + 8), Addr(BASE)] {
             if let Some(info) = methods.get(&mut pages, at) {
                 let _ = (info.line(-1), info.line(0), info.line(i32::MAX));
@@ -420,21 +421,21 @@ pub(crate) fn lines(given: &[u8]) {
 /// Objects of a piece of the heap.
 pub(crate) fn objects(given: &[u8]) {
     let fake = Fake::get();
-    look_at_heap(&fake.memory(Part::Heap, given), &fake.structs);
+    look_at_heap(&fake.memory(Part::Heap, given), &fake.layout);
 }
 
-fn look_at_heap(memory: &Memory, structs: &VmStructs) {
+fn look_at_heap(memory: &Memory, layout: &Layout) {
     let range = &Fake::get().parts[Part::Heap as usize];
     let (start, size) = (Addr(BASE + range.start as u64), range.len() as u64);
-    if let Ok(mut objects) = Objects::new(memory, structs) {
+    if let Ok(mut objects) = Objects::new(memory, layout) {
         for size in [size, size - 32, u64::MAX] {
             let _ = objects.count(memory, start, size).map(Iterator::count);
         }
     }
-    if let Ok(layout) = ClassLayout::read(structs)
-        && let Ok(name) = layout.name_of(memory, Addr(start.0 - 8))
-        && let Ok((name, len)) = layout.symbol(memory, name)
+    if let Ok(classes) = ClassLayout::read(layout)
+        && let Ok(name) = classes.name_of(memory, Addr(start.0 - 8))
+        && let Ok((name, len)) = classes.symbol(memory, name)
     {
-        let _ = classes::java_name(&name, len);
+        let _ = java_name(&name, len);
     }
 }

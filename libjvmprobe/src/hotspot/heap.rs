@@ -6,24 +6,11 @@
 //! last steps are walked here, once. Sources: HotSpot's gc/*/*.hpp, the fields
 //! as vmStructs_*.hpp exports them, JDK 8 to 28.
 //!
-//! What changed, as far as it is of interest here:
-//!
-//! | JDK | |
-//! |---|---|
-//! | 9 | the generations of Serial and CMS are two fields, no array |
-//! | 10 | G1 keeps a second region that it allocates from (used since 11) |
-//! | 14 | CMS is gone; `MutableSpace` has all fields of `ImmutableSpace`; G1 allocates by NUMA node |
-//! | 21 to 23 | ZGC without generations is called X |
-//! | 22 | `Space` is part of `ContiguousSpace`; `SerialHeap` has its own fields |
-//! | 23 | `HeapRegion` is `G1HeapRegion` |
-//! | 24 | Shenandoah's count is that of its global generation |
-//! | 25 | ZGC counts by NUMA node |
-//! | 26 | Shenandoah's count is that of its free set |
-//! | 27 | the generations of Parallel are fields of the heap, no statics |
+//! What changed from JDK to JDK is at the head of [`super::layout`].
 
 use crate::{
     Addr, Error, Result,
-    hotspot::{Collector, perfdata::PerfData, vmstructs::VmStructs},
+    hotspot::{Collector, layout::Item, perfdata::PerfData, resolved::Layout},
     process::memory::Memory,
 };
 
@@ -78,35 +65,24 @@ const ALLOCATOR_WITHIN: u64 = 64;
 /// `G1Allocator` has its regions for the application within so many bytes.
 const ALLOCATOR_SIZE: u64 = 64;
 
-/// How the names of the private statics begin that [`used`] asks for.
-pub const PRIVATES: [&str; 2] = [MUTATOR_ALLOC_REGION, DUMMY_REGION];
-/// `MutatorAllocRegion`'s virtual table.
-const MUTATOR_ALLOC_REGION: &str = "_ZTV18MutatorAllocRegion";
-/// `G1AllocRegion::_dummy_region`, which stands for no region and looks full.
-const DUMMY_REGION: &str = "_ZN13G1AllocRegion13_dummy_regionE";
-
 struct Reader<'a> {
     memory: &'a Memory,
-    structs: &'a VmStructs,
+    layout: &'a Layout,
 }
 
 /// The recipe for a collector's heap: what the JVM's own `used()` says at that instant, to
-/// the byte.
+/// the byte. G1's is unknown where there is no symbol table.
 ///
-/// `private` finds a symbol of one of the names [`PRIVATES`]; G1's heap is unknown without.
 /// `None` means that the JVM has not set up its heap yet.
 ///
 /// # Errors
 /// Why it cannot be known.
 pub fn used(
     memory: &Memory,
-    structs: &VmStructs,
+    layout: &Layout,
     collector: Collector,
-    major: u32,
-    private: impl Fn(&str) -> Option<Addr>,
 ) -> Result<Option<Vec<Term>>, String> {
-    let reader = Reader { memory, structs };
-    match reader.used(collector, major, private) {
+    match (Reader { memory, layout }).used(collector) {
         Ok(terms) => Ok(Some(terms)),
         Err(Why::NotYet) => Ok(None),
         Err(Why::Unknown(why)) => Err(why),
@@ -165,90 +141,63 @@ fn plus(addr: Addr, offset: u64) -> Result<Addr> {
 }
 
 impl Reader<'_> {
-    fn used(
-        &self,
-        collector: Collector,
-        major: u32,
-        private: impl Fn(&str) -> Option<Addr>,
-    ) -> Found<Vec<Term>> {
-        let heap = self.structs.static_field("Universe", "_collectedHeap")?;
+    fn used(&self, collector: Collector) -> Found<Vec<Term>> {
+        let heap = self.layout.address(Item::CollectedHeap)?;
         let heap = set_up(self.memory.pointer(heap)?)?;
         match collector {
             Collector::Serial => self.serial(heap),
             Collector::Parallel => self.parallel(heap),
             Collector::Cms => self.cms(heap),
-            Collector::G1 => {
-                let missing = |name| Why::unknown(format!("libjvm.so has no symbol {name}"));
-                let private = |name| private(name).ok_or_else(|| missing(name));
-                self.g1(heap, major, private(MUTATOR_ALLOC_REGION)?, private(DUMMY_REGION)?)
-            }
+            Collector::G1 => self.g1(heap),
             Collector::Z => self.z(heap, false),
             Collector::GenerationalZ => self.z(heap, true),
             Collector::Shenandoah | Collector::GenerationalShenandoah => self.shenandoah(heap),
-            Collector::Epsilon => {
-                let holder = self.field(heap, "EpsilonHeap", "_space")?;
-                Ok(vec![self.contiguous(holder)?])
-            }
+            Collector::Epsilon => Ok(vec![self.contiguous(self.field(heap, Item::EpsilonSpace)?)?]),
             Collector::Unknown => Err(Why::NotYet),
         }
     }
 
-    fn has(&self, of: &str, field: &str) -> bool {
-        self.structs.field(of, field).is_ok()
-    }
-
     /// The address of an object's field.
-    fn field(&self, object: Addr, of: &str, field: &str) -> Found<Addr> {
-        let offset = self.structs.field(of, field)?;
-        Ok(plus(object, offset)?)
+    fn field(&self, object: Addr, field: Item) -> Found<Addr> {
+        Ok(plus(object, self.layout.get(field)?)?)
     }
 
     /// The object that an object's field points to.
-    fn follow(&self, object: Addr, of: &str, field: &str) -> Found<Addr> {
-        set_up(self.memory.pointer(self.field(object, of, field)?)?)
+    fn follow(&self, object: Addr, field: Item) -> Found<Addr> {
+        set_up(self.memory.pointer(self.field(object, field)?)?)
     }
 
     fn serial(&self, heap: Addr) -> Found<Vec<Term>> {
         let (young, old) = self.generations(heap)?;
-        let renamed = self.has("TenuredGeneration", "_the_space");
-        let tenured = if renamed { "TenuredGeneration" } else { "OneContigSpaceCardGeneration" };
         let mut terms = self.young(young)?;
-        terms.push(self.contiguous(self.field(old, tenured, "_the_space")?)?);
+        terms.push(self.contiguous(self.field(old, Item::SerialTenured)?)?);
         Ok(terms)
     }
 
     /// The young and the old generation of Serial and CMS.
     fn generations(&self, heap: Addr) -> Found<(Addr, Addr)> {
-        if self.has("GenCollectedHeap", "_gens") {
+        if self.layout.has(Item::Generations) {
             // JDK 8 has an array of two.
-            let young = self.field(heap, "GenCollectedHeap", "_gens")?;
+            let young = self.field(heap, Item::Generations)?;
             let old = plus(young, 8)?;
             return Ok((set_up(self.memory.pointer(young)?)?, set_up(self.memory.pointer(old)?)?));
         }
-        // Renamed in JDK 22.
-        let renamed = self.has("SerialHeap", "_young_gen");
-        let of = if renamed { "SerialHeap" } else { "GenCollectedHeap" };
-        Ok((self.follow(heap, of, "_young_gen")?, self.follow(heap, of, "_old_gen")?))
+        Ok((self.follow(heap, Item::SerialYoung)?, self.follow(heap, Item::SerialOld)?))
     }
 
     /// Eden and the survivors, also of CMS's `ParNewGeneration`.
     fn young(&self, young: Addr) -> Found<Vec<Term>> {
         Ok(vec![
-            self.contiguous(self.field(young, "DefNewGeneration", "_eden_space")?)?,
-            self.contiguous(self.field(young, "DefNewGeneration", "_from_space")?)?,
+            self.contiguous(self.field(young, Item::SerialEden)?)?,
+            self.contiguous(self.field(young, Item::SerialFrom)?)?,
         ])
     }
 
     fn contiguous(&self, holder: Addr) -> Found<Term> {
-        // JDK 22 merged Space into ContiguousSpace.
-        let bottom = self
-            .structs
-            .field("ContiguousSpace", "_bottom")
-            .or_else(|_| self.structs.field("Space", "_bottom"))?;
         Ok(Term::Span {
             holder,
-            end_offset: self.structs.field("ContiguousSpace", "_top")?,
-            start_offset: bottom,
+            end_offset: self.layout.get(Item::ContiguousTop)?,
+            start_offset: self.layout.get(Item::ContiguousBottom)?,
             none: None,
         })
     }
@@ -257,27 +206,24 @@ impl Reader<'_> {
     /// `CompactibleFreeListSpace::free()`.
     fn cms(&self, heap: Addr) -> Found<Vec<Term>> {
         let (young, old) = self.generations(heap)?;
-        let of = "CompactibleFreeListSpace";
-        let holder = self.field(old, "ConcurrentMarkSweepGeneration", "_cmsSpace")?;
-        let space = self.follow(old, "ConcurrentMarkSweepGeneration", "_cmsSpace")?;
-        let dictionary = self.follow(space, of, "_dictionary")?;
-        let block = self.field(space, of, "_smallLinearAllocBlock")?;
-        let lists = self.field(space, of, "_indexedFreeList[0]")?;
+        let holder = self.field(old, Item::CmsSpace)?;
+        let space = self.follow(old, Item::CmsSpace)?;
+        let dictionary = self.follow(space, Item::CmsDictionary)?;
+        let block = self.field(space, Item::CmsBlock)?;
+        let lists = self.field(space, Item::CmsLists)?;
         let mut terms = self.young(young)?;
         terms.extend([
             Term::Span {
                 holder,
-                end_offset: self.structs.field("Space", "_end")?,
-                start_offset: self.structs.field("Space", "_bottom")?,
+                end_offset: self.layout.get(Item::CmsEnd)?,
+                start_offset: self.layout.get(Item::CmsBottom)?,
                 none: None,
             },
-            Term::FreeWords {
-                addr: self.field(dictionary, "AFLBinaryTreeDictionary", "_total_size")?,
-            },
-            Term::FreeWords { addr: self.field(block, "LinearAllocBlock", "_word_size")? },
+            Term::FreeWords { addr: self.field(dictionary, Item::CmsTreeSize)? },
+            Term::FreeWords { addr: self.field(block, Item::CmsBlockSize)? },
             Term::FreeLists {
-                first: self.field(lists, "AdaptiveFreeList<FreeChunk>", "_count")?,
-                stride: self.structs.type_size("AdaptiveFreeList<FreeChunk>")?,
+                first: self.field(lists, Item::CmsListCount)?,
+                stride: self.layout.get(Item::CmsListSize)?,
             },
         ]);
         Ok(terms)
@@ -286,39 +232,24 @@ impl Reader<'_> {
     /// G1 counts the regions that the application allocates from when they are full or a
     /// collection begins. What is in them until then is known to `MutatorAllocRegion`s that
     /// the tables do not tell of: `G1CollectedHeap::used()`, `G1Allocator::used_in_alloc_regions()`.
-    fn g1(&self, heap: Addr, major: u32, vtable: Addr, dummy: Addr) -> Found<Vec<Term>> {
+    fn g1(&self, heap: Addr) -> Found<Vec<Term>> {
+        let vtable = plus(self.layout.address(Item::G1AllocRegionTable)?, 16)?;
+        let dummy = self.layout.address(Item::G1DummyRegion)?;
         // In JDK 8 the allocator has the sum; in others it comes some words before it.
-        let (summary, allocators) = if self.has("G1Allocator", "_summary_bytes_used") {
-            let allocator = self.field(heap, "G1CollectedHeap", "_allocator")?;
-            let at = set_up(self.memory.pointer(allocator)?)?;
-            (self.field(at, "G1Allocator", "_summary_bytes_used")?, vec![at])
+        let (summary, allocators) = if self.layout.has(Item::G1AllocatorBytes) {
+            let at = self.follow(heap, Item::G1Allocator)?;
+            (self.field(at, Item::G1AllocatorBytes)?, vec![at])
         } else {
-            let summary = self.field(heap, "G1CollectedHeap", "_summary_bytes_used")?;
+            let summary = self.field(heap, Item::G1Bytes)?;
             let before = Addr(summary.0.saturating_sub(ALLOCATOR_WITHIN));
             (summary, self.words(before, ALLOCATOR_WITHIN)?)
         };
-        let vtable = plus(vtable, 16)?;
         let region = allocators.into_iter().find_map(|at| self.alloc_region(at, vtable));
         let mut region = region.ok_or(Why::NotYet)?;
-        let retained = self.retained_offset(region, major)?;
+        let retained = self.retained_offset(region)?;
         let none = set_up(self.memory.pointer(dummy)?)?;
-        let field = |names: [(&str, &str); 4]| {
-            let found = names.iter().find_map(|(of, field)| self.structs.field(of, field).ok());
-            found.ok_or_else(|| Why::unknown(format!("{names:?} are missing in vmStructs")))
-        };
-        // Named anew in JDK 23, 12 and 9.
-        let end_offset = field([
-            ("G1HeapRegion", "_top"),
-            ("HeapRegion", "_top"),
-            ("G1ContiguousSpace", "_top"),
-            ("G1OffsetTableContigSpace", "_top"),
-        ])?;
-        let start_offset = field([
-            ("G1HeapRegion", "_bottom"),
-            ("HeapRegion", "_bottom"),
-            ("Space", "_bottom"),
-            ("Space", "_bottom"),
-        ])?;
+        let end_offset = self.layout.get(Item::G1RegionTop)?;
+        let start_offset = self.layout.get(Item::G1RegionBottom)?;
         let span = |holder| Term::Span { holder, end_offset, start_offset, none: Some(none) };
         let mut terms = vec![Term::Direct { addr: summary }];
         // One for each NUMA node that is in use.
@@ -352,7 +283,7 @@ impl Reader<'_> {
     /// left out `_used_bytes_before` behind them, JDK 20 `_bot_updates`. Then comes `_name`,
     /// by which we know, and from JDK 14 on `_node_index`; then `_wasted_bytes` of the
     /// subclass, and `_retained_alloc_region`.
-    fn retained_offset(&self, region: Addr, major: u32) -> Found<Option<u64>> {
+    fn retained_offset(&self, region: Addr) -> Found<Option<u64>> {
         let is_name = |offset: &u64| {
             let name = plus(region, *offset).and_then(|at| self.memory.pointer(at));
             let name = name.and_then(|name| self.memory.c_string(name, 64));
@@ -360,11 +291,11 @@ impl Reader<'_> {
         };
         let name = [24, 32, 40].into_iter().find(is_name);
         let name = name.ok_or_else(|| Why::unknown("its allocation region has no name"))?;
-        match major {
+        match self.layout.major {
             8 => Ok(None),
             11..=13 => Ok(Some(name + 16)),
             14.. => Ok(Some(name + 24)),
-            _ => Err(Why::unknown(format!("JDK {major} was never looked at"))),
+            other => Err(Why::unknown(format!("JDK {other} was never looked at"))),
         }
     }
 
@@ -375,70 +306,61 @@ impl Reader<'_> {
     }
 
     fn parallel(&self, heap: Addr) -> Found<Vec<Term>> {
-        let generation = |field| -> Found<Addr> {
-            // Static up to JDK 26.
-            let holder = self
-                .structs
-                .static_field("ParallelScavengeHeap", field)
-                .or_else(|_| self.field(heap, "ParallelScavengeHeap", field))?;
+        let generation = |fixed, field| -> Found<Addr> {
+            let fixed = self.layout.try_address(fixed);
+            let holder = fixed.map_or_else(|| self.field(heap, field), Ok)?;
             set_up(self.memory.pointer(holder)?)
         };
-        let (young, old) = (generation("_young_gen")?, generation("_old_gen")?);
-        // JDK 14 merged ImmutableSpace into MutableSpace.
-        let start_offset = self
-            .structs
-            .field("MutableSpace", "_bottom")
-            .or_else(|_| self.structs.field("ImmutableSpace", "_bottom"))?;
-        let end_offset = self.structs.field("MutableSpace", "_top")?;
+        let young = generation(Item::ParallelYoungStatic, Item::ParallelYoung)?;
+        let old = generation(Item::ParallelOldStatic, Item::ParallelOld)?;
+        let start_offset = self.layout.get(Item::MutableBottom)?;
+        let end_offset = self.layout.get(Item::MutableTop)?;
         let span = |holder| Term::Span { holder, end_offset, start_offset, none: None };
         Ok(vec![
-            span(self.field(young, "PSYoungGen", "_eden_space")?),
-            span(self.field(young, "PSYoungGen", "_from_space")?),
-            span(self.field(old, "PSOldGen", "_object_space")?),
+            span(self.field(young, Item::ParallelEden)?),
+            span(self.field(young, Item::ParallelFrom)?),
+            span(self.field(old, Item::ParallelObjects)?),
         ])
     }
 
     fn z(&self, heap: Addr, generational: bool) -> Found<Vec<Term>> {
         // JDK 21 to 23 have both: the one without generations begins with an X.
-        let has_x = self.has("XPageAllocator", "_used");
-        let [collected_heap, z_heap, allocator] = if has_x && !generational {
-            ["XCollectedHeap", "XHeap", "XPageAllocator"]
-        } else {
-            ["ZCollectedHeap", "ZHeap", "ZPageAllocator"]
-        };
-        // Embedded, not pointed to.
-        let z_heap_at = self.field(heap, collected_heap, "_heap")?;
-        let allocator_at = self.field(z_heap_at, z_heap, "_page_allocator")?;
-        if self.has(allocator, "_used") {
-            return Ok(vec![Term::Direct { addr: self.field(allocator_at, allocator, "_used")? }]);
+        if self.layout.has(Item::XUsed) && !generational {
+            let heap = self.field(heap, Item::XHeapOfHeap)?;
+            let allocator = self.field(heap, Item::XAllocator)?;
+            return Ok(vec![Term::Direct { addr: self.field(allocator, Item::XUsed)? }]);
         }
-        // From JDK 25 on, a partition for each NUMA node.
-        let nodes = self.memory.u32(self.structs.static_field("ZNUMA", "_count")?)?;
+        // Embedded, not pointed to.
+        let heap = self.field(heap, Item::ZHeapOfHeap)?;
+        let allocator = self.field(heap, Item::ZAllocator)?;
+        if self.layout.has(Item::ZUsed) {
+            return Ok(vec![Term::Direct { addr: self.field(allocator, Item::ZUsed)? }]);
+        }
+        // A partition for each NUMA node.
+        let nodes = self.memory.u32(self.layout.address(Item::ZNodes)?)?;
         if !(1..=MAX_NODES).contains(&nodes) {
             // More than are summed up.
             return Err(Why::unknown(format!("it is on {nodes} NUMA nodes")));
         }
-        let partitions = self.field(allocator_at, "ZPageAllocator", "_partitions")?;
-        let first = self.follow(partitions, "ZPerNUMAZPartition", "_addr")?;
+        let partitions = self.field(allocator, Item::ZPartitions)?;
+        let first = self.follow(partitions, Item::ZPartitionAddr)?;
         (0..u64::from(nodes))
             .map(|node| {
                 let partition = plus(first, node * Z_VALUE_STRIDE)?;
-                Ok(Term::Direct { addr: self.field(partition, "ZPartition", "_used")? })
+                Ok(Term::Direct { addr: self.field(partition, Item::ZPartitionUsed)? })
             })
             .collect()
     }
 
     fn shenandoah(&self, heap: Addr) -> Found<Vec<Term>> {
-        let addr = if self.has("ShenandoahHeap", "_used") {
-            self.field(heap, "ShenandoahHeap", "_used")?
-        } else if self.has("ShenandoahFreeSet", "_total_global_used") {
-            // JDK 26.
-            let free_set = self.follow(heap, "ShenandoahHeap", "_free_set")?;
-            self.field(free_set, "ShenandoahFreeSet", "_total_global_used")?
+        let addr = if self.layout.has(Item::ShenandoahUsed) {
+            self.field(heap, Item::ShenandoahUsed)?
+        } else if self.layout.has(Item::ShenandoahFreeUsed) {
+            let free_set = self.follow(heap, Item::ShenandoahFreeSet)?;
+            self.field(free_set, Item::ShenandoahFreeUsed)?
         } else {
-            // JDK 24.
-            let global = self.follow(heap, "ShenandoahHeap", "_global_generation")?;
-            self.field(global, "ShenandoahGeneration", "_used")?
+            let global = self.follow(heap, Item::ShenandoahGlobal)?;
+            self.field(global, Item::ShenandoahGlobalUsed)?
         };
         Ok(vec![Term::Direct { addr }])
     }

@@ -11,10 +11,12 @@ use std::{collections::HashMap, sync::Arc};
 use crate::{
     Addr, Error, Result,
     hotspot::{
+        HotSpot,
         classes::modified_utf8,
         compressed::{Encoding, Stream},
+        layout::Item,
         pages::Pages,
-        vmstructs::VmStructs,
+        resolved::Layout,
     },
     names::{code::mask_hidden, java::java_parameters},
 };
@@ -56,7 +58,7 @@ impl MethodInfo {
 
 /// Where the fields are.
 #[derive(Debug)]
-struct Layout {
+struct Fields {
     const_method: u64,
     constants: u64,
     code_size: u64,
@@ -73,39 +75,32 @@ struct Layout {
     symbol_body: u64,
 }
 
-impl Layout {
-    fn read(structs: &VmStructs) -> Result<Self> {
-        let file_index = |class, in_pool| {
-            let offset = structs.field(class, "_source_file_name_index").ok()?;
-            Some((in_pool, offset))
-        };
-        let flags = structs
-            .field("ConstMethod", "_flags._flags")
-            .or_else(|_| structs.field("ConstMethod", "_flags"))?;
-        let body =
-            structs.field("Symbol", "_body[0]").or_else(|_| structs.field("Symbol", "_body"))?;
+impl Fields {
+    fn read(layout: &Layout) -> Result<Self> {
+        let file_index = |item, in_pool| Some((in_pool, layout.get(item).ok()?));
         Ok(Self {
-            const_method: structs.field("Method", "_constMethod")?,
-            constants: structs.field("ConstMethod", "_constants")?,
-            code_size: structs.field("ConstMethod", "_code_size")?,
-            flags,
-            name_index: structs.field("ConstMethod", "_name_index")?,
-            signature_index: structs.field("ConstMethod", "_signature_index")?,
-            const_method_size: structs.type_size("ConstMethod")?,
-            pool_holder: structs.field("ConstantPool", "_pool_holder")?,
-            pool_size: structs.type_size("ConstantPool")?,
-            file_index: file_index("ConstantPool", true).or(file_index("InstanceKlass", false)),
-            klass_name: structs.field("Klass", "_name")?,
-            symbol_length: structs.field("Symbol", "_length")?,
-            symbol_body: body,
+            const_method: layout.get(Item::ConstMethodOf)?,
+            constants: layout.get(Item::Constants)?,
+            code_size: layout.get(Item::CodeSize)?,
+            flags: layout.get(Item::ConstMethodFlags)?,
+            name_index: layout.get(Item::NameIndex)?,
+            signature_index: layout.get(Item::SignatureIndex)?,
+            const_method_size: layout.get(Item::ConstMethodSize)?,
+            pool_holder: layout.get(Item::PoolHolder)?,
+            pool_size: layout.get(Item::PoolSize)?,
+            file_index: file_index(Item::PoolFileIndex, true)
+                .or_else(|| file_index(Item::ClassFileIndex, false)),
+            klass_name: layout.get(Item::KlassName)?,
+            symbol_length: layout.get(Item::SymbolLength)?,
+            symbol_body: layout.get(Item::SymbolBody)?,
         })
     }
 }
 
 /// Reads methods; each once.
 #[derive(Debug)]
-pub struct Methods {
-    layout: Layout,
+pub(crate) struct Methods {
+    fields: Fields,
     encoding: Encoding,
     known: HashMap<Addr, Option<Arc<MethodInfo>>>,
     symbols: HashMap<Addr, Arc<str>>,
@@ -118,10 +113,10 @@ impl Methods {
     ///
     /// # Errors
     /// [`Error::Layout`] naming the field that is missing.
-    pub fn new(structs: &VmStructs, encoding: Encoding) -> Result<Self> {
+    pub fn new(layout: &Layout) -> Result<Self> {
         Ok(Self {
-            layout: Layout::read(structs)?,
-            encoding,
+            fields: Fields::read(layout)?,
+            encoding: Encoding::of_jdk(layout.major),
             known: HashMap::new(),
             symbols: HashMap::new(),
             room: MAX_KEPT,
@@ -152,14 +147,14 @@ impl Methods {
     }
 
     fn read(&mut self, pages: &mut Pages<'_>, method: Addr) -> Result<MethodInfo> {
-        let layout = &self.layout;
-        let const_method = pages.pointer(plus(method, layout.const_method)?)?;
-        let pool = pages.pointer(plus(const_method, layout.constants)?)?;
-        let class = pages.pointer(plus(pool, layout.pool_holder)?)?;
-        let class_name = pages.pointer(plus(class, layout.klass_name)?)?;
-        let name_index = pages.u16(plus(const_method, layout.name_index)?)?;
-        let signature_index = pages.u16(plus(const_method, layout.signature_index)?)?;
-        let file_index = match layout.file_index {
+        let fields = &self.fields;
+        let const_method = pages.pointer(plus(method, fields.const_method)?)?;
+        let pool = pages.pointer(plus(const_method, fields.constants)?)?;
+        let class = pages.pointer(plus(pool, fields.pool_holder)?)?;
+        let class_name = pages.pointer(plus(class, fields.klass_name)?)?;
+        let name_index = pages.u16(plus(const_method, fields.name_index)?)?;
+        let signature_index = pages.u16(plus(const_method, fields.signature_index)?)?;
+        let file_index = match fields.file_index {
             Some((true, offset)) => pages.u16(plus(pool, offset)?)?,
             Some((false, offset)) => pages.u16(plus(class, offset)?)?,
             None => 0,
@@ -183,7 +178,7 @@ impl Methods {
     }
 
     fn pool_symbol(&mut self, pages: &mut Pages<'_>, pool: Addr, index: u16) -> Result<Arc<str>> {
-        let slot = plus(plus(pool, self.layout.pool_size)?, u64::from(index) * 8)?;
+        let slot = plus(plus(pool, self.fields.pool_size)?, u64::from(index) * 8)?;
         let symbol = pages.pointer(slot)?;
         self.symbol(pages, symbol)
     }
@@ -192,9 +187,9 @@ impl Methods {
         if let Some(known) = self.symbols.get(&symbol) {
             return Ok(Arc::clone(known));
         }
-        let length = pages.u16(plus(symbol, self.layout.symbol_length)?)?;
+        let length = pages.u16(plus(symbol, self.fields.symbol_length)?)?;
         let length = usize::from(length).min(MAX_SYMBOL);
-        let bytes = pages.bytes(plus(symbol, self.layout.symbol_body)?, length)?;
+        let bytes = pages.bytes(plus(symbol, self.fields.symbol_body)?, length)?;
         let text: Arc<str> = modified_utf8(&bytes).into();
         self.room = self
             .room
@@ -207,12 +202,12 @@ impl Methods {
     fn lines(&self, pages: &mut Pages<'_>, const_method: Addr) -> Result<Vec<(u32, u32)>> {
         // One byte suffices, whatever the width: the machines that we know are
         // little-endian.
-        let [flags] = pages.array(plus(const_method, self.layout.flags)?)?;
+        let [flags] = pages.array(plus(const_method, self.fields.flags)?)?;
         if flags & HAS_LINES == 0 {
             return Ok(Vec::new());
         }
-        let code_size = pages.u16(plus(const_method, self.layout.code_size)?)?;
-        let begin = plus(plus(const_method, self.layout.const_method_size)?, code_size.into())?;
+        let code_size = pages.u16(plus(const_method, self.fields.code_size)?)?;
+        let begin = plus(plus(const_method, self.fields.const_method_size)?, code_size.into())?;
         let mut lines = Vec::new();
         // How long the table is shows only as it is read.
         for room in [256, 4096, MAX_LINE_TABLE] {
@@ -223,6 +218,33 @@ impl Methods {
             }
         }
         Ok(lines)
+    }
+}
+
+/// Reads the methods of one JVM for somebody outside, who keeps it while the JVM lives.
+#[derive(Debug)]
+pub struct MethodReader(Methods);
+
+impl MethodReader {
+    pub(super) fn new(layout: &Layout) -> Result<Self> {
+        Methods::new(layout).map(Self)
+    }
+
+    /// The methods at some addresses, those that make sense, as they are now or were when they
+    /// were last asked for.
+    pub fn read(
+        &mut self,
+        hotspot: &HotSpot,
+        methods: impl IntoIterator<Item = Addr>,
+    ) -> Vec<(Addr, Arc<MethodInfo>)> {
+        let mut pages = Pages::many(&hotspot.memory);
+        let read = |at| Some((at, self.0.get(&mut pages, at)?));
+        methods.into_iter().filter_map(read).collect()
+    }
+
+    /// Forgets what it has read: it may be gone.
+    pub fn forget(&mut self) {
+        self.0.forget();
     }
 }
 

@@ -13,7 +13,9 @@ use std::collections::HashMap;
 
 use crate::{
     Addr, Error, Result,
-    hotspot::{classes::ClassLayout, flags::Flags, threads::MAX_TLAB, vmstructs::VmStructs},
+    hotspot::{
+        classes::ClassLayout, flags::Flags, layout::Item, resolved::Layout, threads::MAX_TLAB,
+    },
     process::memory::Memory,
 };
 
@@ -93,24 +95,12 @@ impl Objects {
     ///
     /// # Errors
     /// [`Error::Layout`] naming what is missing.
-    pub fn new(memory: &Memory, structs: &VmStructs) -> Result<Self> {
-        let flags = Flags::read(memory, structs)?;
+    pub fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
+        let flags = Flags::read(memory, layout)?;
         let on = |name| flags.flag_bool(memory, name) == Some(true);
         let compressed = || -> Result<(u64, u32)> {
-            // Universe up to JDK 13 or so; the fields lost their struct after JDK 21.
-            let places = [
-                ("CompressedKlassPointers", "_base", "_shift"),
-                ("CompressedKlassPointers", "_narrow_klass._base", "_narrow_klass._shift"),
-                ("Universe", "_narrow_klass._base", "_narrow_klass._shift"),
-            ];
-            let place = |(class, base, shift)| {
-                let base = structs.static_field(class, base).ok()?;
-                Some((base, structs.static_field(class, shift).ok()?))
-            };
-            let (base, shift) = places
-                .into_iter()
-                .find_map(place)
-                .ok_or_else(|| Error::layout("this JVM does not say how it compresses classes"))?;
+            let base = layout.address(Item::NarrowKlassBase)?;
+            let shift = layout.address(Item::NarrowKlassShift)?;
             match memory.u32(shift)? {
                 shift @ 0..32 => Ok((memory.u64(base)?, shift)),
                 shift => Err(Error::layout(format!("a shift of {shift} bits is implausible"))),
@@ -129,11 +119,11 @@ impl Objects {
         if !alignment.is_power_of_two() || !(8..=256).contains(&alignment) {
             return Err(Error::layout(format!("objects aligned at {alignment}: implausible")));
         }
-        let mirror = structs.static_field("java_lang_Class", "_oop_size_offset").ok();
+        let mirror = layout.try_address(Item::MirrorSize);
         let mirror_size_at = mirror.and_then(|at| memory.u32(at).ok()).map(u64::from);
         Ok(Self {
             layout: ObjectLayout { class, length_at, alignment, mirror_size_at },
-            classes: ClassLayout::read(structs)?,
+            classes: ClassLayout::read(layout)?,
             shapes: HashMap::new(),
             buffer: Vec::new(),
             numbers: HashMap::new(),

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::{Addr, Pid, Result, hotspot::vmstructs::VmStructs, process::memory::Memory};
+use crate::{Addr, Pid, Result, Vaddr, hotspot::resolved::Layout, process::memory::Memory};
 
 /// A growing image of 64-bit words at a fixed address.
 pub(super) struct Image {
@@ -80,17 +80,17 @@ impl Image {
         self.types.push([name, 0, size]);
     }
 
-    /// Writes the tables, with one constant of each kind.
+    /// The address of a variable that libjvm.so exports.
+    pub(super) fn symbol(&self, name: &str) -> Option<Addr> {
+        self.symbols.get(name).copied()
+    }
+
+    /// Writes the tables.
     pub(super) fn finish(&mut self) {
         let fields: Vec<u64> = self.fields.concat();
         let types: Vec<u64> = self.types.concat();
-        let constant = self.text("answer").0;
         self.table("gHotSpotVMStructs", "gHotSpotVMStructEntryArrayStride", &fields, 6);
         self.table("gHotSpotVMTypes", "gHotSpotVMTypeEntryArrayStride", &types, 3);
-        let ints = ("gHotSpotVMIntConstants", "gHotSpotVMIntConstantEntryArrayStride");
-        self.table(ints.0, ints.1, &[constant, 42], 2);
-        let longs = ("gHotSpotVMLongConstants", "gHotSpotVMLongConstantEntryArrayStride");
-        self.table(longs.0, longs.1, &[constant, 1 << 40], 2);
         for (name, value) in [
             ("gHotSpotVMStructEntryTypeNameOffset", 0),
             ("gHotSpotVMStructEntryFieldNameOffset", 8),
@@ -99,10 +99,6 @@ impl Image {
             ("gHotSpotVMStructEntryAddressOffset", 40),
             ("gHotSpotVMTypeEntryTypeNameOffset", 0),
             ("gHotSpotVMTypeEntrySizeOffset", 16),
-            ("gHotSpotVMIntConstantEntryNameOffset", 0),
-            ("gHotSpotVMIntConstantEntryValueOffset", 8),
-            ("gHotSpotVMLongConstantEntryNameOffset", 0),
-            ("gHotSpotVMLongConstantEntryValueOffset", 8),
         ] {
             let addr = self.put(&[value]);
             self.symbols.insert(name, addr);
@@ -135,14 +131,14 @@ impl Image {
         self.words[index % used] = value;
     }
 
-    pub(super) fn read(&self) -> Result<VmStructs> {
+    pub(super) fn read(&self) -> Result<Layout> {
         self.read_at(0)
     }
 
     /// The same for a library that was moved.
-    pub(super) fn read_at(&self, bias: u64) -> Result<VmStructs> {
-        let lookup = |name: &str| self.symbols.get(name).copied();
-        VmStructs::read(&own_memory(), bias, lookup, Arc::new)
+    pub(super) fn read_at(&self, bias: u64) -> Result<Layout> {
+        let no_private = |_: &str| None::<Vaddr>;
+        Layout::read(&own_memory(), bias, |name| self.symbol(name), no_private, Arc::new)
     }
 }
 

@@ -9,7 +9,11 @@
 
 use std::collections::HashSet;
 
-use crate::{Addr, Error, Result, hotspot::vmstructs::VmStructs, process::memory::Memory};
+use crate::{
+    Addr, Error, Result,
+    hotspot::{layout::Item, resolved::Layout},
+    process::memory::Memory,
+};
 
 /// As many threads as are read. A process has fewer than 32,768 by default.
 const MAX_THREADS: usize = 1 << 17;
@@ -41,16 +45,16 @@ impl ThreadLayout {
     ///
     /// # Errors
     /// [`Error::Layout`] naming the field that is missing.
-    pub fn read(structs: &VmStructs) -> Result<Self> {
-        let tlab = structs.field("Thread", "_tlab")?;
+    pub fn read(layout: &Layout) -> Result<Self> {
+        let tlab = layout.get(Item::Tlab)?;
         let in_tlab = |field| {
-            let offset = structs.field("ThreadLocalAllocBuffer", field)?;
+            let offset = layout.get(field)?;
             tlab.checked_add(offset).ok_or_else(|| Error::layout("a TLAB outside of its thread"))
         };
         Ok(Self {
-            allocated: structs.field("Thread", "_allocated_bytes")?,
-            tlab_start: in_tlab("_start")?,
-            tlab_top: in_tlab("_top")?,
+            allocated: layout.get(Item::AllocatedBytes)?,
+            tlab_start: in_tlab(Item::TlabStart)?,
+            tlab_top: in_tlab(Item::TlabTop)?,
         })
     }
 
@@ -71,17 +75,14 @@ impl ThreadLayout {
 ///
 /// # Errors
 /// [`Error::Layout`] where HotSpot keeps no list that we know.
-pub fn read(
-    memory: &Memory,
-    structs: &VmStructs,
-    layout: &ThreadLayout,
-) -> Result<Vec<ThreadBytes>> {
+pub fn read(memory: &Memory, layout: &Layout) -> Result<Vec<ThreadBytes>> {
+    let fields = ThreadLayout::read(layout)?;
     let bytes = |thread| {
-        let allocated = layout.bytes(memory, thread)?;
+        let allocated = fields.bytes(memory, thread)?;
         Some(ThreadBytes { thread, allocated })
     };
-    let mut threads: Vec<_> = addresses(memory, structs)?.into_iter().filter_map(bytes).collect();
-    let still: HashSet<_> = addresses(memory, structs)?.into_iter().collect();
+    let mut threads: Vec<_> = addresses(memory, layout)?.into_iter().filter_map(bytes).collect();
+    let still: HashSet<_> = addresses(memory, layout)?.into_iter().collect();
     threads.retain(|thread| still.contains(&thread.thread));
     Ok(threads)
 }
@@ -92,17 +93,16 @@ pub fn read(
 ///
 /// # Errors
 /// As [`read`].
-pub fn have_begun(memory: &Memory, structs: &VmStructs) -> Result<bool> {
-    Ok(!addresses(memory, structs)?.is_empty())
+pub fn have_begun(memory: &Memory, layout: &Layout) -> Result<bool> {
+    Ok(!addresses(memory, layout)?.is_empty())
 }
 
-fn addresses(memory: &Memory, structs: &VmStructs) -> Result<Vec<Addr>> {
-    if let Ok(list) = structs.static_field("ThreadsSMRSupport", "_java_thread_list") {
-        return array(memory, structs, memory.pointer(list)?);
+fn addresses(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
+    if !layout.has(Item::ThreadList) || layout.has(Item::ThreadsList) {
+        return array(memory, layout);
     }
-    // Up to JDK 13 or so.
-    let next = structs.field("JavaThread", "_next")?;
-    let mut thread = memory.pointer(structs.static_field("Threads", "_thread_list")?)?;
+    let next = layout.get(Item::NextThread)?;
+    let mut thread = memory.pointer(layout.address(Item::ThreadList)?)?;
     let mut threads = Vec::new();
     let mut seen = HashSet::new();
     // One that comes again makes a ring.
@@ -115,16 +115,17 @@ fn addresses(memory: &Memory, structs: &VmStructs) -> Result<Vec<Addr>> {
     Ok(threads)
 }
 
-fn array(memory: &Memory, structs: &VmStructs, list: Addr) -> Result<Vec<Addr>> {
+fn array(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
+    let list = memory.pointer(layout.address(Item::ThreadsList)?)?;
     let at = |field| -> Result<Addr> {
-        let offset = structs.field("ThreadsList", field)?;
+        let offset = layout.get(field)?;
         list.checked_add(offset).ok_or_else(|| Error::layout("the list of threads wraps"))
     };
     if list == Addr(0) {
         return Ok(Vec::new());
     }
-    let length = memory.u32(at("_length")?)? as usize;
-    let threads = memory.pointer(at("_threads")?)?;
+    let length = memory.u32(at(Item::ThreadsLength)?)? as usize;
+    let threads = memory.pointer(at(Item::ThreadsArray)?)?;
     let words = memory.read(threads, length.min(MAX_THREADS) * 8)?;
     let word = |bytes: &[u8]| Some(Addr(u64::from_ne_bytes(bytes.try_into().ok()?)));
     Ok(words.chunks_exact(8).filter_map(word).filter(|&thread| thread != Addr(0)).collect())
@@ -146,9 +147,7 @@ mod tests {
         image.field("ThreadLocalAllocBuffer", "_top", 8);
         list(&mut image, [first, second]);
         image.finish();
-        let structs = image.read().unwrap();
-        let layout = ThreadLayout::read(&structs).unwrap();
-        let threads = read(&own_memory(), &structs, &layout).unwrap();
+        let threads = read(&own_memory(), &image.read().unwrap()).unwrap();
         threads.iter().map(|thread| thread.allocated).collect()
     }
 

@@ -1,16 +1,14 @@
-//! HotSpot's description of itself: `gHotSpotVMStructs` and its three sister tables.
+//! HotSpot's description of itself: `gHotSpotVMStructs` and `gHotSpotVMTypes`.
 //!
-//! Four arrays of plain C structures in libjvm.so, ended by an entry without a
+//! Arrays of plain C structures in libjvm.so, ended by an entry without a
 //! name; exported variables say how long an entry is and where its members are.
 //! The layout is that of `vmStructs.hpp` and `vmStructs.cpp` (`src/hotspot/share/runtime`;
-//! JDK 8: `hotspot/src/share/vm/runtime`), unchanged from JDK 8 to 25, stripped or
+//! JDK 8: `hotspot/src/share/vm/runtime`), unchanged from JDK 8 to 28, stripped or
 //! not, glibc or musl. Static addresses are filled in by the dynamic linker, hence
 //! the tables are read from memory, not from the file.
 //!
 //! A table of 65,536 entries, entries of 4 KiB, names of 1 KiB and 4 MiB in all
-//! are the most that is read.
-
-use std::{collections::HashMap, sync::Arc};
+//! are the most that is read. What of them is wanted, and kept, says [`super::layout`].
 
 use crate::{Addr, Error, Result, hotspot::pages::Pages, process::memory::Memory};
 
@@ -21,120 +19,35 @@ const MAX_NAMES: usize = 8 << 20;
 /// The longest entry known has 48 bytes.
 const MAX_STRIDE: u64 = 4096;
 
-/// Where a field is.
+/// What a table says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(super) enum Fact {
+    /// A member's offset, in bytes from the start of its object.
     Offset(u64),
-    /// Without the load bias of libjvm.so, so that the tables of JVMs can be compared.
+    /// A static member's address.
     Static(Addr),
+    /// The size of a type, in bytes.
+    Size(u64),
 }
 
-/// The tables of one JVM.
-#[derive(Clone, Debug, Default)]
-pub struct VmStructs {
-    tables: Arc<Tables>,
-    /// What static addresses are to be moved by.
-    bias: u64,
-}
-
-/// What the tables say, wherever libjvm.so lies.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Tables {
-    /// Keyed `Type::field`.
-    fields: HashMap<Box<str>, Place>,
-    types: HashMap<Box<str>, u64>,
-    ints: HashMap<Box<str>, i32>,
-    longs: HashMap<Box<str>, u64>,
-}
-
-impl VmStructs {
-    /// Reads all four tables, and lets `share` keep what is alike once.
-    ///
-    /// `lookup` gives the address in the target of a symbol of libjvm.so, which is moved
-    /// by `bias`; all that are asked for begin with `gHotSpotVM` and are in `.dynsym`.
-    ///
-    /// # Errors
-    /// [`Error::Layout`] when a symbol is missing or a table implausible,
-    /// [`Error::Memory`] when the target is gone.
-    pub fn read(
-        memory: &Memory,
-        bias: u64,
-        lookup: impl Fn(&str) -> Option<Addr>,
-        share: impl FnOnce(Tables) -> Arc<Tables>,
-    ) -> Result<Self> {
-        let mut reader =
-            Reader { memory, pages: Pages::new(memory), lookup, bias, room: MAX_NAMES };
-        let tables = Tables {
-            fields: reader.fields()?,
-            types: reader.types()?,
-            ints: reader.ints()?,
-            longs: reader.longs()?,
-        };
-        Ok(Self { tables: share(tables), bias })
-    }
-
-    /// The offset of a member, in bytes from the start of its object.
-    ///
-    /// # Errors
-    /// [`Error::Layout`] naming the field: this HotSpot has no such member.
-    pub fn field(&self, type_name: &str, name: &str) -> Result<u64> {
-        match self.place(type_name, name) {
-            Some(Place::Offset(offset)) => Ok(offset),
-            _ => Err(missing("field", &format!("{type_name}::{name}"))),
-        }
-    }
-
-    /// The address of a static member.
-    ///
-    /// # Errors
-    /// [`Error::Layout`] naming the field: this HotSpot has no such static member.
-    pub fn static_field(&self, type_name: &str, name: &str) -> Result<Addr> {
-        match self.place(type_name, name) {
-            Some(Place::Static(addr)) => Ok(Addr(addr.0.wrapping_add(self.bias))),
-            _ => Err(missing("static field", &format!("{type_name}::{name}"))),
-        }
-    }
-
-    /// The size of a type in bytes.
-    ///
-    /// # Errors
-    /// [`Error::Layout`] naming the type.
-    pub fn type_size(&self, type_name: &str) -> Result<u64> {
-        get(&self.tables.types, "type", type_name)
-    }
-
-    /// The value of an `int` constant or enumerator.
-    ///
-    /// # Errors
-    /// [`Error::Layout`] naming the constant.
-    pub fn int_constant(&self, name: &str) -> Result<i32> {
-        get(&self.tables.ints, "constant", name)
-    }
-
-    /// The value of a 64-bit constant.
-    ///
-    /// # Errors
-    /// [`Error::Layout`] naming the constant.
-    pub fn long_constant(&self, name: &str) -> Result<u64> {
-        get(&self.tables.longs, "constant", name)
-    }
-
-    /// Whether the table of types has this one, as a question about the version.
-    pub fn has_type(&self, type_name: &str) -> bool {
-        self.tables.types.contains_key(type_name)
-    }
-
-    fn place(&self, type_name: &str, name: &str) -> Option<Place> {
-        self.tables.fields.get(format!("{type_name}::{name}").as_str()).copied()
-    }
-}
-
-fn get<T: Copy>(table: &HashMap<Box<str>, T>, kind: &str, name: &str) -> Result<T> {
-    table.get(name).copied().ok_or_else(|| missing(kind, name))
-}
-
-fn missing(kind: &str, name: &str) -> Error {
-    Error::layout(format!("this JVM has no {kind} {name}"))
+/// Reads both tables. `wants` says of which types the fields are wanted; `take` is given each
+/// fact with the names of its type and, of a field, its own.
+///
+/// `lookup` gives the address in the target of a symbol of libjvm.so; all that are asked for
+/// begin with `gHotSpotVM` and are in `.dynsym`.
+///
+/// # Errors
+/// [`Error::Layout`] when a symbol is missing or a table implausible,
+/// [`Error::Memory`] when the target is gone.
+pub(super) fn read(
+    memory: &Memory,
+    lookup: impl Fn(&str) -> Option<Addr>,
+    wants: impl Fn(&str) -> bool,
+    mut take: impl FnMut(&str, Option<&str>, Fact),
+) -> Result<()> {
+    let mut reader = Reader { memory, pages: Pages::new(memory), lookup, room: MAX_NAMES };
+    reader.fields(wants, &mut take)?;
+    reader.types(&mut take)
 }
 
 /// One table's shape: where it is, how long an entry is.
@@ -147,13 +60,16 @@ struct Reader<'a, F> {
     memory: &'a Memory,
     pages: Pages<'a>,
     lookup: F,
-    bias: u64,
     /// How many more bytes names may take.
     room: usize,
 }
 
 impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
-    fn fields(&mut self) -> Result<HashMap<Box<str>, Place>> {
+    fn fields(
+        &mut self,
+        wants: impl Fn(&str) -> bool,
+        take: &mut impl FnMut(&str, Option<&str>, Fact),
+    ) -> Result<()> {
         let table = self.table("gHotSpotVMStructs", "gHotSpotVMStructEntryArrayStride")?;
         let type_name = self.member(&table, "gHotSpotVMStructEntryTypeNameOffset", 8)?;
         let field_name = self.member(&table, "gHotSpotVMStructEntryFieldNameOffset", 8)?;
@@ -161,49 +77,41 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
         let offset = self.member(&table, "gHotSpotVMStructEntryOffsetOffset", 8)?;
         let address = self.member(&table, "gHotSpotVMStructEntryAddressOffset", 8)?;
         // Types come in runs: the last one's name is usually the next one's.
-        let mut last = (0, String::new());
-        let bias = self.bias;
-        self.entries(&table, [type_name, field_name], |pages, [t, f], entry| {
+        let mut last = (0, String::new(), false);
+        self.entries(&table, [type_name, field_name], |reader, [t, f], entry| {
             if last.0 != t {
-                last = (t, pages.name(Addr(t))?);
+                let name = reader.name(t)?;
+                let is_wanted = wants(&name);
+                last = (t, name, is_wanted);
             }
-            let key = format!("{}::{}", last.1, pages.name(Addr(f))?);
-            let place = match u32_at(entry, is_static) {
-                0 => Place::Offset(u64_at(entry, offset)),
-                _ => Place::Static(Addr(u64_at(entry, address).wrapping_sub(bias))),
-            };
-            Ok((key, place))
+            if last.2 {
+                let fact = match u32_at(entry, is_static) {
+                    0 => Fact::Offset(u64_at(entry, offset)),
+                    _ => Fact::Static(Addr(u64_at(entry, address))),
+                };
+                take(&last.1, Some(&reader.name(f)?), fact);
+            }
+            Ok(())
         })
     }
 
-    fn types(&mut self) -> Result<HashMap<Box<str>, u64>> {
+    fn types(&mut self, take: &mut impl FnMut(&str, Option<&str>, Fact)) -> Result<()> {
         let table = self.table("gHotSpotVMTypes", "gHotSpotVMTypeEntryArrayStride")?;
         let name = self.member(&table, "gHotSpotVMTypeEntryTypeNameOffset", 8)?;
         let size = self.member(&table, "gHotSpotVMTypeEntrySizeOffset", 8)?;
-        self.entries(&table, [name], |pages, [name], entry| {
-            Ok((pages.name(Addr(name))?, u64_at(entry, size)))
+        self.entries(&table, [name], |reader, [name], entry| {
+            take(&reader.name(name)?, None, Fact::Size(u64_at(entry, size)));
+            Ok(())
         })
     }
 
-    fn ints(&mut self) -> Result<HashMap<Box<str>, i32>> {
-        let table =
-            self.table("gHotSpotVMIntConstants", "gHotSpotVMIntConstantEntryArrayStride")?;
-        let name = self.member(&table, "gHotSpotVMIntConstantEntryNameOffset", 8)?;
-        let value = self.member(&table, "gHotSpotVMIntConstantEntryValueOffset", 4)?;
-        self.entries(&table, [name], |pages, [name], entry| {
-            let value = u32_at(entry, value).cast_signed();
-            Ok((pages.name(Addr(name))?, value))
-        })
-    }
-
-    fn longs(&mut self) -> Result<HashMap<Box<str>, u64>> {
-        let table =
-            self.table("gHotSpotVMLongConstants", "gHotSpotVMLongConstantEntryArrayStride")?;
-        let name = self.member(&table, "gHotSpotVMLongConstantEntryNameOffset", 8)?;
-        let value = self.member(&table, "gHotSpotVMLongConstantEntryValueOffset", 8)?;
-        self.entries(&table, [name], |pages, [name], entry| {
-            Ok((pages.name(Addr(name))?, u64_at(entry, value)))
-        })
+    fn name(&mut self, at: u64) -> Result<String> {
+        let name = self.pages.name(Addr(at))?;
+        self.room = self
+            .room
+            .checked_sub(name.len())
+            .ok_or_else(|| Error::layout("the names in the tables are too long"))?;
+        Ok(name)
     }
 
     fn variable(&self, symbol: &str) -> Result<u64> {
@@ -230,13 +138,12 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
     }
 
     /// Reads entries until one has a null pointer for any of its `names`.
-    fn entries<T, const N: usize>(
+    fn entries<const N: usize>(
         &mut self,
         table: &Table,
         names: [usize; N],
-        mut parse: impl FnMut(&mut Pages<'_>, [u64; N], &[u8]) -> Result<(String, T)>,
-    ) -> Result<HashMap<Box<str>, T>> {
-        let mut found = HashMap::new();
+        mut parse: impl FnMut(&mut Self, [u64; N], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         let mut entry = vec![0; table.stride as usize];
         let mut at = Some(table.at);
         for _ in 0..MAX_ENTRIES {
@@ -244,14 +151,9 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
             self.pages.read(here, &mut entry)?;
             let pointers = names.map(|n| u64_at(&entry, n));
             if pointers.contains(&0) {
-                return Ok(found);
+                return Ok(());
             }
-            let (name, value) = parse(&mut self.pages, pointers, &entry)?;
-            self.room = self
-                .room
-                .checked_sub(name.len())
-                .ok_or_else(|| Error::layout("the names in the tables are too long"))?;
-            found.insert(name.into_boxed_str(), value);
+            parse(self, pointers, &entry)?;
             at = here.checked_add(table.stride);
         }
         Err(Error::layout(format!(
@@ -277,12 +179,13 @@ mod tests {
     use proptest::prelude::{any, prop, proptest};
 
     use super::*;
-    use crate::hotspot::testing::Image;
+    use crate::hotspot::testing::{Image, own_memory};
 
     fn sample() -> Image {
         let mut image = Image::new();
         image.field("Klass", "_name", 24);
         image.static_field("Universe", "_collectedHeap", Addr(0x7000));
+        image.field("Other", "_name", 8);
         image.class("Klass", 208);
         image.finish();
         image
@@ -307,38 +210,31 @@ mod tests {
     }
 
     #[test]
-    fn reads_all_four_tables() {
-        let vm = sample().read().unwrap();
-        assert_eq!(vm.field("Klass", "_name").unwrap(), 24);
-        let heap = vm.static_field("Universe", "_collectedHeap").unwrap();
-        assert_eq!(heap, Addr(0x7000));
-        assert_eq!(vm.type_size("Klass").unwrap(), 208);
-        assert_eq!(vm.int_constant("answer").unwrap(), 42);
-        assert_eq!(vm.long_constant("answer").unwrap(), 1 << 40);
-        assert!(vm.has_type("Klass"));
-    }
-
-    #[test]
-    fn statics_are_where_the_library_was_moved_to() {
+    fn both_tables_are_read() {
         let image = sample();
-        let [low, high] = [0x1000, 0x3000].map(|bias| image.read_at(bias).unwrap());
-        // Kept without the bias: so these differ, though they say the same.
-        assert_ne!(low.tables, high.tables);
-        for vm in [low, high] {
-            assert_eq!(vm.static_field("Universe", "_collectedHeap").unwrap(), Addr(0x7000));
-        }
-    }
-
-    #[test]
-    fn names_what_is_missing() {
-        let vm = sample().read().unwrap();
-        let error = vm.field("Klass", "_shoe").unwrap_err().to_string();
-        assert!(error.contains("Klass::_shoe"), "{error}");
-        // A static field is no offset and the other way round.
-        assert!(vm.field("Universe", "_collectedHeap").is_err());
-        assert!(vm.static_field("Klass", "_name").is_err());
-        let error = VmStructs::read(&crate::hotspot::testing::own_memory(), 0, |_| None, Arc::new);
-        assert!(error.unwrap_err().to_string().contains("gHotSpotVMStructs"));
+        let mut facts = Vec::new();
+        let memory = own_memory();
+        let wants = |class: &str| class != "Other";
+        read(
+            &memory,
+            |name| image.symbol(name),
+            wants,
+            |class, field, fact| {
+                facts.push((class.to_owned(), field.map(str::to_owned), fact));
+            },
+        )
+        .unwrap();
+        let fact = |class: &str, field: Option<&str>, fact| {
+            (class.to_owned(), field.map(str::to_owned), fact)
+        };
+        let expected = [
+            fact("Klass", Some("_name"), Fact::Offset(24)),
+            fact("Universe", Some("_collectedHeap"), Fact::Static(Addr(0x7000))),
+            fact("Klass", None, Fact::Size(208)),
+        ];
+        assert_eq!(facts, expected);
+        let error = read(&memory, |_| None, wants, |_, _, _| {}).unwrap_err().to_string();
+        assert!(error.contains("gHotSpotVMStructs"), "{error}");
     }
 
     #[test]

@@ -7,7 +7,13 @@
 
 use crate::{
     Addr, Error, Result,
-    hotspot::{HotSpot, code_cache::heaps, vmstructs::VmStructs},
+    hotspot::{
+        HotSpot,
+        code::heap::{Heap, heaps},
+        layout::Item,
+        pages::Pages,
+        resolved::Layout,
+    },
     process::memory::Memory,
 };
 
@@ -82,9 +88,12 @@ impl HotSpot {
         }
         self.check_is_read("stacks of {JDK} cannot be walked without frame pointers")?;
         let memory = &self.memory;
-        let mut layout = layout(memory, &self.structs, self.major)?;
+        let mut layout = layout(memory, &self.layout)?;
         layout.unloads_at = self.unloads.map_or(0, |addr| addr.0);
-        if let Some((barrier, return_pc)) = self.continuations {
+        let barrier = self.layout.try_address(Item::ReturnBarrier);
+        if let Some((barrier, return_pc)) =
+            barrier.zip(self.layout.try_address(Item::ContinuationReturn))
+        {
             // 0 until it is generated, and where there are no virtual threads.
             layout.return_barrier = memory.u64(barrier).unwrap_or(0);
             layout.cont_return_pc_at = return_pc.0;
@@ -94,112 +103,101 @@ impl HotSpot {
 }
 
 /// What vmStructs tells.
-pub(super) fn layout(memory: &Memory, s: &VmStructs, major: u32) -> Result<JvmLayout> {
-    let mut layout = fields(s)?;
-    let found = heaps(memory, s)?;
+pub(super) fn layout(memory: &Memory, layout: &Layout) -> Result<JvmLayout> {
+    let mut told = fields(layout)?;
+    let found = heaps(&mut Pages::new(memory), layout)?;
     if found.len() > MAX_CODE_HEAPS {
         return Err(Error::layout(format!("{} code heaps", found.len())));
     }
-    for (heap, place) in found.iter().zip(&mut layout.heaps) {
-        *place = code_heap(memory, s, *heap)?;
+    for (heap, place) in found.iter().zip(&mut told.heaps) {
+        *place = code_heap(heap)?;
     }
-    layout.heap_count = found.len() as u32;
-    (layout.interpreter_low, layout.interpreter_high) = interpreter(memory, s)?;
-    layout.bcp_slot = if major == 8 { BCP_SLOT_JDK_8 } else { BCP_SLOT };
-    Ok(layout)
+    told.heap_count = found.len() as u32;
+    (told.interpreter_low, told.interpreter_high) = interpreter(memory, layout)?;
+    told.bcp_slot = if layout.major == 8 { BCP_SLOT_JDK_8 } else { BCP_SLOT };
+    Ok(told)
 }
 
 /// The offsets.
-fn fields(s: &VmStructs) -> Result<JvmLayout> {
-    let class = if s.has_type("CompiledMethod") { "CompiledMethod" } else { "nmethod" };
-    let is_compact = s.field("CodeBlob", "_code_begin").is_err();
-    let narrow = |offset: u64| {
-        u32::try_from(offset).ok().filter(|&n| n < MAX_BLOB_BYTES - 8).ok_or_else(|| {
-            Error::layout(format!("a field of CodeBlob at offset {offset}: implausible"))
-        })
+fn fields(layout: &Layout) -> Result<JvmLayout> {
+    let is_compact = !layout.has(Item::BlobCodeBegin);
+    let field = |item| {
+        let offset = layout.get(item)?;
+        u32::try_from(offset)
+            .ok()
+            .filter(|&n| n < MAX_BLOB_BYTES - 8)
+            .ok_or_else(|| Error::layout(format!("{item:?} of {offset} bytes: implausible")))
     };
-    let field = |class: &str, name: &str| narrow(s.field(class, name)?);
     let (begin, entry, deopt, deopt_mh) = match is_compact {
         true => (
-            field("CodeBlob", "_code_offset")?,
-            field("nmethod", "_verified_entry_offset")?,
-            // Newer ones have one handler for both kinds of call.
-            field("nmethod", "_deopt_handler_offset")
-                .or_else(|_| field("nmethod", "_deopt_handler_entry_offset"))?,
-            field("nmethod", "_deopt_mh_handler_offset").ok(),
+            field(Item::BlobCodeOffset)?,
+            field(Item::VerifiedEntryOffset)?,
+            field(Item::DeoptOffset)?,
+            field(Item::DeoptMhOffset).ok(),
         ),
         false => (
-            field("CodeBlob", "_code_begin")?,
-            field("nmethod", "_verified_entry_point")?,
-            field(class, "_deopt_handler_begin")?,
-            field(class, "_deopt_mh_handler_begin").ok(),
+            field(Item::BlobCodeBegin)?,
+            field(Item::VerifiedEntry)?,
+            field(Item::DeoptBegin)?,
+            field(Item::DeoptMhBegin).ok(),
         ),
     };
-    let mut layout = JvmLayout {
-        block_header: narrow(s.type_size("HeapBlock")?)?,
+    let mut told = JvmLayout {
+        block_header: field(Item::BlockSize)?,
         is_compact: is_compact.into(),
-        name: field("CodeBlob", "_name")?,
+        name: field(Item::BlobName)?,
         code_begin: begin,
-        data_offset: field("CodeBlob", "_data_offset")?,
-        frame_size: field("CodeBlob", "_frame_size")?,
-        frame_complete: field("CodeBlob", "_frame_complete_offset")?,
+        data_offset: field(Item::BlobData)?,
+        frame_size: field(Item::BlobFrameSize)?,
+        frame_complete: field(Item::BlobFrameComplete)?,
         verified_entry: entry,
-        osr_entry: field("nmethod", "_osr_entry_point")?,
+        osr_entry: field(Item::OsrEntry)?,
         deopt_handler: deopt,
         deopt_mh_handler: deopt_mh.unwrap_or(deopt),
-        orig_pc_offset: field("nmethod", "_orig_pc_offset")?,
-        compile_id: field("nmethod", "_compile_id")?,
-        const_method: narrow(s.field("Method", "_constMethod")?)?,
-        const_method_size: narrow(s.type_size("ConstMethod")?)?,
+        orig_pc_offset: field(Item::OrigPcOffset)?,
+        compile_id: field(Item::CompileId)?,
+        const_method: field(Item::ConstMethodOf)?,
+        const_method_size: field(Item::ConstMethodSize)?,
         ..Default::default()
     };
     let last = [
-        layout.name,
-        layout.code_begin,
-        layout.data_offset,
-        layout.frame_size,
-        layout.frame_complete,
-        layout.verified_entry,
-        layout.osr_entry,
-        layout.deopt_handler,
-        layout.deopt_mh_handler,
-        layout.orig_pc_offset,
-        layout.compile_id,
+        told.name,
+        told.code_begin,
+        told.data_offset,
+        told.frame_size,
+        told.frame_complete,
+        told.verified_entry,
+        told.osr_entry,
+        told.deopt_handler,
+        told.deopt_mh_handler,
+        told.orig_pc_offset,
+        told.compile_id,
     ];
-    layout.blob_bytes = last.into_iter().max().unwrap_or(0) + 8;
-    Ok(layout)
+    told.blob_bytes = last.into_iter().max().unwrap_or(0) + 8;
+    Ok(told)
 }
 
-fn code_heap(memory: &Memory, s: &VmStructs, heap: Addr) -> Result<CodeHeap> {
-    let at = |object: Addr, field: u64| {
-        let addr = object.checked_add(field).filter(|_| object.0 != 0);
-        addr.ok_or_else(|| Error::layout("a null pointer in the code cache"))
-    };
-    let space = at(heap, s.field("CodeHeap", "_memory")?)?;
-    let segmap = at(heap, s.field("CodeHeap", "_segmap")?)?;
-    // All that is reserved: it grows.
-    let low = memory.u64(at(space, s.field("VirtualSpace", "_low_boundary")?)?)?;
-    let high = memory.u64(at(space, s.field("VirtualSpace", "_high_boundary")?)?)?;
-    let segmap = memory.u64(at(segmap, s.field("VirtualSpace", "_low")?)?)?;
-    let log = memory.u32(at(heap, s.field("CodeHeap", "_log2_segment_size")?)?)?;
-    if low >= high || !(4..=16).contains(&log) {
+/// All of a heap that is reserved, as the walker wants it.
+fn code_heap(heap: &Heap) -> Result<CodeHeap> {
+    let (low, high) = (heap.reserved_low.0, heap.reserved_high.0);
+    if low >= high {
         return Err(Error::layout("the code cache is not set up yet"));
     }
-    Ok(CodeHeap { low, high, segmap, segment_log: log.into() })
+    Ok(CodeHeap { low, high, segmap: heap.segmap.0, segment_log: heap.segment_log.into() })
 }
 
 /// The range of the interpreter's code: a StubQueue's buffer.
-fn interpreter(memory: &Memory, s: &VmStructs) -> Result<(u64, u64)> {
-    let queue = memory.pointer(s.static_field("AbstractInterpreter", "_code")?)?;
+fn interpreter(memory: &Memory, layout: &Layout) -> Result<(u64, u64)> {
+    let queue = memory.pointer(layout.address(Item::Interpreter)?)?;
     if queue == Addr(0) {
         return Err(Error::layout("the interpreter is not set up yet"));
     }
-    let field = |name| {
-        let offset = s.field("StubQueue", name)?;
+    let field = |item| {
+        let offset = layout.get(item)?;
         queue.checked_add(offset).ok_or_else(|| Error::layout("the interpreter's StubQueue"))
     };
-    let low = memory.u64(field("_stub_buffer")?)?;
-    let length = memory.u32(field("_buffer_limit")?)?;
+    let low = memory.u64(field(Item::StubBuffer)?)?;
+    let length = memory.u32(field(Item::StubLimit)?)?;
     Ok((low, low.saturating_add(length.into())))
 }
 
@@ -228,6 +226,7 @@ mod tests {
             ("VirtualSpace", "_low_boundary", 0),
             ("VirtualSpace", "_high_boundary", 8),
             ("VirtualSpace", "_low", 0),
+            ("VirtualSpace", "_high", 8),
             ("GrowableArrayBase", "_len", 0),
             ("StubQueue", "_stub_buffer", 0),
             ("StubQueue", "_buffer_limit", 8),
@@ -259,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_the_tables_tell_is_told() {
-        let found = layout(&own_memory(), &fake().read().unwrap(), 17).unwrap();
+        let found = layout(&own_memory(), &fake().read().unwrap()).unwrap();
         let heap = CodeHeap { low: 0x1000, high: 0x9000, segmap: 0x7000, segment_log: 7 };
         assert_eq!((found.heap_count, found.heaps[0]), (1, heap));
         assert_eq!((found.interpreter_low, found.interpreter_high), (0x1100, 0x1300));
@@ -273,13 +272,13 @@ mod tests {
     fn what_is_missing_or_implausible_is_named() {
         let mut image = Image::new();
         image.finish();
-        let error = layout(&own_memory(), &image.read().unwrap(), 17).unwrap_err().to_string();
+        let error = layout(&own_memory(), &image.read().unwrap()).unwrap_err().to_string();
         assert!(error.contains("this JVM has no"), "{error}");
         let mut image = fake();
         image.field("CodeBlob", "_frame_size", 1 << 20);
         image.finish();
-        let structs = image.read().unwrap();
-        let error = layout(&own_memory(), &structs, 17).unwrap_err().to_string();
+        let known = image.read().unwrap();
+        let error = layout(&own_memory(), &known).unwrap_err().to_string();
         assert!(error.contains("implausible"), "{error}");
     }
 
@@ -293,8 +292,8 @@ mod tests {
             for (index, value) in damage.into_iter().chain(small) {
                 image.damage(index, value);
             }
-            if let Ok(structs) = image.read()
-                && let Ok(found) = layout(&own_memory(), &structs, 17)
+            if let Ok(known) = image.read()
+                && let Ok(found) = layout(&own_memory(), &known)
             {
                 prop_assert!(found.blob_bytes <= MAX_BLOB_BYTES);
                 prop_assert!(found.heap_count as usize <= MAX_CODE_HEAPS);

@@ -17,8 +17,7 @@ use crate::{
     Addr, Result,
     hotspot::{
         HotSpot,
-        methods::{MethodInfo, Methods},
-        pages::Pages,
+        methods::{MethodInfo, MethodReader},
     },
     names::code::SourceFrame,
     stack::{
@@ -64,7 +63,7 @@ struct Named {
 /// The Java frames of one JVM that were seen.
 #[derive(Debug)]
 pub struct Places {
-    methods: Methods,
+    methods: MethodReader,
     signatures: bool,
     /// Whether compiled code is named here, too.
     compiled: bool,
@@ -192,16 +191,13 @@ impl Places {
             self.interpreted.clear();
         }
         let is_known = |known: &Known| known.holds(of_stack) || known.checked == now;
-        let mut pages = Pages::many(&hotspot.memory);
-        let mut read = Vec::new();
-        for frame in &raw.frames {
-            if let RawFrame::Interpreted { method, .. } = *frame
-                && !self.interpreted.get(&method).is_some_and(is_known)
-                && let Some(info) = self.methods.get(&mut pages, method)
-            {
-                read.push((method, info));
+        let unknown = raw.frames.iter().filter_map(|frame| match *frame {
+            RawFrame::Interpreted { method, .. } => {
+                (!self.interpreted.get(&method).is_some_and(is_known)).then_some(method)
             }
-        }
+            RawFrame::Code { .. } => None,
+        });
+        let read = self.methods.read(hotspot, unknown);
         // Classes go one after the other while the application runs, with some collectors.
         // What is as it was before they went has not gone; of what is new, nothing is sure.
         let is_sure = read.is_empty() || counted.is_none() || hotspot.classes_unloaded() == counted;

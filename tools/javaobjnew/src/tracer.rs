@@ -110,13 +110,11 @@ impl Tool for Tracer<'_> {
         &mut self.session
     }
 
-    fn plan(&self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>> {
-        match hotspot.filter(|_| self.args.exact) {
-            Some(hotspot) => {
-                probes::fires(target, hotspot)?;
-                probes::exact(&target.libjvm)
-            }
-            None => probes::sampled(&target.libjvm),
+    fn plan(&self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
+        if self.args.exact {
+            probes::exact(&target.libjvm)
+        } else {
+            probes::sampled(&target.libjvm)
         }
     }
 
@@ -136,6 +134,9 @@ impl Tool for Tracer<'_> {
         let pid = target.pid();
         let Ok(hotspot) = hotspot else { return Err(Error::NoSuchProcess { pid }) };
         let stacks = self.stacks.remove(&key);
+        if self.args.exact {
+            probes::fires(target, hotspot)?;
+        }
         let walks = stacks.as_ref().is_some_and(Stacks::are_known);
         let layout = kernel_layout(hotspot, walks)?;
         let before = if self.args.exact { Vec::new() } else { hotspot.thread_bytes()? };

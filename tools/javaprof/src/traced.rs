@@ -14,7 +14,7 @@ use libjvmprobe::{
         session::Attach,
     },
     follow::Stops,
-    hotspot::{FIRST_READ, HotSpot, code_cache::Inlining},
+    hotspot::{FIRST_READ, HotSpot, code::Inlining},
     own::{note, remark},
     process::{Fate, FileId, Process, Target, code::CodeMaps},
     stack::{

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     Addr, Error,
     ask::perf_map,
-    hotspot::{HotSpot, code_cache::Inlining},
+    hotspot::{HotSpot, code::Inlining},
     names::code::Code,
     own::note,
     process::{

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use crate::{
     Addr, Error, Result,
     hotspot::{
-        code_cache::{Blob, Inlining, at},
         compressed::{Encoding, Stream},
+        layout::Item,
         methods::Methods,
         pages::Pages,
-        vmstructs::VmStructs,
+        resolved::Layout,
     },
     names::code::{Inlined, SourceFrame},
 };
+
+use super::{Inlining, at, cache::Blob};
 
 /// More than HotSpot inlines.
 const MAX_DEPTH: usize = 256;
@@ -34,30 +36,29 @@ const CALL_BYTES: u64 = 5;
 const LOOKED_AT: usize = 64;
 
 /// Where an nmethod's debug information is.
-enum Layout {
+enum Debug {
     /// In the blob itself, up to JDK 22.
     Inside { pcs: u64, pcs_end: u64, scopes: u64, metadata: u64 },
     /// In memory of its own, since JDK 23.
     Outside { data: u64, pcs: u64, scopes: u64, size: u64, mutable: u64, relocation: u64 },
 }
 
-impl Layout {
-    fn read(s: &VmStructs) -> Result<Self> {
-        let class = if s.has_type("CompiledMethod") { "CompiledMethod" } else { "nmethod" };
-        Ok(match s.field("nmethod", "_immutable_data") {
+impl Debug {
+    fn read(layout: &Layout) -> Result<Self> {
+        Ok(match layout.get(Item::ImmutableData) {
             Ok(data) => Self::Outside {
                 data,
-                pcs: s.field("nmethod", "_scopes_pcs_offset")?,
-                scopes: s.field("nmethod", "_scopes_data_offset")?,
-                size: s.field("nmethod", "_immutable_data_size")?,
-                mutable: s.field("CodeBlob", "_mutable_data")?,
-                relocation: s.field("CodeBlob", "_relocation_size")?,
+                pcs: layout.get(Item::ScopesPcsOffset)?,
+                scopes: layout.get(Item::ScopesDataOffset)?,
+                size: layout.get(Item::ImmutableSize)?,
+                mutable: layout.get(Item::MutableData)?,
+                relocation: layout.get(Item::RelocationSize)?,
             },
             Err(_) => Self::Inside {
-                pcs: s.field("nmethod", "_scopes_pcs_offset")?,
-                pcs_end: s.field("nmethod", "_dependencies_offset")?,
-                scopes: s.field(class, "_scopes_data_begin")?,
-                metadata: s.field("nmethod", "_metadata_offset")?,
+                pcs: layout.get(Item::ScopesPcsOffset)?,
+                pcs_end: layout.get(Item::DependenciesOffset)?,
+                scopes: layout.get(Item::ScopesDataBegin)?,
+                metadata: layout.get(Item::MetadataOffset)?,
             },
         })
     }
@@ -65,7 +66,7 @@ impl Layout {
 
 /// Finds out what was inlined where that is wanted.
 pub(super) struct Scopes<'a> {
-    layout: Layout,
+    debug: Debug,
     exception: Option<u64>,
     pc_desc_size: u64,
     pc_desc_pc: u64,
@@ -77,14 +78,14 @@ pub(super) struct Scopes<'a> {
 }
 
 impl<'a> Scopes<'a> {
-    pub(super) fn new(s: &VmStructs, encoding: Encoding, inlining: Inlining<'a>) -> Result<Self> {
+    pub(super) fn new(layout: &Layout, inlining: Inlining<'a>) -> Result<Self> {
         Ok(Self {
-            layout: Layout::read(s)?,
-            exception: s.field("nmethod", "_exception_offset").ok(),
-            pc_desc_size: s.type_size("PcDesc")?,
-            pc_desc_pc: s.field("PcDesc", "_pc_offset")?,
-            pc_desc_scope: s.field("PcDesc", "_scope_decode_offset")?,
-            encoding,
+            debug: Debug::read(layout)?,
+            exception: layout.get(Item::ExceptionOffset).ok(),
+            pc_desc_size: layout.get(Item::PcDescSize)?,
+            pc_desc_pc: layout.get(Item::PcDescPc)?,
+            pc_desc_scope: layout.get(Item::PcDescScope)?,
+            encoding: Encoding::of_jdk(layout.major),
             inlining,
             frames_left: MAX_FRAMES,
             debug_left: MAX_ALL_DEBUG,
@@ -210,8 +211,8 @@ impl<'a> Scopes<'a> {
                 .ok_or_else(|| Error::layout("debug information of an implausible size"))
         };
         let mut number = |field| Ok::<_, Error>(u64::from(pages.u32(at(blob, field)?)?));
-        match self.layout {
-            Layout::Inside { pcs, pcs_end, scopes, metadata } => {
+        match self.debug {
+            Debug::Inside { pcs, pcs_end, scopes, metadata } => {
                 let (pcs, pcs_end, metadata) = (number(pcs)?, number(pcs_end)?, number(metadata)?);
                 let scopes = pages.pointer(at(blob, scopes)?)?;
                 let pcs_at = at(blob, pcs)?;
@@ -224,7 +225,7 @@ impl<'a> Scopes<'a> {
                     metadata: at(blob, metadata)?,
                 })
             }
-            Layout::Outside { data, pcs, scopes, size, mutable, relocation } => {
+            Debug::Outside { data, pcs, scopes, size, mutable, relocation } => {
                 let (pcs, scopes) = (number(pcs)?, number(scopes)?);
                 let (size, relocation) = (number(size)?, number(relocation)?);
                 let data = pages.pointer(at(blob, data)?)?;

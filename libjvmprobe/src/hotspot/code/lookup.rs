@@ -1,12 +1,10 @@
-//! Looking at code by its addresses, while it is there.
+//! All code of a JVM, and code by its addresses while it is there.
 
-use crate::{
-    Addr, Result,
-    hotspot::{
-        HotSpot,
-        code_cache::{Inlining, Reader, heaps},
-    },
-    names::code::Code,
+use crate::{Addr, Result, hotspot::HotSpot, names::code::Code};
+
+use super::{
+    Inlining,
+    cache::{self, Reader},
 };
 
 /// A piece of code that was found.
@@ -23,26 +21,35 @@ pub struct Found {
 }
 
 impl HotSpot {
+    /// All compiled code that it has now: methods, the interpreter, stubs; with what was
+    /// inlined where that is wanted. Read from its memory; it is not asked and not
+    /// stopped.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unsupported`] of JDKs before [`FIRST_READ`](crate::hotspot::FIRST_READ),
+    /// [`crate::Error::Layout`] naming what is missing, [`crate::Error::Memory`] when it is gone.
+    pub fn code(&self, inlining: Inlining<'_>) -> Result<Vec<(Addr, u64, Code)>> {
+        self.check_is_read("methods of {JDK} cannot be named from its memory")?;
+        let mut code = cache::read(&self.memory, &self.layout, inlining)?;
+        self.name_stubs(&mut code);
+        Ok(code)
+    }
+
     /// The code at these addresses, which are sorted; what lies outside the code cache, or
     /// is being made or discarded just now, is left out.
     ///
     /// # Errors
     /// [`crate::Error::Layout`], [`crate::Error::Memory`] when the JVM is gone.
     pub fn look(&self, addrs: &[Addr]) -> Result<Vec<Found>> {
-        let (memory, structs) = (&self.memory, &self.structs);
-        let mut reader = Reader::new(memory, structs, self.major, Inlining::At(addrs))?;
-        let heaps = heaps(memory, structs)?
-            .into_iter()
-            .map(|heap| reader.place(heap))
-            .collect::<Result<Vec<_>>>()?;
+        let mut reader = Reader::new(&self.memory, &self.layout, Inlining::At(addrs))?;
         let mut found = Vec::new();
         let mut rest = addrs;
         while let [addr, others @ ..] = rest {
             rest = others;
-            let Ok(Some(blob)) = reader.find(&heaps, *addr) else { continue };
+            let Ok(Some(blob)) = reader.find(*addr) else { continue };
             rest = &others[others.partition_point(|&addr| addr < blob.end)..];
             if let Some(code) = reader.code(blob)
-                && reader.is_still(memory, blob)
+                && reader.is_still(&self.memory, blob)
             {
                 let (start, end, compile_id) = (blob.begin, blob.end, blob.compile_id);
                 match self.stubs_of(start, end, &code) {

@@ -8,7 +8,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    Addr,
+    Addr, Vaddr,
     elf::symbols::Symbol,
     hotspot::HotSpot,
     names::{
@@ -22,8 +22,8 @@ const BLOB: &str = "StubRoutines";
 /// Statics that point into the midst of a stub.
 const NOT_ENTRIES: [&str; 1] = ["StubRoutines::call_stub_return_address"];
 
-/// Where the entries of stubs are kept, with the stubs' names.
-pub(super) fn statics(symbols: &HashMap<String, Symbol>, bias: u64) -> Vec<(Addr, Arc<str>)> {
+/// Where the entries of stubs are kept in the file, with the stubs' names.
+pub(in crate::hotspot) fn statics(symbols: &HashMap<String, Symbol>) -> Vec<(Vaddr, Arc<str>)> {
     // Statics are called _x, functions are not.
     let name = |mangled: &str| {
         let readable = demangle(mangled);
@@ -33,9 +33,7 @@ pub(super) fn statics(symbols: &HashMap<String, Symbol>, bias: u64) -> Vec<(Addr
         let name = format!("{class}::{name}");
         (class.starts_with(BLOB) && !NOT_ENTRIES.contains(&&*name)).then_some(name)
     };
-    let of = |(mangled, symbol): (&String, &Symbol)| {
-        Some((Addr(symbol.value.0.wrapping_add(bias)), name(mangled)?.into()))
-    };
+    let of = |(mangled, symbol): (&String, &Symbol)| Some((symbol.value, name(mangled)?.into()));
     symbols.iter().filter(|(_, symbol)| symbol.size == 8).filter_map(of).collect()
 }
 
@@ -43,15 +41,16 @@ impl HotSpot {
     /// Divides the blobs of stubs among their stubs.
     pub(super) fn name_stubs(&self, code: &mut Vec<(Addr, u64, Code)>) {
         let is_blob = |code: &Code| code.kind == CodeKind::Stub && code.name.starts_with(BLOB);
-        if self.stubs.is_empty() || !code.iter().any(|(_, _, code)| is_blob(code)) {
+        if self.build.stubs.is_empty() || !code.iter().any(|(_, _, code)| is_blob(code)) {
             return;
         }
         // Set once, while the JVM starts.
-        let entry = |(at, name): &(Addr, Arc<str>)| {
-            let addr = self.memory.pointer(*at).ok().filter(|addr| addr.0 != 0)?;
+        let entry = |(at, name): &(Vaddr, Arc<str>)| {
+            let at = Addr(at.0.wrapping_add(self.bias));
+            let addr = self.memory.pointer(at).ok().filter(|addr| addr.0 != 0)?;
             Some((addr, Arc::clone(name)))
         };
-        let entries: Vec<_> = self.stubs.iter().filter_map(entry).collect();
+        let entries: Vec<_> = self.build.stubs.iter().filter_map(entry).collect();
         let mut named = Vec::with_capacity(code.len() + entries.len());
         for (start, size, code) in code.drain(..) {
             if is_blob(&code) {
@@ -109,7 +108,7 @@ mod tests {
     #[test]
     fn statics_are_named_as_people_know_them() {
         let symbol = |name: &str, size| {
-            (name.to_owned(), Symbol { name: name.to_owned(), value: crate::Vaddr(16), size })
+            (name.to_owned(), Symbol { name: name.to_owned(), value: Vaddr(16), size })
         };
         let symbols = HashMap::from([
             symbol("_ZN12StubRoutines25_jbyte_disjoint_arraycopyE", 8),
@@ -118,10 +117,10 @@ mod tests {
             symbol("_ZN12StubRoutines11initialize1Ev", 300),
         ]);
         let mut names: Vec<_> =
-            statics(&symbols, 1).into_iter().map(|(at, name)| (at.0, name.to_string())).collect();
+            statics(&symbols).into_iter().map(|(at, name)| (at.0, name.to_string())).collect();
         names.sort();
         let expected =
             ["StubRoutines::forward_exception", "StubRoutines::jbyte_disjoint_arraycopy"];
-        assert_eq!(names, expected.map(|name| (17, name.to_owned())));
+        assert_eq!(names, expected.map(|name| (16, name.to_owned())));
     }
 }

@@ -1,0 +1,369 @@
+//! What is in the blocks of a JVM's code cache: methods, stubs, the interpreter.
+//!
+//! Sources: hotspot/share/code/codeBlob.hpp, code/nmethod.hpp.
+
+use std::sync::Arc;
+
+use crate::{
+    Addr, Result,
+    hotspot::{layout::Item, methods::Methods, pages::Pages, resolved::Layout},
+    names::code::{Code, CodeKind},
+    process::memory::Memory,
+};
+
+use super::{
+    Inlining, at,
+    heap::{Blocks, Heap, Room, heaps},
+    scopes::Scopes,
+};
+
+/// A block is a method at most, and methods have limits.
+const MAX_BLOB: u64 = 64 << 20;
+
+/// Where the fields are.
+struct Fields {
+    name: u64,
+    size: u64,
+    data: u64,
+    code_begin: Place,
+    method: u64,
+    compile_id: u64,
+}
+
+/// Where a blob says where its code begins.
+#[derive(Clone, Copy)]
+enum Place {
+    /// The field holds an address: up to JDK 22.
+    Address(u64),
+    /// The field holds 32 bits to add to the address of the blob.
+    Offset(u64),
+}
+
+impl Fields {
+    fn read(layout: &Layout) -> Result<Self> {
+        Ok(Self {
+            name: layout.get(Item::BlobName)?,
+            size: layout.get(Item::BlobSize)?,
+            data: layout.get(Item::BlobData)?,
+            code_begin: match layout.get(Item::BlobCodeBegin) {
+                Ok(field) => Place::Address(field),
+                Err(_) => Place::Offset(layout.get(Item::BlobCodeOffset)?),
+            },
+            method: layout.get(Item::CodeMethod)?,
+            compile_id: layout.get(Item::CompileId)?,
+        })
+    }
+}
+
+/// Reads all code: methods, the interpreter, stubs; and what was inlined where it is
+/// wanted.
+///
+/// # Errors
+/// [`crate::Error::Layout`] naming what is missing, [`crate::Error::Memory`] when the JVM is
+/// gone.
+pub(in crate::hotspot) fn read(
+    memory: &Memory,
+    layout: &Layout,
+    inlining: Inlining<'_>,
+) -> Result<Vec<(Addr, u64, Code)>> {
+    let mut reader = Reader::new(memory, layout, inlining)?;
+    let mut found = Vec::new();
+    for heap in std::mem::take(&mut reader.heaps) {
+        reader.all_of(&heap, &mut found)?;
+    }
+    Ok(found)
+}
+
+/// A piece of code, not yet named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::hotspot) struct Blob {
+    /// Its CodeBlob.
+    pub at: Addr,
+    /// The first of its instructions, and the first address behind them.
+    pub begin: Addr,
+    pub end: Addr,
+    name: Addr,
+    /// Its Method, if it is one's.
+    method: Option<Addr>,
+    /// By which two that were in one place in turn are told apart.
+    pub compile_id: u32,
+}
+
+/// Reads code.
+pub(in crate::hotspot) struct Reader<'a> {
+    pages: Pages<'a>,
+    heaps: Vec<Heap>,
+    blocks: Blocks,
+    blobs: Blobs<'a>,
+}
+
+/// Reads what is in blocks.
+struct Blobs<'a> {
+    fields: Fields,
+    methods: Methods,
+    scopes: Scopes<'a>,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(memory: &'a Memory, layout: &Layout, inlining: Inlining<'a>) -> Result<Self> {
+        let mut pages = Pages::many(memory);
+        Ok(Self {
+            heaps: heaps(&mut pages, layout)?,
+            pages,
+            blocks: Blocks::read(layout)?,
+            blobs: Blobs {
+                fields: Fields::read(layout)?,
+                methods: Methods::new(layout)?,
+                scopes: Scopes::new(layout, inlining)?,
+            },
+        })
+    }
+
+    fn all_of(&mut self, heap: &Heap, found: &mut Vec<(Addr, u64, Code)>) -> Result<()> {
+        let blobs = &mut self.blobs;
+        self.blocks.each(&mut self.pages, heap, |pages, room| {
+            // What makes no sense is being made or discarded just now.
+            if let Ok(Some(blob)) = blobs.blob(pages, room)
+                && let Some(code) = blobs.code(pages, blob)
+            {
+                found.push((blob.begin, blob.end.0 - blob.begin.0, code));
+            }
+        })
+    }
+
+    /// The code that an address lies in.
+    pub fn find(&mut self, addr: Addr) -> Result<Option<Blob>> {
+        let Some(room) = self.blocks.find(&mut self.pages, &self.heaps, addr)? else {
+            return Ok(None);
+        };
+        let blob = self.blobs.blob(&mut self.pages, room)?;
+        Ok(blob.filter(|blob| (blob.begin..blob.end).contains(&addr)))
+    }
+
+    /// Names a piece of code.
+    pub fn code(&mut self, blob: Blob) -> Option<Code> {
+        self.blobs.code(&mut self.pages, blob)
+    }
+
+    /// Whether a piece of code is still what it was: asks the JVM, not what was read of it.
+    pub fn is_still(&self, memory: &Memory, blob: Blob) -> bool {
+        let fields = &self.blobs.fields;
+        let field = |offset| at(blob.at, offset);
+        let name = field(fields.name).and_then(|at| memory.pointer(at));
+        if name.ok() != Some(blob.name) {
+            return false;
+        }
+        let Some(method) = blob.method else { return true };
+        let now = field(fields.method).and_then(|at| memory.pointer(at));
+        let id = field(fields.compile_id).and_then(|at| memory.u32(at));
+        now.ok() == Some(method) && id.ok() == Some(blob.compile_id)
+    }
+}
+
+impl Blobs<'_> {
+    fn blob(&self, pages: &mut Pages<'_>, room: Room) -> Result<Option<Blob>> {
+        let (fields, Room { blob, bytes: room }) = (&self.fields, room);
+        let size = u64::from(pages.u32(at(blob, fields.size)?)?);
+        let end = u64::from(pages.u32(at(blob, fields.data)?)?);
+        let begin = match fields.code_begin {
+            Place::Address(field) => pages.pointer(at(blob, field)?)?,
+            Place::Offset(field) => at(blob, pages.u32(at(blob, field)?)?.into())?,
+        };
+        let end = at(blob, end)?;
+        if size > room.min(MAX_BLOB) || begin < blob || end <= begin || end.0 - blob.0 > room {
+            return Ok(None);
+        }
+        let name = pages.pointer(at(blob, fields.name)?)?;
+        let is_method = matches!(&*pages.name(name)?, "nmethod" | "native nmethod");
+        let (method, compile_id) = match is_method {
+            true => (
+                Some(pages.pointer(at(blob, fields.method)?)?),
+                pages.u32(at(blob, fields.compile_id)?)?,
+            ),
+            false => (None, 0),
+        };
+        Ok(Some(Blob { at: blob, begin, end, name, method, compile_id }))
+    }
+
+    fn code(&mut self, pages: &mut Pages<'_>, blob: Blob) -> Option<Code> {
+        let Some(method) = blob.method else {
+            let name = pages.name(blob.name).ok()?;
+            let is_interpreter = name == "Interpreter";
+            let kind = if is_interpreter { CodeKind::Interpreter } else { CodeKind::Stub };
+            return Some(Code::new(kind, &name));
+        };
+        let info = self.methods.get(pages, method)?;
+        // Without debug information the method still has its name.
+        let inlined = self.scopes.inlined(pages, &mut self.methods, blob);
+        Some(Code {
+            kind: CodeKind::Method,
+            name: Arc::clone(&info.name),
+            signature: info.signature.clone(),
+            inlined: inlined.unwrap_or_default().into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::hotspot::testing::{Image, own_memory};
+
+    /// A code cache of JDK 17's shape with one method, `A.b(int)`, in one heap.
+    struct Fake {
+        image: Image,
+        code: Addr,
+    }
+
+    fn u32s(low: u32, high: u32) -> u64 {
+        u64::from(low) | u64::from(high) << 32
+    }
+
+    fn symbol(image: &mut Image, text: &str) -> Addr {
+        let mut bytes = (text.len() as u16).to_ne_bytes().to_vec();
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(text.as_bytes());
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        let words: Vec<_> =
+            bytes.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())).collect();
+        image.put(&words)
+    }
+
+    fn fake() -> Fake {
+        let mut image = Image::new();
+        let image_ref = &mut image;
+        let class_name = symbol(image_ref, "A");
+        let class = image_ref.put(&[class_name.0]);
+        let (name, descriptor) = (symbol(image_ref, "b"), symbol(image_ref, "(I)V"));
+        // Holder, one more word, then entries 0 to 2.
+        let pool = image_ref.put(&[class.0, 0, 0, name.0, descriptor.0]);
+        // Pool, then flags, code size, indexes of name and descriptor.
+        let indexes = u64::from(1_u16) << 32 | u64::from(2_u16) << 48;
+        let const_method = image_ref.put(&[pool.0, indexes]);
+        let method = image_ref.put(&[const_method.0]);
+        let blob_name = image_ref.text("nmethod");
+        // A block of eight segments of 16 bytes: header, blob of eight words, code.
+        let block = image_ref.put(&[8, 1]);
+        let code = Addr(block.0 + 80);
+        image_ref.put(&[blob_name.0, u32s(112, 112), code.0, method.0, 0, 0, u32s(0, 0), 0]);
+        image_ref.put(&[0; 6]);
+        let segmap = image_ref.put(&[0x0706_0504_0302_0100, u64::MAX]);
+        let heap = image_ref.put(&[block.0, block.0 + 256, segmap.0, u32s(4, 0)]);
+        let elements = image_ref.put(&[heap.0]);
+        let array = image_ref.put(&[u32s(1, 1), elements.0]);
+        let heaps = image_ref.put(&[array.0]);
+        image_ref.static_field("CodeCache", "_heaps", heaps);
+        for (class, field, offset) in [
+            ("CodeHeap", "_memory", 0),
+            ("CodeHeap", "_segmap", 16),
+            ("CodeHeap", "_log2_segment_size", 24),
+            ("VirtualSpace", "_low", 0),
+            ("VirtualSpace", "_high", 8),
+            ("VirtualSpace", "_low_boundary", 0),
+            ("VirtualSpace", "_high_boundary", 8),
+            ("GrowableArrayBase", "_len", 0),
+            ("HeapBlock::Header", "_length", 0),
+            ("HeapBlock::Header", "_used", 8),
+            ("CodeBlob", "_name", 0),
+            ("CodeBlob", "_size", 8),
+            ("CodeBlob", "_data_offset", 12),
+            ("CodeBlob", "_code_begin", 16),
+            ("CompiledMethod", "_method", 24),
+            ("CompiledMethod", "_scopes_data_begin", 32),
+            ("nmethod", "_scopes_pcs_offset", 48),
+            ("nmethod", "_dependencies_offset", 52),
+            ("nmethod", "_metadata_offset", 40),
+            ("nmethod", "_compile_id", 56),
+            ("PcDesc", "_pc_offset", 0),
+            ("PcDesc", "_scope_decode_offset", 4),
+            ("Method", "_constMethod", 0),
+            ("ConstMethod", "_constants", 0),
+            ("ConstMethod", "_flags", 8),
+            ("ConstMethod", "_code_size", 10),
+            ("ConstMethod", "_name_index", 12),
+            ("ConstMethod", "_signature_index", 14),
+            ("ConstantPool", "_pool_holder", 0),
+            ("Klass", "_name", 0),
+            ("Symbol", "_length", 0),
+            ("Symbol", "_body", 6),
+        ] {
+            image_ref.field(class, field, offset);
+        }
+        for (class, size) in [
+            ("HeapBlock", 16),
+            ("HeapBlock::Header", 16),
+            ("GrowableArrayBase", 8),
+            ("PcDesc", 16),
+            ("ConstMethod", 16),
+            ("ConstantPool", 16),
+        ] {
+            image_ref.class(class, size);
+        }
+        image.finish();
+        Fake { image, code }
+    }
+
+    #[test]
+    fn finds_the_method() {
+        let fake = fake();
+        let found = read(&own_memory(), &fake.image.read().unwrap(), Inlining::Everywhere);
+        let found = found.unwrap();
+        let [(begin, size, code)] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((*begin, *size), (fake.code, 48));
+        assert_eq!((&*code.name, code.signature.as_deref()), ("A.b", Some("(int)")));
+    }
+
+    /// Finds the code at an address as one does who comes from there.
+    fn find(fake: &Fake, layout: &Layout, addr: Addr) -> Result<Option<Blob>> {
+        let memory = own_memory();
+        let mut reader = Reader::new(&memory, layout, Inlining::Everywhere)?;
+        let found = reader.find(addr)?;
+        if let Some(blob) = found {
+            let _ = reader.code(blob);
+            assert!(reader.is_still(&memory, blob) || fake.code != addr);
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn finds_the_method_from_any_of_its_addresses() {
+        let fake = fake();
+        let layout = fake.image.read().unwrap();
+        for offset in [0, 1, 47] {
+            let found = find(&fake, &layout, Addr(fake.code.0 + offset)).unwrap().unwrap();
+            assert_eq!((found.begin, found.end), (fake.code, Addr(fake.code.0 + 48)));
+        }
+        for addr in [fake.code.0 - 1, fake.code.0 + 48, fake.code.0 + 100, 0, u64::MAX] {
+            assert_eq!(find(&fake, &layout, Addr(addr)).unwrap(), None, "{addr:x}");
+        }
+    }
+
+    #[test]
+    fn names_the_field_that_is_missing() {
+        let mut image = Image::new();
+        image.field("Method", "_constMethod", 0);
+        image.finish();
+        let error = read(&own_memory(), &image.read().unwrap(), Inlining::Nowhere);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("this JVM has no"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_structures_do_no_harm(
+            damage in prop::collection::vec((any::<usize>(), any::<u64>()), 0..6),
+            small in prop::collection::vec((any::<usize>(), 0..4096_u64), 0..6),
+        ) {
+            let mut fake = fake();
+            let layout = fake.image.read().unwrap();
+            for (index, value) in damage.into_iter().chain(small) {
+                fake.image.damage(index, value);
+            }
+            let _ = read(&own_memory(), &layout, Inlining::Everywhere);
+            let _ = read(&own_memory(), &layout.of_jdk(21), Inlining::At(&[fake.code]));
+            let _ = find(&fake, &layout, Addr(fake.code.0 + 20));
+        }
+    }
+}

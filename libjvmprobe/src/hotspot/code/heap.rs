@@ -1,0 +1,183 @@
+//! Code heaps: blocks one behind the other, each with its length in segments.
+//!
+//! Sources: hotspot/share/code/codeCache.hpp, memory/heap.hpp, memory/virtualspace.hpp,
+//! utilities/growableArray.hpp. A segment map of one byte a segment says how far back the block
+//! begins that a segment belongs to: 0 where it begins, 255 in what was never used.
+
+use crate::{
+    Addr, Error, Result,
+    hotspot::{layout::Item, pages::Pages, resolved::Layout},
+};
+
+use super::at;
+
+/// HotSpot has three heaps, or one.
+const MAX_HEAPS: u32 = 16;
+/// More than any code cache holds.
+const MAX_BLOCKS: usize = 4_000_000;
+/// A method of megabytes is that many steps of the segment map long at most.
+const MAX_HOPS: usize = 1024;
+/// A heap is as large as the code cache may be at most, which is 2 GiB.
+const MAX_HEAP: u64 = 4 << 30;
+/// `FreeBlock`'s mark in the segment map: nothing begins here.
+const FREE: u8 = 0xff;
+
+/// A CodeHeap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::hotspot) struct Heap {
+    /// What is in use of it.
+    pub low: Addr,
+    pub high: Addr,
+    /// All that is reserved: it grows.
+    pub reserved_low: Addr,
+    pub reserved_high: Addr,
+    pub segmap: Addr,
+    /// The binary logarithm of a segment's bytes.
+    pub segment_log: u32,
+}
+
+/// The code heaps of a JVM.
+///
+/// # Errors
+/// [`Error::Layout`] naming what is missing or implausible, [`Error::Memory`].
+pub(in crate::hotspot) fn heaps(pages: &mut Pages<'_>, layout: &Layout) -> Result<Vec<Heap>> {
+    let addresses = addresses(pages, layout)?;
+    addresses.into_iter().map(|heap| Heap::read(pages, layout, heap)).collect()
+}
+
+fn addresses(pages: &mut Pages<'_>, layout: &Layout) -> Result<Vec<Addr>> {
+    // JDK 8 has one.
+    if let (false, Some(only)) =
+        (layout.has(Item::CodeHeaps), layout.try_address(Item::CodeHeapOne))
+    {
+        return Ok(vec![pages.pointer(only)?]);
+    }
+    let array = pages.pointer(layout.address(Item::CodeHeaps)?)?;
+    if array == Addr(0) {
+        return Err(Error::layout("the code cache is not set up yet"));
+    }
+    let count = pages.u32(at(array, layout.get(Item::ArrayLength)?)?)?.min(MAX_HEAPS);
+    // GrowableArray<E> adds its elements behind its base class.
+    let data = layout.get(Item::ArrayData).or_else(|_| layout.get(Item::ArraySize))?;
+    let data = pages.pointer(at(array, data)?)?;
+    (0..count).map(|i| pages.pointer(at(data, u64::from(i) * 8)?)).collect()
+}
+
+impl Heap {
+    fn read(pages: &mut Pages<'_>, layout: &Layout, heap: Addr) -> Result<Self> {
+        let space = at(heap, layout.get(Item::HeapMemory)?)?;
+        let segments = at(heap, layout.get(Item::HeapSegmap)?)?;
+        let mut pointer = |space, field| pages.pointer(at(space, layout.get(field)?)?);
+        let found = Self {
+            low: pointer(space, Item::SpaceLow)?,
+            high: pointer(space, Item::SpaceHigh)?,
+            reserved_low: pointer(space, Item::SpaceLowBoundary)?,
+            reserved_high: pointer(space, Item::SpaceHighBoundary)?,
+            segmap: pointer(segments, Item::SpaceLow)?,
+            segment_log: pages.u32(at(heap, layout.get(Item::HeapSegmentLog)?)?)?,
+        };
+        let log = found.segment_log;
+        if !(4..=16).contains(&log) {
+            return Err(Error::layout(format!("segments of 2^{log} bytes in the code cache")));
+        }
+        if found.high.0.saturating_sub(found.low.0) > MAX_HEAP {
+            return Err(Error::layout("a code cache of more than 4 GiB"));
+        }
+        Ok(found)
+    }
+
+    /// What the segment map says of an address.
+    fn segment(&self, pages: &mut Pages<'_>, addr: Addr) -> Result<u8> {
+        let number = addr.0.saturating_sub(self.low.0) >> self.segment_log;
+        let [segment] = pages.array(at(self.segmap, number)?)?;
+        Ok(segment)
+    }
+}
+
+/// What is in a block, and how many bytes there are for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    pub blob: Addr,
+    pub bytes: u64,
+}
+
+/// How blocks are laid out.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    header: u64,
+    length: u64,
+    length_is_long: bool,
+    used: u64,
+}
+
+impl Blocks {
+    pub fn read(layout: &Layout) -> Result<Self> {
+        let header = layout.get(Item::BlockHeaderSize).or_else(|_| layout.get(Item::BlockSize))?;
+        Ok(Self {
+            header: layout.get(Item::BlockSize)?,
+            length: layout.get(Item::BlockLength)?,
+            length_is_long: header >= 16,
+            used: layout.get(Item::BlockUsed)?,
+        })
+    }
+
+    /// Goes through the blocks of a heap that are in use.
+    pub fn each(
+        &self,
+        pages: &mut Pages<'_>,
+        heap: &Heap,
+        mut visit: impl FnMut(&mut Pages<'_>, Room),
+    ) -> Result<()> {
+        let mut block = heap.low;
+        for _ in 0..MAX_BLOCKS {
+            // Behind the last block, or where it cannot be told how long one is.
+            if block >= heap.high || !matches!(heap.segment(pages, block), Ok(0)) {
+                break;
+            }
+            let Ok((bytes, used)) = self.block(pages, heap, block) else { break };
+            if used {
+                visit(pages, Room { blob: at(block, self.header)?, bytes });
+            }
+            block = at(block, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The block in use that an address of a heap lies in; as `CodeHeap::find_block_for`.
+    pub fn find(&self, pages: &mut Pages<'_>, heaps: &[Heap], addr: Addr) -> Result<Option<Room>> {
+        let Some(heap) = heaps.iter().find(|heap| (heap.low..heap.high).contains(&addr)) else {
+            return Ok(None);
+        };
+        let log = heap.segment_log;
+        let mut block = Addr(heap.low.0 + ((addr.0 - heap.low.0) >> log << log));
+        for _ in 0..MAX_HOPS {
+            match heap.segment(pages, block)? {
+                0 => {
+                    let (bytes, used) = self.block(pages, heap, block)?;
+                    let room = Room { blob: at(block, self.header)?, bytes };
+                    return Ok(used.then_some(room));
+                }
+                FREE => return Ok(None),
+                back => match block.0.checked_sub(u64::from(back) << log) {
+                    Some(before) if before >= heap.low.0 => block = Addr(before),
+                    _ => return Ok(None),
+                },
+            }
+        }
+        Ok(None)
+    }
+
+    /// A block's length in bytes, and whether it is in use.
+    fn block(&self, pages: &mut Pages<'_>, heap: &Heap, block: Addr) -> Result<(u64, bool)> {
+        let length = at(block, self.length)?;
+        let length = match self.length_is_long {
+            true => pages.u64(length)?,
+            false => pages.u32(length)?.into(),
+        };
+        let [used] = pages.array(at(block, self.used)?)?;
+        let bytes = length.checked_mul(1 << heap.segment_log);
+        let bytes = bytes.filter(|&n| n > 0 && n <= heap.high.0.saturating_sub(block.0));
+        let bytes = bytes.ok_or_else(|| Error::layout("a block of an implausible length"))?;
+        Ok((bytes, used != 0))
+    }
+}

@@ -1,0 +1,317 @@
+//! All that we know of HotSpot's layout by name, in one table: fields, statics and types as
+//! vmStructs exports them, and private statics as the symbol table names them.
+//!
+//! A new JDK that has renamed something is one name more in a row; what it has changed in
+//! meaning is a row of its own. [`super::resolved`] finds out, once for each libjvm.so, which of
+//! the names it has. What changed, as far as it is of interest here:
+//!
+//! | JDK | |
+//! |---|---|
+//! | 9 | the code cache has three heaps; `CompiledMethod` holds what `nmethod` had; interpreted frames hold their class's mirror; the generations of Serial and CMS are two fields, no array |
+//! | 10 | `Flag` is `JVMFlag`; G1 keeps a second region that it allocates from (used since 11) |
+//! | 14 | CMS is gone; `MutableSpace` has all fields of `ImmutableSpace`; G1 allocates by NUMA node; `CompressedKlassPointers` comes out of `Universe`; `SafepointTracing` keeps the times of the last stop; threads are in `ThreadsSMRSupport`'s list, no chain |
+//! | 16 | `GenericGrowableArray` is `GrowableArrayBase` |
+//! | 17 | the index of the source file moves from the class to its constant pool |
+//! | 20 | compressed integers leave out the byte 0 ([`super::compressed`]) |
+//! | 21 | virtual threads: `ContinuationEntry`; `ConstMethod`'s flags are a struct; ZGC without generations is called X, until 23 |
+//! | 22 | `CompressedKlassPointers` loses its struct; `Space` is part of `ContiguousSpace`; `SerialHeap` has its own fields |
+//! | 23 | `CompiledMethod` is `nmethod` again, with offsets in place of addresses and debug information in memory of its own; `HeapRegion` is `G1HeapRegion` |
+//! | 24 | compact object headers; Shenandoah's count is that of its global generation |
+//! | 25 | nmethods keep their metadata in memory of their own; ZGC counts by NUMA node |
+//! | 26 | nmethods have one handler for both kinds of call; Shenandoah's count is that of its free set |
+//! | 27 | the generations of Parallel are fields of the heap, no statics |
+
+/// How the names of the statics begin that hold the entries of stubs; see [`super::code`].
+pub(super) const STUBS: &str = "_ZN12StubRoutines";
+
+/// Who needs a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Version,
+    Flags,
+    PerfData,
+    Operations,
+    Stops,
+    Collections,
+    AnyHeap,
+    Serial,
+    Cms,
+    Parallel,
+    G1,
+    Z,
+    Shenandoah,
+    Epsilon,
+    Humongous,
+    Code,
+    Methods,
+    Walking,
+    Continuations,
+    Classes,
+    Sizes,
+    Objects,
+    Threads,
+}
+
+impl Use {
+    /// What does not work without.
+    pub(super) fn loss(self) -> &'static str {
+        match self {
+            Self::Version => "its version is unknown",
+            Self::Flags => "its flags, and so its collector, are unknown",
+            Self::PerfData => "causes and counts of collections are unknown",
+            Self::Operations => "operations are not named while they run",
+            Self::Stops => "stops are seen by probes alone",
+            Self::Collections => "collections are not counted",
+            Self::AnyHeap => "used heap is unknown",
+            Self::Serial => "used heap of Serial is unknown",
+            Self::Cms => "used heap of CMS is unknown",
+            Self::Parallel => "used heap of Parallel is unknown",
+            Self::G1 => "used heap of G1 is unknown",
+            Self::Z => "used heap of ZGC is unknown",
+            Self::Shenandoah => "used heap of Shenandoah is unknown",
+            Self::Epsilon => "used heap of Epsilon is unknown",
+            Self::Humongous => "humongous objects are not told apart",
+            Self::Code => "compiled code is not named",
+            Self::Methods => "methods are not named",
+            Self::Walking => "stacks are walked by frame pointers",
+            Self::Continuations => "stacks of virtual threads end at their mount",
+            Self::Classes => "classes are not named",
+            Self::Sizes => "sizes of instances are unknown",
+            Self::Objects => "objects are not counted",
+            Self::Threads => "what threads allocate is unknown",
+        }
+    }
+}
+
+/// What a row's value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A member's offset in its object, in bytes: `Type::field`.
+    Offset,
+    /// A static member's address: `Type::field`.
+    Static,
+    /// A type's size in bytes.
+    Size,
+    /// A private static's address, by its mangled name. Stripped files have none.
+    Symbol,
+}
+
+/// One thing that we want to know.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub item: Item,
+    pub kind: Kind,
+    /// Its names from oldest to newest, each with the first JDK that has it; of several that
+    /// a JVM has, the newest holds.
+    pub names: &'static [(u32, &'static str)],
+    /// The last JDK that has it.
+    pub until: u32,
+    pub uses: &'static [Use],
+}
+
+/// No JDK that we know was the last one.
+const NO_END: u32 = u32::MAX;
+
+macro_rules! table {
+    ($($item:ident $kind:ident [$($since:literal $name:literal),+] $(until $until:literal)?
+       for $($use:ident)+;)+) => {
+        /// What the table lists.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) enum Item { $($item),+ }
+
+        /// The table, in the order of [`Item`].
+        pub(super) const TABLE: &[Row] = &[$(Row {
+            item: Item::$item,
+            kind: Kind::$kind,
+            names: &[$(($since, $name)),+],
+            until: { let last = NO_END; $(let last: u32 = { let _ = last; $until };)? last },
+            uses: &[$(Use::$use),+],
+        }),+];
+    };
+}
+
+table! {
+    // runtime/vm_version.hpp, runtime/flags/jvmFlag.hpp, runtime/perfMemory.hpp
+    VmRelease           Static [8 "Abstract_VM_Version::_s_vm_release"] for Version;
+    VmInfo              Static [8 "Abstract_VM_Version::_s_internal_vm_info_string"] for Version;
+    Flags               Static [8 "Flag::flags", 10 "JVMFlag::flags"] for Flags;
+    FlagCount           Static [8 "Flag::numFlags", 10 "JVMFlag::numFlags"] for Flags;
+    FlagSize            Size   [8 "Flag", 10 "JVMFlag"] for Flags;
+    FlagName            Offset [8 "Flag::_name", 10 "JVMFlag::_name"] for Flags;
+    FlagAddr            Offset [8 "Flag::_addr", 10 "JVMFlag::_addr"] for Flags;
+    FlagType            Offset [8 "Flag::_type", 10 "JVMFlag::_type"] for Flags;
+    PerfStart           Static [8 "PerfMemory::_start"] for PerfData;
+    PerfCapacity        Static [8 "PerfMemory::_capacity"] for PerfData;
+
+    // runtime/vmThread.hpp, runtime/vmOperations.hpp, runtime/safepoint.hpp, gc/shared/gcId.hpp
+    CurrentOperation    Symbol [8 "_ZN8VMThread17_cur_vm_operationE"] for Operations;
+    OperationNames      Symbol [8 "_ZN12VM_Operation6_namesE"] for Operations Stops;
+    LastStopBegin       Symbol [14 "_ZN16SafepointTracing29_last_safepoint_begin_time_nsE"] for Stops;
+    LastStopSync        Symbol [14 "_ZN16SafepointTracing28_last_safepoint_sync_time_nsE"] for Stops;
+    LastStopEnd         Symbol [14 "_ZN16SafepointTracing27_last_safepoint_end_time_nsE"] for Stops;
+    LastStopType        Symbol [14 "_ZN16SafepointTracing13_current_typeE"] for Stops;
+    NextGcId            Symbol [8 "_ZN4GCId8_next_idE"] for Collections;
+
+    // memory/universe.hpp, gc/shared/collectedHeap.hpp
+    CollectedHeap       Static [8 "Universe::_collectedHeap"] for AnyHeap Collections;
+    TotalCollections    Offset [8 "CollectedHeap::_total_collections"] for Collections;
+
+    // gc/serial, gc/shared/space.hpp, gc/shared/genCollectedHeap.hpp
+    Generations         Offset [8 "GenCollectedHeap::_gens"] until 8 for Serial Cms;
+    SerialYoung         Offset [9 "GenCollectedHeap::_young_gen", 22 "SerialHeap::_young_gen"] for Serial Cms;
+    SerialOld           Offset [9 "GenCollectedHeap::_old_gen", 22 "SerialHeap::_old_gen"] for Serial Cms;
+    SerialEden          Offset [8 "DefNewGeneration::_eden_space"] for Serial Cms;
+    SerialFrom          Offset [8 "DefNewGeneration::_from_space"] for Serial Cms;
+    SerialTenured       Offset [8 "OneContigSpaceCardGeneration::_the_space", 9 "TenuredGeneration::_the_space"] for Serial;
+    ContiguousBottom    Offset [8 "Space::_bottom", 22 "ContiguousSpace::_bottom"] for Serial Cms Epsilon;
+    ContiguousTop       Offset [8 "ContiguousSpace::_top"] for Serial Cms Epsilon;
+    EpsilonSpace        Offset [11 "EpsilonHeap::_space"] for Epsilon;
+
+    // gc/cms
+    CmsSpace            Offset [8 "ConcurrentMarkSweepGeneration::_cmsSpace"] until 13 for Cms;
+    CmsDictionary       Offset [8 "CompactibleFreeListSpace::_dictionary"] until 13 for Cms;
+    CmsBlock            Offset [8 "CompactibleFreeListSpace::_smallLinearAllocBlock"] until 13 for Cms;
+    CmsLists            Offset [8 "CompactibleFreeListSpace::_indexedFreeList[0]"] until 13 for Cms;
+    CmsBottom           Offset [8 "Space::_bottom"] until 21 for Cms;
+    CmsEnd              Offset [8 "Space::_end"] until 21 for Cms;
+    CmsTreeSize         Offset [8 "AFLBinaryTreeDictionary::_total_size"] until 13 for Cms;
+    CmsBlockSize        Offset [8 "LinearAllocBlock::_word_size"] until 13 for Cms;
+    CmsListCount        Offset [8 "AdaptiveFreeList<FreeChunk>::_count"] until 13 for Cms;
+    CmsListSize         Size   [8 "AdaptiveFreeList<FreeChunk>"] until 13 for Cms;
+
+    // gc/g1: g1CollectedHeap.hpp, g1Allocator.hpp, g1AllocRegion.hpp, g1HeapRegion.hpp
+    G1Allocator         Offset [8 "G1CollectedHeap::_allocator"] until 8 for G1;
+    G1AllocatorBytes    Offset [8 "G1Allocator::_summary_bytes_used"] until 8 for G1;
+    G1Bytes             Offset [9 "G1CollectedHeap::_summary_bytes_used"] for G1;
+    G1RegionBottom      Offset [8 "Space::_bottom", 12 "HeapRegion::_bottom", 23 "G1HeapRegion::_bottom"] for G1;
+    G1RegionTop         Offset [8 "G1OffsetTableContigSpace::_top", 9 "G1ContiguousSpace::_top", 12 "HeapRegion::_top", 23 "G1HeapRegion::_top"] for G1;
+    G1AllocRegionTable  Symbol [8 "_ZTV18MutatorAllocRegion"] for G1;
+    G1DummyRegion       Symbol [8 "_ZN13G1AllocRegion13_dummy_regionE"] for G1;
+    G1GrainBytes        Static [8 "HeapRegion::GrainBytes", 23 "G1HeapRegion::GrainBytes"] for Humongous;
+
+    // gc/parallel
+    ParallelYoungStatic Static [8 "ParallelScavengeHeap::_young_gen"] until 26 for Parallel;
+    ParallelOldStatic   Static [8 "ParallelScavengeHeap::_old_gen"] until 26 for Parallel;
+    ParallelYoung       Offset [27 "ParallelScavengeHeap::_young_gen"] for Parallel;
+    ParallelOld         Offset [27 "ParallelScavengeHeap::_old_gen"] for Parallel;
+    ParallelEden        Offset [8 "PSYoungGen::_eden_space"] for Parallel;
+    ParallelFrom        Offset [8 "PSYoungGen::_from_space"] for Parallel;
+    ParallelObjects     Offset [8 "PSOldGen::_object_space"] for Parallel;
+    MutableBottom       Offset [8 "ImmutableSpace::_bottom", 14 "MutableSpace::_bottom"] for Parallel;
+    MutableTop          Offset [8 "MutableSpace::_top"] for Parallel;
+
+    // gc/z, gc/x
+    XHeapOfHeap         Offset [21 "XCollectedHeap::_heap"] until 23 for Z;
+    XAllocator          Offset [21 "XHeap::_page_allocator"] until 23 for Z;
+    XUsed               Offset [21 "XPageAllocator::_used"] until 23 for Z;
+    ZHeapOfHeap         Offset [11 "ZCollectedHeap::_heap"] for Z;
+    ZAllocator          Offset [11 "ZHeap::_page_allocator"] for Z;
+    ZUsed               Offset [11 "ZPageAllocator::_used"] until 24 for Z;
+    ZNodes              Static [25 "ZNUMA::_count"] for Z;
+    ZPartitions         Offset [25 "ZPageAllocator::_partitions"] for Z;
+    ZPartitionAddr      Offset [25 "ZPerNUMAZPartition::_addr"] for Z;
+    ZPartitionUsed      Offset [25 "ZPartition::_used"] for Z;
+
+    // gc/shenandoah
+    ShenandoahUsed      Offset [11 "ShenandoahHeap::_used"] until 23 for Shenandoah;
+    ShenandoahGlobal    Offset [24 "ShenandoahHeap::_global_generation"] until 25 for Shenandoah;
+    ShenandoahGlobalUsed Offset [24 "ShenandoahGeneration::_used"] until 25 for Shenandoah;
+    ShenandoahFreeSet   Offset [26 "ShenandoahHeap::_free_set"] for Shenandoah;
+    ShenandoahFreeUsed  Offset [26 "ShenandoahFreeSet::_total_global_used"] for Shenandoah;
+
+    // code/codeCache.hpp, utilities/growableArray.hpp, memory/heap.hpp, memory/virtualspace.hpp
+    CodeHeapOne         Static [8 "CodeCache::_heap"] until 8 for Code Walking;
+    CodeHeaps           Static [9 "CodeCache::_heaps"] for Code Walking;
+    ArrayLength         Offset [8 "GenericGrowableArray::_len", 16 "GrowableArrayBase::_len"] for Code Walking;
+    ArraySize           Size   [8 "GenericGrowableArray", 16 "GrowableArrayBase"] for Code Walking;
+    ArrayData           Offset [8 "GrowableArray<int>::_data"] for Code Walking;
+    HeapMemory          Offset [8 "CodeHeap::_memory"] for Code Walking;
+    HeapSegmap          Offset [8 "CodeHeap::_segmap"] for Code Walking;
+    HeapSegmentLog      Offset [8 "CodeHeap::_log2_segment_size"] for Code Walking;
+    SpaceLow            Offset [8 "VirtualSpace::_low"] for Code Walking;
+    SpaceHigh           Offset [8 "VirtualSpace::_high"] for Code Walking;
+    SpaceLowBoundary    Offset [8 "VirtualSpace::_low_boundary"] for Code Walking;
+    SpaceHighBoundary   Offset [8 "VirtualSpace::_high_boundary"] for Code Walking;
+    BlockSize           Size   [8 "HeapBlock"] for Code Walking;
+    BlockHeaderSize     Size   [8 "HeapBlock::Header"] for Code;
+    BlockLength         Offset [8 "HeapBlock::Header::_length"] for Code;
+    BlockUsed           Offset [8 "HeapBlock::Header::_used"] for Code;
+
+    // code/codeBlob.hpp, code/nmethod.hpp (in between, code/compiledMethod.hpp)
+    BlobName            Offset [8 "CodeBlob::_name"] for Code Walking;
+    BlobSize            Offset [8 "CodeBlob::_size"] for Code;
+    BlobData            Offset [8 "CodeBlob::_data_offset"] for Code Walking;
+    BlobCodeBegin       Offset [9 "CodeBlob::_code_begin"] until 22 for Code Walking;
+    BlobCodeOffset      Offset [23 "CodeBlob::_code_offset"] for Code Walking;
+    BlobFrameSize       Offset [8 "CodeBlob::_frame_size"] for Walking;
+    BlobFrameComplete   Offset [8 "CodeBlob::_frame_complete_offset"] for Walking;
+    CodeMethod          Offset [8 "nmethod::_method", 9 "CompiledMethod::_method", 23 "nmethod::_method"] for Code;
+    CompileId           Offset [8 "nmethod::_compile_id"] for Code Walking;
+    VerifiedEntry       Offset [8 "nmethod::_verified_entry_point"] until 22 for Walking;
+    VerifiedEntryOffset Offset [23 "nmethod::_verified_entry_offset"] for Walking;
+    OsrEntry            Offset [8 "nmethod::_osr_entry_point"] for Walking;
+    DeoptBegin          Offset [9 "CompiledMethod::_deopt_handler_begin"] until 22 for Walking;
+    DeoptMhBegin        Offset [9 "CompiledMethod::_deopt_mh_handler_begin"] until 22 for Walking;
+    DeoptOffset         Offset [23 "nmethod::_deopt_handler_offset", 26 "nmethod::_deopt_handler_entry_offset"] for Walking;
+    DeoptMhOffset       Offset [23 "nmethod::_deopt_mh_handler_offset"] until 25 for Walking;
+    OrigPcOffset        Offset [8 "nmethod::_orig_pc_offset"] for Walking;
+
+    // code/nmethod.hpp, code/pcDesc.hpp
+    ImmutableData       Offset [23 "nmethod::_immutable_data"] for Code;
+    ImmutableSize       Offset [23 "nmethod::_immutable_data_size"] for Code;
+    MutableData         Offset [25 "CodeBlob::_mutable_data"] for Code;
+    RelocationSize      Offset [23 "CodeBlob::_relocation_size"] for Code;
+    ScopesPcsOffset     Offset [8 "nmethod::_scopes_pcs_offset"] for Code;
+    ScopesDataOffset    Offset [23 "nmethod::_scopes_data_offset"] for Code;
+    ScopesDataBegin     Offset [9 "CompiledMethod::_scopes_data_begin"] until 22 for Code;
+    DependenciesOffset  Offset [8 "nmethod::_dependencies_offset"] until 22 for Code;
+    MetadataOffset      Offset [8 "nmethod::_metadata_offset"] until 22 for Code;
+    ExceptionOffset     Offset [8 "nmethod::_exception_offset"] for Code;
+    PcDescSize          Size   [8 "PcDesc"] for Code;
+    PcDescPc            Offset [8 "PcDesc::_pc_offset"] for Code;
+    PcDescScope         Offset [8 "PcDesc::_scope_decode_offset"] for Code;
+
+    // interpreter/abstractInterpreter.hpp, code/stubs.hpp, runtime/continuationEntry.hpp
+    Interpreter         Static [8 "AbstractInterpreter::_code"] for Walking;
+    StubBuffer          Offset [8 "StubQueue::_stub_buffer"] for Walking;
+    StubLimit           Offset [8 "StubQueue::_buffer_limit"] for Walking;
+    ReturnBarrier       Symbol [21 "_ZN12StubRoutines19_cont_returnBarrierE"] for Continuations;
+    ContinuationReturn  Symbol [21 "_ZN17ContinuationEntry10_return_pcE"] for Continuations;
+
+    // oops/{method,constMethod,constantPool,instanceKlass}.hpp
+    ConstMethodOf       Offset [8 "Method::_constMethod"] for Methods Walking;
+    ConstMethodSize     Size   [8 "ConstMethod"] for Methods Walking;
+    Constants           Offset [8 "ConstMethod::_constants"] for Methods;
+    CodeSize            Offset [8 "ConstMethod::_code_size"] for Methods;
+    ConstMethodFlags    Offset [8 "ConstMethod::_flags", 21 "ConstMethod::_flags._flags"] for Methods;
+    NameIndex           Offset [8 "ConstMethod::_name_index"] for Methods;
+    SignatureIndex      Offset [8 "ConstMethod::_signature_index"] for Methods;
+    PoolSize            Size   [8 "ConstantPool"] for Methods;
+    PoolHolder          Offset [8 "ConstantPool::_pool_holder"] for Methods;
+    ClassFileIndex      Offset [8 "InstanceKlass::_source_file_name_index"] until 16 for Methods;
+    PoolFileIndex       Offset [17 "ConstantPool::_source_file_name_index"] for Methods;
+
+    // oops/{klass,symbol,compressedKlass}.hpp, classfile/{classLoaderData,javaClasses}.hpp
+    KlassName           Offset [8 "Klass::_name"] for Methods Classes;
+    LayoutHelper        Offset [8 "Klass::_layout_helper"] for Classes Sizes Objects;
+    NextClass           Offset [9 "Klass::_next_link"] for Sizes;
+    SymbolLength        Offset [8 "Symbol::_length"] for Methods Classes;
+    SymbolBody          Offset [8 "Symbol::_body", 9 "Symbol::_body[0]"] for Methods Classes;
+    Loaders             Static [8 "ClassLoaderDataGraph::_head"] for Sizes;
+    NextLoader          Offset [8 "ClassLoaderData::_next"] for Sizes;
+    FirstClass          Offset [9 "ClassLoaderData::_klasses"] for Sizes;
+    NarrowKlassBase     Static [8 "Universe::_narrow_klass._base", 14 "CompressedKlassPointers::_narrow_klass._base", 22 "CompressedKlassPointers::_base"] for Objects;
+    NarrowKlassShift    Static [8 "Universe::_narrow_klass._shift", 14 "CompressedKlassPointers::_narrow_klass._shift", 22 "CompressedKlassPointers::_shift"] for Objects;
+    MirrorSize          Static [8 "java_lang_Class::_oop_size_offset"] for Objects;
+
+    // runtime/{thread,javaThread,threadSMR}.hpp, gc/shared/threadLocalAllocBuffer.hpp
+    AllocatedBytes      Offset [8 "Thread::_allocated_bytes"] for Threads;
+    Tlab                Offset [8 "Thread::_tlab"] for Threads;
+    TlabStart           Offset [8 "ThreadLocalAllocBuffer::_start"] for Threads;
+    TlabTop             Offset [8 "ThreadLocalAllocBuffer::_top"] for Threads;
+    ThreadList          Static [8 "Threads::_thread_list"] until 13 for Threads;
+    NextThread          Offset [8 "JavaThread::_next"] until 13 for Threads;
+    ThreadsList         Static [14 "ThreadsSMRSupport::_java_thread_list"] for Threads;
+    ThreadsLength       Offset [14 "ThreadsList::_length"] for Threads;
+    ThreadsArray        Offset [14 "ThreadsList::_threads"] for Threads;
+}

@@ -1,0 +1,103 @@
+//! A JVM's operations and collections: what they are called, how many there were.
+
+use crate::{
+    Addr, Error, Result, Vaddr,
+    hotspot::{Collector, HotSpot, heap, layout::Item},
+    names::clean,
+};
+
+impl HotSpot {
+    /// How many classes it has unloaded; `None` where it does not count.
+    pub fn classes_unloaded(&self) -> Option<u64> {
+        self.memory.u64(self.unloads?).ok()
+    }
+
+    /// Where it counts its collections, in 32 bits.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] where the heap is not set up yet.
+    pub fn collections_at(&self) -> Result<Addr> {
+        let heap = self.memory.pointer(self.layout.address(Item::CollectedHeap)?)?;
+        let offset = self.layout.get(Item::TotalCollections)?;
+        let at = heap.checked_add(offset).filter(|_| heap != Addr(0));
+        at.ok_or_else(|| Error::layout("the heap is not set up yet"))
+    }
+
+    /// Objects larger than this are humongous; `None` where there are none. Only G1 has
+    /// them: more than half of a heap region (`G1CollectedHeap::humongous_threshold_for`).
+    pub fn humongous_bytes(&self) -> Option<u64> {
+        if self.collector != Collector::G1 {
+            return None;
+        }
+        let bytes = self.memory.u64(self.layout.try_address(Item::G1GrainBytes)?).ok()?;
+        (bytes > 0).then_some(bytes / 2)
+    }
+
+    /// Its own counters of collections before and after an operation: how many were done,
+    /// and whether one of them was full.
+    pub fn collections(
+        &self,
+        op: Option<&str>,
+        before: &[u64; 4],
+        after: &[u64; 4],
+    ) -> Option<(u64, bool)> {
+        // Counters of 32 bits wrap.
+        let done = |i: usize| u64::from((after[i] as u32).wrapping_sub(before[i] as u32));
+        // Young and old collector; a third one counts G1's remark and cleanup.
+        let (young, full) = (done(0), done(1));
+        match self.collector {
+            Collector::Serial | Collector::Parallel | Collector::G1 => {
+                Some((young + full, full > 0))
+            }
+            Collector::Cms if !is_cms_marking(op) => Some((young + full, full > 0)),
+            _ => None,
+        }
+    }
+
+    /// Whether an operation with so many collections allocated after the last of them what
+    /// had not fitted before, so that the heap at its end is not that after the collection.
+    pub fn settles(&self, op: Option<&str>, collections: u64) -> bool {
+        heap::settles(self.collector)
+            && match self.collector {
+                Collector::Cms => !is_cms_marking(op),
+                _ => collections > 0,
+            }
+    }
+
+    /// Whether only the collector's own tracer tells of the heap after such a collection: its
+    /// counters are missing, or not known yet.
+    pub fn settles_unseen(&self) -> bool {
+        let may_settle = heap::settles(self.collector) || self.collector == Collector::Unknown;
+        may_settle && self.gauge.settled.is_empty()
+    }
+
+    /// The name of a VM operation by its number, as the JVM's log has it.
+    pub fn operation_named(&self, op_type: u64) -> Option<String> {
+        // There are about a hundred; `const char* VM_Operation::_names[]`.
+        let offset = op_type.checked_mul(8).filter(|&offset| offset < 8 * 1024)?;
+        let name = self
+            .memory
+            .pointer(self.layout.try_address(Item::OperationNames)?.checked_add(offset)?)
+            .ok()?;
+        let name = self.memory.c_string(name, 64).ok().filter(|name| !name.is_empty())?;
+        Some(clean::name(&name).into_owned())
+    }
+
+    /// The VM operation whose C++ vtable is at an address of the target, for
+    /// example `G1CollectForAllocation`.
+    pub fn operation_of(&self, vtable: u64) -> Option<String> {
+        // An object points behind its class's vtable symbol `_ZTV...`: two words,
+        // offset-to-top and type information, come first (Itanium C++ ABI, 2.5.2).
+        let symbol = Vaddr(vtable.wrapping_sub(self.bias).wrapping_sub(16));
+        let symbol = self.build.elf.symbols().ok()?.at(symbol, "_ZTV")?;
+        let class =
+            symbol.name.strip_prefix("_ZTV")?.trim_start_matches(|c: char| c.is_ascii_digit());
+        Some(clean::name(class.strip_prefix("VM_").unwrap_or(class)).into_owned())
+    }
+}
+
+/// CMS's initial mark and final remark are stops that collect nothing; the old collector
+/// counts them.
+fn is_cms_marking(op: Option<&str>) -> bool {
+    op.is_some_and(|op| op.starts_with("CMS_"))
+}
