@@ -17,6 +17,7 @@ mod report;
 mod rights;
 mod session;
 mod summary;
+mod symbols;
 mod traced;
 mod user;
 mod write_maps;

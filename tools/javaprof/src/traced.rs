@@ -8,17 +8,16 @@ use std::{
 
 use libjvmprobe::{
     Addr, Error, Pid, Result,
-    ask::{agent, agent_map, perf_map},
     bpf::{
         probes::{self, Links, Scope, resolve},
         session::Attach,
     },
     follow::Stops,
-    hotspot::{FIRST_READ, HotSpot, code::Inlining},
+    hotspot::{HotSpot, code::Inlining},
     own::{note, remark},
     process::{Fate, FileId, Process, Target, code::CodeMaps},
     stack::{
-        code_log::{CodeIndex, CodeLog, Snapshot},
+        code_log::{CodeIndex, CodeLog},
         java_frames::{self, Places},
         native::{Files, Symbols},
         raw::{RawStack, Stack},
@@ -29,6 +28,7 @@ use crate::{
     args::{Args, StackWalk, SymbolSource},
     event::CodeEvent,
     session::{self, Session},
+    symbols::{ask, get, version_unknown},
 };
 
 /// What HotSpot tells of its compiled methods, without any flag.
@@ -476,79 +476,4 @@ impl Traced {
             }
         }
     }
-}
-
-/// Finds out what compiled code a JVM has, and says from where. `Auto` reads its memory; where
-/// that cannot name the code, a map that is there. Only where there is none, either, and if
-/// it may ask, it asks the JVM by our agent, and says so before.
-pub fn get(
-    source: &SymbolSource,
-    process: &Process,
-    hotspot: Result<&HotSpot, &Error>,
-    inlining: Inlining<'_>,
-    may_ask: bool,
-) -> Result<(Snapshot, SymbolSource)> {
-    if *source != SymbolSource::Auto {
-        return Ok((ask(source, process, hotspot, inlining)?, source.clone()));
-    }
-    let error = match ask(&SymbolSource::HotSpot, process, hotspot, inlining) {
-        Ok(seen) => return Ok((seen, SymbolSource::HotSpot)),
-        Err(error) => error,
-    };
-    let pid = process.pid;
-    if let Ok(text) = perf_map::read_there(process) {
-        note(&format!("process {pid}: {error}; using the map that was in its /tmp"));
-        return Ok((Snapshot::Map(text), SymbolSource::None));
-    }
-    // One that is gone or hidden would not answer, either.
-    let is_unknown = matches!(error, Error::Unsupported { .. } | Error::Layout { .. });
-    if !(may_ask && is_unknown) {
-        return Err(error);
-    }
-    note(&format!(
-        "process {pid}: {error}; loading our agent into it for a moment, which --symbols hotspot \
-         never does"
-    ));
-    Ok((ask(&SymbolSource::Agent, process, hotspot, inlining)?, SymbolSource::Agent))
-}
-
-/// Finds out what compiled code a JVM has, in one way, with inlining where that can be chosen.
-fn ask(
-    source: &SymbolSource,
-    process: &Process,
-    hotspot: Result<&HotSpot, &Error>,
-    inlining: Inlining<'_>,
-) -> Result<Snapshot> {
-    if let SymbolSource::File(path) = source {
-        return Ok(Snapshot::Map(perf_map::read(path, process)?));
-    }
-    let hotspot = hotspot.map_err(|error| version_unknown(process.pid, error))?;
-    let writes_maps = hotspot.major >= perf_map::FIRST_JDK;
-    match source {
-        SymbolSource::None | SymbolSource::File(_) => Ok(Snapshot::Entries(Vec::new())),
-        SymbolSource::Auto | SymbolSource::HotSpot => {
-            Ok(Snapshot::Entries(hotspot.code(inlining)?))
-        }
-        SymbolSource::Agent => {
-            let text = agent::map(process, hotspot)?;
-            Ok(Snapshot::Entries(agent_map::parse(&text).collect()))
-        }
-        SymbolSource::PerfMap if !writes_maps => {
-            let (jdk, first) = (hotspot.major, perf_map::FIRST_JDK);
-            let others = if jdk < FIRST_READ { "agent" } else { "hotspot or agent" };
-            Err(Error::Unsupported {
-                what: format!(
-                    "process {}: JDK {jdk} cannot write a map of its code (JDK {first} can); use \
-                     --symbols {others}",
-                    process.pid
-                ),
-            })
-        }
-        SymbolSource::PerfMap => Ok(Snapshot::Map(perf_map::request(process, hotspot)?)),
-    }
-}
-
-/// Why a JVM's methods cannot be named: what it tells of itself could not be read.
-fn version_unknown(pid: Pid, error: &Error) -> Error {
-    Error::Attach { pid, why: format!("its version is unknown: {error}") }
 }

@@ -24,7 +24,7 @@ use libjvmprobe::{
     render::{output::Output, perfmap},
 };
 
-use crate::{args::Args, traced};
+use crate::{args::Args, symbols};
 
 /// Writes a map for each JVM that the arguments name, and says where.
 pub fn run(args: &Args) -> Result<()> {
@@ -37,7 +37,7 @@ pub fn run(args: &Args) -> Result<()> {
         let pid = target.pid();
         let written = HotSpot::read(target)
             .and_then(|hotspot| {
-                traced::get(&args.symbols, &target.process, Ok(&hotspot), inlining, true)
+                symbols::get(&args.symbols, &target.process, Ok(&hotspot), inlining, true)
             })
             .map_err(Into::into)
             .and_then(|(seen, _)| {

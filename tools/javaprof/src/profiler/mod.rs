@@ -1,9 +1,11 @@
 //! The profile as it is taken: sample, follow the JVMs' code, notice who comes and
 //! goes, collect.
 
+mod kept;
+mod processes;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    path::Path,
     sync::atomic::AtomicBool,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -12,11 +14,13 @@ use libbpf_rs::Link;
 use libjvmprobe::{
     Addr, Error, Pid, Result,
     bpf::{self, perf::Clock, probes::Links, session::Attach},
-    follow::{self, Arrival, Arrivals, End, Idle, Stops, Watch, ready},
+    follow::{self, Arrivals, End, Idle, Stops, Watch, ready},
     own::note,
-    process::{Fate, FileId, Process, Target},
+    process::{FileId, Process, Target},
     stack::{Stack, java_frames, native::Files, profile::Profile},
 };
+
+use kept::size_of_stack;
 
 use crate::{
     args::{Args, StackWalk, SymbolSource},
@@ -307,64 +311,6 @@ impl<'a> Profiler<'a> {
         Ok((self.raw, profile))
     }
 
-    fn add(&mut self, mut traced: Traced) -> Result<()> {
-        let pid = traced.pid();
-        if !self.processes.contains_key(&pid.0) {
-            session::add_target(&self.session, pid.0.into())?;
-        }
-        // It may have ended already: then this is said when its fate is seen.
-        traced.try_refresh_maps(&mut self.files, &mut self.session);
-        self.follow(&mut traced);
-        self.processes.insert(pid.0, traced);
-        if let Some(newcomer) = self.newcomers.remove(&pid.0) {
-            self.taken += newcomer.samples.values().sum::<u64>();
-            self.samples.entry(pid.0).or_default().extend(newcomer.samples);
-        }
-        Ok(())
-    }
-
-    fn follow(&mut self, traced: &mut Traced) {
-        if self.args.symbols != SymbolSource::None
-            && let Err(error) = traced.follow(&mut self.session, self.shared.as_mut())
-        {
-            let pid = traced.pid();
-            note(&format!("what process {pid} compiles meanwhile is not followed: {error}"));
-        }
-    }
-
-    fn tell_walker(&mut self) -> Result<()> {
-        for traced in self.processes.values_mut() {
-            match traced.tell_walker(self.args, &mut self.files, &mut self.session) {
-                Ok(()) => {}
-                Err(_) if traced.fate() != Fate::Alive => {}
-                Err(error) if self.args.walk == StackWalk::Auto => {
-                    let pid = traced.pid();
-                    note(&format!("stacks of process {pid} are walked by frame pointers: {error}"));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    fn get_maps(&mut self) -> Result<()> {
-        for traced in self.processes.values_mut() {
-            match traced.get_map(self.args, &self.session) {
-                Ok(_) => {}
-                Err(_) if traced.fate() != Fate::Alive => {}
-                Err(error) if self.args.symbols == SymbolSource::Auto => {
-                    let pid = traced.pid();
-                    note(&format!(
-                        "process {pid}: methods compiled before the profile have no names: {error}"
-                    ));
-                    self.raw.unnamed.push(pid);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
     /// Takes what was counted. Of processes that are new, the code is known from here on.
     fn collect(&mut self) -> Result<()> {
         if self.stacks_sent > MANY_STACKS {
@@ -400,189 +346,6 @@ impl<'a> Profiler<'a> {
         }
         self.part_with_newcomers();
         Ok(())
-    }
-
-    /// About how many bytes it keeps of what was sampled and has no names yet.
-    fn size(&self) -> usize {
-        /// A sample in a table, with the name of its thread.
-        const SAMPLE: usize = 2 * (size_of::<SampleKey>() + 24);
-        let retired = self.retired.iter().map(|(_, samples)| samples.len());
-        let newcomers = self.newcomers.values().map(|newcomer| newcomer.samples.len());
-        let samples = self.samples.values().map(Samples::len).chain(retired).chain(newcomers);
-        let code = self.processes.values().map(Traced::size).sum::<usize>();
-        samples.sum::<usize>() * SAMPLE + self.stacks_size + code
-    }
-
-    /// Keeps within what it may keep: half of it what was sampled, half of it what has names.
-    fn stay_within_memory(&mut self) -> Result<()> {
-        let max = self.args.max_memory / 2;
-        if self.size() > max {
-            self.name_all()?;
-        }
-        if self.naming.size() > max {
-            self.naming.shrink(max);
-        }
-        Ok(())
-    }
-
-    /// Names all that was sampled so far.
-    fn name_all(&mut self) -> Result<()> {
-        self.name_retired();
-        // From here on all stacks are sent again, and named anew, ...
-        let named: Vec<_> = self
-            .processes
-            .iter_mut()
-            .map(|(&pid, traced)| (pid, traced.settle(self.args.signatures)))
-            .collect();
-        let mut stacks = std::mem::take(&mut self.stacks);
-        self.stacks_size = 0;
-        session::forget_stacks(&self.session);
-        self.stacks_sent = 0;
-        // ... and what was counted before is complete.
-        let counted = session::collect(&self.session);
-        let mut samples = std::mem::take(&mut self.samples);
-        for (key, count) in counted {
-            if stacks.contains_key(&key.user) || key.user == 0 {
-                self.taken += count;
-                *samples.entry(key.pid).or_default().entry(key).or_default() += count;
-            } else {
-                self.early.push((key, count));
-            }
-        }
-        self.take_events(Duration::ZERO)?;
-        // The kernel's stacks have the same names before and after.
-        for (id, stack) in &self.stacks {
-            stacks.entry(*id).or_insert_with(|| stack.clone());
-        }
-        for (pid, named) in named {
-            let samples = samples.remove(&pid).unwrap_or_default();
-            self.naming.add(Some(named), &samples, &stacks);
-        }
-        for samples in samples.into_values() {
-            self.naming.add(None, &samples, &stacks);
-        }
-        // What is a newcomer's is no part of the profile yet.
-        let newcomers = self.newcomers.values().flat_map(|newcomer| newcomer.samples.keys());
-        for key in newcomers {
-            for id in [key.user, key.kernel] {
-                if let Some(stack) = stacks.remove(&id) {
-                    self.stacks.entry(id).or_insert(stack);
-                }
-            }
-        }
-        self.stacks_size = self.stacks.values().map(size_of_stack).sum();
-        Ok(())
-    }
-
-    /// Samples those no more that have not turned out to be JVMs.
-    fn part_with_newcomers(&mut self) {
-        let (session, stacks, ignored) = (&self.session, &mut self.stacks, &mut self.ignored);
-        let mut gone = 0;
-        self.newcomers.retain(|&pid, newcomer| {
-            if newcomer.since.elapsed() < NEWCOMER {
-                return true;
-            }
-            gone += forget_stacks(&newcomer.samples, stacks, session);
-            if ignored.len() < MAX_IGNORED && ignored.insert(pid) {
-                session::ignore(session, pid.into());
-            }
-            false
-        });
-        self.stacks_size = self.stacks_size.saturating_sub(gone);
-        // Their numbers may be given to others.
-        ignored.retain(|&pid| {
-            let lives = Path::new(&format!("/proc/{pid}")).exists();
-            if !lives {
-                session::heed(session, pid.into());
-            }
-            lives
-        });
-    }
-
-    /// Looks at the mappings of all processes.
-    fn refresh_maps(&mut self) {
-        for traced in self.processes.values_mut() {
-            traced.try_refresh_maps(&mut self.files, &mut self.session);
-        }
-    }
-
-    /// Names the processes that were put aside, and lets them go. The first time, this reads
-    /// the kernel's symbols, which takes longer than some JVMs live.
-    fn name_retired(&mut self) {
-        for (traced, samples) in std::mem::take(&mut self.retired) {
-            self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
-            let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
-            self.stacks_size = self.stacks_size.saturating_sub(gone);
-        }
-    }
-
-    /// Puts aside a process that is no more what it was, with all of its samples: what comes
-    /// under its number from now on is another one's. Its samples have been collected.
-    fn retire(&mut self, pid: u32) {
-        let samples = self.samples.remove(&pid).unwrap_or_default();
-        if let Some(traced) = self.processes.remove(&pid) {
-            self.raw.lost_code += self.session.lost(pid.into());
-            self.retired.push((traced, samples));
-        }
-        self.session.forget(pid.into());
-    }
-
-    /// Notices processes that ended, run another program or became JVMs.
-    fn follow_changes(&mut self) -> Result<()> {
-        let fates: Vec<_> = self.processes.iter().map(|(pid, p)| (*pid, p.fate())).collect();
-        if fates.iter().any(|(_, fate)| *fate != Fate::Alive) {
-            self.collect()?;
-        }
-        for (pid, fate) in fates {
-            let is_named = self.processes.get(&pid).is_some_and(Traced::is_named);
-            match fate {
-                Fate::Alive => {}
-                Fate::Ended => {
-                    if is_named {
-                        note(&format!("process {pid} has ended"));
-                    }
-                    self.retire(pid);
-                    if let Some(arrivals) = &mut self.arrivals {
-                        arrivals.forget(Pid(pid));
-                    }
-                }
-                // As the command that was started does when it becomes a JVM.
-                Fate::Execed => {
-                    if let Ok(process) = Process::open(Pid(pid)) {
-                        if is_named {
-                            note(&format!("process {pid} runs another program now"));
-                        }
-                        self.retire(pid);
-                        let future = Traced::future_jvm(process, &mut self.files);
-                        self.add(future)?;
-                    }
-                }
-            }
-        }
-        let mut became = Vec::new();
-        for (pid, traced) in &mut self.processes {
-            if traced.has_become_jvm(&mut self.files) {
-                became.push(*pid);
-            }
-        }
-        for pid in became {
-            if let Some(mut traced) = self.processes.remove(&pid) {
-                self.follow(&mut traced);
-                self.processes.insert(pid, traced);
-            }
-        }
-        Ok(())
-    }
-
-    fn take_arrivals(&mut self) {
-        let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
-        for Arrival { target, hotspot } in arrivals {
-            let pid = target.pid();
-            let traced = Traced::jvm(target, hotspot, &mut self.files);
-            if let Err(error) = self.add(traced) {
-                note(&format!("process {pid} is not profiled: {error}"));
-            }
-        }
     }
 }
 
@@ -682,17 +445,4 @@ fn addresses(samples: &Samples, stacks: &Stacks) -> Vec<Addr> {
     let sampled = sampled.iter().filter_map(|id| stacks.get(id));
     let addrs: BTreeSet<_> = sampled.flat_map(Stack::addresses).collect();
     addrs.into_iter().collect()
-}
-
-/// Forgets the stacks of samples that are named, or not wanted. Returns how many bytes
-/// they took.
-fn forget_stacks(samples: &Samples, stacks: &mut Stacks, session: &Session) -> usize {
-    session::forget_stacks_of(session, samples.keys().map(|key| key.user));
-    let gone = samples.keys().filter_map(|key| stacks.remove(&key.user));
-    gone.map(|stack| size_of_stack(&stack)).sum()
-}
-
-/// About how many bytes a stack takes in a table.
-fn size_of_stack(stack: &Stack) -> usize {
-    2 * (size_of::<Stack>() + 8) + size_of_val(&*stack.places)
 }

@@ -1,0 +1,133 @@
+//! What is kept of what was sampled: until it has names, and within bounds.
+
+use std::{path::Path, time::Duration};
+
+use libjvmprobe::{Result, follow::Watch, stack::Stack};
+
+use super::{MAX_IGNORED, NEWCOMER, Profiler, Samples, Stacks};
+use crate::{
+    session::{self, SampleKey, Session},
+    traced::Traced,
+};
+
+impl Profiler<'_> {
+    /// About how many bytes it keeps of what was sampled and has no names yet.
+    pub(super) fn size(&self) -> usize {
+        /// A sample in a table, with the name of its thread.
+        const SAMPLE: usize = 2 * (size_of::<SampleKey>() + 24);
+        let retired = self.retired.iter().map(|(_, samples)| samples.len());
+        let newcomers = self.newcomers.values().map(|newcomer| newcomer.samples.len());
+        let samples = self.samples.values().map(Samples::len).chain(retired).chain(newcomers);
+        let code = self.processes.values().map(Traced::size).sum::<usize>();
+        samples.sum::<usize>() * SAMPLE + self.stacks_size + code
+    }
+
+    /// Keeps within what it may keep: half of it what was sampled, half of it what has names.
+    pub(super) fn stay_within_memory(&mut self) -> Result<()> {
+        let max = self.args.max_memory / 2;
+        if self.size() > max {
+            self.name_all()?;
+        }
+        if self.naming.size() > max {
+            self.naming.shrink(max);
+        }
+        Ok(())
+    }
+
+    /// Names all that was sampled so far.
+    pub(super) fn name_all(&mut self) -> Result<()> {
+        self.name_retired();
+        // From here on all stacks are sent again, and named anew, ...
+        let named: Vec<_> = self
+            .processes
+            .iter_mut()
+            .map(|(&pid, traced)| (pid, traced.settle(self.args.signatures)))
+            .collect();
+        let mut stacks = std::mem::take(&mut self.stacks);
+        self.stacks_size = 0;
+        session::forget_stacks(&self.session);
+        self.stacks_sent = 0;
+        // ... and what was counted before is complete.
+        let counted = session::collect(&self.session);
+        let mut samples = std::mem::take(&mut self.samples);
+        for (key, count) in counted {
+            if stacks.contains_key(&key.user) || key.user == 0 {
+                self.taken += count;
+                *samples.entry(key.pid).or_default().entry(key).or_default() += count;
+            } else {
+                self.early.push((key, count));
+            }
+        }
+        self.take_events(Duration::ZERO)?;
+        // The kernel's stacks have the same names before and after.
+        for (id, stack) in &self.stacks {
+            stacks.entry(*id).or_insert_with(|| stack.clone());
+        }
+        for (pid, named) in named {
+            let samples = samples.remove(&pid).unwrap_or_default();
+            self.naming.add(Some(named), &samples, &stacks);
+        }
+        for samples in samples.into_values() {
+            self.naming.add(None, &samples, &stacks);
+        }
+        // What is a newcomer's is no part of the profile yet.
+        let newcomers = self.newcomers.values().flat_map(|newcomer| newcomer.samples.keys());
+        for key in newcomers {
+            for id in [key.user, key.kernel] {
+                if let Some(stack) = stacks.remove(&id) {
+                    self.stacks.entry(id).or_insert(stack);
+                }
+            }
+        }
+        self.stacks_size = self.stacks.values().map(size_of_stack).sum();
+        Ok(())
+    }
+
+    /// Samples those no more that have not turned out to be JVMs.
+    pub(super) fn part_with_newcomers(&mut self) {
+        let (session, stacks, ignored) = (&self.session, &mut self.stacks, &mut self.ignored);
+        let mut gone = 0;
+        self.newcomers.retain(|&pid, newcomer| {
+            if newcomer.since.elapsed() < NEWCOMER {
+                return true;
+            }
+            gone += forget_stacks(&newcomer.samples, stacks, session);
+            if ignored.len() < MAX_IGNORED && ignored.insert(pid) {
+                session::ignore(session, pid.into());
+            }
+            false
+        });
+        self.stacks_size = self.stacks_size.saturating_sub(gone);
+        // Their numbers may be given to others.
+        ignored.retain(|&pid| {
+            let lives = Path::new(&format!("/proc/{pid}")).exists();
+            if !lives {
+                session::heed(session, pid.into());
+            }
+            lives
+        });
+    }
+
+    /// Names the processes that were put aside, and lets them go. The first time, this reads
+    /// the kernel's symbols, which takes longer than some JVMs live.
+    pub(super) fn name_retired(&mut self) {
+        for (traced, samples) in std::mem::take(&mut self.retired) {
+            self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
+            let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
+            self.stacks_size = self.stacks_size.saturating_sub(gone);
+        }
+    }
+}
+
+/// Forgets the stacks of samples that are named, or not wanted. Returns how many bytes
+/// they took.
+pub(super) fn forget_stacks(samples: &Samples, stacks: &mut Stacks, session: &Session) -> usize {
+    session::forget_stacks_of(session, samples.keys().map(|key| key.user));
+    let gone = samples.keys().filter_map(|key| stacks.remove(&key.user));
+    gone.map(|stack| size_of_stack(&stack)).sum()
+}
+
+/// About how many bytes a stack takes in a table.
+pub(super) fn size_of_stack(stack: &Stack) -> usize {
+    2 * (size_of::<Stack>() + 8) + size_of_val(&*stack.places)
+}

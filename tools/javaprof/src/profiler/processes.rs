@@ -1,0 +1,152 @@
+//! The processes that are profiled, as they come, become JVMs, and end.
+
+use libjvmprobe::{
+    Pid, Result,
+    bpf::session::Attach,
+    follow::{Arrival, Arrivals},
+    own::note,
+    process::{Fate, Process},
+};
+
+use super::Profiler;
+use crate::{
+    args::{StackWalk, SymbolSource},
+    session,
+    traced::Traced,
+};
+
+impl Profiler<'_> {
+    pub(super) fn add(&mut self, mut traced: Traced) -> Result<()> {
+        let pid = traced.pid();
+        if !self.processes.contains_key(&pid.0) {
+            session::add_target(&self.session, pid.0.into())?;
+        }
+        // It may have ended already: then this is said when its fate is seen.
+        traced.try_refresh_maps(&mut self.files, &mut self.session);
+        self.follow(&mut traced);
+        self.processes.insert(pid.0, traced);
+        if let Some(newcomer) = self.newcomers.remove(&pid.0) {
+            self.taken += newcomer.samples.values().sum::<u64>();
+            self.samples.entry(pid.0).or_default().extend(newcomer.samples);
+        }
+        Ok(())
+    }
+
+    pub(super) fn follow(&mut self, traced: &mut Traced) {
+        if self.args.symbols != SymbolSource::None
+            && let Err(error) = traced.follow(&mut self.session, self.shared.as_mut())
+        {
+            let pid = traced.pid();
+            note(&format!("what process {pid} compiles meanwhile is not followed: {error}"));
+        }
+    }
+
+    pub(super) fn tell_walker(&mut self) -> Result<()> {
+        for traced in self.processes.values_mut() {
+            match traced.tell_walker(self.args, &mut self.files, &mut self.session) {
+                Ok(()) => {}
+                Err(_) if traced.fate() != Fate::Alive => {}
+                Err(error) if self.args.walk == StackWalk::Auto => {
+                    let pid = traced.pid();
+                    note(&format!("stacks of process {pid} are walked by frame pointers: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn get_maps(&mut self) -> Result<()> {
+        for traced in self.processes.values_mut() {
+            match traced.get_map(self.args, &self.session) {
+                Ok(_) => {}
+                Err(_) if traced.fate() != Fate::Alive => {}
+                Err(error) if self.args.symbols == SymbolSource::Auto => {
+                    let pid = traced.pid();
+                    note(&format!(
+                        "process {pid}: methods compiled before the profile have no names: {error}"
+                    ));
+                    self.raw.unnamed.push(pid);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the mappings of all processes.
+    pub(super) fn refresh_maps(&mut self) {
+        for traced in self.processes.values_mut() {
+            traced.try_refresh_maps(&mut self.files, &mut self.session);
+        }
+    }
+
+    /// Puts aside a process that is no more what it was, with all of its samples: what comes
+    /// under its number from now on is another one's. Its samples have been collected.
+    pub(super) fn retire(&mut self, pid: u32) {
+        let samples = self.samples.remove(&pid).unwrap_or_default();
+        if let Some(traced) = self.processes.remove(&pid) {
+            self.raw.lost_code += self.session.lost(pid.into());
+            self.retired.push((traced, samples));
+        }
+        self.session.forget(pid.into());
+    }
+
+    /// Notices processes that ended, run another program or became JVMs.
+    pub(super) fn follow_changes(&mut self) -> Result<()> {
+        let fates: Vec<_> = self.processes.iter().map(|(pid, p)| (*pid, p.fate())).collect();
+        if fates.iter().any(|(_, fate)| *fate != Fate::Alive) {
+            self.collect()?;
+        }
+        for (pid, fate) in fates {
+            let is_named = self.processes.get(&pid).is_some_and(Traced::is_named);
+            match fate {
+                Fate::Alive => {}
+                Fate::Ended => {
+                    if is_named {
+                        note(&format!("process {pid} has ended"));
+                    }
+                    self.retire(pid);
+                    if let Some(arrivals) = &mut self.arrivals {
+                        arrivals.forget(Pid(pid));
+                    }
+                }
+                // As the command that was started does when it becomes a JVM.
+                Fate::Execed => {
+                    if let Ok(process) = Process::open(Pid(pid)) {
+                        if is_named {
+                            note(&format!("process {pid} runs another program now"));
+                        }
+                        self.retire(pid);
+                        let future = Traced::future_jvm(process, &mut self.files);
+                        self.add(future)?;
+                    }
+                }
+            }
+        }
+        let mut became = Vec::new();
+        for (pid, traced) in &mut self.processes {
+            if traced.has_become_jvm(&mut self.files) {
+                became.push(*pid);
+            }
+        }
+        for pid in became {
+            if let Some(mut traced) = self.processes.remove(&pid) {
+                self.follow(&mut traced);
+                self.processes.insert(pid, traced);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_arrivals(&mut self) {
+        let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
+        for Arrival { target, hotspot } in arrivals {
+            let pid = target.pid();
+            let traced = Traced::jvm(target, hotspot, &mut self.files);
+            if let Err(error) = self.add(traced) {
+                note(&format!("process {pid} is not profiled: {error}"));
+            }
+        }
+    }
+}
