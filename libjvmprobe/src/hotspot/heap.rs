@@ -6,7 +6,7 @@
 //! last steps are walked here, once. Sources: HotSpot's gc/*/*.hpp, the fields
 //! as vmStructs_*.hpp exports them, JDK 8 to 28.
 //!
-//! What changed from JDK to JDK is at the head of [`super::layout`].
+//! What changed from JDK to JDK is at the head of `layout`.
 
 use crate::{
     Addr, Error, Result,
