@@ -41,7 +41,7 @@ impl ClassLayout {
     ///
     /// # Errors
     /// [`Error::Layout`] naming the field that is missing.
-    pub fn read(layout: &Layout) -> Result<Self> {
+    pub(super) fn read(layout: &Layout) -> Result<Self> {
         Ok(Self {
             klass_name: layout.get(Item::KlassName)?,
             layout_helper: layout.get(Item::LayoutHelper)?,
@@ -75,7 +75,7 @@ impl ClassLayout {
 ///
 /// # Errors
 /// [`Error::Layout`] naming the field that is missing, [`Error::Memory`].
-pub fn instance_sizes(memory: &Memory, layout: &Layout) -> Result<HashMap<Addr, u64>> {
+pub(super) fn instance_sizes(memory: &Memory, layout: &Layout) -> Result<HashMap<Addr, u64>> {
     let classes = ClassLayout::read(layout)?;
     let next_loader = layout.get(Item::NextLoader)?;
     let first_class = layout.get(Item::FirstClass)?;

@@ -39,7 +39,7 @@ impl Flags {
     ///
     /// # Errors
     /// [`Error::Layout`] when the table is missing or implausible.
-    pub fn read(memory: &Memory, layout: &Layout) -> Result<Self> {
+    pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Self> {
         let table = memory.pointer(layout.address(Item::Flags)?)?;
         let count = memory.u64(layout.address(Item::FlagCount)?)?;
         let stride = layout.get(Item::FlagSize)?;

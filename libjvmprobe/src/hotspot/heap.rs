@@ -6,7 +6,7 @@
 //! last steps are walked here, once. Sources: HotSpot's gc/*/*.hpp, the fields
 //! as vmStructs_*.hpp exports them, JDK 8 to 28.
 //!
-//! What changed from JDK to JDK is at the head of [`super::layout`].
+//! What changed from JDK to JDK is at the head of `layout`.
 
 use crate::{
     Addr, Error, Result,
@@ -77,7 +77,7 @@ struct Reader<'a> {
 ///
 /// # Errors
 /// Why it cannot be known.
-pub fn used(
+pub(super) fn used(
     memory: &Memory,
     layout: &Layout,
     collector: Collector,
@@ -121,7 +121,7 @@ fn set_up(pointer: Addr) -> Found<Addr> {
 /// them at the end of each collection and then, inside the same operation, allocate what had
 /// not fitted before: `GenCollectedHeap`, `SerialHeap` and `ParallelScavengeHeap`. The heap
 /// that the JVM's log tells after a collection is the sum of these.
-pub fn settled(base: Addr, data: &PerfData, collector: Collector) -> Vec<Addr> {
+pub(super) fn settled(base: Addr, data: &PerfData, collector: Collector) -> Vec<Addr> {
     if !settles(collector) {
         return Vec::new();
     }
@@ -132,7 +132,7 @@ pub fn settled(base: Addr, data: &PerfData, collector: Collector) -> Vec<Addr> {
 }
 
 /// Whether the end of an operation is not the end of its collection: see [`settled`].
-pub fn settles(collector: Collector) -> bool {
+pub(super) fn settles(collector: Collector) -> bool {
     matches!(collector, Collector::Serial | Collector::Parallel | Collector::Cms)
 }
 

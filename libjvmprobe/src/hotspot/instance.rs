@@ -259,7 +259,7 @@ impl HotSpot {
     /// The sizes of the objects of its classes by the Symbols of their names.
     ///
     /// # Errors
-    /// As [`classes::instance_sizes`].
+    /// [`Error::Layout`] naming what is missing, [`Error::Memory`].
     pub fn instance_sizes(&self) -> Result<HashMap<Addr, u64>> {
         classes::instance_sizes(&self.memory, &self.layout)
     }

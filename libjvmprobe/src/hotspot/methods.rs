@@ -113,7 +113,7 @@ impl Methods {
     ///
     /// # Errors
     /// [`Error::Layout`] naming the field that is missing.
-    pub fn new(layout: &Layout) -> Result<Self> {
+    pub(super) fn new(layout: &Layout) -> Result<Self> {
         Ok(Self {
             fields: Fields::read(layout)?,
             encoding: Encoding::of_jdk(layout.major),

@@ -95,7 +95,7 @@ impl Objects {
     ///
     /// # Errors
     /// [`Error::Layout`] naming what is missing.
-    pub fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
+    pub(super) fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
         let flags = Flags::read(memory, layout)?;
         let on = |name| flags.flag_bool(memory, name) == Some(true);
         let compressed = || -> Result<(u64, u32)> {

@@ -21,16 +21,23 @@ use crate::{
 /// A type's name, and a field's.
 type Name<'a> = (&'a str, Option<&'a str>);
 
-/// By which names facts are looked for: a table's rows, and which of their names it is.
+/// One name of a row.
 #[derive(Debug)]
-struct Wanted {
-    /// Each type of which a field or the size is wanted.
-    types: HashMap<&'static str, Vec<(Option<&'static str>, Kind, usize, usize)>>,
+struct Wish {
+    field: Option<&'static str>,
+    kind: Kind,
+    /// Which row it is, and which of its names.
+    row: usize,
+    rank: usize,
 }
+
+/// By which names facts are looked for: those of a table's rows, by their types.
+#[derive(Debug)]
+struct Wanted(HashMap<&'static str, Vec<Wish>>);
 
 impl Wanted {
     fn of(table: &'static [Row]) -> Self {
-        let mut types: HashMap<_, Vec<_>> = HashMap::new();
+        let mut wanted: HashMap<_, Vec<_>> = HashMap::new();
         for (index, row) in table.iter().enumerate() {
             for (rank, (_, name)) in row.names.iter().enumerate() {
                 let (class, field) = match row.kind {
@@ -41,10 +48,11 @@ impl Wanted {
                         None => continue,
                     },
                 };
-                types.entry(class).or_default().push((field, row.kind, index, rank));
+                let wish = Wish { field, kind: row.kind, row: index, rank };
+                wanted.entry(class).or_default().push(wish);
             }
         }
-        Self { types }
+        Self(wanted)
     }
 
     /// The one for our table.
@@ -54,16 +62,14 @@ impl Wanted {
     }
 
     fn has(&self, class: &str) -> bool {
-        self.types.contains_key(class)
+        self.0.contains_key(class)
     }
 
     /// The rows that a fact answers, with the rank of its name in each.
     fn rows(&self, (class, field): Name<'_>, kind: Kind) -> impl Iterator<Item = (usize, usize)> {
-        let of_class = self.types.get(class).map_or(&[][..], Vec::as_slice);
-        of_class
-            .iter()
-            .filter(move |(name, its_kind, ..)| *name == field && *its_kind == kind)
-            .map(|&(.., index, rank)| (index, rank))
+        let of_class = self.0.get(class).map_or(&[][..], Vec::as_slice);
+        let answers = move |wish: &&Wish| wish.field == field && wish.kind == kind;
+        of_class.iter().filter(answers).map(|wish| (wish.row, wish.rank))
     }
 }
 
@@ -118,7 +124,7 @@ impl Values {
 
 /// Where one JVM has what our table lists.
 #[derive(Clone, Debug, Default)]
-pub struct Layout {
+pub(super) struct Layout {
     values: Arc<Values>,
     /// What statics are moved by.
     bias: u64,

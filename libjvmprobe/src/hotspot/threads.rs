@@ -45,7 +45,7 @@ impl ThreadLayout {
     ///
     /// # Errors
     /// [`Error::Layout`] naming the field that is missing.
-    pub fn read(layout: &Layout) -> Result<Self> {
+    pub(super) fn read(layout: &Layout) -> Result<Self> {
         let tlab = layout.get(Item::Tlab)?;
         let in_tlab = |field| {
             let offset = layout.get(field)?;
@@ -75,7 +75,7 @@ impl ThreadLayout {
 ///
 /// # Errors
 /// [`Error::Layout`] where HotSpot keeps no list that we know.
-pub fn read(memory: &Memory, layout: &Layout) -> Result<Vec<ThreadBytes>> {
+pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Vec<ThreadBytes>> {
     let fields = ThreadLayout::read(layout)?;
     let bytes = |thread| {
         let allocated = fields.bytes(memory, thread)?;
@@ -93,7 +93,7 @@ pub fn read(memory: &Memory, layout: &Layout) -> Result<Vec<ThreadBytes>> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn have_begun(memory: &Memory, layout: &Layout) -> Result<bool> {
+pub(super) fn have_begun(memory: &Memory, layout: &Layout) -> Result<bool> {
     Ok(!addresses(memory, layout)?.is_empty())
 }
 

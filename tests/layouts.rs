@@ -1,0 +1,37 @@
+//! HotSpot's layout as each runtime has it, against the table that says what each JDK has.
+
+use jvmprobe_tests::{
+    load::Load,
+    need_root,
+    runtimes::{self, Runtime},
+    tool::{self, binary},
+};
+
+/// What `-v` says is missing in a JVM.
+fn missing(runtime: &Runtime) -> Vec<String> {
+    let load = Load::start_program(runtime, "-XX:+UseSerialGC", "CpuLoad");
+    let output = tool::run("javagc", &["-v", "-p", &load.pid().to_string(), "-d", "0.1"]);
+    assert!(output.status.success(), "{output:?}");
+    let lines = output.stderr.lines().filter(|line| line.contains("this libjvm.so of JDK"));
+    lines.map(|line| format!("{}: {line}", runtime.name)).collect()
+}
+
+#[test]
+fn each_jdk_has_what_the_table_says() {
+    need_root();
+    binary("javagc");
+    let fixed = [
+        "zulu-8",
+        "temurin-11",
+        "temurin-17",
+        "debian-17",
+        "temurin-21",
+        "temurin-25",
+        "musl-11",
+        "musl-17",
+    ];
+    let mut all: Vec<_> = fixed.into_iter().map(runtimes::named).collect();
+    all.extend(["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable));
+    let found: Vec<_> = all.into_iter().flat_map(missing).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
