@@ -154,6 +154,12 @@ __noinline int epilogue_state(struct walker *w)
 		return FRAME_NOTHING;
 	if (c[0] == 0x0f && c[1] == 0x87 && c[6] == 0xc3)
 		return FRAME_NOTHING;
+	/* Behind native methods: cmp qword [r15 + X], 0; jne; ret */
+	if (c[0] == 0x49 && c[1] == 0x81 && c[2] == 0x7f && c[8] == 0x0f && c[9] == 0x85 &&
+	    c[14] == 0xc3)
+		return FRAME_NOTHING;
+	if (c[0] == 0x0f && c[1] == 0x85 && c[6] == 0xc3)
+		return FRAME_NOTHING;
 	return FRAME_COMPLETE;
 }
 
@@ -365,9 +371,13 @@ static __always_inline int saved_by_adapter(struct walker *w, __u64 *ip, __u64 *
 static __always_inline int stub_state(struct walker *w)
 {
 	__u8 *c = w->bytes + 1;
+	__u64 ip = 0;
 
 	if (read_user(w->bytes, 8, w->ip - 1))
 		return FRAME_COMPLETE;
+	/* jmp rax, to the method that was resolved for a call */
+	if (c[0] == 0xff && c[1] == 0xe0 && !read_user(&ip, WORD, w->sp) && in_code_cache(w, ip))
+		return FRAME_NOTHING;
 	/* push rbp; ret */
 	if (c[0] == 0x55 || c[0] == 0xc3)
 		return FRAME_NOTHING;
