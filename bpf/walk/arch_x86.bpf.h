@@ -119,7 +119,7 @@ __noinline int epilogue_state(struct walker *w)
 	if (!w)
 		return FRAME_COMPLETE;
 	c = w->bytes;
-	if (read_user(c, 16, w->ip))
+	if (read_user(c, 24, w->ip))
 		return FRAME_COMPLETE;
 	/* ret */
 	if (c[0] == 0xc3 || c[0] == 0xc2)
@@ -127,9 +127,13 @@ __noinline int epilogue_state(struct walker *w)
 	/* A jump out of the method, to where exceptions go on. */
 	if (c[0] == 0xe9 && leaves_method(w, 0))
 		return FRAME_NOTHING;
-	/* What a return poll jumps to: lea r10, [rip + X]; mov [r15 + X], r10; and that jump. */
+	/* What a return poll jumps to: lea r10, [rip + X] or mov r10, X; mov [r15 + X], r10; and
+	   that jump, which tells it from a call of native code. */
 	if (c[0] == 0x4c && c[1] == 0x8d && c[2] == 0x15 && c[7] == 0x4d && c[8] == 0x89 &&
 	    c[9] == 0x97)
+		return FRAME_NOTHING;
+	if (c[0] == 0x49 && c[1] == 0xba && c[10] == 0x4d && c[11] == 0x89 && c[12] == 0x97 &&
+	    c[17] == 0xe9 && leaves_method(w, 17))
 		return FRAME_NOTHING;
 	if (c[0] == 0x4d && c[1] == 0x89 && c[2] == 0x97 && c[7] == 0xe9 && leaves_method(w, 7))
 		return FRAME_NOTHING;
@@ -149,6 +153,12 @@ __noinline int epilogue_state(struct walker *w)
 	if (c[0] == 0x49 && c[1] == 0x3b && (c[2] == 0xa7 || c[2] == 0x67))
 		return FRAME_NOTHING;
 	if (c[0] == 0x0f && c[1] == 0x87 && c[6] == 0xc3)
+		return FRAME_NOTHING;
+	/* Behind native methods: cmp qword [r15 + X], 0; jne; ret */
+	if (c[0] == 0x49 && c[1] == 0x81 && c[2] == 0x7f && c[8] == 0x0f && c[9] == 0x85 &&
+	    c[14] == 0xc3)
+		return FRAME_NOTHING;
+	if (c[0] == 0x0f && c[1] == 0x85 && c[6] == 0xc3)
 		return FRAME_NOTHING;
 	return FRAME_COMPLETE;
 }
@@ -321,13 +331,14 @@ __noinline int is_behind_sender_sp(struct walker *w)
 
 /* Whether the next instruction belongs to those by which an adapter moves the return address,
    which is in its register then: mov r13, rsp; sub rsp, X; and rsp, -16; mov [rsp], rax;
-   push rax. */
+   pop rbx (a method handle's last argument); push rax. */
 static __always_inline bool moves_return_address(const __u8 *c)
 {
 	return (c[0] == 0x4c && c[1] == 0x8b && c[2] == 0xec) ||
 	       (c[0] == 0x48 && (c[1] == 0x83 || c[1] == 0x81) &&
 		(c[2] == 0xec || c[2] == 0xe4)) ||
-	       (c[0] == 0x48 && c[1] == 0x89 && c[2] == 0x04 && c[3] == 0x24) || c[0] == 0x50;
+	       (c[0] == 0x48 && c[1] == 0x89 && c[2] == 0x04 && c[3] == 0x24) ||
+	       c[0] == 0x5b || c[0] == 0x50;
 }
 
 /* Whether that is the first of them, before which sp is the caller's. */
@@ -360,9 +371,13 @@ static __always_inline int saved_by_adapter(struct walker *w, __u64 *ip, __u64 *
 static __always_inline int stub_state(struct walker *w)
 {
 	__u8 *c = w->bytes + 1;
+	__u64 ip = 0;
 
 	if (read_user(w->bytes, 8, w->ip - 1))
 		return FRAME_COMPLETE;
+	/* jmp rax, to the method that was resolved for a call */
+	if (c[0] == 0xff && c[1] == 0xe0 && !read_user(&ip, WORD, w->sp) && in_code_cache(w, ip))
+		return FRAME_NOTHING;
 	/* push rbp; ret */
 	if (c[0] == 0x55 || c[0] == 0xc3)
 		return FRAME_NOTHING;
@@ -409,6 +424,11 @@ static __always_inline int interrupted_by_signal(struct walker *w)
 	   there is something else then. */
 	if (read_user(&cs, sizeof(cs), w->sp + 184) || cs != USER_CS)
 		return END_IMPLAUSIBLE;
+	/* gregs[REG_RAX], [REG_RBX] and [REG_R13] */
+	if (read_user(&w->regs.return_address, WORD, w->sp + 144) ||
+	    read_user(&w->regs.method, WORD, w->sp + 128) ||
+	    read_user(&w->regs.bcp, WORD, w->sp + 80))
+		return END_UNREADABLE;
 	/* The trampoline is looked up where it begins. */
 	w->frame++;
 	/* On a stack of its own, a handler may be below or above. */

@@ -59,7 +59,7 @@ static __always_inline __u32 kind_of_name(struct walker *w, __u64 name)
 }
 
 /* Where the block begins in which an address of a heap lies; 0 for none. */
-static __always_inline __u64 find_block(struct walker *w, struct code_heap *heap, __u64 addr)
+static __always_inline __u64 find_block(const struct code_heap *heap, __u64 addr)
 {
 	__u64 segment = (addr - heap->low) >> (heap->segment_log & 31);
 	__u8 back = 0;
@@ -95,7 +95,7 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 		struct code_heap *heap = &w->jvm.heaps[i];
 
 		if (i < w->jvm.heap_count && addr - heap->low < heap->high - heap->low) {
-			block = find_block(w, heap, addr);
+			block = find_block(heap, addr);
 			break;
 		}
 	}

@@ -13,6 +13,7 @@
 
 #include "arch_x86.bpf.h"
 #include "blob.bpf.h"
+#include "native.bpf.h"
 
 /* Some stubs and slow paths push a few words that the frame's size does not count. */
 #define MAX_EXTRA_WORDS 8
@@ -202,9 +203,12 @@ __noinline int caller_of_adapter(struct walker *w)
 	}
 	if (read_user(c, sizeof(c), w->ip) || read_user(&ip, WORD, w->sp))
 		return END_UNREADABLE;
-	if (moves_return_address(c) && in_code_cache(w, w->regs.return_address))
-		return go_to(w, w->regs.return_address,
-			     is_at_sender_sp(c) ? w->sp : sender_sp(w, w->sp), w->fp);
+	if (moves_return_address(c) && in_code_cache(w, w->regs.return_address)) {
+		sp = is_at_sender_sp(c) ? w->sp : sender_sp(w, w->sp);
+		/* Nothing of the adapter's own need be on the stack. */
+		w->sp -= WORD;
+		return go_to(w, w->regs.return_address, sp, w->fp);
+	}
 	sp = w->sp + WORD;
 	return go_to(w, ip, is_behind_sender_sp(w) ? sender_sp(w, sp) : sp, w->fp);
 }
@@ -265,6 +269,25 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 	return go_to(w, w->found_ip, end, w->fp);
 }
 
+/* The caller of a stub that has its return address on the stack, and perhaps fp below it. Between
+   the two, that of entry barriers has pushed -1 first. */
+static __always_inline int caller_of_begun_stub(struct walker *w, bool has_pushed_fp)
+{
+	__u64 words[3], end = w->sp + WORD, fp = w->fp;
+
+	if (read_user(words, sizeof(words), w->sp))
+		return END_UNREADABLE;
+	if (has_pushed_fp) {
+		fp = words[0];
+		words[0] = words[1];
+		words[1] = words[2];
+		end += WORD;
+	}
+	if (words[0] == -1ULL)
+		return go_to(w, words[1], end + WORD, fp);
+	return go_to(w, words[0], end, fp);
+}
+
 /* Stubs: many have a frame pointer, some a frame of a known size, some nothing. */
 __noinline int caller_of_stub(struct walker *w)
 {
@@ -275,13 +298,15 @@ __noinline int caller_of_stub(struct walker *w)
 	if (w->is_innermost) {
 		int state = stub_state(w), why;
 
-		if (state == FRAME_NOTHING)
-			return caller_at_sp(w);
-		if (state == FRAME_FP_PUSHED)
-			return caller_below(w, w->sp + 2 * WORD);
+		if (state != FRAME_COMPLETE)
+			return caller_of_begun_stub(w, state == FRAME_FP_PUSHED);
 		why = caller_of_innermost_stub(w);
 		if (why || !w->is_innermost)
 			return why;
+		/* What native code calls and puts nothing on the stack, as flush_icache_stub. */
+		if (!read_user(&ip, WORD, w->sp) && !in_code_cache(w, ip) && is_behind_call(ip) &&
+		    find_mapping(w, ip))
+			return go_to(w, ip, w->sp + WORD, w->fp);
 	}
 	if (w->blob.frame_bytes && !w->is_innermost) {
 		end = frame_end(w, w->sp + w->blob.frame_bytes);

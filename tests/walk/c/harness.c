@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The kernel side's stack walker in user space. The sources are those that run in the kernel;
+ * only the helpers and maps differ: what the walker reads is asked of the caller, who has it
+ * from a recording or from a live process.
+ *
+ * One walk at a time in each thread: what BPF keeps per processor is per thread here.
+ */
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+#include <linux/bpf.h>
+#include <linux/bpf_perf_event.h>
+#include <bpf/bpf_helpers.h>
+#include "walk/walk.h"
+
+/* Settings are constants to BPF, which user space writes before they are loaded. */
+#define const
+#include "walk/walk.bpf.h"
+#undef const
+
+/* Where the walker's data come from. Functions return 0, or something else for nothing there. */
+struct source {
+	void *context;
+	int (*read)(void *context, void *to, __u32 size, __u64 addr);
+	/* The first mapping holds the number of those behind it. */
+	int (*mapping)(void *context, __u32 index, struct mapping *to);
+	int (*row)(void *context, __u32 table, __u32 index, struct unwind_row *to);
+	struct jvm *jvm;
+};
+
+/* As ptrace has them. */
+struct start {
+	__u64 ip;
+	__u64 sp;
+	__u64 fp;
+	__u64 ax;
+	__u64 bx;
+	__u64 r13;
+};
+
+static __thread const struct source *source;
+static __thread struct walker own_walker;
+/* A map lookup gives a pointer: to one of these. The walker holds few at a time. */
+static __thread struct mapping mapping_slots[4];
+static __thread struct unwind_row row_slots[4];
+static __thread unsigned next_slot;
+static __thread __u32 current_table;
+/* What stands for the map in a map. */
+static char inner_mappings, inner_rows;
+
+static void *bpf_map_lookup_elem(void *map, const void *key)
+{
+	unsigned slot = next_slot++ % 4;
+	__u32 index = 0;
+
+	if (map == &walkers)
+		return &own_walker;
+	if (map == &jvms)
+		return source->jvm;
+	if (map == &mappings)
+		return &inner_mappings;
+	memcpy(&index, key, sizeof(index));
+	if (map == &tables) {
+		current_table = index;
+		return &inner_rows;
+	}
+	if (map == &inner_mappings)
+		return source->mapping(source->context, index, &mapping_slots[slot]) ?
+			       NULL :
+			       &mapping_slots[slot];
+	if (map == &inner_rows)
+		return source->row(source->context, current_table, index, &row_slots[slot]) ?
+			       NULL :
+			       &row_slots[slot];
+	return NULL;
+}
+
+static long bpf_probe_read_user(void *to, __u32 size, const void *addr)
+{
+	if (!source->read(source->context, to, size, (__u64)addr))
+		return 0;
+	/* As the kernel does it. */
+	memset(to, 0, size);
+	return -EFAULT;
+}
+
+static long bpf_probe_read_kernel(void *to, __u32 size, const void *addr)
+{
+	memcpy(to, addr, size);
+	return 0;
+}
+
+/* Only walk_task() wants these. */
+static long bpf_get_stack(void *context, void *to, __u32 size, __u64 flags)
+{
+	return -EINVAL;
+}
+
+static void *bpf_get_current_task_btf(void)
+{
+	return NULL;
+}
+
+static long bpf_task_pt_regs(void *task)
+{
+	return 0;
+}
+
+static void fill(bpf_user_pt_regs_t *regs, const struct start *start)
+{
+	memset(regs, 0, sizeof(*regs));
+	regs->rip = start->ip;
+	regs->rsp = start->sp;
+	regs->rbp = start->fp;
+	regs->rax = start->ax;
+	regs->rbx = start->bx;
+	regs->r13 = start->r13;
+	regs->cs = USER_CS;
+}
+
+/* Walks a stack as an event's program does. */
+void harness_walk(const struct source *from, const struct start *start, struct walked *walked)
+{
+	bpf_user_pt_regs_t regs;
+
+	source = from;
+	know_jvms = true;
+	fill(&regs, start);
+	walk(&regs, 1, walked);
+}
+
+/*
+ * The same, with the address that each frame is at: where a method is interpreted, the stack has
+ * the method instead. Returns how many there are.
+ */
+__u32 harness_trail(const struct source *from, const struct start *start, __u64 *trail)
+{
+	static __thread struct walked walked;
+	struct walker *w = begin_walk(1, &walked);
+	bpf_user_pt_regs_t regs;
+	__u32 count = 0;
+
+	source = from;
+	know_jvms = true;
+	fill(&regs, start);
+	w->ip = regs.rip;
+	w->sp = regs.rsp;
+	w->fp = regs.rbp;
+	take_registers(&w->regs, &regs);
+	prepare(w);
+	while (count < MAX_FRAMES) {
+		trail[count++] = w->ip;
+		if (step(w))
+			break;
+	}
+	return count;
+}
+
+/* What the code cache has at an address: its begin, end, kind, the address of its name, and a
+   method's entries and handler. */
+void harness_blob(const struct source *from, __u64 addr, __u64 found[7])
+{
+	static __thread struct walked walked;
+	struct walker *w = begin_walk(1, &walked);
+
+	source = from;
+	know_jvms = true;
+	prepare(w);
+	find_blob(w, addr);
+	found[0] = w->blob.begin;
+	found[1] = w->blob.end;
+	found[2] = w->blob.kind;
+	found[3] = w->blob.kind == BLOB_NONE ? 0 : field64(w, w->jvm.name);
+	found[4] = w->blob.verified_entry;
+	found[5] = w->blob.osr_entry;
+	found[6] = w->blob.deopt_handler;
+}
+
+/* So large are the structures that the caller mirrors. */
+void harness_sizes(__u64 sizes[5])
+{
+	sizes[0] = sizeof(struct source);
+	sizes[1] = sizeof(struct start);
+	sizes[2] = sizeof(struct walked);
+	sizes[3] = sizeof(struct mapping);
+	sizes[4] = sizeof(struct jvm);
+}

@@ -1,0 +1,109 @@
+//! What kind of instant a thread is stopped at: the kinds that a walker may take for another.
+
+use std::collections::HashMap;
+
+use walk_harness::harness::Blob;
+
+use crate::live::Live;
+
+// `enum blob_kind` of bpf/walk/state.bpf.h.
+const METHOD: u64 = 1;
+const DISPATCH: u64 = 2;
+const ADAPTER: u64 = 3;
+const STUB: u64 = 4;
+const DEOPT: u64 = 5;
+/// `HANDLER_BYTES` and `CODE_BYTES` of bpf/walk/.
+const HANDLER_BYTES: u64 = 32;
+const CODE_BYTES: u64 = 64;
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug)]
+pub struct Instant<'a> {
+    pub ip: u64,
+    pub blob: Blob,
+    pub code: &'a [u8; 16],
+    /// Instructions since this code was entered, otherwise than by a return.
+    pub since_entry: usize,
+    /// Instructions since a frame was left.
+    pub since_leave: usize,
+}
+
+/// The kind, and what else tells one such instant from the other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Kind {
+    pub name: String,
+    pub detail: String,
+}
+
+/// So many of a kind are recorded of one run of a JVM.
+pub fn wanted(kind: &str) -> usize {
+    match kind.trim_start_matches("virtual thread: ").trim_start_matches("signal: ") {
+        "stub" | "adapter" => 10,
+        "interpreted, entry" | "epilogue" | "deoptimisation" => 6,
+        "prologue" | "dispatch" => 4,
+        _ => 2,
+    }
+}
+
+/// Says which it is. `name` gives the innermost frame's name where it matters.
+pub fn kind(live: &Live, at: &Instant<'_>, name: impl FnOnce() -> String) -> Kind {
+    let c = at.code;
+    let opcode = c[..3].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let (kind, detail) = if live.is_interpreter(at.ip) {
+        match (at.since_entry, at.since_leave) {
+            (0..40, _) => ("interpreted, entry", opcode),
+            (_, 0..8) => ("interpreted, exit", opcode),
+            _ => ("interpreted", String::new()),
+        }
+    } else {
+        match at.blob.kind {
+            METHOD => method(at, opcode),
+            DISPATCH => ("dispatch", opcode),
+            ADAPTER => ("adapter", opcode),
+            DEOPT => ("deoptimisation", opcode),
+            STUB => ("stub", name()),
+            _ if live.is_code(at.ip) => ("code of no blob", opcode),
+            _ => ("native", live.module(at.ip)),
+        }
+    };
+    Kind { name: kind.into(), detail }
+}
+
+fn method(at: &Instant<'_>, opcode: String) -> (&'static str, String) {
+    let c = at.code;
+    let b = &at.blob;
+    let is_osr = b.osr_entry > b.begin && at.ip.wrapping_sub(b.osr_entry) < CODE_BYTES;
+    let is_last = matches!(c, [0xc3 | 0x5d, ..])
+        || matches!(c, [0x49, 0x3b, 0xa7 | 0x67, ..])
+        || matches!(c, [0x0f, 0x87, _, _, _, _, 0xc3, ..])
+        || matches!(c, [0x85, 0x05, _, _, _, _, 0xc3, ..])
+        || matches!(c, [0x4d, 0x8b, 0x97, ..] | [0x41, 0x85, 0x02, 0xc3, ..])
+        || matches!(c, [0x48, 0x83 | 0x81, 0xc4, ..]);
+    if at.ip.wrapping_sub(b.deopt_handler) < HANDLER_BYTES {
+        ("deoptimisation handler", opcode)
+    } else if is_osr && at.since_entry < 12 {
+        ("entry by on-stack replacement", opcode)
+    } else if at.since_entry < 10 && at.ip < b.entry + CODE_BYTES {
+        ("prologue", opcode)
+    } else if is_last {
+        ("epilogue", opcode)
+    } else {
+        ("compiled", String::new())
+    }
+}
+
+/// How many of each are there.
+#[derive(Clone, Default)]
+pub struct Seen(HashMap<Kind, usize>);
+
+impl Seen {
+    /// Whether one more is wanted; it is taken for one that is there.
+    pub fn wants(&mut self, kind: &Kind) -> bool {
+        let of_name = self.0.keys().filter(|known| known.name == kind.name).count();
+        !self.0.contains_key(kind) && of_name < wanted(&kind.name)
+    }
+
+    pub fn add(&mut self, kind: &Kind) {
+        *self.0.entry(kind.clone()).or_default() += 1;
+    }
+}

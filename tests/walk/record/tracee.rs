@@ -1,0 +1,150 @@
+//! A thread that is stopped, looked at and stepped through by ptrace(2).
+//!
+//! Only threads of JVMs that the recorder has started itself. All calls come from one thread, as
+//! ptrace wants it.
+
+use std::{io, ptr};
+
+use libc::{c_int, c_void, pid_t, user_regs_struct};
+
+/// A thread that is seized; let go when dropped.
+pub struct Tracee {
+    tid: pid_t,
+    is_stopped: bool,
+    /// A signal that the thread gets when it goes on.
+    signal: c_int,
+}
+
+/// What a step has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// One instruction further.
+    Stepped,
+    /// A signal has come, which the thread gets with the next step.
+    Signal(c_int),
+    /// The thread is in the kernel and does not come back, or has ended.
+    Away,
+}
+
+fn ptrace(request: libc::c_uint, tid: pid_t, addr: usize, data: usize) -> io::Result<()> {
+    // SAFETY: the requests that are made here take numbers, or memory of ours that `data` points
+    // to and that is as large as they want it.
+    let result = unsafe { libc::ptrace(request, tid, addr as *mut c_void, data as *mut c_void) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+extern "C" fn nothing(_signal: c_int) {}
+
+/// From now on, whoever waits in the kernel is interrupted ten times a second.
+pub fn tick() {
+    let tenth = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
+    let timer = libc::itimerval { it_interval: tenth, it_value: tenth };
+    // SAFETY: a handler that does nothing, without SA_RESTART, and a timer of our own process.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut());
+        libc::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut());
+    }
+}
+
+impl Tracee {
+    /// Stops a thread.
+    pub fn stop(tid: pid_t) -> io::Result<Self> {
+        ptrace(libc::PTRACE_SEIZE, tid, 0, 0)?;
+        let mut tracee = Self { tid, is_stopped: false, signal: 0 };
+        ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
+        let status = tracee.wait().ok_or_else(|| io::Error::other("it does not stop"))?;
+        tracee.keep_signal(status);
+        Ok(tracee)
+    }
+
+    /// A group stop or a trap is no signal for the thread.
+    fn keep_signal(&mut self, status: c_int) -> Stop {
+        let signal = libc::WSTOPSIG(status);
+        if status >> 16 != 0 || signal == libc::SIGTRAP {
+            return Stop::Stepped;
+        }
+        self.signal = signal;
+        Stop::Signal(signal)
+    }
+
+    /// Waits until it stops; `None` where it is in the kernel for a while, or has ended.
+    fn wait(&mut self) -> Option<c_int> {
+        let mut status = 0;
+        let mut ticks = 0;
+        // The clock of `tick` interrupts it.
+        while ticks < 3 {
+            // SAFETY: it fills an int of ours.
+            let got = unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL) };
+            if got == self.tid && libc::WIFSTOPPED(status) {
+                self.is_stopped = true;
+                return Some(status);
+            }
+            if got != -1 || io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+                return None;
+            }
+            ticks += 1;
+        }
+        None
+    }
+
+    /// Its registers.
+    pub fn registers(&self) -> io::Result<user_regs_struct> {
+        // SAFETY: a structure of integers.
+        let mut regs: user_regs_struct = unsafe { std::mem::zeroed() };
+        ptrace(libc::PTRACE_GETREGS, self.tid, 0, ptr::from_mut(&mut regs) as usize)?;
+        Ok(regs)
+    }
+
+    /// Lets the thread run until it is at an address with its stack pointer there or above.
+    pub fn run_to(&mut self, ip: u64, sp: u64) -> io::Result<Stop> {
+        let registers = std::mem::offset_of!(libc::user, u_debugreg);
+        let control = registers + 7 * size_of::<u64>();
+        ptrace(libc::PTRACE_POKEUSER, self.tid, registers, ip as usize)?;
+        // The first breakpoint, for this thread, of an instruction.
+        ptrace(libc::PTRACE_POKEUSER, self.tid, control, 1)?;
+        let mut stop = Stop::Away;
+        for _ in 0..50 {
+            let signal = std::mem::take(&mut self.signal);
+            ptrace(libc::PTRACE_CONT, self.tid, 0, signal as usize)?;
+            self.is_stopped = false;
+            let Some(status) = self.wait() else { return Ok(Stop::Away) };
+            self.keep_signal(status);
+            let regs = self.registers()?;
+            if regs.rip == ip && regs.rsp >= sp {
+                stop = Stop::Stepped;
+                break;
+            }
+        }
+        ptrace(libc::PTRACE_POKEUSER, self.tid, control, 0)?;
+        Ok(stop)
+    }
+
+    /// Goes one instruction further.
+    pub fn step(&mut self) -> io::Result<Stop> {
+        let signal = std::mem::take(&mut self.signal);
+        ptrace(libc::PTRACE_SINGLESTEP, self.tid, 0, signal as usize)?;
+        self.is_stopped = false;
+        let Some(status) = self.wait() else { return Ok(Stop::Away) };
+        Ok(self.keep_signal(status))
+    }
+}
+
+impl Drop for Tracee {
+    fn drop(&mut self) {
+        if !self.is_stopped && ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0).is_ok() {
+            while self.wait().is_none() {
+                // SAFETY: signal 0 asks whether the thread is there.
+                if unsafe { libc::syscall(libc::SYS_tkill, self.tid, 0) } != 0 {
+                    return;
+                }
+            }
+        }
+        // A breakpoint would end the process once nobody traces it.
+        let control = std::mem::offset_of!(libc::user, u_debugreg) + 7 * size_of::<u64>();
+        let _ = ptrace(libc::PTRACE_POKEUSER, self.tid, control, 0);
+        // Gone, or it goes on.
+        let _ = ptrace(libc::PTRACE_DETACH, self.tid, 0, self.signal as usize);
+    }
+}

@@ -1,0 +1,242 @@
+//! A recorded stack: the registers, all that the walker reads from there on, and the frames that
+//! are right.
+//!
+//! A file is text, compressed by gzip (`zcat` shows it), so that it can be read, compared and
+//! judged without this program. Numbers are hexadecimal, one fact a line:
+//!
+//! ```text
+//! about WORDS                     what it is: JDK, flags, the kind of instant
+//! truth WORDS                     how it is known that these frames are right
+//! start IP SP FP AX BX R13
+//! jvm FIELD NUMBER                a member of struct jvm
+//! heap LOW HIGH SEGMAP LOG        its code heaps
+//! mapping INDEX START END BIAS TABLE ROWS
+//! row TABLE INDEX PC CFA KIND FP
+//! line ADDR BYTES                 64 bytes of memory
+//! frame WORD                      innermost first, as the walker tells it
+//! name WORDS                      outermost first, inlined ones among them
+//! end CODE UNLOADS
+//! ```
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs::File,
+    io::{self, Read, Write},
+    path::Path,
+};
+
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use libjvmprobe::{
+    bpf::walker::MappingEntry,
+    hotspot::walking::{CodeHeap, JvmLayout},
+    unwind::Row,
+};
+
+use crate::harness::{Source, Stack, Start};
+
+/// Memory is recorded in pieces of so many bytes.
+pub const LINE: usize = 64;
+
+/// A recorded stack.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    /// JDK, flags, the kind of instant.
+    pub about: String,
+    /// How it is known that its frames are right.
+    pub truth: String,
+    /// The registers.
+    pub start: Start,
+    /// How the JVM is walked.
+    pub jvm: JvmLayout,
+    /// Those that the walker looked at.
+    pub mappings: BTreeMap<u32, MappingEntry>,
+    /// By table and index.
+    pub rows: BTreeMap<(u32, u32), Row>,
+    /// Memory, by the address of each line.
+    pub lines: BTreeMap<u64, [u8; LINE]>,
+    /// The right answer.
+    pub stack: Stack,
+    /// Its names, for people.
+    pub names: Vec<String>,
+}
+
+/// Calls a macro with the names of all of `JvmLayout`'s numbers.
+macro_rules! with_fields {
+    ($call:ident, $($args:tt)*) => {
+        $call!(
+            ($($args)*) interpreter_low interpreter_high nmethod_name return_barrier
+            cont_return_pc_at unloads_at heap_count block_header blob_bytes is_compact name
+            code_begin data_offset frame_size frame_complete verified_entry osr_entry
+            deopt_handler deopt_mh_handler orig_pc_offset const_method const_method_size
+            bcp_slot compile_id
+        )
+    };
+}
+
+macro_rules! list {
+    (($jvm:expr) $($field:ident)*) => { [$((stringify!($field), u64::from($jvm.$field))),*] };
+}
+
+macro_rules! set {
+    (($jvm:expr, $name:expr, $number:expr) $($field:ident)*) => {
+        match $name {
+            $(stringify!($field) => $jvm.$field = $number.try_into().ok()?,)*
+            _ => return None,
+        }
+    };
+}
+
+impl Recording {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Where it cannot be read, or is no recording.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let mut text = String::new();
+        GzDecoder::new(File::open(path)?).read_to_string(&mut text)?;
+        let mut recording = Self::default();
+        for line in text.lines() {
+            let wrong = || io::Error::other(format!("{}: not understood: {line}", path.display()));
+            recording.take(line).ok_or_else(wrong)?;
+        }
+        Ok(recording)
+    }
+
+    fn take(&mut self, line: &str) -> Option<()> {
+        let (kind, rest) = line.split_once(' ')?;
+        match kind {
+            "about" => self.about = rest.into(),
+            "truth" => self.truth = rest.into(),
+            "name" => self.names.push(rest.into()),
+            "jvm" => {
+                let (name, number) = rest.split_once(' ')?;
+                let number = u64::from_str_radix(number, 16).ok()?;
+                with_fields!(set, self.jvm, name, number);
+            }
+            "line" => {
+                let (addr, bytes) = rest.split_once(' ')?;
+                let byte = |i| u8::from_str_radix(bytes.get(2 * i..2 * i + 2)?, 16).ok();
+                let mut line = [0; LINE];
+                for (i, place) in line.iter_mut().enumerate() {
+                    *place = byte(i)?;
+                }
+                self.lines.insert(u64::from_str_radix(addr, 16).ok()?, line);
+            }
+            _ => {
+                let numbers: Option<Vec<u64>> =
+                    rest.split(' ').map(|word| u64::from_str_radix(word, 16).ok()).collect();
+                self.take_numbers(kind, &numbers?)?;
+            }
+        }
+        Some(())
+    }
+
+    fn take_numbers(&mut self, kind: &str, numbers: &[u64]) -> Option<()> {
+        let small = |n: u64| u32::try_from(n).ok();
+        match (kind, numbers) {
+            ("start", &[ip, sp, fp, ax, bx, r13]) => self.start = Start { ip, sp, fp, ax, bx, r13 },
+            ("heap", &[low, high, segmap, segment_log]) => {
+                let at = self.jvm.heaps.iter_mut().find(|heap| heap.high == 0)?;
+                *at = CodeHeap { low, high, segmap, segment_log };
+            }
+            ("mapping", &[index, start, end, bias, table, rows]) => {
+                let (table, rows) = (small(table)?, small(rows)?);
+                let entry = MappingEntry { start, end, bias, table, rows };
+                self.mappings.insert(small(index)?, entry);
+            }
+            ("row", &[table, index, pc, cfa, kind, fp]) => {
+                let row = Row {
+                    pc: small(pc)?,
+                    cfa: cfa.try_into().ok()?,
+                    kind: kind.try_into().ok()?,
+                    fp: u8::try_from(fp).ok()?.cast_signed(),
+                };
+                self.rows.insert((small(table)?, small(index)?), row);
+            }
+            ("frame", &[word]) => self.stack.frames.push(word),
+            ("end", &[end, unloads]) => (self.stack.end, self.stack.unloads) = (end, unloads),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The text that [`Recording::read`] reads.
+    pub fn text(&self) -> String {
+        let mut text = format!("about {}\ntruth {}\n", self.about, self.truth);
+        let mut put = |kind: &str, numbers: &[u64]| {
+            text.push_str(kind);
+            for number in numbers {
+                // A string grows.
+                let _ = write!(text, " {number:x}");
+            }
+            text.push('\n');
+        };
+        let Start { ip, sp, fp, ax, bx, r13 } = self.start;
+        put("start", &[ip, sp, fp, ax, bx, r13]);
+        for (name, number) in with_fields!(list, self.jvm) {
+            put(&format!("jvm {name}"), &[number]);
+        }
+        for heap in self.jvm.heaps.iter().filter(|heap| heap.high > 0) {
+            put("heap", &[heap.low, heap.high, heap.segmap, heap.segment_log]);
+        }
+        for (&index, m) in &self.mappings {
+            put("mapping", &[index.into(), m.start, m.end, m.bias, m.table.into(), m.rows.into()]);
+        }
+        for (&(table, index), row) in &self.rows {
+            let (pc, cfa, kind) = (row.pc.into(), row.cfa.into(), row.kind.into());
+            let fp = u64::from(row.fp.cast_unsigned());
+            put("row", &[table.into(), index.into(), pc, cfa, kind, fp]);
+        }
+        for &frame in &self.stack.frames {
+            put("frame", &[frame]);
+        }
+        put("end", &[self.stack.end, self.stack.unloads]);
+        for name in &self.names {
+            let _ = writeln!(text, "name {name}");
+        }
+        for (addr, bytes) in &self.lines {
+            let _ = write!(text, "line {addr:x} ");
+            for byte in bytes {
+                let _ = write!(text, "{byte:02x}");
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// What a file of it holds.
+    ///
+    /// # Errors
+    /// None, as a vector grows.
+    pub fn compressed(&self) -> io::Result<Vec<u8>> {
+        let mut to = GzEncoder::new(Vec::new(), Compression::best());
+        to.write_all(self.text().as_bytes())?;
+        to.finish()
+    }
+}
+
+impl Source for &Recording {
+    fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
+        to.iter_mut().zip(addr..).all(|(byte, addr)| {
+            let at = (addr % LINE as u64) as usize;
+            let found = self.lines.get(&(addr - at as u64)).and_then(|line| line.get(at));
+            found.is_some_and(|found| {
+                *byte = *found;
+                true
+            })
+        })
+    }
+
+    fn mapping(&mut self, index: u32) -> Option<MappingEntry> {
+        self.mappings.get(&index).copied()
+    }
+
+    fn row(&mut self, table: u32, index: u32) -> Option<Row> {
+        self.rows.get(&(table, index)).copied()
+    }
+
+    fn jvm(&self) -> JvmLayout {
+        self.jvm
+    }
+}
