@@ -43,6 +43,7 @@ fn reports_every_stop_that_the_log_reports_jdk_11() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn reports_every_stop_that_the_log_reports_jdk_17() {
     check_runtime("temurin-17");
 }
@@ -54,6 +55,7 @@ fn reports_every_stop_that_the_log_reports_jdk_17_of_debian() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn reports_every_stop_that_the_log_reports_jdk_21() {
     check_runtime("temurin-21");
 }
@@ -87,6 +89,7 @@ fn reports_every_stop_that_the_log_reports_musl_build_without_probes() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn reports_every_stop_that_the_log_reports_jdk_11_musl_build_without_probes() {
     check_runtime("musl-11");
 }

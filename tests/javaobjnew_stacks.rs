@@ -151,11 +151,13 @@ fn check_files(summary: &Value, [svg, lines, proto, json]: [&str; 4]) {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_path_is_within_its_bound_jdk_11() {
     check("temurin-11");
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_path_is_within_its_bound_jdk_17() {
     check("temurin-17");
 }
@@ -167,6 +169,7 @@ fn every_path_is_within_its_bound_jdk_21() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_path_is_within_its_bound_jdk_25() {
     check("temurin-25");
 }
@@ -220,6 +223,7 @@ fn exact_is_exact_by_path() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn exact_keeps_up_with_stacks() {
     let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes";
     let (truth, records) = trace(named("temurin-25"), flags, &["--exact", "-s"], "go 5 1000000 2");

@@ -58,16 +58,19 @@ fn check(runtime: &Runtime, flags: &str, seconds: u32, least: f64) {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_class_above_one_percent_is_right_jdk_17() {
     check(runtimes::named("temurin-17"), "-XX:+UseG1GC", 30, 0.01);
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_class_above_one_percent_is_right_jdk_25() {
     check(runtimes::named("temurin-25"), "-XX:+UseG1GC", 30, 0.01);
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn every_class_above_one_percent_is_right_jdk_11() {
     check(runtimes::named("temurin-11"), "-XX:+UseG1GC", 30, 0.01);
 }
@@ -161,6 +164,7 @@ fn exact_is_exact_to_the_object() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn exact_keeps_up_with_all_that_the_jvm_can_do() {
     let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes";
     let runtime = runtimes::named("temurin-25");

@@ -34,6 +34,7 @@ fn no_impossible_calls(runtime: &str) {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn jdk_17_has_no_impossible_calls() {
     no_impossible_calls("temurin-17");
 }

@@ -80,6 +80,7 @@ fn stacks_are_whole_jdk_11() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_17() {
     let _turn = turn();
     check(runtimes::named("temurin-17"), "");
@@ -99,6 +100,7 @@ fn stacks_are_whole_jdk_21() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_25() {
     let _turn = turn();
     check(runtimes::named("temurin-25"), "");
@@ -119,6 +121,7 @@ fn stacks_are_whole_in_code_of_the_first_compiler() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn stacks_are_whole_in_code_of_the_second_compiler() {
     let _turn = turn();
     check(runtimes::named("temurin-11"), "-XX:-TieredCompilation");
@@ -132,6 +135,7 @@ fn stacks_are_whole_in_one_code_heap() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn stacks_are_whole_in_a_small_code_cache() {
     let _turn = turn();
     check(runtimes::named("temurin-17"), "-XX:ReservedCodeCacheSize=4m -XX:+UseParallelGC");
@@ -151,6 +155,7 @@ fn stacks_are_whole_under_zgc() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn stacks_are_whole_under_shenandoah() {
     let _turn = turn();
     check(runtimes::named("temurin-17"), "-XX:+UseShenandoahGC");
@@ -170,6 +175,7 @@ fn stacks_are_whole_interpreted() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn stacks_are_whole_with_frame_pointers() {
     let _turn = turn();
     check(runtimes::named("temurin-25"), "-XX:+PreserveFramePointer");

@@ -18,6 +18,7 @@ fn shares_are_those_that_the_program_measures_jdk_11() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn shares_are_those_that_the_program_measures_jdk_17() {
     check_shares(runtimes::named("temurin-17"));
 }
@@ -35,11 +36,13 @@ fn shares_are_those_that_the_program_measures_jdk_21() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn shares_are_those_that_the_program_measures_jdk_25() {
     check_shares(runtimes::named("temurin-25"));
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn shares_are_those_that_the_program_measures_musl_build_without_probes() {
     check_shares(runtimes::named("musl-17"));
 }

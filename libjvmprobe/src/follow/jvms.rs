@@ -24,6 +24,7 @@ use crate::{
     hotspot::{Collector, HotSpot},
     own::{note, remark},
     process::{Fate, FileId, Target},
+    render::table::Lost,
 };
 
 /// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
@@ -126,11 +127,14 @@ pub trait Tool {
         self.take_events(jvms, Duration::ZERO)
     }
 
-    /// So many events of a JVM were lost since this was last said.
+    /// So many events of a JVM were lost since this was last said. By default a line says so.
     ///
     /// # Errors
     /// As above.
-    fn lost(&mut self, jvm: &mut Followed<Self::Jvm>, events: u64) -> Result<()>;
+    fn lost(&mut self, jvm: &mut Followed<Self::Jvm>, events: u64) -> Result<()> {
+        Lost::now(jvm.target.pid().0, events).tell();
+        Ok(())
+    }
 
     /// Reports an interval.
     ///
@@ -138,11 +142,14 @@ pub trait Tool {
     /// As above.
     fn report(&mut self, jvms: &mut ByKey<Self::Jvm>) -> Result<()>;
 
-    /// A JVM has ended.
+    /// A JVM has ended. By default there is nothing to tell of it any more.
     ///
     /// # Errors
     /// As above.
-    fn gone(&mut self, key: u64, jvm: Followed<Self::Jvm>) -> Result<()>;
+    fn gone(&mut self, key: u64, jvm: Followed<Self::Jvm>) -> Result<()> {
+        let _ = (key, jvm);
+        Ok(())
+    }
 
     /// Whether nobody reads what it writes.
     fn is_closed(&self) -> bool;

@@ -61,14 +61,25 @@ impl StackNamer {
         signatures: bool,
         walker: &mut Walker,
     ) -> Result<Self> {
+        let mut namer = Self { key, ..Self::alone(pid, hotspot, files, signatures)? };
+        walker.add_jvm(key, &hotspot.walking()?);
+        namer.tell(walker)?;
+        Ok(namer)
+    }
+
+    /// The same for stacks that are walked otherwise.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`] naming what is missing.
+    pub fn alone(pid: Pid, hotspot: &HotSpot, files: &mut Files, signatures: bool) -> Result<Self> {
         let mut maps = CodeMaps::default();
         if let Err(error) = maps.refresh(pid, &mut files.mapped) {
             // Gone in the meantime: then there are no stacks either.
             remark(|| format!("what process {pid} has mapped is unknown: {error}"));
         }
         let symbols = files.symbols(pid);
-        let mut namer = Self {
-            key,
+        Ok(Self {
+            key: 0,
             pid,
             places: Places::new(hotspot, true, signatures)?,
             signatures,
@@ -77,10 +88,7 @@ impl StackNamer {
             maps,
             next_look: Instant::now() + LOOK,
             told: None,
-        };
-        walker.add_jvm(key, &hotspot.walking()?);
-        namer.tell(walker)?;
-        Ok(namer)
+        })
     }
 
     /// Tells the stack walker what the process has mapped, if that is new.
@@ -105,6 +113,18 @@ impl StackNamer {
         walker: &mut Walker,
         raw: &RawStack,
     ) -> Result<Vec<Frame>> {
+        let frames = self.name_alone(hotspot, files, raw);
+        self.tell(walker)?;
+        Ok(frames)
+    }
+
+    /// The same, and no walker learns anything.
+    pub fn name_alone(
+        &mut self,
+        hotspot: &HotSpot,
+        files: &mut Files,
+        raw: &RawStack,
+    ) -> Vec<Frame> {
         // What is named here is handed out at once: it can be learnt anew at any time.
         if self.places.size() > MAX_PLACES_SIZE
             && let Ok(places) = Places::new(hotspot, true, self.signatures)
@@ -121,8 +141,7 @@ impl StackNamer {
         let named = name_stack(&stack, None, Some(&self.places), |addr, frames| {
             native.name(addr, 0, frames)
         });
-        self.tell(walker)?;
-        Ok(named.frames)
+        named.frames
     }
 
     /// Looks at the mappings again; whether they have changed.

@@ -19,7 +19,7 @@ use libjvmprobe::{
         Target,
         code::{CodeMaps, FileCache},
     },
-    stack::{namer::LiveNames, native::Files, raw::RawStack},
+    stack::{namer::StackNamer, native::Files, raw::RawStack},
     unwind::{Row, UnwindTable},
 };
 use walk_harness::{
@@ -36,7 +36,7 @@ pub struct Live {
     memory: File,
     hotspot: HotSpot,
     jvm: JvmLayout,
-    names: LiveNames,
+    names: StackNamer,
     files: Files,
     maps: CodeMaps,
     cache: FileCache,
@@ -60,7 +60,7 @@ impl Live {
             pid,
             memory: File::open(format!("/proc/{pid}/mem"))?,
             jvm: hotspot.walking()?,
-            names: LiveNames::new(Pid(pid), &hotspot, &mut files, false)?,
+            names: StackNamer::alone(Pid(pid), &hotspot, &mut files, false)?,
             hotspot,
             files,
             maps: CodeMaps::default(),
@@ -166,7 +166,7 @@ impl Live {
         let words = head.iter().chain(&stack.frames);
         let bytes: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
         let Some(raw) = RawStack::decode(&bytes) else { return Vec::new() };
-        let frames = self.names.name(&self.hotspot, &mut self.files, &raw);
+        let frames = self.names.name_alone(&self.hotspot, &mut self.files, &raw);
         frames.iter().map(libjvmprobe::stack::Frame::folded).collect()
     }
 

@@ -1,0 +1,35 @@
+//! The tool of ARCHITECTURE.md is a real one: every class that the JVM's own log names, in order,
+//! from the stack that made it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use jvmprobe_tests::{load::Load, need_root, runtimes::named, tool::Tool};
+
+#[test]
+fn every_class_that_the_log_names_is_shown() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("classes.log");
+    let flags = format!("-Xlog:class+load:file={}:none", log.display());
+    let mut load = Load::start_program(named("temurin-21"), &flags, "ChurnLoad");
+    let pid = load.pid().to_string();
+    let tool = Tool::start("classload", &["-p", &pid, "-j"]);
+    load.run(1.0);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    load.quit();
+    let churn = |class: &str| class.starts_with("Churn") && class != "ChurnLoad";
+    let log = std::fs::read_to_string(&log).unwrap();
+    let logged = log.lines().map(|line| line.split(' ').next().unwrap());
+    let logged: Vec<_> = logged.filter(|class| churn(class)).collect();
+    let records = output.json();
+    let name = |record: &serde_json::Value| record["class"].as_str().unwrap().to_owned();
+    let shown: Vec<_> = records.iter().map(name).filter(|class| churn(class)).collect();
+    assert!(shown.len() > 10, "{shown:?}");
+    assert_eq!(shown, logged);
+    for record in records.iter().filter(|record| churn(&name(record))) {
+        let stack: Vec<_> = record["stack"].as_array().unwrap().iter().collect();
+        let has = |method: &str| stack.iter().any(|frame| frame["method"] == method);
+        assert!(has("Copy.make") && has("ChurnLoad.main"), "{record}");
+        assert_eq!(record["thread"], "java", "the main thread: {record}");
+    }
+}

@@ -1,0 +1,216 @@
+//! classload: every class that a JVM loads, with the stack that wanted it. A tool as small as one
+//! can be made of the library: ARCHITECTURE.md walks through it.
+
+use std::{collections::HashMap, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libjvmprobe::{
+    Pid, Result,
+    bpf::{
+        self, clock,
+        probes::{Instant, Plan, resolve},
+        records::{copy, text, word},
+        session::{self, Attach, Session},
+    },
+    cli::{self, CommandLine, Common, describe},
+    follow::{ByKey, Followed, Tool, Trace, jvms},
+    hotspot::HotSpot,
+    own::{note, stop_on_signal},
+    process::Target,
+    render::{output::Output, stack::StackFrame, table::Times},
+    stack::{namer::StackNamer, native::Files, raw::RawStack},
+};
+use plain::Plain;
+use serde::Serialize;
+
+/// Generated from classload.bpf.c.
+#[allow(missing_docs, unused_imports, unused_qualifications, clippy::all, clippy::restriction)]
+#[allow(clippy::nursery, clippy::pedantic)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/classload.skel.rs"));
+}
+use skel::{ClassloadSkel, ClassloadSkelBuilder, types::class_event};
+
+/// Shows every class that a running JVM loads, and from where.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "classload", version, max_term_width = 100)]
+struct Args {
+    #[command(flatten)]
+    common: Common,
+}
+
+impl CommandLine for Args {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+}
+
+/// The probe that it attaches to.
+const LOADED: [Instant; 1] = [Instant {
+    usdt: ("hotspot", "class__loaded"),
+    usdt_program: "class_loaded",
+    functions: &[],
+    function_program: "class_loaded",
+}];
+
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only, for which any bit
+// pattern is a value.
+unsafe impl Plain for class_event {}
+
+/// What the kernel side sends.
+enum Event {
+    Class(Box<class_event>),
+    Stack(u64, RawStack),
+}
+
+impl Event {
+    fn decode(record: &[u8]) -> Option<Self> {
+        match word(record, 0)? {
+            1 => copy(record).map(|event| Self::Class(Box::new(event))),
+            2 => Some(Self::Stack(word(record, 8)?, RawStack::decode(record.get(16..)?)?)),
+            _ => None,
+        }
+    }
+}
+
+/// The model of a JVM: its stacks that were told, by their numbers.
+struct Jvm {
+    namer: Option<StackNamer>,
+    stacks: HashMap<u64, Vec<StackFrame>>,
+    classes: u64,
+}
+
+/// What is told of a class.
+#[derive(Serialize)]
+struct Loaded {
+    time: String,
+    pid: u32,
+    tid: u64,
+    thread: String,
+    class: String,
+    stack: Vec<StackFrame>,
+}
+
+/// What is done with JVMs that the library follows.
+struct Tracer<'a> {
+    args: &'a Args,
+    out: Output,
+    session: Session<ClassloadSkel<'static>, Event>,
+    files: Files,
+    namers: HashMap<u64, StackNamer>,
+}
+
+impl<'a> Tracer<'a> {
+    fn new(args: &'a Args) -> Result<Self> {
+        let mut open =
+            ClassloadSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
+        if let Some(data) = open.maps.rodata_data.as_deref_mut() {
+            data.know_jvms = true;
+        }
+        let skel = open.load().map_err(bpf::load_error)?;
+        let session = Session::new(skel, Event::decode, true)?.with_maps_by_jvm(&["known_stacks"]);
+        let (files, namers) = (Files::default(), HashMap::new());
+        Ok(Self { args, out: Output::open(None)?, session, files, namers })
+    }
+
+    fn show(&mut self, event: &class_event, jvm: &mut Jvm, pid: Pid) -> Result<()> {
+        jvm.classes += 1;
+        if self.args.common.quiet {
+            return Ok(());
+        }
+        let loaded = Loaded {
+            time: clock::rfc3339(event.ts_ns),
+            pid: pid.0,
+            tid: event.tid,
+            thread: text(&event.comm),
+            class: text(&event.name).replace('/', "."),
+            stack: jvm.stacks.get(&event.stack).cloned().unwrap_or_default(),
+        };
+        if self.args.common.json {
+            return self.out.json(&loaded);
+        }
+        let time = Times { dates: self.args.common.timestamps }.show(event.ts_ns);
+        let Loaded { tid, thread, class, stack, .. } = loaded;
+        self.out.line(&format!("{time} {:>7} {thread} ({tid}) {class}", pid.0))?;
+        stack.iter().try_for_each(|frame| self.out.line(&format!("    at {frame}")))
+    }
+}
+
+impl Tool for Tracer<'_> {
+    type Jvm = Jvm;
+    const TAKES_YOUNG: bool = false;
+
+    fn session(&mut self) -> &mut dyn Attach {
+        &mut self.session
+    }
+
+    fn plan(&self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
+        resolve(&target.libjvm.seen_as, &target.libjvm.elf()?, &LOADED)
+    }
+
+    fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
+        let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) else { return };
+        match StackNamer::new(key, pid, hotspot, &mut self.files, false, walker) {
+            Ok(namer) => _ = self.namers.insert(key, namer),
+            Err(error) => note(&format!("stacks of process {pid} are not shown: {error}")),
+        }
+    }
+
+    fn admit(&mut self, key: u64, _: &Target, _: &Result<HotSpot>) -> Result<Jvm> {
+        Ok(Jvm { namer: self.namers.remove(&key), stacks: HashMap::new(), classes: 0 })
+    }
+
+    fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
+        for event in self.session.events(timeout)? {
+            let key = match &event {
+                Event::Class(class) => class.target,
+                Event::Stack(_, raw) => raw.target,
+            };
+            let Some(Followed { jvm, hotspot: Ok(hotspot), target, .. }) = jvms.get_mut(&key)
+            else {
+                continue;
+            };
+            match event {
+                Event::Class(class) => self.show(&class, jvm, target.pid())?,
+                Event::Stack(number, raw) => {
+                    if let (Some(namer), Some(walker)) = (&mut jvm.namer, self.session.walker()) {
+                        let frames = namer.name(hotspot, &mut self.files, walker, &raw)?;
+                        let frames = frames.iter().rev().map(StackFrame::from).collect();
+                        jvm.stacks.insert(number, frames);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        for followed in jvms.values_mut() {
+            let (pid, classes) = (followed.target.pid(), followed.jvm.classes);
+            note(&format!("process {pid} has loaded {classes} classes"));
+        }
+        Ok(())
+    }
+
+    fn is_closed(&self) -> bool {
+        self.out.is_closed()
+    }
+}
+
+fn main() -> ExitCode {
+    cli::run(run)
+}
+
+fn run(args: &Args) -> Result<()> {
+    let common = &args.common;
+    bpf::preflight::check()?;
+    bpf::preflight::check_walker()?;
+    let stop = stop_on_signal()?;
+    let named = jvms::find(&common.pids()?)?;
+    let mut trace = Trace::start(Tracer::new(args)?, named, common.arrivals(), common.verbose)?;
+    let what = describe(common.all, trace.names());
+    note(&format!("Tracing classes that {what} loads... Hit Ctrl-C to end."));
+    trace.run(common.times(), &stop)?;
+    trace.tool.report(&mut trace.jvms)
+}
