@@ -80,7 +80,6 @@ fn stacks_are_whole_jdk_11() {
 }
 
 #[test]
-#[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_17() {
     let _turn = turn();
     check(runtimes::named("temurin-17"), "");
@@ -100,7 +99,6 @@ fn stacks_are_whole_jdk_21() {
 }
 
 #[test]
-#[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_25() {
     let _turn = turn();
     check(runtimes::named("temurin-25"), "");

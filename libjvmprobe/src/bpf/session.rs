@@ -67,7 +67,7 @@ impl<S: Skel<'static>, E> Session<S, E> {
     }
 
     /// The maps whose entries go with a JVM ([`Attach::forget`]): those whose keys begin with the
-    /// JVM's, and of [`KNOWN_STACKS`] those that have it as their value.
+    /// JVM's, and of `known_stacks` those that have it as their value.
     #[must_use]
     pub fn with_maps_by_jvm(mut self, maps: &'static [&'static str]) -> Self {
         self.by_jvm = maps;

@@ -171,7 +171,7 @@ pub type Named = (Target, Result<HotSpot>);
 /// Finds the JVMs that the user has named, and waits for those that are just being made.
 ///
 /// # Errors
-/// [`Error::NoVm`], [`Error::NoSuchProcess`] and those of [`Target::open`].
+/// [`NoVm`](crate::Error::NoVm), [`NoSuchProcess`](crate::Error::NoSuchProcess) and those of [`Target::open`].
 pub fn find(pids: &[Pid]) -> Result<Vec<Named>> {
     let targets = pids.iter().map(|&pid| Target::open(pid)).collect::<Result<Vec<_>>>()?;
     let hotspots = targets.iter().map(ready::wait_for_any_vm).collect::<Result<Vec<_>>>()?;

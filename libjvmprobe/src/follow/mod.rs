@@ -3,7 +3,7 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`run`](mod@run) | the loop that every tool runs |
-//! | [`schedule`] | when it looks around, reports and ends |
+//! | `schedule` | when it looks around, reports and ends |
 //! | [`jvms`] | the JVMs that a tool follows, and what is attached to them |
 //! | [`arrivals`] | JVMs that are new, soon after they have mapped libjvm.so |
 //! | [`mappings`] | which processes map code just now, as the kernel tells |

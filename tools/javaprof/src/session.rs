@@ -38,9 +38,9 @@ pub const MANY_STACKS: usize = 50_000;
 pub struct Options {
     /// Samples a second of each processor.
     pub hertz: u64,
-    /// Every process, not those named by [`Session::add_target`] only.
+    /// Every process, not those named by [`add_target`] only.
     pub every_process: bool,
-    /// Also those of which nothing is known yet, see [`Session::ignore`].
+    /// Also those of which nothing is known yet, see [`ignore`].
     pub newcomers: bool,
     /// The user part of stacks.
     pub user: bool,

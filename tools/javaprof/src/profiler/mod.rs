@@ -96,6 +96,9 @@ fn open(pid: Pid, files: &mut Files) -> Result<Traced> {
     }
 }
 
+/// Shows a profile of an interval; whether nobody reads it.
+pub type Show<'a> = Box<dyn FnMut(&mut Profile) -> Result<bool> + 'a>;
+
 /// A profile that is being taken.
 pub struct Profiler<'a> {
     args: &'a Args,
@@ -109,7 +112,7 @@ pub struct Profiler<'a> {
     /// Since when, and how many were lost by then, what is named now was sampled.
     interval: (Instant, u64),
     /// What is done with the profile of an interval.
-    show: Box<dyn FnMut(&mut Profile) -> Result<bool> + 'a>,
+    show: Show<'a>,
     /// What the intervals before had, for what is written at the end.
     before: Profile,
     /// Whether nobody reads what is shown.
@@ -157,10 +160,7 @@ impl Raw {
 
 impl<'a> Profiler<'a> {
     /// Finds the JVMs that the arguments name, and is ready to sample them.
-    pub fn new(
-        args: &'a Args,
-        show: Box<dyn FnMut(&mut Profile) -> Result<bool> + 'a>,
-    ) -> Result<Self> {
+    pub fn new(args: &'a Args, show: Show<'a>) -> Result<Self> {
         let common = &args.common;
         let mut files = Files::default();
         let processes: Vec<_> =
