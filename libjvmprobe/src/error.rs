@@ -166,12 +166,14 @@ pub enum Error {
     },
     /// A file's name tells no format that a profile can be written in.
     #[error(
-        "{path}: the name tells the format; use .svg, .folded, .pb.gz or .json",
+        "{path}: the name tells the format; use {known}",
         path = path.display()
     )]
     UnknownFormat {
         /// The file.
         path: PathBuf,
+        /// The formats that there are, by how names end.
+        known: String,
     },
     /// libbpf or the kernel's BPF system refused.
     #[error("cannot {what}: {source:#}")]

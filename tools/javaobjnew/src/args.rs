@@ -3,7 +3,10 @@
 use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::{ArgGroup, Parser};
-use libjvmprobe::cli::{CommandLine, Common, parse_size};
+use libjvmprobe::{
+    cli::{CommandLine, Common, parse_size},
+    render::formats,
+};
 
 /// Rows of a table where nothing else is asked for.
 const DEFAULT_ROWS: usize = 20;
@@ -49,9 +52,10 @@ pub struct Args {
     #[arg(short, long)]
     pub stacks: bool,
 
-    /// Write all stacks with their bytes, the class innermost; the name tells the format: .svg
-    /// (flame graph), .folded, .pb.gz (pprof) or .json (speedscope) (repeatable)
-    #[arg(short, long, value_name = "FILE")]
+    /// Write all stacks with their bytes, the class innermost, in the format of FILE's name
+    /// (repeatable)
+    #[arg(short, long, value_name = "FILE", help = format!(
+        "Write all stacks with their bytes, the class innermost: {} (repeatable)", formats::list()))]
     pub output: Vec<PathBuf>,
 
     /// Print every allocation outside of TLABs of at least BYTES (k, m, g) as it

@@ -42,7 +42,10 @@ use libjvmprobe::{
         privileges::{ATTACH, HURRY, MAPS, OUTPUT, READ, keep},
         stop_on_signal,
     },
-    render::{files::Files, flamegraph::Title},
+    render::{
+        files::Files,
+        formats::{How, flamegraph::Title},
+    },
 };
 
 use crate::{args::Args, report::Report, tracer::Tracer};
@@ -81,7 +84,7 @@ fn run(args: &Args) -> Result<()> {
     let flames = &trace.tool.flames;
     let title =
         Title { title: format!("Allocations of {what}"), subtitle: Some(flames.describe()) };
-    for path in files.write(flames.profile(), args.threads, &title, None)? {
+    for path in files.write(flames.profile(), &How { threads: args.threads, title, base: None })? {
         note(&format!("wrote {}", path.display()));
     }
     Ok(())

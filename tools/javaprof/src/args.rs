@@ -6,7 +6,10 @@ use clap::{Parser, ValueEnum, ValueHint, value_parser};
 use libjvmprobe::{
     cli::{CommandLine, Common, parse_size},
     follow::Times,
-    render::perfmap::{self, Unfold},
+    render::{
+        formats,
+        perfmap::{self, Unfold},
+    },
 };
 use regex::Regex;
 
@@ -79,8 +82,8 @@ pub struct Args {
     #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
     pub exclude: Vec<Regex>,
 
-    /// Also write FILE: .svg, .folded, .pb.gz or .json (repeatable)
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Also write FILE, in the format of its name (repeatable)
+    #[arg(short, long, help = format!("Also write FILE: {} (repeatable)", formats::list()), value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Vec<PathBuf>,
 
     /// Draw .svg files as differences to these folded stacks

@@ -35,7 +35,7 @@ use anyhow::Result;
 use libjvmprobe::{
     bpf, cli,
     own::{Hurry, note, stop_on_signal},
-    render::flamegraph::Title,
+    render::formats::flamegraph::Title,
     stack::{profile::Profile, shrunk},
 };
 
@@ -96,7 +96,7 @@ fn run(args: &Args) -> Result<()> {
     tell_losses(&raw, &profile);
     report::choose(&mut profile, args);
     let subtitle = Some(summary::spent(&profile));
-    for path in outputs.write(&profile, &Title { title, subtitle })? {
+    for path in outputs.write(&profile, Title { title, subtitle })? {
         note(&format!("wrote {}", path.display()));
     }
     for pid in &raw.unnamed {

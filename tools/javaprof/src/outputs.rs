@@ -10,8 +10,8 @@ use libjvmprobe::{
     ask::perf_map,
     process::root,
     render::{
-        files::{Files, Format},
-        flamegraph::Title,
+        files::Files,
+        formats::{self, How, flamegraph::Title},
     },
     stack::profile::Profile,
 };
@@ -29,11 +29,11 @@ pub struct Outputs {
 impl Outputs {
     /// Creates the files, so that one that cannot be written is told at once.
     pub fn open(args: &Args) -> Result<Self> {
-        let formats: Vec<_> =
-            args.output.iter().map(|path| Format::of(path)).collect::<Result<_, _>>()?;
+        let used: Vec<_> =
+            args.output.iter().map(|path| formats::of(path)).collect::<Result<_, _>>()?;
         let base = match &args.diff {
             Some(path) => {
-                if !formats.contains(&Format::FlameGraph) {
+                if !used.iter().any(|format| format.draws_differences) {
                     bail!("--diff draws a flame graph: add -o FILE.svg");
                 }
                 Some(read_base(path)?)
@@ -44,8 +44,9 @@ impl Outputs {
     }
 
     /// Writes them. Returns what was written: nothing of a profile without samples.
-    pub fn write(self, profile: &Profile, title: &Title) -> Result<Vec<PathBuf>> {
-        Ok(self.files.write(profile, self.threads, title, self.base.as_deref())?)
+    pub fn write(self, profile: &Profile, title: Title) -> Result<Vec<PathBuf>> {
+        let how = How { threads: self.threads, title, base: self.base.as_deref() };
+        Ok(self.files.write(profile, &how)?)
     }
 }
 

@@ -8,7 +8,7 @@ use libjvmprobe::{
     ask::agent,
     bpf::clock,
     own::note,
-    render::{folded, output::Output, table::Times},
+    render::{formats::folded, output::Output, table::Times},
     stack::profile::Profile,
 };
 

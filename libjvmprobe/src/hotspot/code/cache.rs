@@ -6,15 +6,19 @@ use std::sync::Arc;
 
 use crate::{
     Addr, Result,
-    hotspot::{layout::Item, methods::Methods, pages::Pages, resolved::Layout},
+    hotspot::{
+        code::{
+            Inlining, at,
+            heap::{Blocks, Heap, Room, heaps},
+            scopes::Scopes,
+        },
+        layout::Item,
+        methods::Methods,
+        pages::Pages,
+        resolved::Layout,
+    },
     names::code::{Code, CodeKind},
     process::memory::Memory,
-};
-
-use super::{
-    Inlining, at,
-    heap::{Blocks, Heap, Room, heaps},
-    scopes::Scopes,
 };
 
 /// A block is a method at most, and methods have limits.

@@ -6,10 +6,8 @@
 
 use crate::{
     Addr, Error, Result,
-    hotspot::{layout::Item, pages::Pages, resolved::Layout},
+    hotspot::{code::at, layout::Item, pages::Pages, resolved::Layout},
 };
-
-use super::at;
 
 /// HotSpot has three heaps, or one.
 const MAX_HEAPS: u32 = 16;

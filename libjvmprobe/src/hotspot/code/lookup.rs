@@ -1,10 +1,15 @@
 //! All code of a JVM, and code by its addresses while it is there.
 
-use crate::{Addr, Result, hotspot::HotSpot, names::code::Code};
-
-use super::{
-    Inlining,
-    cache::{self, Reader},
+use crate::{
+    Addr, Result,
+    hotspot::{
+        HotSpot,
+        code::{
+            Inlining,
+            cache::{self, Reader},
+        },
+    },
+    names::code::Code,
 };
 
 /// A piece of code that was found.

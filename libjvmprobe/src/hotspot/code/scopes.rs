@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::{
     Addr, Error, Result,
     hotspot::{
+        code::{Inlining, at, cache::Blob},
         compressed::{Encoding, Stream},
         layout::Item,
         methods::Methods,
@@ -17,8 +18,6 @@ use crate::{
     },
     names::code::{Inlined, SourceFrame},
 };
-
-use super::{Inlining, at, cache::Blob};
 
 /// More than HotSpot inlines.
 const MAX_DEPTH: usize = 256;

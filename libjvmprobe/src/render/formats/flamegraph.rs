@@ -13,9 +13,25 @@ use inferno::{
     },
 };
 
+use crate::render::formats::Format;
 use crate::{
-    render::folded,
+    render::formats::folded,
     stack::{Kind, profile::Profile},
+};
+
+/// The row of the table.
+pub const FORMAT: Format = Format {
+    ending: ".svg",
+    name: "flame graph",
+    draws_differences: true,
+    write: |profile, how, to| {
+        let (threads, title) = (how.threads, how.title.clone());
+        let options = folded::Options { threads, mark_kinds: false };
+        match how.base {
+            Some(base) => write_difference(profile, base.as_bytes(), options, title, to),
+            None => write(profile, threads, title, to),
+        }
+    },
 };
 
 /// What stands above the picture.
@@ -103,7 +119,8 @@ fn hue(kind: Kind, name: &str) -> Color {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::folded::tests::profile, *};
+    use super::*;
+    use crate::render::formats::folded::tests::profile;
     use crate::stack::profile::Measure;
 
     fn svg(profile: &Profile) -> String {

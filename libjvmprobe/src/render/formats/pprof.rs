@@ -11,7 +11,16 @@ use std::{
 use flate2::{Compression, write::GzEncoder};
 use prost::Message;
 
+use crate::render::formats::Format;
 use crate::stack::profile::{self, Measure, Profile};
+
+/// The row of the table.
+pub const FORMAT: Format = Format {
+    ending: ".pb.gz",
+    name: "pprof",
+    draws_differences: false,
+    write: |profile, _, to| write(profile, to),
+};
 
 #[derive(Clone, PartialEq, Message)]
 struct Proto {
@@ -209,7 +218,7 @@ mod tests {
 
     #[test]
     fn allocations_have_objects_and_bytes() {
-        let mut profile = super::super::folded::tests::profile();
+        let mut profile = crate::render::formats::folded::tests::profile();
         profile.measure = Measure::Allocation;
         profile.samples[0].objects = 7;
         let proto = proto(&profile);
@@ -224,7 +233,7 @@ mod tests {
     #[test]
     fn what_is_written_can_be_read_again() {
         let mut bytes = Vec::new();
-        write(&super::super::folded::tests::profile(), &mut bytes).unwrap();
+        write(&crate::render::formats::folded::tests::profile(), &mut bytes).unwrap();
         let mut raw = Vec::new();
         GzDecoder::new(&bytes[..]).read_to_end(&mut raw).unwrap();
         let proto = Proto::decode(&raw[..]).unwrap();

@@ -7,11 +7,22 @@ use std::{
     io::{self, Write},
 };
 
+use crate::render::formats::Format;
 use crate::{
     names::clean,
     stack::{
         Frame,
         profile::{Profile, Sample},
+    },
+};
+
+/// The row of the table.
+pub const FORMAT: Format = Format {
+    ending: ".folded",
+    name: "folded stacks",
+    draws_differences: false,
+    write: |profile, how, to| {
+        write(profile, Options { threads: how.threads, mark_kinds: false }, to)
     },
 };
 

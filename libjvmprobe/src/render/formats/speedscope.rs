@@ -9,12 +9,21 @@ use std::{
 
 use serde::Serialize;
 
+use crate::render::formats::Format;
 use crate::{
     names::clean,
     stack::{
         Kind,
         profile::{self, FrameId, Measure, Profile},
     },
+};
+
+/// The row of the table.
+pub const FORMAT: Format = Format {
+    ending: ".json",
+    name: "speedscope",
+    draws_differences: false,
+    write: |profile, _, to| write(profile, to),
 };
 
 #[derive(Serialize)]
@@ -127,7 +136,7 @@ mod tests {
 
     #[test]
     fn allocations_weigh_bytes() {
-        let mut profile = super::super::folded::tests::profile();
+        let mut profile = crate::render::formats::folded::tests::profile();
         profile.measure = Measure::Allocation;
         let mut bytes = Vec::new();
         write(&profile, &mut bytes).unwrap();
@@ -139,7 +148,7 @@ mod tests {
     #[test]
     fn each_thread_is_a_profile() {
         let mut bytes = Vec::new();
-        write(&super::super::folded::tests::profile(), &mut bytes).unwrap();
+        write(&crate::render::formats::folded::tests::profile(), &mut bytes).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(json["shared"]["frames"][1]["name"], "a.Main.run");
         assert_eq!(json["shared"]["frames"][1]["line"], 7);

@@ -1,0 +1,81 @@
+//! What profiles are written as: one file a format, and one row of [`FORMATS`].
+//!
+//! | module | what it writes |
+//! |---|---|
+//! | [`flamegraph`] | flame graphs, also of differences |
+//! | [`folded`] | folded stacks |
+//! | [`pprof`] | pprof's format |
+//! | [`speedscope`] | speedscope's format |
+
+use std::{
+    io::{self, Write},
+    path::Path,
+};
+
+use crate::{Error, Result, render::formats::flamegraph::Title, stack::profile::Profile};
+
+pub mod flamegraph;
+pub mod folded;
+pub mod pprof;
+pub mod speedscope;
+
+/// A format.
+#[derive(Debug)]
+pub struct Format {
+    /// How the names of its files end.
+    pub ending: &'static str,
+    /// What it is.
+    pub name: &'static str,
+    /// Whether it can draw the difference to another profile.
+    pub draws_differences: bool,
+    /// Writes a profile.
+    pub(super) write: fn(&Profile, &How<'_>, &mut dyn Write) -> io::Result<()>,
+}
+
+/// How a profile is written.
+#[derive(Clone, Debug, Default)]
+pub struct How<'a> {
+    /// Threads are kept apart.
+    pub threads: bool,
+    /// What stands above, where there is room for it.
+    pub title: Title,
+    /// Folded stacks that it is compared with, where that can be drawn.
+    pub base: Option<&'a str>,
+}
+
+/// All of them.
+pub const FORMATS: [&Format; 4] =
+    [&flamegraph::FORMAT, &folded::FORMAT, &pprof::FORMAT, &speedscope::FORMAT];
+
+/// The format that a file's name tells.
+///
+/// # Errors
+/// [`Error::UnknownFormat`].
+pub fn of(path: &Path) -> Result<&'static Format> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let format = FORMATS.into_iter().find(|format| name.ends_with(format.ending));
+    format.ok_or_else(|| Error::UnknownFormat { path: path.into(), known: list() })
+}
+
+/// All of them, for people: `.svg (flame graph), ... or .json (speedscope)`.
+pub fn list() -> String {
+    let all = FORMATS.map(|format| format!("{} ({})", format.ending, format.name));
+    let [first @ .., last] = &all;
+    format!("{} or {last}", first.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_tells_the_format() {
+        let name = |file: &str| of(Path::new(file)).ok().map(|format| format.name);
+        assert_eq!(name("/tmp/a.svg"), Some("flame graph"));
+        assert_eq!(name("a.pb.gz"), Some("pprof"));
+        assert_eq!((name("a.gz"), name("svg")), (None, None));
+        let all =
+            ".svg (flame graph), .folded (folded stacks), .pb.gz (pprof) or .json (speedscope)";
+        assert_eq!(list(), all);
+    }
+}
