@@ -26,9 +26,13 @@ pub fn binary(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("own path");
     let dir = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps/TEST");
     BUILT.get_or_init(|| {
-        let release = dir.ends_with("release").then_some("--release");
-        let args = ["build", "--quiet", "--workspace", "--bins"];
-        let cargo = Command::new(env!("CARGO")).args(args).args(release).status();
+        // Of the profile that this test is of.
+        let profile = match dir.file_name().and_then(|name| name.to_str()) {
+            None | Some("debug") => "dev",
+            Some(profile) => profile,
+        };
+        let args = ["build", "--quiet", "--workspace", "--bins", "--profile", profile];
+        let cargo = Command::new(env!("CARGO")).args(args).status();
         assert!(cargo.expect("run cargo").success(), "build the tools");
     });
     dir.join(name)
