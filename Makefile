@@ -7,6 +7,8 @@ TOOLS := javagc javaobjnew javaprof
 
 # As release, but built sooner: see Cargo.toml.
 TESTED := --profile tested --locked
+# It has no standard library, and cannot unwind.
+BUT_AGENT := --exclude jvmprobe-agent
 # One at a time: tests that trace JVMs would disturb each other's times. Unit tests are quick.
 TEST_FLAGS := -- --test-threads=1
 
@@ -30,12 +32,12 @@ test: ## Check the style, then run every test against real JVMs (root)
 	@tests/programs
 	@$(MAKE) --no-print-directory lint
 	@# What needs neither root nor a JVM first: it fails within seconds.
-	$(CARGO) test $(TESTED) --workspace --exclude jvmprobe-agent --lib --bins --test recordings
-	$(CARGO) test $(TESTED) --workspace $(TEST_FLAGS)
+	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --lib --bins --test recordings
+	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) $(TEST_FLAGS)
 
 test-all: test ## Run also the tests that take long (root)
 	@tests/setup test-all
-	$(CARGO) test $(TESTED) --workspace $(TEST_FLAGS) --ignored
+	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) $(TEST_FLAGS) --ignored
 
 fuzz: ## Fuzz all that reads foreign bytes (hours; FUZZ_SECONDS=60 for a minute each)
 	@tests/setup build
@@ -60,8 +62,10 @@ kernels: ## Boot Debian's kernels, 5.10 to the newest, and try each tool in each
 
 lint: ## Formatting, clippy and documentation, all without warnings
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy $(TESTED) --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(TESTED) --workspace --no-deps --document-private-items --quiet
+	$(CARGO) clippy $(TESTED) --workspace $(BUT_AGENT) --all-targets -- -D warnings
+	$(CARGO) clippy --release --locked -p jvmprobe-agent -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(TESTED) --workspace $(BUT_AGENT) --no-deps --document-private-items --quiet
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked -p jvmprobe-agent --no-deps --document-private-items --quiet
 
 bench: ## Print figures: accuracy, overhead, start-up, throughput, memory (root)
 	@tests/setup test
