@@ -345,7 +345,7 @@ fn without_a_target_the_jvms_are_listed() {
     for tool in ["javagc", "javaobjnew", "javaprof"] {
         let output = tool::run(tool, &[]);
         assert_eq!(output.status.code(), Some(2), "{tool}: {output:?}");
-        assert!(output.stdout.is_empty() && output.stderr.contains("usage: "), "{output:?}");
+        assert!(output.stdout.is_empty() && output.stderr.contains("-p PID"), "{output:?}");
         let line = output.stderr.lines().find(|line| line.trim_start().starts_with(&pid(&load)));
         let line = line.unwrap_or_else(|| panic!("{tool}: {}", output.stderr));
         let words: Vec<_> = line.split_ascii_whitespace().collect();

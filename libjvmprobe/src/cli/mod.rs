@@ -124,7 +124,9 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
 /// Nothing was said of what to trace: tells what could be.
 fn choose(tool: &str) -> ExitCode {
     let jvms = running::all();
-    let mut text = format!("usage: {tool} -p PID, or --name REGEX, or -a; --help tells more\n");
+    let mut text = format!(
+        "error: {tool} is not told what to trace: -p PID, --name REGEX or -a; --help tells more\n"
+    );
     if jvms.is_empty() {
         text += "no JVM runs here that could be traced";
         text += if geteuid().is_root() { "\n" } else { " by this user: try as root\n" };
