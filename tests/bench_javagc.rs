@@ -62,10 +62,10 @@ fn pause_overhead() {
         let mut traced = Vec::new();
         for round in 0..16 {
             let tool = (round % 2 == 1).then(|| Tool::start("javagc", &["-p", &pid, "-q"]));
-            let begin = monotonic_ns();
+            let begin = jvmprobe_tests::proc::monotonic_ns();
             load.run(1.0);
             if let Some(tool) = tool {
-                traced.push((begin, monotonic_ns()));
+                traced.push((begin, jvmprobe_tests::proc::monotonic_ns()));
                 tool.interrupt();
             }
         }
@@ -133,9 +133,4 @@ fn memory() {
         child.kill().expect("it still runs");
         child.wait().expect("it ends");
     }
-}
-
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

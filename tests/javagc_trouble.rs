@@ -327,7 +327,7 @@ fn of_many_jvms_every_stop_is_reported_or_lost() {
     let tool = Tool::start("javagc", &["-a", "-j"]);
     loads.iter_mut().for_each(|load| drop(load.done()));
     // What they collect when they end is no more seen.
-    let done_ns = libjvmprobe::bpf::clock::monotonic_ns();
+    let done_ns = jvmprobe_tests::proc::monotonic_ns();
     let records = tool.interrupt().json();
     for load in loads {
         let pid = load.pid();

@@ -169,9 +169,9 @@ fn check(runtime: &Runtime, flags: &str) {
     let mut load = Load::start(runtime, flags);
     let pid = load.pid().to_string();
     let tool = Tool::start("javagc", &["-p", &pid, "-j", "--safepoints"]);
-    let attached_ns = monotonic_ns();
+    let attached_ns = jvmprobe_tests::proc::monotonic_ns();
     load.run(2.5);
-    let done_ns = monotonic_ns();
+    let done_ns = jvmprobe_tests::proc::monotonic_ns();
     // Concurrent cycles may still be under way; their ends are logged.
     std::thread::sleep(std::time::Duration::from_millis(300));
     let output = tool.interrupt();
@@ -412,9 +412,4 @@ fn number(record: &Value, field: &str) -> u64 {
 
 fn text<'a>(record: &'a Value, field: &str) -> &'a str {
     record[field].as_str().unwrap_or_else(|| panic!("no text {field} in {record}"))
-}
-
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -4,6 +4,12 @@ use std::{collections::BTreeMap, fs, os::unix::fs::FileExt};
 
 use crate::runtimes::Runtime;
 
+/// `CLOCK_MONOTONIC` now, in nanoseconds: the clock of the JVM's log.
+pub fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// The names of a process's threads, by their numbers.
 ///
 /// # Panics
