@@ -33,11 +33,12 @@ test: ## Check the style, then run every test against real JVMs (root)
 	@$(MAKE) --no-print-directory lint
 	@# What needs neither root nor a JVM first: it fails within seconds.
 	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --lib --bins --test recordings
-	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) $(TEST_FLAGS)
+	@# All of them, so that one run tells of every failure.
+	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --no-fail-fast $(TEST_FLAGS)
 
 test-all: test ## Run also the tests that take long (root)
 	@tests/setup test-all
-	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) $(TEST_FLAGS) --ignored
+	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --no-fail-fast $(TEST_FLAGS) --ignored
 
 fuzz: ## Fuzz all that reads foreign bytes (hours; FUZZ_SECONDS=60 for a minute each)
 	@tests/setup build

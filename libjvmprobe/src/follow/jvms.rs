@@ -425,8 +425,9 @@ impl<T: Tool> Watch for Trace<T> {
     fn tick(&mut self, collect: bool) -> Result<()> {
         if collect {
             self.collect()?;
+        } else {
+            self.tell_lost()?;
         }
-        self.tell_lost()?;
         self.part()?;
         let used = self.jvms.values().map(|jvm| jvm.target.libjvm.id);
         let used = used.chain(self.young.iter().map(|(young, _)| young.target.libjvm.id));

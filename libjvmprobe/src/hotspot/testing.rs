@@ -145,3 +145,39 @@ impl Image {
 pub(super) fn own_memory() -> Memory {
     Memory::open(Pid(std::process::id())).unwrap()
 }
+
+/// Where a fake JVM has what its code cache and its methods are read by: class, field, offset.
+pub const CODE_FIELDS: [(&str, &str, u64); 32] = [
+    ("CodeHeap", "_memory", 0),
+    ("CodeHeap", "_segmap", 16),
+    ("CodeHeap", "_log2_segment_size", 24),
+    ("VirtualSpace", "_low", 0),
+    ("VirtualSpace", "_high", 8),
+    ("VirtualSpace", "_low_boundary", 0),
+    ("VirtualSpace", "_high_boundary", 8),
+    ("GrowableArrayBase", "_len", 0),
+    ("HeapBlock::Header", "_length", 0),
+    ("HeapBlock::Header", "_used", 8),
+    ("CodeBlob", "_name", 0),
+    ("CodeBlob", "_size", 8),
+    ("CodeBlob", "_data_offset", 12),
+    ("CodeBlob", "_code_begin", 16),
+    ("CompiledMethod", "_method", 24),
+    ("CompiledMethod", "_scopes_data_begin", 32),
+    ("nmethod", "_scopes_pcs_offset", 48),
+    ("nmethod", "_dependencies_offset", 52),
+    ("nmethod", "_metadata_offset", 40),
+    ("nmethod", "_compile_id", 56),
+    ("PcDesc", "_pc_offset", 0),
+    ("PcDesc", "_scope_decode_offset", 4),
+    ("Method", "_constMethod", 0),
+    ("ConstMethod", "_constants", 0),
+    ("ConstMethod", "_flags", 8),
+    ("ConstMethod", "_code_size", 10),
+    ("ConstMethod", "_name_index", 12),
+    ("ConstMethod", "_signature_index", 14),
+    ("ConstantPool", "_pool_holder", 0),
+    ("Klass", "_name", 0),
+    ("Symbol", "_length", 0),
+    ("Symbol", "_body", 6),
+];

@@ -107,6 +107,14 @@ impl RawStack {
             words().skip(HEAD_WORDS).take(count.min(MAX_FRAMES)).map(frame).collect();
         (frames.len() == count).then_some(Self { target, unloads, frames })
     }
+
+    /// Decodes a `struct stack_event` of bpf/walk/walk.h: a stack that is new, and the number
+    /// that it is known by from here on.
+    pub fn decode_event(record: &[u8]) -> Option<(u64, Self)> {
+        let (words, _) = record.as_chunks::<8>();
+        let [_kind, id, ..] = words else { return None };
+        Some((u64::from_ne_bytes(*id), Self::decode(&record[16..])?))
+    }
 }
 
 /// The number of what is known of a frame, see [`crate::stack::java_frames`].

@@ -68,7 +68,7 @@ impl Event {
     fn decode(record: &[u8]) -> Option<Self> {
         match word(record, 0)? {
             1 => copy(record).map(|event| Self::Class(Box::new(event))),
-            2 => Some(Self::Stack(word(record, 8)?, RawStack::decode(record.get(16..)?)?)),
+            2 => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
             _ => None,
         }
     }

@@ -79,7 +79,7 @@ impl Event {
             POOL => copy(record).map(|e| Self::Pool(Box::new(e))),
             CYCLE => copy(record).map(|e| Self::Cycle(Box::new(e))),
             REQUEST => copy(record).map(|e| Self::Request(Request::new(&e))),
-            STACK => Some(Self::Stack(word(record, 8)?, RawStack::decode(record.get(16..)?)?)),
+            STACK => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
             _ => None,
         }
     }

@@ -80,7 +80,8 @@ pub fn load(args: &Args) -> Result<Session> {
 
 /// Counts a JVM from now on. `before` is what its threads have allocated already.
 pub fn add(session: &Session, target: u64, layout: &layout, before: &[ThreadBytes]) -> Result<()> {
-    let failed = |source| Error::Bpf { what: "tell the kernel about a JVM".into(), source };
+    const WHAT: &str = "tell the kernel about a JVM";
+    let failed = |source| Error::Bpf { what: WHAT.into(), source };
     for thread in before {
         let key = old_thread { target, thread: thread.thread.0 };
         let value = thread.allocated.to_ne_bytes();
@@ -88,8 +89,7 @@ pub fn add(session: &Session, target: u64, layout: &layout, before: &[ThreadByte
         map.update(bytes(&key), &value, MapFlags::ANY).map_err(failed)?;
     }
     // The last: without it nothing is counted.
-    let layouts = &session.skel.maps.layouts;
-    layouts.update(&target.to_ne_bytes(), bytes(layout), MapFlags::ANY).map_err(failed)
+    session::tell(&session.skel.maps.layouts, target, bytes(layout), WHAT)
 }
 
 /// All counters, as they are now.

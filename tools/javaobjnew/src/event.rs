@@ -183,7 +183,7 @@ impl Event {
                     tid: e.tid as u32,
                 })
             }),
-            STACK => Some(Self::Stack(word(record, 8)?, RawStack::decode(record.get(16..)?)?)),
+            STACK => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
             _ => None,
         }
     }

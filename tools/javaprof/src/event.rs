@@ -52,7 +52,7 @@ impl Event {
     /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
     pub fn decode(record: &[u8]) -> Option<Self> {
         match word(record, 0)? {
-            STACK => Some(Self::Stack(word(record, 8)?, RawStack::decode(record.get(16..)?)?)),
+            STACK => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
             CODE => {
                 let event: code_event = copy(record)?;
                 Some(Self::Code(CodeEvent {

@@ -36,7 +36,7 @@ use libjvmprobe::{
     bpf, cli,
     own::{Hurry, note, stop_on_signal},
     render::formats::flamegraph::Title,
-    stack::{profile::Profile, shrunk},
+    stack::shrunk,
 };
 
 use crate::{
@@ -65,9 +65,7 @@ fn run(args: &Args) -> Result<()> {
     bpf::preflight::check()?;
     let stop = stop_on_signal()?;
     let hurry = Hurry::begin();
-    let mut report = Report::open(args)?;
-    let what = report.title();
-    let mut profiler = Profiler::new(args, Box::new(move |profile| report.show(profile)))?;
+    let mut profiler = Profiler::new(args, Report::open(args)?)?;
     drop(hurry);
     // Only now, so that a wrong process number does not cost an earlier result.
     let outputs = Outputs::open(args)?;
@@ -87,13 +85,12 @@ fn run(args: &Args) -> Result<()> {
     profiler.start()?;
     drop(hurry);
     rights::sample(args);
-    let title = format!("Processor time of {}", profiler.describe());
-    what.set(title.clone());
+    let title = profiler.title().to_owned();
     note(&format!("Sampling {}... Hit Ctrl-C to end.", profiler.describe()));
     let running = waiting.map(|(waiting, program)| waiting.go(program)).transpose()?;
     let all_told = profiler.run(&stop)?;
     let (raw, mut profile) = profiler.finish(all_told)?;
-    tell_losses(&raw, &profile);
+    tell_losses(&raw);
     report::choose(&mut profile, args);
     let subtitle = Some(summary::spent(&profile));
     for path in outputs.write(&profile, Title { title, subtitle })? {
@@ -110,7 +107,7 @@ fn run(args: &Args) -> Result<()> {
 }
 
 /// What makes the figures wrong, or names.
-fn tell_losses(raw: &Raw, profile: &Profile) {
+fn tell_losses(raw: &Raw) {
     if raw.lost_code > 0 {
         note(&format!("{} loads and unloads of code were lost: names may be wrong", raw.lost_code));
     }
@@ -123,11 +120,5 @@ fn tell_losses(raw: &Raw, profile: &Profile) {
     }
     if shrunk::has_shrunk() {
         note("a file has shrunk while its symbols were read: names of its functions may be wrong");
-    }
-    if profile.folded > 0 {
-        note(&format!(
-            "of {} samples the stacks were not kept, for want of room: see --max-memory",
-            profile.folded
-        ));
     }
 }

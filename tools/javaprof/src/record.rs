@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, HashMap};
 use libjvmprobe::{
     bpf::clock,
     render::stack::StackFrame,
-    stack::{
-        Kind,
-        profile::{FrameId, Profile, Sample},
-    },
+    stack::profile::{FrameId, Profile, Sample},
 };
 use serde::Serialize;
 
-use crate::{args::Args, summary};
+use crate::{
+    args::Args,
+    summary::{self, Quality},
+};
 
 /// So many methods have a line.
 const METHODS: usize = 100;
@@ -125,11 +125,7 @@ pub fn records(profile: &Profile, args: &Args, scope: &'static str, now_ns: u64)
             total_share: share(all),
         })
     }));
-    let of = |filter: fn(&&Sample) -> bool| {
-        share(profile.samples.iter().filter(filter).map(|sample| sample.count).sum())
-    };
-    let frames: u64 = profile.samples.iter().map(|s| s.count * s.stack.len() as u64).sum();
-    let unnamed = profile.frames_of_kind(Kind::Unknown);
+    let Quality { complete, guessed, unsure, unnamed_frames } = Quality::of(profile);
     records.push(Record::Summary(Summary {
         time,
         ts_ns: now_ns,
@@ -139,10 +135,10 @@ pub fn records(profile: &Profile, args: &Args, scope: &'static str, now_ns: u64)
         samples: total,
         processor_ns: total.saturating_mul(1_000_000_000) / profile.hertz.max(1),
         shares: summary::shares(profile).into_iter().collect(),
-        complete: of(|sample| sample.complete),
-        guessed: of(|sample| sample.guessed),
-        unsure: of(|sample| sample.unsure),
-        unnamed_frames: unnamed as f64 / frames.max(1) as f64,
+        complete,
+        guessed,
+        unsure,
+        unnamed_frames,
         folded: profile.folded,
         lost: profile.lost,
     }));

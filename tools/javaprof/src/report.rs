@@ -1,8 +1,6 @@
 //! Shows a profile, of an interval or of all of the trace: as a summary, as folded stacks, or as
 //! JSON lines.
 
-use std::{cell::RefCell, rc::Rc};
-
 use libjvmprobe::{
     Result,
     ask::agent,
@@ -14,42 +12,30 @@ use libjvmprobe::{
 
 use crate::{args::Args, record, summary};
 
-/// The title, which is known only when sampling has begun.
-#[derive(Clone, Debug, Default)]
-pub struct Name(Rc<RefCell<String>>);
-
-impl Name {
-    /// From now on it is this.
-    pub fn set(&self, title: String) {
-        *self.0.borrow_mut() = title;
-    }
-}
-
 /// Where it is shown.
 pub struct Report<'a> {
     args: &'a Args,
     out: Output,
     times: Times,
-    title: Name,
 }
 
 impl<'a> Report<'a> {
     /// On standard output.
     pub fn open(args: &'a Args) -> Result<Self> {
         let times = Times { dates: args.common.timestamps };
-        Ok(Self { args, out: Output::open(None)?, times, title: Name::default() })
+        Ok(Self { args, out: Output::open(None)?, times })
     }
 
-    /// What is shown above.
-    pub fn title(&self) -> Name {
-        self.title.clone()
+    /// Whether nobody reads it any more.
+    pub fn is_closed(&self) -> bool {
+        self.out.is_closed()
     }
 
-    /// Shows a profile. Whether nobody reads it.
-    pub fn show(&mut self, profile: &mut Profile) -> Result<bool> {
+    /// Shows a profile under this title.
+    pub fn show(&mut self, profile: &mut Profile, title: &str) -> Result<()> {
         let common = &self.args.common;
         if common.quiet {
-            return Ok(false);
+            return Ok(());
         }
         choose(profile, self.args);
         let now = clock::monotonic_ns();
@@ -66,10 +52,10 @@ impl<'a> Report<'a> {
         } else {
             let is_interval = self.args.times().interval.is_some();
             let at = self.times.before_title(now, is_interval);
-            let title = format!("{at}{}", self.title.0.borrow());
+            let title = format!("{at}{title}");
             self.out.lines(summary::text(profile, &title, self.args.stacks).trim_end())?;
         }
-        Ok(self.out.is_closed())
+        Ok(())
     }
 }
 

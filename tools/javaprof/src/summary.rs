@@ -223,22 +223,47 @@ fn only_child<'a, 'n>(node: &'n Node<'a>) -> Option<(&'a str, &'n Node<'a>)> {
     (node.children.len() == 1 && child.count == node.count).then_some((*name, child))
 }
 
+/// How good a profile is.
+#[derive(Clone, Copy, Debug)]
+pub struct Quality {
+    /// The share of samples whose stacks are complete to the thread's entry.
+    pub complete: f64,
+    /// The share of samples whose stacks are in part a guess.
+    pub guessed: f64,
+    /// The share of samples of which the innermost inlined methods are not sure.
+    pub unsure: f64,
+    /// The share of frames that have no name.
+    pub unnamed_frames: f64,
+}
+
+impl Quality {
+    /// That of a profile.
+    pub fn of(profile: &Profile) -> Self {
+        let total = profile.total().max(1) as f64;
+        let share = |filter: fn(&&Sample) -> bool| {
+            let samples = profile.samples.iter().filter(filter).map(|sample| sample.count);
+            samples.sum::<u64>() as f64 / total
+        };
+        let frames: u64 = profile.samples.iter().map(|s| s.count * s.stack.len() as u64).sum();
+        Self {
+            complete: share(|sample| sample.complete),
+            guessed: share(|sample| sample.guessed),
+            unsure: share(|sample| sample.unsure),
+            unnamed_frames: profile.frames_of_kind(Kind::Unknown) as f64 / frames.max(1) as f64,
+        }
+    }
+}
+
 /// One honest line.
 fn quality(profile: &Profile, total: u64) -> String {
-    let share = |filter: fn(&&Sample) -> bool| {
-        let samples: u64 = profile.samples.iter().filter(filter).map(|sample| sample.count).sum();
-        percent(samples as f64, total as f64)
-    };
-    let frames: u64 = profile.samples.iter().map(|s| s.count * s.stack.len() as u64).sum();
-    let unknown = profile.frames_of_kind(Kind::Unknown);
+    let Quality { complete, guessed, unsure, unnamed_frames } = Quality::of(profile);
+    let [complete, guessed, unsure, unnamed] =
+        [complete, guessed, unsure, unnamed_frames].map(|share| percent(share, 1.0));
     let text = format!(
-        "{}; {} of the stacks are complete to the thread's entry, {} are in part a guess; of {} the \
-         innermost inlined methods are not sure; {} of the frames have no name; {} lost",
+        "{}; {complete} of the stacks are complete to the thread's entry, {guessed} are in part a \
+         guess; of {unsure} the innermost inlined methods are not sure; {unnamed} of the frames have \
+         no name; {} lost",
         count(total, "sample"),
-        share(|sample| sample.complete),
-        share(|sample| sample.guessed),
-        share(|sample| sample.unsure),
-        percent(unknown as f64, frames as f64),
         count(profile.lost, "sample")
     );
     wrap(&text) + "\n"

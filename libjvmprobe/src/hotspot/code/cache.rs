@@ -213,7 +213,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::hotspot::testing::{Image, own_memory};
+    use crate::hotspot::testing::{CODE_FIELDS, Image, own_memory};
 
     /// A code cache of JDK 17's shape with one method, `A.b(int)`, in one heap.
     struct Fake {
@@ -259,40 +259,7 @@ mod tests {
         let array = image_ref.put(&[u32s(1, 1), elements.0]);
         let heaps = image_ref.put(&[array.0]);
         image_ref.static_field("CodeCache", "_heaps", heaps);
-        for (class, field, offset) in [
-            ("CodeHeap", "_memory", 0),
-            ("CodeHeap", "_segmap", 16),
-            ("CodeHeap", "_log2_segment_size", 24),
-            ("VirtualSpace", "_low", 0),
-            ("VirtualSpace", "_high", 8),
-            ("VirtualSpace", "_low_boundary", 0),
-            ("VirtualSpace", "_high_boundary", 8),
-            ("GrowableArrayBase", "_len", 0),
-            ("HeapBlock::Header", "_length", 0),
-            ("HeapBlock::Header", "_used", 8),
-            ("CodeBlob", "_name", 0),
-            ("CodeBlob", "_size", 8),
-            ("CodeBlob", "_data_offset", 12),
-            ("CodeBlob", "_code_begin", 16),
-            ("CompiledMethod", "_method", 24),
-            ("CompiledMethod", "_scopes_data_begin", 32),
-            ("nmethod", "_scopes_pcs_offset", 48),
-            ("nmethod", "_dependencies_offset", 52),
-            ("nmethod", "_metadata_offset", 40),
-            ("nmethod", "_compile_id", 56),
-            ("PcDesc", "_pc_offset", 0),
-            ("PcDesc", "_scope_decode_offset", 4),
-            ("Method", "_constMethod", 0),
-            ("ConstMethod", "_constants", 0),
-            ("ConstMethod", "_flags", 8),
-            ("ConstMethod", "_code_size", 10),
-            ("ConstMethod", "_name_index", 12),
-            ("ConstMethod", "_signature_index", 14),
-            ("ConstantPool", "_pool_holder", 0),
-            ("Klass", "_name", 0),
-            ("Symbol", "_length", 0),
-            ("Symbol", "_body", 6),
-        ] {
+        for (class, field, offset) in CODE_FIELDS {
             image_ref.field(class, field, offset);
         }
         for (class, size) in [

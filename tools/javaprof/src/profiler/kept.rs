@@ -24,14 +24,19 @@ impl Profiler<'_> {
 
     /// Keeps within what it may keep: half of it what was sampled, half of it what has names.
     pub(super) fn stay_within_memory(&mut self) -> Result<()> {
-        let max = self.args.max_memory / 2;
-        if self.size() > max {
+        if self.size() > self.args.max_memory / 2 {
             self.name_all()?;
         }
+        self.shrink_named();
+        Ok(())
+    }
+
+    /// Gives up stacks that were named, if they take too much.
+    pub(super) fn shrink_named(&mut self) {
+        let max = self.args.max_memory / 2;
         if self.naming.size() > max {
             self.naming.shrink(max);
         }
-        Ok(())
     }
 
     /// Names all that was sampled so far.

@@ -27,6 +27,7 @@ use crate::{
     event::Event,
     naming::Naming,
     progress::Progress,
+    report::Report,
     session::{self, MANY_STACKS, Options, SampleKey, Session},
     traced::Traced,
 };
@@ -96,9 +97,6 @@ fn open(pid: Pid, files: &mut Files) -> Result<Traced> {
     }
 }
 
-/// Shows a profile of an interval; whether nobody reads it.
-pub type Show<'a> = Box<dyn FnMut(&mut Profile) -> Result<bool> + 'a>;
-
 /// A profile that is being taken.
 pub struct Profiler<'a> {
     args: &'a Args,
@@ -111,12 +109,14 @@ pub struct Profiler<'a> {
     next_look: Option<Instant>,
     /// Since when, and how many were lost by then, what is named now was sampled.
     interval: (Instant, u64),
-    /// What is done with the profile of an interval.
-    show: Show<'a>,
+    /// Shows the profile of an interval.
+    report: Report<'a>,
+    /// What stands above it, once sampling has begun.
+    title: String,
     /// What the intervals before had, for what is written at the end.
     before: Profile,
-    /// Whether nobody reads what is shown.
-    closed: bool,
+    /// Samples without their stacks in what was shown.
+    folded: u64,
     files: Files,
     processes: BTreeMap<u32, Traced>,
     /// What was sampled of them and has no names yet.
@@ -160,7 +160,7 @@ impl Raw {
 
 impl<'a> Profiler<'a> {
     /// Finds the JVMs that the arguments name, and is ready to sample them.
-    pub fn new(args: &'a Args, show: Show<'a>) -> Result<Self> {
+    pub fn new(args: &'a Args, report: Report<'a>) -> Result<Self> {
         let common = &args.common;
         let mut files = Files::default();
         let processes: Vec<_> =
@@ -182,9 +182,10 @@ impl<'a> Profiler<'a> {
             progress: Progress::new(common.quiet),
             next_look: None,
             interval: (Instant::now(), 0),
-            show,
+            report,
+            title: String::new(),
             before: Profile::default(),
-            closed: false,
+            folded: 0,
             files,
             processes: BTreeMap::new(),
             samples: HashMap::new(),
@@ -230,7 +231,13 @@ impl<'a> Profiler<'a> {
         let (clock, sampling) = session::start(&self.session, self.args.frequency)?;
         self.raw.clock = Some(clock);
         self.sampling = sampling;
+        self.title = format!("Processor time of {}", self.describe());
         Ok(())
+    }
+
+    /// What stands above the profile, once sampling has begun.
+    pub fn title(&self) -> &str {
+        &self.title
     }
 
     /// One line about what is profiled.
@@ -271,10 +278,17 @@ impl<'a> Profiler<'a> {
             lost: lost - lost_before,
             ..Raw::default()
         };
+        // What is shown and what is kept have given up the same.
+        self.shrink_named();
         let mut profile = self.naming.take(&raw);
-        if (self.show)(&mut profile)? {
-            self.closed = true;
+        self.report.show(&mut profile, &self.title)?;
+        if profile.folded > 0 {
+            note(&format!(
+                "of {} samples the stacks were not kept, for want of room: see --max-memory",
+                profile.folded
+            ));
         }
+        self.folded += profile.folded;
         self.before.absorb(profile);
         let max = self.args.max_memory / 2;
         if self.before.size() > max {
@@ -307,6 +321,12 @@ impl<'a> Profiler<'a> {
             self.tell_interval(self.begin + self.raw.duration)?;
         }
         let mut profile = self.before;
+        if profile.folded > self.folded && !self.args.output.is_empty() {
+            note(&format!(
+                "in what is written, of {} samples the stacks were not kept: see --max-memory",
+                profile.folded
+            ));
+        }
         self.raw.describe(&mut profile);
         Ok((self.raw, profile))
     }
@@ -435,7 +455,7 @@ impl Watch for Profiler<'_> {
     }
 
     fn is_closed(&self) -> bool {
-        self.closed
+        self.report.is_closed()
     }
 }
 
