@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * javaprof: samples processors at a frequency and counts stacks.
+ * javaprof: counts stacks at events: at a frequency of each processor, or whenever something
+ * happens.
  *
  * A sample is a count under a small key, in which its stacks are numbers
  * (walk/intern.bpf.h): it costs nothing in user space until it is collected.
@@ -9,7 +10,11 @@
  * unload in a JVM raises its epoch, which is part of a sample's key: user space
  * names an address by what lay there in that epoch.
  */
+/* What interrupts each other: see LEVEL_ below. */
+#define WALK_LEVELS 3
+
 #include "javaprof.h"
+#include "thin.bpf.h"
 #include "walk/intern.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -23,8 +28,21 @@ const volatile bool want_kernel = true;
 const volatile __u64 pidns_dev = 0;
 const volatile __u64 pidns_ino = 0;
 
+/* Events that are thinned where they come too fast, by number. */
+const volatile bool is_thinned[MAX_EVENTS] = {};
+/* Which event the kernel samples where programs do not learn it (before Linux 5.15). */
+const volatile __u32 only_event = 0;
+
 /* Lost samples, under this key of lost_events: no process has the number 0. */
 #define LOST_SAMPLES 0
+
+/*
+ * Programs of uprobes take turns at the first level. Those of perf events, tracepoints and kprobes
+ * may interrupt them, but not each other: the kernel runs none of these while one runs on the
+ * processor (bpf_prog_active). Those of raw tracepoints it does run then.
+ */
+#define LEVEL_EVENT 1
+#define LEVEL_SWITCH 2
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -46,34 +64,17 @@ struct {
 	/* User space sets it by the frequency. */
 	__uint(max_entries, 1 << 14);
 	__type(key, struct sample_key);
-	__type(value, __u64);
+	__type(value, struct sample_count);
 } samples SEC(".maps");
 
 struct stack_event unused_stack;
 struct code_event unused_code;
 struct sample_key unused_key;
-
-static __always_inline void count_lost_sample(void)
-{
-	count_lost(LOST_SAMPLES);
-}
-
-static __always_inline __u64 kernel_part(void *ctx, struct stack_event *event)
-{
-	__u64 hash = walk_by_kernel(ctx, 0, 0, &event->stack);
-
-	return intern(event, hash, true);
-}
-
-static __always_inline __u64 user_part(struct bpf_perf_event_data *ctx, __u64 key,
-				       struct stack_event *event, __u32 *end)
-{
-	__u64 hash = in_user_mode(&ctx->regs) ? walk(&ctx->regs, key, &event->stack) :
-						walk_task(ctx, key, &event->stack);
-
-	*end = event->stack.end;
-	return intern(event, hash, true);
-}
+struct sample_count unused_count;
+struct label_event unused_label;
+struct java unused_java;
+struct thin_key unused_thin_key;
+struct thin unused_thin;
 
 static __always_inline bool current_ids(__u32 *tgid, __u32 *tid)
 {
@@ -93,39 +94,173 @@ static __always_inline bool current_ids(__u32 *tgid, __u32 *tid)
 	return true;
 }
 
-SEC("perf_event")
-int sample(struct bpf_perf_event_data *ctx)
+/* Who runs here; whether that is wanted. */
+static __always_inline bool is_wanted(struct sample_key *key)
 {
-	struct sample_key key = {};
-	struct own_stack *own;
 	struct target *target;
-	__u64 id, one = 1, *count;
+	__u64 id;
 
 	/* Tgid 0 is the idle task. */
-	if (!current_ids(&key.tgid, &key.tid) || !key.tgid)
-		return 0;
-	id = key.tgid;
+	if (!current_ids(&key->tgid, &key->tid) || !key->tgid)
+		return false;
+	id = key->tgid;
 	target = bpf_map_lookup_elem(&targets, &id);
 	if (!target && !every_process &&
 	    (!newcomers || bpf_map_lookup_elem(&ignored, &id)))
+		return false;
+	key->epoch = target ? target->epoch : 0;
+	key->cpu = bpf_get_smp_processor_id();
+	bpf_get_current_comm(key->comm, sizeof(key->comm));
+	return true;
+}
+
+static __always_inline void count(const struct sample_key *key, __u64 value)
+{
+	struct sample_count one = { .samples = 1, .value = value };
+	struct sample_count *count = bpf_map_lookup_elem(&samples, key);
+
+	if (!count) {
+		if (!bpf_map_update_elem(&samples, key, &one, BPF_NOEXIST))
+			return;
+		/* Another thread was here just now, or there is no room. */
+		count = bpf_map_lookup_elem(&samples, key);
+	}
+	if (!count) {
+		count_lost(LOST_SAMPLES);
+		return;
+	}
+	__sync_fetch_and_add(&count->samples, 1);
+	__sync_fetch_and_add(&count->value, value);
+}
+
+static __always_inline __u64 kernel_part(void *ctx, struct stack_event *event)
+{
+	__u64 hash = walk_by_kernel(ctx, 0, 0, &event->stack);
+
+	return intern(event, hash, true);
+}
+
+/* What the thread was at, by its registers if it was in user mode; else from where it entered the
+   kernel. */
+static __always_inline void walk_both(void *ctx, const bpf_user_pt_regs_t *regs,
+				      struct sample_key *key, struct own_stack *own, __u32 level)
+{
+	struct stack_event *event = &own->event;
+	__u64 hash;
+
+	if (want_kernel && !regs)
+		key->kernel = kernel_part(ctx, event);
+	if (!want_user)
+		return;
+	hash = regs ? walk(regs, key->tgid, &event->stack, level) :
+		      walk_task(ctx, key->tgid, &event->stack, level);
+	key->user_end = event->stack.end;
+	key->user = intern(event, hash, true);
+}
+
+/* What this event stands for; 0 if it is left out. */
+static __always_inline __u64 thinned_value(const struct sample_key *key, __u64 value)
+{
+	return is_thinned[key->event & (MAX_EVENTS - 1)] ?
+		       thin(key->tgid, key->event, key->label, value) :
+		       value;
+}
+
+SEC("perf_event")
+int sample(struct bpf_perf_event_data *ctx)
+{
+	struct sample_key key = { .event = only_event };
+	struct own_stack *own;
+	__u64 value;
+
+	if (!is_wanted(&key))
 		return 0;
-	own = own_stack();
-	if (!own)
+	if (LINUX_HAS_BPF_COOKIE)
+		key.event = bpf_get_attach_cookie(ctx);
+	value = thinned_value(&key, ctx->sample_period);
+	own = own_stack(LEVEL_EVENT);
+	if (!value || !own)
 		return 0;
-	key.epoch = target ? target->epoch : 0;
-	key.cpu = bpf_get_smp_processor_id();
-	bpf_get_current_comm(key.comm, sizeof(key.comm));
-	if (want_kernel && !in_user_mode(&ctx->regs))
-		key.kernel = kernel_part(ctx, &own->event);
-	if (want_user)
-		key.user = user_part(ctx, id, &own->event, &key.user_end);
-	count = bpf_map_lookup_elem(&samples, &key);
-	if (count)
-		__sync_fetch_and_add(count, 1);
-	else if (bpf_map_update_elem(&samples, &key, &one, BPF_NOEXIST))
-		count_lost_sample();
+	if (in_user_mode(&ctx->regs))
+		walk_both(ctx, &ctx->regs, &key, own, LEVEL_EVENT);
+	else
+		walk_both(ctx, NULL, &key, own, LEVEL_EVENT);
+	count(&key, value);
 	return 0;
 }
+
+/* An event that the kernel has from a thread that is in it. */
+static __always_inline int in_kernel(void *ctx, __u64 event)
+{
+	struct sample_key key = { .event = event };
+	struct own_stack *own;
+	__u64 value;
+
+	if (!is_wanted(&key))
+		return 0;
+	value = thinned_value(&key, 1);
+	own = own_stack(LEVEL_EVENT);
+	if (!value || !own)
+		return 0;
+	walk_both(ctx, NULL, &key, own, LEVEL_EVENT);
+	count(&key, value);
+	return 0;
+}
+
+SEC("tracepoint")
+int any_tracepoint(void *ctx)
+{
+	return in_kernel(ctx, LINUX_HAS_BPF_COOKIE ? bpf_get_attach_cookie(ctx) : only_event);
+}
+
+SEC("kprobe")
+int any_kprobe(struct pt_regs *ctx)
+{
+	return in_kernel(ctx, uprobe_cookie(ctx));
+}
+
+/* Walks and counts what a probe in user space has hit. */
+static __always_inline void count_hit_of(struct pt_regs *ctx, struct sample_key *key, __u64 value)
+{
+	struct own_stack *own;
+
+	value = thinned_value(key, value);
+	if (!value)
+		return;
+	own = take_stack();
+	if (own) {
+		walk_both(ctx, ctx, key, own, LEVEL_TURNS);
+		give_back_stack(own);
+	} else {
+		/* Somebody is at it: a stack that is lost, which user space tells. */
+		key->user = STACK_OTHER;
+	}
+	count(key, value);
+}
+
+SEC("uprobe")
+int any_uprobe(struct pt_regs *ctx)
+{
+	struct sample_key key = { .event = uprobe_cookie(ctx) };
+
+	keep_own_stack();
+	if (is_wanted(&key))
+		count_hit_of(ctx, &key, 1);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(any_usdt)
+{
+	struct sample_key key = { .event = bpf_usdt_cookie(ctx) };
+
+	keep_own_stack();
+	if (is_wanted(&key))
+		count_hit_of(ctx, &key, 1);
+	return 0;
+}
+
+#include "javaevents.bpf.h"
 
 /*
  * Raises the epoch before the code can run (load) or be replaced (unload): what

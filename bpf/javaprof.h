@@ -8,10 +8,13 @@
 #define COMM_LEN 16
 #define MAX_IGNORED 16384
 #define NAME_LEN 256         /* a power of two */
+#define LABEL_LEN 512        /* a power of two */
+#define MAX_EVENTS 16        /* that are asked for at once; a power of two */
 
 enum event_kind {
 	EVENT_STACK = 1,
 	EVENT_CODE = 2,
+	EVENT_LABEL = 3,
 };
 
 /* A process that is profiled. */
@@ -28,11 +31,19 @@ struct sample_key {
 	__u64 user;         /* the stacks' numbers, 0 for none */
 	__u64 kernel;
 	__u64 epoch;
+	__u64 label;        /* what is told beside the stack, 0 for nothing: see below */
 	__u32 tgid;
 	__u32 tid;
 	__u32 cpu;
 	__u32 user_end;     /* as in struct walked */
+	__u32 event;        /* which of those that were asked for */
+	__u32 unused;
 	char comm[COMM_LEN];
+};
+
+struct sample_count {
+	__u64 samples;
+	__u64 value;        /* what these stand for, in the event's unit */
 };
 
 /* A method was loaded into the code cache, or (without a size) unloaded. */
@@ -45,6 +56,47 @@ struct code_event {
 	char klass[NAME_LEN];
 	char method[NAME_LEN];
 	char signature[NAME_LEN];
+};
+
+/* What a label says, where that is text in the target's memory: told once. Others are numbers
+   that user space knows the meaning of. */
+#define LABEL_IS_TEXT (1ULL << 63)
+/* There were too many to keep them apart. */
+#define LABEL_OTHER (LABEL_IS_TEXT | 1)
+
+struct label_event {
+	__u64 kind;
+	__u64 target;
+	__u64 label;
+	__u64 size;         /* of text */
+	char text[LABEL_LEN];
+};
+
+/* Which of a JVM's classes an object is of: offsets, and how the object's header tells. */
+struct java {
+	__u32 klass_name;
+	__u32 symbol_length;
+	__u32 symbol_body;
+	__u32 klass_bytes;  /* in a header: 8, or 4 if it is compressed */
+	__u32 klass_at;     /* where the header has it, */
+	__u32 klass_bit;    /* and from which bit of that on */
+	__u32 klass_shift;
+	__u32 unused;
+	__u64 klass_base;
+};
+
+/* Events that come too fast are thinned; what was left out is the next one's. */
+struct thin_key {
+	__u64 target;
+	__u64 label;        /* 0 for the event's rate */
+	__u64 event;
+};
+
+struct thin {
+	__u64 window;       /* of time, in which were */
+	__u64 hits;         /* so many; */
+	__u64 one_in;       /* and of so many, one is taken */
+	__u64 pending;      /* what those stood for that were left out since */
 };
 
 #endif

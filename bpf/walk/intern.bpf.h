@@ -37,23 +37,24 @@ struct own_stack {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, WALK_LEVELS);
 	__type(key, __u32);
 	__type(value, struct own_stack);
 } stacks SEC(".maps");
 
-/* This processor's, for programs that nothing like them interrupts. */
-static __always_inline struct own_stack *own_stack(void)
-{
-	__u32 zero = 0;
+/* The level of programs that take turns. */
+#define LEVEL_TURNS 0
 
-	return bpf_map_lookup_elem(&stacks, &zero);
+/* This processor's, for programs that nothing of their level interrupts. */
+static __always_inline struct own_stack *own_stack(__u32 level)
+{
+	return bpf_map_lookup_elem(&stacks, &level);
 }
 
 /* The same for all others; NULL where somebody is at it. Who gets it gives it back. */
 static __always_inline struct own_stack *take_stack(void)
 {
-	struct own_stack *own = own_stack();
+	struct own_stack *own = own_stack(LEVEL_TURNS);
 
 	return own && take_turn(&own->taken) ? own : NULL;
 }
@@ -102,7 +103,7 @@ static __always_inline __u64 intern_stack(const bpf_user_pt_regs_t *regs, __u64 
 
 	if (!own)
 		return STACK_NONE;
-	id = intern(&own->event, walk(regs, key, &own->event.stack), false);
+	id = intern(&own->event, walk(regs, key, &own->event.stack, LEVEL_TURNS), false);
 	give_back_stack(own);
 	return id;
 }

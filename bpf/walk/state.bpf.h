@@ -87,9 +87,17 @@ struct walker {
 	__u8 bytes[MAX_BLOB_BYTES];
 };
 
+/*
+ * Programs that interrupt each other on one processor walk at levels of their own; the tool says
+ * how many it has. Those of one level never do, or take turns.
+ */
+#ifndef WALK_LEVELS
+#define WALK_LEVELS 1
+#endif
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, WALK_LEVELS);
 	__type(key, __u32);
 	__type(value, struct walker);
 } walkers SEC(".maps");

@@ -127,11 +127,10 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 	return mix(hash, walked->end);
 }
 
-/* This processor's walker, at the beginning of a stack. */
-static __always_inline struct walker *begin_walk(__u64 key, struct walked *walked)
+/* This processor's walker of the level, at the beginning of a stack. */
+static __always_inline struct walker *begin_walk(__u64 key, struct walked *walked, __u32 level)
 {
-	__u32 zero = 0;
-	struct walker *w = bpf_map_lookup_elem(&walkers, &zero);
+	struct walker *w = bpf_map_lookup_elem(&walkers, &level);
 
 	walked->count = 0;
 	walked->end = END_NONE;
@@ -163,9 +162,10 @@ static __always_inline __u64 walk_from(struct walker *w, const bpf_user_pt_regs_
  * Walks the stack of a process in user mode, whose registers these are. The result is a
  * hash of the stack.
  */
-static __always_inline __u64 walk(const bpf_user_pt_regs_t *regs, __u64 key, struct walked *walked)
+static __always_inline __u64 walk(const bpf_user_pt_regs_t *regs, __u64 key, struct walked *walked,
+				  __u32 level)
 {
-	struct walker *w = begin_walk(key, walked);
+	struct walker *w = begin_walk(key, walked, level);
 
 	return w ? walk_from(w, regs, walked) : 0;
 }
@@ -198,14 +198,14 @@ static __always_inline __u64 walk_by_kernel(void *ctx, __u64 target, __u64 flags
  * entered with. They lie at the top of its kernel stack; where no helper finds them, the kernel
  * itself walks, by frame pointers. Nothing is found (END_NONE) of a kernel thread.
  */
-static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walked)
+static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walked, __u32 level)
 {
 	bpf_user_pt_regs_t *regs;
 	struct walker *w;
 
 	if (!has_user_registers)
 		return walk_by_kernel(ctx, key, BPF_F_USER_STACK, walked);
-	w = begin_walk(key, walked);
+	w = begin_walk(key, walked, level);
 	if (!w)
 		return 0;
 	/* Where code will be, as the BPF stack is short. */

@@ -112,6 +112,14 @@ pub enum Error {
         /// What would help.
         hint: String,
     },
+    /// Nothing has this name.
+    #[error("there is no {what}{like}", like = like(near))]
+    Unknown {
+        /// What was asked for.
+        what: String,
+        /// Those whose names are like it.
+        near: Vec<String>,
+    },
     /// A library has neither the probes nor the symbols that are needed.
     #[error("{path} has no {what}; {hint}", path = path.display())]
     NoProbes {
@@ -183,6 +191,13 @@ pub enum Error {
         /// Why.
         r#source: libbpf_rs::Error,
     },
+}
+
+fn like(near: &[String]) -> String {
+    match near {
+        [] => String::new(),
+        near => format!("; like it are {}", near.join(", ")),
+    }
 }
 
 impl Error {

@@ -8,7 +8,8 @@
 //! | [`session`] | one loaded object, with all that tracers have in common |
 //! | [`stream`] | ring buffers as typed events |
 //! | [`records`] | the bytes of events and counters |
-//! | [`perf`] | sampling processors at a frequency |
+//! | [`perf`] | sampling events, and processors at a frequency |
+//! | [`tracefs`] | the kernel's tracepoints by name |
 //! | [`room`] | how large maps are, and when the kernel allocates them |
 //! | [`gauge`] | the target's own counters, read with each event |
 //! | [`walker`] | what the stack walker must be told |
@@ -26,6 +27,7 @@ pub mod records;
 pub mod room;
 pub mod session;
 pub mod stream;
+pub mod tracefs;
 pub mod walker;
 
 use std::{

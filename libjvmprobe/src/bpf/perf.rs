@@ -1,4 +1,4 @@
-//! Sampling events: one a processor, at a frequency.
+//! Sampling events: one a processor, at a frequency or each time that something has happened.
 //!
 //! Source: perf_event_open(2). Hardware cycles where the machine counts them (in
 //! virtual machines it often does not), else the processor's clock.
@@ -8,7 +8,7 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd},
 };
 
-use libbpf_rs::{Link, ProgramMut};
+use libbpf_rs::{Link, PerfEventOpts, ProgramMut};
 use libbpf_sys::{PERF_FLAG_FD_CLOEXEC, perf_event_attr};
 
 use crate::{Error, Result, own::remark};
@@ -33,43 +33,123 @@ impl Clock {
         }
     }
 
-    /// `PERF_TYPE_*` and `PERF_COUNT_*`.
-    fn event(self) -> (u32, u64) {
+    fn event(self) -> Event {
         match self {
-            Self::Cycles => (0, 0),
-            Self::CpuClock => (1, 0),
+            Self::Cycles => Event { kind: 0, config: 0 },
+            Self::CpuClock => Event { kind: 1, config: 0 },
         }
     }
 }
 
-/// Attaches a program to `hertz` samples a second of each processor.
+/// An event that the kernel or a processor counts: `PERF_TYPE_*` and its `config`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// `PERF_TYPE_*`.
+    pub kind: u32,
+    /// Which of these: `PERF_COUNT_*`, or a tracepoint's number.
+    pub config: u64,
+}
+
+/// When a sample is taken of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// So often a second, on each processor.
+    Hertz(u64),
+    /// Each time that it has happened so often.
+    Each(u64),
+}
+
+/// Attaches a program to samples of processor time, `hertz` a second of each processor.
 ///
 /// # Errors
 /// [`Error::Kernel`] where the kernel's limit is lower, [`Error::Permission`],
 /// [`Error::Io`] or [`Error::Bpf`].
-pub fn attach(program: &ProgramMut<'_>, hertz: u64) -> Result<(Clock, Vec<Link>)> {
-    check_rate(hertz)?;
-    let cpus = online_cpus()?;
-    let mut clock = Clock::Cycles;
-    let mut links = Vec::new();
-    for cpu in cpus {
-        let event = match open(clock, cpu, hertz) {
-            Err(error) if clock == Clock::Cycles && links.is_empty() => {
-                remark(|| format!("cycles cannot be counted, so the clock is used: {error}"));
-                clock = Clock::CpuClock;
-                open(clock, cpu, hertz)
+pub fn attach_clock(
+    program: &ProgramMut<'_>,
+    hertz: u64,
+    cookie: u64,
+) -> Result<(Clock, Vec<Link>)> {
+    let rate = Rate::Hertz(hertz);
+    let cycles = Clock::Cycles;
+    match open_all(cycles.event(), rate)? {
+        Ok(events) => Ok((cycles, attach_all(program, events, cookie)?)),
+        Err((_, error)) => {
+            remark(|| format!("cycles cannot be counted, so the clock is used: {error}"));
+            let clock = Clock::CpuClock;
+            let events = open_all(clock.event(), rate)?.map_err(|(cpu, e)| open_error(e, cpu))?;
+            Ok((clock, attach_all(program, events, cookie)?))
+        }
+    }
+}
+
+/// Attaches a program to an event, on each processor. `cookie` reaches the program, where [the
+/// kernel](super::has_cookies) does so.
+///
+/// # Errors
+/// As [`attach_clock`]; [`Error::Kernel`] where the event cannot be counted here.
+pub fn attach(
+    program: &ProgramMut<'_>,
+    event: Event,
+    rate: Rate,
+    cookie: u64,
+) -> Result<Vec<Link>> {
+    let events = open_all(event, rate)?.map_err(|(cpu, error)| match error.raw_os_error() {
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL) => Error::Kernel {
+            what: "count this event".into(),
+            hint: match event.kind {
+                0 | 3 => "the machine has no such counter (virtual machines often have none)",
+                _ => "it does not know it",
             }
-            other => other,
+            .into(),
+        },
+        _ => open_error(error, cpu),
+    })?;
+    attach_all(program, events, cookie)
+}
+
+/// Attaches a program to a tracepoint: for that, one processor's event stands for all.
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_once(program: &ProgramMut<'_>, tracepoint: Event, cookie: u64) -> Result<Link> {
+    let cpu = online_cpus()?.into_iter().next().unwrap_or(0);
+    let event = open(tracepoint, cpu, Rate::Each(1)).map_err(|error| open_error(error, cpu))?;
+    let links = attach_all(program, vec![(cpu, event)], cookie)?;
+    links.into_iter().next().ok_or_else(|| super::defect("attach to a tracepoint"))
+}
+
+/// An open event of a processor.
+type Opened = (u32, OwnedFd);
+
+/// Opens an event on all processors, or tells on which one it could not be and why.
+fn open_all(event: Event, rate: Rate) -> Result<Result<Vec<Opened>, (u32, io::Error)>> {
+    if let Rate::Hertz(hertz) = rate {
+        check_rate(hertz)?;
+    }
+    let open = |cpu| match open(event, cpu, rate) {
+        Ok(fd) => Ok((cpu, fd)),
+        Err(error) => Err((cpu, error)),
+    };
+    Ok(online_cpus()?.into_iter().map(open).collect())
+}
+
+fn attach_all(program: &ProgramMut<'_>, events: Vec<Opened>, cookie: u64) -> Result<Vec<Link>> {
+    let attach = |(cpu, event): Opened| {
+        let fd = event.as_raw_fd();
+        let link = match super::has_cookies() {
+            true => {
+                let opts = PerfEventOpts { cookie, ..Default::default() };
+                program.attach_perf_event_with_opts(fd, opts)
+            }
+            false => program.attach_perf_event(fd),
         };
-        let event = event.map_err(|e| open_error(e, cpu))?;
-        let link = program
-            .attach_perf_event(event.as_raw_fd())
-            .map_err(|source| Error::Bpf { what: format!("sample processor {cpu}"), source })?;
+        let link =
+            link.map_err(|source| Error::Bpf { what: format!("sample processor {cpu}"), source })?;
         // From here on it is the link's, which closes it.
         let _ = event.into_raw_fd();
-        links.push(link);
-    }
-    Ok((clock, links))
+        Ok(link)
+    };
+    events.into_iter().map(attach).collect()
 }
 
 fn check_rate(hertz: u64) -> Result<()> {
@@ -94,11 +174,16 @@ fn open_error(error: io::Error, cpu: u32) -> Error {
     Error::io(format!("sample processor {cpu}"), error)
 }
 
-fn open(clock: Clock, cpu: u32, hertz: u64) -> io::Result<OwnedFd> {
-    let (type_, config) = clock.event();
-    let mut attr = perf_event_attr { type_, config, ..Default::default() };
-    attr.__bindgen_anon_1.sample_freq = hertz;
-    attr.set_freq(1);
+fn open(event: Event, cpu: u32, rate: Rate) -> io::Result<OwnedFd> {
+    let mut attr =
+        perf_event_attr { type_: event.kind, config: event.config, ..Default::default() };
+    match rate {
+        Rate::Hertz(hertz) => {
+            attr.__bindgen_anon_1.sample_freq = hertz;
+            attr.set_freq(1);
+        }
+        Rate::Each(period) => attr.__bindgen_anon_1.sample_period = period,
+    }
     open_event(&mut attr, cpu)
 }
 

@@ -4,7 +4,10 @@
 //! `.note.stapsdt`, at least by the function that would hold the probe. An
 //! [`Instant`] knows both; [`resolve`] finds out which one a file offers.
 
-use std::path::{Path, PathBuf};
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
 
 use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeOpts, UsdtOpts};
 
@@ -35,9 +38,9 @@ pub enum Site {
     /// All locations of a USDT probe.
     Usdt {
         /// Provider, for example `hotspot`.
-        provider: &'static str,
+        provider: Cow<'static, str>,
         /// Name, for example `gc__begin`.
-        name: &'static str,
+        name: Cow<'static, str>,
     },
     /// The entry of a function.
     Function {
@@ -80,7 +83,7 @@ pub fn resolve(path: &Path, elf: &ElfFile, instants: &[Instant]) -> Result<Vec<P
     if instants.iter().all(has_probe) {
         let plan = |i: &Instant| Plan {
             program: i.usdt_program,
-            site: Site::Usdt { provider: i.usdt.0, name: i.usdt.1 },
+            site: Site::Usdt { provider: i.usdt.0.into(), name: i.usdt.1.into() },
             optional: None,
         };
         return Ok(instants.iter().map(plan).collect());
@@ -125,6 +128,21 @@ pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> 
     Some(Site::Function { symbol: symbol.name, offset })
 }
 
+/// A file that programs are attached to.
+#[derive(Clone, Debug)]
+pub struct Binary {
+    /// A path that opens exactly this file.
+    pub path: PathBuf,
+    /// The path as its processes see it.
+    pub seen_as: PathBuf,
+}
+
+impl From<&LibJvm> for Binary {
+    fn from(libjvm: &LibJvm) -> Self {
+        Self { path: libjvm.open_path(), seen_as: libjvm.seen_as.clone() }
+    }
+}
+
 /// Attaches one program.
 ///
 /// `cookie` reaches the program with every hit, where [the kernel](bpf::has_cookies) does so.
@@ -133,12 +151,12 @@ pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> 
 /// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the place.
 pub fn attach(
     program: &ProgramMut<'_>,
-    libjvm: &LibJvm,
+    binary: &Binary,
     site: &Site,
     scope: Scope,
     cookie: u64,
 ) -> Result<Link> {
-    let path: PathBuf = libjvm.open_path();
+    let path = &binary.path;
     let cookie = if bpf::has_cookies() {
         cookie
     } else if bpf::sees_initial_pids() {
@@ -161,22 +179,19 @@ pub fn attach(
         Site::Usdt { provider, name } => {
             let opts = UsdtOpts { cookie, ..Default::default() };
             (
-                program.attach_usdt_with_opts(pid, &path, provider, name, opts),
+                program.attach_usdt_with_opts(pid, path, provider, name, opts),
                 format!("USDT probe {provider}:{name}"),
             )
         }
         Site::Function { symbol, offset } => {
             let opts = UprobeOpts { cookie, ..Default::default() };
             let offset = usize::try_from(offset.0).unwrap_or(usize::MAX);
-            (
-                program.attach_uprobe_with_opts(pid, &path, offset, opts),
-                format!("function {symbol}"),
-            )
+            (program.attach_uprobe_with_opts(pid, path, offset, opts), format!("function {symbol}"))
         }
     };
     drop(books);
     result.map_err(|source| {
-        let what = format!("attach to {place} of {}", libjvm.seen_as.display());
+        let what = format!("attach to {place} of {}", binary.seen_as.display());
         match (source.kind(), scope) {
             (ErrorKind::PermissionDenied, _) => Error::Permission {
                 what,
@@ -212,6 +227,11 @@ impl Links {
     /// Adds an attachment.
     pub fn push(&mut self, link: Link) {
         self.0.push(link);
+    }
+
+    /// Adds those of another set.
+    pub fn extend(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
     }
 
     /// How many there are.

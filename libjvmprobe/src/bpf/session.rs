@@ -11,13 +11,12 @@ use crate::{
     Error, Result,
     bpf::{
         self,
-        probes::{Links, Plan, Scope, attach},
+        probes::{Binary, Links, Plan, Scope, attach},
         records,
         stream::EventStream,
         walker::{self, Walker},
     },
     own::note,
-    process::LibJvm,
 };
 
 /// Stacks that user space was told of, and the keys of their JVMs: bpf/walk/intern.bpf.h.
@@ -90,7 +89,7 @@ impl<S: Skel<'static>, E> Session<S, E> {
 
 /// What following JVMs needs of a session.
 pub trait Attach {
-    /// Attaches what was planned for a libjvm.so, all or nothing. Where the kernel refuses what
+    /// Attaches what was planned for a file, a libjvm.so for example, all or nothing. Where the kernel refuses what
     /// is optional, a line says what is lost: uprobes on functions, unlike USDT probes, want
     /// CAP_SYS_ADMIN.
     ///
@@ -98,7 +97,7 @@ pub trait Attach {
     /// As [`attach`].
     fn attach(
         &mut self,
-        libjvm: &LibJvm,
+        binary: &Binary,
         plans: &[Plan],
         scope: Scope,
         cookie: u64,
@@ -123,7 +122,7 @@ pub trait Attach {
 impl<S: Skel<'static>, E> Attach for Session<S, E> {
     fn attach(
         &mut self,
-        libjvm: &LibJvm,
+        binary: &Binary,
         plans: &[Plan],
         scope: Scope,
         cookie: u64,
@@ -132,7 +131,7 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
         for plan in plans {
             let name = format!("{}{}", plan.program, self.variant);
             let program = bpf::program(self.skel.object_mut(), &name)?;
-            match (attach(&program, libjvm, &plan.site, scope, cookie), plan.optional) {
+            match (attach(&program, binary, &plan.site, scope, cookie), plan.optional) {
                 (Ok(link), _) => links.push(link),
                 (Err(Error::Permission { .. }), Some(loss)) => {
                     note(&format!("{loss}: CAP_SYS_ADMIN is missing"));

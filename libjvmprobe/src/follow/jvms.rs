@@ -266,7 +266,7 @@ impl<T: Tool> Trace<T> {
         self.tool.prepare(key, pid, hotspot.as_ref().ok());
         let session = self.tool.session();
         session.settle();
-        let links = session.attach(&target.libjvm, &plans, Scope::Process(pid), key)?;
+        let links = session.attach(&(&target.libjvm).into(), &plans, Scope::Process(pid), key)?;
         self.add(key, target, hotspot, Some(links))
     }
 
@@ -314,7 +314,12 @@ impl<T: Tool> Trace<T> {
         let place = |plan: &Plan| (plan.program, format!("{:?}", plan.site));
         plans.retain(|plan| !attached.plans.contains(&place(plan)));
         let session = self.tool.session();
-        attached.links.push(session.attach(&target.libjvm, &plans, Scope::Everyone, 0)?);
+        attached.links.push(session.attach(
+            &(&target.libjvm).into(),
+            &plans,
+            Scope::Everyone,
+            0,
+        )?);
         attached.plans.extend(plans.iter().map(place));
         attached.collectors.insert(collector);
         Ok(())

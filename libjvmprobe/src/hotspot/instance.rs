@@ -13,7 +13,7 @@ use crate::{
         heap,
         layout::Item,
         methods::MethodReader,
-        objects::{ClassCount, Objects},
+        objects::{ClassCount, ClassField, Objects},
         perfdata::PerfData,
         resolved::Layout,
         threads::{self, ThreadBytes, ThreadLayout},
@@ -201,6 +201,14 @@ impl HotSpot {
     /// [`Error::Layout`] naming what is missing.
     pub fn class_layout(&self) -> Result<ClassLayout> {
         ClassLayout::read(&self.layout)
+    }
+
+    /// How its objects name their classes.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing.
+    pub fn class_field(&self) -> Result<ClassField> {
+        ClassField::read(&self.memory, &self.layout, &Flags::read(&self.memory, &self.layout)?)
     }
 
     /// Where threads keep what they have allocated.

@@ -18,6 +18,7 @@
 //! | [`classes`] | classes: names |
 //! | [`objects`] | objects in the heap, by class |
 //! | [`threads`] | what threads have allocated |
+//! | [`deopt`] | why compiled code was given up |
 //! | [`compressed`] | its compressed integers |
 //! | `pages` | the target's pages that were read, in bounds |
 //! | [`walking`] | what the stack walker must know of it |
@@ -30,6 +31,7 @@ pub mod classes;
 pub mod code;
 pub mod collector;
 pub mod compressed;
+pub mod deopt;
 pub mod flags;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;

@@ -31,7 +31,7 @@ const MAX_CLASSES: usize = 1 << 17;
 const MAX_STEPS: u64 = 1 << 25;
 const CLASS_STEPS: u64 = 64;
 /// A compact header keeps the class in its highest bits (markWord::klass_shift).
-const COMPACT_SHIFT: u32 = 42;
+pub const COMPACT_SHIFT: u32 = 42;
 /// Klass::_lh_log2_element_size_mask.
 const LOG2_MASK: i32 = 63;
 
@@ -56,11 +56,49 @@ struct ObjectLayout {
 }
 
 /// How an object names its class.
-#[derive(Clone, Copy, Debug)]
-enum ClassField {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassField {
+    /// By its address, behind the mark.
     Pointer,
-    Compressed { base: u64, shift: u32 },
-    Compact { base: u64, shift: u32 },
+    /// By a number of 32 bits, behind the mark.
+    Compressed {
+        /// What is added to the number,
+        base: u64,
+        /// once it was shifted by so many bits.
+        shift: u32,
+    },
+    /// By the highest bits of the mark, from [`COMPACT_SHIFT`] on.
+    Compact {
+        /// What is added to them,
+        base: u64,
+        /// once they were shifted by so many bits.
+        shift: u32,
+    },
+}
+
+impl ClassField {
+    /// How objects of a JVM do it.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing.
+    pub(super) fn read(memory: &Memory, layout: &Layout, flags: &Flags) -> Result<Self> {
+        let on = |name| flags.flag_bool(memory, name) == Some(true);
+        let compressed = || -> Result<(u64, u32)> {
+            let base = layout.address(Item::NarrowKlassBase)?;
+            let shift = layout.address(Item::NarrowKlassShift)?;
+            match memory.u32(shift)? {
+                shift @ 0..32 => Ok((memory.u64(base)?, shift)),
+                shift => Err(Error::layout(format!("a shift of {shift} bits is implausible"))),
+            }
+        };
+        if on("UseCompactObjectHeaders") {
+            compressed().map(|(base, shift)| Self::Compact { base, shift })
+        } else if on("UseCompressedClassPointers") {
+            compressed().map(|(base, shift)| Self::Compressed { base, shift })
+        } else {
+            Ok(Self::Pointer)
+        }
+    }
 }
 
 /// How large the objects of a class are.
@@ -97,23 +135,11 @@ impl Objects {
     /// [`Error::Layout`] naming what is missing.
     pub(super) fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
         let flags = Flags::read(memory, layout)?;
-        let on = |name| flags.flag_bool(memory, name) == Some(true);
-        let compressed = || -> Result<(u64, u32)> {
-            let base = layout.address(Item::NarrowKlassBase)?;
-            let shift = layout.address(Item::NarrowKlassShift)?;
-            match memory.u32(shift)? {
-                shift @ 0..32 => Ok((memory.u64(base)?, shift)),
-                shift => Err(Error::layout(format!("a shift of {shift} bits is implausible"))),
-            }
-        };
-        let (class, length_at) = if on("UseCompactObjectHeaders") {
-            let (base, shift) = compressed()?;
-            (ClassField::Compact { base, shift }, 8)
-        } else if on("UseCompressedClassPointers") {
-            let (base, shift) = compressed()?;
-            (ClassField::Compressed { base, shift }, 12)
-        } else {
-            (ClassField::Pointer, 16)
+        let class = ClassField::read(memory, layout, &flags)?;
+        let length_at = match class {
+            ClassField::Compact { .. } => 8,
+            ClassField::Compressed { .. } => 12,
+            ClassField::Pointer => 16,
         };
         let alignment = flags.flag_u64(memory, "ObjectAlignmentInBytes").unwrap_or(8);
         if !alignment.is_power_of_two() || !(8..=256).contains(&alignment) {

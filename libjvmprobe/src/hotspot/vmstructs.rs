@@ -50,6 +50,25 @@ pub(super) fn read(
     reader.types(&mut take)
 }
 
+/// Reads the table of integer constants; `take` is given each one's name and value.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn int_constants(
+    memory: &Memory,
+    lookup: impl Fn(&str) -> Option<Addr>,
+    mut take: impl FnMut(&str, u32),
+) -> Result<()> {
+    let mut reader = Reader { memory, pages: Pages::new(memory), lookup, room: MAX_NAMES };
+    let table = reader.table("gHotSpotVMIntConstants", "gHotSpotVMIntConstantEntryArrayStride")?;
+    let name = reader.member(&table, "gHotSpotVMIntConstantEntryNameOffset", 8)?;
+    let value = reader.member(&table, "gHotSpotVMIntConstantEntryValueOffset", 4)?;
+    reader.entries(&table, [name], |reader, [name], entry| {
+        take(&reader.name(name)?, u32_at(entry, value));
+        Ok(())
+    })
+}
+
 /// One table's shape: where it is, how long an entry is.
 struct Table {
     at: Addr,

@@ -3,53 +3,76 @@
 use std::{
     fs::{self, File},
     io::BufWriter,
-    path::PathBuf,
+    path::{Path, PathBuf},
+    slice,
 };
 
 use crate::{
     Error, Result,
-    render::formats::{self, Format, How},
-    stack::profile::Profile,
+    render::formats::{self, Format, How, Titled},
 };
 
-/// The files, open since before the profile was taken.
+/// The files, open since before the profiles were taken.
 #[derive(Debug, Default)]
-pub struct Files(Vec<(PathBuf, &'static Format, File)>);
+pub struct Files(Vec<OpenFile>);
+
+#[derive(Debug)]
+struct OpenFile {
+    path: PathBuf,
+    format: &'static Format,
+    file: File,
+    /// Which of the profiles it is for; `None`: for all.
+    which: Option<usize>,
+}
 
 impl Files {
     /// Creates the files, so that one that cannot be written is told at once; none where
-    /// one's name tells no format.
+    /// one's name tells no format. `measures` are the names of what will be written: a format that
+    /// holds one profile has a file for each then, `cpu.page-faults.svg` and so on.
     ///
     /// # Errors
     /// [`Error::UnknownFormat`]; [`Error::Io`].
-    pub fn create(paths: &[PathBuf]) -> Result<Self> {
+    pub fn create(paths: &[PathBuf], measures: &[&str]) -> Result<Self> {
         let formats = paths.iter().map(|path| formats::of(path)).collect::<Result<Vec<_>>>()?;
-        let create = |(path, format): (&PathBuf, &'static Format)| {
-            let file = File::create(path)
-                .map_err(|e| Error::io(format!("create {}", path.display()), e))?;
-            Ok((path.clone(), format, file))
-        };
-        paths.iter().zip(formats).map(create).collect::<Result<_>>().map(Self)
+        let mut files = Vec::new();
+        for (path, format) in paths.iter().zip(formats) {
+            let mut create = |path: PathBuf, which| {
+                let file = File::create(&path)
+                    .map_err(|e| Error::io(format!("create {}", path.display()), e))?;
+                files.push(OpenFile { path, format, file, which });
+                Ok(())
+            };
+            if format.holds_several || measures.len() < 2 {
+                create(path.clone(), None)?;
+            } else {
+                for (which, measure) in measures.iter().enumerate() {
+                    create(named_for(path, format, measure), Some(which))?;
+                }
+            }
+        }
+        Ok(Self(files))
     }
 
-    /// Writes them. Returns what was written. Of a profile without samples nothing can be
-    /// drawn: then the files that were created are removed.
+    /// Writes profiles, one for each of the measures. Returns what was written. Of profiles
+    /// without samples nothing can be drawn: then the files that were created are removed.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn write(self, profile: &Profile, how: &How<'_>) -> Result<Vec<PathBuf>> {
-        if profile.samples.is_empty() {
-            for (path, _, file) in self.0 {
+    pub fn write(self, profiles: &[Titled<'_>], how: &How<'_>) -> Result<Vec<PathBuf>> {
+        let mut written = Vec::new();
+        for OpenFile { path, format, file, which } in self.0 {
+            let profiles = match which {
+                Some(which) => profiles.get(which).map(slice::from_ref).unwrap_or_default(),
+                None => profiles,
+            };
+            if profiles.iter().all(|titled| titled.profile.samples.is_empty()) {
                 // What is no regular file was not created.
                 if file.metadata().is_ok_and(|meta| meta.is_file()) {
                     let _ = fs::remove_file(path);
                 }
+                continue;
             }
-            return Ok(Vec::new());
-        }
-        let mut written = Vec::new();
-        for (path, format, file) in self.0 {
-            let result = (format.write)(profile, how, &mut BufWriter::new(file));
+            let result = (format.write)(profiles, how, &mut BufWriter::new(file));
             result.map_err(|e| Error::io(format!("write {}", path.display()), e))?;
             written.push(path);
         }
@@ -57,23 +80,40 @@ impl Files {
     }
 }
 
+/// The name of the file for one of several measures.
+fn named_for(path: &Path, format: &Format, measure: &str) -> PathBuf {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let measure: String = measure.chars().map(plain).collect();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.strip_suffix(format.ending).unwrap_or(&name);
+    path.with_file_name(format!("{stem}.{measure}{}", format.ending))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{render::formats::flamegraph::Title, stack::profile::Profile};
 
     #[test]
     fn nothing_is_created_beside_a_wrong_name() {
         let dir = std::env::temp_dir().join(format!("files-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         let paths = [dir.join("a.svg"), dir.join("a.txt")];
-        let error = Files::create(&paths).unwrap_err().to_string();
+        let error = Files::create(&paths, &["cpu"]).unwrap_err().to_string();
         assert!(error.contains("a.txt") && error.contains(".pb.gz"), "{error}");
         assert!(!paths[0].exists());
         // Without samples, nothing stays.
-        let files = Files::create(&paths[..1]).unwrap();
+        let files = Files::create(&paths[..1], &["cpu"]).unwrap();
         assert!(paths[0].exists());
-        let written = files.write(&Profile::default(), &How::default()).unwrap();
+        let profile = Profile::default();
+        let titled = Titled { profile: &profile, title: Title::default() };
+        let written = files.write(&[titled], &How::default()).unwrap();
         assert!(written.is_empty() && !paths[0].exists());
-        fs::remove_dir(dir).unwrap();
+        // One that holds one profile is there for each measure.
+        let files = Files::create(&paths[..1], &["cpu", "usdt:x:y"]).unwrap();
+        let names: Vec<_> = files.0.iter().map(|file| file.path.file_name().unwrap()).collect();
+        assert_eq!(names, ["a.cpu.svg", "a.usdt-x-y.svg"]);
+        drop(files);
+        fs::remove_dir_all(dir).unwrap();
     }
 }

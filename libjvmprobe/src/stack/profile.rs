@@ -11,21 +11,36 @@ use crate::stack::{Frame, Kind};
 pub type FrameId = u32;
 
 /// What a profile is of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Measure {
     /// Processor time: a sample stands for the time between two of them.
     #[default]
     Time,
     /// Allocations: what is counted are bytes.
     Allocation,
+    /// Something that happens, by this name: what is counted is how often.
+    Events(Arc<str>),
+    /// Time that goes by at something, by this name: what is counted are nanoseconds.
+    Elapsed(Arc<str>),
 }
 
 impl Measure {
+    /// What it is called where several stand beside each other.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Time => "cpu",
+            Self::Allocation => "alloc",
+            Self::Events(name) | Self::Elapsed(name) => name,
+        }
+    }
+
     /// What is counted.
-    pub fn counted(self) -> &'static str {
+    pub fn counted(&self) -> &str {
         match self {
             Self::Time => "samples",
             Self::Allocation => "bytes",
+            Self::Events(name) => name,
+            Self::Elapsed(_) => "ns",
         }
     }
 }
@@ -53,8 +68,9 @@ pub struct Sample {
     pub unsure: bool,
     /// How many, in what the profile counts.
     pub count: u64,
-    /// Objects allocated, in a profile of allocations.
-    pub objects: u64,
+    /// How many things that is, where these are not what is counted: objects allocated, waits,
+    /// events that were sampled.
+    pub things: u64,
 }
 
 /// What is shown in place of stacks that were given up.
@@ -95,6 +111,11 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// One without samples.
+    pub fn of(measure: Measure) -> Self {
+        Self { measure, ..Self::default() }
+    }
+
     /// The number of a frame, entered if it is new.
     pub fn intern(&mut self, frame: Frame) -> FrameId {
         if let Some(&id) = self.ids.get(&frame) {
@@ -152,7 +173,7 @@ impl Profile {
                 Entry::Occupied(at) => {
                     let same = &mut kept[*at.get()];
                     same.count = same.count.saturating_add(sample.count);
-                    same.objects = same.objects.saturating_add(sample.objects);
+                    same.things = same.things.saturating_add(sample.things);
                 }
                 Entry::Vacant(new) => {
                     new.insert(kept.len());
@@ -206,9 +227,9 @@ impl Profile {
                 let goes = sample.count <= least || sample.stack == [folded];
                 if goes {
                     let of = by_process.entry((sample.pid, Arc::clone(&sample.command)));
-                    let (count, objects) = of.or_default();
+                    let (count, things) = of.or_default();
                     *count = count.saturating_add(sample.count);
-                    *objects = objects.saturating_add(sample.objects);
+                    *things = things.saturating_add(sample.things);
                     self.folded += if sample.stack == [folded] { 0 } else { sample.count };
                 }
                 !goes
@@ -221,7 +242,7 @@ impl Profile {
                 let all = by_process.drain().fold((0, 0), |sum, (_, more)| add(sum, more));
                 by_process.insert((0, "[many]".into()), all);
             }
-            for ((pid, command), (count, objects)) in by_process {
+            for ((pid, command), (count, things)) in by_process {
                 self.samples.push(Sample {
                     pid,
                     thread: Arc::clone(&command),
@@ -233,7 +254,7 @@ impl Profile {
                     guessed: false,
                     unsure: false,
                     count,
-                    objects,
+                    things,
                 });
             }
             self.drop_frames();
@@ -283,7 +304,7 @@ mod tests {
             guessed: false,
             unsure: false,
             count,
-            objects: 0,
+            things: 0,
         }
     }
 

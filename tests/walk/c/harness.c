@@ -128,7 +128,7 @@ void harness_walk(const struct source *from, const struct start *start, struct w
 	source = from;
 	know_jvms = true;
 	fill(&regs, start);
-	walk(&regs, 1, walked);
+	walk(&regs, 1, walked, 0);
 }
 
 /*
@@ -138,7 +138,7 @@ void harness_walk(const struct source *from, const struct start *start, struct w
 __u32 harness_trail(const struct source *from, const struct start *start, __u64 *trail)
 {
 	static __thread struct walked walked;
-	struct walker *w = begin_walk(1, &walked);
+	struct walker *w = begin_walk(1, &walked, 0);
 	bpf_user_pt_regs_t regs;
 	__u32 count = 0;
 
@@ -163,7 +163,7 @@ __u32 harness_trail(const struct source *from, const struct start *start, __u64 
 void harness_blob(const struct source *from, __u64 addr, __u64 found[7])
 {
 	static __thread struct walked walked;
-	struct walker *w = begin_walk(1, &walked);
+	struct walker *w = begin_walk(1, &walked, 0);
 
 	source = from;
 	know_jvms = true;

@@ -51,7 +51,7 @@ impl Flames {
                     guessed: false,
                     unsure: false,
                     count: part.bytes,
-                    objects: part.objects,
+                    things: part.objects,
                 });
             }
         }

@@ -44,7 +44,7 @@ use libjvmprobe::{
     },
     render::{
         files::Files,
-        formats::{How, flamegraph::Title},
+        formats::{How, Titled, flamegraph::Title},
     },
 };
 
@@ -65,7 +65,7 @@ fn run(args: &Args) -> Result<()> {
     let tracer = Tracer::new(args, Report::open(args)?)?;
     let mut trace = Trace::start(tracer, named, common.arrivals(), common.verbose)?;
     // Only now, so that a wrong process number does not cost an earlier result.
-    let files = Files::create(&args.output)?;
+    let files = Files::create(&args.output, &["alloc"])?;
     let later = if common.all { ATTACH } else { MAPS };
     // A file that was created is removed again where there is nothing to write into it.
     let output = if args.output.is_empty() { MAPS } else { OUTPUT };
@@ -84,7 +84,8 @@ fn run(args: &Args) -> Result<()> {
     let flames = &trace.tool.flames;
     let title =
         Title { title: format!("Allocations of {what}"), subtitle: Some(flames.describe()) };
-    for path in files.write(flames.profile(), &How { threads: args.threads, title, base: None })? {
+    let titled = Titled { profile: flames.profile(), title };
+    for path in files.write(&[titled], &How { threads: args.threads, base: None })? {
         note(&format!("wrote {}", path.display()));
     }
     Ok(())

@@ -84,7 +84,11 @@ pub fn exact(libjvm: &LibJvm) -> Result<Vec<Plan>> {
             },
         });
     }
-    Ok(vec![Plan { program: "object_alloc", site: Site::Usdt { provider, name }, optional: None }])
+    Ok(vec![Plan {
+        program: "object_alloc",
+        site: Site::Usdt { provider: provider.into(), name: name.into() },
+        optional: None,
+    }])
 }
 
 /// Whether a JVM was started with the flag that makes it fire the probe.

@@ -13,8 +13,7 @@ use libjvmprobe::{
 };
 use regex::Regex;
 
-/// Beyond this, sampling would slow down what it measures.
-const MAX_HERTZ: u64 = 10_000;
+use crate::events::{self, Asked, MAX_EVENTS, MAX_HERTZ};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,6 +47,16 @@ pub struct Args {
     #[arg(long, value_name = "NAME", requires = "command",
         conflicts_with_all = ["pids", "all", "system_wide", "write_maps"])]
     pub user: Option<String>,
+
+    /// What to sample: cpu, page-faults, exceptions, ... each with its own profile (repeatable)
+    #[arg(short, long, value_name = "EVENT[/RATE]", value_parser = Asked::from_str,
+        help = format!("What to sample (repeatable): {} [default: cpu]",
+            events::names().collect::<Vec<_>>().join(", ")))]
+    pub event: Vec<Asked>,
+
+    /// Go on without events that cannot be had here
+    #[arg(long)]
+    pub skip_missing: bool,
 
     /// Samples a second, of each processor
     #[arg(short = 'F', long, value_name = "HZ", default_value = "99",
@@ -224,6 +233,17 @@ impl CommandLine for Args {
         if interval.is_some() && count.is_none() && duration.is_some() {
             return Err("how long: either SECONDS or --duration SECONDS".into());
         }
+        if self.event.len() > MAX_EVENTS {
+            return Err(format!("there is room for {MAX_EVENTS} events at once"));
+        }
+        let mut names: Vec<_> = self.event.iter().map(|event| &event.name).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("{} is asked for twice", twice[0]));
+        }
+        if self.event.len() > 1 && self.diff.is_some() {
+            return Err("--diff compares profiles of one event".into());
+        }
         let asks = match self.symbols {
             SymbolSource::Agent => "agent",
             SymbolSource::PerfMap => "perfmap",
@@ -240,6 +260,11 @@ impl CommandLine for Args {
 }
 
 impl Args {
+    /// What is sampled.
+    pub fn events(&self) -> Vec<Asked> {
+        if self.event.is_empty() { vec![Asked::cpu()] } else { self.event.clone() }
+    }
+
     /// Whether each JVM was named by the user: all others are looked at from outside only.
     pub fn is_named(&self) -> bool {
         !self.common.all && self.common.name.is_none() && !self.system_wide
@@ -313,12 +338,15 @@ mod tests {
         let check = |arguments: &[&str]| Args::parse_from(arguments).check().is_ok();
         assert!(!check(&["javaprof", "-p", "1", "-d", "1", "2"]));
         assert!(check(&["javaprof", "-p", "1", "-d", "10", "2", "3"]));
+        assert!(!check(&["javaprof", "-p", "1", "-e", "cpu", "-e", "cpu/9hz"]));
     }
 
     #[test]
     fn refuses_nonsense() {
         for bad in [
             &["javaprof", "-p", "1", "-F", "0"][..],
+            &["javaprof", "-p", "1", "-e", "pagefaults"],
+            &["javaprof", "-p", "1", "-e", "page-faults/0"],
             &["javaprof", "-p", "1", "-F", "100000"],
             &["javaprof", "-p", "1", "-U", "-K"],
             &["javaprof", "-p", "1", "--include", "("],

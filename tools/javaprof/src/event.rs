@@ -14,17 +14,32 @@ use libjvmprobe::{
 };
 use plain::Plain;
 
-pub use crate::skel::types::{code_event, sample_key};
+pub use crate::skel::types::{code_event, java, sample_count, sample_key, thin, thin_key};
 
 // `enum event_kind` of bpf/javaprof.h.
 const STACK: u64 = 1;
 const CODE: u64 = 2;
+const LABEL: u64 = 3;
 
 // SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
 // which any bit pattern is a value.
 unsafe impl Plain for code_event {}
 // SAFETY: as above.
 unsafe impl Plain for sample_key {}
+// SAFETY: as above.
+unsafe impl Plain for sample_count {}
+// SAFETY: as above.
+unsafe impl Plain for thin_key {}
+// SAFETY: as above.
+unsafe impl Plain for thin {}
+// SAFETY: as above.
+unsafe impl Plain for java {}
+
+/// The bytes of a value for a map.
+pub fn bytes<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: the types above have no padding.
+    unsafe { plain::as_bytes(value) }
+}
 
 /// A decoded event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +48,8 @@ pub enum Event {
     Stack(u64, RawStack),
     /// Something happened in a JVM's code cache.
     Code(CodeEvent),
+    /// What a label says.
+    Label(Label),
 }
 
 /// A method was loaded or unloaded.
@@ -48,6 +65,17 @@ pub struct CodeEvent {
     pub code: Code,
 }
 
+/// What is told beside stacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// The key of the JVM.
+    pub target: u64,
+    /// What samples have of it.
+    pub label: u64,
+    /// What it says.
+    pub text: String,
+}
+
 impl Event {
     /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
     pub fn decode(record: &[u8]) -> Option<Self> {
@@ -61,6 +89,12 @@ impl Event {
                     place: (event.size > 0).then_some((Addr(event.addr), event.size)),
                     code: method(&event),
                 }))
+            }
+            LABEL => {
+                let (target, label) = (word(record, 8)?, word(record, 16)?);
+                let size = usize::try_from(word(record, 24)?).ok()?;
+                let text = String::from_utf8_lossy(record.get(32..)?.get(..size)?);
+                Some(Self::Label(Label { target, label, text: text.into_owned() }))
             }
             _ => None,
         }
@@ -90,13 +124,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::skel::types::{jvm, mapping, unwind_row};
+    use crate::skel::types::{jvm, label_event, mapping, unwind_row};
 
     #[test]
     fn layouts_are_those_of_the_header() {
         assert_eq!(size_of::<code_event>(), 5 * 8 + 3 * 256);
-        assert_eq!(size_of::<sample_key>(), 3 * 8 + 4 * 4 + 16);
-        assert_eq!(offset_of!(sample_key, comm), 40);
+        assert_eq!(size_of::<sample_key>(), 4 * 8 + 6 * 4 + 16);
+        assert_eq!(offset_of!(sample_key, comm), 56);
+        assert_eq!(size_of::<java>(), 8 * 4 + 8);
+        assert_eq!(offset_of!(label_event, text), 32);
     }
 
     /// The library's mirrors of bpf/walk/walk.h against what the header was compiled to.
@@ -131,7 +167,7 @@ mod tests {
         #[test]
         fn hostile_records_do_no_harm(mut record in prop::collection::vec(any::<u8>(), 0..900)) {
             let _ = Event::decode(&record);
-            for kind in [STACK, CODE] {
+            for kind in [STACK, CODE, LABEL] {
                 if let Some(head) = record.get_mut(..8) {
                     head.copy_from_slice(&kind.to_ne_bytes());
                 }

@@ -1,6 +1,6 @@
 //! javaprof: where the time of running JVMs goes, in Java, native and kernel code.
 //!
-//! Arguments ([`args`]) name processes; [`session`] loads the BPF side and samples;
+//! Arguments ([`args`]) name processes and [`events`]; [`session`] loads the BPF side and samples;
 //! [`profiler`] follows the processes ([`traced`]) and collects; [`naming`] turns
 //! addresses into names; [`report`] shows the profile as a [`summary`] or as [`record`]s, and
 //! [`outputs`] writes it to files.
@@ -8,6 +8,7 @@
 mod args;
 mod command;
 mod event;
+mod events;
 mod naming;
 mod outputs;
 mod profiler;
@@ -35,7 +36,6 @@ use anyhow::Result;
 use libjvmprobe::{
     bpf, cli,
     own::{Hurry, note, stop_on_signal},
-    render::formats::flamegraph::Title,
     stack::shrunk,
 };
 
@@ -89,11 +89,10 @@ fn run(args: &Args) -> Result<()> {
     note(&format!("Sampling {}... Hit Ctrl-C to end.", profiler.describe()));
     let running = waiting.map(|(waiting, program)| waiting.go(program)).transpose()?;
     let all_told = profiler.run(&stop)?;
-    let (raw, mut profile) = profiler.finish(all_told)?;
+    let (raw, mut profiles) = profiler.finish(all_told)?;
     tell_losses(&raw);
-    report::choose(&mut profile, args);
-    let subtitle = Some(summary::spent(&profile));
-    for path in outputs.write(&profile, Title { title, subtitle })? {
+    profiles.iter_mut().for_each(|profile| report::choose(profile, args));
+    for path in outputs.write(&profiles, &title)? {
         note(&format!("wrote {}", path.display()));
     }
     for pid in &raw.unnamed {

@@ -7,29 +7,33 @@ use libjvmprobe::stack::{
     java_frames::Places,
     name::{JavaNames, KernelNames, Name, NativeNames, Sources},
     namer::{NamedStack, name_stack},
-    profile::{FrameId, Profile, Sample},
+    profile::{FrameId, Measure, Profile, Sample},
 };
 
 use crate::{
+    events::{Asked, What, labels::Labels},
     profiler::{Raw, Samples, Stacks},
+    session::{NOT_WALKED, SampleKey},
     traced::Named,
 };
 
-/// A profile that grows by one process after the other.
+/// Profiles that grow by one process after the other: one of each event.
 pub struct Naming {
-    profile: Profile,
+    events: Vec<Asked>,
+    profiles: Vec<Profile>,
     kernel: KernelNames,
     signatures: bool,
-    /// About how many bytes the profile takes.
+    /// About how many bytes the profiles take.
     size: usize,
     lost_stacks: u64,
 }
 
 impl Naming {
     /// Names methods with their parameters if wanted.
-    pub fn new(signatures: bool) -> Self {
+    pub fn new(events: Vec<Asked>, signatures: bool) -> Self {
         let kernel = KernelNames::default();
-        Self { profile: Profile::default(), kernel, signatures, size: 0, lost_stacks: 0 }
+        let profiles = empty(&events);
+        Self { events, profiles, kernel, signatures, size: 0, lost_stacks: 0 }
     }
 
     /// Names all samples of a process. Of one that nothing is known of, the command alone
@@ -43,13 +47,21 @@ impl Naming {
         };
         let nothing = Stack::default();
         for (key, count) in samples {
+            let number = key.event as usize;
+            // The kernel side samples nothing else.
+            let (Some(event), Some(profile)) =
+                (self.events.get(number), self.profiles.get_mut(number))
+            else {
+                continue;
+            };
+            let is_walked = key.user != NOT_WALKED;
             let is_lost = |id: u64| id != 0 && !stacks.contains_key(&id);
-            if is_lost(key.user) || is_lost(key.kernel) {
-                self.lost_stacks += count;
+            if is_walked && (is_lost(key.user) || is_lost(key.kernel)) {
+                self.lost_stacks += count.samples;
             }
             let user = stacks.get(&key.user).unwrap_or(&nothing);
             let (end, known) = WalkEnd::from_code(key.user_end);
-            let named = namer.user(&mut self.profile, key.user, key.epoch, user, known);
+            let named = namer.user(profile, key, user, known);
             // A kernel thread, or not wanted.
             let has_user_part = end != WalkEnd::Nothing;
             let is_at_entry = end == WalkEnd::Entry && known.is_none();
@@ -61,14 +73,24 @@ impl Naming {
                 for addr in kernel_stack.addresses() {
                     self.kernel.name(addr, 0, &mut frames);
                 }
-                stack.extend(frames.into_iter().rev().map(|frame| self.profile.intern(frame)));
+                stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
             }
             // Without a user part, the sample counts for the command alone.
             if stack.is_empty() && has_user_part {
-                stack.push(self.profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
+                stack.push(profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
             }
+            if !is_walked {
+                stack.push(profile.intern(Frame::new(Kind::Unknown, "[not walked]")));
+            }
+            for frame in namer.label(event, key.label) {
+                stack.push(profile.intern(frame));
+            }
+            let (count, things) = match profile.measure {
+                Measure::Time => (count.samples, 0),
+                _ => (count.value, count.samples),
+            };
             self.size += size_of::<Sample>() + size_of_val(&*stack);
-            self.profile.samples.push(Sample {
+            profile.samples.push(Sample {
                 pid: key.pid,
                 command: Arc::clone(&namer.command),
                 thread: key.comm.as_str().into(),
@@ -78,21 +100,20 @@ impl Naming {
                 complete,
                 guessed: known.is_some() && !complete,
                 unsure,
-                count: *count,
-                objects: 0,
+                count,
+                things,
             });
         }
     }
 
-    /// About how many bytes the profile takes.
+    /// About how many bytes the profiles take.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Makes the profile smaller than so many bytes.
+    /// Makes the profiles smaller than so many bytes together.
     pub fn shrink(&mut self, max: usize) {
-        self.profile.shrink(max);
-        self.size = self.profile.size();
+        self.size = shrink(&mut self.profiles, max);
     }
 
     /// Samples, so far, of which a stack found no room on its way here.
@@ -100,13 +121,32 @@ impl Naming {
         self.lost_stacks
     }
 
-    /// The profile so far, with what is said of it as a whole; begins a new one.
-    pub fn take(&mut self, raw: &Raw) -> Profile {
+    /// The profiles so far, with what is said of them as a whole; begins new ones.
+    pub fn take(&mut self, raw: &Raw) -> Vec<Profile> {
         self.size = 0;
-        let mut profile = std::mem::take(&mut self.profile);
-        raw.describe(&mut profile);
-        profile
+        let mut profiles = std::mem::replace(&mut self.profiles, empty(&self.events));
+        profiles.iter_mut().for_each(|profile| raw.describe(profile));
+        profiles
     }
+}
+
+/// A profile of each event, without samples.
+pub fn empty(events: &[Asked]) -> Vec<Profile> {
+    events.iter().map(|event| Profile::of(event.measure())).collect()
+}
+
+/// Makes profiles smaller than so many bytes together, the largest ones; returns what they take.
+pub fn shrink(profiles: &mut [Profile], max: usize) -> usize {
+    let share = max / profiles.len().max(1);
+    let mut size: usize = profiles.iter().map(Profile::size).sum();
+    for profile in profiles {
+        let own = profile.size();
+        if size > max && own > share {
+            profile.shrink(share);
+            size = size - own + profile.size();
+        }
+    }
+    size
 }
 
 /// A user stack, named.
@@ -121,9 +161,10 @@ struct UserStack {
 struct Namer {
     command: Arc<str>,
     sources: Sources,
-    /// What was named already.
     places: Option<Places>,
-    known: HashMap<(u64, u64), UserStack>,
+    labels: Labels,
+    /// What was named already, by event, stack and epoch.
+    known: HashMap<(u32, u64, u64), UserStack>,
 }
 
 impl Namer {
@@ -131,34 +172,44 @@ impl Namer {
         let native = NativeNames::new(named.maps, named.symbols);
         let java = JavaNames::new(named.code, signatures);
         let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
-        Self::new(named.command, Sources::new(sources), named.places)
+        let (places, labels) = (named.places, named.labels);
+        Self { places, labels, ..Self::new(named.command, Sources::new(sources)) }
     }
 
-    fn new(command: Arc<str>, sources: Sources, places: Option<Places>) -> Self {
-        Self { command, sources, places, known: HashMap::new() }
+    fn new(command: Arc<str>, sources: Sources) -> Self {
+        let (places, labels) = (None, Labels::default());
+        Self { command, sources, places, labels, known: HashMap::new() }
     }
 
     /// For a process of which nothing is known.
     fn without_sources(command: Arc<str>) -> Self {
-        Self::new(command, Sources::new(Vec::new()), None)
+        Self::new(command, Sources::new(Vec::new()))
     }
 
     /// Names a stack, of which the steps from `known` frames on were guesses.
     fn user(
         &mut self,
         profile: &mut Profile,
-        id: u64,
-        epoch: u64,
+        key: &SampleKey,
         stack: &Stack,
         known: Option<usize>,
     ) -> &UserStack {
         let (sources, places) = (&mut self.sources, self.places.as_ref());
-        self.known.entry((id, epoch)).or_insert_with(|| {
+        let epoch = key.epoch;
+        self.known.entry((key.event, key.user, epoch)).or_insert_with(|| {
             let NamedStack { frames, complete, unsure } =
                 name_stack(stack, known, places, |addr, frames| sources.name(addr, epoch, frames));
             let frames = frames.into_iter().map(|frame| profile.intern(frame)).collect();
             UserStack { frames, complete, unsure }
         })
+    }
+
+    /// What is told beside a stack, outermost first.
+    fn label(&self, event: &Asked, label: u64) -> Vec<Frame> {
+        match &event.what {
+            What::Java(java) if label != 0 => self.labels.frames(*java, label),
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -173,27 +224,23 @@ mod tests {
     };
 
     use super::*;
-    use crate::session::SampleKey;
+    use crate::session::Count;
 
     #[test]
     fn stacks_that_did_not_come_are_counted() {
         let frames = vec![RawFrame::Code { addr: Addr(0x10), compile_id: 0 }];
         let known = java_frames::plain(&RawStack { target: 7, unloads: 0, frames });
         let stacks = Stacks::from([(3, known)]);
-        let key = |user, kernel| SampleKey {
-            pid: 7,
-            tid: 7,
-            comm: "java".into(),
-            cpu: 0,
-            epoch: 0,
-            user,
-            user_end: 0,
-            kernel,
-        };
+        let key = |user, kernel| SampleKey { user, kernel, ..SampleKey::of(7) };
+        let times = |samples| Count { samples, value: 0 };
         // Known, none at all, and one or the other lost.
-        let samples =
-            Samples::from([(key(3, 0), 1), (key(0, 0), 2), (key(5, 0), 4), (key(3, 9), 8)]);
-        let mut naming = Naming::new(false);
+        let samples = Samples::from([
+            (key(3, 0), times(1)),
+            (key(0, 0), times(2)),
+            (key(5, 0), times(4)),
+            (key(3, 9), times(8)),
+        ]);
+        let mut naming = Naming::new(vec![Asked::cpu()], false);
         naming.add(None, &samples, &stacks);
         assert_eq!(naming.lost_stacks(), 12);
     }

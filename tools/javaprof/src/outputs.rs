@@ -11,12 +11,12 @@ use libjvmprobe::{
     process::root,
     render::{
         files::Files,
-        formats::{self, How, flamegraph::Title},
+        formats::{self, How, Titled, flamegraph::Title},
     },
     stack::profile::Profile,
 };
 
-use crate::args::Args;
+use crate::{args::Args, summary};
 
 /// The files, open since before the profile was taken.
 pub struct Outputs {
@@ -40,13 +40,21 @@ impl Outputs {
             }
             None => None,
         };
-        Ok(Self { files: Files::create(&args.output)?, base, threads: args.threads })
+        let events = args.events();
+        let names: Vec<_> = events.iter().map(|event| &*event.name).collect();
+        Ok(Self { files: Files::create(&args.output, &names)?, base, threads: args.threads })
     }
 
-    /// Writes them. Returns what was written: nothing of a profile without samples.
-    pub fn write(self, profile: &Profile, title: Title) -> Result<Vec<PathBuf>> {
-        let how = How { threads: self.threads, title, base: self.base.as_deref() };
-        Ok(self.files.write(profile, &how)?)
+    /// Writes profiles, one of each event. Returns what was written: nothing of profiles without
+    /// samples.
+    pub fn write(self, profiles: &[Profile], title: &str) -> Result<Vec<PathBuf>> {
+        let how = How { threads: self.threads, base: self.base.as_deref() };
+        let titled = |profile| {
+            let subtitle = Some(summary::spent(profile));
+            Titled { profile, title: Title { title: title.to_owned(), subtitle } }
+        };
+        let titled: Vec<_> = profiles.iter().map(titled).collect();
+        Ok(self.files.write(&titled, &how)?)
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use libjvmprobe::{
     bpf::clock,
     render::stack::StackFrame,
-    stack::profile::{FrameId, Profile, Sample},
+    stack::profile::{FrameId, Measure, Profile, Sample},
 };
 use serde::Serialize;
 
@@ -37,9 +37,11 @@ pub enum Record {
 pub struct Method {
     /// Wall-clock time of the report, RFC 3339 with nanoseconds, UTC.
     pub time: String,
+    /// What was sampled.
+    pub event: String,
     /// Its name.
     pub method: String,
-    /// Samples with it innermost.
+    /// Samples with it innermost; of other events than `cpu`, what these stand for.
     pub self_samples: u64,
     /// The same as a share.
     pub self_share: f64,
@@ -54,6 +56,8 @@ pub struct Method {
 pub struct Stack {
     /// Wall-clock time of the report, RFC 3339 with nanoseconds, UTC.
     pub time: String,
+    /// What was sampled.
+    pub event: String,
     /// The process.
     pub pid: u32,
     /// Its command's name.
@@ -64,7 +68,7 @@ pub struct Stack {
     /// Its name, with `--threads`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// How many samples.
+    /// How many samples; of other events than `cpu`, what these stand for.
     pub samples: u64,
     /// The same as a share.
     pub share: f64,
@@ -81,14 +85,22 @@ pub struct Summary {
     pub ts_ns: u64,
     /// `interval`, or `trace` for all of it.
     pub scope: &'static str,
+    /// What was sampled.
+    pub event: String,
     /// How long was sampled.
     pub duration_ns: u64,
-    /// Samples a second, of each processor.
-    pub hertz: u64,
+    /// Samples a second, of each processor, of the event `cpu`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hertz: Option<u64>,
     /// How many samples.
     pub samples: u64,
-    /// The processor time that these stand for.
-    pub processor_ns: u64,
+    /// What these stand for, in `unit`.
+    pub value: u64,
+    /// `samples`, `count` or `ns`.
+    pub unit: &'static str,
+    /// The processor time that these stand for, of the event `cpu`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor_ns: Option<u64>,
     /// Shares of Java, JVM, GC, JIT, native and kernel code.
     pub shares: BTreeMap<&'static str, f64>,
     /// The share of samples whose stacks are complete to the thread's entry.
@@ -118,6 +130,7 @@ pub fn records(profile: &Profile, args: &Args, scope: &'static str, now_ns: u64)
     records.extend(methods.map(|(name, own, all)| {
         Record::Method(Method {
             time: time.clone(),
+            event: profile.measure.name().into(),
             method: name.into(),
             self_samples: own,
             self_share: share(own),
@@ -125,15 +138,24 @@ pub fn records(profile: &Profile, args: &Args, scope: &'static str, now_ns: u64)
             total_share: share(all),
         })
     }));
+    let is_time = profile.measure == Measure::Time;
     let Quality { complete, guessed, unsure, unnamed_frames } = Quality::of(profile);
     records.push(Record::Summary(Summary {
         time,
         ts_ns: now_ns,
         scope,
+        event: profile.measure.name().into(),
         duration_ns: profile.duration_ns,
-        hertz: profile.hertz,
-        samples: total,
-        processor_ns: total.saturating_mul(1_000_000_000) / profile.hertz.max(1),
+        hertz: is_time.then_some(profile.hertz),
+        samples: summary::samples(profile),
+        value: total,
+        unit: match profile.measure {
+            Measure::Time => "samples",
+            Measure::Allocation => "bytes",
+            Measure::Events(_) => "count",
+            Measure::Elapsed(_) => "ns",
+        },
+        processor_ns: is_time.then(|| total.saturating_mul(1_000_000_000) / profile.hertz.max(1)),
         shares: summary::shares(profile).into_iter().collect(),
         complete,
         guessed,
@@ -160,6 +182,7 @@ fn stacks(profile: &Profile, threads: bool, time: &str) -> Vec<Record> {
     let record = |((pid, thread, stack), (sample, count)): (Key<'_>, (&Sample, u64))| {
         Record::Stack(Stack {
             time: time.into(),
+            event: profile.measure.name().into(),
             pid,
             command: sample.command.to_string(),
             tid: thread.map(|thread| thread.0),

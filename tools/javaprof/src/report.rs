@@ -31,29 +31,38 @@ impl<'a> Report<'a> {
         self.out.is_closed()
     }
 
-    /// Shows a profile under this title.
-    pub fn show(&mut self, profile: &mut Profile, title: &str) -> Result<()> {
+    /// Shows profiles, one of each event, under this title.
+    pub fn show(&mut self, profiles: &mut [Profile], title: &str) -> Result<()> {
         let common = &self.args.common;
         if common.quiet {
             return Ok(());
         }
-        choose(profile, self.args);
         let now = clock::monotonic_ns();
-        if common.json {
-            let scope = if self.args.times().interval.is_some() { "interval" } else { "trace" };
-            for record in record::records(profile, self.args, scope, now) {
-                self.out.json(&record)?;
+        let is_interval = self.args.times().interval.is_some();
+        let are_several = profiles.len() > 1;
+        for (number, profile) in profiles.iter_mut().enumerate() {
+            choose(profile, self.args);
+            if common.json {
+                let scope = if is_interval { "interval" } else { "trace" };
+                for record in record::records(profile, self.args, scope, now) {
+                    self.out.json(&record)?;
+                }
+            } else if self.args.folded {
+                let options = folded::Options { threads: self.args.threads, mark_kinds: false };
+                for line in folded::lines(profile, options) {
+                    // Where several stand in one stream, each has a root of its own.
+                    match are_several {
+                        true => self.out.line(&format!("{};{line}", profile.measure.name()))?,
+                        false => self.out.line(&line)?,
+                    }
+                }
+            } else {
+                if number == 0 {
+                    let at = self.times.before_title(now, is_interval);
+                    self.out.lines(&format!("\n{at}{title}"))?;
+                }
+                self.out.lines(summary::text(profile, are_several, self.args.stacks).trim_end())?;
             }
-        } else if self.args.folded {
-            let options = folded::Options { threads: self.args.threads, mark_kinds: false };
-            for line in folded::lines(profile, options) {
-                self.out.line(&line)?;
-            }
-        } else {
-            let is_interval = self.args.times().interval.is_some();
-            let at = self.times.before_title(now, is_interval);
-            let title = format!("{at}{title}");
-            self.out.lines(summary::text(profile, &title, self.args.stacks).trim_end())?;
         }
         Ok(())
     }

@@ -1,17 +1,15 @@
 //! The BPF object, as these arguments want it; samples come out of it when they are collected.
 
-use std::os::unix::fs::MetadataExt;
+use std::{ops::AddAssign, os::unix::fs::MetadataExt};
 
 use libbpf_rs::{
-    Link, MapCore, MapFlags,
+    MapCore, MapFlags,
     skel::{OpenSkel, SkelBuilder},
 };
 use libjvmprobe::{
     Error, Result,
     bpf::{
-        self,
-        perf::{self, Clock},
-        preflight,
+        self, perf, preflight,
         records::{self, copy, text},
         session,
     },
@@ -19,7 +17,8 @@ use libjvmprobe::{
 };
 
 use crate::{
-    event::{Event, sample_key},
+    event::{Event, bytes, java, sample_count, sample_key, thin, thin_key},
+    events::Asked,
     skel::{JavaprofSkel, JavaprofSkelBuilder},
 };
 
@@ -35,9 +34,11 @@ pub const MANY_STACKS: usize = 50_000;
 
 /// What to sample.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct Options<'a> {
     /// Samples a second of each processor.
     pub hertz: u64,
+    /// What is sampled; a number of an event is an index.
+    pub events: &'a [Asked],
     /// Every process, not those named by [`add_target`] only.
     pub every_process: bool,
     /// Also those of which nothing is known yet, see [`ignore`].
@@ -69,7 +70,34 @@ pub struct SampleKey {
     pub user_end: u32,
     /// The kernel stack's number, 0 for none.
     pub kernel: u64,
+    /// Which of the events it is of.
+    pub event: u32,
+    /// What is told beside the stack, 0 for nothing; see [`LABEL_IS_TEXT`].
+    pub label: u64,
 }
+
+/// How often a sample came, and what that stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// How many there were.
+    pub samples: u64,
+    /// In the event's unit; of processor time, nothing that counts.
+    pub value: u64,
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.samples = self.samples.saturating_add(other.samples);
+        self.value = self.value.saturating_add(other.value);
+    }
+}
+
+/// `LABEL_IS_TEXT` of bpf/javaprof.h: such labels have a text that was sent, others are numbers.
+pub const LABEL_IS_TEXT: u64 = 1 << 63;
+
+/// In place of a user stack's number, where there is none because the event was thinned. Numbers
+/// of stacks are odd.
+pub const NOT_WALKED: u64 = 4;
 
 /// The loaded programs, their maps and their events.
 pub type Session = session::Session<JavaprofSkel<'static>, Event>;
@@ -78,7 +106,7 @@ pub type Session = session::Session<JavaprofSkel<'static>, Event>;
 ///
 /// # Errors
 /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
-pub fn load(options: Options) -> Result<Session> {
+pub fn load(options: Options<'_>) -> Result<Session> {
     preflight::check_walker()?;
     let mut open =
         JavaprofSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
@@ -89,6 +117,9 @@ pub fn load(options: Options) -> Result<Session> {
         data.want_kernel = options.kernel;
         data.know_jvms = options.unwind;
         data.has_user_registers = bpf::has_user_registers();
+        for (event, is_thinned) in options.events.iter().zip(&mut data.is_thinned) {
+            *is_thinned = event.is_thinned();
+        }
         if !bpf::sees_initial_pids()
             && let Ok(ns) = std::fs::metadata("/proc/self/ns/pid")
         {
@@ -102,17 +133,13 @@ pub fn load(options: Options) -> Result<Session> {
     let entries = u32::try_from(entries).unwrap_or(1 << 14);
     open.maps.samples.set_max_entries(entries).map_err(bpf::load_error)?;
     let skel = open.load().map_err(bpf::load_error)?;
-    Ok(Session::new(skel, Event::decode, true)?.with_maps_by_jvm(&["targets"]))
+    Ok(Session::new(skel, Event::decode, true)?
+        .with_maps_by_jvm(&["targets", "javas", "labels", "thinned"]))
 }
 
 /// Tells the stack walker what a process has mapped.
 pub fn tell_mappings(session: &mut Session, pid: u64, maps: &CodeMaps) -> Result<()> {
     session.walker().map_or(Ok(()), |walker| walker.set_mappings(pid, maps))
-}
-
-/// Begins to sample, until the links go.
-pub fn start(session: &Session, hertz: u64) -> Result<(Clock, Vec<Link>)> {
-    perf::attach(&session.skel.progs.sample, hertz)
 }
 
 /// Profiles a process from now on.
@@ -161,15 +188,56 @@ pub fn forget_stacks(session: &Session) {
 }
 
 /// Takes out what was counted since the last time.
-pub fn collect(session: &Session) -> Vec<(SampleKey, u64)> {
+pub fn collect(session: &Session) -> Vec<(SampleKey, Count)> {
     let map = &session.skel.maps.samples;
     let keys: Vec<_> = map.keys().collect();
     let take = |key: Vec<u8>| {
         // In one step, so that no count between is lost.
         let count = map.lookup_and_delete(&key).ok()??;
-        Some((decode_key(&key)?, u64::from_ne_bytes(count.try_into().ok()?)))
+        let sample_count { samples, value } = copy(&count)?;
+        Some((decode_key(&key)?, Count { samples, value }))
     };
     keys.into_iter().filter_map(take).collect()
+}
+
+/// Takes out what was thinned and not yet counted with another one, of all processes or of one;
+/// nothing must be sampled there any more.
+pub fn collect_thinned(session: &Session, pid: Option<u32>) -> Vec<(SampleKey, Count)> {
+    let map = &session.skel.maps.thinned;
+    let take = |bytes: Vec<u8>| {
+        let key: thin_key = copy(&bytes)?;
+        let of = u32::try_from(key.target).ok().filter(|&of| pid.is_none_or(|pid| pid == of))?;
+        let thin: thin = copy(&map.lookup(&bytes, MapFlags::ANY).ok()??)?;
+        let _ = map.delete(&bytes);
+        let event = u32::try_from(key.event).ok()?;
+        let count = Count { samples: 0, value: thin.pending };
+        let key = SampleKey { event, label: key.label, user: NOT_WALKED, ..SampleKey::of(of) };
+        (thin.pending > 0).then_some((key, count))
+    };
+    map.keys().collect::<Vec<_>>().into_iter().filter_map(take).collect()
+}
+
+/// Tells the kernel side how the objects of a JVM name their classes.
+pub fn tell_classes(session: &Session, pid: u64, java: &java) -> Result<()> {
+    session::tell(&session.skel.maps.javas, pid, bytes(java), "read classes of objects")
+}
+
+impl SampleKey {
+    /// One that says nothing but whose it is.
+    pub fn of(pid: u32) -> Self {
+        Self {
+            pid,
+            tid: pid,
+            comm: String::new(),
+            cpu: 0,
+            epoch: 0,
+            user: 0,
+            user_end: 0,
+            kernel: 0,
+            event: 0,
+            label: 0,
+        }
+    }
 }
 
 fn decode_key(bytes: &[u8]) -> Option<SampleKey> {
@@ -183,6 +251,8 @@ fn decode_key(bytes: &[u8]) -> Option<SampleKey> {
         user: key.user,
         user_end: key.user_end,
         kernel: key.kernel,
+        event: key.event,
+        label: key.label,
     })
 }
 

@@ -10,7 +10,7 @@ use libjvmprobe::{
     },
     stack::{
         Kind,
-        profile::{Profile, Sample},
+        profile::{Measure, Profile, Sample},
     },
 };
 
@@ -117,14 +117,29 @@ pub fn methods(profile: &Profile) -> Vec<(&str, u64, u64)> {
     all
 }
 
-/// The summary as text; with more of the stacks if wanted.
-pub fn text(profile: &Profile, title: &str, stacks: bool) -> String {
+/// How many samples there are.
+pub fn samples(profile: &Profile) -> u64 {
+    match profile.measure {
+        Measure::Time => profile.total(),
+        _ => profile.samples.iter().map(|sample| sample.things).sum(),
+    }
+}
+
+/// The summary as text, under the event's name if there are several; with more of the stacks if
+/// wanted.
+pub fn text(profile: &Profile, is_named: bool, stacks: bool) -> String {
     let total = profile.total();
-    let mut out = format!("\n{title}\n");
+    let mut out = String::new();
     // Writing into a String does not fail, here and below.
+    if is_named {
+        let _ = writeln!(out, "\n{}", profile.measure.name());
+    }
     let _ = writeln!(out, "{}", wrap(&spent(profile)));
     if total == 0 {
-        out.push_str("No samples: nothing of it was running.\n");
+        out.push_str(match profile.measure {
+            Measure::Time => "No samples: nothing of it was running.\n",
+            _ => "No samples: it did not happen.\n",
+        });
         return out;
     }
     out.push('\n');
@@ -132,33 +147,60 @@ pub fn text(profile: &Profile, title: &str, stacks: bool) -> String {
     out.push_str("\nHottest stacks\n");
     out.push_str(&tree(profile, total, if stacks { &MORE } else { &AT_A_GLANCE }));
     out.push('\n');
-    out.push_str(&quality(profile, total));
+    out.push_str(&quality(profile));
     out
 }
 
-/// How much processor time there was, and what it went to.
+/// How much there was, and what it went to.
 pub fn spent(profile: &Profile) -> String {
     let seconds = Duration::from_nanos(profile.duration_ns).as_secs_f64();
-    let busy = profile.total() as f64 / profile.hertz.max(1) as f64;
+    let total = profile.total();
+    let a_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
+    let amount = match &profile.measure {
+        Measure::Time => {
+            let busy = total as f64 / profile.hertz.max(1) as f64;
+            let cores = a_second(busy);
+            format!("{busy:.2} s of processor time in {seconds:.2} s ({cores:.2} cores)")
+        }
+        Measure::Elapsed(name) => {
+            let spent = Duration::from_nanos(total).as_secs_f64();
+            let times = samples(profile);
+            format!("{spent:.2} s of {name} in {seconds:.2} s, {times} times")
+        }
+        measure => {
+            let rate = a_second(total as f64);
+            let counted = measure.counted();
+            format!("{total} {counted} in {seconds:.2} s ({rate:.1} a second)")
+        }
+    };
     let shares: Vec<_> = shares(profile)
         .iter()
         .map(|(name, share)| format!("{name} {}", percent(*share, 1.0)))
         .collect();
-    let cores = if seconds > 0.0 { busy / seconds } else { 0.0 };
-    format!(
-        "{busy:.2} s of processor time in {seconds:.2} s ({cores:.2} cores): {}",
-        shares.join(", ")
-    )
+    match shares.is_empty() {
+        true => amount,
+        false => format!("{amount}: {}", shares.join(", ")),
+    }
 }
 
 fn top_methods(profile: &Profile, total: u64) -> String {
     let share = |count: u64| percent(count as f64, total as f64);
     let mut table = Table::new();
     table.load_style(TableStyle::new());
-    table.set_header(["SELF", "TOTAL", "SAMPLES", "METHOD"]);
+    let counted = match profile.measure {
+        Measure::Time => "SAMPLES",
+        Measure::Allocation => "BYTES",
+        Measure::Events(_) => "COUNT",
+        Measure::Elapsed(_) => "MS",
+    };
+    table.set_header(["SELF", "TOTAL", counted, "METHOD"]);
     let least = (total / 200).max(1);
     for (name, own, all) in methods(profile).into_iter().take(TOP).filter(|m| m.1 >= least) {
-        table.add_row([share(own), share(all), own.to_string(), name.to_owned()]);
+        let number = match profile.measure {
+            Measure::Elapsed(_) => format!("{:.3}", Duration::from_nanos(own).as_secs_f64() * 1e3),
+            _ => own.to_string(),
+        };
+        table.add_row([share(own), share(all), number, name.to_owned()]);
     }
     for column in 0..3 {
         if let Some(column) = table.column_mut(column) {
@@ -255,7 +297,7 @@ impl Quality {
 }
 
 /// One honest line.
-fn quality(profile: &Profile, total: u64) -> String {
+fn quality(profile: &Profile) -> String {
     let Quality { complete, guessed, unsure, unnamed_frames } = Quality::of(profile);
     let [complete, guessed, unsure, unnamed] =
         [complete, guessed, unsure, unnamed_frames].map(|share| percent(share, 1.0));
@@ -263,7 +305,7 @@ fn quality(profile: &Profile, total: u64) -> String {
         "{}; {complete} of the stacks are complete to the thread's entry, {guessed} are in part a \
          guess; of {unsure} the innermost inlined methods are not sure; {unnamed} of the frames have \
          no name; {} lost",
-        count(total, "sample"),
+        count(samples(profile), "sample"),
         count(profile.lost, "sample")
     );
     wrap(&text) + "\n"

@@ -13,7 +13,11 @@ use libjvmprobe::{
         session::Attach,
     },
     follow::Stops,
-    hotspot::{HotSpot, code::Inlining},
+    hotspot::{
+        HotSpot,
+        code::Inlining,
+        objects::{COMPACT_SHIFT, ClassField},
+    },
     own::{note, remark},
     process::{Fate, FileId, Process, Target, code::CodeMaps},
     stack::{
@@ -26,7 +30,8 @@ use libjvmprobe::{
 
 use crate::{
     args::{Args, StackWalk, SymbolSource},
-    event::CodeEvent,
+    event::{CodeEvent, java},
+    events::{Asked, What, attach::find, java::JavaEvent, labels::Labels},
     session::{self, Session},
     symbols::{ask, get, version_unknown},
 };
@@ -77,7 +82,12 @@ pub struct Traced {
     /// Whether what it compiles is followed.
     is_followed: bool,
     /// Attachments that are this process's alone.
-    links: Option<Links>,
+    links: Links,
+    /// Events that were not found yet, and which of its mappings were searched for them.
+    missing: Vec<usize>,
+    searched: Option<u64>,
+    /// What is told beside the stacks of events.
+    pub labels: Labels,
     /// Until when a JVM is asked again that is still setting itself up.
     ask_until: Instant,
     /// Whether it was stopped all the time, where that is of interest.
@@ -105,6 +115,35 @@ pub struct Named {
     pub code: CodeIndex,
     /// Java frames that were named when they were first seen.
     pub places: Option<Places>,
+    /// What is told beside stacks.
+    pub labels: Labels,
+}
+
+/// What the kernel side reads of a JVM's objects.
+fn classes_of(hotspot: &HotSpot) -> Result<java> {
+    let layout = hotspot.class_layout()?;
+    let offset = |at: u64| {
+        let implausible = |_| Error::Layout { what: format!("a field at {at}: implausible") };
+        u32::try_from(at).map_err(implausible)
+    };
+    /// Behind the mark.
+    const KLASS_AT: u32 = 8;
+    let (klass_at, klass_bytes, klass_bit, klass_base, klass_shift) = match hotspot.class_field()? {
+        ClassField::Pointer => (KLASS_AT, 8, 0, 0, 0),
+        ClassField::Compressed { base, shift } => (KLASS_AT, 4, 0, base, shift),
+        ClassField::Compact { base, shift } => (0, 4, COMPACT_SHIFT, base, shift),
+    };
+    Ok(java {
+        klass_name: offset(layout.klass_name)?,
+        symbol_length: offset(layout.symbol_length)?,
+        symbol_body: offset(layout.symbol_body)?,
+        klass_bytes,
+        klass_at,
+        klass_bit,
+        klass_shift,
+        unused: 0,
+        klass_base,
+    })
 }
 
 enum Who {
@@ -153,7 +192,10 @@ impl Traced {
             next_check: Instant::now() + CHECK,
             code: CodeLog::default(),
             is_followed: false,
-            links: None,
+            links: Links::default(),
+            missing: Vec::new(),
+            searched: None,
+            labels: Labels::default(),
             ask_until: Instant::now() + SETTING_UP,
             stops: None,
             has_map: false,
@@ -254,17 +296,81 @@ impl Traced {
         match shared {
             Some(files) => {
                 if let Entry::Vacant(file) = files.entry(libjvm.id) {
-                    file.insert(session.attach(libjvm, &plans()?, Scope::Everyone, 0)?);
+                    file.insert(session.attach(&libjvm.into(), &plans()?, Scope::Everyone, 0)?);
                 }
             }
             None => {
                 let pid = jvm.0.pid();
                 let scope = Scope::Process(pid);
-                self.links = Some(session.attach(libjvm, &plans()?, scope, pid.0.into())?);
+                self.links.extend(session.attach(
+                    &libjvm.into(),
+                    &plans()?,
+                    scope,
+                    pid.0.into(),
+                )?);
             }
         }
         self.is_followed = true;
         Ok(())
+    }
+
+    /// Attaches to the events that are in its files. Those in libjvm.so through `shared`, as
+    /// [`follow`](Self::follow) does. Returns those that are not there, the first time.
+    pub fn attach_events(
+        &mut self,
+        events: &[Asked],
+        session: &mut Session,
+        mut shared: Option<&mut HashMap<(FileId, usize), Links>>,
+    ) -> Vec<(usize, Error)> {
+        let version = self.maps.version();
+        let is_first = self.searched.is_none();
+        let wanted: Vec<_> = match self.searched.replace(version) {
+            None => (0..events.len()).collect(),
+            Some(searched) if searched == version => return Vec::new(),
+            Some(_) => std::mem::take(&mut self.missing),
+        };
+        let (pid, libjvm) = match &self.who {
+            Who::Jvm(jvm) => (jvm.0.pid(), Some(&jvm.0.libjvm)),
+            Who::Future(process) | Who::Other(process) => (process.pid, None),
+        };
+        let mut failed = Vec::new();
+        for number in wanted {
+            let cookie = number as u64;
+            let found = find(&events[number], libjvm, &self.maps).and_then(|found| {
+                let Some(found) = found else { return Ok(None) };
+                let mut attach = |scope| session.attach(&found.binary, &found.plans, scope, cookie);
+                match (&mut shared, libjvm) {
+                    (Some(shared), Some(libjvm)) if found.is_libjvm => {
+                        if let Entry::Vacant(file) = shared.entry((libjvm.id, number)) {
+                            file.insert(attach(Scope::Everyone)?);
+                        }
+                        Ok(None)
+                    }
+                    _ => attach(Scope::Process(pid)).map(Some),
+                }
+            });
+            match found {
+                Ok(links) => self.links.extend(links.unwrap_or_default()),
+                Err(error) => {
+                    // It may be in a file that is mapped later.
+                    if !matches!(events[number].what, What::Java(_)) {
+                        self.missing.push(number);
+                    }
+                    failed.push((number, error));
+                }
+            }
+        }
+        if is_first { failed } else { Vec::new() }
+    }
+
+    /// Whether it is about to become a JVM.
+    pub fn may_become_jvm(&self) -> bool {
+        matches!(self.who, Who::Future(_))
+    }
+
+    /// Takes no more events of its files, nor of what it compiles.
+    pub fn stop_events(&mut self) {
+        self.links = Links::default();
     }
 
     /// Looks at its mappings.
@@ -342,12 +448,45 @@ impl Traced {
             walker.add_jvm(key, &hotspot.walking()?);
         }
         session::tell_mappings(session, key, &self.maps)?;
+        self.tell_events(args, session);
+        let Who::Jvm(jvm) = &self.who else {
+            return Ok(());
+        };
+        let Ok(hotspot) = &jvm.1 else {
+            return Ok(());
+        };
         let compiled = matches!(symbols, SymbolSource::Auto | SymbolSource::HotSpot);
         if *symbols != SymbolSource::None {
             self.places = Some(Places::new(hotspot, compiled, signatures)?);
             self.names_compiled = compiled;
         }
         Ok(())
+    }
+
+    /// Gets ready for what is told beside the stacks of events. Where that cannot be read, the
+    /// stacks stand alone.
+    fn tell_events(&mut self, args: &Args, session: &Session) {
+        let Who::Jvm(jvm) = &self.who else { return };
+        let Ok(hotspot) = &jvm.1 else { return };
+        let pid = jvm.0.pid();
+        let unknown = |what: &str, error: &Error| {
+            remark(|| format!("process {pid}: {what} is not told: {error}"));
+        };
+        let wants = |filter: fn(JavaEvent) -> bool| {
+            let is = |event: &Asked| matches!(event.what, What::Java(java) if filter(java));
+            args.event.iter().any(is)
+        };
+        if wants(JavaEvent::reads_classes) {
+            let told = classes_of(hotspot)
+                .and_then(|java| session::tell_classes(session, pid.0.into(), &java));
+            told.unwrap_or_else(|error| unknown("of which class objects are", &error));
+        }
+        if wants(|java| java == JavaEvent::Deopt) {
+            match hotspot.traps() {
+                Ok(traps) => self.labels.traps = Some(Arc::new(traps)),
+                Err(error) => unknown("why code was given up", &error),
+            }
+        }
     }
 
     /// Names the interpreted frames of a stack.
@@ -375,6 +514,7 @@ impl Traced {
             symbols: self.symbols.clone(),
             code: self.code.settle(),
             places,
+            labels: self.labels.clone(),
         }
     }
 
@@ -382,8 +522,8 @@ impl Traced {
     pub fn into_named(mut self) -> Named {
         let places = self.places.take();
         let code = self.code.into_index();
-        let Self { command, maps, symbols, .. } = self;
-        Named { command, maps, symbols, code, places }
+        let Self { command, maps, symbols, labels, .. } = self;
+        Named { command, maps, symbols, code, places, labels }
     }
 
     /// About how many bytes it keeps of what comes and goes.

@@ -13,7 +13,7 @@ use inferno::{
     },
 };
 
-use crate::render::formats::Format;
+use crate::render::formats::{Format, Titled, not_one};
 use crate::{
     render::formats::folded,
     stack::{Kind, profile::Profile},
@@ -24,8 +24,10 @@ pub const FORMAT: Format = Format {
     ending: ".svg",
     name: "flame graph",
     draws_differences: true,
-    write: |profile, how, to| {
-        let (threads, title) = (how.threads, how.title.clone());
+    holds_several: false,
+    write: |profiles, how, to| {
+        let [Titled { profile, title }] = profiles else { return Err(not_one()) };
+        let (threads, title) = (how.threads, title.clone());
         let options = folded::Options { threads, mark_kinds: false };
         match how.base {
             Some(base) => write_difference(profile, base.as_bytes(), options, title, to),

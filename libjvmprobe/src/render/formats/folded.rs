@@ -7,7 +7,7 @@ use std::{
     io::{self, Write},
 };
 
-use crate::render::formats::Format;
+use crate::render::formats::{Format, Titled, not_one};
 use crate::{
     names::clean,
     stack::{
@@ -21,7 +21,9 @@ pub const FORMAT: Format = Format {
     ending: ".folded",
     name: "folded stacks",
     draws_differences: false,
-    write: |profile, how, to| {
+    holds_several: false,
+    write: |profiles, how, to| {
+        let [Titled { profile, .. }] = profiles else { return Err(not_one()) };
         write(profile, Options { threads: how.threads, mark_kinds: false }, to)
     },
 };
@@ -110,7 +112,7 @@ pub(super) mod tests {
             guessed: false,
             unsure: false,
             count,
-            objects: 0,
+            things: 0,
         };
         profile.samples = vec![
             sample(13, &[main, run], 2),

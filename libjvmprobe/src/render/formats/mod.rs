@@ -28,8 +28,19 @@ pub struct Format {
     pub name: &'static str,
     /// Whether it can draw the difference to another profile.
     pub draws_differences: bool,
-    /// Writes a profile.
-    pub(super) write: fn(&Profile, &How<'_>, &mut dyn Write) -> io::Result<()>,
+    /// Whether one file has room for profiles of several measures.
+    pub holds_several: bool,
+    /// Writes profiles: one, unless it holds several.
+    pub(super) write: fn(&[Titled<'_>], &How<'_>, &mut dyn Write) -> io::Result<()>,
+}
+
+/// A profile, and what stands above it where there is room for that.
+#[derive(Clone, Debug)]
+pub struct Titled<'a> {
+    /// The profile.
+    pub profile: &'a Profile,
+    /// The title.
+    pub title: Title,
 }
 
 /// How a profile is written.
@@ -37,8 +48,6 @@ pub struct Format {
 pub struct How<'a> {
     /// Threads are kept apart.
     pub threads: bool,
-    /// What stands above, where there is room for it.
-    pub title: Title,
     /// Folded stacks that it is compared with, where that can be drawn.
     pub base: Option<&'a str>,
 }
@@ -55,6 +64,11 @@ pub fn of(path: &Path) -> Result<&'static Format> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let format = FORMATS.into_iter().find(|format| name.ends_with(format.ending));
     format.ok_or_else(|| Error::UnknownFormat { path: path.into(), known: list() })
+}
+
+/// Where a format that holds one profile is given another number of them.
+fn not_one() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "one profile is expected")
 }
 
 /// All of them, for people: `.svg (flame graph), ... or .json (speedscope)`.

@@ -19,7 +19,11 @@ pub const FORMAT: Format = Format {
     ending: ".pb.gz",
     name: "pprof",
     draws_differences: false,
-    write: |profile, _, to| write(profile, to),
+    holds_several: true,
+    write: |profiles, _, to| {
+        let profiles: Vec<_> = profiles.iter().map(|titled| titled.profile).collect();
+        write(&profiles, to)
+    },
 };
 
 #[derive(Clone, PartialEq, Message)]
@@ -123,14 +127,15 @@ fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Writes a profile, with labels for pid, tid, thread and cpu: counts and processor time;
-/// or objects and bytes of allocations, named as Go and others name them.
+/// Writes profiles, with labels for pid, tid, thread and cpu. Each has two values: how many samples
+/// and what they stand for, or objects and bytes, named as Go and others name them; those of the
+/// other profiles are 0 then.
 ///
 /// # Errors
 /// Those of the writer.
-pub fn write(profile: &Profile, to: impl Write) -> io::Result<()> {
+pub fn write(profiles: &[&Profile], to: impl Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(to, Compression::default());
-    gzip.write_all(&proto(profile).encode_to_vec())?;
+    gzip.write_all(&proto(profiles).encode_to_vec())?;
     gzip.finish()?.flush()
 }
 
@@ -140,7 +145,7 @@ fn labels<'a>(
     profile: &Profile,
     sample: &'a profile::Sample,
 ) -> impl Iterator<Item = (&'static str, &'a str, u32)> {
-    let is_of_time = profile.measure == Measure::Time;
+    let is_of_time = profile.measure != Measure::Allocation;
     let has_thread = is_of_time || sample.tid != 0;
     [
         (true, ("command", &*sample.command, 0)),
@@ -153,59 +158,81 @@ fn labels<'a>(
     .filter_map(|(wanted, label)| wanted.then_some(label))
 }
 
-fn proto(profile: &Profile) -> Proto {
+/// The two values of a measure: type and unit of each. What is shown if nothing else is asked for
+/// comes last.
+fn values(measure: &Measure) -> [(String, &'static str); 2] {
+    let name = measure.name();
+    match measure {
+        Measure::Time => [("samples".into(), "count"), (name.into(), "nanoseconds")],
+        Measure::Allocation => [("alloc_objects".into(), "count"), ("alloc_space".into(), "bytes")],
+        Measure::Events(_) => [(format!("{name}_samples"), "count"), (name.into(), "count")],
+        Measure::Elapsed(_) => [(format!("{name}_times"), "count"), (name.into(), "nanoseconds")],
+    }
+}
+
+fn proto(profiles: &[&Profile]) -> Proto {
     let mut strings = Strings::default();
     // The format wants the empty string first.
     strings.id("");
     let mut function = Vec::new();
     let mut location = Vec::new();
-    for (frame, id) in profile.frames().iter().zip(1..) {
-        let file = frame.file.as_deref().or(frame.module.as_deref()).unwrap_or("");
-        let (name, filename) = (strings.id(&frame.name), strings.id(file));
-        function.push(Function { id, name, system_name: name, filename });
-        location
-            .push(Location { id, line: vec![Line { function_id: id, line: frame.line.into() }] });
+    let mut sample = Vec::new();
+    let mut sample_type = Vec::new();
+    for (at, profile) in profiles.iter().enumerate() {
+        let first = location.len() as u64 + 1;
+        for (frame, id) in profile.frames().iter().zip(first..) {
+            let file = frame.file.as_deref().or(frame.module.as_deref()).unwrap_or("");
+            let (name, filename) = (strings.id(&frame.name), strings.id(file));
+            function.push(Function { id, name, system_name: name, filename });
+            let line = vec![Line { function_id: id, line: frame.line.into() }];
+            location.push(Location { id, line });
+        }
+        let period = period(profile);
+        sample.extend(profile.samples.iter().map(|sample| {
+            let mut label = |key: &str, text: &str, num: u32| Label {
+                key: strings.id(key),
+                str: if text.is_empty() { 0 } else { strings.id(text) },
+                num: num.into(),
+            };
+            let mut value = vec![0; 2 * profiles.len()];
+            let (few, all) = match profile.measure {
+                Measure::Time => (sample.count, sample.count.saturating_mul(period)),
+                _ => (sample.things, sample.count),
+            };
+            value[2 * at] = int(few);
+            value[2 * at + 1] = int(all);
+            let labels = labels(profile, sample);
+            Sample {
+                location_id: sample.stack.iter().rev().map(|&id| u64::from(id) + first).collect(),
+                value,
+                label: labels.map(|(key, text, num)| label(key, text, num)).collect(),
+            }
+        }));
+        sample_type.extend(
+            values(&profile.measure).map(|(kind, unit)| ValueType {
+                r#type: strings.id(&kind),
+                unit: strings.id(unit),
+            }),
+        );
     }
-    let period = 1_000_000_000 / profile.hertz.max(1);
-    let sample = profile.samples.iter().map(|sample| {
-        let mut label = |key: &str, text: &str, num: u32| Label {
-            key: strings.id(key),
-            str: if text.is_empty() { 0 } else { strings.id(text) },
-            num: num.into(),
-        };
-        Sample {
-            location_id: sample.stack.iter().rev().map(|&id| u64::from(id) + 1).collect(),
-            value: match profile.measure {
-                Measure::Time => vec![int(sample.count), int(sample.count.saturating_mul(period))],
-                Measure::Allocation => vec![int(sample.objects), int(sample.count)],
-            },
-            label: labels(profile, sample).map(|(key, text, num)| label(key, text, num)).collect(),
-        }
-    });
-    let sample = sample.collect();
-    let mut value =
-        |r#type: &str, unit: &str| ValueType { r#type: strings.id(r#type), unit: strings.id(unit) };
-    // What is shown if nothing else is asked for comes last.
-    let (sample_type, period_type) = match profile.measure {
-        Measure::Time => (
-            vec![value("samples", "count"), value("cpu", "nanoseconds")],
-            Some(value("cpu", "nanoseconds")),
-        ),
-        Measure::Allocation => {
-            (vec![value("alloc_objects", "count"), value("alloc_space", "bytes")], None)
-        }
-    };
+    let cpu = profiles.iter().position(|profile| profile.measure == Measure::Time);
+    let first = profiles.first();
     Proto {
+        period_type: cpu.map(|at| sample_type[2 * at + 1]),
+        period: cpu.map_or(0, |at| int(period(profiles[at]))),
         sample_type,
         sample,
         location,
         function,
         string_table: strings.table,
-        time_nanos: int(profile.begin_unix_ns),
-        duration_nanos: int(profile.duration_ns),
-        period_type,
-        period: if period_type.is_some() { int(period) } else { 0 },
+        time_nanos: first.map_or(0, |profile| int(profile.begin_unix_ns)),
+        duration_nanos: first.map_or(0, |profile| int(profile.duration_ns)),
     }
+}
+
+/// Nanoseconds between two samples of processor time.
+fn period(profile: &Profile) -> u64 {
+    1_000_000_000 / profile.hertz.max(1)
 }
 
 #[cfg(test)]
@@ -220,8 +247,8 @@ mod tests {
     fn allocations_have_objects_and_bytes() {
         let mut profile = crate::render::formats::folded::tests::profile();
         profile.measure = Measure::Allocation;
-        profile.samples[0].objects = 7;
-        let proto = proto(&profile);
+        profile.samples[0].things = 7;
+        let proto = proto(&[&profile]);
         let text = |id: i64| proto.string_table[usize::try_from(id).unwrap()].as_str();
         let types: Vec<_> =
             proto.sample_type.iter().map(|t| (text(t.r#type), text(t.unit))).collect();
@@ -231,9 +258,26 @@ mod tests {
     }
 
     #[test]
+    fn several_measures_stand_in_one_file() {
+        let cpu = crate::render::formats::folded::tests::profile();
+        let mut waits = crate::render::formats::folded::tests::profile();
+        waits.measure = Measure::Elapsed("off-cpu".into());
+        waits.samples[0].things = 1;
+        let proto = proto(&[&cpu, &waits]);
+        let text = |id: i64| proto.string_table[usize::try_from(id).unwrap()].as_str();
+        let types: Vec<_> = proto.sample_type.iter().map(|t| text(t.r#type)).collect();
+        assert_eq!(types, ["samples", "cpu", "off-cpu_times", "off-cpu"]);
+        let period = 1_000_000_000 / 99;
+        assert_eq!(proto.sample[0].value, [2, 2 * period, 0, 0]);
+        assert_eq!(proto.sample[3].value, [0, 0, 1, 2]);
+        assert_eq!(proto.sample[3].location_id, [5, 4]);
+        assert_eq!(proto.period, period);
+    }
+
+    #[test]
     fn what_is_written_can_be_read_again() {
         let mut bytes = Vec::new();
-        write(&crate::render::formats::folded::tests::profile(), &mut bytes).unwrap();
+        write(&[&crate::render::formats::folded::tests::profile()], &mut bytes).unwrap();
         let mut raw = Vec::new();
         GzDecoder::new(&bytes[..]).read_to_end(&mut raw).unwrap();
         let proto = Proto::decode(&raw[..]).unwrap();

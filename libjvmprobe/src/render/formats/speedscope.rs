@@ -23,7 +23,11 @@ pub const FORMAT: Format = Format {
     ending: ".json",
     name: "speedscope",
     draws_differences: false,
-    write: |profile, _, to| write(profile, to),
+    holds_several: true,
+    write: |profiles, _, to| {
+        let profiles: Vec<_> = profiles.iter().map(|titled| titled.profile).collect();
+        write(&profiles, to)
+    },
 };
 
 #[derive(Serialize)]
@@ -33,7 +37,7 @@ struct File<'a> {
     schema: &'static str,
     exporter: &'static str,
     shared: Shared<'a>,
-    profiles: Vec<Thread<'a>>,
+    profiles: Vec<Thread>,
 }
 
 #[derive(Serialize)]
@@ -54,37 +58,62 @@ struct Frame<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Thread<'a> {
+struct Thread {
     r#type: &'static str,
     name: String,
     unit: &'static str,
     start_value: u64,
     end_value: u64,
     /// Outermost frame first.
-    samples: Vec<&'a [FrameId]>,
+    samples: Vec<Vec<FrameId>>,
     weights: Vec<u64>,
 }
 
-/// Writes a profile.
+/// Writes profiles.
 ///
 /// # Errors
 /// Those of the writer.
-pub fn write(profile: &Profile, mut to: impl Write) -> io::Result<()> {
-    let frames = profile.frames().iter().map(|frame| Frame {
-        name: &frame.name,
-        file: frame.file.as_deref().or(frame.module.as_deref()),
-        line: (frame.line > 0).then_some(frame.line),
-        kind: kind(frame.kind),
-    });
-    let (unit, weight_of_one, exporter) = match profile.measure {
-        Measure::Time => ("nanoseconds", 1_000_000_000 / profile.hertz.max(1), "javaprof"),
-        Measure::Allocation => ("bytes", 1, "javaobjnew"),
+pub fn write(profiles: &[&Profile], mut to: impl Write) -> io::Result<()> {
+    let mut frames = Vec::new();
+    let mut threads = Vec::new();
+    for profile in profiles {
+        let first = FrameId::try_from(frames.len()).unwrap_or(FrameId::MAX);
+        frames.extend(profile.frames().iter().map(|frame| Frame {
+            name: &frame.name,
+            file: frame.file.as_deref().or(frame.module.as_deref()),
+            line: (frame.line > 0).then_some(frame.line),
+            kind: kind(frame.kind),
+        }));
+        threads.extend(threads_of(profile, first, profiles.len() > 1));
+    }
+    let is_allocation = profiles.iter().any(|profile| profile.measure == Measure::Allocation);
+    let file = File {
+        schema: "https://www.speedscope.app/file-format-schema.json",
+        exporter: if is_allocation { "javaobjnew" } else { "javaprof" },
+        shared: Shared { frames },
+        profiles: threads,
     };
-    let mut threads: BTreeMap<(u32, u32), Thread<'_>> = BTreeMap::new();
+    to.write_all(clean::json(&serde_json::to_string(&file)?).as_bytes())?;
+    to.flush()
+}
+
+/// A profile's threads. Its frames begin at `first` in the file; the measure is a part of the
+/// names where there are several.
+fn threads_of(profile: &Profile, first: FrameId, is_named: bool) -> Vec<Thread> {
+    let (unit, weight_of_one) = match profile.measure {
+        Measure::Time => ("nanoseconds", 1_000_000_000 / profile.hertz.max(1)),
+        Measure::Allocation => ("bytes", 1),
+        Measure::Events(_) => ("none", 1),
+        Measure::Elapsed(_) => ("nanoseconds", 1),
+    };
+    let mut threads: BTreeMap<(u32, u32), Thread> = BTreeMap::new();
     for sample in &profile.samples {
         let thread = threads.entry((sample.pid, sample.tid)).or_insert_with(|| Thread {
             r#type: "sampled",
-            name: name(sample),
+            name: match is_named {
+                true => format!("{}: {}", profile.measure.name(), name(sample)),
+                false => name(sample),
+            },
             unit,
             start_value: 0,
             end_value: 0,
@@ -93,17 +122,10 @@ pub fn write(profile: &Profile, mut to: impl Write) -> io::Result<()> {
         });
         let weight = sample.count.saturating_mul(weight_of_one);
         thread.end_value = thread.end_value.saturating_add(weight);
-        thread.samples.push(&sample.stack);
+        thread.samples.push(sample.stack.iter().map(|id| id.saturating_add(first)).collect());
         thread.weights.push(weight);
     }
-    let file = File {
-        schema: "https://www.speedscope.app/file-format-schema.json",
-        exporter,
-        shared: Shared { frames: frames.collect() },
-        profiles: threads.into_values().collect(),
-    };
-    to.write_all(clean::json(&serde_json::to_string(&file)?).as_bytes())?;
-    to.flush()
+    threads.into_values().collect()
 }
 
 /// What kind of code a frame runs, in one word.
@@ -139,16 +161,35 @@ mod tests {
         let mut profile = crate::render::formats::folded::tests::profile();
         profile.measure = Measure::Allocation;
         let mut bytes = Vec::new();
-        write(&profile, &mut bytes).unwrap();
+        write(&[&profile], &mut bytes).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(json["profiles"][1]["unit"], "bytes");
         assert_eq!(json["profiles"][1]["endValue"], 4);
     }
 
     #[test]
+    fn several_measures_stand_in_one_file() {
+        let cpu = crate::render::formats::folded::tests::profile();
+        let mut faults = crate::render::formats::folded::tests::profile();
+        faults.measure = Measure::Events("page-faults".into());
+        let mut bytes = Vec::new();
+        write(&[&cpu, &faults], &mut bytes).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        let names: Vec<_> = (0..4).map(|i| json["profiles"][i]["name"].clone()).collect();
+        assert_eq!(names[0], "cpu: java 12 worker;1-13");
+        assert_eq!(names[2], "page-faults: java 12 worker;1-13");
+        assert_eq!(json["profiles"][2]["samples"], serde_json::json!([[3, 4]]));
+        assert_eq!(
+            (&json["profiles"][2]["unit"], &json["profiles"][2]["endValue"]),
+            (&"none".into(), &2.into())
+        );
+        assert_eq!(json["shared"]["frames"].as_array().unwrap().len(), 6);
+    }
+
+    #[test]
     fn each_thread_is_a_profile() {
         let mut bytes = Vec::new();
-        write(&crate::render::formats::folded::tests::profile(), &mut bytes).unwrap();
+        write(&[&crate::render::formats::folded::tests::profile()], &mut bytes).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(json["shared"]["frames"][1]["name"], "a.Main.run");
         assert_eq!(json["shared"]["frames"][1]["line"], 7);

@@ -6,7 +6,7 @@ use libjvmprobe::{Result, follow::Watch, stack::Stack};
 
 use super::{MAX_IGNORED, NEWCOMER, Profiler, Samples, Stacks};
 use crate::{
-    session::{self, SampleKey, Session},
+    session::{self, Count, SampleKey, Session},
     traced::Traced,
 };
 
@@ -14,7 +14,7 @@ impl Profiler<'_> {
     /// About how many bytes it keeps of what was sampled and has no names yet.
     pub(super) fn size(&self) -> usize {
         /// A sample in a table, with the name of its thread.
-        const SAMPLE: usize = 2 * (size_of::<SampleKey>() + 24);
+        const SAMPLE: usize = 2 * (size_of::<SampleKey>() + size_of::<Count>() + 16);
         let retired = self.retired.iter().map(|(_, samples)| samples.len());
         let newcomers = self.newcomers.values().map(|newcomer| newcomer.samples.len());
         let samples = self.samples.values().map(Samples::len).chain(retired).chain(newcomers);
@@ -57,7 +57,7 @@ impl Profiler<'_> {
         let mut samples = std::mem::take(&mut self.samples);
         for (key, count) in counted {
             if stacks.contains_key(&key.user) || key.user == 0 {
-                self.taken += count;
+                self.taken += count.samples;
                 *samples.entry(key.pid).or_default().entry(key).or_default() += count;
             } else {
                 self.early.push((key, count));

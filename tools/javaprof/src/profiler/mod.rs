@@ -25,10 +25,11 @@ use kept::size_of_stack;
 use crate::{
     args::{Args, StackWalk, SymbolSource},
     event::Event,
-    naming::Naming,
+    events::{Asked, What, attach},
+    naming::{self, Naming},
     progress::Progress,
     report::Report,
-    session::{self, MANY_STACKS, Options, SampleKey, Session},
+    session::{self, Count, MANY_STACKS, Options, SampleKey, Session},
     traced::Traced,
 };
 
@@ -44,7 +45,7 @@ const NEWCOMER: Duration = Duration::from_secs(2);
 const MAX_IGNORED: usize = 16_384;
 
 /// Counts of samples that are alike.
-pub type Samples = HashMap<SampleKey, u64>;
+pub type Samples = HashMap<SampleKey, Count>;
 /// Stacks by their numbers.
 pub type Stacks = HashMap<u64, Stack>;
 
@@ -100,6 +101,8 @@ fn open(pid: Pid, files: &mut Files) -> Result<Traced> {
 /// A profile that is being taken.
 pub struct Profiler<'a> {
     args: &'a Args,
+    /// What is sampled.
+    events: Vec<Asked>,
     session: Session,
     /// While these are there, samples are taken.
     sampling: Vec<Link>,
@@ -114,7 +117,7 @@ pub struct Profiler<'a> {
     /// What stands above it, once sampling has begun.
     title: String,
     /// What the intervals before had, for what is written at the end.
-    before: Profile,
+    before: Vec<Profile>,
     /// Samples without their stacks in what was shown.
     folded: u64,
     files: Files,
@@ -130,7 +133,7 @@ pub struct Profiler<'a> {
     /// About how many bytes they take.
     stacks_size: usize,
     /// What was collected and belongs to the stacks that are to come.
-    early: Vec<(SampleKey, u64)>,
+    early: Vec<(SampleKey, Count)>,
     naming: Naming,
     raw: Raw,
     /// How many samples there are.
@@ -139,6 +142,8 @@ pub struct Profiler<'a> {
     arrivals: Option<Arrivals>,
     /// Attachments that all JVMs share that run the same libjvm.so.
     shared: Option<HashMap<FileId, Links>>,
+    /// The same for the events that are in it, by their numbers.
+    shared_events: HashMap<(FileId, usize), Links>,
     /// ... and which of these no JVM runs any more.
     idle: Idle<FileId>,
     /// Since the kernel side last forgot them.
@@ -166,8 +171,10 @@ impl<'a> Profiler<'a> {
         let processes: Vec<_> =
             common.pids()?.iter().map(|&pid| open(pid, &mut files)).collect::<Result<_, _>>()?;
         let every_jvm = common.all || args.system_wide;
+        let events = args.events();
         let session = session::load(Options {
             hertz: args.frequency,
+            events: &events,
             every_process: args.system_wide,
             newcomers: common.all && !args.system_wide,
             user: !args.kernel_stacks_only,
@@ -176,6 +183,9 @@ impl<'a> Profiler<'a> {
         })?;
         let mut profiler = Self {
             args,
+            naming: Naming::new(events.clone(), args.signatures),
+            before: naming::empty(&events),
+            events,
             session,
             sampling: Vec::new(),
             begin: Instant::now(),
@@ -184,7 +194,6 @@ impl<'a> Profiler<'a> {
             interval: (Instant::now(), 0),
             report,
             title: String::new(),
-            before: Profile::default(),
             folded: 0,
             files,
             processes: BTreeMap::new(),
@@ -195,11 +204,11 @@ impl<'a> Profiler<'a> {
             stacks: Stacks::new(),
             stacks_size: 0,
             early: Vec::new(),
-            naming: Naming::new(args.signatures),
             raw: Raw { hertz: args.frequency, ..Default::default() },
             taken: 0,
             arrivals: every_jvm.then(|| Arrivals::open(common.verbose)),
             shared: (every_jvm && bpf::reaches_everyone()).then(HashMap::new),
+            shared_events: HashMap::new(),
             idle: Idle::default(),
             stacks_sent: 0,
         };
@@ -228,10 +237,18 @@ impl<'a> Profiler<'a> {
             self.get_maps()?;
         }
         self.raw.begin = Some(SystemTime::now());
-        let (clock, sampling) = session::start(&self.session, self.args.frequency)?;
-        self.raw.clock = Some(clock);
-        self.sampling = sampling;
-        self.title = format!("Processor time of {}", self.describe());
+        let (hertz, skip) = (self.args.frequency, self.args.skip_missing);
+        let kernel = attach::kernel(&self.session, &self.events, hertz, skip)?;
+        self.raw.clock = kernel.clock;
+        self.sampling = kernel.links;
+        for event in &self.events {
+            if let What::Java(java) = event.what
+                && let Some(unseen) = java.unseen()
+            {
+                note(unseen);
+            }
+        }
+        self.title = format!("{} of {}", self.what(), self.describe());
         Ok(())
     }
 
@@ -240,10 +257,19 @@ impl<'a> Profiler<'a> {
         &self.title
     }
 
+    /// What is sampled, in words.
+    fn what(&self) -> String {
+        let what = |event: &Asked| match event.what {
+            What::Cpu => "processor time".to_owned(),
+            _ => event.name.to_string(),
+        };
+        let all: Vec<_> = self.events.iter().map(what).collect();
+        all.join(", ")
+    }
+
     /// One line about what is profiled.
     pub fn describe(&self) -> String {
         let hertz = self.args.frequency;
-        let clock = self.raw.clock.map_or("", Clock::name);
         let jvms = self.processes.values().filter(|p| p.is_jvm()).count();
         let what = match (self.args.system_wide, self.args.common.all, self.processes.len()) {
             (true, ..) => format!("every process ({jvms} JVMs now)"),
@@ -251,7 +277,10 @@ impl<'a> Profiler<'a> {
             (.., 1) => self.processes.keys().map(|pid| format!("process {pid}")).collect(),
             (.., n) => format!("{n} processes"),
         };
-        format!("{what} at {hertz} Hz ({clock})")
+        match self.raw.clock {
+            Some(clock) => format!("{what} at {hertz} Hz ({})", clock.name()),
+            None => what,
+        }
     }
 
     /// Samples until it is time to end. Whether the last report has told all.
@@ -280,28 +309,29 @@ impl<'a> Profiler<'a> {
         };
         // What is shown and what is kept have given up the same.
         self.shrink_named();
-        let mut profile = self.naming.take(&raw);
-        self.report.show(&mut profile, &self.title)?;
-        if profile.folded > 0 {
+        let mut profiles = self.naming.take(&raw);
+        self.report.show(&mut profiles, &self.title)?;
+        let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
+        if folded > 0 {
             note(&format!(
-                "of {} samples the stacks were not kept, for want of room: see --max-memory",
-                profile.folded
+                "of {folded} samples the stacks were not kept, for want of room: see --max-memory"
             ));
         }
-        self.folded += profile.folded;
-        self.before.absorb(profile);
-        let max = self.args.max_memory / 2;
-        if self.before.size() > max {
-            self.before.shrink(max);
+        self.folded += folded;
+        for (before, profile) in self.before.iter_mut().zip(profiles) {
+            before.absorb(profile);
         }
+        naming::shrink(&mut self.before, self.args.max_memory / 2);
         Ok(())
     }
 
     /// Samples no more, and hands out what there is: all of it. What no interval has told is
     /// shown.
-    pub fn finish(mut self, all_told: bool) -> Result<(Raw, Profile)> {
+    pub fn finish(mut self, all_told: bool) -> Result<(Raw, Vec<Profile>)> {
         self.sampling.clear();
+        self.stop_events();
         self.collect()?;
+        self.collect_thinned(None);
         self.raw.lost = self.session.lost(0);
         self.name_retired();
         for (pid, mut traced) in std::mem::take(&mut self.processes) {
@@ -320,15 +350,28 @@ impl<'a> Profiler<'a> {
         if !all_told {
             self.tell_interval(self.begin + self.raw.duration)?;
         }
-        let mut profile = self.before;
-        if profile.folded > self.folded && !self.args.output.is_empty() {
+        let mut profiles = self.before;
+        let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
+        if folded > self.folded && !self.args.output.is_empty() {
             note(&format!(
-                "in what is written, of {} samples the stacks were not kept: see --max-memory",
-                profile.folded
+                "in what is written, of {folded} samples the stacks were not kept: see --max-memory"
             ));
         }
-        self.raw.describe(&mut profile);
-        Ok((self.raw, profile))
+        profiles.iter_mut().for_each(|profile| self.raw.describe(profile));
+        Ok((self.raw, profiles))
+    }
+
+    /// Takes no more events of files: what is counted from here on is all there is.
+    fn stop_events(&mut self) {
+        self.shared_events.clear();
+        self.processes.values_mut().for_each(Traced::stop_events);
+    }
+
+    /// Takes what was thinned and counted with no other event, of a process or of all.
+    fn collect_thinned(&mut self, pid: Option<u32>) {
+        for (key, count) in session::collect_thinned(&self.session, pid) {
+            *self.samples.entry(key.pid).or_default().entry(key).or_default() += count;
+        }
     }
 
     /// Takes what was counted. Of processes that are new, the code is known from here on.
@@ -361,7 +404,7 @@ impl<'a> Profiler<'a> {
             {
                 traced.look_for(stack, &mut self.files, &mut self.session);
             }
-            self.taken += count;
+            self.taken += count.samples;
             *self.samples.entry(pid).or_default().entry(key).or_default() += count;
         }
         self.part_with_newcomers();
@@ -386,6 +429,12 @@ impl Watch for Profiler<'_> {
                     self.stacks_size += size_of_stack(&stack);
                     self.stacks.insert(id, stack);
                     self.stacks_sent += 1;
+                }
+                Event::Label(label) => {
+                    let pid = u32::try_from(label.target).unwrap_or(0);
+                    if let Some(traced) = self.processes.get_mut(&pid) {
+                        traced.labels.take(label.label, &label.text);
+                    }
                 }
                 Event::Code(event) => {
                     let pid = u32::try_from(event.target).unwrap_or(0);
@@ -430,12 +479,14 @@ impl Watch for Profiler<'_> {
         if let Some(shared) = &mut self.shared {
             let used = self.processes.values().filter_map(Traced::libjvm);
             self.idle.release(shared, used, Instant::now());
+            self.shared_events.retain(|(file, _), _| shared.contains_key(file));
         }
         for traced in self.processes.values_mut() {
             traced.look_at_stops();
         }
         self.tell_walker()?;
         self.get_maps()?;
+        self.look_for_events();
         if self.next_look.is_none() {
             self.name_retired();
         }

@@ -11,6 +11,7 @@ use libjvmprobe::{
 use super::Profiler;
 use crate::{
     args::{StackWalk, SymbolSource},
+    events::attach,
     session,
     traced::Traced,
 };
@@ -24,9 +25,11 @@ impl Profiler<'_> {
         // It may have ended already: then this is said when its fate is seen.
         traced.try_refresh_maps(&mut self.files, &mut self.session);
         self.follow(&mut traced);
+        let attached = self.attach_events(&mut traced);
         self.processes.insert(pid.0, traced);
+        attached?;
         if let Some(newcomer) = self.newcomers.remove(&pid.0) {
-            self.taken += newcomer.samples.values().sum::<u64>();
+            self.taken += newcomer.samples.values().map(|count| count.samples).sum::<u64>();
             self.samples.entry(pid.0).or_default().extend(newcomer.samples);
         }
         Ok(())
@@ -38,6 +41,33 @@ impl Profiler<'_> {
         {
             let pid = traced.pid();
             note(&format!("what process {pid} compiles meanwhile is not followed: {error}"));
+        }
+    }
+
+    /// Attaches to the events in a process's files. One that a named process does not have is an
+    /// error, unless that may be; of all others a line says so.
+    fn attach_events(&mut self, traced: &mut Traced) -> Result<()> {
+        let shared = self.shared.is_some().then_some(&mut self.shared_events);
+        let missing = traced.attach_events(&self.events, &mut self.session, shared);
+        let pid = traced.pid();
+        for (number, error) in missing {
+            // What is to come may have it.
+            if traced.may_become_jvm() {
+                continue;
+            }
+            if self.args.is_named() && !self.args.skip_missing {
+                return Err(error);
+            }
+            note(&format!("process {pid}: {}", attach::missing(&self.events[number], &error)));
+        }
+        Ok(())
+    }
+
+    /// Looks for events that were not found, in files that were mapped since.
+    pub(super) fn look_for_events(&mut self) {
+        let mut shared = self.shared.is_some().then_some(&mut self.shared_events);
+        for traced in self.processes.values_mut() {
+            traced.attach_events(&self.events, &mut self.session, shared.as_deref_mut());
         }
     }
 
@@ -84,6 +114,7 @@ impl Profiler<'_> {
     /// Puts aside a process that is no more what it was, with all of its samples: what comes
     /// under its number from now on is another one's. Its samples have been collected.
     pub(super) fn retire(&mut self, pid: u32) {
+        self.collect_thinned(Some(pid));
         let samples = self.samples.remove(&pid).unwrap_or_default();
         if let Some(traced) = self.processes.remove(&pid) {
             self.raw.lost_code += self.session.lost(pid.into());
@@ -133,7 +164,9 @@ impl Profiler<'_> {
         for pid in became {
             if let Some(mut traced) = self.processes.remove(&pid) {
                 self.follow(&mut traced);
+                let attached = self.attach_events(&mut traced);
                 self.processes.insert(pid, traced);
+                attached?;
             }
         }
         Ok(())

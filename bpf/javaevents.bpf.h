@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Events of Java programs that have names: exceptions, classes that are defined, threads that are
+ * started, deoptimisation, compilation, requests for collections. A part of javaprof.bpf.c.
+ *
+ * What each is about is told beside its stack, as a label: a class, a method, a reason. Text is
+ * sent once and is a number from then on.
+ */
+#ifndef JVMPROBE_JAVAEVENTS_BPF_H
+#define JVMPROBE_JAVAEVENTS_BPF_H
+
+struct label_key {
+	__u64 target;
+	__u64 label;
+};
+
+/* What user space was told of. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 15);
+	__type(key, struct label_key);
+	__type(value, __u8);
+} labels SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, struct java);
+} javas SEC(".maps");
+
+/* A compilation that a thread is at. */
+struct compilation {
+	__u64 since;
+	__u64 label;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1 << 12);
+	__type(key, __u64);
+	__type(value, struct compilation);
+} compilations SEC(".maps");
+
+/* Room for a label's text while its hash is made; programs that walk stacks take turns at it. */
+struct own_label {
+	__u64 taken;
+	struct label_event event;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct own_label);
+} own_labels SEC(".maps");
+
+static __always_inline struct own_label *take_label(void)
+{
+	__u32 zero = 0;
+	struct own_label *own = bpf_map_lookup_elem(&own_labels, &zero);
+
+	return own && take_turn(&own->taken) ? own : NULL;
+}
+
+/* Sends a label's text, unless user space knows it. */
+static __always_inline __u64 tell_label(struct label_event *event, __u64 target, __u64 label)
+{
+	struct label_key key = { .target = target, .label = label };
+	__u64 size = event->size;
+	__u8 one = 1;
+	long error;
+
+	if (bpf_map_lookup_elem(&labels, &key))
+		return label;
+	error = bpf_map_update_elem(&labels, &key, &one, BPF_NOEXIST);
+	if (error == -EEXIST)
+		return label;
+	if (error)
+		return LABEL_OTHER;
+	event->kind = EVENT_LABEL;
+	event->target = target;
+	event->label = label;
+	if (size > LABEL_LEN)
+		size = LABEL_LEN;
+	if (bpf_ringbuf_output(&events, event, offsetof(struct label_event, text) + size, 0)) {
+		bpf_map_delete_elem(&labels, &key);
+		count_lost(target);
+	}
+	return label;
+}
+
+/* Words of a text that its hash is made of: two of the same beginning may count as one. */
+#define HASHED_WORDS 32
+
+__noinline __u64 hash_text(struct label_event *event)
+{
+	__u64 hash, i;
+
+	if (!event)
+		return 0;
+	hash = event->size;
+	for (i = 0; i < HASHED_WORDS; i++) {
+		if (i * 8 >= event->size)
+			break;
+		hash = mix(hash, ((__u64 *)event->text)[i]);
+	}
+	return hash;
+}
+
+static __always_inline void clear_text(struct label_event *event)
+{
+	__u32 i;
+
+	for (i = 0; i < HASHED_WORDS; i++)
+		((__u64 *)event->text)[i] = 0;
+	event->size = 0;
+}
+
+/* Adds text of so many bytes in the target's memory. */
+static __always_inline void add_text(struct label_event *event, __u64 from, __u64 size)
+{
+	__u64 at = event->size;
+
+	if (at >= LABEL_LEN / 2)
+		return;
+	if (size > LABEL_LEN / 2 - 1)
+		size = LABEL_LEN / 2 - 1;
+	/* The masks are for verifiers that lose the bounds above. */
+	if (!bpf_probe_read_user(&event->text[at & (LABEL_LEN / 2 - 1)],
+				 size & (LABEL_LEN / 2 - 1), (void *)from))
+		event->size = at + size;
+}
+
+static __always_inline void add_char(struct label_event *event, char c)
+{
+	__u64 at = event->size;
+
+	if (at < LABEL_LEN) {
+		event->text[at & (LABEL_LEN - 1)] = c;
+		event->size = at + 1;
+	}
+}
+
+static __always_inline __u64 word_at(__u64 addr)
+{
+	__u64 word = 0;
+
+	bpf_probe_read_user(&word, sizeof(word), (void *)addr);
+	return word;
+}
+
+/* The class that a handle's object is of, as a label. */
+static __always_inline __u64 class_label(__u64 target, __u64 handle)
+{
+	struct java *java = bpf_map_lookup_elem(&javas, &target);
+	__u64 header = 0, klass, symbol, text, label;
+	struct own_label *own;
+	__u16 size = 0;
+
+	if (!java || !handle)
+		return 0;
+	/* Two low bits of a handle may say what kind it is. */
+	header = word_at(handle & ~3ULL) + java->klass_at;
+	header = word_at(header);
+	klass = header >> (java->klass_bit & 63);
+	if (java->klass_bytes == 4)
+		klass = java->klass_base +
+			((java->klass_bit ? klass : (__u32)klass) << (java->klass_shift & 63));
+	symbol = word_at(klass + java->klass_name);
+	if (bpf_probe_read_user(&size, sizeof(size), (void *)(symbol + java->symbol_length)))
+		return LABEL_OTHER;
+	text = symbol + java->symbol_body;
+	/* What a Symbol's memory holds may change with its class; its name's end is a part. */
+	label = word_at(size < 8 ? text : text + size - 8);
+	label = mix(mix(symbol, size), label) | LABEL_IS_TEXT;
+	own = take_label();
+	if (!own)
+		return LABEL_OTHER;
+	own->event.size = 0;
+	add_text(&own->event, text, size);
+	label = tell_label(&own->event, target, label);
+	end_turn(&own->taken);
+	return label;
+}
+
+/* A name in the target's memory that ends with a NUL, as a label. */
+static __always_inline __u64 name_label(__u64 target, __u64 name)
+{
+	struct own_label *own;
+	__u64 label;
+	long size;
+
+	if (!name)
+		return 0;
+	own = take_label();
+	if (!own)
+		return LABEL_OTHER;
+	clear_text(&own->event);
+	size = bpf_probe_read_user_str(own->event.text, LABEL_LEN, (void *)name);
+	own->event.size = size > 0 ? size - 1 : 0;
+	label = hash_text(&own->event) | LABEL_IS_TEXT;
+	label = tell_label(&own->event, target, label);
+	end_turn(&own->taken);
+	return label;
+}
+
+/* JVM_FillInStackTrace(JNIEnv *, jobject), JVM_StartThread(JNIEnv *, jobject) */
+SEC("uprobe")
+int BPF_UPROBE(java_object, __u64 env, __u64 object)
+{
+	struct sample_key key = { .event = uprobe_cookie(ctx) };
+
+	keep_own_stack();
+	if (!is_wanted(&key))
+		return 0;
+	key.label = class_label(key.tgid, object);
+	count_hit_of(ctx, &key, 1);
+	return 0;
+}
+
+/* JVM_DefineClass(JNIEnv *, const char *, ...), JVM_DefineClassWithSource(same) */
+SEC("uprobe")
+int BPF_UPROBE(java_define, __u64 env, __u64 name)
+{
+	struct sample_key key = { .event = uprobe_cookie(ctx) };
+
+	keep_own_stack();
+	if (!is_wanted(&key))
+		return 0;
+	key.label = name_label(key.tgid, name);
+	count_hit_of(ctx, &key, 1);
+	return 0;
+}
+
+/* JVM_LookupDefineClass(JNIEnv *, jclass, const char *, ...) */
+SEC("uprobe")
+int BPF_UPROBE(java_lookup_define, __u64 env, __u64 lookup, __u64 name)
+{
+	struct sample_key key = { .event = uprobe_cookie(ctx) };
+
+	keep_own_stack();
+	if (!is_wanted(&key))
+		return 0;
+	key.label = name_label(key.tgid, name);
+	count_hit_of(ctx, &key, 1);
+	return 0;
+}
+
+/* Deoptimization::uncommon_trap(JavaThread *, jint, jint) */
+SEC("uprobe")
+int BPF_UPROBE(java_deopt, __u64 thread, __u64 request)
+{
+	struct sample_key key = { .event = uprobe_cookie(ctx) };
+
+	keep_own_stack();
+	if (!is_wanted(&key))
+		return 0;
+	/* A negative number, or the index of a class that is missing: then the reason is known. */
+	key.label = 1 + (__u64)(__u32)request;
+	count_hit_of(ctx, &key, 1);
+	return 0;
+}
+
+/* hotspot:method__compile__begin(compiler, len, class, len, method, len, signature, len) */
+SEC("usdt")
+int BPF_USDT(java_compile_begin, __u64 compiler, __u64 compiler_len, __u64 klass, __u64 klass_len,
+	     __u64 method, __u64 method_len)
+{
+	struct sample_key key = {};
+	struct compilation now = {};
+	struct own_label *own;
+	__u64 id = bpf_get_current_pid_tgid();
+
+	keep_own_stack();
+	if (!is_wanted(&key))
+		return 0;
+	own = take_label();
+	if (own) {
+		clear_text(&own->event);
+		add_text(&own->event, klass, klass_len);
+		add_char(&own->event, '.');
+		add_text(&own->event, method, method_len);
+		add_char(&own->event, ' ');
+		add_text(&own->event, compiler, compiler_len);
+		now.label = tell_label(&own->event, key.tgid,
+				       hash_text(&own->event) | LABEL_IS_TEXT);
+		end_turn(&own->taken);
+	} else {
+		now.label = LABEL_OTHER;
+	}
+	now.since = bpf_ktime_get_ns();
+	bpf_map_update_elem(&compilations, &id, &now, BPF_ANY);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(java_compile_end)
+{
+	struct sample_key key = { .event = bpf_usdt_cookie(ctx) };
+	__u64 id = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
+	struct compilation *begin;
+
+	keep_own_stack();
+	if (!is_wanted(&key))
+		return 0;
+	begin = bpf_map_lookup_elem(&compilations, &id);
+	/* One that had begun before the trace. */
+	if (!begin)
+		return 0;
+	key.label = begin->label;
+	now -= begin->since;
+	bpf_map_delete_elem(&compilations, &id);
+	/* The compiler's own stack tells nothing; each is counted, with its time. */
+	count(&key, now);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,183 @@
+import java.io.BufferedReader;
+import java.io.InputStream;
+import java.io.InputStreamReader;
+import java.lang.invoke.MethodHandles;
+import java.lang.reflect.Array;
+import java.lang.reflect.Method;
+import java.nio.file.Files;
+import java.nio.file.Paths;
+
+/**
+ * Does things that can be counted, as often as it is told, from places that it knows.
+ *
+ * Commands on stdin, answers on stdout: "ready PID" once; each command is answered by "done" and
+ * what it has counted: "throw N", "flood N" (both threads as fast as they can), "define N",
+ * "start N", "touch MEGABYTES", "collect N".
+ */
+public class EventLoad {
+    /** An exception of our own. */
+    static class Worse extends RuntimeException {
+        Worse(String message) {
+            super(message);
+        }
+    }
+
+    /** One that does not want to know where it was made. */
+    static class Silent extends RuntimeException {
+        Silent() {
+            super("silent", null, false, false);
+        }
+    }
+
+    static class Loader extends ClassLoader {
+        Class<?> define(byte[] bytes) {
+            return defineClass("Many0000", bytes, 0, bytes.length);
+        }
+    }
+
+    /** What is thrown ends here. */
+    static volatile Object sink;
+
+    public static void main(String[] args) throws Exception {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ready " + ProcessHandle.current().pid());
+        for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
+            String[] words = line.split(" ");
+            int n = Integer.parseInt(words[1]);
+            switch (words[0]) {
+                case "throw":
+                    for (int i = 0; i < n; i++) {
+                        caught(i);
+                    }
+                    System.out.println("done bad=" + n + " worse=" + 2 * n + " silent=" + n);
+                    break;
+                case "flood":
+                    Thread a = new Thread(() -> flood(n), "flood-1");
+                    Thread b = new Thread(() -> flood(n), "flood-2");
+                    a.start();
+                    b.start();
+                    a.join();
+                    b.join();
+                    System.out.println("done worse=" + 2L * n);
+                    break;
+                case "define":
+                    System.out.println("done " + define(n));
+                    break;
+                case "start":
+                    for (int i = 0; i < n; i++) {
+                        starts();
+                    }
+                    System.out.println("done started=" + n);
+                    break;
+                case "touch":
+                    long before = faults();
+                    touch(n);
+                    System.out.println("done faults=" + (faults() - before));
+                    break;
+                case "collect":
+                    for (int i = 0; i < n; i++) {
+                        collects();
+                    }
+                    System.out.println("done collected=" + n);
+                    break;
+                default:
+                    throw new IllegalArgumentException(line);
+            }
+        }
+    }
+
+    static void caught(int i) {
+        try {
+            bad(3);
+        } catch (IllegalStateException e) {
+            sink = e;
+        }
+        for (int k = 0; k < 2; k++) {
+            try {
+                worse();
+            } catch (Worse e) {
+                sink = e;
+            }
+        }
+        try {
+            throw new Silent();
+        } catch (Silent e) {
+            sink = e;
+        }
+    }
+
+    static void bad(int depth) {
+        if (depth > 0) {
+            bad(depth - 1);
+            return;
+        }
+        throw new IllegalStateException("bad");
+    }
+
+    static void worse() {
+        throw new Worse("worse");
+    }
+
+    static void flood(int n) {
+        for (int i = 0; i < n; i++) {
+            try {
+                worse();
+            } catch (Worse e) {
+                sink = e;
+            }
+        }
+    }
+
+    static String define(int n) throws Exception {
+        byte[] bytes;
+        try (InputStream in = EventLoad.class.getResourceAsStream("Many0000.class")) {
+            bytes = in.readAllBytes();
+        }
+        for (int i = 0; i < n; i++) {
+            sink = new Loader().define(bytes);
+        }
+        int hidden = 0;
+        try {
+            MethodHandles.Lookup lookup = MethodHandles.lookup();
+            Class<?> option = Class.forName("java.lang.invoke.MethodHandles$Lookup$ClassOption");
+            Object none = Array.newInstance(option, 0);
+            Method define = MethodHandles.Lookup.class.getMethod(
+                "defineHiddenClass", byte[].class, boolean.class, none.getClass());
+            for (int i = 0; i < n; i++) {
+                sink = define.invoke(lookup, bytes, false, none);
+                hidden++;
+            }
+        } catch (ClassNotFoundException e) {
+            // Before JDK 15.
+        }
+        return "defined=" + n + " hidden=" + hidden;
+    }
+
+    static void starts() throws InterruptedException {
+        Thread thread = new Thread(() -> sink = "run");
+        thread.start();
+        thread.join();
+    }
+
+    /** Writes to each page of memory that is new. */
+    static void touch(int megabytes) {
+        for (int i = 0; i < megabytes; i++) {
+            java.nio.ByteBuffer piece = java.nio.ByteBuffer.allocateDirect(1 << 20);
+            for (int at = 0; at < 1 << 20; at += 4096) {
+                piece.put(at, (byte) 1);
+            }
+            sink = piece;
+        }
+    }
+
+    /** Minor and major faults of this process so far. */
+    static long faults() throws Exception {
+        String stat = new String(Files.readAllBytes(Paths.get("/proc/self/stat")));
+        String[] fields = stat.substring(stat.lastIndexOf(')') + 2).split(" ");
+        return Long.parseLong(fields[7]) + Long.parseLong(fields[9]);
+    }
+
+    static void collects() {
+        System.gc();
+    }
+}

@@ -1,0 +1,96 @@
+//! What is told beside stacks: the class of an exception, the method that is compiled, a reason.
+
+use std::{collections::HashMap, sync::Arc};
+
+use libjvmprobe::{
+    hotspot::deopt::Traps,
+    stack::{Frame, Kind},
+};
+
+use super::java::JavaEvent;
+use crate::session::LABEL_IS_TEXT;
+
+/// `LABEL_OTHER` of bpf/javaprof.h: there were too many to keep them apart.
+const OTHER: u64 = LABEL_IS_TEXT | 1;
+
+/// The labels of one JVM.
+#[derive(Clone, Debug, Default)]
+pub struct Labels {
+    texts: HashMap<u64, Arc<str>>,
+    /// How requests to give up compiled code are packed.
+    pub traps: Option<Arc<Traps>>,
+}
+
+impl Labels {
+    /// Takes the text of a label. The kernel side tells so many of all JVMs together as it has
+    /// room to remember.
+    pub fn take(&mut self, label: u64, text: &str) {
+        self.texts.insert(label, text.into());
+    }
+
+    /// What a label says, outermost first.
+    pub fn frames(&self, event: JavaEvent, label: u64) -> Vec<Frame> {
+        let class = |name: &str| Frame::new(Kind::Class, name);
+        if label == OTHER {
+            return vec![class("[others]")];
+        }
+        let Some(text) = self.texts.get(&label) else {
+            return vec![match (event, &self.traps, u32::try_from(label.saturating_sub(1))) {
+                (JavaEvent::Deopt, Some(traps), Ok(request)) => {
+                    let (reason, action) = traps.explain(request as i32);
+                    class(&format!("{reason} ({action})"))
+                }
+                _ => Frame::new(Kind::Unknown, "[unknown]"),
+            }];
+        };
+        match event {
+            // `Class.method compiler`
+            JavaEvent::Compiles => match text.rsplit_once(' ') {
+                Some((method, compiler)) => vec![class(compiler), class(&dotted(method))],
+                None => vec![class(&dotted(text))],
+            },
+            _ => vec![class(&dotted(text))],
+        }
+    }
+}
+
+/// A class as its source has it; what tells hidden ones of one kind apart is left out, or each
+/// lambda would be one of its own.
+fn dotted(name: &str) -> String {
+    let name = name.replace('/', ".");
+    match name.split_once("+0x").or_else(|| name.split_once(".0x")) {
+        Some((class, rest)) => {
+            let rest = rest.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+            format!("{class}{rest}")
+        }
+        None => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_frames() {
+        let mut labels = Labels::default();
+        labels.take(LABEL_IS_TEXT | 6, "java/lang/IllegalStateException");
+        labels.take(LABEL_IS_TEXT | 8, "java/lang/String.hashCode C2");
+        let frames = |event, label| -> Vec<_> {
+            labels.frames(event, label).iter().map(|frame| frame.name.to_string()).collect()
+        };
+        let text = |label| LABEL_IS_TEXT | label;
+        assert_eq!(frames(JavaEvent::Exceptions, text(6)), ["java.lang.IllegalStateException"]);
+        assert_eq!(frames(JavaEvent::Compiles, text(8)), ["C2", "java.lang.String.hashCode"]);
+        assert_eq!(frames(JavaEvent::Exceptions, text(1)), ["[others]"]);
+        assert_eq!(frames(JavaEvent::Exceptions, text(10)), ["[unknown]"]);
+        assert_eq!(frames(JavaEvent::Deopt, 5), ["[unknown]"]);
+    }
+
+    #[test]
+    fn hidden_classes_of_one_kind_are_one() {
+        assert_eq!(dotted("a/B$$Lambda+0x00007f.run"), "a.B$$Lambda.run");
+        assert_eq!(dotted("a/B$$Lambda/0x0000abcd"), "a.B$$Lambda");
+        assert_eq!(dotted("a/B"), "a.B");
+    }
+}
