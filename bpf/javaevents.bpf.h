@@ -83,6 +83,9 @@ static __always_inline __u64 tell_label(struct label_event *event, __u64 target,
 	event->label = label;
 	if (size > LABEL_LEN)
 		size = LABEL_LEN;
+	barrier_var(size);
+	if (size > LABEL_LEN)
+		return LABEL_OTHER;
 	if (bpf_ringbuf_output(&events, event, offsetof(struct label_event, text) + size, 0)) {
 		bpf_map_delete_elem(&labels, &key);
 		count_lost(target);
@@ -126,9 +129,12 @@ static __always_inline void add_text(struct label_event *event, __u64 from, __u6
 		return;
 	if (size > LABEL_LEN / 2 - 1)
 		size = LABEL_LEN / 2 - 1;
-	/* The masks are for verifiers that lose the bounds above. */
-	if (!bpf_probe_read_user(&event->text[at & (LABEL_LEN / 2 - 1)],
-				 size & (LABEL_LEN / 2 - 1), (void *)from))
+	/* The masks are for verifiers that lose the bounds above, and the barriers keep them. */
+	barrier_var(at);
+	barrier_var(size);
+	at &= LABEL_LEN / 2 - 1;
+	size &= LABEL_LEN / 2 - 1;
+	if (!bpf_probe_read_user(&event->text[at], size, (void *)from))
 		event->size = at + size;
 }
 
@@ -136,10 +142,12 @@ static __always_inline void add_char(struct label_event *event, char c)
 {
 	__u64 at = event->size;
 
-	if (at < LABEL_LEN) {
-		event->text[at & (LABEL_LEN - 1)] = c;
-		event->size = at + 1;
-	}
+	if (at >= LABEL_LEN)
+		return;
+	barrier_var(at);
+	at &= LABEL_LEN - 1;
+	event->text[at] = c;
+	event->size = at + 1;
 }
 
 static __always_inline __u64 word_at(__u64 addr)

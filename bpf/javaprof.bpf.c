@@ -261,6 +261,7 @@ int BPF_USDT(any_usdt)
 }
 
 #include "javaevents.bpf.h"
+#include "offcpu.bpf.h"
 
 /*
  * Raises the epoch before the code can run (load) or be replaced (unload): what

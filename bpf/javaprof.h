@@ -99,4 +99,36 @@ struct thin {
 	__u64 pending;      /* what those stood for that were left out since */
 };
 
+/* In place of the number of a user stack, where there is none; those are odd. */
+#define STACK_NOT_WALKED 4   /* it happened too often */
+#define STACK_UNSEEN 6       /* the thread had gone before the trace */
+
+/* What a sample of a switch_event is of. */
+#define LABEL_BLOCKED 1      /* until it was woken */
+#define LABEL_RUNNABLE 2     /* until it had a processor */
+#define LABEL_SHORT 3        /* waits shorter than the minimum, added up */
+#define LABEL_ON_CPU 4       /* the time that it ran */
+
+/* A thread of a target. */
+struct thread {
+	__u64 since;        /* when it went, or came */
+	__u64 woken;        /* when it could run again; 0: not yet */
+	__u64 user;         /* where it went, if it was walked */
+	__u64 kernel;
+	__u64 epoch;
+	__u64 on_ns;        /* how long it ran, so far, */
+	__u64 short_ns;     /* and waited shortly, */
+	__u64 shorts;       /* so many times */
+	__u32 tgid;
+	__u32 tid;
+	__u32 user_end;
+	__u32 short_row;    /* short waits in a row */
+	__u8 is_away;
+	__u8 is_walked;
+	__u8 is_unseen;     /* since before the trace */
+	__u8 is_ending;
+	__u32 unused;
+	char comm[COMM_LEN];
+};
+
 #endif

@@ -74,8 +74,13 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 	__u64 target = event->stack.target, size = event->stack.count * sizeof(__u64), id;
 	long error;
 
-	if (!event->stack.count || size > sizeof(event->stack.frames))
+	if (!size)
 		return STACK_NONE;
+	/* Made one comparison of two, this would tell verifiers up to Linux 6.1 no bound. */
+	barrier_var(size);
+	if (size > sizeof(event->stack.frames))
+		return STACK_NONE;
+	barrier_var(size);
 	id = (target ? mix(hash, target) : hash) | 1;
 	if (bpf_map_lookup_elem(&known_stacks, &id))
 		return id;

@@ -113,8 +113,11 @@ pub fn load_error(source: libbpf_rs::Error) -> Error {
     match source.kind() {
         ErrorKind::PermissionDenied => Error::Permission {
             what: "load BPF programs".into(),
-            missing: "the kernel refuses (a user namespace, seccomp or lockdown may be in the way)"
-                .into(),
+            missing:
+                "the kernel refuses (a user namespace, seccomp, SELinux or lockdown may be in \
+                      the way; if -v shows its verifier's log, our program is wrong for it: \
+                      please report that)"
+                    .into(),
         },
         ErrorKind::Unsupported | ErrorKind::InvalidInput => Error::Kernel {
             what: format!("load our BPF programs ({source:#})"),

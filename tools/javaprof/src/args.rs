@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf, str::FromStr};
+use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Parser, ValueEnum, ValueHint, value_parser};
 use libjvmprobe::{
@@ -57,6 +57,14 @@ pub struct Args {
     /// Go on without events that cannot be had here
     #[arg(long)]
     pub skip_missing: bool,
+
+    /// With -e wall and off-cpu: only add up waits shorter than this (1ms, 100us, 0)
+    #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = parse_duration)]
+    pub min: Duration,
+
+    /// With -e wall and off-cpu: show where threads wait for work, not just for how long
+    #[arg(long)]
+    pub idle: bool,
 
     /// Samples a second, of each processor
     #[arg(short = 'F', long, value_name = "HZ", default_value = "99",
@@ -241,6 +249,9 @@ impl CommandLine for Args {
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(format!("{} is asked for twice", twice[0]));
         }
+        if self.event.iter().filter(|event| event.has_waits()).count() > 1 {
+            return Err("off-cpu is a part of wall: ask for one of them".into());
+        }
         if self.event.len() > 1 && self.diff.is_some() {
             return Err("--diff compares profiles of one event".into());
         }
@@ -295,10 +306,23 @@ impl Args {
     }
 }
 
+/// `1ms`, `100us`, `2s`, `0`: whole numbers with a unit.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: Option<u64> = number.parse().ok();
+    let duration = number.and_then(|number| match unit {
+        "s" => Some(Duration::from_secs(number)),
+        "ms" => Some(Duration::from_millis(number)),
+        "us" => Some(Duration::from_micros(number)),
+        "" if number == 0 => Some(Duration::ZERO),
+        _ => None,
+    });
+    duration.ok_or_else(|| "a number with a unit is expected: 100us, 1ms, 2s, or 0".into())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use clap::CommandFactory;
 
     use super::*;

@@ -14,7 +14,7 @@ use libjvmprobe::{
 };
 use plain::Plain;
 
-pub use crate::skel::types::{code_event, java, sample_count, sample_key, thin, thin_key};
+pub use crate::skel::types::{code_event, java, sample_count, sample_key, thin, thin_key, thread};
 
 // `enum event_kind` of bpf/javaprof.h.
 const STACK: u64 = 1;
@@ -34,6 +34,8 @@ unsafe impl Plain for thin_key {}
 unsafe impl Plain for thin {}
 // SAFETY: as above.
 unsafe impl Plain for java {}
+// SAFETY: as above.
+unsafe impl Plain for thread {}
 
 /// The bytes of a value for a map.
 pub fn bytes<T: Plain>(value: &T) -> &[u8] {
@@ -133,6 +135,7 @@ mod tests {
         assert_eq!(offset_of!(sample_key, comm), 56);
         assert_eq!(size_of::<java>(), 8 * 4 + 8);
         assert_eq!(offset_of!(label_event, text), 32);
+        assert_eq!(size_of::<thread>(), 8 * 8 + 4 * 4 + 4 + 4 + 16);
     }
 
     /// The library's mirrors of bpf/walk/walk.h against what the header was compiled to.

@@ -9,6 +9,7 @@ mod args;
 mod command;
 mod event;
 mod events;
+mod idle;
 mod naming;
 mod outputs;
 mod profiler;
@@ -21,6 +22,7 @@ mod summary;
 mod symbols;
 mod traced;
 mod user;
+mod waits;
 mod write_maps;
 
 /// Generated from bpf/javaprof.bpf.c.

@@ -12,9 +12,11 @@ use libjvmprobe::stack::{
 
 use crate::{
     events::{Asked, What, labels::Labels},
+    idle::{IDLE, is_idle},
     profiler::{Raw, Samples, Stacks},
-    session::{NOT_WALKED, SampleKey},
+    session::{NOT_WALKED, SampleKey, UNSEEN},
     traced::Named,
+    waits::{Part, UNSEEN_NAME},
 };
 
 /// Profiles that grow by one process after the other: one of each event.
@@ -23,17 +25,19 @@ pub struct Naming {
     profiles: Vec<Profile>,
     kernel: KernelNames,
     signatures: bool,
+    /// Whether waits for work are shown with their stacks.
+    shows_idle: bool,
     /// About how many bytes the profiles take.
     size: usize,
     lost_stacks: u64,
 }
 
 impl Naming {
-    /// Names methods with their parameters if wanted.
-    pub fn new(events: Vec<Asked>, signatures: bool) -> Self {
+    /// Names methods with their parameters if wanted, and where idle threads are.
+    pub fn new(events: Vec<Asked>, signatures: bool, shows_idle: bool) -> Self {
         let kernel = KernelNames::default();
         let profiles = empty(&events);
-        Self { events, profiles, kernel, signatures, size: 0, lost_stacks: 0 }
+        Self { events, profiles, kernel, signatures, shows_idle, size: 0, lost_stacks: 0 }
     }
 
     /// Names all samples of a process. Of one that nothing is known of, the command alone
@@ -54,9 +58,13 @@ impl Naming {
             else {
                 continue;
             };
-            let is_walked = key.user != NOT_WALKED;
+            let missing = match key.user {
+                NOT_WALKED => Some("[not walked]"),
+                UNSEEN => Some(UNSEEN_NAME),
+                _ => None,
+            };
             let is_lost = |id: u64| id != 0 && !stacks.contains_key(&id);
-            if is_walked && (is_lost(key.user) || is_lost(key.kernel)) {
+            if missing.is_none() && (is_lost(key.user) || is_lost(key.kernel)) {
                 self.lost_stacks += count.samples;
             }
             let user = stacks.get(&key.user).unwrap_or(&nothing);
@@ -73,14 +81,27 @@ impl Naming {
                 for addr in kernel_stack.addresses() {
                     self.kernel.name(addr, 0, &mut frames);
                 }
+                if event.has_waits() {
+                    cut_tracing(&mut frames);
+                }
                 stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
             }
             // Without a user part, the sample counts for the command alone.
             if stack.is_empty() && has_user_part {
                 stack.push(profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
             }
-            if !is_walked {
-                stack.push(profile.intern(Frame::new(Kind::Unknown, "[not walked]")));
+            if let Some(missing) = missing {
+                stack.push(profile.intern(Frame::new(Kind::Unknown, missing)));
+            }
+            if event.has_waits() {
+                let part = Part::of(key.label);
+                let is_wait = part != Part::Sampled && part != Part::OnCpu;
+                if is_wait && !self.shows_idle && is_idle(stack.iter().map(|&id| profile.frame(id)))
+                {
+                    stack = vec![profile.intern(Frame::new(Kind::Unknown, IDLE))];
+                } else if let Some(name) = part.name().filter(|_| key.user != UNSEEN) {
+                    stack.push(profile.intern(Frame::new(Kind::Unknown, name)));
+                }
             }
             for frame in namer.label(event, key.label) {
                 stack.push(profile.intern(frame));
@@ -147,6 +168,13 @@ pub fn shrink(profiles: &mut [Profile], max: usize) -> usize {
         }
     }
     size
+}
+
+/// Leaves out what the kernel does to tell us of a switch: that is no part of why it was.
+fn cut_tracing(frames: &mut Vec<Frame>) {
+    if let Some(at) = frames.iter().position(|frame| &*frame.name == "__schedule") {
+        frames.drain(..at);
+    }
 }
 
 /// A user stack, named.
@@ -240,7 +268,7 @@ mod tests {
             (key(5, 0), times(4)),
             (key(3, 9), times(8)),
         ]);
-        let mut naming = Naming::new(vec![Asked::cpu()], false);
+        let mut naming = Naming::new(vec![Asked::cpu()], false, false);
         naming.add(None, &samples, &stacks);
         assert_eq!(naming.lost_stacks(), 12);
     }

@@ -72,6 +72,9 @@ pub struct Stack {
     pub samples: u64,
     /// The same as a share.
     pub share: f64,
+    /// How many samples, waits or times that is, of other events than `cpu`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub times: Option<u64>,
     /// The frames, innermost first.
     pub stack: Vec<StackFrame>,
 }
@@ -170,27 +173,32 @@ pub fn records(profile: &Profile, args: &Args, scope: &'static str, now_ns: u64)
 /// Each stack of each process, or thread, once; those with most samples first.
 fn stacks(profile: &Profile, threads: bool, time: &str) -> Vec<Record> {
     type Key<'a> = (u32, Option<(u32, &'a str)>, &'a [FrameId]);
-    let mut counts: HashMap<Key<'_>, (&Sample, u64)> = HashMap::new();
+    let mut counts: HashMap<Key<'_>, (&Sample, u64, u64)> = HashMap::new();
     for sample in &profile.samples {
         let thread = threads.then_some((sample.tid, &*sample.thread));
         let key = (sample.pid, thread, &sample.stack[..]);
-        counts.entry(key).or_insert((sample, 0)).1 += sample.count;
+        let (_, count, times) = counts.entry(key).or_insert((sample, 0, 0));
+        *count += sample.count;
+        *times += sample.things;
     }
     let mut all: Vec<_> = counts.into_iter().collect();
     all.sort_by(|a, b| b.1.1.cmp(&a.1.1).then_with(|| a.0.cmp(&b.0)));
     let total = profile.total().max(1) as f64;
-    let record = |((pid, thread, stack), (sample, count)): (Key<'_>, (&Sample, u64))| {
-        Record::Stack(Stack {
-            time: time.into(),
-            event: profile.measure.name().into(),
-            pid,
-            command: sample.command.to_string(),
-            tid: thread.map(|thread| thread.0),
-            thread: thread.map(|thread| thread.1.to_owned()),
-            samples: count,
-            share: count as f64 / total,
-            stack: stack.iter().rev().map(|&id| profile.frame(id).into()).collect(),
-        })
-    };
+    let is_time = profile.measure == Measure::Time;
+    let record =
+        |((pid, thread, stack), (sample, count, times)): (Key<'_>, (&Sample, u64, u64))| {
+            Record::Stack(Stack {
+                time: time.into(),
+                event: profile.measure.name().into(),
+                pid,
+                command: sample.command.to_string(),
+                tid: thread.map(|thread| thread.0),
+                thread: thread.map(|thread| thread.1.to_owned()),
+                samples: count,
+                share: count as f64 / total,
+                times: (!is_time).then_some(times),
+                stack: stack.iter().rev().map(|&id| profile.frame(id).into()).collect(),
+            })
+        };
     all.into_iter().map(record).collect()
 }

@@ -1,9 +1,9 @@
 //! The BPF object, as these arguments want it; samples come out of it when they are collected.
 
-use std::{ops::AddAssign, os::unix::fs::MetadataExt};
+use std::{collections::HashSet, fs, ops::AddAssign, os::unix::fs::MetadataExt};
 
 use libbpf_rs::{
-    MapCore, MapFlags,
+    Link, MapCore, MapFlags, ProgramMut,
     skel::{OpenSkel, SkelBuilder},
 };
 use libjvmprobe::{
@@ -17,7 +17,7 @@ use libjvmprobe::{
 };
 
 use crate::{
-    event::{Event, bytes, java, sample_count, sample_key, thin, thin_key},
+    event::{Event, bytes, java, sample_count, sample_key, thin, thin_key, thread},
     events::Asked,
     skel::{JavaprofSkel, JavaprofSkelBuilder},
 };
@@ -31,6 +31,11 @@ const SAMPLE_ENTRIES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 18;
 
 /// Of 65,536 stacks that the kernel side can know.
 pub const MANY_STACKS: usize = 50_000;
+
+/// Programs that are there whatever is sampled: what JVMs compile is followed.
+const ALWAYS: [&str; 2] = ["code_load", "code_unload"];
+
+const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// What to sample.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +54,10 @@ pub struct Options<'a> {
     pub kernel: bool,
     /// Whether stacks are walked by more than frame pointers.
     pub unwind: bool,
+    /// The number of the event that waits of threads are of, if they are wanted.
+    pub waits: Option<u32>,
+    /// Shorter waits are only added up, in nanoseconds.
+    pub min_wait: u64,
 }
 
 /// Samples that are alike.
@@ -99,6 +108,12 @@ pub const LABEL_IS_TEXT: u64 = 1 << 63;
 /// of stacks are odd.
 pub const NOT_WALKED: u64 = 4;
 
+/// The same where the thread had gone to sleep before the trace.
+pub const UNSEEN: u64 = 6;
+
+/// So many threads have an entry of their own where waits are wanted: some 5 MB.
+const THREADS: u32 = 1 << 15;
+
 /// The loaded programs, their maps and their events.
 pub type Session = session::Session<JavaprofSkel<'static>, Event>;
 
@@ -117,15 +132,32 @@ pub fn load(options: Options<'_>) -> Result<Session> {
         data.want_kernel = options.kernel;
         data.know_jvms = options.unwind;
         data.has_user_registers = bpf::has_user_registers();
+        data.switch_event = options.waits.unwrap_or(0);
+        data.min_wait = options.min_wait;
         for (event, is_thinned) in options.events.iter().zip(&mut data.is_thinned) {
             *is_thinned = event.is_thinned();
         }
         if !bpf::sees_initial_pids()
-            && let Ok(ns) = std::fs::metadata("/proc/self/ns/pid")
+            && let Ok(ns) = fs::metadata("/proc/self/ns/pid")
         {
             data.pidns_dev = ns.dev();
             data.pidns_ino = ns.ino();
         }
+    }
+    // Only what is needed: the verifier looks at each, and some want the kernel's BTF.
+    let wanted: HashSet<_> = options.events.iter().flat_map(Asked::programs).collect();
+    for mut program in open.open_object_mut().progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        program.set_autoload(ALWAYS.contains(&&*name) || wanted.contains(&*name));
+    }
+    if options.waits.is_some() {
+        if !fs::exists(BTF).is_ok_and(|exists| exists) {
+            return Err(Error::Kernel {
+                what: "tell waits of threads".into(),
+                hint: format!("it has no {BTF}: it was built without BTF"),
+            });
+        }
+        open.maps.threads.set_max_entries(THREADS).map_err(bpf::load_error)?;
     }
     open.maps.events.set_max_entries(EVENT_BUFFER).map_err(bpf::load_error)?;
     let entries = options.hertz.saturating_mul(perf::online_cpus()?.len() as u64 * 2);
@@ -215,6 +247,40 @@ pub fn collect_thinned(session: &Session, pid: Option<u32>) -> Vec<(SampleKey, C
         (thin.pending > 0).then_some((key, count))
     };
     map.keys().collect::<Vec<_>>().into_iter().filter_map(take).collect()
+}
+
+/// Attaches to what tells of waits; nothing is counted before [`begin_waits`].
+pub fn attach_waits(session: &Session) -> Result<Vec<Link>> {
+    let programs = &session.skel.progs;
+    let attach = |(program, what): (&ProgramMut<'_>, &str)| {
+        let failed = |source| Error::Bpf { what: format!("attach to {what}"), source };
+        program.attach().map_err(failed)
+    };
+    let all = [
+        (&programs.switches, "sched_switch"),
+        (&programs.wakes, "sched_wakeup"),
+        (&programs.ends, "sched_process_exit"),
+    ];
+    all.into_iter().map(attach).collect()
+}
+
+/// Counts waits from now on, the time `began`.
+pub fn begin_waits(session: &mut Session, began: u64) {
+    if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
+        data.began = began;
+    }
+}
+
+/// What the kernel side knows of threads.
+pub fn threads(session: &Session) -> Vec<thread> {
+    let map = &session.skel.maps.threads;
+    let keys: Vec<_> = map.keys().collect();
+    keys.iter().filter_map(|key| copy(&map.lookup(key, MapFlags::ANY).ok()??)).collect()
+}
+
+/// A thread's name.
+pub fn comm(thread: &thread) -> String {
+    text(&thread.comm)
 }
 
 /// Tells the kernel side how the objects of a JVM name their classes.

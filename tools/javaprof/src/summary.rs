@@ -14,6 +14,11 @@ use libjvmprobe::{
     },
 };
 
+use crate::{
+    idle::IDLE,
+    waits::{Part, UNSEEN_NAME},
+};
+
 /// How many methods are shown, of those with at least half a per cent.
 const TOP: usize = 15;
 /// How much of the tree is shown: the smallest share, and how many lines.
@@ -40,9 +45,24 @@ pub enum Work {
     Native,
     /// The kernel on behalf of any of these but collector and compiler.
     Kernel,
+    /// Nothing: a thread waited until it was woken.
+    Blocked,
+    /// Nothing, for want of a processor.
+    Runnable,
+    /// Nothing, for there was no work.
+    Idle,
+    /// Nothing, shortly.
+    Short,
+    /// Nothing, since before the trace: nobody knows where.
+    Asleep,
 }
 
-const WORKS: [(Work, &str); 6] = [
+const WORKS: [(Work, &str); 11] = [
+    (Work::Asleep, "asleep since before the trace"),
+    (Work::Blocked, "blocked"),
+    (Work::Runnable, "waiting for a processor"),
+    (Work::Idle, "idle"),
+    (Work::Short, "in short waits"),
     (Work::Java, "Java"),
     (Work::Jvm, "JVM"),
     (Work::Gc, "GC"),
@@ -67,6 +87,18 @@ const JIT_THREADS: [&str; 3] = ["C1 Compiler", "C2 Compiler", "JVMCI"];
 
 /// What a sample shows.
 pub fn work(profile: &Profile, sample: &Sample) -> Work {
+    let innermost = sample.stack.last().map(|&id| &*profile.frame(id).name);
+    let is = |part: Part| part.name() == innermost;
+    let waits = [
+        (is(Part::Blocked), Work::Blocked),
+        (is(Part::Runnable), Work::Runnable),
+        (is(Part::Short), Work::Short),
+        (innermost == Some(IDLE), Work::Idle),
+        (innermost == Some(UNSEEN_NAME), Work::Asleep),
+    ];
+    if let Some((_, work)) = waits.into_iter().find(|(is, _)| *is) {
+        return work;
+    }
     let is_one_of = |names: &[&str]| names.iter().any(|name| sample.thread.starts_with(name));
     if is_one_of(&GC_THREADS) {
         return Work::Gc;
@@ -74,7 +106,9 @@ pub fn work(profile: &Profile, sample: &Sample) -> Work {
     if is_one_of(&JIT_THREADS) {
         return Work::Jit;
     }
-    match sample.stack.last().map(|&id| profile.frame(id).kind) {
+    // What is told beside a stack is no code.
+    let mut kinds = sample.stack.iter().rev().map(|&id| profile.frame(id).kind);
+    match kinds.find(|kind| *kind != Kind::Class) {
         Some(Kind::Java | Kind::Inlined | Kind::Interpreted | Kind::Stub) => Work::Java,
         Some(Kind::Jvm) => Work::Jvm,
         Some(Kind::Kernel) => Work::Kernel,
@@ -97,12 +131,28 @@ pub fn shares(profile: &Profile) -> Vec<(&'static str, f64)> {
     shares
 }
 
+/// Whose own a wait is: the innermost Java method's, or where there is none the innermost
+/// function's that is not the kernel's. `None` for what is no wait.
+fn own<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {
+    if !matches!(work(profile, sample), Work::Blocked | Work::Runnable) {
+        return None;
+    }
+    let innermost = |wanted: fn(Kind) -> bool| {
+        let mut frames = sample.stack.iter().rev().map(|&id| profile.frame(id));
+        frames.find(|frame| wanted(frame.kind)).map(|frame| &*frame.name)
+    };
+    innermost(|kind| matches!(kind, Kind::Java | Kind::Inlined | Kind::Interpreted))
+        .or_else(|| innermost(|kind| !matches!(kind, Kind::Kernel | Kind::Unknown)))
+        // What says that it was not walked, or the kernel's.
+        .or_else(|| sample.stack.iter().rev().nth(1).map(|&id| &*profile.frame(id).name))
+}
+
 /// Samples of each method: with it innermost, and with it anywhere.
 pub fn methods(profile: &Profile) -> Vec<(&str, u64, u64)> {
     let mut counts: HashMap<&str, (u64, u64)> = HashMap::new();
     for sample in &profile.samples {
         let mut names: Vec<_> = sample.stack.iter().map(|&id| &*profile.frame(id).name).collect();
-        if let Some(leaf) = names.last() {
+        if let Some(leaf) = own(profile, sample).or(names.last().copied()) {
             counts.entry(leaf).or_default().0 += sample.count;
         }
         // Recursion does not count twice.

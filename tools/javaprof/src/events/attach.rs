@@ -16,7 +16,7 @@ use libjvmprobe::{
 };
 
 use super::{Asked, What};
-use crate::session::Session;
+use crate::session::{Session, attach_waits};
 
 /// Attachments to events of the kernel.
 #[derive(Default)]
@@ -55,7 +55,11 @@ impl Kernel {
     fn attach(&mut self, session: &Session, event: &Asked, number: u64, hertz: u64) -> Result<()> {
         let programs = &session.skel.progs;
         match &event.what {
-            What::Cpu => {
+            What::OffCpu => self.links.extend(attach_waits(session)?),
+            What::Cpu | What::Wall => {
+                if event.what == What::Wall {
+                    self.links.extend(attach_waits(session)?);
+                }
                 let hertz = match event.rate {
                     Some(Rate::Hertz(hertz)) => hertz,
                     _ => hertz,

@@ -113,6 +113,11 @@ impl JavaEvent {
         }
     }
 
+    /// The programs that may be attached.
+    pub fn programs(self) -> impl Iterator<Item = &'static str> {
+        self.spots().iter().flat_map(|spots| spots.iter()).map(|(program, _)| *program)
+    }
+
     /// Where to attach which program in a libjvm.so.
     ///
     /// # Errors

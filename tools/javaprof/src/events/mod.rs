@@ -71,6 +71,10 @@ pub enum What {
     },
     /// One that Java programs have.
     Java(JavaEvent),
+    /// Time that threads do not run.
+    OffCpu,
+    /// The same and the time that they run: all that goes by.
+    Wall,
 }
 
 const SOFTWARE: u32 = 1;
@@ -90,6 +94,8 @@ const COUNTED: [(&str, u32, u64); 9] = [
 ];
 
 const CPU: &str = "cpu";
+const WALL: &str = "wall";
+const OFF_CPU: &str = "off-cpu";
 
 /// Those that are completed by who asks.
 const OPEN_ENDED: [(&str, &str); 4] = [
@@ -104,7 +110,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     let counted = COUNTED.iter().map(|(name, ..)| *name);
     let java = JavaEvent::ALL.iter().map(|event| event.name());
     let open = OPEN_ENDED.iter().map(|(_, how)| *how);
-    [CPU].into_iter().chain(counted).chain(java).chain(open)
+    [CPU, WALL, OFF_CPU].into_iter().chain(counted).chain(java).chain(open)
 }
 
 impl FromStr for Asked {
@@ -119,6 +125,9 @@ impl FromStr for Asked {
         let asked = Self { name: name.into(), what, rate };
         match (&asked.what, asked.rate) {
             (What::Cpu | What::Software(_) | What::Hardware(_), _) | (_, None) => {}
+            (What::Wall | What::OffCpu, _) => {
+                return Err(format!("{name} is measured, not sampled: leave out the rate"));
+            }
             (_, Some(Rate::Hertz(_))) => {
                 return Err(format!(
                     "{name} happens when it does: give a number, /N for each N-th"
@@ -142,8 +151,11 @@ impl FromStr for What {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        if name == CPU {
-            return Ok(Self::Cpu);
+        match name {
+            CPU => return Ok(Self::Cpu),
+            WALL => return Ok(Self::Wall),
+            OFF_CPU => return Ok(Self::OffCpu),
+            _ => {}
         }
         if let Some(&(_, kind, config)) = COUNTED.iter().find(|(known, ..)| *known == name) {
             let event = Event { kind, config };
@@ -211,14 +223,35 @@ impl Asked {
         match &self.what {
             What::Cpu => Measure::Time,
             What::Java(event) if event.has_duration() => Measure::Elapsed(Arc::clone(&self.name)),
+            What::Wall | What::OffCpu => Measure::Elapsed(Arc::clone(&self.name)),
             _ => Measure::Events(Arc::clone(&self.name)),
         }
+    }
+
+    /// The programs of bpf/javaprof.bpf.c that catch it.
+    pub fn programs(&self) -> Vec<&'static str> {
+        const WAITS: [&str; 3] = ["switches", "wakes", "ends"];
+        match &self.what {
+            What::Cpu | What::Software(_) | What::Hardware(_) => vec!["sample"],
+            What::Tracepoint { .. } => vec!["any_tracepoint"],
+            What::Kprobe(_) => vec!["any_kprobe"],
+            What::Uprobe { .. } => vec!["any_uprobe"],
+            What::Usdt { .. } => vec!["any_usdt"],
+            What::Java(event) => event.programs().collect(),
+            What::OffCpu => WAITS.to_vec(),
+            What::Wall => [&["sample"], &WAITS[..]].concat(),
+        }
+    }
+
+    /// Whether it tells waits of threads.
+    pub fn has_waits(&self) -> bool {
+        matches!(self.what, What::Wall | What::OffCpu)
     }
 
     /// Whether too many of it are thinned: all that is not sampled at a rate already.
     pub fn is_thinned(&self) -> bool {
         match self.what {
-            What::Cpu | What::Hardware(_) => false,
+            What::Cpu | What::Hardware(_) | What::Wall | What::OffCpu => false,
             What::Software(_) => self.rate.is_none(),
             What::Java(event) => !event.has_duration(),
             _ => true,
@@ -248,7 +281,7 @@ mod tests {
         let error = |text: &str| text.parse::<Asked>().unwrap_err();
         assert!(error("pagefaults").contains("page-faults"), "{}", error("pagefaults"));
         assert!(error("exception").contains("exceptions"));
-        assert!(error("zzz").contains("there are cpu, page-faults"), "{}", error("zzz"));
+        assert!(error("zzz").contains("there are cpu, wall"), "{}", error("zzz"));
         assert!(error("usdt:hotspot").contains("usdt:PROVIDER:NAME"));
         assert!(error("tracepoint::x").contains("CATEGORY"));
         for rate in ["page-faults/0", "cpu/1000000000hz", "cpu/7", "cycles/x", "deopt/9"] {

@@ -69,10 +69,12 @@ impl Profiler<'_> {
             stacks.entry(*id).or_insert_with(|| stack.clone());
         }
         for (pid, named) in named {
-            let samples = samples.remove(&pid).unwrap_or_default();
+            let mut samples = samples.remove(&pid).unwrap_or_default();
+            self.settle(&mut samples);
             self.naming.add(Some(named), &samples, &stacks);
         }
-        for samples in samples.into_values() {
+        for mut samples in samples.into_values() {
+            self.settle(&mut samples);
             self.naming.add(None, &samples, &stacks);
         }
         // What is a newcomer's is no part of the profile yet.
@@ -116,7 +118,8 @@ impl Profiler<'_> {
     /// Names the processes that were put aside, and lets them go. The first time, this reads
     /// the kernel's symbols, which takes longer than some JVMs live.
     pub(super) fn name_retired(&mut self) {
-        for (traced, samples) in std::mem::take(&mut self.retired) {
+        for (traced, mut samples) in std::mem::take(&mut self.retired) {
+            self.settle(&mut samples);
             self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
             let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
             self.stacks_size = self.stacks_size.saturating_sub(gone);

@@ -13,7 +13,7 @@ use std::{
 use libbpf_rs::Link;
 use libjvmprobe::{
     Addr, Error, Pid, Result,
-    bpf::{self, perf::Clock, probes::Links, session::Attach},
+    bpf::{self, clock, perf::Clock, probes::Links, session::Attach},
     follow::{self, Arrivals, End, Idle, Stops, Watch, ready},
     own::note,
     process::{FileId, Process, Target},
@@ -31,6 +31,7 @@ use crate::{
     report::Report,
     session::{self, Count, MANY_STACKS, Options, SampleKey, Session},
     traced::Traced,
+    waits::Waits,
 };
 
 /// A command that was started maps its code, and may end again, within less than a
@@ -136,6 +137,8 @@ pub struct Profiler<'a> {
     early: Vec<(SampleKey, Count)>,
     naming: Naming,
     raw: Raw,
+    /// Waits of threads, if they are wanted.
+    waits: Option<Waits>,
     /// How many samples there are.
     taken: u64,
     /// Where every JVM is profiled.
@@ -180,10 +183,12 @@ impl<'a> Profiler<'a> {
             user: !args.kernel_stacks_only,
             kernel: !args.user_stacks_only,
             unwind: args.walk != StackWalk::Fp,
+            waits: events.iter().position(Asked::has_waits).and_then(|at| u32::try_from(at).ok()),
+            min_wait: u64::try_from(args.min.as_nanos()).unwrap_or(u64::MAX),
         })?;
         let mut profiler = Self {
             args,
-            naming: Naming::new(events.clone(), args.signatures),
+            naming: Naming::new(events.clone(), args.signatures, args.idle),
             before: naming::empty(&events),
             events,
             session,
@@ -205,6 +210,7 @@ impl<'a> Profiler<'a> {
             stacks_size: 0,
             early: Vec::new(),
             raw: Raw { hertz: args.frequency, ..Default::default() },
+            waits: None,
             taken: 0,
             arrivals: every_jvm.then(|| Arrivals::open(common.verbose)),
             shared: (every_jvm && bpf::reaches_everyone()).then(HashMap::new),
@@ -241,6 +247,11 @@ impl<'a> Profiler<'a> {
         let kernel = attach::kernel(&self.session, &self.events, hertz, skip)?;
         self.raw.clock = kernel.clock;
         self.sampling = kernel.links;
+        if let Some(at) = self.events.iter().position(Asked::has_waits) {
+            let is_wall = self.events[at].what == What::Wall;
+            let number = u32::try_from(at).unwrap_or(0);
+            self.waits = Some(Waits::begin(&mut self.session, number, is_wall));
+        }
         for event in &self.events {
             if let What::Java(java) = event.what
                 && let Some(unseen) = java.unseen()
@@ -330,15 +341,18 @@ impl<'a> Profiler<'a> {
     pub fn finish(mut self, all_told: bool) -> Result<(Raw, Vec<Profile>)> {
         self.sampling.clear();
         self.stop_events();
+        let end = clock::monotonic_ns();
         self.collect()?;
         self.collect_thinned(None);
+        self.finish_waits(end);
         self.raw.lost = self.session.lost(0);
         self.name_retired();
         for (pid, mut traced) in std::mem::take(&mut self.processes) {
             traced.tell_stops();
             traced.tell_why_unknown();
             self.raw.lost_code += self.session.lost(pid.into());
-            let samples = self.samples.remove(&pid).unwrap_or_default();
+            let mut samples = self.samples.remove(&pid).unwrap_or_default();
+            self.settle(&mut samples);
             traced.ask_again(&addresses(&samples, &self.stacks));
             self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
         }
@@ -367,6 +381,25 @@ impl<'a> Profiler<'a> {
         self.processes.values_mut().for_each(Traced::stop_events);
     }
 
+    /// Counts waits that go on.
+    fn finish_waits(&mut self, end: u64) {
+        let Some(waits) = &mut self.waits else { return };
+        let pids = self.processes.keys().copied();
+        for (key, count) in waits.finish(&self.session, end, pids, &self.samples) {
+            // Of a thread whose process was left alone in the meantime, nothing is wanted.
+            if self.processes.contains_key(&key.pid) {
+                *self.samples.entry(key.pid).or_default().entry(key).or_default() += count;
+            }
+        }
+    }
+
+    /// Gives samples of wall-clock time their times.
+    fn settle(&self, samples: &mut Samples) {
+        if let Some(waits) = &self.waits {
+            waits.settle(samples, self.args.frequency);
+        }
+    }
+
     /// Takes what was thinned and counted with no other event, of a process or of all.
     fn collect_thinned(&mut self, pid: Option<u32>) {
         for (key, count) in session::collect_thinned(&self.session, pid) {
@@ -382,6 +415,10 @@ impl<'a> Profiler<'a> {
         }
         let mut batch = std::mem::take(&mut self.early);
         batch.extend(session::collect(&self.session));
+        if let Some(waits) = &mut self.waits {
+            batch.iter_mut().for_each(|(key, count)| waits.rest(key, count));
+            batch.extend(waits.collect(&self.session));
+        }
         // Behind the samples, so that their stacks are among them.
         self.take_events(Duration::ZERO)?;
         for (key, count) in batch {

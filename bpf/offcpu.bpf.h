@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Where threads are that do not run, and for how long. A part of javaprof.bpf.c.
+ *
+ * A thread that goes is walked then, for its memory is at hand, and its time is counted when it
+ * comes back: from going to being woken it was blocked, from there on it waited for a processor. One
+ * that was never woken was preempted.
+ *
+ * A program may switch a hundred thousand times a second. Waits below a minimum are only added up,
+ * for each thread. And one whose waits were all short lately is seldom walked: to walk costs more
+ * than all the rest. Should it wait for long then, that time is counted without a stack.
+ *
+ * All threads of the targets have an entry, also while they run: user space reads the sums out of
+ * it.
+ */
+#ifndef JVMPROBE_OFFCPU_BPF_H
+#define JVMPROBE_OFFCPU_BPF_H
+
+#include <bpf/bpf_core_read.h>
+
+/* The kernel's, as far as it is looked at. */
+struct task_struct {
+	int pid;
+	__u64 start_time;
+} __attribute__((preserve_access_index));
+
+/* The same, for the process: a tgid may be a name of its own. */
+struct task_struct___group {
+	int tgid;
+} __attribute__((preserve_access_index));
+
+/* Which event waits are of. */
+const volatile __u32 switch_event = 0;
+/* Shorter waits are added up. */
+const volatile __u64 min_wait = 0;
+/* When the trace began; nothing is counted before user space says so. */
+__u64 began = 0;
+
+/* After so many short waits in a row, a thread is taken for one that waits shortly; */
+#define SHORT_ROW 8
+/* then one of so many is walked still, a power of two. */
+#define WALK_ONE_IN 64
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	/* User space sets it: see Session::load(). */
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+struct thread unused_thread;
+
+/* The entry of a thread that is not known yet: it is as it was since the trace or the thread
+   began. */
+static __always_inline struct thread *new_thread(__u32 id, const struct sample_key *who,
+						 __u64 start_time, bool is_away)
+{
+	struct thread thread = {
+		.since = start_time > began ? start_time : began,
+		.tgid = who->tgid,
+		.tid = who->tid,
+		.is_away = is_away,
+		.is_unseen = is_away,
+		/* It was made since: it waits for its first processor. */
+		.woken = start_time > began ? start_time : 0,
+	};
+
+	if (bpf_map_update_elem(&threads, &id, &thread, BPF_NOEXIST)) {
+		count_lost(LOST_SAMPLES);
+		return NULL;
+	}
+	return bpf_map_lookup_elem(&threads, &id);
+}
+
+/* Walks the thread that goes. */
+static __always_inline void walk_thread(void *ctx, struct thread *thread, struct sample_key *key)
+{
+	struct own_stack *own = own_stack(LEVEL_SWITCH);
+
+	key->user = key->kernel = 0;
+	key->user_end = 0;
+	if (own)
+		walk_both(ctx, NULL, key, own, LEVEL_SWITCH);
+	thread->user = key->user;
+	thread->kernel = key->kernel;
+	thread->user_end = key->user_end;
+	thread->epoch = key->epoch;
+	thread->is_walked = true;
+}
+
+static __always_inline void goes(void *ctx, __u64 now)
+{
+	struct sample_key key = { .event = switch_event };
+	__u32 id = bpf_get_current_pid_tgid();
+	struct thread *thread;
+
+	if (!is_wanted(&key))
+		return;
+	thread = bpf_map_lookup_elem(&threads, &id);
+	if (!thread) {
+		struct task_struct *task = (void *)bpf_get_current_task();
+
+		thread = new_thread(id, &key, BPF_CORE_READ(task, start_time), false);
+		if (!thread)
+			return;
+	}
+	if (now > thread->since)
+		thread->on_ns += now - thread->since;
+	if (thread->is_ending) {
+		/* What it has is counted now: nobody will find it again. */
+		key.label = LABEL_ON_CPU;
+		count(&key, thread->on_ns);
+		key.label = LABEL_SHORT;
+		if (thread->short_ns)
+			count(&key, thread->short_ns);
+		bpf_map_delete_elem(&threads, &id);
+		return;
+	}
+	__builtin_memcpy(thread->comm, key.comm, sizeof(thread->comm));
+	thread->since = now;
+	thread->woken = 0;
+	thread->is_away = true;
+	thread->is_walked = false;
+	if (thread->short_row < SHORT_ROW || !(bpf_get_prandom_u32() & (WALK_ONE_IN - 1)))
+		walk_thread(ctx, thread, &key);
+}
+
+static __always_inline void count_wait(const struct thread *thread, struct sample_key *key,
+				       __u64 label, __u64 ns)
+{
+	if (!ns)
+		return;
+	key->label = label;
+	count(key, ns);
+}
+
+/* A thread that was away is back: its wait is over. */
+static __always_inline void came_back(struct thread *thread, __u64 now)
+{
+	struct sample_key key = {
+		.event = switch_event,
+		.tgid = thread->tgid,
+		.tid = thread->tid,
+		.cpu = bpf_get_smp_processor_id(),
+	};
+	__u64 since = thread->since, woken = thread->woken;
+	__u64 all = now > since ? now - since : 0;
+
+	/* Woken before it had gone, or never: it could run all the time. */
+	if (woken < since)
+		woken = since;
+	thread->since = now;
+	thread->is_away = false;
+	if (all < min_wait && !thread->is_unseen) {
+		thread->short_ns += all;
+		thread->shorts++;
+		if (thread->short_row < SHORT_ROW)
+			thread->short_row++;
+		return;
+	}
+	thread->short_row = 0;
+	__builtin_memcpy(key.comm, thread->comm, sizeof(key.comm));
+	if (thread->is_walked) {
+		key.user = thread->user;
+		key.kernel = thread->kernel;
+		key.user_end = thread->user_end;
+		key.epoch = thread->epoch;
+	} else {
+		key.user = thread->is_unseen ? STACK_UNSEEN : STACK_NOT_WALKED;
+	}
+	if (thread->is_unseen && !thread->woken) {
+		/* Since when it could run is not known either. */
+		count_wait(thread, &key, LABEL_BLOCKED, all);
+	} else {
+		count_wait(thread, &key, LABEL_BLOCKED, thread->woken ? woken - since : 0);
+		count_wait(thread, &key, LABEL_RUNNABLE, thread->woken ? now - woken : all);
+	}
+	thread->is_unseen = false;
+}
+
+static __always_inline void comes(struct task_struct *task, __u64 now)
+{
+	__u32 id = BPF_CORE_READ(task, pid);
+	struct thread *thread;
+	struct sample_key key = {};
+	__u64 tgid;
+
+	/* The idle task. */
+	if (!id)
+		return;
+	thread = bpf_map_lookup_elem(&threads, &id);
+	if (!thread) {
+		/* Of another PID namespace only those are known that have gone. */
+		if (pidns_ino)
+			return;
+		tgid = BPF_CORE_READ((struct task_struct___group *)task, tgid);
+		if (!bpf_map_lookup_elem(&targets, &tgid))
+			return;
+		key.tgid = tgid;
+		key.tid = id;
+		thread = new_thread(id, &key, BPF_CORE_READ(task, start_time), true);
+		if (!thread)
+			return;
+	}
+	if (thread->is_away)
+		came_back(thread, now);
+}
+
+/* sched_switch(bool preempt, struct task_struct *prev, struct task_struct *next, ...) */
+SEC("raw_tp/sched_switch")
+int switches(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!began)
+		return 0;
+	goes(ctx, now);
+	comes((struct task_struct *)ctx->args[2], now);
+	return 0;
+}
+
+/* sched_wakeup(struct task_struct *) */
+SEC("raw_tp/sched_wakeup")
+int wakes(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u32 id = BPF_CORE_READ((struct task_struct *)ctx->args[0], pid);
+	struct thread *thread = bpf_map_lookup_elem(&threads, &id);
+
+	if (thread && thread->is_away && !thread->woken)
+		thread->woken = bpf_ktime_get_ns();
+	return 0;
+}
+
+/* sched_process_exit(struct task_struct *): the current one, which goes once more. */
+SEC("raw_tp/sched_process_exit")
+int ends(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u32 id = bpf_get_current_pid_tgid();
+	struct thread *thread = bpf_map_lookup_elem(&threads, &id);
+
+	if (thread)
+		thread->is_ending = true;
+	return 0;
+}
+
+#endif

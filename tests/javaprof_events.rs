@@ -1,0 +1,328 @@
+//! javaprof -e: what happens is counted exactly, where it happens, of every event.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
+
+use std::collections::HashMap;
+
+use jvmprobe_tests::{
+    load::Load,
+    need_root, pprof,
+    runtimes::named,
+    tool::{Output, Tool, binary, run},
+};
+use serde_json::Value;
+
+/// One JDK in each run of `make test`, all of them in `make test-all`.
+const FEW: [&str; 1] = ["temurin-21"];
+const ALL: [&str; 5] = ["temurin-11", "temurin-17", "temurin-21", "temurin-25", "sid-28"];
+
+/// Numbers that the load answers with, by name.
+fn answer(text: &str) -> HashMap<String, u64> {
+    let pairs = text.split_whitespace().filter_map(|word| word.split_once('='));
+    pairs.map(|(name, number)| (name.into(), number.parse().unwrap())).collect()
+}
+
+/// Stacks of an event: the frames' names, innermost first, and how often.
+struct Stacks(Vec<(Vec<String>, u64)>);
+
+impl Stacks {
+    fn of(output: &Output, event: &str) -> Self {
+        let records = output.json();
+        let stacks = records.iter().filter(|r| r["type"] == "stack" && r["event"] == event);
+        let frames = |record: &Value| {
+            let stack = record["stack"].as_array().unwrap();
+            stack.iter().map(|frame| frame["method"].as_str().unwrap().to_owned()).collect()
+        };
+        Self(stacks.map(|r| (frames(r), r["samples"].as_u64().unwrap())).collect())
+    }
+
+    /// Those with this frame innermost.
+    fn ending(&self, label: &str) -> Self {
+        let ends = |(stack, _): &&(Vec<String>, u64)| stack.first().is_some_and(|n| n == label);
+        Self(self.0.iter().filter(ends).cloned().collect())
+    }
+
+    /// Those in which these are called one by the other, directly or not, the outermost first.
+    fn with(&self, callers: &[&str]) -> Self {
+        let has = |(stack, _): &&(Vec<String>, u64)| {
+            let mut outer = stack.iter().rev();
+            callers.iter().all(|caller| outer.any(|name| name == caller))
+        };
+        Self(self.0.iter().filter(has).cloned().collect())
+    }
+
+    fn count(&self) -> u64 {
+        self.0.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// Profiles a load while it does something; its answer, and what the tool has seen.
+fn watch(runtime: &str, command: &str, events: &[&str]) -> (HashMap<String, u64>, Output) {
+    let mut load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "EventLoad");
+    let pid = load.pid().to_string();
+    let mut args = vec!["-p", &pid, "-j", "-s"];
+    args.extend(events.iter().flat_map(|event| ["-e", event]));
+    let tool = Tool::start("javaprof", &args);
+    let answer = answer(&load.ask(command));
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{runtime} {command}: {output:?}");
+    let summaries = output.json();
+    let summaries: Vec<_> = summaries.iter().filter(|r| r["type"] == "summary").collect();
+    assert_eq!(summaries.len(), events.len(), "{}", output.stdout);
+    for (summary, event) in summaries.iter().zip(events) {
+        assert_eq!(summary["event"], *event);
+        assert_eq!(summary["lost"], 0, "{summary}");
+        if summary["samples"] == 0 {
+            continue;
+        }
+        // At its call of the kernel, clone3() of the C library has no unwind table.
+        let is_known = *event != "tracepoint:sched:sched_process_fork";
+        let share = |name: &str| summary[name].as_f64().unwrap();
+        assert!(share("complete") > 0.99 || !is_known, "{runtime} {summary}");
+        assert!(share("unnamed_frames") < 0.05, "{runtime} {summary}");
+    }
+    (answer, output)
+}
+
+fn java_events_are_counted(runtimes: &[&str]) {
+    need_root();
+    binary("javaprof");
+    for runtime in runtimes {
+        // One by one, ...
+        let events = ["exceptions", "classes", "threads", "gc-requests"];
+        let (told, output) = watch(runtime, "throw 200", &events);
+        let thrown = Stacks::of(&output, "exceptions");
+        let worse = thrown.ending("EventLoad$Worse");
+        assert_eq!(worse.count(), told["worse"], "{runtime}: {}", output.stdout);
+        let walked = worse.with(&["EventLoad.main", "EventLoad.caught", "EventLoad.worse"]);
+        assert_eq!(walked.count() + worse.with(&["[not walked]"]).count(), told["worse"]);
+        let bad = thrown.ending("java.lang.IllegalStateException");
+        assert_eq!(bad.count(), told["bad"], "{runtime}");
+        let deep =
+            bad.with(&["EventLoad.caught", "EventLoad.bad", "EventLoad.bad", "EventLoad.bad"]);
+        assert_eq!(deep.count() + bad.with(&["[not walked]"]).count(), told["bad"]);
+        assert_eq!(thrown.ending("EventLoad$Silent").count(), 0, "it has no stack trace");
+        assert!(output.stderr.contains("without a stack trace are not seen"), "{}", output.stderr);
+
+        let (told, output) = watch(runtime, "define 60", &events);
+        let defined = Stacks::of(&output, "classes").ending("Many0000");
+        assert_eq!(defined.count(), told["defined"] + told["hidden"], "{runtime}");
+        assert_eq!(defined.with(&["EventLoad.main", "EventLoad.define"]).count(), defined.count());
+
+        let (told, output) = watch(runtime, "start 25", &events);
+        let started = Stacks::of(&output, "threads").ending("java.lang.Thread");
+        let right = started.with(&["EventLoad.main", "EventLoad.starts"]);
+        assert_eq!(right.count(), told["started"], "{runtime}");
+
+        let (told, output) = watch(runtime, "collect 9", &events);
+        let asked = Stacks::of(&output, "gc-requests").with(&["EventLoad.collects", "JVM_GC"]);
+        assert_eq!(asked.count(), told["collected"], "{runtime}");
+
+        // ... and more than can be walked: the sum is exact, by class too.
+        let (told, output) = watch(runtime, "flood 60000", &["exceptions"]);
+        let worse = Stacks::of(&output, "exceptions").ending("EventLoad$Worse");
+        assert_eq!(worse.count(), told["worse"], "{runtime}");
+        let summary = output.json().pop().unwrap();
+        let (samples, value) = (summary["samples"].as_u64().unwrap(), summary["value"].as_u64());
+        assert!(samples * 10 < value.unwrap(), "{runtime}: thinned: {summary}");
+        let walked = worse.with(&["EventLoad.flood", "EventLoad.worse"]).count();
+        assert!(walked * 100 >= worse.count() * 95, "{runtime}: {walked} of {}", worse.count());
+    }
+}
+
+#[test]
+fn java_events_are_counted_exactly() {
+    java_events_are_counted(&FEW);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn java_events_are_counted_exactly_by_all() {
+    java_events_are_counted(&ALL);
+}
+
+#[test]
+fn compilations_are_those_of_the_jvms_own_log() {
+    need_root();
+    binary("javaprof");
+    for runtime in ["temurin-17", "temurin-25"] {
+        let flags = "-XX:+UseSerialGC -XX:+PrintCompilation";
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("compiled");
+        let flags = format!(
+            "{flags} -XX:+UnlockDiagnosticVMOptions -XX:+LogVMOutput -XX:-DisplayVMOutput -XX:LogFile={}",
+            file.display()
+        );
+        let mut load = Load::start_program(named(runtime), &flags, "EventLoad");
+        let pid = load.pid().to_string();
+        let tool = Tool::start("javaprof", &["-p", &pid, "-j", "-s", "-e", "compiles"]);
+        load.ask("throw 30000");
+        let output = tool.interrupt();
+        load.quit();
+        let text = std::fs::read_to_string(&file).unwrap();
+        // TIME ID FLAGS TIER METHOD (SIZE bytes); native wrappers and what is given up are none.
+        let mut expected: HashMap<(String, String), u64> = HashMap::new();
+        for line in
+            text.lines().filter(|line| line.contains(" EventLoad::") && line.ends_with("bytes)"))
+        {
+            let method = line.split_whitespace().find(|w| w.starts_with("EventLoad::")).unwrap();
+            let tier = line.split(" EventLoad::").next().unwrap().trim_end().chars().last();
+            let compiler = if tier == Some('4') { "C2" } else { "C1" };
+            let key = (compiler.to_owned(), method.replace("::", "."));
+            *expected.entry(key).or_default() += 1;
+        }
+        assert!(expected.len() > 3, "{text}");
+        let mut seen: HashMap<(String, String), u64> = HashMap::new();
+        for record in output.json().iter().filter(|r| r["type"] == "stack") {
+            let name = |i: usize| record["stack"][i]["method"].as_str().unwrap().to_owned();
+            if name(0).starts_with("EventLoad.") {
+                *seen.entry((name(1), name(0))).or_default() += record["times"].as_u64().unwrap();
+                assert!(record["samples"].as_u64().unwrap() > 1000, "nanoseconds: {record}");
+            }
+        }
+        assert_eq!(seen, expected, "{runtime}");
+    }
+}
+
+#[test]
+fn why_code_is_given_up_is_told() {
+    need_root();
+    let (_, output) = watch("temurin-17", "throw 60000", &["deopt"]);
+    for (stack, _) in &Stacks::of(&output, "deopt").0 {
+        let (reason, action) = stack[0].split_once(" (").unwrap();
+        assert!(reason.contains(|c: char| c.is_alphabetic()), "{stack:?}");
+        assert!(action.trim_end_matches(')').contains(|c: char| c.is_alphabetic()), "{stack:?}");
+    }
+}
+
+#[test]
+fn page_faults_are_the_programs() {
+    need_root();
+    binary("javaprof");
+    for (event, megabytes) in [("page-faults", 60), ("page-faults/10", 60)] {
+        let command = format!("touch {megabytes}");
+        let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "EventLoad");
+        let pid = load.pid().to_string();
+        load.ask("touch 1");
+        let tool = Tool::start("javaprof", &["-p", &pid, "-j", "-s", "-e", event]);
+        let told = answer(&load.ask(&command))["faults"];
+        let output = tool.interrupt();
+        let stacks = Stacks::of(&output, "page-faults");
+        let touched = stacks.with(&["EventLoad.main", "EventLoad.touch"]).count();
+        println!("{event}: {touched} seen of {told}, {} in all", stacks.count());
+        // The program's own count has those of the JVM's other threads as well.
+        let error = (touched as f64 - told as f64).abs() / told as f64;
+        assert!(error < 0.01 + 20.0 / told as f64, "{event}: {touched} of {told}");
+        let samples = output.json().pop().unwrap()["samples"].as_u64().unwrap();
+        assert!(samples < told / 5, "{samples} samples of {told}");
+    }
+}
+
+#[test]
+fn probes_and_tracepoints_of_any_kind() {
+    need_root();
+    let events = [
+        "usdt:hotspot:thread__start",
+        "uprobe:libjvm:JVM_StartThread",
+        "tracepoint:sched:sched_process_fork",
+        "context-switches",
+    ];
+    let (told, output) = watch("temurin-17", "start 30", &events);
+    let count = |event: &str, caller: &str| Stacks::of(&output, event).with(&[caller]).count();
+    let started = told["started"];
+    assert_eq!(count(events[0], "JavaThread::run"), started, "{}", output.stdout);
+    assert_eq!(count(events[1], "EventLoad.starts"), started, "{}", output.stdout);
+    assert_eq!(count(events[2], "EventLoad.starts"), started, "{}", output.stdout);
+    assert!(count(events[3], "EventLoad.starts") >= started / 2, "it waits for each");
+}
+
+#[test]
+fn each_event_has_a_profile_of_its_own() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "EventLoad");
+    let pid = load.pid().to_string();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let files = [path("a.svg"), path("a.folded"), path("a.pb.gz"), path("a.json")];
+    let mut args = vec!["-p", &pid, "-f", "-e", "cpu", "-e", "exceptions"];
+    args.extend(files.iter().flat_map(|file| ["-o", file]));
+    let tool = Tool::start("javaprof", &args);
+    load.ask("throw 20000");
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    for line in output.stdout.lines() {
+        assert!(line.starts_with("cpu;java;") || line.starts_with("exceptions;java;"), "{line}");
+    }
+    let mut names: Vec<_> = std::fs::read_dir(&dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let expected = [
+        "a.cpu.folded",
+        "a.cpu.svg",
+        "a.exceptions.folded",
+        "a.exceptions.svg",
+        "a.json",
+        "a.pb.gz",
+    ];
+    assert_eq!(names, expected);
+    let folded = std::fs::read_to_string(path("a.exceptions.folded")).unwrap();
+    let worse: u64 = folded
+        .lines()
+        .filter(|line| line.contains(";EventLoad$Worse "))
+        .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap())
+        .sum();
+    assert_eq!(worse, 40_000);
+    let profile = pprof::read(std::path::Path::new(&files[2]));
+    let types: Vec<_> = profile.types.iter().map(|(kind, _)| kind.as_str()).collect();
+    assert_eq!(types, ["samples", "cpu", "exceptions_samples", "exceptions"]);
+    let of = |at: usize| profile.samples.iter().map(|sample| sample.values[at]).sum::<u64>();
+    assert!(of(0) > 0 && of(3) >= 60_000, "{} {}", of(0), of(3));
+    let scope = std::fs::read_to_string(&files[3]).unwrap();
+    assert!(scope.contains("\"exceptions: java ") && scope.contains("\"cpu: java "));
+}
+
+#[test]
+fn what_cannot_be_had_is_said_before_anything_starts() {
+    need_root();
+    let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "EventLoad");
+    let pid = load.pid().to_string();
+    let fails = |events: &[&str], code: i32, words: &[&str]| {
+        let mut args = vec!["-p", &pid, "-d", "1"];
+        args.extend(events.iter().flat_map(|event| ["-e", event]));
+        let output = run("javaprof", &args);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert_eq!(output.stdout, "");
+        for word in words {
+            assert!(output.stderr.contains(word), "{word}: {}", output.stderr);
+        }
+        if code == 1 {
+            assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+        }
+    };
+    fails(&["pagefaults"], 2, &["like it are page-faults"]);
+    fails(&["page-faults/0"], 2, &["1 to 10000"]);
+    fails(&["cpu/1000000000hz"], 2, &["1 to 10000"]);
+    fails(&["cpu", "cpu/9hz"], 2, &["twice"]);
+    fails(&["wall", "off-cpu"], 2, &["a part of wall"]);
+    fails(&["tracepoint:sched:sched_swich"], 1, &["sched:sched_switch"]);
+    fails(&["cpu", "usdt:hotspot:nothing"], 1, &["hotspot:nothing"]);
+    fails(&["uprobe:libc:no_such_function"], 1, &["no_such_function in libc"]);
+    fails(&["uprobe:libnothing:f"], 1, &["libnothing*"]);
+    let has_counters = std::path::Path::new("/sys/bus/event_source/devices/cpu").exists();
+    if has_counters {
+        println!("skipped: a machine without counters (this one has them)");
+    } else {
+        fails(&["cpu", "cycles"], 1, &["count cycles", "virtual machines"]);
+    }
+    if std::path::Path::new("/sys/bus/event_source/devices/kprobe").exists() {
+        fails(&["kprobe:no_such_function_at_all"], 1, &["no_such_function_at_all"]);
+    } else {
+        fails(&["kprobe:do_exit"], 1, &["without kprobes"]);
+    }
+    // Unless one may be missing.
+    let args = ["-p", &pid, "-d", "1", "-e", "cpu", "-e", "usdt:a:b", "-e", "tracepoint:a:b"];
+    let output = run("javaprof", &[&args[..], &["--skip-missing"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stderr.matches("left out").count(), 2, "{}", output.stderr);
+}

@@ -1,0 +1,170 @@
+//! javaprof -e wall and off-cpu: each thread's time, by where it went.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
+
+use std::collections::HashMap;
+
+use jvmprobe_tests::{
+    load::Load,
+    need_root,
+    runtimes::named,
+    tool::{Tool, binary},
+};
+use serde_json::Value;
+
+const FEW: [&str; 2] = ["temurin-17", "temurin-25"];
+const REST: [&str; 3] = ["temurin-11", "temurin-21", "sid-28"];
+
+/// A stack of a thread: the frames' names, innermost first, and for how long, in nanoseconds.
+#[derive(Debug)]
+struct Time {
+    thread: String,
+    stack: Vec<String>,
+    ns: u64,
+}
+
+fn times(records: &[Value]) -> Vec<Time> {
+    let frames = |record: &Value| {
+        let stack = record["stack"].as_array().unwrap();
+        stack.iter().map(|frame| frame["method"].as_str().unwrap().to_owned()).collect()
+    };
+    let time = |record: &Value| Time {
+        thread: record["thread"].as_str().unwrap().into(),
+        stack: frames(record),
+        ns: record["samples"].as_u64().unwrap(),
+    };
+    records.iter().filter(|record| record["type"] == "stack").map(time).collect()
+}
+
+fn sum<'a>(times: impl Iterator<Item = &'a Time>) -> u64 {
+    times.map(|time| time.ns).sum()
+}
+
+fn wall(runtime: &str, args: &[&str], seconds: f64) -> (HashMap<String, u64>, Vec<Value>) {
+    let mut load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "WaitLoad");
+    let pid = load.pid().to_string();
+    let tool = Tool::start("javaprof", &[&["-p", &pid, "-j", "-s", "-t"], args].concat());
+    let answer = load.ask(&format!("go {seconds}"));
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let pairs = answer.split_whitespace().filter_map(|word| word.split_once('='));
+    let told = pairs.map(|(name, ns)| (name.into(), ns.parse().unwrap())).collect();
+    (told, output.json())
+}
+
+/// Whether two times agree within 2 % or a millisecond.
+fn agree(seen: u64, told: u64) -> bool {
+    seen.abs_diff(told) <= (told / 50).max(1_000_000)
+}
+
+fn times_are_the_programs(runtimes: &[&str]) {
+    need_root();
+    binary("javaprof");
+    for runtime in runtimes {
+        let (told, records) = wall(runtime, &["-e", "wall", "--min", "100us"], 4.0);
+        let times = times(&records);
+        let summary = records.last().unwrap();
+        assert_eq!((&summary["event"], &summary["unit"]), (&"wall".into(), &"ns".into()));
+        assert_eq!(summary["lost"], 0, "{summary}");
+        for place in ["sleeps", "holds", "blocks", "parks", "computes", "reads"] {
+            let method = format!("WaitLoad.{place}");
+            let own = || times.iter().filter(|time| time.thread == place);
+            let seen = sum(own().filter(|time| time.stack.contains(&method)));
+            println!("{runtime} {place}: {seen} seen, {} told", told[place]);
+            assert!(agree(seen, told[place]), "{runtime} {place}: {seen} of {}", told[place]);
+            // Nobody else is there.
+            let others = times.iter().filter(|time| time.thread != place);
+            let others: Vec<_> = others.filter(|time| time.stack.contains(&method)).collect();
+            assert!(others.is_empty(), "{runtime} {place}: {others:?}");
+        }
+        let has = |time: &Time, name: &str| time.stack.iter().any(|frame| frame.contains(name));
+        let of = |thread: &str, name: &str| {
+            sum(times.iter().filter(|t| {
+                t.thread == thread && t.stack[0] != "[runs, not sampled]" && has(t, name)
+            }))
+        };
+        // Why they waited, ...
+        assert!(of("sleeps", "Thread.sleep") * 100 > told["sleeps"] * 97, "{runtime}");
+        assert!(of("parks", "LockSupport.parkNanos") * 100 > told["parks"] * 97, "{runtime}");
+        assert!(of("blocks", "ObjectMonitor::") * 100 > told["blocks"] * 95, "{runtime}");
+        // ... and that one did not, but for a safepoint or two.
+        assert!(of("computes", "[blocked]") * 100 < told["computes"], "{runtime}");
+        // A thread that was there all the time has all of it.
+        let duration = summary["duration_ns"].as_u64().unwrap();
+        let mut threads: HashMap<&str, u64> = HashMap::new();
+        for time in &times {
+            *threads.entry(&time.thread).or_default() += time.ns;
+        }
+        for thread in
+            ["VM Thread", "VM Periodic Tas", "Signal Dispatch", "Finalizer", "pool-1-thread-1"]
+        {
+            let all = threads[thread];
+            assert!(
+                all.abs_diff(duration) * 100 <= duration,
+                "{runtime} {thread}: {all} {duration}"
+            );
+        }
+        // The pool had nothing to do: its waits are idle, or as unknown as before the trace.
+        let pool = times.iter().filter(|time| time.thread.starts_with("pool-1"));
+        for time in pool.filter(|time| time.ns > 100_000_000) {
+            let place = &time.stack[0];
+            assert!(place == "[idle]" || place == "[asleep since before the trace]", "{place}");
+        }
+    }
+}
+
+#[test]
+fn times_by_place_are_the_programs() {
+    times_are_the_programs(&FEW);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn times_by_place_are_the_programs_with_all() {
+    times_are_the_programs(&REST);
+}
+
+#[test]
+fn off_cpu_leaves_out_what_runs() {
+    need_root();
+    let (told, records) = wall("temurin-17", &["-e", "off-cpu", "--idle"], 2.0);
+    let times = times(&records);
+    let of = |place: &str| {
+        let method = format!("WaitLoad.{place}");
+        sum(times.iter().filter(|time| time.stack.contains(&method)))
+    };
+    assert!(agree(of("sleeps"), told["sleeps"]), "{} of {}", of("sleeps"), told["sleeps"]);
+    // One that computes waits for nothing but a processor.
+    let computes = times.iter().filter(|time| time.stack.iter().any(|f| f == "WaitLoad.computes"));
+    let blocked = sum(computes.filter(|time| time.stack[0] != "[waits for a processor]"));
+    assert!(blocked * 100 < told["computes"], "{blocked} of {}", told["computes"]);
+    let runs = times.iter().find(|time| time.stack[0].starts_with("[runs"));
+    assert!(runs.is_none());
+    assert!(!times.iter().any(|time| time.stack[0] == "[idle]"));
+}
+
+#[test]
+fn a_flood_of_switches_is_added_up_and_nothing_lost() {
+    need_root();
+    let mut load = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "WaitLoad");
+    let pid = load.pid().to_string();
+    let tool = Tool::start("javaprof", &["-p", &pid, "-j", "-s", "-t", "-e", "wall"]);
+    let answer = load.ask("switch 3");
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let switches: u64 = answer.trim().rsplit_once('=').unwrap().1.parse().unwrap();
+    let records = output.json();
+    let times = times(&records);
+    assert_eq!(records.last().unwrap()["lost"], 0);
+    let mut threads: HashMap<&str, u64> = HashMap::new();
+    for time in times.iter().filter(|time| time.thread.starts_with("switcher-")) {
+        *threads.entry(&time.thread).or_default() += time.ns;
+    }
+    println!("{switches} switches; {threads:?}");
+    assert_eq!(threads.len(), 20);
+    // Each lived for three seconds, whatever it did.
+    for (thread, all) in threads {
+        assert!((2_800_000_000..3_600_000_000).contains(&all), "{thread}: {all}");
+    }
+    let short = times.iter().any(|time| time.stack[0] == "[waits shorter than --min]");
+    assert!(short, "{switches} switches");
+}

@@ -1,0 +1,333 @@
+//! Time that threads do not run: from the kernel side's entry of each thread to samples.
+//!
+//! Waits are counted when they end, with their stacks. What is only added up (how long each thread
+//! ran, and its short waits) is read out of the entries; so is what goes on when the trace ends. In
+//! the end each thread's times make up what went by.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+};
+
+use libjvmprobe::bpf::clock;
+
+use crate::{
+    event::thread,
+    profiler::Samples,
+    session::{self, Count, NOT_WALKED, SampleKey, Session, UNSEEN},
+};
+
+/// What a sample of waits is of: `LABEL_*` of bpf/javaprof.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It ran, and was sampled.
+    Sampled,
+    /// Until it was woken.
+    Blocked,
+    /// Until it had a processor.
+    Runnable,
+    /// Waits that are too short to be told one by one.
+    Short,
+    /// It ran.
+    OnCpu,
+}
+
+impl Part {
+    /// From a sample's label.
+    pub fn of(label: u64) -> Self {
+        match label {
+            1 => Self::Blocked,
+            2 => Self::Runnable,
+            3 => Self::Short,
+            4 => Self::OnCpu,
+            _ => Self::Sampled,
+        }
+    }
+
+    fn label(self) -> u64 {
+        match self {
+            Self::Sampled => 0,
+            Self::Blocked => 1,
+            Self::Runnable => 2,
+            Self::Short => 3,
+            Self::OnCpu => 4,
+        }
+    }
+
+    /// How it stands at the end of a stack.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Sampled => None,
+            Self::Blocked => Some("[blocked]"),
+            Self::Runnable => Some("[waits for a processor]"),
+            Self::Short => Some("[waits shorter than --min]"),
+            Self::OnCpu => Some("[runs, not sampled]"),
+        }
+    }
+}
+
+/// How a thread is shown that had gone to sleep before the trace, until it wakes up.
+pub const UNSEEN_NAME: &str = "[asleep since before the trace]";
+
+/// What was read of a thread before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    on_ns: u64,
+    short_ns: u64,
+    shorts: u64,
+}
+
+/// Reads what is added up.
+pub struct Waits {
+    /// The number of the event that they are of.
+    event: u32,
+    /// Whether the time that threads run is a part of it.
+    is_wall: bool,
+    /// When the trace began, on the kernel's clock.
+    began: u64,
+    /// By process and thread.
+    seen: HashMap<(u32, u32), Seen>,
+}
+
+type Counted = (SampleKey, Count);
+
+impl Waits {
+    /// Begins to count.
+    pub fn begin(session: &mut Session, event: u32, is_wall: bool) -> Self {
+        let began = clock::monotonic_ns();
+        session::begin_waits(session, began);
+        Self { event, is_wall, began, seen: HashMap::new() }
+    }
+
+    fn key(&self, thread: &thread, comm: String, part: Part) -> SampleKey {
+        SampleKey {
+            tid: thread.tid,
+            comm,
+            event: self.event,
+            label: part.label(),
+            ..SampleKey::of(thread.tgid)
+        }
+    }
+
+    /// What was added up since the last time.
+    pub fn collect(&mut self, session: &Session) -> Vec<Counted> {
+        let threads = session::threads(session);
+        threads.iter().flat_map(|thread| self.sums(thread)).collect()
+    }
+
+    fn sums(&mut self, thread: &thread) -> Vec<Counted> {
+        let seen = self.seen.entry((thread.tgid, thread.tid)).or_default();
+        let now = Seen { on_ns: thread.on_ns, short_ns: thread.short_ns, shorts: thread.shorts };
+        let before = std::mem::replace(seen, now);
+        let since = |now: u64, before: u64| now.saturating_sub(before);
+        let shorts = since(now.shorts, before.shorts);
+        let comm = session::comm(thread);
+        let sum = |part, samples, value| {
+            let count = Count { samples, value };
+            (value > 0).then(|| (self.key(thread, comm.clone(), part), count))
+        };
+        let on = sum(Part::OnCpu, 0, since(now.on_ns, before.on_ns));
+        let short = sum(Part::Short, shorts, since(now.short_ns, before.short_ns));
+        on.into_iter().chain(short).collect()
+    }
+
+    /// Of a sum that the kernel side has counted itself, because the thread has ended, the part
+    /// that was not read before.
+    pub fn rest(&mut self, key: &SampleKey, count: &mut Count) {
+        let of = (key.pid, key.tid);
+        let Some(seen) = self.seen.get_mut(&of) else { return };
+        let before = match Part::of(key.label) {
+            Part::OnCpu => std::mem::take(&mut seen.on_ns),
+            Part::Short => std::mem::take(&mut seen.short_ns),
+            _ => return,
+        };
+        count.value = count.value.saturating_sub(before);
+        if seen.on_ns == 0 && seen.short_ns == 0 {
+            self.seen.remove(&of);
+        }
+    }
+
+    /// What goes on when the trace ends, and threads that were never seen: those slept all the
+    /// time, or ran all the time, of which there are samples then.
+    pub fn finish(
+        &mut self,
+        session: &Session,
+        now: u64,
+        pids: impl Iterator<Item = u32>,
+        samples: &HashMap<u32, Samples>,
+    ) -> Vec<Counted> {
+        let threads = session::threads(session);
+        let mut counted = Vec::new();
+        let mut known = HashSet::new();
+        for thread in &threads {
+            known.insert((thread.tgid, thread.tid));
+            counted.extend(self.sums(thread));
+            counted.extend(self.goes_on(thread, now));
+        }
+        for pid in pids {
+            let ran: HashSet<_> =
+                samples.get(&pid).into_iter().flatten().map(|(key, _)| key.tid).collect();
+            for tid in tasks(pid) {
+                if known.contains(&(pid, tid)) {
+                    continue;
+                }
+                let thread = thread { tgid: pid, tid, ..thread::default() };
+                let part = if ran.contains(&tid) { Part::OnCpu } else { Part::Blocked };
+                let comm = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
+                let comm = comm.unwrap_or_default().trim_end().to_owned();
+                let user = if part == Part::Blocked { UNSEEN } else { 0 };
+                let key = SampleKey { user, ..self.key(&thread, comm, part) };
+                let value = now.saturating_sub(self.began);
+                counted.push((key, Count { samples: 1, value }));
+            }
+        }
+        counted
+    }
+
+    fn goes_on(&self, thread: &thread, now: u64) -> Vec<Counted> {
+        let comm = session::comm(thread);
+        let count = |value| Count { samples: 1, value };
+        let lasts = now.saturating_sub(thread.since);
+        if thread.is_away == 0 {
+            let ran = Count { samples: 0, value: lasts };
+            return vec![(self.key(thread, comm, Part::OnCpu), ran)];
+        }
+        let stack = |key: SampleKey| match (thread.is_walked, thread.is_unseen) {
+            (0, 0) => SampleKey { user: NOT_WALKED, ..key },
+            (0, _) => SampleKey { user: UNSEEN, ..key },
+            _ => SampleKey {
+                user: thread.user,
+                kernel: thread.kernel,
+                user_end: thread.user_end,
+                epoch: thread.epoch,
+                ..key
+            },
+        };
+        let blocked = match thread.woken {
+            0 => lasts,
+            woken => woken.saturating_sub(thread.since).min(lasts),
+        };
+        let parts = [(Part::Blocked, blocked), (Part::Runnable, lasts - blocked)];
+        let parts = parts.into_iter().filter(|(_, ns)| *ns > 0);
+        parts.map(|(part, ns)| (stack(self.key(thread, comm.clone(), part)), count(ns))).collect()
+    }
+
+    /// Gives the samples of a process their times: those of a thread together stand for how long
+    /// it ran. Without wall-clock time, that is left out.
+    pub fn settle(&self, samples: &mut Samples, hertz: u64) {
+        let is_ours = |key: &SampleKey| key.event == self.event;
+        if !self.is_wall {
+            samples.retain(|key, _| !is_ours(key) || Part::of(key.label) != Part::OnCpu);
+            return;
+        }
+        // How long each thread ran, and how many samples there are of that.
+        let mut threads: HashMap<u32, (u64, u64)> = HashMap::new();
+        for (key, count) in samples.iter().filter(|(key, _)| is_ours(key)) {
+            let (ran, sampled) = threads.entry(key.tid).or_default();
+            match Part::of(key.label) {
+                Part::OnCpu => *ran += count.value,
+                Part::Sampled => *sampled += count.samples,
+                _ => {}
+            }
+        }
+        samples.retain(|key, count| {
+            if !is_ours(key) {
+                return true;
+            }
+            let (ran, sampled) = threads.get(&key.tid).copied().unwrap_or_default();
+            match Part::of(key.label) {
+                Part::OnCpu => sampled == 0,
+                Part::Sampled => {
+                    let each = match ran {
+                        0 => u128::from(count.samples) * 1_000_000_000 / u128::from(hertz.max(1)),
+                        ran => u128::from(ran) * u128::from(count.samples) / u128::from(sampled),
+                    };
+                    count.value = u64::try_from(each).unwrap_or(u64::MAX);
+                    true
+                }
+                _ => true,
+            }
+        });
+    }
+}
+
+/// The threads of a process.
+fn tasks(pid: u32) -> Vec<u32> {
+    /// More than any process has.
+    const MOST: usize = 1 << 17;
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    entries.take(MOST).filter_map(tid).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits(is_wall: bool) -> Waits {
+        Waits { event: 1, is_wall, began: 0, seen: HashMap::new() }
+    }
+
+    fn key(part: Part) -> SampleKey {
+        SampleKey { event: 1, label: part.label(), ..SampleKey::of(7) }
+    }
+
+    fn value(value: u64) -> Count {
+        Count { samples: 1, value }
+    }
+
+    #[test]
+    fn sums_are_told_once() {
+        let mut waits = waits(true);
+        let mut thread =
+            thread { tgid: 7, tid: 7, on_ns: 10, short_ns: 5, shorts: 2, ..thread::default() };
+        assert_eq!(waits.sums(&thread).len(), 2);
+        assert!(waits.sums(&thread).is_empty());
+        thread.on_ns = 14;
+        let sums = waits.sums(&thread);
+        assert_eq!(sums[0], (key(Part::OnCpu), Count { samples: 0, value: 4 }));
+        // It has ended: the kernel side has told all, of which some was read before.
+        let mut all = value(20);
+        waits.rest(&key(Part::OnCpu), &mut all);
+        assert_eq!(all.value, 6);
+        let mut again = value(3);
+        waits.rest(&key(Part::OnCpu), &mut again);
+        assert_eq!(again.value, 3, "another thread of the same number");
+    }
+
+    #[test]
+    fn samples_stand_for_the_time_that_their_thread_ran() {
+        let other = SampleKey { cpu: 1, ..key(Part::Sampled) };
+        let all = || {
+            Samples::from([
+                (key(Part::OnCpu), value(9_000)),
+                (key(Part::Sampled), Count { samples: 1, value: 0 }),
+                (other.clone(), Count { samples: 2, value: 0 }),
+                (key(Part::Blocked), value(1_000)),
+            ])
+        };
+        let mut wall = all();
+        waits(true).settle(&mut wall, 99);
+        assert_eq!(wall.len(), 3);
+        assert_eq!((wall[&key(Part::Sampled)].value, wall[&other].value), (3_000, 6_000));
+        let mut off = all();
+        waits(false).settle(&mut off, 99);
+        assert!(!off.contains_key(&key(Part::OnCpu)));
+        // Too short to be sampled.
+        let mut unsampled = Samples::from([(key(Part::OnCpu), value(5))]);
+        waits(true).settle(&mut unsampled, 99);
+        assert_eq!(unsampled[&key(Part::OnCpu)].value, 5);
+    }
+
+    #[test]
+    fn what_goes_on_is_counted_up_to_the_end() {
+        let away =
+            thread { tgid: 7, tid: 7, since: 100, is_away: 1, woken: 140, ..thread::default() };
+        let parts = waits(true).goes_on(&away, 150);
+        let parts: Vec<_> =
+            parts.iter().map(|(key, count)| (Part::of(key.label), key.user, count.value)).collect();
+        assert_eq!(parts, [(Part::Blocked, NOT_WALKED, 40), (Part::Runnable, NOT_WALKED, 10)]);
+        let runs = thread { is_away: 0, ..away };
+        assert_eq!(waits(true).goes_on(&runs, 150)[0].1.value, 50);
+    }
+}
