@@ -22,6 +22,7 @@
 struct task_struct {
 	int pid;
 	__u64 start_time;
+	char comm[COMM_LEN];
 } __attribute__((preserve_access_index));
 
 /* The same, for the process: a tgid may be a name of its own. */
@@ -202,6 +203,8 @@ static __always_inline void comes(struct task_struct *task, __u64 now)
 		thread = new_thread(id, &key, BPF_CORE_READ(task, start_time), true);
 		if (!thread)
 			return;
+		/* It was not seen to go, which tells the name otherwise. */
+		bpf_core_read(thread->comm, sizeof(thread->comm), &task->comm);
 	}
 	if (thread->is_away)
 		came_back(thread, now);
