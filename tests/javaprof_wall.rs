@@ -95,7 +95,7 @@ fn times_are_the_programs(runtimes: &[&str]) {
             *threads.entry(&time.thread).or_default() += time.ns;
         }
         let old =
-            ["VM Thread", "VM Periodic Tas", "Signal Dispatch", "Finalizer", "pool-1-thread-1"];
+            ["VM Thread", "Common-Cleaner", "Service Thread", "Finalizer", "pool-1-thread-1"];
         let old: Vec<_> = old.into_iter().filter_map(|name| threads.get_key_value(name)).collect();
         assert!(old.len() >= 4, "{runtime}: {threads:?}");
         for (thread, all) in old {

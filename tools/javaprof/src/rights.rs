@@ -17,7 +17,9 @@ pub fn sample(args: &Args) {
     let joins_later = args.common.all
         || args.common.name.is_some()
         || args.system_wide
-        || !args.command.is_empty();
+        || !args.command.is_empty()
+        // Events are looked for in files that are mapped later.
+        || args.skip_missing;
     // A process that was named may run another JVM by exec.
     let attach = if joins_later { ATTACH } else { PROBE };
     let output = if args.output.is_empty() { MAPS } else { OUTPUT };

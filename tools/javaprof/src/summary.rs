@@ -71,7 +71,8 @@ const WORKS: [(Work, &str); 11] = [
     (Work::Kernel, "kernel"),
 ];
 
-/// How HotSpot's collector and compiler threads are named (their first 15 bytes).
+/// How HotSpot's collector and compiler threads are named: the kernel keeps 15 bytes, the first ones or,
+/// from JDK 27 on, the first and last ones with two dots between.
 const GC_THREADS: [&str; 9] = [
     "GC Thread#",
     "G1 ",
@@ -80,10 +81,10 @@ const GC_THREADS: [&str; 9] = [
     "ZDriver",
     "XWorker",
     "XDriver",
-    "Shenandoah",
+    "Shenand",
     "Gang worker",
 ];
-const JIT_THREADS: [&str; 3] = ["C1 Compiler", "C2 Compiler", "JVMCI"];
+const JIT_THREADS: [&str; 3] = ["C1 Comp", "C2 Comp", "JVMCI"];
 
 /// What a sample shows.
 pub fn work(profile: &Profile, sample: &Sample) -> Work {
