@@ -28,14 +28,38 @@ const DISPATCH: (&str, &[&str]) = ("vtable chunks", &["shapes", "forms"]);
 
 #[test]
 fn callers_of_type_tests_are_the_programs() {
-    for name in ["temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
+    callers_of_type_tests_are_the_programs_of(&["temurin-21"]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn callers_of_type_tests_are_the_programs_with_all() {
+    callers_of_type_tests_are_the_programs_of(&["temurin-11", "temurin-17", "temurin-25"]);
+}
+
+fn callers_of_type_tests_are_the_programs_of(names: &[&str]) {
+    for name in names {
         check(runtimes::named(name), "-XX:TieredStopAtLevel=1", TYPE_TESTS);
     }
 }
 
 #[test]
 fn interpreted_callers_of_what_looks_up_methods_are_the_programs() {
-    for name in ["temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
+    interpreted_callers_of_what_looks_up_methods_are_the_programs_of(&["temurin-21"]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn interpreted_callers_of_what_looks_up_methods_are_the_programs_with_all() {
+    interpreted_callers_of_what_looks_up_methods_are_the_programs_of(&[
+        "temurin-11",
+        "temurin-17",
+        "temurin-25",
+    ]);
+}
+
+fn interpreted_callers_of_what_looks_up_methods_are_the_programs_of(names: &[&str]) {
+    for name in names {
         check(runtimes::named(name), "-XX:CompileCommand=exclude,DispatchLoad.calls*", DISPATCH);
     }
 }

@@ -39,13 +39,25 @@ const SECONDS: f64 = 4.0;
 
 const ALL: [&str; 6] =
     ["temurin-11", "temurin-17", "debian-17", "temurin-21", "temurin-25", "musl-17"];
+/// Of `make test`: an old shape of code, and the newest.
+const FEW: [&str; 2] = ["temurin-17", "temurin-25"];
 
 /// What the table of calls says is what the JVM says: without this, the other tests prove
 /// nothing.
 #[test]
 fn the_table_is_the_programs() {
+    the_table_is_the_programs_of(&FEW);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn the_table_is_the_programs_with_all() {
+    the_table_is_the_programs_of(&ALL);
+}
+
+fn the_table_is_the_programs_of(names: &[&str]) {
     let _turn = turn();
-    for name in ALL {
+    for name in names {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let file = dir.path().join("self.folded");
         let flags = format!("-Dstackload.self={}", file.display());
@@ -63,8 +75,18 @@ fn the_table_is_the_programs() {
 /// that the program does not make.
 #[test]
 fn calls_are_the_programs_by_frame_pointers() {
+    calls_are_the_programs_by_frame_pointers_of(&FEW);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn calls_are_the_programs_by_frame_pointers_with_all() {
+    calls_are_the_programs_by_frame_pointers_of(&ALL);
+}
+
+fn calls_are_the_programs_by_frame_pointers_of(names: &[&str]) {
     let _turn = turn();
-    for name in ALL {
+    for name in names {
         let flags = "-XX:+PreserveFramePointer";
         let report =
             profile(runtimes::named(name), flags, Native::WithFramePointers, Walk::FramePointers);
@@ -74,6 +96,7 @@ fn calls_are_the_programs_by_frame_pointers() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_11() {
     let _turn = turn();
     check(runtimes::named("temurin-11"), "");
@@ -93,6 +116,7 @@ fn stacks_are_whole_jdk_17_of_debian() {
 }
 
 #[test]
+#[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_21() {
     let _turn = turn();
     check(runtimes::named("temurin-21"), "");
@@ -249,8 +273,18 @@ const CHAINS: [&[(&str, &str)]; 5] = [
 
 #[test]
 fn lines_and_inlining_are_the_programs() {
+    lines_and_inlining_are_the_programs_of(&FEW);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn lines_and_inlining_are_the_programs_with_all() {
+    lines_and_inlining_are_the_programs_of(&ALL);
+}
+
+fn lines_and_inlining_are_the_programs_of(names: &[&str]) {
     let _turn = turn();
-    for name in ALL {
+    for name in names {
         check_lines(runtimes::named(name), "");
         check_lines(runtimes::named(name), EXACT);
     }
@@ -258,8 +292,22 @@ fn lines_and_inlining_are_the_programs() {
 
 #[test]
 fn lines_are_the_programs_in_code_of_the_first_compiler() {
+    lines_are_the_programs_in_code_of_the_first_compiler_of(&["temurin-25"]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn lines_are_the_programs_in_code_of_the_first_compiler_with_all() {
+    lines_are_the_programs_in_code_of_the_first_compiler_of(&[
+        "temurin-11",
+        "temurin-17",
+        "temurin-21",
+    ]);
+}
+
+fn lines_are_the_programs_in_code_of_the_first_compiler_of(names: &[&str]) {
     let _turn = turn();
-    for name in ["temurin-11", "temurin-25"] {
+    for name in names {
         check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=1");
         check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=3");
     }
@@ -268,8 +316,18 @@ fn lines_are_the_programs_in_code_of_the_first_compiler() {
 /// Interpreted methods have names and lines like others.
 #[test]
 fn interpreted_methods_have_names_and_lines() {
+    interpreted_methods_have_names_and_lines_of(&FEW);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn interpreted_methods_have_names_and_lines_with_all() {
+    interpreted_methods_have_names_and_lines_of(&ALL);
+}
+
+fn interpreted_methods_have_names_and_lines_of(names: &[&str]) {
     let _turn = turn();
-    for name in ALL {
+    for name in names {
         check_lines(runtimes::named(name), "-Xint");
         // Compiled between interpreted ones, and the other way round.
         check_lines(

@@ -309,9 +309,19 @@ fn maps_for_perf_hold_the_programs_methods() {
 /// the agent. Every method, every inlined range, every line.
 #[test]
 fn memory_tells_what_the_agent_tells() {
+    memory_tells_what_the_agent_tells_of(&["temurin-17", "temurin-25"]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn memory_tells_what_the_agent_tells_with_all() {
+    memory_tells_what_the_agent_tells_of(&["temurin-11", "debian-17", "temurin-21", "musl-17"]);
+}
+
+fn memory_tells_what_the_agent_tells_of(names: &[&str]) {
     need_root();
     binary("javaprof");
-    for name in ["temurin-11", "temurin-17", "debian-17", "temurin-21", "temurin-25", "musl-17"] {
+    for name in names {
         let mut load = Load::start_program(runtimes::named(name), &exact_inlining(), "CpuLoad");
         load.run(1.5);
         let pid = load.pid().to_string();

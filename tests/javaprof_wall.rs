@@ -94,8 +94,7 @@ fn times_are_the_programs(runtimes: &[&str]) {
         for time in &times {
             *threads.entry(&time.thread).or_default() += time.ns;
         }
-        let old =
-            ["VM Thread", "Common-Cleaner", "Service Thread", "Finalizer", "pool-1-thread-1"];
+        let old = ["VM Thread", "Common-Cleaner", "Service Thread", "Finalizer", "pool-1-thread-1"];
         let old: Vec<_> = old.into_iter().filter_map(|name| threads.get_key_value(name)).collect();
         assert!(old.len() >= 4, "{runtime}: {threads:?}");
         for (thread, all) in old {

@@ -271,7 +271,7 @@ impl<'a> Profiler<'a> {
     /// What is sampled, in words.
     fn what(&self) -> String {
         let what = |event: &Asked| match event.what {
-            What::Cpu => "processor time".to_owned(),
+            What::Cpu => "Processor time".to_owned(),
             _ => event.name.to_string(),
         };
         let all: Vec<_> = self.events.iter().map(what).collect();
