@@ -298,7 +298,8 @@ int BPF_USDT(java_compile_begin, __u64 compiler, __u64 compiler_len, __u64 klass
 		now.label = LABEL_OTHER;
 	}
 	now.since = bpf_ktime_get_ns();
-	bpf_map_update_elem(&compilations, &id, &now, BPF_ANY);
+	if (bpf_map_update_elem(&compilations, &id, &now, BPF_ANY))
+		count_lost(LOST_SAMPLES);
 	return 0;
 }
 

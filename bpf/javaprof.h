@@ -24,6 +24,8 @@ struct target {
 	 * by which samples and code are put in order.
 	 */
 	__u64 epoch;
+	/* Since when its threads are looked at. */
+	__u64 since;
 };
 
 /* Samples that are alike are counted together. */

@@ -16,19 +16,28 @@
 #ifndef JVMPROBE_OFFCPU_BPF_H
 #define JVMPROBE_OFFCPU_BPF_H
 
-#include <bpf/bpf_core_read.h>
+/* Where the kernel's task_struct has these fields: user space asks its BTF. */
+const volatile __u32 task_pid = 0;
+const volatile __u32 task_tgid = 0;
+const volatile __u32 task_state = 0;
+const volatile __u32 task_start_time = 0;
+const volatile __u32 task_comm = 0;
 
-/* The kernel's, as far as it is looked at. */
-struct task_struct {
-	int pid;
-	__u64 start_time;
-	char comm[COMM_LEN];
-} __attribute__((preserve_access_index));
+static __always_inline __u32 task_u32(__u64 task, __u32 at)
+{
+	__u32 value = 0;
 
-/* The same, for the process: a tgid may be a name of its own. */
-struct task_struct___group {
-	int tgid;
-} __attribute__((preserve_access_index));
+	bpf_probe_read_kernel(&value, sizeof(value), (void *)(task + at));
+	return value;
+}
+
+static __always_inline __u64 start_time_of(__u64 task)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_kernel(&value, sizeof(value), (void *)(task + task_start_time));
+	return value;
+}
 
 /* Which event waits are of. */
 const volatile __u32 switch_event = 0;
@@ -36,6 +45,9 @@ const volatile __u32 switch_event = 0;
 const volatile __u64 min_wait = 0;
 /* When the trace began; nothing is counted before user space says so. */
 __u64 began = 0;
+
+/* A thread that goes for the last time: TASK_DEAD of include/linux/sched.h. */
+#define DEAD 0x80
 
 /* After so many short waits in a row, a thread is taken for one that waits shortly; */
 #define SHORT_ROW 8
@@ -52,19 +64,22 @@ struct {
 
 struct thread unused_thread;
 
-/* The entry of a thread that is not known yet: it is as it was since the trace or the thread
-   began. */
+/* The entry of a thread that is not known yet: it is as it was since its process was looked at, or
+   since it was made. */
 static __always_inline struct thread *new_thread(__u32 id, const struct sample_key *who,
-						 __u64 start_time, bool is_away)
+						 const struct target *target, __u64 start_time,
+						 bool is_away)
 {
+	__u64 since = target && target->since > began ? target->since : began;
 	struct thread thread = {
-		.since = start_time > began ? start_time : began,
+		.since = start_time > since ? start_time : since,
 		.tgid = who->tgid,
 		.tid = who->tid,
 		.is_away = is_away,
-		.is_unseen = is_away,
+		/* One that was made since was not there to be seen. */
+		.is_unseen = is_away && start_time <= since,
 		/* It was made since: it waits for its first processor. */
-		.woken = start_time > began ? start_time : 0,
+		.woken = start_time > since ? start_time : 0,
 	};
 
 	if (bpf_map_update_elem(&threads, &id, &thread, BPF_NOEXIST)) {
@@ -90,34 +105,56 @@ static __always_inline void walk_thread(void *ctx, struct thread *thread, struct
 	thread->is_walked = true;
 }
 
+/* What a thread has that ends is counted now: nobody will find it again. */
+static __always_inline void last_goes(struct thread *thread)
+{
+	struct sample_key key = {
+		.event = switch_event,
+		.tgid = thread->tgid,
+		.tid = thread->tid,
+		.label = LABEL_ON_CPU,
+	};
+
+	bpf_get_current_comm(key.comm, sizeof(key.comm));
+	count(&key, thread->on_ns);
+	key.label = LABEL_SHORT;
+	if (thread->short_ns)
+		count(&key, thread->short_ns);
+}
+
 static __always_inline void goes(void *ctx, __u64 now)
 {
 	struct sample_key key = { .event = switch_event };
 	__u32 id = bpf_get_current_pid_tgid();
-	struct thread *thread;
+	struct thread *thread = bpf_map_lookup_elem(&threads, &id);
+	struct target *target;
+	__u64 tgid;
 
-	if (!is_wanted(&key))
-		return;
-	thread = bpf_map_lookup_elem(&threads, &id);
-	if (!thread) {
-		struct task_struct *task = (void *)bpf_get_current_task();
-
-		thread = new_thread(id, &key, BPF_CORE_READ(task, start_time), false);
-		if (!thread)
-			return;
-	}
-	if (now > thread->since)
-		thread->on_ns += now - thread->since;
-	if (thread->is_ending) {
-		/* What it has is counted now: nobody will find it again. */
-		key.label = LABEL_ON_CPU;
-		count(&key, thread->on_ns);
-		key.label = LABEL_SHORT;
-		if (thread->short_ns)
-			count(&key, thread->short_ns);
+	if (thread && thread->is_ending &&
+	    task_u32(bpf_get_current_task(), task_state) & DEAD) {
+		if (now > thread->since)
+			thread->on_ns += now - thread->since;
+		last_goes(thread);
 		bpf_map_delete_elem(&threads, &id);
 		return;
 	}
+	if (!is_wanted(&key))
+		return;
+	tgid = key.tgid;
+	target = bpf_map_lookup_elem(&targets, &tgid);
+	/* What is none yet may never be one. */
+	if (!target && !every_process)
+		return;
+	if (!thread) {
+		thread = new_thread(id, &key, target, start_time_of(bpf_get_current_task()), false);
+		if (!thread)
+			return;
+		/* Where threads are not seen to come, nobody knows how long it ran. */
+		if (pidns_ino)
+			thread->since = now;
+	}
+	if (now > thread->since)
+		thread->on_ns += now - thread->since;
 	__builtin_memcpy(thread->comm, key.comm, sizeof(thread->comm));
 	thread->since = now;
 	thread->woken = 0;
@@ -180,11 +217,12 @@ static __always_inline void came_back(struct thread *thread, __u64 now)
 	thread->is_unseen = false;
 }
 
-static __always_inline void comes(struct task_struct *task, __u64 now)
+static __always_inline void comes(__u64 task, __u64 now)
 {
-	__u32 id = BPF_CORE_READ(task, pid);
+	__u32 id = task_u32(task, task_pid);
 	struct thread *thread;
 	struct sample_key key = {};
+	struct target *target;
 	__u64 tgid;
 
 	/* The idle task. */
@@ -195,16 +233,17 @@ static __always_inline void comes(struct task_struct *task, __u64 now)
 		/* Of another PID namespace only those are known that have gone. */
 		if (pidns_ino)
 			return;
-		tgid = BPF_CORE_READ((struct task_struct___group *)task, tgid);
-		if (!bpf_map_lookup_elem(&targets, &tgid))
+		tgid = task_u32(task, task_tgid);
+		target = bpf_map_lookup_elem(&targets, &tgid);
+		if (!target && !every_process)
 			return;
 		key.tgid = tgid;
 		key.tid = id;
-		thread = new_thread(id, &key, BPF_CORE_READ(task, start_time), true);
+		thread = new_thread(id, &key, target, start_time_of(task), true);
 		if (!thread)
 			return;
 		/* It was not seen to go, which tells the name otherwise. */
-		bpf_core_read(thread->comm, sizeof(thread->comm), &task->comm);
+		bpf_probe_read_kernel(thread->comm, sizeof(thread->comm), (void *)(task + task_comm));
 	}
 	if (thread->is_away)
 		came_back(thread, now);
@@ -219,7 +258,7 @@ int switches(struct bpf_raw_tracepoint_args *ctx)
 	if (!began)
 		return 0;
 	goes(ctx, now);
-	comes((struct task_struct *)ctx->args[2], now);
+	comes(ctx->args[2], now);
 	return 0;
 }
 
@@ -227,7 +266,7 @@ int switches(struct bpf_raw_tracepoint_args *ctx)
 SEC("raw_tp/sched_wakeup")
 int wakes(struct bpf_raw_tracepoint_args *ctx)
 {
-	__u32 id = BPF_CORE_READ((struct task_struct *)ctx->args[0], pid);
+	__u32 id = task_u32(ctx->args[0], task_pid);
 	struct thread *thread = bpf_map_lookup_elem(&threads, &id);
 
 	if (thread && thread->is_away && !thread->woken)

@@ -168,3 +168,66 @@ fn a_flood_of_switches_is_added_up_and_nothing_lost() {
     let short = times.iter().any(|time| time.stack[0] == "[waits shorter than --min]");
     assert!(short, "{switches} switches");
 }
+
+#[test]
+fn a_jvm_that_comes_later_has_its_times_from_then_on() {
+    need_root();
+    let tool = Tool::start("javaprof", &["-a", "-j", "-s", "-t", "-e", "wall"]);
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
+    let pid = load.pid();
+    let answer = load.ask("go 2");
+    load.quit();
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let records = output.json();
+    let ours: Vec<_> = records.iter().filter(|r| r["pid"] == pid).cloned().collect();
+    let times = times(&ours);
+    let duration = records.last().unwrap()["duration_ns"].as_u64().unwrap();
+    let mut threads: HashMap<&str, u64> = HashMap::new();
+    for time in &times {
+        *threads.entry(&time.thread).or_default() += time.ns;
+    }
+    let pairs = answer.split_whitespace().filter_map(|word| word.split_once('='));
+    for (name, told) in pairs {
+        let told: u64 = told.parse().unwrap();
+        let method = format!("WaitLoad.{name}");
+        let seen = sum(times.iter().filter(|time| time.stack.contains(&method)));
+        println!("{name}: {seen} seen, {told} told, thread {}", threads[name]);
+        // "writes" waits in a lambda; of what runs shortly, a young JVM has more.
+        assert!(name == "writes" || seen * 10 > told * 9, "{name}: {seen} of {told}");
+        assert!(seen < told + told / 50, "{name}: {seen} of {told}");
+        assert!((1_900_000_000..2_600_000_000).contains(&threads[name]), "{name}: {threads:?}");
+    }
+    // None has more than went by; "java" is the launcher and the main thread.
+    let most = threads.iter().filter(|(name, _)| **name != "java").map(|(_, all)| *all).max();
+    assert!(most.unwrap() < duration, "{threads:?}");
+}
+
+#[test]
+fn intervals_add_up_and_long_waits_keep_their_stacks() {
+    need_root();
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
+    let pid = load.pid().to_string();
+    let args = ["-p", &pid, "-j", "-s", "-t", "-e", "wall", "--min", "100us", "1", "5"];
+    let tool = Tool::start("javaprof", &args);
+    let answer = load.ask("go 3.5");
+    let output = tool.wait();
+    assert!(output.status.success(), "{output:?}");
+    let records = output.json();
+    let summaries = records.iter().filter(|record| record["type"] == "summary");
+    assert_eq!(summaries.count(), 5);
+    let times = times(&records);
+    let of = |method: &str| sum(times.iter().filter(|t| t.stack.iter().any(|f| f == method)));
+    let pairs = answer.split_whitespace().filter_map(|word| word.split_once('='));
+    for (name, told) in pairs.filter(|(name, _)| *name != "writes") {
+        let (seen, told) = (of(&format!("WaitLoad.{name}")), told.parse().unwrap());
+        println!("{name}: {seen} seen, {told} told");
+        assert!(agree(seen, told), "{name}: {seen} of {told}");
+    }
+    // The main thread waits for the others over several intervals, in which all was named anew.
+    let waits = times.iter().filter(|t| t.stack.iter().any(|f| f == "WaitLoad.go"));
+    assert!(sum(waits) > 3_000_000_000, "{:?}", of("WaitLoad.go"));
+    let unknown = sum(times.iter().filter(|t| t.stack.iter().any(|f| f == "[unknown]")));
+    assert_eq!(unknown, 0);
+    assert!(!output.stderr.contains("were lost"), "{}", output.stderr);
+}

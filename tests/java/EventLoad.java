@@ -12,7 +12,7 @@ import java.nio.file.Paths;
  *
  * Commands on stdin, answers on stdout: "ready PID" once; each command is answered by "done" and
  * what it has counted: "throw N", "flood N" (both threads as fast as they can), "define N",
- * "start N", "touch MEGABYTES", "collect N".
+ * "start N", "touch MEGABYTES", "collect N", "surprise N".
  */
 public class EventLoad {
     /** An exception of our own. */
@@ -73,6 +73,19 @@ public class EventLoad {
                     long before = faults();
                     touch(n);
                     System.out.println("done faults=" + (faults() - before));
+                    break;
+                case "surprise":
+                    int sum = 0;
+                    for (int i = 0; i < 3000; i++) {
+                        sum = loops(sum, false);
+                    }
+                    // Until it is compiled.
+                    Thread.sleep(300);
+                    for (int i = 0; i < n; i++) {
+                        sum = loops(sum, true);
+                    }
+                    sink = sum;
+                    System.out.println("done surprised=" + n);
                     break;
                 case "collect":
                     for (int i = 0; i < n; i++) {
@@ -175,6 +188,21 @@ public class EventLoad {
         String stat = new String(Files.readAllBytes(Paths.get("/proc/self/stat")));
         String[] fields = stat.substring(stat.lastIndexOf(')') + 2).split(" ");
         return Long.parseLong(fields[7]) + Long.parseLong(fields[9]);
+    }
+
+    /** What never happens is not compiled, ... */
+    static int expects(int sum, boolean rare) {
+        if (rare) {
+            return Integer.bitCount(sum) + 7;
+        }
+        return sum + 1;
+    }
+
+    static int loops(int sum, boolean rare) {
+        for (int i = 0; i < 2000; i++) {
+            sum = expects(sum, rare);
+        }
+        return sum;
     }
 
     static void collects() {

@@ -9,6 +9,7 @@
 //! | [`stream`] | ring buffers as typed events |
 //! | [`records`] | the bytes of events and counters |
 //! | [`perf`] | sampling events, and processors at a frequency |
+//! | [`kernel_types`] | where the kernel's structures have their fields |
 //! | [`tracefs`] | the kernel's tracepoints by name |
 //! | [`room`] | how large maps are, and when the kernel allocates them |
 //! | [`gauge`] | the target's own counters, read with each event |
@@ -20,6 +21,7 @@ pub mod clock;
 mod detach;
 pub mod gauge;
 mod handover;
+pub mod kernel_types;
 pub mod perf;
 pub mod preflight;
 pub mod probes;

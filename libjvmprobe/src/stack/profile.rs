@@ -110,6 +110,14 @@ pub struct Profile {
     pub folded: u64,
 }
 
+/// How many samples that is.
+fn samples_of(measure: &Measure, sample: &Sample) -> u64 {
+    match measure {
+        Measure::Time | Measure::Allocation => sample.count,
+        Measure::Events(_) | Measure::Elapsed(_) => sample.things,
+    }
+}
+
 impl Profile {
     /// One without samples.
     pub fn of(measure: Measure) -> Self {
@@ -144,6 +152,11 @@ impl Profile {
     /// All samples counted.
     pub fn total(&self) -> u64 {
         self.samples.iter().map(|sample| sample.count).sum()
+    }
+
+    /// How many samples these are, where that is not what is counted.
+    pub fn sampled(&self) -> u64 {
+        self.samples.iter().map(|sample| samples_of(&self.measure, sample)).sum()
     }
 
     /// Keeps the samples of which a frame, as it is shown, passes the filter.
@@ -230,7 +243,8 @@ impl Profile {
                     let (count, things) = of.or_default();
                     *count = count.saturating_add(sample.count);
                     *things = things.saturating_add(sample.things);
-                    self.folded += if sample.stack == [folded] { 0 } else { sample.count };
+                    let is_new = sample.stack != [folded];
+                    self.folded += if is_new { samples_of(&self.measure, sample) } else { 0 };
                 }
                 !goes
             });

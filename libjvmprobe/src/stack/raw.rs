@@ -108,6 +108,11 @@ impl RawStack {
         (frames.len() == count).then_some(Self { target, unloads, frames })
     }
 
+    /// About how many bytes it takes in a table.
+    pub fn size(&self) -> usize {
+        2 * size_of::<Self>() + size_of_val(&*self.frames)
+    }
+
     /// Decodes a `struct stack_event` of bpf/walk/walk.h: a stack that is new, and the number
     /// that it is known by from here on.
     pub fn decode_event(record: &[u8]) -> Option<(u64, Self)> {

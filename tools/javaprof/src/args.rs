@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Parser, ValueEnum, ValueHint, value_parser};
 use libjvmprobe::{
+    bpf::perf::Rate,
     cli::{CommandLine, Common, parse_size},
     follow::Times,
     render::{
@@ -13,7 +14,7 @@ use libjvmprobe::{
 };
 use regex::Regex;
 
-use crate::events::{self, Asked, MAX_EVENTS, MAX_HERTZ};
+use crate::events::{self, Asked, MAX_EVENTS, MAX_HERTZ, What};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -276,6 +277,15 @@ impl Args {
         if self.event.is_empty() { vec![Asked::cpu()] } else { self.event.clone() }
     }
 
+    /// Samples of processor time a second, of each processor.
+    pub fn hertz(&self) -> u64 {
+        let of_cpu = |event: &Asked| match (&event.what, event.rate) {
+            (What::Cpu, Some(Rate::Hertz(hertz))) => Some(hertz),
+            _ => None,
+        };
+        self.event.iter().find_map(of_cpu).unwrap_or(self.frequency)
+    }
+
     /// Whether each JVM was named by the user: all others are looked at from outside only.
     pub fn is_named(&self) -> bool {
         !self.common.all && self.common.name.is_none() && !self.system_wide
@@ -363,6 +373,9 @@ mod tests {
         assert!(!check(&["javaprof", "-p", "1", "-d", "1", "2"]));
         assert!(check(&["javaprof", "-p", "1", "-d", "10", "2", "3"]));
         assert!(!check(&["javaprof", "-p", "1", "-e", "cpu", "-e", "cpu/9hz"]));
+        let hertz =
+            |event| Args::parse_from(["javaprof", "-p", "1", "-F", "7", "-e", event]).hertz();
+        assert_eq!((hertz("cpu/999hz"), hertz("cpu"), hertz("wall")), (999, 7, 7));
     }
 
     #[test]

@@ -14,7 +14,9 @@ use libjvmprobe::{
 };
 use plain::Plain;
 
-pub use crate::skel::types::{code_event, java, sample_count, sample_key, thin, thin_key, thread};
+pub use crate::skel::types::{
+    code_event, java, sample_count, sample_key, target, thin, thin_key, thread,
+};
 
 // `enum event_kind` of bpf/javaprof.h.
 const STACK: u64 = 1;
@@ -36,6 +38,8 @@ unsafe impl Plain for thin {}
 unsafe impl Plain for java {}
 // SAFETY: as above.
 unsafe impl Plain for thread {}
+// SAFETY: as above.
+unsafe impl Plain for target {}
 
 /// The bytes of a value for a map.
 pub fn bytes<T: Plain>(value: &T) -> &[u8] {

@@ -150,7 +150,7 @@ pub fn records(profile: &Profile, args: &Args, scope: &'static str, now_ns: u64)
         event: profile.measure.name().into(),
         duration_ns: profile.duration_ns,
         hertz: is_time.then_some(profile.hertz),
-        samples: summary::samples(profile),
+        samples: profile.sampled(),
         value: total,
         unit: match profile.measure {
             Measure::Time => "samples",

@@ -71,9 +71,9 @@ impl<'a> Report<'a> {
 /// Keeps what `--include` and `--exclude` leave. A JVM that was found later is asked while it is
 /// sampled: what our agent does there is not what the JVM is busy with.
 pub fn choose(profile: &mut Profile, args: &Args) {
-    let before = profile.total();
+    let before = profile.sampled();
     profile.retain(|frame| frame.module.as_deref().is_some_and(agent::is_agent), false);
-    let left_out = before - profile.total();
+    let left_out = before - profile.sampled();
     if left_out > 0 {
         note(&format!("samples of our own agent at work, left out: {left_out}"));
     }

@@ -9,7 +9,7 @@ use libbpf_rs::{
 use libjvmprobe::{
     Error, Result,
     bpf::{
-        self, perf, preflight,
+        self, clock, kernel_types, perf, preflight,
         records::{self, copy, text},
         session,
     },
@@ -17,7 +17,7 @@ use libjvmprobe::{
 };
 
 use crate::{
-    event::{Event, bytes, java, sample_count, sample_key, thin, thin_key, thread},
+    event::{Event, bytes, java, sample_count, sample_key, target, thin, thin_key, thread},
     events::Asked,
     skel::{JavaprofSkel, JavaprofSkelBuilder},
 };
@@ -34,8 +34,6 @@ pub const MANY_STACKS: usize = 50_000;
 
 /// Programs that are there whatever is sampled: what JVMs compile is followed.
 const ALWAYS: [&str; 2] = ["code_load", "code_unload"];
-
-const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// What to sample.
 #[derive(Clone, Copy, Debug)]
@@ -123,6 +121,17 @@ pub type Session = session::Session<JavaprofSkel<'static>, Event>;
 /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
 pub fn load(options: Options<'_>) -> Result<Session> {
     preflight::check_walker()?;
+    if options.events.len() > 1 && !bpf::has_cookies() {
+        return Err(Error::Kernel {
+            what: "tell several events apart".into(),
+            hint: "ask for one, or use Linux 5.15 or later".into(),
+        });
+    }
+    let fields = ["pid", "tgid", "__state", "start_time", "comm"];
+    let task = match options.waits {
+        Some(_) => kernel_types::offsets("task_struct", fields)?,
+        None => [0; 5],
+    };
     let mut open =
         JavaprofSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
@@ -132,6 +141,8 @@ pub fn load(options: Options<'_>) -> Result<Session> {
         data.want_kernel = options.kernel;
         data.know_jvms = options.unwind;
         data.has_user_registers = bpf::has_user_registers();
+        [data.task_pid, data.task_tgid, data.task_state, data.task_start_time, data.task_comm] =
+            task;
         data.switch_event = options.waits.unwrap_or(0);
         data.min_wait = options.min_wait;
         for (event, is_thinned) in options.events.iter().zip(&mut data.is_thinned) {
@@ -144,19 +155,13 @@ pub fn load(options: Options<'_>) -> Result<Session> {
             data.pidns_ino = ns.ino();
         }
     }
-    // Only what is needed: the verifier looks at each, and some want the kernel's BTF.
+    // Only what is needed: the verifier looks at each.
     let wanted: HashSet<_> = options.events.iter().flat_map(Asked::programs).collect();
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         program.set_autoload(ALWAYS.contains(&&*name) || wanted.contains(&*name));
     }
     if options.waits.is_some() {
-        if !fs::exists(BTF).is_ok_and(|exists| exists) {
-            return Err(Error::Kernel {
-                what: "tell waits of threads".into(),
-                hint: format!("it has no {BTF}: it was built without BTF"),
-            });
-        }
         open.maps.threads.set_max_entries(THREADS).map_err(bpf::load_error)?;
     }
     open.maps.events.set_max_entries(EVENT_BUFFER).map_err(bpf::load_error)?;
@@ -176,12 +181,12 @@ pub fn tell_mappings(session: &mut Session, pid: u64, maps: &CodeMaps) -> Result
 
 /// Profiles a process from now on.
 pub fn add_target(session: &Session, pid: u64) -> Result<()> {
-    let fresh = 0_u64.to_ne_bytes();
+    let fresh = target { epoch: 0, since: clock::monotonic_ns() };
     session
         .skel
         .maps
         .targets
-        .update(&pid.to_ne_bytes(), &fresh, MapFlags::NO_EXIST)
+        .update(&pid.to_ne_bytes(), bytes(&fresh), MapFlags::NO_EXIST)
         .map_err(|source| Error::Bpf { what: format!("add process {pid}"), source })
 }
 
@@ -276,6 +281,18 @@ pub fn threads(session: &Session) -> Vec<thread> {
     let map = &session.skel.maps.threads;
     let keys: Vec<_> = map.keys().collect();
     keys.iter().filter_map(|key| copy(&map.lookup(key, MapFlags::ANY).ok()??)).collect()
+}
+
+/// Forgets the threads of a process.
+pub fn forget_threads(session: &Session, pid: u32) {
+    let map = &session.skel.maps.threads;
+    for key in map.keys().collect::<Vec<_>>() {
+        let thread = map.lookup(&key, MapFlags::ANY).ok().flatten();
+        if thread.and_then(|bytes| copy::<thread>(&bytes)).is_some_and(|t| t.tgid == pid) {
+            // Gone or not, it is not needed.
+            let _ = map.delete(&key);
+        }
+    }
 }
 
 /// A thread's name.

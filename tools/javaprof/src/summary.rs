@@ -168,14 +168,6 @@ pub fn methods(profile: &Profile) -> Vec<(&str, u64, u64)> {
     all
 }
 
-/// How many samples there are.
-pub fn samples(profile: &Profile) -> u64 {
-    match profile.measure {
-        Measure::Time => profile.total(),
-        _ => profile.samples.iter().map(|sample| sample.things).sum(),
-    }
-}
-
 /// The summary as text, under the event's name if there are several; with more of the stacks if
 /// wanted.
 pub fn text(profile: &Profile, is_named: bool, stacks: bool) -> String {
@@ -215,7 +207,7 @@ pub fn spent(profile: &Profile) -> String {
         }
         Measure::Elapsed(name) => {
             let spent = Duration::from_nanos(total).as_secs_f64();
-            let times = samples(profile);
+            let times = profile.sampled();
             format!("{spent:.2} s of {name} in {seconds:.2} s, {times} times")
         }
         measure => {
@@ -356,7 +348,7 @@ fn quality(profile: &Profile) -> String {
         "{}; {complete} of the stacks are complete to the thread's entry, {guessed} are in part a \
          guess; of {unsure} the innermost inlined methods are not sure; {unnamed} of the frames have \
          no name; {} lost",
-        count(samples(profile), "sample"),
+        count(profile.sampled(), "sample"),
         count(profile.lost, "sample")
     );
     wrap(&text) + "\n"

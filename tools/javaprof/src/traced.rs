@@ -269,9 +269,10 @@ impl Traced {
         }
         match Target::open(self.pid()) {
             Ok(target) => {
-                let maps = std::mem::take(&mut self.maps);
+                let (maps, labels) =
+                    (std::mem::take(&mut self.maps), std::mem::take(&mut self.labels));
                 let hotspot = HotSpot::read(&target);
-                *self = Self { maps, ..Self::jvm(target, hotspot, files) };
+                *self = Self { maps, labels, ..Self::jvm(target, hotspot, files) };
                 true
             }
             Err(_) => false,

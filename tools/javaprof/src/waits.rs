@@ -87,6 +87,8 @@ pub struct Waits {
     began: u64,
     /// By process and thread.
     seen: HashMap<(u32, u32), Seen>,
+    /// When a process was added that came later.
+    added: HashMap<u32, u64>,
 }
 
 type Counted = (SampleKey, Count);
@@ -96,7 +98,19 @@ impl Waits {
     pub fn begin(session: &mut Session, event: u32, is_wall: bool) -> Self {
         let began = clock::monotonic_ns();
         session::begin_waits(session, began);
-        Self { event, is_wall, began, seen: HashMap::new() }
+        Self { event, is_wall, began, seen: HashMap::new(), added: HashMap::new() }
+    }
+
+    /// Counts those of a process from now on.
+    pub fn add(&mut self, pid: u32) {
+        self.added.insert(pid, clock::monotonic_ns());
+    }
+
+    /// Forgets a process that has ended, or is another one now.
+    pub fn forget(&mut self, session: &Session, pid: u32) {
+        self.added.remove(&pid);
+        self.seen.retain(|(of, _), _| *of != pid);
+        session::forget_threads(session, pid);
     }
 
     fn key(&self, thread: &thread, comm: String, part: Part) -> SampleKey {
@@ -110,14 +124,17 @@ impl Waits {
     }
 
     /// What was added up since the last time.
-    pub fn collect(&mut self, session: &Session) -> Vec<Counted> {
+    pub fn collect(&mut self, session: &Session, now: u64) -> Vec<Counted> {
         let threads = session::threads(session);
-        threads.iter().flat_map(|thread| self.sums(thread)).collect()
+        threads.iter().flat_map(|thread| self.sums(thread, now)).collect()
     }
 
-    fn sums(&mut self, thread: &thread) -> Vec<Counted> {
+    fn sums(&mut self, thread: &thread, now: u64) -> Vec<Counted> {
         let seen = self.seen.entry((thread.tgid, thread.tid)).or_default();
-        let now = Seen { on_ns: thread.on_ns, short_ns: thread.short_ns, shorts: thread.shorts };
+        // What it runs just now is a part, or those who never go would have none.
+        let runs = if thread.is_away == 0 { now.saturating_sub(thread.since) } else { 0 };
+        let on_ns = thread.on_ns.saturating_add(runs).max(seen.on_ns);
+        let now = Seen { on_ns, short_ns: thread.short_ns, shorts: thread.shorts };
         let before = std::mem::replace(seen, now);
         let since = |now: u64, before: u64| now.saturating_sub(before);
         let shorts = since(now.shorts, before.shorts);
@@ -148,7 +165,7 @@ impl Waits {
     }
 
     /// What goes on when the trace ends, and threads that were never seen: those slept all the
-    /// time, or ran all the time, of which there are samples then.
+    /// time.
     pub fn finish(
         &mut self,
         session: &Session,
@@ -161,23 +178,25 @@ impl Waits {
         let mut known = HashSet::new();
         for thread in &threads {
             known.insert((thread.tgid, thread.tid));
-            counted.extend(self.sums(thread));
+            counted.extend(self.sums(thread, now));
             counted.extend(self.goes_on(thread, now));
         }
         for pid in pids {
-            let ran: HashSet<_> =
-                samples.get(&pid).into_iter().flatten().map(|(key, _)| key.tid).collect();
+            let is_sampled =
+                |key: &&SampleKey| key.event == self.event && Part::of(key.label) == Part::Sampled;
+            let keys = samples.get(&pid).into_iter().flat_map(Samples::keys);
+            let ran: HashSet<_> = keys.filter(is_sampled).map(|key| key.tid).collect();
             for tid in tasks(pid) {
-                if known.contains(&(pid, tid)) {
+                // One that ran all the time has samples, which stand for that.
+                if known.contains(&(pid, tid)) || ran.contains(&tid) {
                     continue;
                 }
                 let thread = thread { tgid: pid, tid, ..thread::default() };
-                let part = if ran.contains(&tid) { Part::OnCpu } else { Part::Blocked };
                 let comm = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
                 let comm = comm.unwrap_or_default().trim_end().to_owned();
-                let user = if part == Part::Blocked { UNSEEN } else { 0 };
-                let key = SampleKey { user, ..self.key(&thread, comm, part) };
-                let value = now.saturating_sub(self.began);
+                let key = SampleKey { user: UNSEEN, ..self.key(&thread, comm, Part::Blocked) };
+                let since = self.added.get(&pid).copied().unwrap_or(0).max(self.began);
+                let value = now.saturating_sub(since);
                 counted.push((key, Count { samples: 1, value }));
             }
         }
@@ -189,8 +208,7 @@ impl Waits {
         let count = |value| Count { samples: 1, value };
         let lasts = now.saturating_sub(thread.since);
         if thread.is_away == 0 {
-            let ran = Count { samples: 0, value: lasts };
-            return vec![(self.key(thread, comm, Part::OnCpu), ran)];
+            return Vec::new();
         }
         let stack = |key: SampleKey| match (thread.is_walked, thread.is_unseen) {
             (0, 0) => SampleKey { user: NOT_WALKED, ..key },
@@ -265,7 +283,7 @@ mod tests {
     use super::*;
 
     fn waits(is_wall: bool) -> Waits {
-        Waits { event: 1, is_wall, began: 0, seen: HashMap::new() }
+        Waits { event: 1, is_wall, began: 0, seen: HashMap::new(), added: HashMap::new() }
     }
 
     fn key(part: Part) -> SampleKey {
@@ -281,11 +299,16 @@ mod tests {
         let mut waits = waits(true);
         let mut thread =
             thread { tgid: 7, tid: 7, on_ns: 10, short_ns: 5, shorts: 2, ..thread::default() };
-        assert_eq!(waits.sums(&thread).len(), 2);
-        assert!(waits.sums(&thread).is_empty());
-        thread.on_ns = 14;
-        let sums = waits.sums(&thread);
-        assert_eq!(sums[0], (key(Part::OnCpu), Count { samples: 0, value: 4 }));
+        thread.is_away = 1;
+        assert_eq!(waits.sums(&thread, 50).len(), 2);
+        assert!(waits.sums(&thread, 60).is_empty());
+        // It came at 60, and runs since.
+        (thread.is_away, thread.since) = (0, 60);
+        let sums = waits.sums(&thread, 63);
+        assert_eq!(sums, [(key(Part::OnCpu), Count { samples: 0, value: 3 })]);
+        (thread.is_away, thread.on_ns) = (1, 14);
+        let sums = waits.sums(&thread, 70);
+        assert_eq!(sums, [(key(Part::OnCpu), Count { samples: 0, value: 1 })]);
         // It has ended: the kernel side has told all, of which some was read before.
         let mut all = value(20);
         waits.rest(&key(Part::OnCpu), &mut all);
@@ -327,7 +350,6 @@ mod tests {
         let parts: Vec<_> =
             parts.iter().map(|(key, count)| (Part::of(key.label), key.user, count.value)).collect();
         assert_eq!(parts, [(Part::Blocked, NOT_WALKED, 40), (Part::Runnable, NOT_WALKED, 10)]);
-        let runs = thread { is_away: 0, ..away };
-        assert_eq!(waits(true).goes_on(&runs, 150)[0].1.value, 50);
+        assert!(waits(true).goes_on(&thread { is_away: 0, ..away }, 150).is_empty());
     }
 }

@@ -1,8 +1,12 @@
 //! What is kept of what was sampled: until it has names, and within bounds.
 
-use std::{path::Path, time::Duration};
+use std::{collections::HashSet, path::Path, time::Duration};
 
-use libjvmprobe::{Result, follow::Watch, stack::Stack};
+use libjvmprobe::{
+    Result,
+    follow::Watch,
+    stack::{Stack, raw::RawStack},
+};
 
 use super::{MAX_IGNORED, NEWCOMER, Profiler, Samples, Stacks};
 use crate::{
@@ -19,7 +23,8 @@ impl Profiler<'_> {
         let newcomers = self.newcomers.values().map(|newcomer| newcomer.samples.len());
         let samples = self.samples.values().map(Samples::len).chain(retired).chain(newcomers);
         let code = self.processes.values().map(Traced::size).sum::<usize>();
-        samples.sum::<usize>() * SAMPLE + self.stacks_size + code
+        let raws = self.raws.values().map(RawStack::size).sum::<usize>();
+        samples.sum::<usize>() * SAMPLE + self.stacks_size + raws + code
     }
 
     /// Keeps within what it may keep: half of it what was sampled, half of it what has names.
@@ -53,7 +58,7 @@ impl Profiler<'_> {
         session::forget_stacks(&self.session);
         self.stacks_sent = 0;
         // ... and what was counted before is complete.
-        let counted = session::collect(&self.session);
+        let counted = self.counted();
         let mut samples = std::mem::take(&mut self.samples);
         for (key, count) in counted {
             if stacks.contains_key(&key.user) || key.user == 0 {
@@ -64,6 +69,7 @@ impl Profiler<'_> {
             }
         }
         self.take_events(Duration::ZERO)?;
+        self.keep_waiting();
         // The kernel's stacks have the same names before and after.
         for (id, stack) in &self.stacks {
             stacks.entry(*id).or_insert_with(|| stack.clone());
@@ -90,15 +96,38 @@ impl Profiler<'_> {
         Ok(())
     }
 
+    /// Keeps the stacks of threads that wait: these waits are counted when they end. Their Java
+    /// frames are named anew, with all that comes from here on.
+    fn keep_waiting(&mut self) {
+        if self.waits.is_none() {
+            return;
+        }
+        let threads = session::threads(&self.session);
+        let waiting = threads.iter().filter(|thread| thread.is_away != 0 && thread.is_walked != 0);
+        let wanted: HashSet<_> = waiting.flat_map(|thread| [thread.user, thread.kernel]).collect();
+        let mut raws = std::mem::take(&mut self.raws);
+        raws.retain(|id, _| wanted.contains(id) || self.stacks.contains_key(id));
+        for (id, raw) in &raws {
+            if !self.stacks.contains_key(id) {
+                self.take_stack(*id, raw);
+            }
+        }
+        self.raws = raws;
+    }
+
     /// Samples those no more that have not turned out to be JVMs.
     pub(super) fn part_with_newcomers(&mut self) {
         let (session, stacks, ignored) = (&self.session, &mut self.stacks, &mut self.ignored);
+        let labels = &mut self.early_labels;
         let mut gone = 0;
         self.newcomers.retain(|&pid, newcomer| {
             if newcomer.since.elapsed() < NEWCOMER {
                 return true;
             }
             gone += forget_stacks(&newcomer.samples, stacks, session);
+            labels.retain(|(of, _)| *of != pid);
+            // What was thinned of it is not wanted either.
+            session::collect_thinned(session, Some(pid));
             if ignored.len() < MAX_IGNORED && ignored.insert(pid) {
                 session::ignore(session, pid.into());
             }

@@ -3,6 +3,7 @@
 
 mod kept;
 mod processes;
+mod thinned;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -17,14 +18,14 @@ use libjvmprobe::{
     follow::{self, Arrivals, End, Idle, Stops, Watch, ready},
     own::note,
     process::{FileId, Process, Target},
-    stack::{Stack, java_frames, native::Files, profile::Profile},
+    stack::{Stack, java_frames, native::Files, profile::Profile, raw::RawStack},
 };
 
 use kept::size_of_stack;
 
 use crate::{
     args::{Args, StackWalk, SymbolSource},
-    event::Event,
+    event::{Event, Label},
     events::{Asked, What, attach},
     naming::{self, Naming},
     progress::Progress,
@@ -41,6 +42,9 @@ const START: Duration = Duration::from_secs(1);
 
 /// A process that is sampled and does not turn out to be a JVM in this time is none.
 const NEWCOMER: Duration = Duration::from_secs(2);
+
+/// So many labels of newcomers are kept, a few kilobytes each at most.
+const MAX_EARLY_LABELS: usize = 4096;
 
 /// `MAX_IGNORED` of bpf/javaprof.h.
 const MAX_IGNORED: usize = 16_384;
@@ -128,9 +132,13 @@ pub struct Profiler<'a> {
     /// Processes that are no more, to be named when there is time.
     retired: Vec<(Traced, Samples)>,
     newcomers: HashMap<u32, Newcomer>,
+    /// What labels of newcomers say.
+    early_labels: Vec<(u32, Label)>,
     /// Those that were none; the kernel side knows them.
     ignored: HashSet<u32>,
     stacks: Stacks,
+    /// The same as they came, of threads that wait: their waits may end when all was named.
+    raws: HashMap<u64, RawStack>,
     /// About how many bytes they take.
     stacks_size: usize,
     /// What was collected and belongs to the stacks that are to come.
@@ -149,6 +157,7 @@ pub struct Profiler<'a> {
     shared_events: HashMap<(FileId, usize), Links>,
     /// ... and which of these no JVM runs any more.
     idle: Idle<FileId>,
+    idle_events: Idle<(FileId, usize)>,
     /// Since the kernel side last forgot them.
     stacks_sent: usize,
 }
@@ -176,7 +185,7 @@ impl<'a> Profiler<'a> {
         let every_jvm = common.all || args.system_wide;
         let events = args.events();
         let session = session::load(Options {
-            hertz: args.frequency,
+            hertz: args.hertz(),
             events: &events,
             every_process: args.system_wide,
             newcomers: common.all && !args.system_wide,
@@ -205,17 +214,20 @@ impl<'a> Profiler<'a> {
             samples: HashMap::new(),
             retired: Vec::new(),
             newcomers: HashMap::new(),
+            early_labels: Vec::new(),
             ignored: HashSet::new(),
             stacks: Stacks::new(),
+            raws: HashMap::new(),
             stacks_size: 0,
             early: Vec::new(),
-            raw: Raw { hertz: args.frequency, ..Default::default() },
+            raw: Raw { hertz: args.hertz(), ..Default::default() },
             waits: None,
             taken: 0,
             arrivals: every_jvm.then(|| Arrivals::open(common.verbose)),
             shared: (every_jvm && bpf::reaches_everyone()).then(HashMap::new),
             shared_events: HashMap::new(),
             idle: Idle::default(),
+            idle_events: Idle::default(),
             stacks_sent: 0,
         };
         for traced in processes {
@@ -243,7 +255,7 @@ impl<'a> Profiler<'a> {
             self.get_maps()?;
         }
         self.raw.begin = Some(SystemTime::now());
-        let (hertz, skip) = (self.args.frequency, self.args.skip_missing);
+        let (hertz, skip) = (self.args.hertz(), self.args.skip_missing);
         let kernel = attach::kernel(&self.session, &self.events, hertz, skip)?;
         self.raw.clock = kernel.clock;
         self.sampling = kernel.links;
@@ -280,7 +292,7 @@ impl<'a> Profiler<'a> {
 
     /// One line about what is profiled.
     pub fn describe(&self) -> String {
-        let hertz = self.args.frequency;
+        let hertz = self.args.hertz();
         let jvms = self.processes.values().filter(|p| p.is_jvm()).count();
         let what = match (self.args.system_wide, self.args.common.all, self.processes.len()) {
             (true, ..) => format!("every process ({jvms} JVMs now)"),
@@ -312,7 +324,7 @@ impl<'a> Profiler<'a> {
         let lost = self.session.lost(0);
         let (since, lost_before) = std::mem::replace(&mut self.interval, (until, lost));
         let raw = Raw {
-            hertz: self.args.frequency,
+            hertz: self.args.hertz(),
             duration: until - since,
             begin: self.raw.begin.map(|begin| begin + (since - self.begin)),
             lost: lost - lost_before,
@@ -339,9 +351,10 @@ impl<'a> Profiler<'a> {
     /// Samples no more, and hands out what there is: all of it. What no interval has told is
     /// shown.
     pub fn finish(mut self, all_told: bool) -> Result<(Raw, Vec<Profile>)> {
+        // To detach may take a while, which is no part of the trace.
+        let end = clock::monotonic_ns();
         self.sampling.clear();
         self.stop_events();
-        let end = clock::monotonic_ns();
         self.collect()?;
         self.collect_thinned(None);
         self.finish_waits(end);
@@ -363,6 +376,10 @@ impl<'a> Profiler<'a> {
         self.raw.lost_stacks = self.naming.lost_stacks();
         if !all_told {
             self.tell_interval(self.begin + self.raw.duration)?;
+        }
+        // What no interval has told is in what is written, nevertheless.
+        for (before, rest) in self.before.iter_mut().zip(self.naming.take(&Raw::default())) {
+            before.absorb(rest);
         }
         let mut profiles = self.before;
         let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
@@ -396,15 +413,47 @@ impl<'a> Profiler<'a> {
     /// Gives samples of wall-clock time their times.
     fn settle(&self, samples: &mut Samples) {
         if let Some(waits) = &self.waits {
-            waits.settle(samples, self.args.frequency);
+            waits.settle(samples, self.args.hertz());
         }
     }
 
-    /// Takes what was thinned and counted with no other event, of a process or of all.
+    /// Takes what was thinned and counted with no other event, of a process or of all. It was
+    /// where those were that were walked, as far as anybody knows.
     fn collect_thinned(&mut self, pid: Option<u32>) {
+        let mut rest: HashMap<u32, Vec<(SampleKey, Count)>> = HashMap::new();
         for (key, count) in session::collect_thinned(&self.session, pid) {
-            *self.samples.entry(key.pid).or_default().entry(key).or_default() += count;
+            // Newcomers that were none of those wanted.
+            if self.processes.contains_key(&key.pid) {
+                rest.entry(key.pid).or_default().push((key, count));
+            }
         }
+        for (pid, rest) in rest {
+            thinned::spread(self.samples.entry(pid).or_default(), rest);
+        }
+    }
+
+    /// Takes a stack, and names its Java frames.
+    fn take_stack(&mut self, id: u64, raw: &RawStack) {
+        let pid = u32::try_from(raw.target).unwrap_or(0);
+        let stack = match self.processes.get_mut(&pid) {
+            Some(traced) => {
+                let stack = traced.resolve(raw);
+                traced.look_for(&stack, &mut self.files, &mut self.session);
+                stack
+            }
+            None => java_frames::plain(raw),
+        };
+        self.stacks_size += size_of_stack(&stack);
+        self.stacks.insert(id, stack);
+    }
+
+    /// What the kernel side has counted since the last time.
+    fn counted(&mut self) -> Vec<(SampleKey, Count)> {
+        let mut counted = session::collect(&self.session);
+        if let Some(waits) = &mut self.waits {
+            counted.iter_mut().for_each(|(key, count)| waits.rest(key, count));
+        }
+        counted
     }
 
     /// Takes what was counted. Of processes that are new, the code is known from here on.
@@ -414,10 +463,9 @@ impl<'a> Profiler<'a> {
             session::forget_stacks(&self.session);
         }
         let mut batch = std::mem::take(&mut self.early);
-        batch.extend(session::collect(&self.session));
+        batch.extend(self.counted());
         if let Some(waits) = &mut self.waits {
-            batch.iter_mut().for_each(|(key, count)| waits.rest(key, count));
-            batch.extend(waits.collect(&self.session));
+            batch.extend(waits.collect(&self.session, clock::monotonic_ns()));
         }
         // Behind the samples, so that their stacks are among them.
         self.take_events(Duration::ZERO)?;
@@ -454,23 +502,21 @@ impl Watch for Profiler<'_> {
         for event in self.session.events(timeout)? {
             match event {
                 Event::Stack(id, raw) => {
-                    let pid = u32::try_from(raw.target).unwrap_or(0);
-                    let stack = match self.processes.get_mut(&pid) {
-                        Some(traced) => {
-                            let stack = traced.resolve(&raw);
-                            traced.look_for(&stack, &mut self.files, &mut self.session);
-                            stack
-                        }
-                        None => java_frames::plain(&raw),
-                    };
-                    self.stacks_size += size_of_stack(&stack);
-                    self.stacks.insert(id, stack);
+                    self.take_stack(id, &raw);
                     self.stacks_sent += 1;
+                    if self.waits.is_some() {
+                        self.raws.insert(id, raw);
+                    }
                 }
                 Event::Label(label) => {
                     let pid = u32::try_from(label.target).unwrap_or(0);
-                    if let Some(traced) = self.processes.get_mut(&pid) {
-                        traced.labels.take(label.label, &label.text);
+                    match self.processes.get_mut(&pid) {
+                        Some(traced) => traced.labels.take(label.label, &label.text),
+                        // It may turn out to be a JVM, and this is told once.
+                        None if self.early_labels.len() < MAX_EARLY_LABELS => {
+                            self.early_labels.push((pid, label));
+                        }
+                        None => {}
                     }
                 }
                 Event::Code(event) => {
@@ -516,7 +562,10 @@ impl Watch for Profiler<'_> {
         if let Some(shared) = &mut self.shared {
             let used = self.processes.values().filter_map(Traced::libjvm);
             self.idle.release(shared, used, Instant::now());
-            self.shared_events.retain(|(file, _), _| shared.contains_key(file));
+            let used: HashSet<_> = self.processes.values().filter_map(Traced::libjvm).collect();
+            let numbers = 0..self.events.len();
+            let used = used.iter().flat_map(|file| numbers.clone().map(|number| (*file, number)));
+            self.idle_events.release(&mut self.shared_events, used, Instant::now());
         }
         for traced in self.processes.values_mut() {
             traced.look_at_stops();

@@ -21,6 +21,9 @@ impl Profiler<'_> {
         let pid = traced.pid();
         if !self.processes.contains_key(&pid.0) {
             session::add_target(&self.session, pid.0.into())?;
+            if let Some(waits) = &mut self.waits {
+                waits.add(pid.0);
+            }
         }
         // It may have ended already: then this is said when its fate is seen.
         traced.try_refresh_maps(&mut self.files, &mut self.session);
@@ -28,6 +31,12 @@ impl Profiler<'_> {
         let attached = self.attach_events(&mut traced);
         self.processes.insert(pid.0, traced);
         attached?;
+        for (of, label) in std::mem::take(&mut self.early_labels) {
+            match self.processes.get_mut(&of) {
+                Some(traced) => traced.labels.take(label.label, &label.text),
+                None => self.early_labels.push((of, label)),
+            }
+        }
         if let Some(newcomer) = self.newcomers.remove(&pid.0) {
             self.taken += newcomer.samples.values().map(|count| count.samples).sum::<u64>();
             self.samples.entry(pid.0).or_default().extend(newcomer.samples);
@@ -121,6 +130,9 @@ impl Profiler<'_> {
             self.retired.push((traced, samples));
         }
         self.session.forget(pid.into());
+        if let Some(waits) = &mut self.waits {
+            waits.forget(&self.session, pid);
+        }
     }
 
     /// Notices processes that ended, run another program or became JVMs.

@@ -1,0 +1,68 @@
+//! Where the kernel's structures have their fields, as its BTF tells.
+//!
+//! libbpf would put these offsets into our programs itself (CO-RE), but then no program of the
+//! object loads where there is no BTF, whether it wants any or not.
+//! Source: Documentation/bpf/btf.rst, BTF_KIND_STRUCT.
+
+use libbpf_rs::btf::{
+    Btf, TypeId,
+    types::{Composite, MemberAttr},
+};
+
+use crate::{Error, Result};
+
+/// Structures in structures without a name of their own: task_struct has two levels.
+const MAX_DEPTH: u32 = 4;
+
+/// The offsets of fields of a structure, in bytes.
+///
+/// # Errors
+/// [`Error::Kernel`] where the kernel tells nothing of it, or has no such field.
+pub fn offsets<const N: usize>(structure: &str, fields: [&str; N]) -> Result<[u32; N]> {
+    let missing = |what: String, hint: &str| Error::Kernel { what, hint: hint.into() };
+    let btf = Btf::from_vmlinux().map_err(|_| {
+        let hint = "it has no /sys/kernel/btf/vmlinux: it was built without BTF";
+        missing(format!("tell where its {structure} has what"), hint)
+    })?;
+    let found: Option<Composite<'_>> = btf.type_by_name(structure);
+    let found = found
+        .ok_or_else(|| missing(format!("tell of its {structure}"), "its BTF does not name it"))?;
+    let mut offsets = [0; N];
+    for (offset, field) in offsets.iter_mut().zip(fields) {
+        *offset = offset_of(&btf, &found, field, MAX_DEPTH).ok_or_else(|| {
+            missing(format!("tell {field} of its {structure}"), "its BTF has no such field")
+        })?;
+    }
+    Ok(offsets)
+}
+
+fn offset_of(btf: &Btf<'_>, of: &Composite<'_>, field: &str, depth: u32) -> Option<u32> {
+    of.iter().find_map(|member| {
+        let MemberAttr::Normal { offset } = member.attr else { return None };
+        let bytes = offset / 8;
+        match member.name {
+            Some(name) if name == field => Some(bytes),
+            Some(name) if !name.is_empty() => None,
+            // What is in one without a name stands for itself.
+            _ => {
+                let inner: Composite<'_> = btf.type_by_id(TypeId::from(u32::from(member.ty)))?;
+                bytes.checked_add(offset_of(btf, &inner, field, depth.checked_sub(1)?)?)
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_fields_are_found() {
+        match offsets("task_struct", ["pid", "tgid", "comm", "__state"]) {
+            Ok([pid, tgid, ..]) => assert_eq!(tgid, pid + 4),
+            Err(error) => println!("skipped: {error}"),
+        }
+        assert!(offsets("task_struct", ["no_such_field"]).is_err());
+        assert!(offsets("no_such_struct", ["pid"]).is_err());
+    }
+}
