@@ -30,7 +30,9 @@ fn no_impossible_calls(runtime: &str) {
     assert_eq!(checker.trouble(), "");
     let unknown: u64 = report.unknown.values().sum();
     assert!(unknown * 100 <= report.calls, "{}", report.summary());
-    assert!(report.rate() <= 1.0, "{}{}", report.details(false), report.summary());
+    // Before the JVM has told how its stacks are walked, frame pointers must do: of half a million
+    // calls 4 to 15 come from there, the more the slower it starts.
+    assert!(report.rate() <= 6.0, "{}{}", report.details(false), report.summary());
 }
 
 #[test]
