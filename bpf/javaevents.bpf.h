@@ -217,13 +217,23 @@ static __always_inline __u64 name_label(__u64 target, __u64 name)
 SEC("uprobe")
 int BPF_UPROBE(java_object, __u64 env, __u64 object)
 {
-	struct sample_key key = { .event = uprobe_cookie(ctx) };
+	struct sample_key key = {};
 
-	keep_own_stack();
-	if (!is_wanted(&key))
+	if (!is_hit_wanted(&key, uprobe_cookie(ctx)))
 		return 0;
 	key.label = class_label(key.tgid, object);
-	count_hit_of(ctx, &key, 1);
+	count_hit_of(ctx, &key);
+	return 0;
+}
+
+static __always_inline int defines(struct pt_regs *ctx, __u64 name)
+{
+	struct sample_key key = {};
+
+	if (!is_hit_wanted(&key, uprobe_cookie(ctx)))
+		return 0;
+	key.label = name_label(key.tgid, name);
+	count_hit_of(ctx, &key);
 	return 0;
 }
 
@@ -231,42 +241,27 @@ int BPF_UPROBE(java_object, __u64 env, __u64 object)
 SEC("uprobe")
 int BPF_UPROBE(java_define, __u64 env, __u64 name)
 {
-	struct sample_key key = { .event = uprobe_cookie(ctx) };
-
-	keep_own_stack();
-	if (!is_wanted(&key))
-		return 0;
-	key.label = name_label(key.tgid, name);
-	count_hit_of(ctx, &key, 1);
-	return 0;
+	return defines(ctx, name);
 }
 
 /* JVM_LookupDefineClass(JNIEnv *, jclass, const char *, ...) */
 SEC("uprobe")
 int BPF_UPROBE(java_lookup_define, __u64 env, __u64 lookup, __u64 name)
 {
-	struct sample_key key = { .event = uprobe_cookie(ctx) };
-
-	keep_own_stack();
-	if (!is_wanted(&key))
-		return 0;
-	key.label = name_label(key.tgid, name);
-	count_hit_of(ctx, &key, 1);
-	return 0;
+	return defines(ctx, name);
 }
 
 /* Deoptimization::uncommon_trap(JavaThread *, jint, jint) */
 SEC("uprobe")
 int BPF_UPROBE(java_deopt, __u64 thread, __u64 request)
 {
-	struct sample_key key = { .event = uprobe_cookie(ctx) };
+	struct sample_key key = {};
 
-	keep_own_stack();
-	if (!is_wanted(&key))
+	if (!is_hit_wanted(&key, uprobe_cookie(ctx)))
 		return 0;
 	/* A negative number, or the index of a class that is missing: then the reason is known. */
 	key.label = 1 + (__u64)(__u32)request;
-	count_hit_of(ctx, &key, 1);
+	count_hit_of(ctx, &key);
 	return 0;
 }
 
@@ -280,8 +275,7 @@ int BPF_USDT(java_compile_begin, __u64 compiler, __u64 compiler_len, __u64 klass
 	struct own_label *own;
 	__u64 id = bpf_get_current_pid_tgid();
 
-	keep_own_stack();
-	if (!is_wanted(&key))
+	if (!is_hit_wanted(&key, bpf_usdt_cookie(ctx)))
 		return 0;
 	own = take_label();
 	if (own) {
@@ -306,12 +300,11 @@ int BPF_USDT(java_compile_begin, __u64 compiler, __u64 compiler_len, __u64 klass
 SEC("usdt")
 int BPF_USDT(java_compile_end)
 {
-	struct sample_key key = { .event = bpf_usdt_cookie(ctx) };
+	struct sample_key key = {};
 	__u64 id = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
 	struct compilation *begin;
 
-	keep_own_stack();
-	if (!is_wanted(&key))
+	if (!is_hit_wanted(&key, bpf_usdt_cookie(ctx)))
 		return 0;
 	begin = bpf_map_lookup_elem(&compilations, &id);
 	/* One that had begun before the trace. */

@@ -94,23 +94,39 @@ static __always_inline bool current_ids(__u32 *tgid, __u32 *tid)
 	return true;
 }
 
-/* Who runs here; whether that is wanted. */
-static __always_inline bool is_wanted(struct sample_key *key)
+/* Who runs here; NULL also for who is no target. Tgid 0, the idle task, is nobody's. */
+static __always_inline struct target *current_target(struct sample_key *key)
 {
-	struct target *target;
 	__u64 id;
 
-	/* Tgid 0 is the idle task. */
-	if (!current_ids(&key->tgid, &key->tid) || !key->tgid)
-		return false;
+	if (!current_ids(&key->tgid, &key->tid) || !key->tgid) {
+		key->tgid = 0;
+		return NULL;
+	}
 	id = key->tgid;
-	target = bpf_map_lookup_elem(&targets, &id);
-	if (!target && !every_process &&
-	    (!newcomers || bpf_map_lookup_elem(&ignored, &id)))
-		return false;
+	return bpf_map_lookup_elem(&targets, &id);
+}
+
+/* What else is told of who runs here. */
+static __always_inline void describe(struct sample_key *key, const struct target *target)
+{
 	key->epoch = target ? target->epoch : 0;
 	key->cpu = bpf_get_smp_processor_id();
 	bpf_get_current_comm(key->comm, sizeof(key->comm));
+}
+
+/* Who runs here; whether that is wanted. */
+static __always_inline bool is_wanted(struct sample_key *key)
+{
+	struct target *target = current_target(key);
+	__u64 id = key->tgid;
+
+	if (!id)
+		return false;
+	if (!target && !every_process &&
+	    (!newcomers || bpf_map_lookup_elem(&ignored, &id)))
+		return false;
+	describe(key, target);
 	return true;
 }
 
@@ -219,12 +235,21 @@ int any_kprobe(struct pt_regs *ctx)
 	return in_kernel(ctx, uprobe_cookie(ctx));
 }
 
-/* Walks and counts what a probe in user space has hit. */
-static __always_inline void count_hit_of(struct pt_regs *ctx, struct sample_key *key, __u64 value)
+/* What a program of a probe in user space begins with: which event it is, and whether that is
+   wanted. */
+static __always_inline bool is_hit_wanted(struct sample_key *key, __u64 event)
 {
+	keep_own_stack();
+	key->event = event;
+	return is_wanted(key);
+}
+
+/* Walks and counts what such a probe has hit. */
+static __always_inline void count_hit_of(struct pt_regs *ctx, struct sample_key *key)
+{
+	__u64 value = thinned_value(key, 1);
 	struct own_stack *own;
 
-	value = thinned_value(key, value);
 	if (!value)
 		return;
 	own = take_stack();
@@ -241,22 +266,20 @@ static __always_inline void count_hit_of(struct pt_regs *ctx, struct sample_key 
 SEC("uprobe")
 int any_uprobe(struct pt_regs *ctx)
 {
-	struct sample_key key = { .event = uprobe_cookie(ctx) };
+	struct sample_key key = {};
 
-	keep_own_stack();
-	if (is_wanted(&key))
-		count_hit_of(ctx, &key, 1);
+	if (is_hit_wanted(&key, uprobe_cookie(ctx)))
+		count_hit_of(ctx, &key);
 	return 0;
 }
 
 SEC("usdt")
 int BPF_USDT(any_usdt)
 {
-	struct sample_key key = { .event = bpf_usdt_cookie(ctx) };
+	struct sample_key key = {};
 
-	keep_own_stack();
-	if (is_wanted(&key))
-		count_hit_of(ctx, &key, 1);
+	if (is_hit_wanted(&key, bpf_usdt_cookie(ctx)))
+		count_hit_of(ctx, &key);
 	return 0;
 }
 

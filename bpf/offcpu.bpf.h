@@ -128,7 +128,6 @@ static __always_inline void goes(void *ctx, __u64 now)
 	__u32 id = bpf_get_current_pid_tgid();
 	struct thread *thread = bpf_map_lookup_elem(&threads, &id);
 	struct target *target;
-	__u64 tgid;
 
 	if (thread && thread->is_ending &&
 	    task_u32(bpf_get_current_task(), task_state) & DEAD) {
@@ -138,13 +137,11 @@ static __always_inline void goes(void *ctx, __u64 now)
 		bpf_map_delete_elem(&threads, &id);
 		return;
 	}
-	if (!is_wanted(&key))
+	target = current_target(&key);
+	/* A newcomer that is no target yet may never be one. */
+	if (!key.tgid || (!target && !every_process))
 		return;
-	tgid = key.tgid;
-	target = bpf_map_lookup_elem(&targets, &tgid);
-	/* What is none yet may never be one. */
-	if (!target && !every_process)
-		return;
+	describe(&key, target);
 	if (!thread) {
 		thread = new_thread(id, &key, target, start_time_of(bpf_get_current_task()), false);
 		if (!thread)

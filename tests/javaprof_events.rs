@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use jvmprobe_tests::{
-    load::Load,
+    load::{Load, numbers},
     need_root, pprof,
     runtimes::named,
     tool::{Output, Tool, binary, run},
@@ -14,12 +14,6 @@ use serde_json::Value;
 /// One JDK in each run of `make test`, all of them in `make test-all`.
 const FEW: [&str; 1] = ["temurin-21"];
 const ALL: [&str; 5] = ["temurin-11", "temurin-17", "temurin-21", "temurin-25", "sid-28"];
-
-/// Numbers that the load answers with, by name.
-fn answer(text: &str) -> HashMap<String, u64> {
-    let pairs = text.split_whitespace().filter_map(|word| word.split_once('='));
-    pairs.map(|(name, number)| (name.into(), number.parse().unwrap())).collect()
-}
 
 /// Stacks of an event: the frames' names, innermost first, and how often.
 struct Stacks(Vec<(Vec<String>, u64)>);
@@ -62,7 +56,7 @@ fn watch(runtime: &str, command: &str, events: &[&str]) -> (HashMap<String, u64>
     let mut args = vec!["-p", &pid, "-j", "-s"];
     args.extend(events.iter().flat_map(|event| ["-e", event]));
     let tool = Tool::start("javaprof", &args);
-    let answer = answer(&load.ask(command));
+    let answer = numbers(&load.ask(command));
     let output = tool.interrupt();
     assert!(output.status.success(), "{runtime} {command}: {output:?}");
     let summaries = output.json();
@@ -206,7 +200,7 @@ fn page_faults_are_the_programs() {
         let pid = load.pid().to_string();
         load.ask("touch 1");
         let tool = Tool::start("javaprof", &["-p", &pid, "-j", "-s", "-e", event]);
-        let told = answer(&load.ask(&command))["faults"];
+        let told = numbers(&load.ask(&command))["faults"];
         let output = tool.interrupt();
         let stacks = Stacks::of(&output, "page-faults");
         let touched = stacks.with(&["EventLoad.main", "EventLoad.touch"]).count();

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use jvmprobe_tests::{
-    load::Load,
+    load::{Load, numbers},
     need_root,
     runtimes::named,
     tool::{Tool, binary},
@@ -46,9 +46,7 @@ fn wall(runtime: &str, args: &[&str], seconds: f64) -> (HashMap<String, u64>, Ve
     let answer = load.ask(&format!("go {seconds}"));
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
-    let pairs = answer.split_whitespace().filter_map(|word| word.split_once('='));
-    let told = pairs.map(|(name, ns)| (name.into(), ns.parse().unwrap())).collect();
-    (told, output.json())
+    (numbers(&answer), output.json())
 }
 
 /// Whether two times agree within 2 % or a millisecond.
@@ -151,7 +149,7 @@ fn a_flood_of_switches_is_added_up_and_nothing_lost() {
     let answer = load.ask("switch 3");
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
-    let switches: u64 = answer.trim().rsplit_once('=').unwrap().1.parse().unwrap();
+    let switches = numbers(&answer)["switches"];
     let records = output.json();
     let times = times(&records);
     assert_eq!(records.last().unwrap()["lost"], 0);
@@ -187,9 +185,8 @@ fn a_jvm_that_comes_later_has_its_times_from_then_on() {
     for time in &times {
         *threads.entry(&time.thread).or_default() += time.ns;
     }
-    let pairs = answer.split_whitespace().filter_map(|word| word.split_once('='));
-    for (name, told) in pairs {
-        let told: u64 = told.parse().unwrap();
+    for (name, told) in numbers(&answer) {
+        let name = name.as_str();
         let method = format!("WaitLoad.{name}");
         let seen = sum(times.iter().filter(|time| time.stack.contains(&method)));
         println!("{name}: {seen} seen, {told} told, thread {}", threads[name]);
@@ -218,9 +215,8 @@ fn intervals_add_up_and_long_waits_keep_their_stacks() {
     assert_eq!(summaries.count(), 5);
     let times = times(&records);
     let of = |method: &str| sum(times.iter().filter(|t| t.stack.iter().any(|f| f == method)));
-    let pairs = answer.split_whitespace().filter_map(|word| word.split_once('='));
-    for (name, told) in pairs.filter(|(name, _)| *name != "writes") {
-        let (seen, told) = (of(&format!("WaitLoad.{name}")), told.parse().unwrap());
+    for (name, told) in numbers(&answer).into_iter().filter(|(name, _)| name != "writes") {
+        let seen = of(&format!("WaitLoad.{name}"));
         println!("{name}: {seen} seen, {told} told");
         assert!(agree(seen, told), "{name}: {seen} of {told}");
     }

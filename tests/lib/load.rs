@@ -1,6 +1,7 @@
 //! Java loads under our command.
 
 use std::{
+    collections::HashMap,
     io::{BufRead, BufReader, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -43,6 +44,15 @@ pub fn classes() -> &'static Path {
             dir
         })
         .path()
+}
+
+/// Numbers that a load answers with, `NAME=NUMBER`, by name.
+///
+/// # Panics
+/// Where a value is no number.
+pub fn numbers(answer: &str) -> HashMap<String, u64> {
+    let pairs = answer.split_whitespace().filter_map(|word| word.split_once('='));
+    pairs.map(|(name, number)| (name.into(), number.parse().expect("a number"))).collect()
 }
 
 fn compile(release: &str, files: &[PathBuf], to: &Path) {

@@ -82,20 +82,21 @@ pub fn attach_clock(
     }
 }
 
-/// Attaches a program to an event, on each processor. `cookie` reaches the program, where [the
-/// kernel](super::has_cookies) does so.
+/// Attaches a program to an event, of this name to people, on each processor. `cookie` reaches
+/// the program, where [the kernel](super::has_cookies) does so.
 ///
 /// # Errors
 /// As [`attach_clock`]; [`Error::Kernel`] where the event cannot be counted here.
 pub fn attach(
     program: &ProgramMut<'_>,
     event: Event,
+    name: &str,
     rate: Rate,
     cookie: u64,
 ) -> Result<Vec<Link>> {
     let events = open_all(event, rate)?.map_err(|(cpu, error)| match error.raw_os_error() {
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL) => Error::Kernel {
-            what: "count this event".into(),
+            what: format!("count {name}"),
             hint: match event.kind {
                 0 | 3 => "the machine has no such counter (virtual machines often have none)",
                 _ => "it does not know it",

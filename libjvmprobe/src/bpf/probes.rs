@@ -128,6 +128,16 @@ pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> 
     Some(Site::Function { symbol: symbol.name, offset })
 }
 
+/// The entry of an exported function: those are named in every build.
+///
+/// # Errors
+/// [`Error::Elf`].
+pub fn exported(elf: &ElfFile, name: &str) -> Result<Option<Site>> {
+    let found = elf.dynamic_symbols()?.find(name);
+    let offset = found.and_then(|symbol| elf.vaddr_to_offset(symbol.value));
+    Ok(offset.map(|offset| Site::Function { symbol: name.into(), offset }))
+}
+
 /// A file that programs are attached to.
 #[derive(Clone, Debug)]
 pub struct Binary {

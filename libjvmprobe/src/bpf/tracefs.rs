@@ -54,6 +54,9 @@ impl Tracepoints {
     /// [`Error::Unknown`], with those whose names are like it.
     pub fn find(&self, category: &str, name: &str) -> Result<Event> {
         let read = || {
+            if !is_name(category) || !is_name(name) {
+                return Err(rustix::io::Errno::INVAL.into());
+            }
             let folder = open_folder(&open_folder(&self.0, category)?, name)?;
             let file = openat(folder, "id", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
             let mut text = String::new();
@@ -61,9 +64,7 @@ impl Tracepoints {
             text.trim().parse().map_err(std::io::Error::other)
         };
         match read() {
-            Ok(config) if is_name(category) && is_name(name) => {
-                Ok(Event { kind: TRACEPOINT, config })
-            }
+            Ok(config) => Ok(Event { kind: TRACEPOINT, config }),
             _ => {
                 let wanted = format!("{category}:{name}");
                 let near = near(&wanted, self.all());

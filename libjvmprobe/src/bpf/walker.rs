@@ -9,6 +9,7 @@ use std::{
     mem::offset_of,
     os::fd::AsRawFd,
     sync::Arc,
+    time::Instant,
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, OpenObject};
@@ -23,7 +24,7 @@ use crate::{
     },
     elf::{ElfFile, Segments},
     hotspot::walking::JvmLayout,
-    own::{descriptors::ran_out, note, remark},
+    own::{Idle, descriptors::ran_out, note, remark},
     process::code::{CodeFile, CodeMaps},
     unwind::{Row, UnwindTable},
 };
@@ -95,8 +96,8 @@ struct Loaded {
     segments: Segments,
 }
 
-/// When there are tables of so many files, those are freed that no process has mapped any
-/// more. Not at once: the next process may have the same libraries.
+/// When there are tables of so many files, those are freed at once that no process has mapped
+/// any more.
 const MANY_FILES: usize = 128;
 
 /// The maps of one loaded object that has the walker in it.
@@ -107,6 +108,7 @@ pub struct Walker {
     pending: HashMap<u64, Vec<u8>>,
     /// By file, which is kept open so that its number stays its own.
     files: HashMap<i32, (Arc<CodeFile>, Option<Loaded>)>,
+    idle: Idle<i32>,
     next_table: u32,
     /// Numbers of tables that were freed.
     free: Vec<u32>,
@@ -171,6 +173,7 @@ impl Walker {
             }),
             pending: HashMap::new(),
             files: HashMap::new(),
+            idle: Idle::default(),
             next_table: 0,
             free: Vec::new(),
             filled: Vec::new(),
@@ -232,25 +235,41 @@ impl Walker {
             let _ = self.clerk.hand_over(Job::Forget { key });
         }
         if self.files.len() > MANY_FILES {
-            self.free_tables();
+            let used: HashSet<_> = self.used().into_iter().collect();
+            let unused = self.files.extract_if(|file, _| !used.contains(file));
+            let unused: Vec<_> = unused.map(|(_, file)| file).collect();
+            self.free(unused);
         }
     }
 
-    /// Frees the tables that no process uses any more.
-    fn free_tables(&mut self) {
-        let used: HashSet<u32> =
-            self.told.values().flat_map(|told| told.iter().skip(1)).map(|m| m.table).collect();
+    /// Frees the tables of files that no process has had for a while.
+    pub fn free_unused(&mut self, now: Instant) {
+        let used = self.used();
+        let unused = self.idle.release(&mut self.files, used, now);
+        if !unused.is_empty() {
+            self.free(unused);
+        }
+    }
+
+    /// The files that processes have, or whoever else holds them but for the list of all.
+    fn used(&self) -> Vec<i32> {
+        let told = self.told.values().flat_map(|told| told.iter().skip(1));
+        let told: HashSet<u32> = told.map(|mapping| mapping.table).collect();
+        /// This walker, and the list of all files.
+        const HOLDERS: usize = 2;
+        let is_used = |(file, loaded): &(Arc<CodeFile>, Option<Loaded>)| {
+            Arc::strong_count(file) > HOLDERS
+                || loaded.as_ref().is_some_and(|loaded| told.contains(&loaded.number))
+        };
+        self.files.iter().filter(|(_, file)| is_used(file)).map(|(&id, _)| id).collect()
+    }
+
+    fn free(&mut self, files: Vec<(Arc<CodeFile>, Option<Loaded>)>) {
         let mut free = Vec::new();
-        let room = &mut self.room;
-        self.files.retain(|_, (_, loaded)| {
-            let Some(loaded) = loaded else { return false };
-            let is_used = used.contains(&loaded.number);
-            if !is_used {
-                free.push(loaded.number);
-                room.give_back(loaded.rows as usize);
-            }
-            is_used
-        });
+        for loaded in files.into_iter().filter_map(|(_, loaded)| loaded) {
+            self.room.give_back(loaded.rows as usize);
+            free.push(loaded.number);
+        }
         if self.clerk.hand_over(Job::Free { tables: free.clone() }).is_ok() {
             self.free.extend(free);
         }

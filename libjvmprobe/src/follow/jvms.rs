@@ -18,11 +18,11 @@ use crate::{
         session::Attach,
     },
     follow::{
-        Arrival, Arrivals, Idle, Stops, ready,
+        Arrival, Arrivals, Stops, ready,
         run::{self, End, Times, Watch},
     },
     hotspot::{Collector, HotSpot},
-    own::{note, remark},
+    own::{Idle, note, remark},
     process::{Fate, FileId, Target},
     render::table::Lost,
 };

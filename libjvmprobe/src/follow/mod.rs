@@ -8,12 +8,10 @@
 //! | [`arrivals`] | JVMs that are new, soon after they have mapped libjvm.so |
 //! | [`mappings`] | which processes map code just now, as the kernel tells |
 //! | [`ready`] | whether there is a JVM in a process |
-//! | [`idle`] | attachments that no JVM needs any more |
 //! | [`running`] | the JVMs that run now, for a person to choose |
 //! | [`stopped`] | whether a process was stopped all the time |
 
 pub mod arrivals;
-pub mod idle;
 pub mod jvms;
 pub mod mappings;
 pub mod ready;
@@ -23,7 +21,6 @@ mod schedule;
 pub mod stopped;
 
 pub use arrivals::{Arrival, Arrivals};
-pub use idle::Idle;
 pub use jvms::{ByKey, Followed, Named, Tool, Trace};
 pub use run::{End, Times, Watch};
 pub use schedule::{Due, Schedule};

@@ -69,6 +69,14 @@ pub trait Watch {
     /// As above.
     fn report(&mut self) -> Result<()>;
 
+    /// Reports the last interval. Where that is done when nothing more can come, not here.
+    ///
+    /// # Errors
+    /// As above.
+    fn report_last(&mut self) -> Result<()> {
+        self.report()
+    }
+
     /// Whether nothing is left that could be followed.
     fn is_over(&self) -> bool;
 
@@ -93,11 +101,14 @@ pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<E
         if stop.load(Ordering::Relaxed) || watch.is_closed() {
             return Ok(End::Time);
         }
-        if report {
-            watch.report()?;
-        }
-        if end {
-            return Ok(if report { End::Reported } else { End::Time });
+        match (report, end) {
+            (true, false) => watch.report()?,
+            (true, true) => {
+                watch.report_last()?;
+                return Ok(End::Reported);
+            }
+            (false, true) => return Ok(End::Time),
+            (false, false) => {}
         }
         if tick {
             ticks = ticks.wrapping_add(1);

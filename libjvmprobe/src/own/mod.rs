@@ -7,6 +7,7 @@
 //! | [`descriptors`] | how many files may be open |
 //! | [`privileges`] | which rights it needs, and when no more |
 //! | `deadline` | how long something is waited for |
+//! | `idle` | what is needed no more |
 //! | `notes` | words to the person at the terminal |
 //! | `hurry` | being preferred for a moment |
 //! | `signals` | what Ctrl-C does |
@@ -21,6 +22,7 @@ pub mod budget;
 mod deadline;
 pub mod descriptors;
 mod hurry;
+mod idle;
 mod notes;
 pub mod privileges;
 mod signals;
@@ -28,6 +30,7 @@ pub mod undo;
 
 pub use deadline::Deadline;
 pub use hurry::Hurry;
+pub use idle::Idle;
 pub(crate) use notes::set_up;
 pub use notes::{note, remark};
 pub use signals::stop_on_signal;

@@ -11,6 +11,7 @@ use std::{
     os::fd::AsRawFd,
     path::PathBuf,
     sync::Arc,
+    time::Instant,
 };
 
 use procfs::process::{MMPermissions, MMapPath, MemoryMap};
@@ -18,7 +19,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{
     Addr, FileOffset, Pid, Result,
-    own::{descriptors::ran_out, remark},
+    own::{Idle, descriptors::ran_out, remark},
     process::{libjvm, memory::Memory, pid::maps_of},
 };
 
@@ -58,10 +59,11 @@ impl AsRawFd for CodeFile {
 #[derive(Debug, Default)]
 pub struct FileCache {
     files: HashMap<FileNumber, Option<Arc<CodeFile>>>,
+    idle: Idle<FileNumber>,
 }
 
-/// When there are so many files, those are closed that no process has mapped any more, and
-/// what was read of them is let go. A JVM has some fifteen.
+/// When there are so many files, those are closed at once that no process has mapped any more.
+/// A JVM has some fifteen.
 const MANY_FILES: usize = 64;
 
 /// A mapped range of code.
@@ -208,6 +210,17 @@ impl FileCache {
         file
     }
 
+    /// Closes files that nobody has used for a while, so that the file system of a container
+    /// that is gone is not held.
+    pub fn close_unused(&mut self, now: Instant) {
+        let is_used = |file: &Option<Arc<CodeFile>>| {
+            file.as_ref().is_none_or(|file| Arc::strong_count(file) > 1)
+        };
+        let used = self.files.iter().filter(|(_, file)| is_used(file)).map(|(&number, _)| number);
+        let used: Vec<_> = used.collect();
+        self.idle.release(&mut self.files, used, now);
+    }
+
     /// Whether it is known that a mapping's file can be opened or that it cannot.
     fn was_tried(&self, map: &MemoryMap) -> bool {
         file_key(map).is_none_or(|key| self.files.contains_key(&key))
@@ -243,6 +256,25 @@ mod tests {
         maps.refresh(pid, &mut FileCache::default()).unwrap();
         assert_eq!(maps.version(), version, "nothing has changed");
         assert!(maps.iter().any(|m| &*m.module == "[vdso]" && m.file.is_some()));
+    }
+
+    #[test]
+    fn files_that_nobody_has_are_closed_after_a_while() {
+        let (mut files, mut maps) = (FileCache::default(), CodeMaps::default());
+        maps.refresh(Pid(std::process::id()), &mut files).unwrap();
+        let of_file = maps.iter().find(|m| m.file.is_some()).unwrap().clone();
+        let now = Instant::now();
+        let later = |seconds| now + std::time::Duration::from_secs(seconds);
+        files.close_unused(now);
+        files.close_unused(later(60));
+        let all = files.files.len();
+        drop(maps);
+        files.close_unused(later(120));
+        files.close_unused(later(121));
+        assert_eq!(files.files.len(), all, "the next process may have them");
+        files.close_unused(later(180));
+        let left: Vec<_> = files.files.values().flatten().collect();
+        assert!(left.len() == 1 && Arc::ptr_eq(left[0], of_file.file.as_ref().unwrap()));
     }
 
     /// Maps a file as code, at an address if one is given.

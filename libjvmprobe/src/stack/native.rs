@@ -17,6 +17,7 @@ use std::{
     path::PathBuf,
     rc::Rc,
     sync::{Arc, Weak},
+    time::Instant,
 };
 
 use blazesym::{
@@ -29,6 +30,7 @@ use blazesym::{
 
 use crate::{
     Addr, FileOffset, Pid,
+    bpf::walker::Walker,
     names::demangle,
     process::{
         Process,
@@ -89,6 +91,18 @@ impl Default for Files {
 const WRITABLE: u32 = 0o022;
 
 impl Files {
+    /// Lets go of what is known of files that no process has had for a while, here and in the
+    /// kernel.
+    pub fn let_go(&mut self, walker: Option<&mut Walker>) {
+        let now = Instant::now();
+        if let Some(walker) = walker {
+            walker.free_unused(now);
+        }
+        self.mapped.close_unused(now);
+        self.ours.let_go();
+        self.others.let_go();
+    }
+
     /// Symbols of the files that a process has mapped, also after it has ended.
     pub fn symbols(&self, pid: Pid) -> Symbols {
         let root = Process::open(pid).ok().and_then(|process| Root::open(&process).ok());
@@ -112,12 +126,14 @@ impl Symbols {
         Self { files: Rc::default(), trusts_roots_files }
     }
 
+    /// Lets go of what was read of files that nobody holds any more.
+    fn let_go(&self) {
+        self.files.borrow_mut().retain(|_, read| read.file.strong_count() > 0);
+    }
+
     /// What is at an offset of a file, innermost first; empty where unknown.
     pub fn elf(&self, file: &Arc<CodeFile>, offset: FileOffset) -> Vec<Symbol> {
         let mut files = self.files.borrow_mut();
-        if !files.contains_key(&Arc::as_ptr(file)) {
-            files.retain(|_, read| read.file.strong_count() > 0);
-        }
         let read = files
             .entry(Arc::as_ptr(file))
             .or_insert_with(|| Read { file: Arc::downgrade(file), symbolizer: symbolizer() });
@@ -197,8 +213,9 @@ mod tests {
             symbols.elf(file, FileOffset(0));
         }
         assert_eq!(symbols.files.borrow().len(), 3);
-        drop(files);
-        symbols.elf(&Arc::new(CodeFile::new(own())), FileOffset(0));
+        let last = files.into_iter().next_back();
+        symbols.let_go();
         assert_eq!(symbols.files.borrow().len(), 1);
+        drop(last);
     }
 }

@@ -6,7 +6,7 @@
 
 use libjvmprobe::{
     Error, Result,
-    bpf::probes::{Instant, Plan, Site, function, resolve},
+    bpf::probes::{Instant, Plan, Site, exported, function, resolve},
     elf::ElfFile,
     hotspot::{Collector, HotSpot},
     process::LibJvm,
@@ -156,14 +156,11 @@ pub fn plan(libjvm: &LibJvm, hotspot: Option<&HotSpot>, args: &Args) -> Result<V
 }
 
 fn request(libjvm: &LibJvm, elf: &ElfFile) -> Result<Plan> {
-    let symbols = elf.dynamic_symbols()?;
-    let symbol = symbols.find(REQUEST).and_then(|found| elf.vaddr_to_offset(found.value));
-    let offset = symbol.ok_or_else(|| Error::NoProbes {
+    let site = exported(elf, REQUEST)?.ok_or_else(|| Error::NoProbes {
         path: libjvm.seen_as.clone(),
         what: format!("exported function {REQUEST}"),
         hint: "leave out --stack".into(),
     })?;
-    let site = Site::Function { symbol: REQUEST.into(), offset };
     Ok(Plan { program: REQUEST_PROGRAM, site, optional: None })
 }
 

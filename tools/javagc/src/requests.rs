@@ -67,6 +67,11 @@ impl Requests {
         self.served.remove(&key);
     }
 
+    /// Lets go of what no JVM needs any more.
+    pub fn let_go(&mut self, walker: Option<&mut Walker>) {
+        self.files.let_go(walker);
+    }
+
     /// Takes a stack, and names it while its code is there. The walker learns of files that were
     /// mapped since.
     ///

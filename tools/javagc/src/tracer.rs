@@ -108,6 +108,11 @@ impl Tool for Tracer<'_> {
         Ok(())
     }
 
+    fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.requests.let_go(self.session.walker());
+        self.take_events(jvms, Duration::ZERO)
+    }
+
     fn lost(&mut self, followed: &mut Followed<Jvm>, events: u64) -> Result<()> {
         followed.jvm.lost(events);
         self.reports.record(&Record::Lost(Lost::now(followed.target.pid().0, events)))

@@ -162,6 +162,7 @@ impl Tool for Tracer<'_> {
     }
 
     fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.files.let_go(self.session.walker());
         let tallies = counters::tallies(&self.session)?;
         // What it told before it counted.
         self.take_events(jvms, Duration::ZERO)?;

@@ -4,7 +4,6 @@ use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Parser, ValueEnum, ValueHint, value_parser};
 use libjvmprobe::{
-    bpf::perf::Rate,
     cli::{CommandLine, Common, parse_size},
     follow::Times,
     render::{
@@ -279,11 +278,8 @@ impl Args {
 
     /// Samples of processor time a second, of each processor.
     pub fn hertz(&self) -> u64 {
-        let of_cpu = |event: &Asked| match (&event.what, event.rate) {
-            (What::Cpu, Some(Rate::Hertz(hertz))) => Some(hertz),
-            _ => None,
-        };
-        self.event.iter().find_map(of_cpu).unwrap_or(self.frequency)
+        let cpu = self.event.iter().find(|event| event.what == What::Cpu);
+        cpu.map_or(self.frequency, |cpu| cpu.hertz(self.frequency))
     }
 
     /// Whether each JVM was named by the user: all others are looked at from outside only.

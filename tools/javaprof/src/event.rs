@@ -78,8 +78,8 @@ pub struct Label {
     pub target: u64,
     /// What samples have of it.
     pub label: u64,
-    /// What it says.
-    pub text: String,
+    /// What it says, as the JVM has it.
+    pub text: Vec<u8>,
 }
 
 impl Event {
@@ -99,8 +99,8 @@ impl Event {
             LABEL => {
                 let (target, label) = (word(record, 8)?, word(record, 16)?);
                 let size = usize::try_from(word(record, 24)?).ok()?;
-                let text = String::from_utf8_lossy(record.get(32..)?.get(..size)?);
-                Some(Self::Label(Label { target, label, text: text.into_owned() }))
+                let text = record.get(32..)?.get(..size)?.to_vec();
+                Some(Self::Label(Label { target, label, text }))
             }
             _ => None,
         }

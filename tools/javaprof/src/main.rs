@@ -90,8 +90,8 @@ fn run(args: &Args) -> Result<()> {
     let title = profiler.title().to_owned();
     note(&format!("Sampling {}... Hit Ctrl-C to end.", profiler.describe()));
     let running = waiting.map(|(waiting, program)| waiting.go(program)).transpose()?;
-    let all_told = profiler.run(&stop)?;
-    let (raw, mut profiles) = profiler.finish(all_told)?;
+    profiler.run(&stop)?;
+    let (raw, mut profiles) = profiler.finish()?;
     tell_losses(&raw);
     profiles.iter_mut().for_each(|profile| report::choose(profile, args));
     for path in outputs.write(&profiles, &title)? {

@@ -16,6 +16,7 @@ use libjvmprobe::{
     hotspot::{
         HotSpot,
         code::Inlining,
+        deopt::Traps,
         objects::{COMPACT_SHIFT, ClassField},
     },
     own::{note, remark},
@@ -117,6 +118,32 @@ pub struct Named {
     pub places: Option<Places>,
     /// What is told beside stacks.
     pub labels: Labels,
+}
+
+/// Gets ready for what is told beside the stacks of events. Returns how requests to give up code
+/// are packed, if that is wanted. Where something cannot be read, the stacks stand alone.
+fn tell_events(
+    pid: Pid,
+    hotspot: &HotSpot,
+    events: &[Asked],
+    session: &Session,
+) -> Option<Arc<Traps>> {
+    let unknown = |what: &str, error: &Error| {
+        remark(|| format!("process {pid}: {what} is not told: {error}"));
+    };
+    let wants = |filter: fn(JavaEvent) -> bool| {
+        events.iter().any(|event| matches!(event.what, What::Java(java) if filter(java)))
+    };
+    if wants(JavaEvent::reads_classes) {
+        let told = classes_of(hotspot)
+            .and_then(|java| session::tell_classes(session, pid.0.into(), &java));
+        told.unwrap_or_else(|error| unknown("of which class objects are", &error));
+    }
+    if !wants(|java| java == JavaEvent::Deopt) {
+        return None;
+    }
+    let traps = hotspot.traps().inspect_err(|error| unknown("why code was given up", error));
+    traps.ok().map(Arc::new)
 }
 
 /// What the kernel side reads of a JVM's objects.
@@ -449,45 +476,13 @@ impl Traced {
             walker.add_jvm(key, &hotspot.walking()?);
         }
         session::tell_mappings(session, key, &self.maps)?;
-        self.tell_events(args, session);
-        let Who::Jvm(jvm) = &self.who else {
-            return Ok(());
-        };
-        let Ok(hotspot) = &jvm.1 else {
-            return Ok(());
-        };
+        self.labels.traps = tell_events(pid, hotspot, &args.event, session);
         let compiled = matches!(symbols, SymbolSource::Auto | SymbolSource::HotSpot);
         if *symbols != SymbolSource::None {
             self.places = Some(Places::new(hotspot, compiled, signatures)?);
             self.names_compiled = compiled;
         }
         Ok(())
-    }
-
-    /// Gets ready for what is told beside the stacks of events. Where that cannot be read, the
-    /// stacks stand alone.
-    fn tell_events(&mut self, args: &Args, session: &Session) {
-        let Who::Jvm(jvm) = &self.who else { return };
-        let Ok(hotspot) = &jvm.1 else { return };
-        let pid = jvm.0.pid();
-        let unknown = |what: &str, error: &Error| {
-            remark(|| format!("process {pid}: {what} is not told: {error}"));
-        };
-        let wants = |filter: fn(JavaEvent) -> bool| {
-            let is = |event: &Asked| matches!(event.what, What::Java(java) if filter(java));
-            args.event.iter().any(is)
-        };
-        if wants(JavaEvent::reads_classes) {
-            let told = classes_of(hotspot)
-                .and_then(|java| session::tell_classes(session, pid.0.into(), &java));
-            told.unwrap_or_else(|error| unknown("of which class objects are", &error));
-        }
-        if wants(|java| java == JavaEvent::Deopt) {
-            match hotspot.traps() {
-                Ok(traps) => self.labels.traps = Some(Arc::new(traps)),
-                Err(error) => unknown("why code was given up", &error),
-            }
-        }
     }
 
     /// Names the interpreted frames of a stack.

@@ -20,8 +20,8 @@ use crate::{
 /// What a sample of waits is of: `LABEL_*` of bpf/javaprof.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// It ran, and was sampled.
-    Sampled,
+    /// It ran, and was sampled: these have no label.
+    Sampled = 0,
     /// Until it was woken.
     Blocked,
     /// Until it had a processor.
@@ -33,25 +33,15 @@ pub enum Part {
 }
 
 impl Part {
+    const ALL: [Self; 5] = [Self::Sampled, Self::Blocked, Self::Runnable, Self::Short, Self::OnCpu];
+
     /// From a sample's label.
     pub fn of(label: u64) -> Self {
-        match label {
-            1 => Self::Blocked,
-            2 => Self::Runnable,
-            3 => Self::Short,
-            4 => Self::OnCpu,
-            _ => Self::Sampled,
-        }
+        Self::ALL.into_iter().find(|part| part.label() == label).unwrap_or(Self::Sampled)
     }
 
     fn label(self) -> u64 {
-        match self {
-            Self::Sampled => 0,
-            Self::Blocked => 1,
-            Self::Runnable => 2,
-            Self::Short => 3,
-            Self::OnCpu => 4,
-        }
+        self as u64
     }
 
     /// How it stands at the end of a stack.

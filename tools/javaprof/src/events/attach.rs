@@ -1,18 +1,21 @@
 //! Attaching to events: of the kernel, once; of files, with each process.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use libbpf_rs::{KprobeOpts, Link};
 use libjvmprobe::{
     Error, Result,
     bpf::{
         perf::{self, Clock, Rate},
-        probes::{Binary, Plan, Site},
+        probes::{Binary, Plan, Site, exported},
         tracefs::Tracepoints,
     },
     elf::ElfFile,
     own::note,
-    process::{LibJvm, code::CodeMaps},
+    process::{
+        LibJvm,
+        code::{CodeFile, CodeMaps},
+    },
 };
 
 use super::{Asked, What};
@@ -32,12 +35,12 @@ pub struct Kernel {
 pub fn kernel(
     session: &Session,
     asked: &[Asked],
-    hertz: u64,
+    frequency: u64,
     skip_missing: bool,
 ) -> Result<Kernel> {
     let mut kernel = Kernel::default();
     for (number, event) in asked.iter().enumerate() {
-        match kernel.attach(session, event, number as u64, hertz) {
+        match kernel.attach(session, event, number as u64, frequency) {
             Ok(()) => {}
             Err(error) if skip_missing => note(&missing(event, &error)),
             Err(error) => return Err(error),
@@ -52,7 +55,13 @@ pub fn missing(event: &Asked, error: &Error) -> String {
 }
 
 impl Kernel {
-    fn attach(&mut self, session: &Session, event: &Asked, number: u64, hertz: u64) -> Result<()> {
+    fn attach(
+        &mut self,
+        session: &Session,
+        event: &Asked,
+        number: u64,
+        frequency: u64,
+    ) -> Result<()> {
         let programs = &session.skel.progs;
         match &event.what {
             What::OffCpu => self.links.extend(attach_waits(session)?),
@@ -60,22 +69,18 @@ impl Kernel {
                 if event.what == What::Wall {
                     self.links.extend(attach_waits(session)?);
                 }
-                let hertz = match event.rate {
-                    Some(Rate::Hertz(hertz)) => hertz,
-                    _ => hertz,
-                };
+                let hertz = event.hertz(frequency);
                 let (clock, links) = perf::attach_clock(&programs.sample, hertz, number)?;
                 self.clock = Some(clock);
                 self.links.extend(links);
             }
             What::Software(counted) => {
                 let rate = event.rate.unwrap_or(Rate::Each(1));
-                self.links.extend(perf::attach(&programs.sample, *counted, rate, number)?);
+                self.count(session, *counted, &event.name, rate, number)?;
             }
             What::Hardware(counted) => {
-                let rate = event.rate.unwrap_or(Rate::Hertz(hertz));
-                let links = perf::attach(&programs.sample, *counted, rate, number);
-                self.links.extend(links.map_err(|error| named(error, &event.name))?);
+                let rate = event.rate.unwrap_or(Rate::Hertz(frequency));
+                self.count(session, *counted, &event.name, rate, number)?;
             }
             What::Tracepoint { category, name } => {
                 let tracepoint = Tracepoints::open()?.find(category, name)?;
@@ -90,13 +95,18 @@ impl Kernel {
         }
         Ok(())
     }
-}
 
-/// Says which event it was.
-fn named(error: Error, name: &str) -> Error {
-    match error {
-        Error::Kernel { hint, .. } => Error::Kernel { what: format!("count {name}"), hint },
-        other => other,
+    fn count(
+        &mut self,
+        session: &Session,
+        counted: perf::Event,
+        name: &str,
+        rate: Rate,
+        number: u64,
+    ) -> Result<()> {
+        let program = &session.skel.progs.sample;
+        self.links.extend(perf::attach(program, counted, name, rate, number)?);
+        Ok(())
     }
 }
 
@@ -120,7 +130,7 @@ pub struct Found {
     /// Whether that is its libjvm.so.
     pub is_libjvm: bool,
     /// What keeps the file open.
-    _file: Option<std::sync::Arc<libjvmprobe::process::code::CodeFile>>,
+    _file: Option<Arc<CodeFile>>,
 }
 
 /// Finds an event; `None` for those of the kernel.
@@ -158,12 +168,11 @@ pub fn find(event: &Asked, libjvm: Option<&LibJvm>, maps: &CodeMaps) -> Result<O
                     return Ok(None);
                 }
                 seen = true;
-                let offset = |symbol: libjvmprobe::elf::Symbol| elf.vaddr_to_offset(symbol.value);
-                let exported = elf.dynamic_symbols()?.find(symbol).and_then(offset);
-                let offset = match exported {
-                    Some(offset) => Some(offset),
-                    None => elf.symbols()?.find(symbol).and_then(offset),
-                };
+                if let Some(site) = exported(elf, symbol)? {
+                    return Ok(Some(site));
+                }
+                let private = elf.symbols()?.find(symbol);
+                let offset = private.and_then(|symbol| elf.vaddr_to_offset(symbol.value));
                 Ok(offset.map(|offset| Site::Function { symbol: symbol.clone(), offset }))
             })?;
             let what = match seen {
@@ -184,7 +193,7 @@ fn plan(program: &'static str, site: Site) -> Plan {
 /// A place in a mapped file.
 struct Spot {
     site: Site,
-    file: std::sync::Arc<libjvmprobe::process::code::CodeFile>,
+    file: Arc<CodeFile>,
     module: String,
 }
 

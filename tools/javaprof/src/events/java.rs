@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use libjvmprobe::{
     Error, Result,
-    bpf::probes::{Plan, Site, function},
+    bpf::probes::{Plan, Site, exported, function},
     elf::ElfFile,
     process::LibJvm,
 };
@@ -158,11 +158,7 @@ impl Spot {
 
     fn site(&self, elf: &ElfFile) -> Result<Option<Site>> {
         Ok(match *self {
-            Self::Exported(name) => {
-                let found = elf.dynamic_symbols()?.find(name);
-                let offset = found.and_then(|symbol| elf.vaddr_to_offset(symbol.value));
-                offset.map(|offset| Site::Function { symbol: name.into(), offset })
-            }
+            Self::Exported(name) => exported(elf, name)?,
             Self::Function(prefix) => function(elf, &elf.symbols()?, prefix),
             Self::Usdt(provider, name) => {
                 let is_there = elf.stapsdt()?.find(provider, name).next().is_some();

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use libjvmprobe::{
-    hotspot::deopt::Traps,
+    hotspot::{classes::java_name, deopt::Traps},
     stack::{Frame, Kind},
 };
 
@@ -24,8 +24,8 @@ pub struct Labels {
 impl Labels {
     /// Takes the text of a label. The kernel side tells so many of all JVMs together as it has
     /// room to remember.
-    pub fn take(&mut self, label: u64, text: &str) {
-        self.texts.insert(label, text.into());
+    pub fn take(&mut self, label: u64, text: &[u8]) {
+        self.texts.insert(label, name(text).into());
     }
 
     /// What a label says, outermost first.
@@ -46,25 +46,18 @@ impl Labels {
         match event {
             // `Class.method compiler`
             JavaEvent::Compiles => match text.rsplit_once(' ') {
-                Some((method, compiler)) => vec![class(compiler), class(&dotted(method))],
-                None => vec![class(&dotted(text))],
+                Some((method, compiler)) => vec![class(compiler), class(method)],
+                None => vec![class(text)],
             },
-            _ => vec![class(&dotted(text))],
+            _ => vec![class(text)],
         }
     }
 }
 
-/// A class as its source has it; what tells hidden ones of one kind apart is left out, or each
-/// lambda would be one of its own.
-fn dotted(name: &str) -> String {
-    let name = name.replace('/', ".");
-    match name.split_once("+0x").or_else(|| name.split_once(".0x")) {
-        Some((class, rest)) => {
-            let rest = rest.trim_start_matches(|c: char| c.is_ascii_hexdigit());
-            format!("{class}{rest}")
-        }
-        None => name,
-    }
+/// A class, or what begins with one, as its source has it. What was cut is not marked: how long
+/// it was is not told.
+fn name(text: &[u8]) -> String {
+    java_name(text, u32::try_from(text.len()).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -74,8 +67,8 @@ mod tests {
     #[test]
     fn labels_are_frames() {
         let mut labels = Labels::default();
-        labels.take(LABEL_IS_TEXT | 6, "java/lang/IllegalStateException");
-        labels.take(LABEL_IS_TEXT | 8, "java/lang/String.hashCode C2");
+        labels.take(LABEL_IS_TEXT | 6, b"java/lang/IllegalStateException");
+        labels.take(LABEL_IS_TEXT | 8, b"java/lang/String.hashCode C2");
         let frames = |event, label| -> Vec<_> {
             labels.frames(event, label).iter().map(|frame| frame.name.to_string()).collect()
         };
@@ -89,8 +82,8 @@ mod tests {
 
     #[test]
     fn hidden_classes_of_one_kind_are_one() {
-        assert_eq!(dotted("a/B$$Lambda+0x00007f.run"), "a.B$$Lambda.run");
-        assert_eq!(dotted("a/B$$Lambda/0x0000abcd"), "a.B$$Lambda");
-        assert_eq!(dotted("a/B"), "a.B");
+        assert_eq!(name(b"a/B$$Lambda+0x00007f0123456789.run"), "a.B$$Lambda.run");
+        assert_eq!(name(b"a/B$$Lambda/0x0000abcd"), "a.B$$Lambda");
+        assert_eq!(name(b"a/B"), "a.B");
     }
 }

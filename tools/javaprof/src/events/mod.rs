@@ -218,6 +218,14 @@ impl Asked {
         Self { name: CPU.into(), what: What::Cpu, rate: None }
     }
 
+    /// Samples a second, of each processor; so many if that was not said.
+    pub fn hertz(&self, frequency: u64) -> u64 {
+        match self.rate {
+            Some(Rate::Hertz(hertz)) => hertz,
+            _ => frequency,
+        }
+    }
+
     /// What its profile is of.
     pub fn measure(&self) -> Measure {
         match &self.what {

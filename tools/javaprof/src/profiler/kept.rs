@@ -33,6 +33,7 @@ impl Profiler<'_> {
             self.name_all()?;
         }
         self.shrink_named();
+        self.files.let_go(self.session.walker());
         Ok(())
     }
 

@@ -15,8 +15,8 @@ use libbpf_rs::Link;
 use libjvmprobe::{
     Addr, Error, Pid, Result,
     bpf::{self, clock, perf::Clock, probes::Links, session::Attach},
-    follow::{self, Arrivals, End, Idle, Stops, Watch, ready},
-    own::note,
+    follow::{self, Arrivals, Stops, Watch, ready},
+    own::{Idle, note},
     process::{FileId, Process, Target},
     stack::{Stack, java_frames, native::Files, profile::Profile, raw::RawStack},
 };
@@ -255,8 +255,8 @@ impl<'a> Profiler<'a> {
             self.get_maps()?;
         }
         self.raw.begin = Some(SystemTime::now());
-        let (hertz, skip) = (self.args.hertz(), self.args.skip_missing);
-        let kernel = attach::kernel(&self.session, &self.events, hertz, skip)?;
+        let (frequency, skip) = (self.args.frequency, self.args.skip_missing);
+        let kernel = attach::kernel(&self.session, &self.events, frequency, skip)?;
         self.raw.clock = kernel.clock;
         self.sampling = kernel.links;
         if let Some(at) = self.events.iter().position(Asked::has_waits) {
@@ -306,16 +306,16 @@ impl<'a> Profiler<'a> {
         }
     }
 
-    /// Samples until it is time to end. Whether the last report has told all.
-    pub fn run(&mut self, stop: &AtomicBool) -> Result<bool> {
+    /// Samples until it is time to end.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<()> {
         self.begin = Instant::now();
         self.interval.0 = self.begin;
         self.next_look = (!self.args.command.is_empty()).then_some(self.begin);
         self.get_maps()?;
-        let end = follow::run::run(self, self.args.times(), stop)?;
+        follow::run::run(self, self.args.times(), stop)?;
         self.raw.duration = self.begin.elapsed();
         self.progress.clear();
-        Ok(end == End::Reported)
+        Ok(())
     }
 
     /// What was sampled since the last interval, as a profile that is shown; it is kept for
@@ -350,7 +350,7 @@ impl<'a> Profiler<'a> {
 
     /// Samples no more, and hands out what there is: all of it. What no interval has told is
     /// shown.
-    pub fn finish(mut self, all_told: bool) -> Result<(Raw, Vec<Profile>)> {
+    pub fn finish(mut self) -> Result<(Raw, Vec<Profile>)> {
         // To detach may take a while, which is no part of the trace.
         let end = clock::monotonic_ns();
         self.sampling.clear();
@@ -374,13 +374,7 @@ impl<'a> Profiler<'a> {
             self.naming.add(None, &samples, &self.stacks);
         }
         self.raw.lost_stacks = self.naming.lost_stacks();
-        if !all_told {
-            self.tell_interval(self.begin + self.raw.duration)?;
-        }
-        // What no interval has told is in what is written, nevertheless.
-        for (before, rest) in self.before.iter_mut().zip(self.naming.take(&Raw::default())) {
-            before.absorb(rest);
-        }
+        self.tell_interval(self.begin + self.raw.duration)?;
         let mut profiles = self.before;
         let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
         if folded > self.folded && !self.args.output.is_empty() {
@@ -585,6 +579,11 @@ impl Watch for Profiler<'_> {
         self.name_all()?;
         self.progress.clear();
         self.tell_interval(Instant::now())
+    }
+
+    /// [`finish`](Self::finish) does, with all that was taken until then.
+    fn report_last(&mut self) -> Result<()> {
+        Ok(())
     }
 
     fn is_over(&self) -> bool {

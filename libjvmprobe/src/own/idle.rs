@@ -1,4 +1,4 @@
-//! Attachments to files that no JVM runs any more.
+//! What is held for files, and needed no more: let go after a while.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -6,10 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The next JVM of a file often comes soon after the last: short programs, one after the other.
+/// The next process with a file often comes soon after the last: short programs, one after the
+/// other.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// Since when no JVM runs a file.
+/// Since when a file is not used.
 #[derive(Debug)]
 pub struct Idle<F>(HashMap<F, Instant>);
 
@@ -20,22 +21,24 @@ impl<F> Default for Idle<F> {
 }
 
 impl<F: Copy + Eq + Hash> Idle<F> {
-    /// Lets go of what is attached to files that no JVM has run for ten seconds.
+    /// Takes out what is held for files that were not used for ten seconds.
     pub fn release<T>(
         &mut self,
-        attached: &mut HashMap<F, T>,
+        held: &mut HashMap<F, T>,
         used: impl IntoIterator<Item = F>,
         now: Instant,
-    ) {
-        if attached.is_empty() {
-            return;
+    ) -> Vec<T> {
+        if held.is_empty() {
+            return Vec::new();
         }
         let used: HashSet<_> = used.into_iter().collect();
         self.0.retain(|file, _| !used.contains(file));
-        attached.retain(|&file, _| {
-            used.contains(&file) || now < *self.0.entry(file).or_insert(now) + KEPT
+        let released = held.extract_if(|&file, _| {
+            !used.contains(&file) && now >= *self.0.entry(file).or_insert(now) + KEPT
         });
-        self.0.retain(|file, _| attached.contains_key(file));
+        let released = released.map(|(_, what)| what).collect();
+        self.0.retain(|file, _| held.contains_key(file));
+        released
     }
 }
 
@@ -56,7 +59,7 @@ mod tests {
         idle.release(&mut attached, [a, b], begin + KEPT / 2);
         idle.release(&mut attached, [a], begin + KEPT);
         assert_eq!(attached.len(), 2);
-        idle.release(&mut attached, [a], begin + KEPT * 2);
+        assert_eq!(idle.release(&mut attached, [a], begin + KEPT * 2), [()]);
         assert_eq!(attached.keys().collect::<Vec<_>>(), [&a]);
         assert!(idle.0.is_empty());
     }
