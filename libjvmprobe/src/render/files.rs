@@ -106,7 +106,7 @@ mod tests {
         let files = Files::create(&paths[..1], &["cpu"]).unwrap();
         assert!(paths[0].exists());
         let profile = Profile::default();
-        let titled = Titled { profile: &profile, title: Title::default() };
+        let titled = Titled { profile: &profile, title: Title::default(), timeline: None };
         let written = files.write(&[titled], &How::default()).unwrap();
         assert!(written.is_empty() && !paths[0].exists());
         // One that holds one profile is there for each measure.

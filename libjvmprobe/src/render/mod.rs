@@ -9,6 +9,7 @@
 //! | [`histogram`] | log2 histograms as bcc's tools print them |
 //! | [`files`](mod@files) | files with profiles, in the format of their names |
 //! | [`formats`](mod@formats) | these formats |
+//! | [`page`] | one of these: a page with flame graph, time axis and methods |
 //! | [`perfmap`](mod@perfmap) | perf-PID.map files |
 //! | [`stack`] | frames as JSON lines show them |
 
@@ -17,6 +18,7 @@ pub mod files;
 pub mod formats;
 pub mod histogram;
 pub mod output;
+pub mod page;
 pub mod perfmap;
 pub mod stack;
 pub mod table;

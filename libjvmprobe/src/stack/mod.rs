@@ -12,6 +12,7 @@
 //! | [`thread_entry`] | where threads begin |
 //! | [`namer`] | stacks with names, as they come or in the end |
 //! | [`profile`] | samples with named stacks |
+//! | [`timeline`] | when they were taken, and what else happened |
 //!
 //! *Walking* happens in the kernel and yields [`raw::RawStack`]s; *naming* happens
 //! here. Java frames are named as soon as they are seen
@@ -29,6 +30,7 @@ pub mod profile;
 pub mod raw;
 pub mod shrunk;
 pub mod thread_entry;
+pub mod timeline;
 
 pub use frame::{Frame, Kind};
 pub use raw::{Place, Stack, WalkEnd};

@@ -84,7 +84,7 @@ fn run(args: &Args) -> Result<()> {
     let flames = &trace.tool.flames;
     let title =
         Title { title: format!("Allocations of {what}"), subtitle: Some(flames.describe()) };
-    let titled = Titled { profile: flames.profile(), title };
+    let titled = Titled { profile: flames.profile(), title, timeline: None };
     for path in files.write(&[titled], &How { threads: args.threads, base: None })? {
         note(&format!("wrote {}", path.display()));
     }

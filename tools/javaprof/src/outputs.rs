@@ -34,7 +34,7 @@ impl Outputs {
         let base = match &args.diff {
             Some(path) => {
                 if !used.iter().any(|format| format.draws_differences) {
-                    bail!("--diff draws a flame graph: add -o FILE.svg");
+                    bail!("--diff draws a flame graph: add -o {}", formats::drawing_differences());
                 }
                 Some(read_base(path)?)
             }
@@ -51,7 +51,7 @@ impl Outputs {
         let how = How { threads: self.threads, base: self.base.as_deref() };
         let titled = |profile| {
             let subtitle = Some(summary::spent(profile));
-            Titled { profile, title: Title { title: title.to_owned(), subtitle } }
+            Titled { profile, title: Title { title: title.to_owned(), subtitle }, timeline: None }
         };
         let titled: Vec<_> = profiles.iter().map(titled).collect();
         Ok(self.files.write(&titled, &how)?)

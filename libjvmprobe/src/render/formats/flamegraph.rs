@@ -26,7 +26,7 @@ pub const FORMAT: Format = Format {
     draws_differences: true,
     holds_several: false,
     write: |profiles, how, to| {
-        let [Titled { profile, title }] = profiles else { return Err(not_one()) };
+        let [Titled { profile, title, .. }] = profiles else { return Err(not_one()) };
         let (threads, title) = (how.threads, title.clone());
         let options = folded::Options { threads, mark_kinds: false };
         match how.base {

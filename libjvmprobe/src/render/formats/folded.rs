@@ -86,7 +86,7 @@ pub(super) fn name(frame: &Frame, options: Options) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::render) mod tests {
     use super::*;
     use crate::stack::Kind;
 

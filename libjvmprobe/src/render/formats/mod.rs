@@ -6,13 +6,19 @@
 //! | [`folded`] | folded stacks |
 //! | [`pprof`] | pprof's format |
 //! | [`speedscope`] | speedscope's format |
+//!
+//! The page is of several files, and has a folder beside this one: [`page`](mod@page).
 
 use std::{
     io::{self, Write},
     path::Path,
 };
 
-use crate::{Error, Result, render::formats::flamegraph::Title, stack::profile::Profile};
+use crate::{
+    Error, Result,
+    render::{formats::flamegraph::Title, page},
+    stack::{profile::Profile, timeline::Timeline},
+};
 
 pub mod flamegraph;
 pub mod folded;
@@ -41,6 +47,8 @@ pub struct Titled<'a> {
     pub profile: &'a Profile,
     /// The title.
     pub title: Title,
+    /// When its samples were taken, where that is known.
+    pub timeline: Option<&'a Timeline>,
 }
 
 /// How a profile is written.
@@ -53,8 +61,8 @@ pub struct How<'a> {
 }
 
 /// All of them.
-pub const FORMATS: [&Format; 4] =
-    [&flamegraph::FORMAT, &folded::FORMAT, &pprof::FORMAT, &speedscope::FORMAT];
+pub const FORMATS: [&Format; 5] =
+    [&flamegraph::FORMAT, &page::FORMAT, &folded::FORMAT, &pprof::FORMAT, &speedscope::FORMAT];
 
 /// The format that a file's name tells.
 ///
@@ -69,6 +77,13 @@ pub fn of(path: &Path) -> Result<&'static Format> {
 /// Where a format that holds one profile is given another number of them.
 fn not_one() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "one profile is expected")
+}
+
+/// Those that draw differences, as names of files: `FILE.svg or FILE.html`.
+pub fn drawing_differences() -> String {
+    let all = FORMATS.iter().filter(|format| format.draws_differences);
+    let names: Vec<_> = all.map(|format| format!("FILE{}", format.ending)).collect();
+    names.join(" or ")
 }
 
 /// All of them, for people: `.svg (flame graph), ... or .json (speedscope)`.
@@ -86,10 +101,11 @@ mod tests {
     fn the_name_tells_the_format() {
         let name = |file: &str| of(Path::new(file)).ok().map(|format| format.name);
         assert_eq!(name("/tmp/a.svg"), Some("flame graph"));
+        assert_eq!(name("a.html"), Some("page with all"));
         assert_eq!(name("a.pb.gz"), Some("pprof"));
         assert_eq!((name("a.gz"), name("svg")), (None, None));
-        let all =
-            ".svg (flame graph), .folded (folded stacks), .pb.gz (pprof) or .json (speedscope)";
+        let all = ".svg (flame graph), .html (page with all), .folded (folded stacks), .pb.gz \
+                   (pprof) or .json (speedscope)";
         assert_eq!(list(), all);
     }
 }

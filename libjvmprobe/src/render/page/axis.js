@@ -1,0 +1,285 @@
+// The time axis: samples as a heat map, seconds across and fractions of a second up, pauses as bands.
+
+/** What a column may stand for, in seconds: as many as there is room for. */
+const COLUMNS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 604800];
+const MAX_ROWS = 50;
+const MARGIN = { left: 46, bottom: 18, bars: 30 };
+const HEAT = 100;
+
+class Axis {
+  /** `asked` is called with a range of slots, or null for all. */
+  constructor(asked) {
+    this.asked = asked;
+    this.canvas = document.getElementById("heat");
+    this.range = null;
+    this.cursor = null;
+    this.anchor = null;
+    this.canvas.addEventListener("pointerdown", (event) => this.press(event));
+    this.canvas.addEventListener("pointermove", (event) => this.move(event));
+    this.canvas.addEventListener("pointerup", (event) => this.release(event));
+    this.canvas.addEventListener("pointerleave", () => showTip(0, 0, null));
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+    document.getElementById("range").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.choose(this.seconds("range-from"), this.seconds("range-to"));
+    });
+    document.getElementById("range-all").addEventListener("click", () => this.set(null));
+  }
+
+  seconds(id) {
+    const seconds = parseFloat(document.getElementById(id).value);
+    return Number.isFinite(seconds) ? seconds : id === "range-from" ? 0 : this.end;
+  }
+
+  get end() {
+    return (this.times.slots * this.times.slotNs) / 1e9;
+  }
+
+  /** Shows the samples of all times that pass the other filters. */
+  show(choice, profile) {
+    this.times = profile.times;
+    document.getElementById("axis").hidden = this.times === null;
+    if (this.times === null) return;
+    this.profile = profile;
+    this.choice = choice;
+    this.arrange();
+    this.draw();
+  }
+
+  /** Sorts samples into cells. */
+  arrange() {
+    const { slotNs, slot, count } = this.times;
+    this.width = Math.max(this.canvas.clientWidth - MARGIN.left - 1, 50);
+    this.column = COLUMNS.find((seconds) => this.end / seconds <= this.width / 4) ?? COLUMNS.at(-1);
+    this.columns = Math.max(Math.ceil(this.end / this.column - 1e-9), 1);
+    const inColumn = Math.max(Math.round((this.column * 1e9) / slotNs), 1);
+    // Rows of as many slots each, so that none seems to be brighter.
+    this.inRow = 1;
+    while (inColumn / this.inRow > MAX_ROWS || inColumn % this.inRow !== 0) this.inRow++;
+    this.perColumn = inColumn / this.inRow;
+    const cells = new Float64Array(this.columns * this.perColumn);
+    for (const row of this.choice.taken) {
+      const cell = Math.floor(slot[row] / this.inRow);
+      if (cell < cells.length) cells[cell] += count[row];
+    }
+    this.cells = cells;
+    this.most = cells.reduce((most, count) => Math.max(most, count), 0);
+    const unit = this.column === 1 ? "a second" : `${this.column} s`;
+    const caption = document.getElementById("axis-caption");
+    const swatch = (name, text) => {
+      const mark = document.createElement("span");
+      mark.className = "swatch";
+      mark.style.background = colour(name);
+      return [mark, text];
+    };
+    const has = (kind) => this.times.bands.some((band) => band.kind === kind);
+    caption.replaceChildren(
+      `Samples over time from ${clock(this.times.begin)}; a column is ${unit}, upwards.`,
+      ...(has("gc") ? swatch("gc", "GC pauses") : []),
+      ...(has("safepoint") ? swatch("safepoint", "other safepoints") : []),
+    );
+  }
+
+  draw() {
+    const height = MARGIN.bars + HEAT + MARGIN.bottom;
+    const context = fit(this.canvas, this.canvas.clientWidth, height);
+    const [wide, high] = [this.width / this.columns, HEAT / this.perColumn];
+    const gap = wide > 6 ? 1 : 0;
+    const bottom = MARGIN.bars + HEAT;
+    context.fillStyle = colour("raised");
+    context.fillRect(MARGIN.left, MARGIN.bars, this.width, HEAT);
+    const hue = darkness.matches ? (share) => `hsl(32 90% ${14 + 52 * share}%)` : (share) => `hsl(${38 - 30 * share} 92% ${88 - 46 * share}%)`;
+    const sums = new Float64Array(this.columns);
+    for (let cell = 0; cell < this.cells.length; cell++) {
+      if (this.cells[cell] === 0) continue;
+      const [column, row] = [Math.floor(cell / this.perColumn), cell % this.perColumn];
+      sums[column] += this.cells[cell];
+      context.fillStyle = hue(Math.sqrt(this.cells[cell] / this.most));
+      context.fillRect(MARGIN.left + column * wide, bottom - (row + 1) * high, wide - gap, Math.max(high, 0.5));
+    }
+    const most = sums.reduce((most, sum) => Math.max(most, sum), 0) || 1;
+    context.fillStyle = colour("line");
+    sums.forEach((sum, column) => {
+      const bar = (sum / most) * (MARGIN.bars - 8);
+      context.fillRect(MARGIN.left + column * wide, MARGIN.bars - 3 - bar, wide - gap, bar);
+    });
+    this.drawBands(context, wide, gap);
+    if (this.range !== null) this.drawRange(context, wide);
+    this.drawScale(context, wide);
+  }
+
+  /** The parts of columns that a time takes: column, its begin and end as shares of the column. */
+  parts(begin, end) {
+    const parts = [];
+    const last = Math.min(Math.floor(end / this.column), this.columns - 1);
+    for (let column = Math.max(Math.floor(begin / this.column), 0); column <= last; column++) {
+      const from = Math.max(begin / this.column - column, 0);
+      const to = Math.min(end / this.column - column, 1);
+      if (to > from) parts.push([column, from, to]);
+    }
+    return parts;
+  }
+
+  drawBands(context, wide, gap) {
+    const bottom = MARGIN.bars + HEAT;
+    for (const kind of ["safepoint", "gc"]) {
+      context.fillStyle = colour(kind);
+      for (const band of this.times.bands) {
+        if (band.kind !== kind) continue;
+        for (const [column, from, to] of this.parts(band.begin, band.end)) {
+          const high = Math.max((to - from) * HEAT, 1.5);
+          const y = Math.max(bottom - to * HEAT - (high - (to - from) * HEAT), MARGIN.bars);
+          const x = MARGIN.left + column * wide;
+          // Beside the samples where there is room, for both are to be seen.
+          const side = Math.max(Math.min(wide / 5, 5), 1);
+          context.globalAlpha = 0.28;
+          context.fillRect(x, y, wide - gap, high);
+          context.globalAlpha = 1;
+          context.fillRect(x, y, side, high);
+        }
+      }
+    }
+  }
+
+  drawRange(context, wide) {
+    const bottom = MARGIN.bars + HEAT;
+    const [begin, end] = this.range.map((slot) => (slot * this.times.slotNs) / 1e9);
+    context.fillStyle = colour("shade");
+    context.strokeStyle = colour("accent");
+    for (const [column, from, to] of this.parts(begin, end)) {
+      const [x, y, high] = [MARGIN.left + column * wide, bottom - to * HEAT, (to - from) * HEAT];
+      context.fillRect(x, y, wide, high);
+      context.fillStyle = colour("accent");
+      context.fillRect(x, MARGIN.bars - 2, wide, 2);
+      if (from > 0 || begin / this.column >= column) context.fillRect(x, y + high - 1, wide, 1);
+      if (to < 1 || end / this.column <= column + 1) context.fillRect(x, y, wide, 1);
+      context.fillStyle = colour("shade");
+    }
+  }
+
+  drawScale(context, wide) {
+    const bottom = MARGIN.bars + HEAT;
+    context.font = "11px system-ui, sans-serif";
+    context.fillStyle = colour("faint");
+    context.textBaseline = "top";
+    const step = COLUMNS.find((seconds) => seconds >= this.column && (seconds / this.column) * wide >= 56) ?? this.column;
+    for (let at = 0; at < this.end; at += step) {
+      const x = MARGIN.left + (at / this.column) * wide;
+      context.fillRect(x, bottom, 1, 4);
+      context.fillText(at % 3600 === 0 && at > 0 ? `${at / 3600} h` : at % 60 === 0 && at > 0 ? `${at / 60} min` : `${at} s`, x + 3, bottom + 4);
+    }
+    context.textAlign = "right";
+    context.fillText(this.column < 60 ? `${this.column} s` : `${this.column / 60} min`, MARGIN.left - 6, MARGIN.bars);
+    context.textBaseline = "bottom";
+    context.fillText("0", MARGIN.left - 6, bottom + 1);
+    context.textAlign = "left";
+    if (this.cursor !== null && document.activeElement === this.canvas) {
+      const [column, row] = [Math.floor(this.cursor / this.perColumn), this.cursor % this.perColumn];
+      context.strokeStyle = colour("accent");
+      context.lineWidth = 2;
+      const high = HEAT / this.perColumn;
+      context.strokeRect(MARGIN.left + column * wide, bottom - (row + 1) * high - 1, wide, Math.max(high, 2) + 2);
+    }
+  }
+
+  /** The cell at a place of the window; what is outside is the nearest. */
+  cellAt({ clientX, clientY }) {
+    const { left, top } = this.canvas.getBoundingClientRect();
+    const within = (number, end) => Math.min(Math.max(Math.floor(number), 0), end - 1);
+    const column = within(((clientX - left - MARGIN.left) / this.width) * this.columns, this.columns);
+    const row = within(((top + MARGIN.bars + HEAT - clientY) / HEAT) * this.perColumn, this.perColumn);
+    return Math.min(column * this.perColumn + row, Math.ceil(this.times.slots / this.inRow) - 1);
+  }
+
+  /** Where the middle of a slot's cell is in the window. */
+  pointOf(slot) {
+    const { left, top } = this.canvas.getBoundingClientRect();
+    const cell = Math.floor(slot / this.inRow);
+    const [column, row] = [Math.floor(cell / this.perColumn), cell % this.perColumn];
+    return {
+      x: left + MARGIN.left + ((column + 0.5) * this.width) / this.columns,
+      y: top + MARGIN.bars + HEAT - ((row + 0.5) * HEAT) / this.perColumn,
+    };
+  }
+
+  press(event) {
+    this.canvas.setPointerCapture(event.pointerId);
+    this.anchor = this.cellAt(event);
+  }
+
+  move(event) {
+    const cell = this.cellAt(event);
+    const begin = (cell * this.inRow * this.times.slotNs) / 1e9;
+    const length = (this.inRow * this.times.slotNs) / 1e9;
+    const bands = this.times.bands.filter((band) => band.begin < begin + length && band.end > begin);
+    const lines = bands.slice(0, 5).map((band) => {
+      const what = band.kind === "gc" ? "GC pause" : "Safepoint";
+      return `${what} of ${duration(band.end - band.begin)}: ${band.label}`;
+    });
+    const title = `${begin.toFixed(2)} s, ${clock(this.times.begin + begin * 1e3, 3)}`;
+    showTip(event.clientX, event.clientY, title, [amount(this.profile, this.cells[cell] ?? 0), ...lines]);
+    if (this.anchor !== null) this.preview(this.anchor, cell);
+  }
+
+  release(event) {
+    if (this.anchor === null) return;
+    const [from, to] = [this.anchor, this.cellAt(event)];
+    this.anchor = null;
+    this.cursor = to;
+    this.set(this.between(from, to));
+  }
+
+  /** The slots from one cell to another, with both. */
+  between(from, to) {
+    const [first, last] = from < to ? [from, to] : [to, from];
+    return [first * this.inRow, Math.min((last + 1) * this.inRow, this.times.slots)];
+  }
+
+  preview(from, to) {
+    this.range = this.between(from, to);
+    this.draw();
+  }
+
+  /** Chooses a range in seconds: all slots that are in it in part. */
+  choose(from, to) {
+    const slots = [Math.floor((from * 1e9) / this.times.slotNs + 1e-6), Math.ceil((to * 1e9) / this.times.slotNs - 1e-6)];
+    const [first, last] = slots.map((slot) => Math.min(Math.max(slot, 0), this.times.slots));
+    this.set(first < last ? [first, last] : null);
+  }
+
+  set(range) {
+    this.range = range;
+    this.asked(range);
+  }
+
+  /** Shows what is chosen, in the fields as well. */
+  sync(range) {
+    this.range = range;
+    if (!this.times) return;
+    const [from, to] = (range ?? [0, this.times.slots]).map((slot) => (slot * this.times.slotNs) / 1e9);
+    document.getElementById("range-from").value = +from.toFixed(6);
+    document.getElementById("range-to").value = +to.toFixed(6);
+    document.getElementById("range-all").disabled = range === null;
+    this.draw();
+  }
+
+  key(event) {
+    const steps = { ArrowLeft: -this.perColumn, ArrowRight: this.perColumn, ArrowUp: 1, ArrowDown: -1 };
+    if (event.key === "Escape") {
+      this.fixed = null;
+      this.set(null);
+    } else if (event.key in steps) {
+      const before = this.cursor ?? 0;
+      const last = Math.ceil(this.times.slots / this.inRow) - 1;
+      this.cursor = Math.min(Math.max(before + steps[event.key], 0), last);
+      this.fixed = event.shiftKey ? (this.fixed ?? before) : null;
+      if (this.fixed !== null) this.set(this.between(this.fixed, this.cursor));
+      else this.draw();
+    } else if (event.key === "Enter" && this.cursor !== null) {
+      this.set(this.between(this.cursor, this.cursor));
+    } else {
+      return;
+    }
+    event.preventDefault();
+  }
+}

@@ -1,0 +1,270 @@
+//! What a page knows, as JSON: names, stacks, and for each event who was seen where how often, and
+//! when. `model.js` reads it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+
+use super::{
+    names::{Named, Names, Stacks, named},
+    packed::Packed,
+};
+use crate::{
+    names::clean,
+    render::formats::{How, Titled, folded},
+    stack::{
+        Kind,
+        profile::{FrameId, Measure, Profile, Sample},
+        timeline::{BandKind, ThreadStack, Timeline},
+    },
+};
+
+/// All of it.
+#[derive(Serialize)]
+pub(super) struct Data {
+    title: String,
+    names: Names,
+    /// Whether threads are kept apart at first.
+    threads: bool,
+    events: Vec<Event>,
+}
+
+/// A profile.
+#[derive(Serialize)]
+struct Event {
+    name: String,
+    /// What was spent, in a line.
+    subtitle: String,
+    /// `samples`, `bytes`, `count` or `ns`.
+    unit: &'static str,
+    hertz: u64,
+    duration_ns: u64,
+    /// Process, thread, the command's name, the thread's.
+    threads: Vec<(u32, u32, String, String)>,
+    stacks: Packed,
+    /// How much larger the stack's number is than before, the thread, the count.
+    samples: Packed,
+    /// Of a difference: how much larger the stack's number is than before, the count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base: Option<Packed>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    times: Option<Times>,
+}
+
+/// When samples were taken.
+#[derive(Serialize)]
+struct Times {
+    /// Milliseconds since 1970, as browsers count.
+    begin_ms: u64,
+    slot_ns: u64,
+    /// How much larger the slot is than before, the stack, the thread, the count.
+    counts: Packed,
+    /// Begin and end in microseconds, `gc` or `safepoint`, a name.
+    bands: Vec<(u64, u64, &'static str, String)>,
+}
+
+impl Data {
+    /// The profiles of a page; each has a difference where there is something to compare with.
+    pub(super) fn of(profiles: &[Titled<'_>], how: &How<'_>) -> Self {
+        let all: Vec<_> = profiles.iter().map(|titled| Rows::of(titled, how)).collect();
+        let mut uses: HashMap<Named, u64> = HashMap::new();
+        for rows in &all {
+            let stacks = rows.samples.iter().map(|row| &row.0);
+            for &frame in stacks.chain(rows.base.iter().flatten().map(|row| &row.0)).flatten() {
+                *uses.entry(rows.frames[frame as usize].clone()).or_default() += 1;
+            }
+        }
+        let names = Names::of(uses);
+        let title = profiles.first().map(|titled| clean::line(&titled.title.title).into_owned());
+        let events = profiles.iter().zip(all).map(|(titled, rows)| rows.event(titled, &names));
+        Self {
+            title: title.unwrap_or_default(),
+            threads: how.threads,
+            events: events.collect(),
+            names,
+        }
+    }
+}
+
+/// A stack by the frames of one profile's [`Rows`].
+type Stack = Vec<u32>;
+
+/// A profile's rows, before they have the numbers of the page.
+struct Rows {
+    frames: Vec<Named>,
+    threads: Vec<(u32, u32, String, String)>,
+    /// Stack, thread, count.
+    samples: Vec<(Stack, u32, u64)>,
+    base: Option<Vec<(Stack, u64)>>,
+    /// For each thread with a stack that was seen: the same by the numbers here.
+    seen: HashMap<ThreadStack, (Stack, u32)>,
+}
+
+impl Rows {
+    fn of(titled: &Titled<'_>, how: &How<'_>) -> Self {
+        match how.base {
+            Some(base) => Self::of_difference(titled.profile, base, how.threads),
+            None => Self::of_profile(titled.profile, titled.timeline.is_some()),
+        }
+    }
+
+    fn of_profile(profile: &Profile, is_timed: bool) -> Self {
+        let mut threads = BTreeMap::new();
+        let key = |s: &Sample| {
+            let text = |text: &str| clean::name(text).into_owned();
+            (s.pid, s.tid, text(&s.command), text(&s.thread))
+        };
+        for sample in &profile.samples {
+            threads.insert(key(sample), 0_u32);
+        }
+        threads.values_mut().zip(0..).for_each(|(number, rank)| *number = rank);
+        let mut samples: HashMap<(&[FrameId], u32), u64> = HashMap::new();
+        let mut seen = HashMap::new();
+        for sample in &profile.samples {
+            let thread = threads.get(&key(sample)).copied().unwrap_or(0);
+            let sum = samples.entry((&sample.stack, thread)).or_default();
+            *sum = sum.saturating_add(sample.count);
+            if is_timed {
+                seen.insert(ThreadStack::of(sample), (sample.stack.clone(), thread));
+            }
+        }
+        Self {
+            frames: profile.frames().iter().map(named).collect(),
+            samples: samples.into_iter().map(|((s, t), count)| (s.to_vec(), t, count)).collect(),
+            threads: threads.into_keys().collect(),
+            base: None,
+            seen,
+        }
+    }
+
+    /// Both sides by their folded stacks: of the base there is nothing else. Commands, and threads
+    /// where they are kept apart, are frames then; what a frame of the base is, is taken from
+    /// the profile.
+    fn of_difference(profile: &Profile, base: &str, threads: bool) -> Self {
+        let options = folded::Options { threads, mark_kinds: false };
+        let mut kinds: HashMap<String, Named> = HashMap::new();
+        for frame in profile.frames() {
+            kinds.entry(frame.folded()).or_insert_with(|| named(frame));
+        }
+        let heads = if threads { 2 } else { 1 };
+        let (mut frames, mut numbers) = (Vec::new(), HashMap::new());
+        let mut read = |line: &str| -> Option<(Stack, u64)> {
+            let (path, count) = line.rsplit_once(' ')?;
+            let mut stack = Vec::new();
+            for (at, name) in path.split(';').enumerate() {
+                let named = match kinds.get(name) {
+                    _ if at < heads => (clean::line(name).into_owned(), None),
+                    Some(named) => named.clone(),
+                    None => gone(name),
+                };
+                let next = u32::try_from(frames.len()).unwrap_or(u32::MAX);
+                stack.push(*numbers.entry(named).or_insert_with_key(|named| {
+                    frames.push(named.clone());
+                    next
+                }));
+            }
+            Some((stack, count.trim().parse().ok()?))
+        };
+        let lines = folded::lines(profile, options);
+        let samples = lines.iter().filter_map(|line| read(line)).map(|(s, count)| (s, 0, count));
+        let samples = samples.collect();
+        let base = base.lines().filter_map(&mut read).collect();
+        let threads = vec![(0, 0, String::new(), String::new())];
+        Self { frames, threads, samples, base: Some(base), seen: HashMap::new() }
+    }
+
+    fn event(self, titled: &Titled<'_>, names: &Names) -> Event {
+        let profile = titled.profile;
+        let numbers: Vec<_> = self.frames.iter().map(|named| names.number(named)).collect();
+        let renumbered =
+            |stack: &Stack| stack.iter().map(|&f| numbers[f as usize]).collect::<Stack>();
+        let samples: Vec<_> = self.samples.iter().map(|(s, t, n)| (renumbered(s), *t, *n)).collect();
+        let base = self.base.map(|base| {
+            base.iter().map(|(stack, count)| (renumbered(stack), *count)).collect::<Vec<_>>()
+        });
+        let of_base = base.iter().flatten().map(|row| &row.0[..]);
+        let stacks = Stacks::of(samples.iter().map(|row| &row.0[..]).chain(of_base));
+        let number = |stack: &Stack| stacks.number(stack).unwrap_or(0);
+        let times = titled.timeline.map(|timeline| {
+            let seen = |at: &ThreadStack| {
+                self.seen.get(at).map(|(stack, thread)| (number(&renumbered(stack)), *thread))
+            };
+            times(timeline, &timeline.stacks().iter().map(seen).collect::<Vec<_>>())
+        });
+        let samples = samples.iter().map(|(stack, thread, count)| (number(stack), *thread, *count));
+        let base = base.as_ref().map(|base| {
+            let rows = base.iter().map(|(stack, count)| (number(stack), 0, *count));
+            rows_of(rows, |_, count| [count].into_iter().collect())
+        });
+        Event {
+            name: clean::line(profile.measure.name()).into_owned(),
+            subtitle: clean::line(titled.title.subtitle.as_deref().unwrap_or_default()).into_owned(),
+            unit: unit(&profile.measure),
+            hertz: profile.hertz,
+            duration_ns: profile.duration_ns,
+            threads: self.threads,
+            stacks: stacks.pack(),
+            samples: rows_of(samples, |thread, count| vec![thread.into(), count]),
+            base,
+            times,
+        }
+    }
+}
+
+/// Rows in the order of their stacks: how much larger its number is than before, and the rest.
+fn rows_of(
+    rows: impl Iterator<Item = (u32, u32, u64)>,
+    rest: impl Fn(u32, u64) -> Vec<u64>,
+) -> Packed {
+    let mut rows: Vec<_> = rows.collect();
+    rows.sort_unstable();
+    let (mut packed, mut before) = (Packed::default(), 0);
+    for (stack, thread, count) in rows {
+        packed.push((stack - before).into());
+        packed.extend(rest(thread, count));
+        before = stack;
+    }
+    packed
+}
+
+/// The times of what was seen. What the profile does not have, because it was left out of it, is
+/// left out here as well.
+fn times(timeline: &Timeline, seen: &[Option<(u32, u32)>]) -> Times {
+    let (mut counts, mut before) = (Packed::default(), 0);
+    for (slot, stack, count) in timeline.counts() {
+        let Some((stack, thread)) = seen.get(stack as usize).copied().flatten() else { continue };
+        counts.extend([(slot - before).into(), stack.into(), thread.into(), count]);
+        before = slot;
+    }
+    let bands = timeline.bands.iter().map(|band| {
+        let kind = match band.kind {
+            BandKind::Collection => "gc",
+            BandKind::Safepoint => "safepoint",
+        };
+        let label = clean::line(&band.label).into_owned();
+        (band.begin_ns / 1000, band.end_ns.div_ceil(1000), kind, label)
+    });
+    Times {
+        begin_ms: timeline.begin_unix_ns / 1_000_000,
+        slot_ns: timeline.slot_ns.max(1),
+        counts,
+        bands: bands.collect(),
+    }
+}
+
+/// A frame that only the base has: what it was can be told of the kernel's.
+fn gone(name: &str) -> Named {
+    match name.strip_suffix("_[k]") {
+        Some(name) => (clean::line(name).into_owned(), Some(Kind::Kernel)),
+        None => (clean::line(name).into_owned(), Some(Kind::Unknown)),
+    }
+}
+
+fn unit(measure: &Measure) -> &'static str {
+    match measure {
+        Measure::Time => "samples",
+        Measure::Allocation => "bytes",
+        Measure::Events(_) => "count",
+        Measure::Elapsed(_) => "ns",
+    }
+}

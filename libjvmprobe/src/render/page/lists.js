@@ -1,0 +1,195 @@
+// Lists: the table of methods, the threads and the kinds of code that can be left out.
+
+/** So many rows are shown; a search finds the others. */
+const MOST_ROWS = 300;
+
+const element = (name, text = "") => Object.assign(document.createElement(name), { textContent: text });
+
+class Methods {
+  /** `asked` is called with a method whose callers are wanted. */
+  constructor(asked) {
+    this.asked = asked;
+    this.order = { column: "self", isDown: true };
+  }
+
+  show(choice, profile, isMatch) {
+    Object.assign(this, { choice, profile, isMatch });
+    this.all = choice.methods();
+    for (const row of this.all) {
+      row.change = row.total / (choice.total || 1) - row.baseTotal / (choice.baseTotal || 1);
+    }
+    this.draw();
+  }
+
+  get columns() {
+    const columns = [
+      ["self", "Self"],
+      ["self", ""],
+      ["total", "Total"],
+      ["total", ""],
+    ];
+    if (this.choice.baseOwn) columns.push(["baseTotal", "Before"], ["change", "Change"]);
+    return [...columns, ["name", "Method"]];
+  }
+
+  sorted() {
+    const { column, isDown } = this.order;
+    const up = (a, b) => (a[column] < b[column] ? -1 : a[column] > b[column] ? 1 : b.total - a.total || (a.name < b.name ? -1 : 1));
+    const rows = this.isMatch === null ? this.all : this.all.filter((row) => this.isMatch[row.method]);
+    return [...rows].sort(isDown ? (a, b) => (a[column] === b[column] ? up(a, b) : -up(a, b)) : up);
+  }
+
+  draw() {
+    const rows = this.sorted();
+    document.getElementById("columns").replaceChildren(...this.headings());
+    document.getElementById("rows").replaceChildren(...rows.slice(0, MOST_ROWS).map((row) => this.row(row)));
+    const more = rows.length - MOST_ROWS;
+    document.getElementById("rows-more").textContent = more > 0 ? `${grouped(more)} more methods: a search finds them.` : "";
+  }
+
+  headings() {
+    return this.columns
+      .filter(([, title]) => title !== "")
+      .map(([column, title]) => {
+        const heading = element("th");
+        heading.scope = "col";
+        if (column === "self" || column === "total") heading.colSpan = 2;
+        const isChosen = this.order.column === column;
+        if (isChosen) heading.ariaSort = this.order.isDown ? "descending" : "ascending";
+        const button = element("button", title + (isChosen ? (this.order.isDown ? " ↓" : " ↑") : ""));
+        button.type = "button";
+        button.dataset.column = column;
+        button.addEventListener("click", () => {
+          this.order = { column, isDown: isChosen ? !this.order.isDown : column !== "name" };
+          this.draw();
+          document.querySelector(`#columns [data-column="${column}"]`).focus();
+        });
+        heading.append(button);
+        return heading;
+      });
+  }
+
+  row(row) {
+    const { profile, choice } = this;
+    const line = element("tr");
+    for (const part of ["self", "total"]) {
+      line.append(element("td", percent(row[part], choice.total)), element("td", brief(profile, row[part])));
+    }
+    if (choice.baseOwn) {
+      const points = 100 * row.change;
+      line.append(
+        element("td", percent(row.baseTotal, choice.baseTotal)),
+        element("td", `${points >= 0 ? "+" : "−"}${Math.abs(points).toFixed(2)}`),
+      );
+    }
+    const cell = element("td");
+    const mark = element("i");
+    mark.style.background = kindColour(row.kind);
+    mark.title = KINDS[row.kind];
+    const name = element("button", row.name.length > 400 ? `${row.name.slice(0, 400)}…` : row.name);
+    name.type = "button";
+    name.dir = "auto";
+    name.title = "Show its callers";
+    name.addEventListener("click", () => this.asked(row.method));
+    cell.append(mark, name);
+    line.append(cell);
+    return line;
+  }
+}
+
+class Threads {
+  /** `asked` is called with the set of threads that are left out. */
+  constructor(asked) {
+    this.asked = asked;
+    this.off = new Set();
+    this.find = document.getElementById("threads-find");
+    this.find.addEventListener("input", () => this.draw());
+    const set = (off) => {
+      this.off = new Set(off);
+      this.asked(this.off);
+    };
+    const every = () => this.profile.threads.keys();
+    document.getElementById("threads-all").addEventListener("click", () => set([]));
+    document.getElementById("threads-none").addEventListener("click", () => set(every()));
+    document.getElementById("threads-found").addEventListener("click", () => {
+      const found = new Set(this.found());
+      set([...every()].filter((thread) => !found.has(thread)));
+    });
+  }
+
+  show(choice, profile) {
+    Object.assign(this, { choice, profile });
+    document.getElementById("threads").hidden = !profile.hasThreads;
+    const [on, all] = [profile.threads.length - this.off.size, profile.threads.length];
+    document.getElementById("threads-chosen").textContent = on === all ? `all ${grouped(all)}` : `${grouped(on)} of ${grouped(all)}`;
+    if (document.getElementById("threads").open) this.draw();
+  }
+
+  title(thread) {
+    const { name, tid, command, pid } = this.profile.threads[thread];
+    const isNamed = name !== "" && name !== command;
+    return `${isNamed ? name : command} (${tid})${this.profile.hasCommands ? `, ${command} ${pid}` : ""}`;
+  }
+
+  /** Those that are found, the busiest first. */
+  found() {
+    const wanted = this.find.value.trim().toLowerCase();
+    const { ofThread } = this.choice;
+    const found = [...this.profile.threads.keys()].filter((thread) => this.title(thread).toLowerCase().includes(wanted));
+    return found.sort((a, b) => ofThread[b] - ofThread[a] || a - b);
+  }
+
+  draw() {
+    const { ofThread } = this.choice;
+    const all = ofThread.reduce((sum, count) => sum + count, 0);
+    const found = this.found();
+    const items = found.slice(0, MOST_ROWS).map((thread) => {
+      const [item, label, box] = [element("li"), element("label"), element("input")];
+      box.type = "checkbox";
+      box.checked = !this.off.has(thread);
+      box.addEventListener("change", () => {
+        if (box.checked) this.off.delete(thread);
+        else this.off.add(thread);
+        this.asked(this.off);
+      });
+      const [name, share] = [element("span", this.title(thread)), element("span", percent(ofThread[thread], all))];
+      name.className = "name";
+      name.dir = "auto";
+      share.className = "share";
+      label.append(box, name, share);
+      item.append(label);
+      return item;
+    });
+    const list = document.getElementById("threads-list");
+    // Who goes through them by keyboard stays where he is.
+    const at = [...list.querySelectorAll("input")].indexOf(document.activeElement);
+    list.replaceChildren(...items);
+    if (at >= 0) list.querySelectorAll("input")[at]?.focus();
+    const more = found.length - MOST_ROWS;
+    document.getElementById("threads-more").textContent = more > 0 ? `${grouped(more)} more: find them above.` : "";
+  }
+}
+
+/** The legend of the colours, by which kinds of code are left out. */
+function showKinds(choice, off, asked) {
+  const { ofKind } = choice;
+  const all = ofKind.reduce((sum, count) => sum + count, 0);
+  const holder = document.getElementById("kinds");
+  const at = document.activeElement?.dataset?.kind;
+  const kinds = KINDS.map((_, kind) => kind).filter((kind) => ofKind[kind] > 0 || off.has(kind));
+  holder.replaceChildren(
+    ...kinds.map((kind) => {
+      const [button, mark, share] = [element("button"), element("i"), element("span", percent(ofKind[kind], all))];
+      button.type = "button";
+      button.dataset.kind = kind;
+      button.title = `${KIND_TITLES[kind]}: samples with it innermost`;
+      button.ariaPressed = String(!off.has(kind));
+      mark.style.background = kindColour(kind);
+      share.className = "share";
+      button.append(mark, KINDS[kind], share);
+      button.addEventListener("click", () => asked(kind));
+      return button;
+    }),
+  );
+  if (at !== undefined) holder.querySelector(`[data-kind="${at}"]`)?.focus();
+}

@@ -1,0 +1,328 @@
+// What the page knows, read from its data, and what can be asked of it.
+
+/** The kinds of code, as the data numbers them; the last is no code but a process or a thread. */
+const KINDS = ["Compiled", "Inlined", "Interpreted", "Stub", "JVM", "Native", "Kernel", "Class", "Unknown", "Group"];
+const JAVA = 2;
+const KERNEL = 6;
+const CLASS = 7;
+const GROUP = 9;
+
+/** Whole numbers, five bits a character: see packed.rs. */
+class Packed {
+  static DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+  static VALUES = (() => {
+    const values = new Uint8Array(128);
+    for (let i = 0; i < 64; i++) values[Packed.DIGITS.charCodeAt(i)] = i;
+    return values;
+  })();
+
+  constructor(text) {
+    this.text = text;
+    this.at = 0;
+  }
+
+  get more() {
+    return this.at < this.text.length;
+  }
+
+  next() {
+    let number = 0;
+    // No shifts: they end at 32 bits.
+    for (let scale = 1; ; scale *= 32) {
+      const digit = Packed.VALUES[this.text.charCodeAt(this.at++)];
+      number += (digit & 31) * scale;
+      if (digit < 32) return number;
+    }
+  }
+}
+
+/** Numbers that come one by one and are read as an array. */
+class Numbers {
+  constructor(kind = Int32Array, room = 1024) {
+    this.all = new kind(room);
+    this.length = 0;
+  }
+
+  push(number) {
+    if (this.length === this.all.length) {
+      const larger = new this.all.constructor(2 * this.length);
+      larger.set(this.all);
+      this.all = larger;
+    }
+    this.all[this.length++] = number;
+  }
+
+  done() {
+    return this.all.slice(0, this.length);
+  }
+}
+
+/** Names, methods and frames. A method has one name; the kernel's are apart from all others. */
+class Names {
+  constructor(raw) {
+    const shared = new Packed(raw.shared);
+    let before = "";
+    const texts = raw.rest.map((rest) => (before = before.slice(0, shared.next()) + rest));
+    /** Of each method its name, and whether it is the kernel's. */
+    this.names = [];
+    this.isKernel = [];
+    /** Of each frame its method and its kind. */
+    this.method = [];
+    this.kind = [];
+    this.known = new Map();
+    for (const packed = new Packed(raw.frames); packed.more; ) {
+      const text = texts[packed.next()];
+      const kind = packed.next();
+      this.method.push(this.enter(text, kind === KERNEL));
+      this.kind.push(kind);
+    }
+  }
+
+  /** The number of a method, which may be new. */
+  enter(name, isKernel) {
+    const key = (isKernel ? "k" : "-") + name;
+    let method = this.known.get(key);
+    if (method === undefined) {
+      method = this.names.length;
+      this.names.push(name);
+      this.isKernel.push(isKernel);
+      this.known.set(key, method);
+    }
+    return method;
+  }
+
+  /** For each method its place in the order of names, so that it stands where it stood. */
+  ranks() {
+    if (this.ranked?.length !== this.names.length) {
+      const order = this.names.map((_, method) => method);
+      order.sort((a, b) => (this.names[a] < this.names[b] ? -1 : this.names[a] > this.names[b] ? 1 : a - b));
+      this.ranked = new Int32Array(order.length);
+      order.forEach((method, rank) => (this.ranked[method] = rank));
+    }
+    return this.ranked;
+  }
+
+  /** As folded stacks have it. */
+  folded(method) {
+    return this.names[method].replaceAll(";", ":") + (this.isKernel[method] ? "_[k]" : "");
+  }
+}
+
+/** A profile: stacks as paths in a tree of frames, and rows that say who was seen where. */
+class Profile {
+  constructor(raw, names) {
+    this.names = names;
+    Object.assign(this, { name: raw.name, subtitle: raw.subtitle, unit: raw.unit, hertz: raw.hertz });
+    this.threads = raw.threads.map(([pid, tid, command, name]) => ({ pid, tid, command, name }));
+    this.readStacks(new Packed(raw.stacks));
+    this.samples = { stack: new Numbers(), thread: new Numbers(), count: new Numbers(Float64Array) };
+    let stack = 0;
+    for (const packed = new Packed(raw.samples); packed.more; ) {
+      this.samples.stack.push((stack += packed.next()));
+      this.samples.thread.push(packed.next());
+      this.samples.count.push(packed.next());
+    }
+    for (const column in this.samples) this.samples[column] = this.samples[column].done();
+    this.base = raw.base === undefined ? null : this.readBase(new Packed(raw.base));
+    this.times = raw.times ? this.readTimes(raw.times) : null;
+    this.forests = new Map();
+  }
+
+  /** A node is a frame with all frames around it; 0 is around all. A node comes before those in it. */
+  readStacks(packed) {
+    const [parent, frame, ofStack] = [new Numbers(), new Numbers(), new Numbers()];
+    parent.push(-1);
+    frame.push(-1);
+    const path = [0];
+    while (packed.more) {
+      path.length = packed.next() + 1;
+      for (let rest = packed.next(); rest > 0; rest--) {
+        parent.push(path.at(-1));
+        frame.push(packed.next());
+        path.push(parent.length - 1);
+      }
+      ofStack.push(path.at(-1));
+    }
+    Object.assign(this, { parent: parent.done(), frame: frame.done(), nodeOfStack: ofStack.done() });
+  }
+
+  readBase(packed) {
+    const base = { stack: [], count: [], total: 0 };
+    let stack = 0;
+    while (packed.more) {
+      base.stack.push((stack += packed.next()));
+      base.count.push(packed.next());
+      base.total += base.count.at(-1);
+    }
+    return base;
+  }
+
+  readTimes(raw) {
+    const rows = { slot: new Numbers(), stack: new Numbers(), thread: new Numbers(), count: new Numbers(Float64Array) };
+    let slot = 0;
+    for (const packed = new Packed(raw.counts); packed.more; ) {
+      rows.slot.push((slot += packed.next()));
+      rows.stack.push(packed.next());
+      rows.thread.push(packed.next());
+      rows.count.push(packed.next());
+    }
+    for (const column in rows) rows[column] = rows[column].done();
+    const bands = raw.bands.map(([begin, end, kind, label]) => ({ begin: begin / 1e6, end: end / 1e6, kind, label }));
+    const lastBand = bands.reduce((last, band) => Math.max(last, band.end), 0);
+    const slots = Math.max(rows.slot.length ? slot + 1 : 0, Math.ceil((lastBand * 1e9) / raw.slot_ns), 1);
+    return { ...rows, begin: raw.begin_ms, slotNs: raw.slot_ns, slots, bands };
+  }
+
+  /** The frames of a stack as a line begins with them. */
+  path(stack) {
+    const parts = [];
+    for (let node = this.nodeOfStack[stack]; node > 0; node = this.parent[node]) {
+      parts.push(this.names.folded(this.names.method[this.frame[node]]));
+    }
+    return parts.reverse();
+  }
+
+  /** Whether several processes are in it, by the names of their commands. */
+  get hasCommands() {
+    return !this.base && this.threads.some((thread) => thread.command !== this.threads[0].command);
+  }
+
+  /** Whether threads are told apart in it. */
+  get hasThreads() {
+    return !this.base && this.threads.length > 0 && this.threads.some((thread) => thread.tid > 0);
+  }
+
+  /** The tree that is drawn, with threads apart or not; made when it is first wanted. */
+  forest(split) {
+    if (!this.forests.has(split)) this.forests.set(split, new Forest(this, split));
+    return this.forests.get(split);
+  }
+}
+
+/** The nodes of a profile below what stands for their process and thread, by method and kind, and
+ * merged: by method alone. */
+class Forest {
+  constructor(profile, split) {
+    this.profile = profile;
+    this.names = profile.names;
+    [this.parent, this.method, this.kind] = [new Numbers(), new Numbers(), new Numbers(Uint8Array)];
+    this.add(-1, -1, GROUP);
+    this.split = split && profile.hasThreads;
+    this.heads = new Map();
+    this.copies = new Map();
+    const heads = profile.threads.map((thread) => this.head(thread));
+    const nodes = ({ stack, thread }) =>
+      Int32Array.from(stack, (number, row) => this.nodeOf(heads[thread[row]], profile.nodeOfStack[number]));
+    this.nodeOfSample = nodes(profile.samples);
+    this.nodeOfTime = profile.times ? nodes(profile.times) : null;
+    this.nodeOfBase = profile.base?.stack.map((stack) => this.nodeOf(heads[0], profile.nodeOfStack[stack]));
+    for (const column of ["parent", "method", "kind"]) this[column] = this[column].done();
+    this.findRunning();
+    this.merge();
+  }
+
+  add(parent, method, kind) {
+    this.parent.push(parent);
+    this.method.push(method);
+    this.kind.push(kind);
+    return this.parent.length - 1;
+  }
+
+  /** Where the stacks of a thread begin: copies of the profile's nodes, below a node of its own. */
+  head({ tid, command, name }) {
+    const titles = [];
+    if (this.profile.hasCommands) titles.push(command);
+    if (this.split) titles.push(`${name}-${tid}`);
+    let node = 0;
+    for (const title of titles) {
+      const key = `${node} ${title}`;
+      if (!this.heads.has(key)) {
+        this.heads.set(key, this.add(node, this.names.enter(title, false), GROUP));
+      }
+      node = this.heads.get(key);
+    }
+    if (!this.copies.has(node)) this.copies.set(node, new Map([[0, node]]));
+    return this.copies.get(node);
+  }
+
+  /** The node of this tree for one of the profile's, below a head. */
+  nodeOf(copies, of) {
+    const { parent, frame, names } = this.profile;
+    const path = [];
+    let node;
+    while ((node = copies.get(of)) === undefined) {
+      path.push(of);
+      of = parent[of];
+    }
+    while (path.length > 0) {
+      of = path.pop();
+      node = this.add(node, names.method[frame[of]], names.kind[frame[of]]);
+      copies.set(of, node);
+    }
+    return node;
+  }
+
+  /** For each node the kind of code that runs there: the class of what it makes is no code. */
+  findRunning() {
+    this.running = Uint8Array.from(this.kind);
+    for (let node = 1; node < this.kind.length; node++) {
+      const around = this.parent[node];
+      if (this.kind[node] === CLASS && around > 0 && this.kind[around] !== GROUP) {
+        this.running[node] = this.running[around];
+      }
+    }
+  }
+
+  merge() {
+    const ids = new Map();
+    const [parent, method] = [new Numbers(), new Numbers()];
+    const merged = new Int32Array(this.parent.length);
+    const methods = this.names.names.length + 1;
+    for (let node = 0; node < merged.length; node++) {
+      const around = node === 0 ? -1 : merged[this.parent[node]];
+      const key = (around + 1) * methods + this.method[node] + 1;
+      let id = ids.get(key);
+      if (id === undefined) {
+        id = parent.length;
+        ids.set(key, id);
+        parent.push(around);
+        method.push(this.method[node]);
+      }
+      merged[node] = id;
+    }
+    this.merged = merged;
+    this.mergedParent = parent.done();
+    this.mergedMethod = method.done();
+  }
+
+  /** Which nodes have none of the same method around them. */
+  outermost() {
+    if (this.isOutermost) return this.isOutermost;
+    const { parent, method } = this;
+    this.isOutermost = new Uint8Array(parent.length);
+    // Nodes come in no order of depth where processes are apart: children are found first.
+    const [next, first] = [new Int32Array(parent.length), new Int32Array(parent.length)];
+    for (let node = parent.length - 1; node > 0; node--) {
+      next[node] = first[parent[node]];
+      first[parent[node]] = node;
+    }
+    const around = new Int32Array(this.names.names.length);
+    for (let node = first[0]; node > 0; ) {
+      this.isOutermost[node] = around[method[node]] === 0 ? 1 : 0;
+      around[method[node]]++;
+      if (first[node] > 0) {
+        node = first[node];
+        continue;
+      }
+      while (node > 0) {
+        around[method[node]]--;
+        if (next[node] > 0) {
+          node = next[node];
+          break;
+        }
+        node = parent[node];
+      }
+    }
+    return this.isOutermost;
+  }
+}

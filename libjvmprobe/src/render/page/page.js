@@ -1,0 +1,188 @@
+// What is chosen, and who draws it again when that changes.
+
+const byId = (id) => document.getElementById(id);
+const raw = JSON.parse(byId("data").textContent);
+const names = new Names(raw.names);
+const profiles = raw.events.map((event) => new Profile(event, names));
+
+const state = {
+  event: 0,
+  view: "flame",
+  split: raw.threads,
+  range: null,
+  threadsOff: new Set(),
+  kindsOff: new Set(),
+  /** Whose callers are shown; null for those of what runs. */
+  method: null,
+  search: "",
+};
+const shown = { choice: null, tree: null, isMatch: null };
+const current = () => profiles[state.event];
+
+const graph = new Graph({
+  zoomed: () => (showZoom(), showMatches()),
+  callers: (method) => set({ view: "callers", method }),
+  told: (text) => (byId("told").textContent = text),
+});
+const axis = new Axis((range) => set({ range }));
+const methods = new Methods((method) => set({ view: "callers", method }));
+const threads = new Threads((threadsOff) => set({ threadsOff }));
+
+/** Takes over what has changed, and draws. */
+function set(changes) {
+  Object.assign(state, changes);
+  if ("event" in changes) {
+    // Threads and times are each profile's own.
+    Object.assign(state, { threadsOff: new Set(), range: null, kindsOff: new Set() });
+    threads.off = state.threadsOff;
+    byId("subtitle").textContent = current().subtitle;
+  }
+  update();
+}
+
+function update() {
+  const profile = current();
+  const choice = new Choice(profile, state);
+  shown.choice = choice;
+  for (const button of document.querySelectorAll("[data-view]")) {
+    button.ariaPressed = String(button.dataset.view === state.view);
+  }
+  byId("event").value = String(state.event);
+  byId("split").checked = state.split && profile.hasThreads;
+  threads.show(choice, profile);
+  showKinds(choice, state.kindsOff, (kind) => {
+    const kindsOff = new Set(state.kindsOff);
+    if (!kindsOff.delete(kind)) kindsOff.add(kind);
+    set({ kindsOff });
+  });
+  const inTime = profile.times === null ? null : new Choice(profile, { ...state, range: [0, profile.times.slots] });
+  axis.show(inTime, profile);
+  axis.sync(state.range);
+  const isTable = state.view === "methods";
+  const isEmpty = choice.total === 0 && !choice.baseTotal;
+  byId("nothing").hidden = !isEmpty;
+  byId("graph").hidden = isTable || isEmpty;
+  byId("methods").hidden = !isTable || isEmpty;
+  findMatches();
+  const tree = state.view === "callers" ? choice.callers(state.method) : choice.callees();
+  shown.tree = tree.lay();
+  if (isTable) methods.show(choice, profile, shown.isMatch);
+  else if (!isEmpty) graph.show(tree, profile, state.view === "flame");
+  graph.canvas.ariaLabel = `${profile.name}: ${amount(profile, choice.total)}`;
+  if (!isTable) graph.mark(shown.isMatch);
+  showZoom();
+  showMatches();
+}
+
+/** Which methods a search means: plain text, or a pattern between slashes. */
+function findMatches() {
+  const text = state.search.trim();
+  shown.isMatch = null;
+  if (text === "") return;
+  let isFound = (name) => name.toLowerCase().includes(text.toLowerCase());
+  if (text.length > 2 && text.startsWith("/") && text.endsWith("/")) {
+    try {
+      const pattern = new RegExp(text.slice(1, -1), "i");
+      isFound = (name) => pattern.test(name);
+    } catch {
+      // What is no pattern is text.
+    }
+  }
+  shown.isMatch = Uint8Array.from(names.names, (name) => (isFound(name) ? 1 : 0));
+}
+
+/** What is marked, as a share of what is zoomed to. */
+function matched() {
+  const within = state.view === "methods" ? 0 : graph.zoom;
+  const { tree, isMatch } = shown;
+  if (isMatch === null) return null;
+  return { part: tree.matching(within, isMatch), of: tree.total[within] };
+}
+
+function showMatches() {
+  const found = matched();
+  byId("matches").textContent = found === null ? "" : `${percent(found.part, found.of)} matches`;
+}
+
+function showZoom() {
+  const { tree } = shown;
+  const isTable = state.view === "methods";
+  const isCallers = state.view === "callers" && state.method !== null;
+  const isZoomed = graph.zoom > 0 && !isTable && graph.tree === tree;
+  byId("zoom").hidden = !isZoomed && !(isCallers && !isTable);
+  byId("zoom-callers").hidden = !isZoomed || tree.kind(graph.zoom) === GROUP;
+  const name = element("b", (isZoomed ? tree.name(graph.zoom) : isCallers ? names.names[state.method] : "").slice(0, 300));
+  byId("zoom-what").replaceChildren(
+    ...(isZoomed
+      ? [name, ` ${percent(tree.total[graph.zoom], tree.total[0])}, ${amount(current(), tree.total[graph.zoom])}`]
+      : ["Who calls ", name, `: ${percent(tree.total[0], shown.choice.total)} of all`]),
+  );
+}
+
+for (const [number, profile] of profiles.entries()) {
+  const option = element("option", profile.name);
+  option.value = String(number);
+  byId("event").append(option);
+}
+byId("event-label").hidden = profiles.length < 2;
+byId("title").textContent = raw.title;
+byId("event").addEventListener("change", () => set({ event: Number(byId("event").value), method: null }));
+for (const button of document.querySelectorAll("[data-view]")) {
+  button.addEventListener("click", () => set({ view: button.dataset.view, method: null }));
+}
+byId("split").addEventListener("change", () => set({ split: byId("split").checked }));
+byId("threads").addEventListener("toggle", () => byId("threads").open && threads.draw());
+document.addEventListener("click", (event) => {
+  if (!byId("threads").contains(event.target) && event.target.isConnected) byId("threads").open = false;
+});
+byId("zoom-reset").addEventListener("click", () => {
+  if (graph.zoom > 0) graph.zoomTo(0);
+  else set({ method: null, view: "flame" });
+});
+byId("zoom-callers").addEventListener("click", () => set({ view: "callers", method: shown.tree.method[graph.zoom] }));
+byId("search").addEventListener("input", () => {
+  state.search = byId("search").value;
+  findMatches();
+  graph.mark(shown.isMatch);
+  if (state.view === "methods") methods.show(shown.choice, current(), shown.isMatch);
+  showMatches();
+});
+document.addEventListener("keydown", (event) => {
+  const isField = ["INPUT", "SELECT"].includes(event.target.tagName);
+  if (event.key === "/" && !isField) {
+    event.preventDefault();
+    byId("search").focus();
+  } else if (event.key === "Escape" && byId("threads").open) {
+    byId("threads").open = false;
+    byId("threads").querySelector("summary").focus();
+  } else if (event.key === "Escape" && !isField && document.activeElement === document.body) {
+    graph.zoomTo(0);
+  }
+});
+let waiting = 0;
+window.addEventListener("resize", () => {
+  cancelAnimationFrame(waiting);
+  waiting = requestAnimationFrame(() => {
+    if (current().times) {
+      axis.arrange();
+      axis.draw();
+    }
+    if (state.view !== "methods" && graph.tree !== null) graph.place(true);
+  });
+});
+darkness.addEventListener("change", update);
+
+/** For tests and for consoles: what is shown, and where. */
+window.jvmprobe = {
+  state: () => ({ ...state, threadsOff: [...state.threadsOff], kindsOff: [...state.kindsOff] }),
+  folded: (byThread = false) => shown.choice.folded(byThread),
+  total: () => shown.choice.total,
+  matched,
+  boxes: () => graph.boxes(),
+  describe: (name) => graph.describe([...graph.rows.flat()].find((box) => graph.tree.name(box.node) === name)?.node ?? 0),
+  zoomed: () => graph.tree.name(graph.zoom),
+  pointOf: (slot) => axis.pointOf(slot),
+  methods: () => shown.choice.methods(),
+  threads: () => current().threads,
+};
+set({ event: 0 });

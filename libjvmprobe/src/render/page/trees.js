@@ -1,0 +1,271 @@
+// What is chosen of a profile, added up: trees to be drawn, methods, folded stacks.
+
+/** The rows of a profile that pass: in a range of slots, of threads, of kinds of code. */
+class Choice {
+  constructor(profile, { split, range, threadsOff, kindsOff }) {
+    this.profile = profile;
+    this.forest = profile.forest(split);
+    const isTimed = range !== null && profile.times !== null;
+    const rows = isTimed ? profile.times : profile.samples;
+    const nodes = isTimed ? this.forest.nodeOfTime : this.forest.nodeOfSample;
+    const [first, last] = isTimed ? [lowerBound(rows.slot, range[0]), lowerBound(rows.slot, range[1])] : [0, nodes.length];
+    const { running } = this.forest;
+    this.rows = rows;
+    this.taken = [];
+    /** What was counted with each node innermost; the same of what it is compared with. */
+    this.own = new Float64Array(this.forest.parent.length);
+    this.total = 0;
+    this.ofThread = new Float64Array(profile.threads.length);
+    this.ofKind = new Float64Array(KINDS.length);
+    for (let row = first; row < last; row++) {
+      const kind = running[nodes[row]];
+      const [isThread, isKind] = [!threadsOff.has(rows.thread[row]), !kindsOff.has(kind)];
+      // What a filter leaves out is shown beside it, so that it can be wanted again.
+      if (isKind) this.ofThread[rows.thread[row]] += rows.count[row];
+      if (isThread) this.ofKind[kind] += rows.count[row];
+      if (!isThread || !isKind) continue;
+      this.own[nodes[row]] += rows.count[row];
+      this.total += rows.count[row];
+      this.taken.push(row);
+    }
+    this.addBase(kindsOff);
+  }
+
+  addBase(kindsOff) {
+    const { base } = this.profile;
+    if (!base) return;
+    this.baseTotal = 0;
+    this.baseOwn = new Float64Array(this.own.length);
+    this.forest.nodeOfBase.forEach((node, row) => {
+      if (kindsOff.has(this.forest.running[node])) return;
+      this.baseOwn[node] += base.count[row];
+      this.baseTotal += base.count[row];
+    });
+  }
+
+  /** For each node what was counted in it and all within. */
+  sums(own) {
+    const sums = Float64Array.from(own);
+    const { parent } = this.forest;
+    for (let node = sums.length - 1; node > 0; node--) sums[parent[node]] += sums[node];
+    return sums;
+  }
+
+  /** Callers below callees: each method in each place once, whatever kind of code ran it. */
+  callees() {
+    const { merged, mergedParent, mergedMethod, kind } = this.forest;
+    const tree = new Tree(this, mergedParent, mergedMethod);
+    tree.own = new Float64Array(tree.size);
+    const sums = this.sums(this.own);
+    for (let node = 0; node < sums.length; node++) {
+      tree.total[merged[node]] += sums[node];
+      tree.own[merged[node]] += this.own[node];
+      tree.kinds[merged[node] * KINDS.length + kind[node]] += sums[node];
+    }
+    if (this.baseOwn) {
+      this.sums(this.baseOwn).forEach((sum, node) => (tree.base[merged[node]] += sum));
+    }
+    return tree;
+  }
+
+  /** From where a method is called: each sample once, from the method's innermost call outwards.
+   * Without a method, of each sample the one that ran. */
+  callers(method) {
+    const { parent, method: methods, kind } = this.forest;
+    const from = new Int32Array(parent.length);
+    for (let node = 1; node < from.length; node++) {
+      from[node] = method === null || methods[node] === method ? node : from[parent[node]];
+    }
+    const gather = (own) => {
+      const at = new Map();
+      own?.forEach((count, node) => {
+        if (count > 0 && from[node] > 0) at.set(from[node], (at.get(from[node]) ?? 0) + count);
+      });
+      return at;
+    };
+    const [parents, ofNode, ids] = [new Numbers(), new Numbers(), new Map()];
+    parents.push(-1);
+    ofNode.push(-1);
+    const steps = [];
+    const walk = (sums, isBase) => {
+      for (const [begin, count] of sums) {
+        let at = 0;
+        steps.push(0, 0, count, isBase);
+        for (let node = begin; node > 0 && kind[node] !== GROUP; node = parent[node]) {
+          const key = at * this.forest.names.names.length + methods[node];
+          let id = ids.get(key);
+          if (id === undefined) {
+            id = parents.length;
+            ids.set(key, id);
+            parents.push(at);
+            ofNode.push(methods[node]);
+          }
+          steps.push(id, kind[node], count, isBase);
+          at = id;
+        }
+      }
+    };
+    walk(gather(this.own), 0);
+    walk(gather(this.baseOwn), 1);
+    const tree = new Tree(this, parents.done(), ofNode.done());
+    for (let i = 0; i < steps.length; i += 4) {
+      if (steps[i + 3]) {
+        tree.base[steps[i]] += steps[i + 2];
+      } else {
+        tree.total[steps[i]] += steps[i + 2];
+        tree.kinds[steps[i] * KINDS.length + steps[i + 1]] += steps[i + 2];
+      }
+    }
+    return tree;
+  }
+
+  /** Each method: with it innermost, with it anywhere; recursion does not count twice. */
+  methods() {
+    const { forest } = this;
+    const { parent, method, kind } = forest;
+    const size = forest.names.names.length;
+    const isOutermost = forest.outermost();
+    const add = (own) => {
+      const [self, total] = [new Float64Array(size), new Float64Array(size)];
+      this.sums(own).forEach((sum, node) => {
+        if (node === 0 || kind[node] === GROUP) return;
+        self[method[node]] += own[node];
+        if (isOutermost[node]) total[method[node]] += sum;
+      });
+      return { self, total };
+    };
+    const now = add(this.own);
+    const base = this.baseOwn ? add(this.baseOwn) : null;
+    const kinds = new Float64Array(size * KINDS.length);
+    this.sums(this.own).forEach((sum, node) => {
+      if (node > 0) kinds[method[node] * KINDS.length + kind[node]] += sum;
+    });
+    const all = [];
+    for (let number = 0; number < size; number++) {
+      if (now.total[number] === 0 && !(base?.total[number] > 0)) continue;
+      all.push({
+        method: number,
+        name: forest.names.names[number],
+        kind: mostOf(kinds, number),
+        self: now.self[number],
+        total: now.total[number],
+        baseSelf: base?.self[number] ?? 0,
+        baseTotal: base?.total[number] ?? 0,
+      });
+    }
+    return all;
+  }
+
+  /** Folded stacks of what is chosen, as `.folded` files have them. */
+  folded(threads) {
+    const { profile, rows } = this;
+    const part = (name) => name.replaceAll(";", "_");
+    const heads = profile.threads.map(({ command, name, tid }) =>
+      threads ? [part(command), `${part(name)}-${tid}`] : [part(command)],
+    );
+    const sums = new Map();
+    for (const row of this.taken) {
+      const path = profile.path(rows.stack[row]);
+      const line = (profile.base ? path : [...heads[rows.thread[row]], ...path]).join(";");
+      sums.set(line, (sums.get(line) ?? 0) + rows.count[row]);
+    }
+    return [...sums].map(([line, count]) => `${line} ${count}`).sort();
+  }
+}
+
+/** The first index of sorted numbers that is not below a number. */
+function lowerBound(sorted, number) {
+  let [low, high] = [0, sorted.length];
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (sorted[middle] < number) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** The kind that most of a method or node was. */
+function mostOf(kinds, at) {
+  let most = 0;
+  for (let kind = 1; kind < KINDS.length; kind++) {
+    if (kinds[at * KINDS.length + kind] > kinds[at * KINDS.length + most]) most = kind;
+  }
+  return kinds[at * KINDS.length + most] > 0 ? most : GROUP - 1;
+}
+
+/** A tree of methods with what was counted in each place; children are in the order of names. */
+class Tree {
+  constructor(choice, parent, method) {
+    this.names = choice.forest.names;
+    this.parent = parent;
+    this.method = method;
+    this.size = parent.length;
+    this.own = null;
+    this.total = new Float64Array(this.size);
+    this.kinds = new Float64Array(this.size * KINDS.length);
+    this.isDifference = choice.baseOwn !== undefined;
+    this.base = this.isDifference ? new Float64Array(this.size) : null;
+    this.baseTotal = choice.baseTotal;
+  }
+
+  name(node) {
+    return node === 0 ? "all" : this.names.names[this.method[node]];
+  }
+
+  kind(node) {
+    return node === 0 ? GROUP : mostOf(this.kinds, node);
+  }
+
+  /** How much larger its share is than that of the base. */
+  change(node) {
+    return this.total[node] / (this.total[0] || 1) - this.base[node] / (this.baseTotal || 1);
+  }
+
+  /** Puts nodes beside each other: `left` of each in what is counted, its `depth`, and its children
+   * as `children[from[node]] ... children[from[node + 1] - 1]`. */
+  lay() {
+    const { parent, method, total, size } = this;
+    const ranks = this.names.ranks();
+    this.from = new Int32Array(size + 2);
+    for (let node = 1; node < size; node++) if (total[node] > 0) this.from[parent[node] + 2]++;
+    for (let node = 1; node < size + 2; node++) this.from[node] += this.from[node - 1];
+    this.children = new Int32Array(this.from[size + 1]);
+    for (let node = 1; node < size; node++) {
+      if (total[node] > 0) this.children[this.from[parent[node] + 1]++] = node;
+    }
+    this.left = new Float64Array(size);
+    this.depth = new Int32Array(size);
+    let largest = 0;
+    for (let node = 0; node < size; node++) {
+      if (node > 0 && total[node] > 0 && this.isDifference) largest = Math.max(largest, Math.abs(this.change(node)));
+      const [first, end] = [this.from[node], this.from[node + 1]];
+      if (end - first > 1) {
+        this.children.subarray(first, end).sort((a, b) => ranks[method[a]] - ranks[method[b]]);
+      }
+      let left = this.left[node];
+      for (let at = first; at < end; at++) {
+        const child = this.children[at];
+        this.left[child] = left;
+        this.depth[child] = this.depth[node] + 1;
+        left += total[child];
+      }
+    }
+    this.largestChange = largest;
+    return this;
+  }
+
+  /** What was counted in the outermost nodes of some methods, in a node and all within. */
+  matching(within, isMatch) {
+    let sum = 0;
+    const open = [within];
+    while (open.length > 0) {
+      const node = open.pop();
+      if (node > 0 && isMatch[this.method[node]]) {
+        sum += this.total[node];
+        continue;
+      }
+      for (let at = this.from[node]; at < this.from[node + 1]; at++) open.push(this.children[at]);
+    }
+    return sum;
+  }
+}

@@ -1,0 +1,112 @@
+//! When the samples of a profile were taken, and what else happened meanwhile.
+//!
+//! Time is cut into slots of equal length. How many samples of a thread with a stack fell into a
+//! slot is one count; nothing is kept of a slot in which nothing was sampled.
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::stack::profile::{FrameId, Sample};
+
+/// The times of one profile. Its frames are that profile's.
+#[derive(Debug, Default)]
+pub struct Timeline {
+    /// When the first slot begins, in nanoseconds since 1970.
+    pub begin_unix_ns: u64,
+    /// How long a slot is, in nanoseconds.
+    pub slot_ns: u64,
+    /// What stopped the application meanwhile.
+    pub bands: Vec<Band>,
+    stacks: Vec<ThreadStack>,
+    known: HashMap<ThreadStack, u32>,
+    counts: HashMap<(u32, u32), u64>,
+}
+
+/// A thread with one of its stacks, as [`Sample`] has them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ThreadStack {
+    /// The process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// The thread's name.
+    pub thread: Arc<str>,
+    /// Outermost frame first.
+    pub stack: Vec<FrameId>,
+}
+
+impl ThreadStack {
+    /// Where a sample was taken.
+    pub fn of(sample: &Sample) -> Self {
+        let (thread, stack) = (Arc::clone(&sample.thread), sample.stack.clone());
+        Self { pid: sample.pid, tid: sample.tid, thread, stack }
+    }
+}
+
+/// A time in which something stopped the application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Band {
+    /// When it began, in nanoseconds after the timeline's begin.
+    pub begin_ns: u64,
+    /// When it ended, on the same clock.
+    pub end_ns: u64,
+    /// What it is.
+    pub kind: BandKind,
+    /// What it is called: `G1 Evacuation Pause`, `ICBufferFull`.
+    pub label: Arc<str>,
+}
+
+/// What stops an application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BandKind {
+    /// A pause of the garbage collector.
+    Collection,
+    /// Another safepoint.
+    Safepoint,
+}
+
+impl Timeline {
+    /// One without samples.
+    pub fn new(begin_unix_ns: u64, slot_ns: u64) -> Self {
+        Self { begin_unix_ns, slot_ns, ..Self::default() }
+    }
+
+    /// Adds what was counted of a thread with a stack in a slot.
+    pub fn add(&mut self, slot: u32, stack: ThreadStack, count: u64) {
+        let next = u32::try_from(self.stacks.len()).unwrap_or(u32::MAX);
+        let number = *self.known.entry(stack).or_insert_with_key(|stack| {
+            self.stacks.push(stack.clone());
+            next
+        });
+        let sum = self.counts.entry((slot, number)).or_default();
+        *sum = sum.saturating_add(count);
+    }
+
+    /// Threads with their stacks; the counts name them by their index.
+    pub fn stacks(&self) -> &[ThreadStack] {
+        &self.stacks
+    }
+
+    /// Each slot with the index of a stack and what was counted of it, in order of time.
+    pub fn counts(&self) -> Vec<(u32, u32, u64)> {
+        let all = self.counts.iter();
+        let mut counts: Vec<_> = all.map(|(&(slot, stack), &count)| (slot, stack, count)).collect();
+        counts.sort_unstable();
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_falls_into_one_slot_is_one_count() {
+        let stack = |tid| ThreadStack { pid: 1, tid, thread: "main".into(), stack: vec![0, 1] };
+        let mut timeline = Timeline::new(0, 20_000_000);
+        for (slot, tid, count) in [(7, 1, 2), (0, 2, 1), (7, 1, 3), (7, 2, 1)] {
+            timeline.add(slot, stack(tid), count);
+        }
+        assert_eq!(timeline.counts(), [(0, 1, 1), (7, 0, 5), (7, 1, 1)]);
+        assert_eq!(timeline.stacks().len(), 2);
+    }
+}
