@@ -11,6 +11,8 @@
 //! | [`calls`] | whether the calls on a profile's stacks are possible by that |
 //! | [`programs`] | big Java programs to profile, and their class files |
 //! | [`gclog`] | what the JVM's own log says: the truth to compare with |
+//! | [`browser`] | a browser without a window |
+//! | [`made_up`] | profiles that nobody took |
 //! | [`bench`](mod@bench) | what benchmarks have in common |
 //! | [`folded`] | folded stacks, read back |
 //! | [`fake`] | fires HotSpot's probes faster than any JVM |
@@ -26,6 +28,7 @@
 pub mod allocated;
 pub mod bench;
 pub mod bpf;
+pub mod browser;
 pub mod callgraph;
 pub mod calls;
 pub mod classfile;
@@ -34,6 +37,7 @@ pub mod fake;
 pub mod folded;
 pub mod gclog;
 pub mod load;
+pub mod made_up;
 pub mod other;
 pub mod pprof;
 pub mod proc;

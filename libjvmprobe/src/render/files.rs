@@ -72,8 +72,14 @@ impl Files {
                 }
                 continue;
             }
-            let result = (format.write)(profiles, how, &mut BufWriter::new(file));
-            result.map_err(|e| Error::io(format!("write {}", path.display()), e))?;
+            let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
+            if let Err(error) = (format.write)(profiles, how, &mut BufWriter::new(file)) {
+                // Half a file is worse than none.
+                if is_file {
+                    let _ = fs::remove_file(&path);
+                }
+                return Err(Error::io(format!("write {}", path.display()), error));
+            }
             written.push(path);
         }
         Ok(written)

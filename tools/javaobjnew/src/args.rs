@@ -58,6 +58,10 @@ pub struct Args {
         "Write all stacks with their bytes, the class innermost: {} (repeatable)", formats::list()))]
     pub output: Vec<PathBuf>,
 
+    /// In .svg files, draw also frames that are narrower than a thousandth
+    #[arg(long)]
+    pub keep_narrow: bool,
+
     /// Print every allocation outside of TLABs of at least BYTES (k, m, g) as it
     /// happens; with --stacks, where from
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]

@@ -85,7 +85,8 @@ fn run(args: &Args) -> Result<()> {
     let title =
         Title { title: format!("Allocations of {what}"), subtitle: Some(flames.describe()) };
     let titled = Titled { profile: flames.profile(), title, timeline: None };
-    for path in files.write(&[titled], &How { threads: args.threads, base: None })? {
+    let how = How { threads: args.threads, base: None, keep_narrow: args.keep_narrow };
+    for path in files.write(&[titled], &how)? {
         note(&format!("wrote {}", path.display()));
     }
     Ok(())

@@ -103,7 +103,11 @@ pub struct Args {
     #[arg(short, long, help = format!("Also write FILE: {} (repeatable)", formats::list()), value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Vec<PathBuf>,
 
-    /// Draw .svg files as differences to these folded stacks
+    /// In .svg files, draw also frames that are narrower than a thousandth
+    #[arg(long)]
+    pub keep_narrow: bool,
+
+    /// Draw .svg and .html files as differences to these folded stacks
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub diff: Option<PathBuf>,
 

@@ -24,6 +24,7 @@ pub struct Outputs {
     /// Folded stacks to compare with.
     base: Option<String>,
     threads: bool,
+    keep_narrow: bool,
 }
 
 impl Outputs {
@@ -42,13 +43,16 @@ impl Outputs {
         };
         let events = args.events();
         let names: Vec<_> = events.iter().map(|event| &*event.name).collect();
-        Ok(Self { files: Files::create(&args.output, &names)?, base, threads: args.threads })
+        let files = Files::create(&args.output, &names)?;
+        let (threads, keep_narrow) = (args.threads, args.keep_narrow);
+        Ok(Self { files, base, threads, keep_narrow })
     }
 
     /// Writes profiles, one of each event. Returns what was written: nothing of profiles without
     /// samples.
     pub fn write(self, profiles: &[Profile], title: &str) -> Result<Vec<PathBuf>> {
-        let how = How { threads: self.threads, base: self.base.as_deref() };
+        let Self { threads, keep_narrow, .. } = self;
+        let how = How { threads, base: self.base.as_deref(), keep_narrow };
         let titled = |profile| {
             let subtitle = Some(summary::spent(profile));
             Titled { profile, title: Title { title: title.to_owned(), subtitle }, timeline: None }

@@ -1,7 +1,10 @@
 //! Flame graphs as SVG, by inferno: search, zoom, a hue for each kind of code.
+//!
+//! A method is one frame, whether it ran compiled, inlined or in the interpreter: it has the hue of
+//! what most of it was, and its tooltip tells the shares.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     io::{self, BufRead, Cursor, Write},
 };
 
@@ -13,9 +16,11 @@ use inferno::{
     },
 };
 
-use crate::render::formats::{Format, Titled, not_one};
 use crate::{
-    render::formats::folded,
+    render::{
+        formats::{Format, How, Titled, folded, not_one},
+        units::percent,
+    },
     stack::{Kind, profile::Profile},
 };
 
@@ -27,14 +32,16 @@ pub const FORMAT: Format = Format {
     holds_several: false,
     write: |profiles, how, to| {
         let [Titled { profile, title, .. }] = profiles else { return Err(not_one()) };
-        let (threads, title) = (how.threads, title.clone());
-        let options = folded::Options { threads, mark_kinds: false };
         match how.base {
-            Some(base) => write_difference(profile, base.as_bytes(), options, title, to),
-            None => write(profile, threads, title, to),
+            Some(base) => write_difference(profile, base.as_bytes(), how, title.clone(), to),
+            None => write(profile, how, title.clone(), to),
         }
     },
 };
+
+/// Frames of a smaller part of the width, in per cent, are left out: a pixel of a large window. With
+/// all of them, no browser opens the picture of a large program.
+const NARROW: f64 = 0.1;
 
 /// What stands above the picture.
 #[derive(Clone, Debug, Default)]
@@ -49,13 +56,22 @@ pub struct Title {
 ///
 /// # Errors
 /// Those of the writer; [`io::ErrorKind::InvalidData`] for a profile without samples.
-pub fn write(profile: &Profile, threads: bool, title: Title, to: impl Write) -> io::Result<()> {
-    let lines = folded::lines(profile, folded::Options { threads, mark_kinds: true });
-    let mut hues = hues(profile);
-    let mut options = options(profile, title);
+pub fn write(
+    profile: &Profile,
+    how: &How<'_>,
+    title: Title,
+    mut to: impl Write,
+) -> io::Result<()> {
+    let lines = folded::lines(profile, options_of(how));
+    let kinds = Kinds::of(profile);
+    let mut hues = kinds.hues();
+    let mut options = options(profile, how, title);
     options.colors = Palette::Multi(MultiPalette::Java);
     options.palette_map = Some(&mut hues);
-    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), to)
+    let mut svg = Vec::new();
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
+    to.write_all(kinds.tell(&String::from_utf8_lossy(&svg)).as_bytes())?;
+    to.flush()
 }
 
 /// Draws a profile with frames in red that grew against a base (folded stacks), and
@@ -66,40 +82,116 @@ pub fn write(profile: &Profile, threads: bool, title: Title, to: impl Write) -> 
 pub fn write_difference(
     profile: &Profile,
     base: impl BufRead,
-    options_of: folded::Options,
+    how: &How<'_>,
     title: Title,
     to: impl Write,
 ) -> io::Result<()> {
-    let after = folded::lines(profile, options_of).join("\n");
+    let after = folded::lines(profile, options_of(how)).join("\n");
     let scaled = differential::Options { normalize: true, strip_hex: false };
     let mut both = Vec::new();
     differential::from_readers(scaled, base, Cursor::new(after), &mut both)?;
-    let mut options = options(profile, title);
+    let mut options = options(profile, how, title);
     flamegraph::from_reader(&mut options, Cursor::new(both), to)
 }
 
-fn options(profile: &Profile, title: Title) -> flamegraph::Options<'static> {
+fn options_of(how: &How<'_>) -> folded::Options {
+    folded::Options { threads: how.threads, mark_kinds: false }
+}
+
+fn options(profile: &Profile, how: &How<'_>, title: Title) -> flamegraph::Options<'static> {
     let mut options = flamegraph::Options::default();
     options.title = title.title;
     options.subtitle = title.subtitle;
     options.count_name = profile.measure.counted().into();
     options.colors = Palette::Basic(BasicPalette::Hot);
     options.deterministic = true;
+    options.min_width = if how.keep_narrow { 0.0 } else { NARROW };
     options
 }
 
-/// A colour for each name, by its kind, a little lighter or darker by the name so
-/// that neighbours can be told apart.
-fn hues(profile: &Profile) -> PaletteMap {
-    let mut map = PaletteMap::default();
-    let mut seen = HashSet::new();
-    for frame in profile.frames() {
-        let name = folded::name(frame, folded::Options { threads: false, mark_kinds: true });
-        if seen.insert(name.clone()) {
-            map.insert(&name, hue(frame.kind, &name));
+/// What was counted of each method, by the kind of code that ran it; the most first.
+struct Kinds(HashMap<String, Vec<(Kind, u64)>>);
+
+impl Kinds {
+    fn of(profile: &Profile) -> Self {
+        let mut of_frames = vec![0_u64; profile.frames().len()];
+        for sample in &profile.samples {
+            for &id in &sample.stack {
+                let sum = &mut of_frames[id as usize];
+                *sum = sum.saturating_add(sample.count);
+            }
         }
+        let mut kinds: HashMap<String, Vec<(Kind, u64)>> = HashMap::new();
+        for (frame, count) in profile.frames().iter().zip(of_frames) {
+            let kinds = kinds.entry(frame.folded()).or_default();
+            match kinds.iter_mut().find(|(kind, _)| *kind == frame.kind) {
+                Some((_, sum)) => *sum = sum.saturating_add(count),
+                None => kinds.push((frame.kind, count)),
+            }
+        }
+        kinds.values_mut().for_each(|kinds| kinds.sort_by(|a, b| (b.1, a.0).cmp(&(a.1, b.0))));
+        Self(kinds)
     }
-    map
+
+    /// A colour for each method, a little lighter or darker by the name so that neighbours can be
+    /// told apart.
+    fn hues(&self) -> PaletteMap {
+        let mut map = PaletteMap::default();
+        for (name, kinds) in &self.0 {
+            if let Some((kind, _)) = kinds.first() {
+                map.insert(name, hue(*kind, name));
+            }
+        }
+        map
+    }
+
+    /// The picture, with the shares of kinds in the tooltips of methods that had several.
+    fn tell(&self, svg: &str) -> String {
+        let several: HashMap<_, _> = self.0.iter().filter(|(_, kinds)| kinds.len() > 1).collect();
+        let mut told = String::with_capacity(svg.len());
+        for (i, part) in svg.split("<title>").enumerate() {
+            if i > 0 {
+                told.push_str("<title>");
+            }
+            // `a.Main.run (5 samples, 83.33%)</title>...`
+            let head = part.split("</title>").next().unwrap_or_default();
+            let kinds = head.rsplit_once(" (").and_then(|(name, _)| several.get(&unescaped(name)));
+            match (kinds, head.strip_suffix(')')) {
+                (Some(kinds), Some(open)) => {
+                    let all: u64 = kinds.iter().map(|(_, count)| count).sum();
+                    let share = |(kind, count): &(Kind, u64)| {
+                        let share = percent(*count as f64, all as f64);
+                        format!("{} {share}", word(*kind))
+                    };
+                    let shares: Vec<_> = kinds.iter().map(share).collect();
+                    told.push_str(&format!("{open}; {}){}", shares.join(", "), &part[head.len()..]));
+                }
+                _ => told.push_str(part),
+            }
+        }
+        told
+    }
+}
+
+/// A name as it was before it was written as XML.
+fn unescaped(text: &str) -> String {
+    let marks = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")];
+    marks.iter().fold(text.to_owned(), |text, (mark, plain)| text.replace(mark, plain))
+}
+
+/// A kind, in the sentence of a tooltip.
+fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Java => "compiled",
+        Kind::Inlined => "inlined",
+        Kind::Interpreted => "interpreted",
+        Kind::Stub => "stub",
+        Kind::Jvm => "JVM",
+        Kind::Native => "native",
+        Kind::Kernel => "kernel",
+        Kind::Class => "class",
+        Kind::Unknown => "unknown",
+    }
 }
 
 fn hue(kind: Kind, name: &str) -> Color {
@@ -123,11 +215,12 @@ fn hue(kind: Kind, name: &str) -> Color {
 mod tests {
     use super::*;
     use crate::render::formats::folded::tests::profile;
-    use crate::stack::profile::Measure;
+    use crate::stack::{Frame, profile::Measure};
 
     fn svg(profile: &Profile) -> String {
         let mut bytes = Vec::new();
-        write(profile, false, Title { title: "T & T".into(), subtitle: None }, &mut bytes).unwrap();
+        let title = Title { title: "T & T".into(), subtitle: None };
+        write(profile, &How::default(), title, &mut bytes).unwrap();
         String::from_utf8(bytes).unwrap()
     }
 
@@ -139,6 +232,31 @@ mod tests {
         assert!(svg.contains("T &amp; T"));
         let kernel = hue(Kind::Kernel, "vfs_read_[k]");
         assert!(svg.contains(&format!("rgb({},{},{})", kernel.r, kernel.g, kernel.b)));
+    }
+
+    #[test]
+    fn one_method_is_one_tower() {
+        let mut profile = profile();
+        let compiled = profile.intern(Frame::new(Kind::Java, "a.Main.<run>"));
+        let slow = profile.intern(Frame::new(Kind::Interpreted, "a.Main.<run>"));
+        profile.samples[0].stack[1] = compiled;
+        profile.samples[1].stack[1] = slow;
+        let svg = svg(&profile);
+        let title = "<title>a.Main.&lt;run&gt; (5 samples, 83.33%; interpreted 60.00 %, compiled \
+                     40.00 %)</title>";
+        assert!(svg.contains(title), "{svg}");
+        let slow = hue(Kind::Interpreted, "a.Main.<run>");
+        assert!(svg.contains(&format!("rgb({},{},{})", slow.r, slow.g, slow.b)));
+    }
+
+    #[test]
+    fn what_is_narrow_is_left_out_unless_it_is_wanted() {
+        let mut profile = profile();
+        profile.samples[0].count = 5000;
+        assert!(!svg(&profile).contains("vfs_read"));
+        let (mut bytes, how) = (Vec::new(), How { keep_narrow: true, ..How::default() });
+        write(&profile, &how, Title::default(), &mut bytes).unwrap();
+        assert!(String::from_utf8(bytes).unwrap().contains("<title>vfs_read (1 samples"));
     }
 
     #[test]
@@ -156,7 +274,7 @@ mod tests {
         write_difference(
             &profile(),
             base.as_bytes(),
-            folded::Options::default(),
+            &How::default(),
             Title::default(),
             &mut bytes,
         )

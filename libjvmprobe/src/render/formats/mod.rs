@@ -58,6 +58,8 @@ pub struct How<'a> {
     pub threads: bool,
     /// Folded stacks that it is compared with, where that can be drawn.
     pub base: Option<&'a str>,
+    /// Frames that are too narrow to be seen are drawn as well, where a picture has a fixed width.
+    pub keep_narrow: bool,
 }
 
 /// All of them.

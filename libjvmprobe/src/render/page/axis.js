@@ -64,7 +64,6 @@ class Axis {
     }
     this.cells = cells;
     this.most = cells.reduce((most, count) => Math.max(most, count), 0);
-    const unit = this.column === 1 ? "a second" : `${this.column} s`;
     const caption = document.getElementById("axis-caption");
     const swatch = (name, text) => {
       const mark = document.createElement("span");
@@ -74,7 +73,7 @@ class Axis {
     };
     const has = (kind) => this.times.bands.some((band) => band.kind === kind);
     caption.replaceChildren(
-      `Samples over time from ${clock(this.times.begin)}; a column is ${unit}, upwards.`,
+      `Samples over time, from ${clock(this.times.begin)} on. Each column is ${this.column} s, from its foot upwards. `,
       ...(has("gc") ? swatch("gc", "GC pauses") : []),
       ...(has("safepoint") ? swatch("safepoint", "other safepoints") : []),
     );
@@ -88,14 +87,14 @@ class Axis {
     const bottom = MARGIN.bars + HEAT;
     context.fillStyle = colour("raised");
     context.fillRect(MARGIN.left, MARGIN.bars, this.width, HEAT);
-    const hue = darkness.matches ? (share) => `hsl(32 90% ${14 + 52 * share}%)` : (share) => `hsl(${38 - 30 * share} 92% ${88 - 46 * share}%)`;
+    const hue = darkness.matches ? (share) => `hsl(210 ${22 + 34 * share}% ${20 + 46 * share}%)` : (share) => `hsl(211 ${40 + 20 * share}% ${92 - 44 * share}%)`;
     const sums = new Float64Array(this.columns);
     for (let cell = 0; cell < this.cells.length; cell++) {
       if (this.cells[cell] === 0) continue;
       const [column, row] = [Math.floor(cell / this.perColumn), cell % this.perColumn];
       sums[column] += this.cells[cell];
       context.fillStyle = hue(Math.sqrt(this.cells[cell] / this.most));
-      context.fillRect(MARGIN.left + column * wide, bottom - (row + 1) * high, wide - gap, Math.max(high, 0.5));
+      context.fillRect(MARGIN.left + column * wide, bottom - (row + 1) * high, wide - gap, Math.max(high - (high > 6 ? 1 : 0), 0.5));
     }
     const most = sums.reduce((most, sum) => Math.max(most, sum), 0) || 1;
     context.fillStyle = colour("line");
@@ -132,7 +131,7 @@ class Axis {
           const x = MARGIN.left + column * wide;
           // Beside the samples where there is room, for both are to be seen.
           const side = Math.max(Math.min(wide / 5, 5), 1);
-          context.globalAlpha = 0.28;
+          context.globalAlpha = 0.55;
           context.fillRect(x, y, wide - gap, high);
           context.globalAlpha = 1;
           context.fillRect(x, y, side, high);

@@ -178,7 +178,8 @@ impl Rows {
         let numbers: Vec<_> = self.frames.iter().map(|named| names.number(named)).collect();
         let renumbered =
             |stack: &Stack| stack.iter().map(|&f| numbers[f as usize]).collect::<Stack>();
-        let samples: Vec<_> = self.samples.iter().map(|(s, t, n)| (renumbered(s), *t, *n)).collect();
+        let samples: Vec<_> =
+            self.samples.iter().map(|(s, t, n)| (renumbered(s), *t, *n)).collect();
         let base = self.base.map(|base| {
             base.iter().map(|(stack, count)| (renumbered(stack), *count)).collect::<Vec<_>>()
         });
@@ -198,7 +199,8 @@ impl Rows {
         });
         Event {
             name: clean::line(profile.measure.name()).into_owned(),
-            subtitle: clean::line(titled.title.subtitle.as_deref().unwrap_or_default()).into_owned(),
+            subtitle: clean::line(titled.title.subtitle.as_deref().unwrap_or_default())
+                .into_owned(),
             unit: unit(&profile.measure),
             hertz: profile.hertz,
             duration_ns: profile.duration_ns,

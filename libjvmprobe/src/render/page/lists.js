@@ -121,7 +121,7 @@ class Threads {
     Object.assign(this, { choice, profile });
     document.getElementById("threads").hidden = !profile.hasThreads;
     const [on, all] = [profile.threads.length - this.off.size, profile.threads.length];
-    document.getElementById("threads-chosen").textContent = on === all ? `all ${grouped(all)}` : `${grouped(on)} of ${grouped(all)}`;
+    document.getElementById("threads-chosen").textContent = on === all ? `(${grouped(all)})` : `(${grouped(on)} of ${grouped(all)})`;
     if (document.getElementById("threads").open) this.draw();
   }
 
@@ -177,7 +177,10 @@ function showKinds(choice, off, asked) {
   const holder = document.getElementById("kinds");
   const at = document.activeElement?.dataset?.kind;
   const kinds = KINDS.map((_, kind) => kind).filter((kind) => ofKind[kind] > 0 || off.has(kind));
+  const title = element("span", "What ran");
+  title.className = "faint";
   holder.replaceChildren(
+    title,
     ...kinds.map((kind) => {
       const [button, mark, share] = [element("button"), element("i"), element("span", percent(ofKind[kind], all))];
       button.type = "button";

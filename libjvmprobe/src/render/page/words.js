@@ -54,7 +54,8 @@ const grouped = (number) => whole.format(Math.round(number));
 /** A share of all. */
 function percent(part, all) {
   const share = all > 0 ? (100 * part) / all : 0;
-  return `${share.toFixed(share > 0 && share < 0.095 ? 3 : share < 99.95 && share < 9.95 ? 2 : 1)} %`;
+  if (share === 0) return "0 %";
+  return `${share.toFixed(share < 0.095 ? 3 : share < 9.95 ? 2 : 1)} %`;
 }
 
 function duration(seconds) {

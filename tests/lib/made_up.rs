@@ -1,0 +1,237 @@
+//! Profiles that nobody took: as large and as odd as is wanted, and the same each time.
+
+use std::collections::HashMap;
+
+use libjvmprobe::stack::{
+    Frame, Kind,
+    profile::{FrameId, Profile, Sample},
+    timeline::{Band, BandKind, ThreadStack, Timeline},
+};
+
+/// How long a slot of the made-up timelines is.
+pub const SLOT_NS: u64 = 20_000_000;
+
+/// Numbers that look like chance.
+#[derive(Debug)]
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// A number below another one.
+    pub fn below(&mut self, end: u64) -> u64 {
+        // Marsaglia's xorshift.
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end.max(1)
+    }
+}
+
+/// What a sample says beside its stack, and when it was taken.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// In slots from the begin.
+    pub slot: u32,
+    /// Its thread.
+    pub tid: u32,
+    /// Its frames, outermost first.
+    pub stack: Vec<FrameId>,
+    /// How many.
+    pub count: u64,
+}
+
+/// A profile, its timeline, and the samples that both are made of.
+#[derive(Debug)]
+pub struct MadeUp {
+    /// Without times.
+    pub profile: Profile,
+    /// With them.
+    pub timeline: Timeline,
+    /// Each of them.
+    pub taken: Vec<Taken>,
+}
+
+impl MadeUp {
+    /// Of samples in frames that `profile` has.
+    pub fn of(mut profile: Profile, taken: Vec<Taken>) -> Self {
+        let mut timeline = Timeline::new(1_790_000_000_250_000_000, SLOT_NS);
+        profile.samples = taken.iter().map(sample).collect();
+        for (taken, sample) in taken.iter().zip(&profile.samples) {
+            timeline.add(taken.slot, ThreadStack::of(sample), taken.count);
+        }
+        profile.merge(false);
+        let slots = taken.iter().map(|taken| u64::from(taken.slot) + 1).max().unwrap_or(0);
+        profile.duration_ns = slots * SLOT_NS;
+        profile.hertz = 99;
+        Self { profile, timeline, taken }
+    }
+
+    /// The profile of some of its samples.
+    pub fn part(&self, wanted: impl Fn(&Taken) -> bool) -> Profile {
+        let mut part = Profile::of(self.profile.measure.clone());
+        // All frames, so that they keep their numbers.
+        for frame in self.profile.frames() {
+            part.intern(frame.clone());
+        }
+        part.samples = self.taken.iter().filter(|taken| wanted(taken)).map(sample).collect();
+        part
+    }
+}
+
+fn sample(taken: &Taken) -> Sample {
+    Sample {
+        pid: 100,
+        command: "java".into(),
+        thread: format!("worker-{}", taken.tid % 1000).into(),
+        tid: taken.tid,
+        cpu: None,
+        stack: taken.stack.clone(),
+        complete: true,
+        guessed: false,
+        unsure: false,
+        count: taken.count,
+        things: 0,
+    }
+}
+
+const PACKAGES: [&str; 12] = [
+    "org.jetbrains.kotlin.fir.resolve.transformers",
+    "org.jetbrains.kotlin.fir.declarations.impl",
+    "org.jetbrains.kotlin.backend.jvm.lower",
+    "org.jetbrains.kotlin.ir.visitors",
+    "org.jetbrains.kotlin.codegen.optimization.common",
+    "org.jetbrains.kotlin.com.intellij.psi.impl.source.tree",
+    "org.jetbrains.org.objectweb.asm.tree.analysis",
+    "java.util.concurrent",
+    "java.util.stream",
+    "java.lang.invoke",
+    "kotlin.collections",
+    "com.example.shop.checkout",
+];
+const CLASSES: [&str; 10] = [
+    "FirExpressionsResolveTransformer",
+    "FirDefaultVisitor",
+    "IrElementTransformerVoid",
+    "ReferencePipeline$Head",
+    "MethodAnalyzer",
+    "HashMap",
+    "CompositeElement",
+    "LazyClassReceiverParameterDescriptor",
+    "Frame",
+    "PriceCalculator",
+];
+const METHODS: [&str; 10] = [
+    "transformFunctionCall",
+    "accept",
+    "visitElement",
+    "forEachRemaining",
+    "analyze",
+    "getNode",
+    "execute",
+    "lambda$resolve$0",
+    "merge",
+    "compute",
+];
+
+/// As a compiler's: so many samples, mostly of deep stacks that are like those before in part.
+pub fn compiler(samples: usize, seconds: u64, threads: u64) -> MadeUp {
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut profile = Profile::default();
+    let names: Vec<String> = (0..6000)
+        .map(|i| {
+            let [package, class, method] =
+                [dice.below(12), dice.below(10), dice.below(10)].map(|at| at as usize);
+            format!(
+                "{}.{}{}.{}{}",
+                PACKAGES[package],
+                CLASSES[class],
+                i % 7,
+                METHODS[method],
+                i % 11
+            )
+        })
+        .collect();
+    let native = ["clone3", "start_thread", "thread_native_entry", "JavaThread::run"];
+    let roots: Vec<_> = native
+        .iter()
+        .zip([Kind::Native, Kind::Native, Kind::Jvm, Kind::Jvm])
+        .map(|(name, kind)| profile.intern(Frame::new(kind, *name)))
+        .collect();
+    let ends = [
+        ("memset_avx2", Kind::Native),
+        ("InstanceKlass::allocate_instance", Kind::Jvm),
+        ("do_syscall_64", Kind::Kernel),
+        ("StubRoutines::jbyte_arraycopy", Kind::Stub),
+        ("G1ParScanThreadState::trim_queue", Kind::Jvm),
+    ]
+    .map(|(name, kind)| profile.intern(Frame::new(kind, name)));
+    let mut stack: Vec<FrameId> = roots.clone();
+    let mut taken = Vec::new();
+    for i in 0..samples {
+        // As a program goes: up a little, and down another way.
+        let keep = roots.len() as u64 + dice.below(stack.len() as u64 - 3);
+        stack.truncate(keep as usize);
+        for _ in 0..dice.below(60).min(160 - stack.len() as u64 % 160) {
+            // Few methods are called often.
+            let at = (0..4).fold(6000, |end, _| dice.below(end + 1).min(5999)) as usize;
+            let kind = match dice.below(10) {
+                0..=3 => Kind::Java,
+                4..=8 => Kind::Inlined,
+                _ => Kind::Interpreted,
+            };
+            stack.push(profile.intern(Frame::new(kind, names[at].as_str())));
+        }
+        stack.dedup();
+        let mut whole = stack.clone();
+        if dice.below(4) == 0 {
+            whole.push(ends[dice.below(5) as usize]);
+        }
+        // In bursts: a third of the time is idle, but for little.
+        let end = seconds * 50;
+        let at = i as u64 * end / samples.max(1) as u64;
+        let is_idle = (at / 37) % 3 == 0 && dice.below(10) > 1;
+        let slot = (if is_idle { (at + 37).min(end - 1) } else { at }) as u32;
+        let tid = 101 + dice.below(threads) as u32;
+        taken.push(Taken { slot, tid, stack: whole, count: 1 + dice.below(2) });
+    }
+    let mut made_up = MadeUp::of(profile, taken);
+    for i in 0..seconds / 2 {
+        let begin_ns = i * 2_000_000_000 + dice.below(1_500_000_000);
+        let (kind, label) = match i % 5 {
+            0 => (BandKind::Safepoint, "ICBufferFull"),
+            _ => (BandKind::Collection, "G1 Evacuation Pause"),
+        };
+        let end_ns = begin_ns + 4_000_000 + dice.below(60_000_000);
+        made_up.timeline.bands.push(Band { begin_ns, end_ns, kind, label: label.into() });
+    }
+    made_up
+}
+
+/// Samples of a few methods of which each has all kinds, so that towers can be told.
+pub fn small() -> MadeUp {
+    let mut profile = Profile::default();
+    let mut frames = HashMap::new();
+    let mut frame = |kind, name: &'static str| {
+        *frames.entry((kind, name)).or_insert_with(|| profile.intern(Frame::new(kind, name)))
+    };
+    let main = frame(Kind::Interpreted, "a.Main.main");
+    let [run, run_inlined, run_slow] =
+        [Kind::Java, Kind::Inlined, Kind::Interpreted].map(|kind| frame(kind, "a.Main.run"));
+    let (read, write) = (frame(Kind::Kernel, "vfs_read"), frame(Kind::Native, "write"));
+    let stacks = [
+        vec![main, run],
+        vec![main, run_inlined],
+        vec![main, run_slow, read],
+        vec![main, run, write],
+        vec![main, run, run_inlined],
+        vec![main, write],
+    ];
+    let counts = [40, 20, 10, 15, 5, 10];
+    let taken = (0..6_u32).zip(stacks).zip(counts).map(|((i, stack), count)| Taken {
+        slot: i * 13,
+        tid: 101 + i % 3,
+        stack,
+        count,
+    });
+    let taken = taken.collect();
+    MadeUp::of(profile, taken)
+}

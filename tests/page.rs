@@ -1,0 +1,436 @@
+//! The page that `-o FILE.html` writes, in a real browser. The profiles are made up: no JVM runs.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use jvmprobe_tests::{
+    browser::{Browser, point},
+    made_up::{Dice, MadeUp, SLOT_NS, Taken, compiler, small},
+};
+use libjvmprobe::{
+    render::{
+        files::Files,
+        formats::{How, Titled, flamegraph::Title, folded},
+    },
+    stack::{
+        Frame, Kind,
+        profile::{Measure, Profile},
+        timeline::Timeline,
+    },
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+type Timed<'a> = (&'a Profile, Option<&'a Timeline>);
+
+/// Writes a page, as the tools do.
+fn write(to: &Path, profiles: &[Timed<'_>], how: &How<'_>) {
+    let title = Title {
+        title: "Processor time of process 100 at 99 Hz (cpu-clock)".into(),
+        subtitle: Some(
+            "4.72 s of processor time in 10.00 s (0.47 cores): Java 71.31 %, JVM 12 %".into(),
+        ),
+    };
+    let titled = |&(profile, timeline)| Titled { profile, title: title.clone(), timeline };
+    let titled: Vec<_> = profiles.iter().map(titled).collect();
+    let names: Vec<_> = profiles.iter().map(|(profile, _)| profile.measure.name()).collect();
+    let written = Files::create(&[to.to_owned()], &names).unwrap().write(&titled, how).unwrap();
+    assert_eq!(written, [to]);
+}
+
+/// A browser with a page in a window of 1,280 by 800.
+struct Page {
+    browser: Browser,
+    _dir: TempDir,
+    path: PathBuf,
+}
+
+impl Page {
+    fn open(profiles: &[Timed<'_>], how: &How<'_>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("page.html");
+        write(&path, profiles, how);
+        let mut browser = Browser::start();
+        browser.open(&path, 1280, 800);
+        Self { browser, _dir: dir, path }
+    }
+
+    fn of(made_up: &MadeUp) -> Self {
+        Self::open(&[(&made_up.profile, Some(&made_up.timeline))], &How::default())
+    }
+
+    fn ask(&mut self, expression: &str) -> Value {
+        self.browser.evaluate(&format!("jvmprobe.{expression}"))
+    }
+
+    fn folded(&mut self, threads: bool) -> Vec<String> {
+        let lines = self.ask(&format!("folded({threads})"));
+        lines.as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect()
+    }
+
+    /// The text of what a selector finds first.
+    fn text(&mut self, selector: &str) -> String {
+        let text =
+            self.browser.evaluate(&format!("document.querySelector({selector:?}).textContent"));
+        text.as_str().unwrap().to_owned()
+    }
+
+    /// The drawn boxes of a name, with the widest first.
+    fn boxes(&mut self, name: &str) -> Vec<Value> {
+        let boxes = self.ask("boxes()");
+        let named = |b: &&Value| b["name"] == name;
+        let mut boxes: Vec<_> = boxes.as_array().unwrap().iter().filter(named).cloned().collect();
+        boxes.sort_by(|a, b| number(b, "width").total_cmp(&number(a, "width")));
+        boxes
+    }
+
+    fn click_box(&mut self, name: &str) {
+        let first = self.boxes(name).remove(0);
+        let at = (number(&first, "x") + 5.0, number(&first, "y") + 6.0);
+        self.browser.click(at);
+    }
+
+    fn type_search(&mut self, text: &str) {
+        self.browser.evaluate("document.querySelector('#search').select()");
+        self.browser.type_text(text);
+    }
+
+    /// The page did nothing that a browser or a user would complain about.
+    fn is_well(&mut self) {
+        assert_eq!(self.browser.complaints(), Vec::<String>::new(), "{}", self.path.display());
+        let is_wider = "document.documentElement.scrollWidth > innerWidth";
+        assert_eq!(self.browser.evaluate(is_wider), false, "it is wider than the window");
+    }
+}
+
+fn number(value: &Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap()
+}
+
+fn lines(profile: &Profile, threads: bool) -> Vec<String> {
+    let mut lines = folded::lines(profile, folded::Options { threads, mark_kinds: false });
+    lines.sort();
+    lines
+}
+
+#[test]
+fn one_method_is_one_tower() {
+    let made_up = small();
+    let mut page = Page::of(&made_up);
+    let run = page.boxes("a.Main.run");
+    // Outside of all others, and recursive in itself.
+    assert_eq!(run.iter().map(|b| number(b, "total")).collect::<Vec<_>>(), [90.0, 5.0]);
+    let told = page.ask("describe('a.Main.run')").to_string();
+    assert!(told.contains("Compiled 66.7 %, Inlined 22.2 %, Interpreted 11.1 %"), "{told}");
+    assert!(told.contains("Self 60.0 % (60 samples"), "{told}");
+    page.is_well();
+}
+
+#[test]
+fn a_range_is_that_time_alone() {
+    let made_up = compiler(3000, 30, 4);
+    let mut page = Page::of(&made_up);
+    assert_eq!(page.folded(false), lines(&made_up.profile, false));
+    let (mut dice, last) = (Dice(7), 30 * 50);
+    for _ in 0..6 {
+        let [a, b] = [dice.below(last), dice.below(last)];
+        let (from, to) = (a.min(b), a.max(b));
+        let [start, end] = [from, to].map(|slot| page.ask(&format!("pointOf({slot})")));
+        page.browser.drag(point(&start), point(&end));
+        let chosen = page.ask("state()")["range"].clone();
+        assert_eq!(chosen, serde_json::json!([from, to + 1]));
+        let part = made_up.part(|taken| (from..=to).contains(&taken.slot.into()));
+        for threads in [false, true] {
+            assert_eq!(page.folded(threads), lines(&part, threads), "{from} to {to}");
+        }
+        assert_eq!(page.ask("total()"), part.total() as f64);
+        // What is drawn is of the same.
+        assert_eq!(number(&page.boxes("all")[0], "total"), part.total() as f64);
+    }
+    page.browser.click_on("#range-all");
+    assert_eq!(page.folded(true), lines(&made_up.profile, true));
+    // By fields, and by keyboard.
+    page.browser.evaluate("document.querySelector('#range-from').value = '1.5'");
+    page.browser.evaluate("document.querySelector('#range-to').value = '2.25'");
+    page.browser.click_on("#range button");
+    assert_eq!(page.ask("state()")["range"], serde_json::json!([75, 113]));
+    page.browser.evaluate("document.querySelector('#heat').focus()");
+    page.browser.press("Escape");
+    page.browser.press("ArrowUp");
+    page.browser.press("Enter");
+    let range = page.ask("state()")["range"].clone();
+    let from = range[0].as_u64().unwrap();
+    let part = made_up.part(|taken| u64::from(taken.slot) == from);
+    assert_eq!((page.folded(false), &range[1]), (lines(&part, false), &(from + 1).into()));
+    page.is_well();
+}
+
+#[test]
+fn a_search_tells_its_share() {
+    let made_up = small();
+    let mut page = Page::of(&made_up);
+    page.type_search("MAIN.RUN");
+    assert_eq!(page.text("#matches"), "90.0 % matches");
+    page.type_search("/^(vfs_read|write)$/");
+    assert_eq!(page.text("#matches"), "35.0 % matches");
+    page.type_search("no such (");
+    assert_eq!(page.text("#matches"), "0 % matches");
+    page.click_box("a.Main.run");
+    page.type_search("write");
+    assert_eq!(page.text("#matches"), "16.7 % matches", "of what is zoomed to");
+    page.browser.evaluate("document.activeElement.blur()");
+    page.browser.press("/");
+    assert_eq!(page.browser.evaluate("document.activeElement.id"), "search");
+    page.is_well();
+}
+
+#[test]
+fn it_zooms_by_mouse_and_keyboard() {
+    let made_up = small();
+    let mut page = Page::of(&made_up);
+    let width = |page: &mut Page, name: &str| number(&page.boxes(name)[0], "width");
+    let whole = width(&mut page, "all");
+    assert!(width(&mut page, "a.Main.run") < whole);
+    page.click_box("a.Main.run");
+    assert_eq!(
+        (page.ask("zoomed()"), width(&mut page, "a.Main.run")),
+        ("a.Main.run".into(), whole)
+    );
+    assert!(page.text("#zoom-what").starts_with("a.Main.run 90.0 %"));
+    page.browser.press("Escape");
+    assert_eq!(page.ask("zoomed()"), "all");
+    // Inwards twice to the widest, and there.
+    for key in ["ArrowUp", "ArrowUp", "ArrowUp", "Enter"] {
+        page.browser.press(key);
+    }
+    assert_eq!(page.ask("zoomed()"), "a.Main.run");
+    assert!(page.text("#told").starts_with("a.Main.run, Total 90.0 %"));
+    page.browser.press("Backspace");
+    assert_eq!(page.ask("zoomed()"), "a.Main.main");
+    page.is_well();
+}
+
+#[test]
+fn callers_are_shown_the_other_way_round() {
+    let made_up = small();
+    let mut page = Page::of(&made_up);
+    page.click_box("a.Main.run");
+    page.browser.press("c");
+    let totals = |page: &mut Page, name: &str| -> Vec<f64> {
+        page.boxes(name).iter().map(|b| number(b, "total")).collect()
+    };
+    // All calls of it, five of them within itself; all from main.
+    assert_eq!(totals(&mut page, "all"), [90.0]);
+    assert_eq!(totals(&mut page, "a.Main.run"), [90.0, 5.0]);
+    assert_eq!(totals(&mut page, "a.Main.main"), [85.0, 5.0]);
+    assert_eq!(page.text("#zoom-what"), "Who calls a.Main.run: 90.0 % of all");
+    // Without a method: by what ran.
+    page.browser.click_on("[data-view=callers]");
+    assert_eq!(totals(&mut page, "write"), [25.0]);
+    assert_eq!(totals(&mut page, "a.Main.main"), [60.0, 15.0, 10.0, 10.0, 5.0]);
+    page.browser.click_on("[data-view=icicle]");
+    let y = |page: &mut Page, name: &str| number(&page.boxes(name)[0], "y");
+    assert!(y(&mut page, "a.Main.main") < y(&mut page, "a.Main.run"));
+    page.browser.click_on("[data-view=flame]");
+    assert!(y(&mut page, "a.Main.main") > y(&mut page, "a.Main.run"));
+    page.is_well();
+}
+
+#[test]
+fn the_table_has_each_method_once() {
+    let made_up = small();
+    let mut page = Page::of(&made_up);
+    page.browser.click_on("[data-view=methods]");
+    let rows = |page: &mut Page| {
+        let all = "[...document.querySelectorAll('#rows tr')].map((r) => [...r.children].map((c) => c.textContent).join(' '))";
+        let all = page.browser.evaluate(all);
+        all.as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row.as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let by_self = rows(&mut page);
+    assert_eq!(by_self[0], "65.0 % 65 90.0 % 90 a.Main.run");
+    assert_eq!(by_self[3], "0 % 0 100.0 % 100 a.Main.main");
+    page.browser.click_on("[data-column=total]");
+    assert!(rows(&mut page)[0].ends_with("a.Main.main"));
+    assert_eq!(
+        page.browser.evaluate("document.querySelector('[aria-sort]').ariaSort"),
+        "descending"
+    );
+    page.browser.click_on("[data-column=name]");
+    let names = ["a.Main.main", "a.Main.run", "vfs_read", "write"];
+    assert!(rows(&mut page).iter().zip(names).all(|(row, name)| row.ends_with(name)));
+    page.type_search("run");
+    assert_eq!(rows(&mut page).len(), 1);
+    page.browser.click_on("#rows button");
+    assert_eq!(page.text("#zoom-what"), "Who calls a.Main.run: 90.0 % of all");
+    page.is_well();
+}
+
+#[test]
+fn threads_and_kinds_are_left_out() {
+    let made_up = small();
+    let mut page = Page::of(&made_up);
+    page.browser.click_on("#threads summary");
+    page.browser.click_on("#threads-list li:nth-child(1) input");
+    // The busiest is the first, 101.
+    let part = made_up.part(|taken| taken.tid != 101);
+    assert_eq!(page.folded(true), lines(&part, true));
+    page.browser.click_on("#split");
+    assert_eq!(number(&page.boxes("worker-102-102")[0], "total"), 25.0);
+    page.browser.press("Escape");
+    page.browser.click_on("#kinds [data-kind='5']");
+    let native = made_up.profile.frames().iter().position(|f| f.kind == Kind::Native).unwrap();
+    let is_native = |taken: &Taken| *taken.stack.last().unwrap() as usize == native;
+    let part = made_up.part(|taken| taken.tid != 101 && !is_native(taken));
+    assert_eq!(page.folded(true), lines(&part, true));
+    page.is_well();
+}
+
+#[test]
+fn events_are_switched() {
+    let cpu = small();
+    let mut bytes = compiler(200, 4, 2).profile;
+    bytes.measure = Measure::Allocation;
+    let empty = Profile::of(Measure::Events("page-faults".into()));
+    let timed = [(&cpu.profile, Some(&cpu.timeline)), (&bytes, None), (&empty, None)];
+    let mut page = Page::open(&timed, &How::default());
+    assert_eq!(page.folded(false), lines(&cpu.profile, false));
+    let choose = |page: &mut Page, number: u32| {
+        let code = format!(
+            "(() => {{ const s = document.querySelector('#event'); s.value = '{number}';
+              s.dispatchEvent(new Event('change')); return s.selectedOptions[0].textContent; }})()"
+        );
+        page.browser.evaluate(&code)
+    };
+    assert_eq!(choose(&mut page, 1), "alloc");
+    assert_eq!(page.folded(true), lines(&bytes, true));
+    assert_eq!(page.browser.evaluate("document.querySelector('#axis').hidden"), true);
+    assert_eq!(choose(&mut page, 2), "page-faults");
+    assert_eq!(page.browser.evaluate("document.querySelector('#nothing').hidden"), false);
+    assert_eq!(choose(&mut page, 0), "cpu");
+    assert_eq!(page.browser.evaluate("document.querySelector('#axis').hidden"), false);
+    page.is_well();
+}
+
+#[test]
+fn a_difference_has_the_numbers_of_both() {
+    let made_up = small();
+    let base = "java;a.Main.main;a.Main.run 30\njava;a.Main.main;a.Main.gone 30\n";
+    let how = How { base: Some(base), ..How::default() };
+    let mut page = Page::open(&[(&made_up.profile, None)], &how);
+    let told = page.ask("describe('a.Main.run')").to_string();
+    assert!(told.contains("Before 50.0 % (30 samples") && told.contains("+40.00 points"), "{told}");
+    page.browser.click_on("[data-view=methods]");
+    page.browser.click_on("[data-column=change]");
+    page.browser.click_on("[data-column=change]");
+    let first = page.text("#rows tr");
+    assert!(first.contains("50.0 %−50.00a.Main.gone"), "{first}");
+    assert_eq!(page.folded(false), lines(&made_up.profile, false));
+    page.is_well();
+}
+
+#[test]
+fn it_fits_any_window() {
+    let made_up = compiler(2000, 20, 8);
+    let mut page = Page::of(&made_up);
+    for (width, height) in [(1920, 1080), (800, 600), (390, 844), (1280, 800)] {
+        page.browser.resize(width, height);
+        let drawn = number(&page.boxes("all")[0], "width");
+        assert!((f64::from(width) - drawn) < 60.0, "{drawn} of {width}");
+        page.is_well();
+    }
+}
+
+#[test]
+fn hostile_names_are_text() {
+    let bad = "</script><img src=x onerror=alert(1)><b>\u{202e}evil\u{1b}[31m\u{7}\"'&amp;";
+    let shown = "</script><img src=x onerror=alert(1)><b>\\u{202e}evil\\x1b[31m\\x07\"'&amp;";
+    let mut profile = Profile::default();
+    // As long as no tool makes them.
+    let long = Frame { name: "x".repeat(1 << 16).into(), ..Frame::new(Kind::Java, "") };
+    let stack = vec![profile.intern(Frame::new(Kind::Java, bad)), profile.intern(long)];
+    let made_up = MadeUp::of(profile, vec![Taken { slot: 0, tid: 1, stack, count: 3 }]);
+    let mut page = Page::of(&made_up);
+    assert_eq!(page.boxes(shown).len(), 1);
+    page.browser.click_on("[data-view=methods]");
+    assert!(page.text("#rows tr:nth-child(2)").ends_with(shown));
+    page.browser.click_on("#rows tr:nth-child(2) button");
+    assert!(page.text("#zoom-what").contains(shown));
+    assert_eq!(page.browser.evaluate("document.querySelectorAll('img, main b b').length"), 0);
+    page.is_well();
+}
+
+#[test]
+fn odd_profiles_are_shown() {
+    // One sample; one stack of 1,024 frames.
+    let mut profile = Profile::default();
+    let stack: Vec<_> = (0..1024)
+        .map(|i| profile.intern(Frame::new(Kind::Inlined, format!("a.Deep.m{i}"))))
+        .collect();
+    let deep = MadeUp::of(profile, vec![Taken { slot: 0, tid: 1, stack, count: 1 }]);
+    let mut page = Page::of(&deep);
+    assert_eq!(page.folded(true), lines(&deep.profile, true));
+    assert_eq!(page.ask("boxes().length"), 1025);
+    let first = page.boxes("a.Deep.m0").remove(0);
+    assert!((0.0..800.0).contains(&number(&first, "y")), "the root is to be seen: {first}");
+    page.is_well();
+    // 5,000 threads.
+    let mut many = small();
+    for i in 0..5000 {
+        let Taken { slot, stack, .. } = many.taken[i % 6].clone();
+        many.taken.push(Taken { slot, stack, tid: 1000 + i as u32, count: 1 });
+    }
+    let many = MadeUp { ..MadeUp::of(many.profile, many.taken) };
+    let mut page = Page::of(&many);
+    page.browser.click_on("#threads summary");
+    assert_eq!(page.browser.evaluate("document.querySelectorAll('#threads-list li').length"), 300);
+    page.browser.click_on("#split");
+    assert_eq!(page.folded(true), lines(&many.profile, true));
+    page.is_well();
+    // A day.
+    let mut day = compiler(2000, 10, 2);
+    for (i, taken) in day.taken.iter_mut().enumerate() {
+        taken.slot = i as u32 * 24 * 3600 * 50 / 2000;
+    }
+    let day = MadeUp::of(day.profile, day.taken);
+    let mut page = Page::of(&day);
+    assert!(page.text("#axis-caption").contains("Each column is 300 s"));
+    let [start, end] = [600, 900_000].map(|slot| page.ask(&format!("pointOf({slot})")));
+    page.browser.drag(point(&start), point(&end));
+    let range = page.ask("state()")["range"].clone();
+    let (from, to) = (range[0].as_u64().unwrap(), range[1].as_u64().unwrap());
+    assert!(from <= 600 && to > 900_000 && from % 300 == 0 && to % 300 == 0, "{range}");
+    let part = day.part(|taken| (from..to).contains(&taken.slot.into()));
+    assert_eq!(page.folded(false), lines(&part, false));
+    assert_eq!(SLOT_NS, 20_000_000);
+    page.is_well();
+}
+
+/// What it looks like is in target/page, for those who want to look.
+#[test]
+fn pictures_can_be_taken() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/page");
+    fs::create_dir_all(&folder).unwrap();
+    let made_up = compiler(3000, 30, 8);
+    let file = folder.join("compiler.html");
+    write(&file, &[(&made_up.profile, Some(&made_up.timeline))], &How::default());
+    let mut browser = Browser::start();
+    browser.open(&file, 1280, 800);
+    for (width, height) in [(1600, 1000), (1024, 700), (390, 844)] {
+        for is_dark in [false, true] {
+            browser.resize(width, height);
+            browser.prefer_dark(is_dark);
+            let picture = browser.picture();
+            assert!(picture.starts_with(b"\x89PNG"));
+            let name = format!("{width}-{}.png", if is_dark { "dark" } else { "light" });
+            fs::write(folder.join(name), picture).unwrap();
+        }
+    }
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
