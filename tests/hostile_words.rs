@@ -93,12 +93,16 @@ fn javaprof_shows_what_would_act() {
     let method = format!("{CLASS}.{METHOD}");
     let output = hostile.watch("javaprof", &["-F", "199", "-v"]);
     assert_has(&output.stdout, &[&method]);
-    let paths = ["x.svg", "x.folded", "x.pb.gz", "x.json"].map(|name| hostile.path(name));
+    let names = ["x.svg", "x.folded", "x.pb.gz", "x.json", "x.html", "x.ffprof.json"];
+    let paths = names.map(|name| hostile.path(name));
     let mut args = vec!["-F", "199", "-f", "-t"];
     args.extend(paths.iter().flat_map(|path| ["-o", path]));
     let output = hostile.watch("javaprof", &args);
     assert_has(&output.stdout, &[&method, COMMAND_SHOWN, THREAD]);
-    let [svg, folded, pprof, json] = paths;
+    let [svg, folded, pprof, json, page, firefox] = paths;
+    for path in [&page, &firefox] {
+        assert_clean(path, &fs::read_to_string(path).unwrap());
+    }
     for path in [&svg, &folded, &json] {
         let text = fs::read_to_string(path).unwrap();
         assert_clean(path, &text);

@@ -202,7 +202,7 @@ fn files_that_cannot_be_written_are_told_before_sampling() {
 fn a_full_disk_is_told() {
     let mut load = warm();
     let dir = tempfile::tempdir().unwrap();
-    for name in ["x.svg", "x.folded", "x.pb.gz", "x.json"] {
+    for name in ["x.svg", "x.html", "x.folded", "x.pb.gz", "x.ffprof.json", "x.json"] {
         let path = dir.path().join(name);
         symlink("/dev/full", &path).unwrap();
         let tool = start(&load, &["-q", "-o", path.to_str().unwrap()]);

@@ -4,6 +4,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 
 use jvmprobe_tests::{
@@ -433,4 +434,29 @@ fn pictures_can_be_taken() {
         }
     }
     assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+/// Firefox draws it as well: what is blank takes few bytes.
+#[test]
+fn firefox_shows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let [page, picture, home] = ["page.html", "page.png", "home"].map(|name| dir.path().join(name));
+    fs::create_dir(&home).unwrap();
+    let made_up = compiler(3000, 30, 8);
+    write(&page, &[(&made_up.profile, Some(&made_up.timeline))], &How::default());
+    let ended = Command::new("firefox-esr")
+        .args(["--headless", "--no-remote", "--window-size", "1280,800", "--screenshot"])
+        .args([&picture, Path::new("--profile"), &home])
+        .arg(format!("file://{}", page.display()))
+        .env("HOME", &home)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .expect("firefox-esr: tests/setup test installs it");
+    assert!(ended.success());
+    let bytes = fs::read(&picture).unwrap();
+    assert!(bytes.len() > 40_000, "{} bytes", bytes.len());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/page");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("firefox.png"), bytes).unwrap();
 }

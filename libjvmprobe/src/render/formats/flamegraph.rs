@@ -56,12 +56,7 @@ pub struct Title {
 ///
 /// # Errors
 /// Those of the writer; [`io::ErrorKind::InvalidData`] for a profile without samples.
-pub fn write(
-    profile: &Profile,
-    how: &How<'_>,
-    title: Title,
-    mut to: impl Write,
-) -> io::Result<()> {
+pub fn write(profile: &Profile, how: &How<'_>, title: Title, mut to: impl Write) -> io::Result<()> {
     let lines = folded::lines(profile, options_of(how));
     let kinds = Kinds::of(profile);
     let mut hues = kinds.hues();
@@ -164,7 +159,11 @@ impl Kinds {
                         format!("{} {share}", word(*kind))
                     };
                     let shares: Vec<_> = kinds.iter().map(share).collect();
-                    told.push_str(&format!("{open}; {}){}", shares.join(", "), &part[head.len()..]));
+                    told.push_str(&format!(
+                        "{open}; {}){}",
+                        shares.join(", "),
+                        &part[head.len()..]
+                    ));
                 }
                 _ => told.push_str(part),
             }

@@ -2,6 +2,7 @@
 //!
 //! | module | what it writes |
 //! |---|---|
+//! | [`firefox`] | Firefox Profiler's format |
 //! | [`flamegraph`] | flame graphs, also of differences |
 //! | [`folded`] | folded stacks |
 //! | [`pprof`] | pprof's format |
@@ -20,6 +21,7 @@ use crate::{
     stack::{profile::Profile, timeline::Timeline},
 };
 
+pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
 pub mod pprof;
@@ -63,8 +65,15 @@ pub struct How<'a> {
 }
 
 /// All of them.
-pub const FORMATS: [&Format; 5] =
-    [&flamegraph::FORMAT, &page::FORMAT, &folded::FORMAT, &pprof::FORMAT, &speedscope::FORMAT];
+pub const FORMATS: [&Format; 6] = [
+    &flamegraph::FORMAT,
+    &page::FORMAT,
+    &folded::FORMAT,
+    &pprof::FORMAT,
+    // Before what its names end in as well.
+    &firefox::FORMAT,
+    &speedscope::FORMAT,
+];
 
 /// The format that a file's name tells.
 ///
@@ -103,11 +112,12 @@ mod tests {
     fn the_name_tells_the_format() {
         let name = |file: &str| of(Path::new(file)).ok().map(|format| format.name);
         assert_eq!(name("/tmp/a.svg"), Some("flame graph"));
-        assert_eq!(name("a.html"), Some("page with all"));
+        assert_eq!(name("a.html"), Some("page"));
         assert_eq!(name("a.pb.gz"), Some("pprof"));
+        assert_eq!(name("a.ffprof.json"), Some("Firefox Profiler"));
         assert_eq!((name("a.gz"), name("svg")), (None, None));
-        let all = ".svg (flame graph), .html (page with all), .folded (folded stacks), .pb.gz \
-                   (pprof) or .json (speedscope)";
+        let all = ".svg (flame graph), .html (page), .folded (folded stacks), .pb.gz \
+                   (pprof), .ffprof.json (Firefox Profiler) or .json (speedscope)";
         assert_eq!(list(), all);
     }
 }

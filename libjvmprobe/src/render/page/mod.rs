@@ -35,13 +35,8 @@ mod names;
 mod packed;
 
 /// The row of the table.
-pub const FORMAT: Format = Format {
-    ending: ".html",
-    name: "page with all",
-    draws_differences: true,
-    holds_several: true,
-    write,
-};
+pub const FORMAT: Format =
+    Format { ending: ".html", name: "page", draws_differences: true, holds_several: true, write };
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");

@@ -1,0 +1,237 @@
+//! Firefox Profiler's JSON (profiler.firefox.com), with samples in the order of time where times are
+//! known. Without them they stand one behind the other, as in speedscope's.
+
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+    time::Duration,
+};
+
+use fx::{
+    CategoryColor, CategoryPairHandle, CpuDelta, FrameInfo, ThreadHandle, Timestamp, WeightType,
+};
+use fxprof_processed_profile as fx;
+
+use crate::{
+    names::clean,
+    render::formats::{Format, Titled, not_one},
+    stack::{
+        Kind,
+        profile::{FrameId, Measure, Profile, Sample},
+        timeline::ThreadStack,
+    },
+};
+
+/// The row of the table.
+pub const FORMAT: Format = Format {
+    ending: ".ffprof.json",
+    name: "Firefox Profiler",
+    draws_differences: false,
+    holds_several: false,
+    write: |profiles, _, to| {
+        let [titled] = profiles else { return Err(not_one()) };
+        write(titled, to)
+    },
+};
+
+/// A category for each kind of code.
+const CATEGORIES: [(Kind, &str, CategoryColor); 9] = [
+    (Kind::Java, "Java, compiled", CategoryColor::Green),
+    (Kind::Inlined, "Java, inlined", CategoryColor::LightBlue),
+    (Kind::Interpreted, "Java, interpreted", CategoryColor::LightGreen),
+    (Kind::Stub, "Stubs", CategoryColor::Blue),
+    (Kind::Jvm, "JVM", CategoryColor::Yellow),
+    (Kind::Native, "Native", CategoryColor::Red),
+    (Kind::Kernel, "Kernel", CategoryColor::Orange),
+    (Kind::Class, "Classes", CategoryColor::Purple),
+    (Kind::Unknown, "Unknown", CategoryColor::Gray),
+];
+
+/// A profile as it is filled.
+struct Filled<'a> {
+    from: &'a Profile,
+    to: fx::Profile,
+    categories: HashMap<Kind, CategoryPairHandle>,
+    /// By process, thread and name; until when each has samples, in nanoseconds.
+    threads: HashMap<(u32, u32, &'a str), (ThreadHandle, u64)>,
+    processes: HashMap<u32, fx::ProcessHandle>,
+}
+
+/// Writes a profile.
+fn write(titled: &Titled<'_>, mut to: impl Write) -> io::Result<()> {
+    let profile = titled.profile;
+    let begin = titled.timeline.map_or(profile.begin_unix_ns, |timeline| timeline.begin_unix_ns);
+    let reference =
+        fx::ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(begin));
+    let interval = fx::SamplingInterval::from_nanos(interval_ns(profile));
+    let mut made = fx::Profile::new(&clean::line(&titled.title.title), reference, interval);
+    made.set_symbolicated(true);
+    let categories = CATEGORIES.map(|(kind, name, colour)| {
+        (kind, CategoryPairHandle::from(made.add_category(name, colour)))
+    });
+    let mut filled = Filled {
+        from: profile,
+        to: made,
+        categories: categories.into(),
+        threads: HashMap::new(),
+        processes: HashMap::new(),
+    };
+    // What has times stands there; the rest, and all without them, one behind the other.
+    let mut samples: HashMap<ThreadStack, (&Sample, u64)> = HashMap::new();
+    for sample in &profile.samples {
+        let (_, count) = samples.entry(ThreadStack::of(sample)).or_insert((sample, 0));
+        *count = count.saturating_add(sample.count);
+    }
+    if let Some(timeline) = titled.timeline {
+        for (slot, stack, count) in timeline.counts() {
+            let of = timeline.stacks().get(stack as usize);
+            let Some((sample, left)) = of.and_then(|of| samples.get_mut(of)) else { continue };
+            *left = left.saturating_sub(count);
+            filled.add(sample, count, Some(u64::from(slot).saturating_mul(timeline.slot_ns)));
+        }
+    }
+    let mut rest: Vec<_> = samples.into_values().filter(|(_, count)| *count > 0).collect();
+    rest.sort_by(|(a, _), (b, _)| (a.pid, a.tid, &a.stack).cmp(&(b.pid, b.tid, &b.stack)));
+    for (sample, count) in rest {
+        filled.add(sample, count, None);
+    }
+    to.write_all(clean::json(&serde_json::to_string(&filled.to)?).as_bytes())?;
+    to.flush()
+}
+
+/// How long a sample stands for, where nothing else is known.
+fn interval_ns(profile: &Profile) -> u64 {
+    match profile.measure {
+        Measure::Time => 1_000_000_000 / profile.hertz.max(1),
+        _ => 1_000_000,
+    }
+}
+
+impl<'a> Filled<'a> {
+    /// Adds a sample at a time, or behind the last one of its thread.
+    fn add(&mut self, sample: &'a Sample, count: u64, at_ns: Option<u64>) {
+        let (thread, end) = self.thread(sample);
+        let at_ns = at_ns.unwrap_or(end);
+        let frames: Vec<_> = sample.stack.iter().map(|&id| self.frame(id)).collect();
+        let stack = self.to.intern_stack_frames(thread, frames.into_iter());
+        let mut weight = match self.from.measure {
+            // The format counts whole milliseconds.
+            Measure::Elapsed(_) => count.saturating_add(500_000) / 1_000_000,
+            _ => count,
+        };
+        // Larger ones are several.
+        while weight > 0 {
+            let part = i32::try_from(weight).unwrap_or(i32::MAX);
+            let at = Timestamp::from_nanos_since_reference(at_ns);
+            self.to.add_sample(thread, at, stack, CpuDelta::ZERO, part);
+            weight -= u64::from(part.unsigned_abs());
+        }
+        let lasts = match self.from.measure {
+            Measure::Elapsed(_) => count,
+            Measure::Time => count.saturating_mul(interval_ns(self.from)),
+            _ => interval_ns(self.from),
+        };
+        let key = (sample.pid, sample.tid, &*sample.thread);
+        if let Some((_, end)) = self.threads.get_mut(&key) {
+            *end = at_ns.saturating_add(lasts);
+        }
+    }
+
+    fn thread(&mut self, sample: &'a Sample) -> (ThreadHandle, u64) {
+        let key = (sample.pid, sample.tid, &*sample.thread);
+        if let Some(known) = self.threads.get(&key) {
+            return *known;
+        }
+        let start = Timestamp::from_nanos_since_reference(0);
+        let to = &mut self.to;
+        let command = clean::name(&sample.command);
+        let process = self
+            .processes
+            .entry(sample.pid)
+            .or_insert_with(|| to.add_process(&command, sample.pid, start));
+        let thread = to.add_thread(*process, sample.tid, start, sample.tid == sample.pid);
+        to.set_thread_name(thread, &clean::name(&sample.thread));
+        to.set_thread_samples_weight_type(
+            thread,
+            match self.from.measure {
+                Measure::Time | Measure::Events(_) => WeightType::Samples,
+                Measure::Allocation => WeightType::Bytes,
+                Measure::Elapsed(_) => WeightType::TracingMs,
+            },
+        );
+        self.threads.insert(key, (thread, 0));
+        (thread, 0)
+    }
+
+    fn frame(&mut self, id: FrameId) -> FrameInfo {
+        let frame = self.from.frame(id);
+        let category_pair = self.categories.get(&frame.kind).copied();
+        FrameInfo {
+            frame: fx::Frame::Label(self.to.intern_string(&frame.name)),
+            category_pair: category_pair.unwrap_or(fx::CategoryHandle::OTHER.into()),
+            flags: fx::FrameFlags::empty(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{
+        render::formats::{flamegraph::Title, folded::tests::profile},
+        stack::timeline::Timeline,
+    };
+
+    fn json(profile: &Profile, timeline: Option<&Timeline>) -> Value {
+        let mut bytes = Vec::new();
+        write(&Titled { profile, title: Title::default(), timeline }, &mut bytes).unwrap();
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    fn weights(thread: &Value) -> Vec<i64> {
+        thread["samples"]["weight"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|w| w.as_i64().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn each_thread_has_its_samples() {
+        let json = json(&profile(), None);
+        let threads = json["threads"].as_array().unwrap();
+        let mut all: Vec<_> = threads.iter().map(weights).collect();
+        all.sort();
+        assert_eq!(all, [vec![2], vec![3, 1]]);
+        assert_eq!(threads[0]["samples"]["weightType"], "samples");
+        let text = json.to_string();
+        assert!(text.contains("a.Main.run") && text.contains("Java, inlined"), "{text}");
+    }
+
+    #[test]
+    fn samples_stand_where_they_were_taken() {
+        let profile = profile();
+        let mut timeline = Timeline::new(7_000_000_000, 20_000_000);
+        timeline.add(50, ThreadStack::of(&profile.samples[0]), 2);
+        let json = json(&profile, Some(&timeline));
+        let threads = json["threads"].as_array().unwrap();
+        let timed = threads.iter().find(|thread| weights(thread) == [2]).unwrap();
+        assert_eq!(timed["samples"]["timeDeltas"][0], 1000.0, "{}", timed["samples"]);
+        assert_eq!(json["meta"]["startTime"], 7000.0);
+    }
+
+    #[test]
+    fn bytes_have_no_bound() {
+        let mut profile = profile();
+        profile.measure = Measure::Allocation;
+        profile.samples.truncate(1);
+        profile.samples[0].count = 5 << 30;
+        let json = json(&profile, None);
+        let thread = &json["threads"][0];
+        assert_eq!(weights(thread).iter().sum::<i64>(), 5 << 30);
+        assert_eq!(thread["samples"]["weightType"], "bytes");
+    }
+}
