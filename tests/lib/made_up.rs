@@ -188,7 +188,7 @@ pub fn compiler(samples: usize, seconds: u64, threads: u64) -> MadeUp {
         // In bursts: a third of the time is idle, but for little.
         let end = seconds * 50;
         let at = i as u64 * end / samples.max(1) as u64;
-        let is_idle = (at / 37) % 3 == 0 && dice.below(10) > 1;
+        let is_idle = (at / 37).is_multiple_of(3) && dice.below(10) > 1;
         let slot = (if is_idle { (at + 37).min(end - 1) } else { at }) as u32;
         let tid = 101 + dice.below(threads) as u32;
         taken.push(Taken { slot, tid, stack: whole, count: 1 + dice.below(2) });

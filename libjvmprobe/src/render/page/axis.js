@@ -140,19 +140,24 @@ class Axis {
     }
   }
 
+  /** What is not chosen is paler, so that the chosen shape stands out; its ends have an edge. */
   drawRange(context, wide) {
     const bottom = MARGIN.bars + HEAT;
     const [begin, end] = this.range.map((slot) => (slot * this.times.slotNs) / 1e9);
-    context.fillStyle = colour("shade");
-    context.strokeStyle = colour("accent");
+    context.fillStyle = colour("ground");
+    context.globalAlpha = 0.68;
+    for (const [column, from, to] of [...this.parts(0, begin), ...this.parts(end, this.columns * this.column)]) {
+      context.fillRect(MARGIN.left + column * wide, bottom - to * HEAT, wide, (to - from) * HEAT);
+    }
+    context.globalAlpha = 1;
+    context.fillStyle = colour("accent");
+    for (const at of [begin, end]) {
+      const column = Math.min(Math.floor(at / this.column), this.columns - 1);
+      const y = bottom - (at / this.column - column) * HEAT;
+      context.fillRect(MARGIN.left + column * wide, y - 1, wide, 2);
+    }
     for (const [column, from, to] of this.parts(begin, end)) {
-      const [x, y, high] = [MARGIN.left + column * wide, bottom - to * HEAT, (to - from) * HEAT];
-      context.fillRect(x, y, wide, high);
-      context.fillStyle = colour("accent");
-      context.fillRect(x, MARGIN.bars - 2, wide, 2);
-      if (from > 0 || begin / this.column >= column) context.fillRect(x, y + high - 1, wide, 1);
-      if (to < 1 || end / this.column <= column + 1) context.fillRect(x, y, wide, 1);
-      context.fillStyle = colour("shade");
+      if (to > from) context.fillRect(MARGIN.left + column * wide, MARGIN.bars - 3, wide, 2);
     }
   }
 

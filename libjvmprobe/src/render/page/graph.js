@@ -18,6 +18,7 @@ class Graph {
     this.hover = -1;
     this.isMatch = null;
     this.scroller.addEventListener("scroll", () => this.draw());
+    new ResizeObserver(() => this.tree !== null && this.scroller.clientHeight > 0 && this.resize()).observe(this.scroller);
     this.canvas.addEventListener("mousemove", (event) => this.point(event));
     this.canvas.addEventListener("mouseleave", () => this.point(null));
     this.canvas.addEventListener("click", (event) => this.click(event));
@@ -101,6 +102,13 @@ class Graph {
     close();
   }
 
+  /** The same in another size: what stands at the side of the root stays there. */
+  resize() {
+    const below = this.spacer.clientHeight - this.scroller.scrollTop - this.shownHeight;
+    this.place(false);
+    if (this.isFlame) this.scroller.scrollTop = this.height - below - this.shownHeight;
+  }
+
   get height() {
     return Math.max(this.rows.length * ROW + 2, this.scroller.clientHeight);
   }
@@ -113,6 +121,7 @@ class Graph {
   draw() {
     if (this.tree === null || this.scroller.clientWidth === 0) return;
     const shown = Math.max(1, this.scroller.clientHeight);
+    this.shownHeight = shown;
     const context = fit(this.canvas, this.width, shown);
     context.font = FONT;
     context.textBaseline = "middle";

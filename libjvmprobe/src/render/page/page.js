@@ -109,13 +109,16 @@ function showZoom() {
   const isTable = state.view === "methods";
   const isCallers = state.view === "callers" && state.method !== null;
   const isZoomed = graph.zoom > 0 && !isTable && graph.tree === tree;
-  byId("zoom").hidden = !isZoomed && !(isCallers && !isTable);
+  byId("zoom-reset").hidden = !isZoomed && !(isCallers && !isTable);
   byId("zoom-callers").hidden = !isZoomed || tree.kind(graph.zoom) === GROUP;
-  const name = element("b", (isZoomed ? tree.name(graph.zoom) : isCallers ? names.names[state.method] : "").slice(0, 300));
+  const part = (number) => `${percent(number, shown.choice.total)}, ${amount(current(), number)}`;
+  const name = (text) => element("b", text.slice(0, 300));
   byId("zoom-what").replaceChildren(
     ...(isZoomed
-      ? [name, ` ${percent(tree.total[graph.zoom], tree.total[0])}, ${amount(current(), tree.total[graph.zoom])}`]
-      : ["Who calls ", name, `: ${percent(tree.total[0], shown.choice.total)} of all`]),
+      ? [name(tree.name(graph.zoom)), ` ${part(tree.total[graph.zoom])}`]
+      : isCallers && !isTable
+        ? ["Who calls ", name(names.names[state.method]), ` ${part(tree.total[0])}`]
+        : [name("All"), ` ${amount(current(), shown.choice.total)}`]),
   );
 }
 
@@ -167,7 +170,6 @@ window.addEventListener("resize", () => {
       axis.arrange();
       axis.draw();
     }
-    if (state.view !== "methods" && graph.tree !== null) graph.place(true);
   });
 });
 darkness.addEventListener("change", update);

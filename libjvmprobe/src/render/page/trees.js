@@ -83,39 +83,47 @@ class Choice {
       });
       return at;
     };
-    const [parents, ofNode, ids] = [new Numbers(), new Numbers(), new Map()];
+    const sums = [gather(this.own), gather(this.baseOwn)];
+    const walk = (visit) => {
+      sums.forEach((counts, isBase) => {
+        for (const [begin, count] of counts) {
+          visit(0, count, isBase);
+          for (let node = begin; node > 0 && kind[node] !== GROUP; node = parent[node]) visit(node, count, isBase);
+        }
+      });
+    };
+    // Once to know how many places there are, and once to add up in them.
+    const [parents, ofNode, ids, order] = [new Numbers(), new Numbers(), new Map(), new Numbers()];
     parents.push(-1);
     ofNode.push(-1);
-    const steps = [];
-    const walk = (sums, isBase) => {
-      for (const [begin, count] of sums) {
-        let at = 0;
-        steps.push(0, 0, count, isBase);
-        for (let node = begin; node > 0 && kind[node] !== GROUP; node = parent[node]) {
-          const key = at * this.forest.names.names.length + methods[node];
-          let id = ids.get(key);
-          if (id === undefined) {
-            id = parents.length;
-            ids.set(key, id);
-            parents.push(at);
-            ofNode.push(methods[node]);
-          }
-          steps.push(id, kind[node], count, isBase);
-          at = id;
+    const size = this.forest.names.names.length;
+    let at = 0;
+    walk((node) => {
+      let id = 0;
+      if (node > 0) {
+        const key = at * size + methods[node];
+        id = ids.get(key);
+        if (id === undefined) {
+          id = parents.length;
+          ids.set(key, id);
+          parents.push(at);
+          ofNode.push(methods[node]);
         }
       }
-    };
-    walk(gather(this.own), 0);
-    walk(gather(this.baseOwn), 1);
+      order.push(id);
+      at = id;
+    });
     const tree = new Tree(this, parents.done(), ofNode.done());
-    for (let i = 0; i < steps.length; i += 4) {
-      if (steps[i + 3]) {
-        tree.base[steps[i]] += steps[i + 2];
+    let step = 0;
+    walk((node, count, isBase) => {
+      const id = order.all[step++];
+      if (isBase) {
+        tree.base[id] += count;
       } else {
-        tree.total[steps[i]] += steps[i + 2];
-        tree.kinds[steps[i] * KINDS.length + steps[i + 1]] += steps[i + 2];
+        tree.total[id] += count;
+        tree.kinds[id * KINDS.length + kind[node]] += count;
       }
-    }
+    });
     return tree;
   }
 

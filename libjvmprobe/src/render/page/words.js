@@ -59,6 +59,7 @@ function percent(part, all) {
 }
 
 function duration(seconds) {
+  if (seconds === 0) return "0 s";
   if (seconds >= 60) return `${(seconds / 60).toFixed(1)} min`;
   if (seconds >= 1) return `${seconds.toFixed(2)} s`;
   if (seconds >= 1e-3) return `${(seconds * 1e3).toFixed(2)} ms`;
