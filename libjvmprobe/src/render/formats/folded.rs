@@ -64,7 +64,8 @@ pub fn write(profile: &Profile, options: Options, mut to: impl Write) -> io::Res
     to.flush()
 }
 
-fn head(sample: &Sample, options: Options) -> String {
+/// What a line begins with: the command, and the thread where it is wanted.
+pub(in crate::render) fn head(sample: &Sample, options: Options) -> String {
     // The format's own separator must not occur in it.
     let part = |name: &str| clean::name(name).replace(';', "_");
     let command = part(&sample.command);

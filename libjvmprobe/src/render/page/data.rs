@@ -137,40 +137,48 @@ impl Rows {
         }
     }
 
-    /// Both sides by their folded stacks: of the base there is nothing else. Commands, and threads
-    /// where they are kept apart, are frames then; what a frame of the base is, is taken from
-    /// the profile.
+    /// Both sides as their folded stacks have them: of the base there is nothing else. Commands, and
+    /// threads where they are kept apart, are frames then; what a frame of the base is, is taken from
+    /// the profile: most of the frames of that name.
     fn of_difference(profile: &Profile, base: &str, threads: bool) -> Self {
         let options = folded::Options { threads, mark_kinds: false };
-        let mut kinds: HashMap<String, Named> = HashMap::new();
-        for frame in profile.frames() {
-            kinds.entry(frame.folded()).or_insert_with(|| named(frame));
+        let mut frames = Frames { all: Vec::new(), numbers: HashMap::new() };
+        let own: Vec<_> =
+            profile.frames().iter().map(|frame| frames.number(named(frame))).collect();
+        let mut samples: HashMap<Stack, u64> = HashMap::new();
+        let mut met = vec![0_u64; own.len()];
+        for sample in &profile.samples {
+            let head = folded::head(sample, options);
+            let mut stack: Stack = head.split(';').map(|name| frames.head(name)).collect();
+            stack.extend(sample.stack.iter().map(|&id| own[id as usize]));
+            sample.stack.iter().for_each(|&id| met[id as usize] += sample.count);
+            let sum = samples.entry(stack).or_default();
+            *sum = sum.saturating_add(sample.count);
+        }
+        let mut known: HashMap<String, (u64, u32)> = HashMap::new();
+        for ((frame, met), number) in profile.frames().iter().zip(met).zip(own) {
+            let most = known.entry(frame.folded()).or_default();
+            *most = (*most).max((met, number));
         }
         let heads = if threads { 2 } else { 1 };
-        let (mut frames, mut numbers) = (Vec::new(), HashMap::new());
         let mut read = |line: &str| -> Option<(Stack, u64)> {
             let (path, count) = line.rsplit_once(' ')?;
-            let mut stack = Vec::new();
-            for (at, name) in path.split(';').enumerate() {
-                let named = match kinds.get(name) {
-                    _ if at < heads => (clean::line(name).into_owned(), None),
-                    Some(named) => named.clone(),
-                    None => gone(name),
-                };
-                let next = u32::try_from(frames.len()).unwrap_or(u32::MAX);
-                stack.push(*numbers.entry(named).or_insert_with_key(|named| {
-                    frames.push(named.clone());
-                    next
-                }));
-            }
-            Some((stack, count.trim().parse().ok()?))
+            let frame = |(at, name): (usize, &str)| match known.get(name) {
+                _ if at < heads => frames.head(name),
+                Some((_, number)) => *number,
+                None => frames.number(gone(name)),
+            };
+            let count = count.trim().parse().ok()?;
+            Some((path.split(';').enumerate().map(frame).collect(), count))
         };
-        let lines = folded::lines(profile, options);
-        let samples = lines.iter().filter_map(|line| read(line)).map(|(s, count)| (s, 0, count));
-        let samples = samples.collect();
         let base = base.lines().filter_map(&mut read).collect();
-        let threads = vec![(0, 0, String::new(), String::new())];
-        Self { frames, threads, samples, base: Some(base), seen: HashMap::new() }
+        Self {
+            frames: frames.all,
+            threads: vec![(0, 0, String::new(), String::new())],
+            samples: samples.into_iter().map(|(stack, count)| (stack, 0, count)).collect(),
+            base: Some(base),
+            seen: HashMap::new(),
+        }
     }
 
     fn event(self, titled: &Titled<'_>, names: &Names) -> Event {
@@ -210,6 +218,27 @@ impl Rows {
             base,
             times,
         }
+    }
+}
+
+/// Frames of a difference as they are met.
+struct Frames {
+    all: Vec<Named>,
+    numbers: HashMap<Named, u32>,
+}
+
+impl Frames {
+    fn number(&mut self, named: Named) -> u32 {
+        let next = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+        *self.numbers.entry(named).or_insert_with_key(|named| {
+            self.all.push(named.clone());
+            next
+        })
+    }
+
+    /// That of a command or a thread.
+    fn head(&mut self, name: &str) -> u32 {
+        self.number((clean::line(name).into_owned(), None))
     }
 }
 

@@ -200,14 +200,9 @@ class Graph {
           `${points >= 0 ? "+" : "−"}${Math.abs(points).toFixed(2)} points`,
       );
     }
-    const kinds = [];
-    for (let kind = 0; kind < GROUP && node > 0; kind++) {
-      const part = tree.kinds[node * KINDS.length + kind];
-      if (part > 0) kinds.push([part, KINDS[kind]]);
-    }
-    kinds.sort((a, b) => b[0] - a[0]);
-    if (kinds.length === 1) lines.push(kinds[0][1]);
-    else if (kinds.length > 1) lines.push(kinds.map(([part, name]) => `${name} ${percent(part, tree.total[node])}`).join(", "));
+    const kinds = node > 0 ? tree.kinds.parts(node).filter(([kind]) => kind !== GROUP) : [];
+    if (kinds.length === 1) lines.push(KINDS[kinds[0][0]]);
+    else if (kinds.length > 1) lines.push(kinds.map(([kind, part]) => `${KINDS[kind]} ${percent(part, tree.total[node])}`).join(", "));
     return lines;
   }
 

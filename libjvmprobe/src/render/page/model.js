@@ -57,6 +57,47 @@ class Numbers {
   }
 }
 
+/** Places in a tree: a method within another place, each once; 0 is around all. A hash table of
+ * numbers, for a profile may have more of them than a Map has room for. */
+class Places {
+  constructor() {
+    [this.parent, this.method] = [new Numbers(), new Numbers()];
+    this.slots = new Int32Array(1 << 12);
+    this.parent.push(-1);
+    this.method.push(-1);
+  }
+
+  slotOf(parent, method) {
+    let hash = Math.imul(parent, 0x9e3779b1) ^ Math.imul(method + 1, 0x85ebca6b);
+    hash ^= hash >>> 15;
+    const last = this.slots.length - 1;
+    let slot = hash & last;
+    for (let place; (place = this.slots[slot]) > 0; slot = (slot + 1) & last) {
+      if (this.parent.all[place] === parent && this.method.all[place] === method) break;
+    }
+    return slot;
+  }
+
+  /** The number of a place, which may be new. */
+  at(parent, method) {
+    const slot = this.slotOf(parent, method);
+    if (this.slots[slot] > 0) return this.slots[slot];
+    const place = this.parent.length;
+    this.parent.push(parent);
+    this.method.push(method);
+    this.slots[slot] = place;
+    if (2 * place > this.slots.length) this.grow();
+    return place;
+  }
+
+  grow() {
+    this.slots = new Int32Array(4 * this.slots.length);
+    for (let place = 1; place < this.parent.length; place++) {
+      this.slots[this.slotOf(this.parent.all[place], this.method.all[place])] = place;
+    }
+  }
+}
+
 /** Names, methods and frames. A method has one name; the kernel's are apart from all others. */
 class Names {
   constructor(raw) {
@@ -205,9 +246,31 @@ class Forest {
   constructor(profile, split) {
     this.profile = profile;
     this.names = profile.names;
+    this.split = split && profile.hasThreads;
+    if (this.split || profile.hasCommands) this.copy();
+    else this.take();
+    this.findRunning();
+    this.merge();
+  }
+
+  /** The profile's own nodes: nothing stands for processes and threads. */
+  take() {
+    const { profile, names } = this;
+    const { parent, frame, nodeOfStack: at, samples, times, base } = profile;
+    this.parent = parent;
+    this.method = Int32Array.from(frame, (number) => (number < 0 ? -1 : names.method[number]));
+    this.kind = Uint8Array.from(frame, (number) => (number < 0 ? GROUP : names.kind[number]));
+    const nodes = ({ stack }) => Int32Array.from(stack, (number) => at[number]);
+    this.nodeOfSample = nodes(samples);
+    this.nodeOfTime = times ? nodes(times) : null;
+    this.nodeOfBase = base?.stack.map((number) => at[number]);
+  }
+
+  /** Copies of them below nodes for processes and threads. */
+  copy() {
+    const { profile } = this;
     [this.parent, this.method, this.kind] = [new Numbers(), new Numbers(), new Numbers(Uint8Array)];
     this.add(-1, -1, GROUP);
-    this.split = split && profile.hasThreads;
     this.heads = new Map();
     this.copies = new Map();
     const heads = profile.threads.map((thread) => this.head(thread));
@@ -215,10 +278,7 @@ class Forest {
       Int32Array.from(stack, (number, row) => this.nodeOf(heads[thread[row]], profile.nodeOfStack[number]));
     this.nodeOfSample = nodes(profile.samples);
     this.nodeOfTime = profile.times ? nodes(profile.times) : null;
-    this.nodeOfBase = profile.base?.stack.map((stack) => this.nodeOf(heads[0], profile.nodeOfStack[stack]));
     for (const column of ["parent", "method", "kind"]) this[column] = this[column].done();
-    this.findRunning();
-    this.merge();
   }
 
   add(parent, method, kind) {
@@ -274,25 +334,14 @@ class Forest {
   }
 
   merge() {
-    const ids = new Map();
-    const [parent, method] = [new Numbers(), new Numbers()];
+    const places = new Places();
     const merged = new Int32Array(this.parent.length);
-    const methods = this.names.names.length + 1;
-    for (let node = 0; node < merged.length; node++) {
-      const around = node === 0 ? -1 : merged[this.parent[node]];
-      const key = (around + 1) * methods + this.method[node] + 1;
-      let id = ids.get(key);
-      if (id === undefined) {
-        id = parent.length;
-        ids.set(key, id);
-        parent.push(around);
-        method.push(this.method[node]);
-      }
-      merged[node] = id;
+    for (let node = 1; node < merged.length; node++) {
+      merged[node] = places.at(merged[this.parent[node]], this.method[node]);
     }
     this.merged = merged;
-    this.mergedParent = parent.done();
-    this.mergedMethod = method.done();
+    this.mergedParent = places.parent.done();
+    this.mergedMethod = places.method.done();
   }
 
   /** Which nodes have none of the same method around them. */

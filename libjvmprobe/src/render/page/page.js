@@ -104,6 +104,12 @@ function showMatches() {
   byId("matches").textContent = found === null ? "" : `${percent(found.part, found.of)} matches`;
 }
 
+/** What a difference is to. */
+function before() {
+  const { baseTotal } = shown.choice;
+  return baseTotal === undefined ? "" : `; before, ${amount(current(), baseTotal)}. By shares, red grew and blue shrank.`;
+}
+
 function showZoom() {
   const { tree } = shown;
   const isTable = state.view === "methods";
@@ -118,7 +124,7 @@ function showZoom() {
       ? [name(tree.name(graph.zoom)), ` ${part(tree.total[graph.zoom])}`]
       : isCallers && !isTable
         ? ["Who calls ", name(names.names[state.method]), ` ${part(tree.total[0])}`]
-        : [name("All"), ` ${amount(current(), shown.choice.total)}`]),
+        : [name("All"), ` ${amount(current(), shown.choice.total)}${before()}`]),
   );
 }
 

@@ -60,7 +60,7 @@ class Choice {
     for (let node = 0; node < sums.length; node++) {
       tree.total[merged[node]] += sums[node];
       tree.own[merged[node]] += this.own[node];
-      tree.kinds[merged[node] * KINDS.length + kind[node]] += sums[node];
+      tree.kinds.add(merged[node], kind[node], sums[node]);
     }
     if (this.baseOwn) {
       this.sums(this.baseOwn).forEach((sum, node) => (tree.base[merged[node]] += sum));
@@ -93,27 +93,13 @@ class Choice {
       });
     };
     // Once to know how many places there are, and once to add up in them.
-    const [parents, ofNode, ids, order] = [new Numbers(), new Numbers(), new Map(), new Numbers()];
-    parents.push(-1);
-    ofNode.push(-1);
-    const size = this.forest.names.names.length;
+    const [places, order] = [new Places(), new Numbers()];
     let at = 0;
     walk((node) => {
-      let id = 0;
-      if (node > 0) {
-        const key = at * size + methods[node];
-        id = ids.get(key);
-        if (id === undefined) {
-          id = parents.length;
-          ids.set(key, id);
-          parents.push(at);
-          ofNode.push(methods[node]);
-        }
-      }
-      order.push(id);
-      at = id;
+      at = node > 0 ? places.at(at, methods[node]) : 0;
+      order.push(at);
     });
-    const tree = new Tree(this, parents.done(), ofNode.done());
+    const tree = new Tree(this, places.parent.done(), places.method.done());
     let step = 0;
     walk((node, count, isBase) => {
       const id = order.all[step++];
@@ -121,7 +107,7 @@ class Choice {
         tree.base[id] += count;
       } else {
         tree.total[id] += count;
-        tree.kinds[id * KINDS.length + kind[node]] += count;
+        tree.kinds.add(id, kind[node], count);
       }
     });
     return tree;
@@ -144,9 +130,9 @@ class Choice {
     };
     const now = add(this.own);
     const base = this.baseOwn ? add(this.baseOwn) : null;
-    const kinds = new Float64Array(size * KINDS.length);
+    const kinds = new KindCounts(size);
     this.sums(this.own).forEach((sum, node) => {
-      if (node > 0) kinds[method[node] * KINDS.length + kind[node]] += sum;
+      if (node > 0) kinds.add(method[node], kind[node], sum);
     });
     const all = [];
     for (let number = 0; number < size; number++) {
@@ -154,7 +140,7 @@ class Choice {
       all.push({
         method: number,
         name: forest.names.names[number],
-        kind: mostOf(kinds, number),
+        kind: kinds.most(number),
         self: now.self[number],
         total: now.total[number],
         baseSelf: base?.self[number] ?? 0,
@@ -192,13 +178,45 @@ function lowerBound(sorted, number) {
   return low;
 }
 
-/** The kind that most of a method or node was. */
-function mostOf(kinds, at) {
-  let most = 0;
-  for (let kind = 1; kind < KINDS.length; kind++) {
-    if (kinds[at * KINDS.length + kind] > kinds[at * KINDS.length + most]) most = kind;
+/** What was counted of each kind, for things of which most are of one kind: a chain for each. */
+class KindCounts {
+  constructor(size) {
+    this.first = new Int32Array(size);
+    this.next = new Numbers();
+    this.kind = new Numbers(Uint8Array);
+    this.count = new Numbers(Float64Array);
+    for (const column of [this.next, this.kind, this.count]) column.push(0);
   }
-  return kinds[at * KINDS.length + most] > 0 ? most : GROUP - 1;
+
+  add(at, kind, count) {
+    if (count === 0) return;
+    let link = this.first[at];
+    while (link > 0 && this.kind.all[link] !== kind) link = this.next.all[link];
+    if (link === 0) {
+      link = this.kind.length;
+      this.next.push(this.first[at]);
+      this.kind.push(kind);
+      this.count.push(0);
+      this.first[at] = link;
+    }
+    this.count.all[link] += count;
+  }
+
+  /** Kinds and their counts, the most first. */
+  parts(at) {
+    const parts = [];
+    for (let link = this.first[at]; link > 0; link = this.next.all[link]) {
+      parts.push([this.kind.all[link], this.count.all[link]]);
+    }
+    return parts.sort((a, b) => b[1] - a[1] || a[0] - b[0]);
+  }
+
+  /** The kind that most of it was. */
+  most(at) {
+    const first = this.first[at];
+    if (first === 0) return GROUP - 1;
+    return this.next.all[first] === 0 ? this.kind.all[first] : this.parts(at)[0][0];
+  }
 }
 
 /** A tree of methods with what was counted in each place; children are in the order of names. */
@@ -210,7 +228,7 @@ class Tree {
     this.size = parent.length;
     this.own = null;
     this.total = new Float64Array(this.size);
-    this.kinds = new Float64Array(this.size * KINDS.length);
+    this.kinds = new KindCounts(this.size);
     this.isDifference = choice.baseOwn !== undefined;
     this.base = this.isDifference ? new Float64Array(this.size) : null;
     this.baseTotal = choice.baseTotal;
@@ -221,7 +239,7 @@ class Tree {
   }
 
   kind(node) {
-    return node === 0 ? GROUP : mostOf(this.kinds, node);
+    return node === 0 ? GROUP : this.kinds.most(node);
   }
 
   /** How much larger its share is than that of the base. */

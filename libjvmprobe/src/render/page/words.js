@@ -43,9 +43,15 @@ function changeColour(change) {
     : `hsl(${hue} ${Math.round(20 + 60 * strength)}% ${Math.round(94 - 24 * strength)}%)`;
 }
 
-/** A colour of page.css. */
+const colours = new Map();
+darkness.addEventListener("change", () => colours.clear());
+
+/** A colour of page.css, as it is on this ground. */
 function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  if (!colours.has(name)) {
+    colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  }
+  return colours.get(name);
 }
 
 const whole = new Intl.NumberFormat("en");
