@@ -15,7 +15,7 @@ use libjvmprobe::{
 use plain::Plain;
 
 pub use crate::skel::types::{
-    code_event, java, sample_count, sample_key, target, thin, thin_key, thread,
+    code_event, java, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
 };
 
 // `enum event_kind` of bpf/javaprof.h.
@@ -40,6 +40,8 @@ unsafe impl Plain for java {}
 unsafe impl Plain for thread {}
 // SAFETY: as above.
 unsafe impl Plain for target {}
+// SAFETY: as above.
+unsafe impl Plain for sleeper {}
 
 /// The bytes of a value for a map.
 pub fn bytes<T: Plain>(value: &T) -> &[u8] {
