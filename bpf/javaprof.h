@@ -74,7 +74,8 @@ struct label_event {
 	char text[LABEL_LEN];
 };
 
-/* Which of a JVM's classes an object is of: offsets, and how the object's header tells. */
+/* How a JVM's structures are read. Which of its classes an object is of: offsets, and how the
+   object's header tells; ... */
 struct java {
 	__u32 klass_name;
 	__u32 symbol_length;
@@ -85,6 +86,9 @@ struct java {
 	__u32 klass_shift;
 	__u32 unused;
 	__u64 klass_base;
+	/* ... and offsets in a CompileTask, zero where they are not known. */
+	__u32 task_level;
+	__u32 task_osr_bci;
 };
 
 /* Events that come too fast are thinned; what was left out is the next one's. */
@@ -110,6 +114,19 @@ struct thin {
 #define LABEL_RUNNABLE 2     /* until it had a processor */
 #define LABEL_SHORT 3        /* waits shorter than the minimum, added up */
 #define LABEL_ON_CPU 4       /* the time that it ran */
+
+/* A thread of a target that sleeps, and has done so since before it was looked at. */
+struct sleeper {
+	__u32 tgid;
+	__u32 tid;
+	__u64 epoch;
+	__u64 kernel;       /* the number of its stack there */
+	/* As it entered the kernel. */
+	__u64 ip;
+	__u64 sp;
+	__u64 fp;
+	__u64 others[3];    /* struct registers of walk/arch_*.h */
+};
 
 /* A thread of a target. */
 struct thread {

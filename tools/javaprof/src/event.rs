@@ -15,7 +15,7 @@ use libjvmprobe::{
 use plain::Plain;
 
 pub use crate::skel::types::{
-    code_event, java, sample_count, sample_key, target, thin, thin_key, thread,
+    code_event, java, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
 };
 
 // `enum event_kind` of bpf/javaprof.h.
@@ -40,6 +40,8 @@ unsafe impl Plain for java {}
 unsafe impl Plain for thread {}
 // SAFETY: as above.
 unsafe impl Plain for target {}
+// SAFETY: as above.
+unsafe impl Plain for sleeper {}
 
 /// The bytes of a value for a map.
 pub fn bytes<T: Plain>(value: &T) -> &[u8] {
@@ -137,7 +139,7 @@ mod tests {
         assert_eq!(size_of::<code_event>(), 5 * 8 + 3 * 256);
         assert_eq!(size_of::<sample_key>(), 4 * 8 + 6 * 4 + 16);
         assert_eq!(offset_of!(sample_key, comm), 56);
-        assert_eq!(size_of::<java>(), 8 * 4 + 8);
+        assert_eq!(size_of::<java>(), 8 * 4 + 8 + 2 * 4);
         assert_eq!(offset_of!(label_event, text), 32);
         assert_eq!(size_of::<thread>(), 8 * 8 + 4 * 4 + 4 + 4 + 16);
     }

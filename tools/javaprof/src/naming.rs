@@ -82,7 +82,7 @@ impl Naming {
                     self.kernel.name(addr, 0, &mut frames);
                 }
                 if event.has_waits() {
-                    cut_tracing(&mut frames);
+                    cut_switch(&mut frames);
                 }
                 stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
             }
@@ -170,10 +170,12 @@ pub fn shrink(profiles: &mut [Profile], max: usize) -> usize {
     size
 }
 
-/// Leaves out what the kernel does to tell us of a switch: that is no part of why it was.
-fn cut_tracing(frames: &mut Vec<Frame>) {
+/// Leaves out how the kernel switches and tells us so: that is no part of why it does. And a thread
+/// that is found asleep has no such frames.
+fn cut_switch(frames: &mut Vec<Frame>) {
     if let Some(at) = frames.iter().position(|frame| &*frame.name == "__schedule") {
-        frames.drain(..at);
+        let has_caller = frames.get(at + 1).is_some_and(|frame| &*frame.name == "schedule");
+        frames.drain(..=at + usize::from(has_caller));
     }
 }
 

@@ -14,10 +14,11 @@ use libjvmprobe::{
     },
     follow::Stops,
     hotspot::{
-        HotSpot,
+        Collector, HotSpot,
         code::Inlining,
         deopt::Traps,
         objects::{COMPACT_SHIFT, ClassField},
+        walking::JvmLayout,
     },
     own::{note, remark},
     process::{Fate, FileId, Process, Target, code::CodeMaps},
@@ -98,6 +99,8 @@ pub struct Traced {
     source: Option<SymbolSource>,
     /// Whether the stack walker was told of it, or will never be.
     is_walked: bool,
+    /// How it is walked, until somebody asks.
+    layout: Option<JvmLayout>,
     /// What the Java frames of its stacks are.
     places: Option<Places>,
     /// Whether compiled ones are among them.
@@ -134,10 +137,28 @@ fn tell_events(
     let wants = |filter: fn(JavaEvent) -> bool| {
         events.iter().any(|event| matches!(event.what, What::Java(java) if filter(java)))
     };
+    let mut java = None;
     if wants(JavaEvent::reads_classes) {
-        let told = classes_of(hotspot)
-            .and_then(|java| session::tell_classes(session, pid.0.into(), &java));
-        told.unwrap_or_else(|error| unknown("of which class objects are", &error));
+        let read = classes_of(hotspot).map(|classes| java = Some(classes));
+        read.unwrap_or_else(|error| unknown("of which class objects are", &error));
+    }
+    if wants(|java| java == JavaEvent::Compiles) {
+        match hotspot.compile_task() {
+            Ok((task_level, task_osr_bci)) => {
+                java = Some(java { task_level, task_osr_bci, ..java.unwrap_or_default() });
+            }
+            Err(error) => unknown("the tier of compilations", &error),
+        }
+    }
+    if let Some(java) = java {
+        session::tell_java(session, pid.0.into(), &java)
+            .unwrap_or_else(|error| unknown("what events are of", &error));
+    }
+    if wants(|java| java == JavaEvent::Stalls)
+        && !matches!(hotspot.collector, Collector::Z | Collector::GenerationalZ)
+    {
+        let name = hotspot.collector.name();
+        note(&format!("process {pid} runs {name}: only with ZGC do allocations stall"));
     }
     if !wants(|java| java == JavaEvent::Deopt) {
         return None;
@@ -168,8 +189,8 @@ fn classes_of(hotspot: &HotSpot) -> Result<java> {
         klass_at,
         klass_bit,
         klass_shift,
-        unused: 0,
         klass_base,
+        ..java::default()
     })
 }
 
@@ -228,6 +249,7 @@ impl Traced {
             has_map: false,
             source: None,
             is_walked: false,
+            layout: None,
             places: None,
             names_compiled: false,
             who,
@@ -473,7 +495,9 @@ impl Traced {
         }
         let hotspot = hotspot.as_ref().map_err(|error| version_unknown(pid, error))?;
         if let Some(walker) = session.walker() {
-            walker.add_jvm(key, &hotspot.walking()?);
+            let layout = hotspot.walking()?;
+            walker.add_jvm(key, &layout);
+            self.layout = Some(layout);
         }
         session::tell_mappings(session, key, &self.maps)?;
         self.labels.traps = tell_events(pid, hotspot, &args.event, session);
@@ -483,6 +507,11 @@ impl Traced {
             self.names_compiled = compiled;
         }
         Ok(())
+    }
+
+    /// How its stacks are walked, once.
+    pub fn first_layout(&mut self) -> Option<JvmLayout> {
+        self.layout.take()
     }
 
     /// Names the interpreted frames of a stack.
