@@ -44,7 +44,10 @@ fn page(title: &str, samples: usize, seconds: u64, threads: u64) {
         title: Title::default(),
         timeline: Some(&made_up.timeline),
     };
-    Files::create(&[path.clone()], &["cpu"]).unwrap().write(&[titled], &How::default()).unwrap();
+    Files::create(std::slice::from_ref(&path), &["cpu"])
+        .unwrap()
+        .write(&[titled], &How::default())
+        .unwrap();
     println!("{title}: {} kB", fs::metadata(&path).unwrap().len() / 1000);
     let mut browser = Browser::start();
     let view = |name: &str| format!("document.querySelector('[data-view={name}]').click()");

@@ -369,12 +369,13 @@ fn hostile_names_are_text() {
 
 #[test]
 fn odd_profiles_are_shown() {
-    // One sample; one stack of 1,024 frames.
+    // One stack of 1,024 frames, and one of none.
     let mut profile = Profile::default();
     let stack: Vec<_> = (0..1024)
         .map(|i| profile.intern(Frame::new(Kind::Inlined, format!("a.Deep.m{i}"))))
         .collect();
-    let deep = MadeUp::of(profile, vec![Taken { slot: 0, tid: 1, stack, count: 1 }]);
+    let without = Taken { slot: 9, tid: 2, stack: Vec::new(), count: 1 };
+    let deep = MadeUp::of(profile, vec![Taken { slot: 0, tid: 1, stack, count: 1 }, without]);
     let mut page = Page::of(&deep);
     assert_eq!(page.folded(true), lines(&deep.profile, true));
     assert_eq!(page.ask("boxes().length"), 1025);

@@ -55,7 +55,7 @@ class Methods {
         heading.scope = "col";
         if (column === "self" || column === "total") heading.colSpan = 2;
         const isChosen = this.order.column === column;
-        if (isChosen) heading.ariaSort = this.order.isDown ? "descending" : "ascending";
+        if (isChosen) heading.setAttribute("aria-sort", this.order.isDown ? "descending" : "ascending");
         const button = element("button", title + (isChosen ? (this.order.isDown ? " ↓" : " ↑") : ""));
         button.type = "button";
         button.dataset.column = column;
@@ -186,7 +186,7 @@ function showKinds(choice, off, asked) {
       button.type = "button";
       button.dataset.kind = kind;
       button.title = `${KIND_TITLES[kind]}: samples with it innermost`;
-      button.ariaPressed = String(!off.has(kind));
+      button.setAttribute("aria-pressed", !off.has(kind));
       mark.style.background = kindColour(kind);
       share.className = "share";
       button.append(mark, KINDS[kind], share);

@@ -1,7 +1,8 @@
 // What the page knows, read from its data, and what can be asked of it.
 
-/** The kinds of code, as the data numbers them; the last is no code but a process or a thread. */
-const KINDS = ["Compiled", "Inlined", "Interpreted", "Stub", "JVM", "Native", "Kernel", "Class", "Unknown", "Group"];
+/** The kinds of code, as the data numbers them; the last is no code but a process or a thread, in
+ * which a sample without a stack is. */
+const KINDS = ["Compiled", "Inlined", "Interpreted", "Stub", "JVM", "Native", "Kernel", "Class", "Unknown", "No stack"];
 const JAVA = 2;
 const KERNEL = 6;
 const CLASS = 7;

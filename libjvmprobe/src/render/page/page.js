@@ -45,7 +45,7 @@ function update() {
   const choice = new Choice(profile, state);
   shown.choice = choice;
   for (const button of document.querySelectorAll("[data-view]")) {
-    button.ariaPressed = String(button.dataset.view === state.view);
+    button.setAttribute("aria-pressed", button.dataset.view === state.view);
   }
   byId("event").value = String(state.event);
   byId("split").checked = state.split && profile.hasThreads;
@@ -68,7 +68,7 @@ function update() {
   shown.tree = tree.lay();
   if (isTable) methods.show(choice, profile, shown.isMatch);
   else if (!isEmpty) graph.show(tree, profile, state.view === "flame");
-  graph.canvas.ariaLabel = `${profile.name}: ${amount(profile, choice.total)}`;
+  graph.canvas.setAttribute("aria-label", `${profile.name}: ${amount(profile, choice.total)}`);
   if (!isTable) graph.mark(shown.isMatch);
   showZoom();
   showMatches();

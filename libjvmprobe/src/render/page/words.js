@@ -10,7 +10,7 @@ const KIND_TITLES = [
   "The kernel",
   "Classes of what was allocated or thrown",
   "Code without a name",
-  "Processes and threads",
+  "Processes and threads; samples of which no stack is known",
 ];
 /** Hue, saturation and lightness of each kind, on a light ground and on a dark one. */
 const KIND_COLOURS = [
