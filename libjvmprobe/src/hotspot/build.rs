@@ -65,7 +65,7 @@ impl Build {
         Ok(build)
     }
 
-    fn read(elf: ElfFile) -> Result<Self> {
+    pub(super) fn read(elf: ElfFile) -> Result<Self> {
         let exported = elf.dynamic_symbols()?.with_prefixes(&[EXPORTED]);
         let symbols = TABLE.iter().filter(|row| row.kind == Kind::Symbol);
         let names = symbols.flat_map(|row| row.names).map(|(_, name)| *name);

@@ -75,7 +75,18 @@ impl HotSpot {
         let exported = |name: &str| build.exported(name, bias);
         let private = |name: &str| build.private(name);
         let share = |values| build.share(values);
-        let mut layout = Layout::read(&memory, bias, exported, private, share)?;
+        let layout = Layout::read(&memory, bias, exported, private, share)?;
+        Ok(Self::new(target.pid(), memory, layout, build, bias))
+    }
+
+    /// What there is to read in a memory by a layout.
+    pub(super) fn new(
+        pid: Pid,
+        memory: Memory,
+        mut layout: Layout,
+        build: Arc<Build>,
+        bias: u64,
+    ) -> Self {
         let info = vm_string(&memory, &layout, Item::VmInfo).unwrap_or_default();
         let release = vm_string(&memory, &layout, Item::VmRelease).unwrap_or_default();
         layout.major = major(&release);
@@ -93,12 +104,12 @@ impl HotSpot {
             unloads: None,
             build,
             bias,
-            pid: target.pid(),
+            pid,
             memory,
             layout,
         };
         hotspot.look_again();
-        Ok(hotspot)
+        hotspot
     }
 
     /// Reads again what a JVM tells that was still setting itself up.

@@ -48,7 +48,7 @@ mod resolved;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(test), allow(dead_code))]
 #[allow(clippy::unwrap_used, reason = "for tests only")]
-mod testing;
+pub(crate) mod testing;
 pub mod threads;
 mod vmstructs;
 pub mod walking;

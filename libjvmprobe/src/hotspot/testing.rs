@@ -4,6 +4,11 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{Addr, Pid, Result, Vaddr, hotspot::resolved::Layout, process::memory::Memory};
+#[cfg(test)]
+use crate::{
+    elf::testing::Library,
+    hotspot::{HotSpot, build::Build},
+};
 
 /// A growing image of 64-bit words at a fixed address.
 pub(super) struct Image {
@@ -139,6 +144,49 @@ impl Image {
     pub(super) fn read_at(&self, bias: u64) -> Result<Layout> {
         let no_private = |_: &str| None::<Vaddr>;
         Layout::read(&own_memory(), bias, |name| self.symbol(name), no_private, Arc::new)
+    }
+}
+
+/// A JVM that tells which collector it has, and whether its heap is set up.
+#[cfg(test)]
+pub(crate) struct FakeJvm {
+    image: Image,
+    /// Where it points to its heap.
+    heap: Addr,
+}
+
+#[cfg(test)]
+impl FakeJvm {
+    /// One that was started with a flag, and is just setting itself up.
+    pub(crate) fn new(flag: &str) -> Self {
+        let mut image = Image::new();
+        let on = image.put(&[1]);
+        let name = image.text(flag);
+        let table = image.put(&[on.0, name.0, 0]);
+        let (table, count) = (image.put(&[table.0]), image.put(&[1]));
+        let heap = image.put(&[0]);
+        image.static_field("JVMFlag", "flags", table);
+        image.static_field("JVMFlag", "numFlags", count);
+        image.static_field("Universe", "_collectedHeap", heap);
+        image.field("JVMFlag", "_addr", 0);
+        image.field("JVMFlag", "_name", 8);
+        image.field("JVMFlag", "_type", 16);
+        image.class("JVMFlag", 24);
+        image.finish();
+        Self { image, heap }
+    }
+
+    /// Its heap is there from now on.
+    pub(crate) fn set_up(&mut self) {
+        self.image.overwrite(self.heap, 8);
+    }
+
+    /// What it tells now; asked again, what it tells then.
+    pub(crate) fn hotspot(&self) -> HotSpot {
+        let elf = Library::build(".data\n", &[]).elf();
+        let build = Arc::new(Build::read(elf).unwrap());
+        let layout = self.image.read().unwrap();
+        HotSpot::new(Pid(std::process::id()), own_memory(), layout, build, 0)
     }
 }
 

@@ -87,6 +87,21 @@ impl LibJvm {
         Ok(found)
     }
 
+    /// A file as if it were mapped.
+    #[cfg(test)]
+    pub(crate) fn of_file(path: &Path) -> std::io::Result<Self> {
+        let file = File::open(path)?;
+        let meta = file.metadata()?;
+        Ok(Self {
+            seen_as: path.to_owned(),
+            deleted: false,
+            map_start: Addr(0),
+            map_offset: FileOffset(0),
+            id: FileId { dev: meta.dev(), ino: meta.ino() },
+            file,
+        })
+    }
+
     /// Its ELF structure, read through the file that was opened.
     pub fn elf(&self) -> Result<ElfFile> {
         let file = self
