@@ -45,4 +45,5 @@ mod units;
 pub mod unwind;
 
 pub use error::{Error, Result};
-pub use units::{Addr, FileOffset, NsPid, Pid, Vaddr};
+pub use units::{Addr, Pid};
+pub(crate) use units::{FileOffset, NsPid, Vaddr};

@@ -10,5 +10,5 @@
 
 pub mod agent;
 pub mod agent_map;
-pub mod jcmd;
+pub(crate) mod jcmd;
 pub mod perf_map;

@@ -78,7 +78,7 @@ pub fn reaches_everyone() -> bool {
 
 /// The key of a process that is attached to alone: above all process numbers, or, where
 /// there are no cookies, the number itself. See `target_key()` in bpf/jvm.bpf.h.
-pub fn key_alone(pid: Pid) -> u64 {
+pub(crate) fn key_alone(pid: Pid) -> u64 {
     let above = if has_cookies() { 1 << 32 } else { 0 };
     above | u64::from(pid.0)
 }
@@ -99,7 +99,7 @@ pub fn set_libbpf_output(verbose: bool) {
 ///
 /// # Errors
 /// [`Error::Kernel`] where there is none.
-pub fn program<'a>(object: &'a mut Object, name: &str) -> Result<ProgramMut<'a>> {
+pub(crate) fn program<'a>(object: &'a mut Object, name: &str) -> Result<ProgramMut<'a>> {
     let found = object.progs_mut().find(|program| program.name() == name);
     found.ok_or_else(|| defect(&format!("find the BPF program {name}")))
 }

@@ -25,7 +25,7 @@ pub const MAX_SECONDS: f64 = 366.0 * 86_400.0;
 ///
 /// # Errors
 /// A sentence for the user.
-pub fn parse_pid(text: &str) -> Result<Pid, String> {
+pub(crate) fn parse_pid(text: &str) -> Result<Pid, String> {
     match text.parse() {
         Ok(pid) if pid > 0 => Ok(Pid(pid)),
         _ => Err("a process number is expected; list JVMs with `jps -l` or `pgrep -a java`".into()),
@@ -36,7 +36,7 @@ pub fn parse_pid(text: &str) -> Result<Pid, String> {
 ///
 /// # Errors
 /// A sentence for the user.
-pub fn parse_seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.001..=MAX_SECONDS).contains(&seconds) => {
             Ok(Duration::from_secs_f64(seconds))

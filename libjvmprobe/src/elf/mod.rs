@@ -17,6 +17,7 @@ pub mod symbols;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use file::{ElfFile, Machine, Section, Segments};
-pub use stapsdt::{Probe, Probes};
-pub use symbols::{Symbol, Symbols};
+pub(crate) use file::Machine;
+pub use file::{ElfFile, Segments};
+pub(crate) use stapsdt::Probes;
+pub use symbols::Symbols;

@@ -23,5 +23,5 @@ pub mod stopped;
 pub use arrivals::{Arrival, Arrivals};
 pub use jvms::{ByKey, Followed, Named, Tool, Trace};
 pub use run::{End, Times, Watch};
-pub use schedule::{Due, Schedule};
+pub(crate) use schedule::{Due, Schedule};
 pub use stopped::Stops;

@@ -40,7 +40,7 @@ pub fn wait_for_any_vm(target: &Target) -> Result<Result<HotSpot>> {
 /// # Errors
 /// [`Error::NoVm`] where there is none, [`Error::NoSuchProcess`] where it has ended; what
 /// [`HotSpot::read`] says where it cannot be found out.
-pub fn wait_for_vm(target: &Target) -> Result<HotSpot> {
+pub(crate) fn wait_for_vm(target: &Target) -> Result<HotSpot> {
     let patience = AGE.saturating_sub(target.process.age()).max(LEAST);
     let end = Instant::now() + patience;
     let mut read = HotSpot::read(target);

@@ -38,18 +38,18 @@ pub struct HotSpot {
     /// The number before the first dot.
     pub major: u32,
     /// Vendor, where performance data tell.
-    pub vendor: Option<String>,
+    pub(crate) vendor: Option<String>,
     /// Its collector.
     pub collector: Collector,
     /// Where it keeps the numbers that belong into every event.
     pub gauge: Gauge,
     /// Whether there is a JVM, or one that sets itself up just now: a process may have
     /// libjvm.so mapped and no JVM in it.
-    pub has_begun: bool,
+    pub(crate) has_begun: bool,
     /// Whether it has set up all that the gauge and the stack walker need.
     pub is_set_up: bool,
     /// Whether it was started with `-XX:+DisableAttachMechanism`.
-    pub attach_disabled: bool,
+    pub(crate) attach_disabled: bool,
     /// While it sets itself up.
     flags: Option<Flags>,
     pub(super) build: Arc<Build>,
@@ -202,7 +202,7 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`Error::Layout`] naming what is missing.
-    pub fn methods(&self) -> Result<MethodReader> {
+    pub(crate) fn methods(&self) -> Result<MethodReader> {
         MethodReader::new(&self.layout)
     }
 

@@ -43,7 +43,7 @@ pub mod methods;
 pub mod objects;
 mod operations;
 mod pages;
-pub mod perfdata;
+pub(crate) mod perfdata;
 mod resolved;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(test), allow(dead_code))]

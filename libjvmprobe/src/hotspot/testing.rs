@@ -195,7 +195,7 @@ pub(super) fn own_memory() -> Memory {
 }
 
 /// Where a fake JVM has what its code cache and its methods are read by: class, field, offset.
-pub const CODE_FIELDS: [(&str, &str, u64); 32] = [
+pub(crate) const CODE_FIELDS: [(&str, &str, u64); 32] = [
     ("CodeHeap", "_memory", 0),
     ("CodeHeap", "_segmap", 16),
     ("CodeHeap", "_log2_segment_size", 24),

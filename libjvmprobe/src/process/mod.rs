@@ -16,7 +16,7 @@ pub mod libjvm;
 pub mod memory;
 pub mod pid;
 pub mod root;
-pub mod scan;
+pub(crate) mod scan;
 
 pub use libjvm::{FileId, LibJvm};
 pub use pid::{Fate, Process};

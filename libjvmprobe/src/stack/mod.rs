@@ -28,7 +28,8 @@ pub mod native;
 pub mod profile;
 pub mod raw;
 pub mod shrunk;
-pub mod thread_entry;
+pub(crate) mod thread_entry;
 
 pub use frame::{Frame, Kind};
-pub use raw::{Place, Stack, WalkEnd};
+pub(crate) use raw::Place;
+pub use raw::{Stack, WalkEnd};

@@ -59,7 +59,7 @@ const INTERRUPTED: (Option<(RowKind, u16)>, Place, Place) =
 /// How the frame of a caller is found: the meaning of [`Row::kind`].
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowKind {
+pub(crate) enum RowKind {
     /// Nothing is known here: no function, or a rule that no row can say.
     Unknown = 0,
     /// CFA = rsp + cfa * 8.
@@ -103,9 +103,9 @@ pub struct Row {
 
 impl Row {
     /// The caller's rbp is still in the register.
-    pub const FP_SAME: i8 = 0;
+    pub(crate) const FP_SAME: i8 = 0;
     /// The caller's rbp is lost, or saved where no row can say.
-    pub const FP_LOST: i8 = i8::MIN;
+    pub(crate) const FP_LOST: i8 = i8::MIN;
 
     /// A row to be placed.
     fn new(kind: RowKind, cfa: u16, fp: i8) -> Self {
@@ -172,7 +172,8 @@ impl UnwindTable {
     }
 
     /// The row of an address; `None` before the first one.
-    pub fn find(&self, vaddr: Vaddr) -> Option<&Row> {
+    #[cfg(test)]
+    fn find(&self, vaddr: Vaddr) -> Option<&Row> {
         let pc = vaddr.0.checked_sub(self.base.0)?;
         let behind = self.rows.partition_point(|row| u64::from(row.pc) <= pc);
         self.rows.get(behind.checked_sub(1)?)

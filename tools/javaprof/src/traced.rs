@@ -526,7 +526,7 @@ impl Traced {
     pub fn size(&self) -> usize {
         /// A load with its name.
         const LOAD: usize = 200;
-        self.code.len() * LOAD + self.places.as_ref().map_or(0, Places::size)
+        self.code.kept() * LOAD + self.places.as_ref().map_or(0, Places::size)
     }
 
     /// Reads again what a JVM tells that is still setting itself up.
