@@ -18,17 +18,15 @@ use crate::{
         session::Attach,
     },
     follow::{
-        Arrival, Arrivals, Stops, ready,
+        Arrival, Arrivals, Stops,
+        ready::{self, SETTING_UP, look_again},
         run::{self, End, Times, Watch},
     },
     hotspot::{Collector, HotSpot},
-    own::{Idle, note, remark},
+    own::{Idle, note},
     process::{Fate, FileId, Target},
     render::table::Lost,
 };
-
-/// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
-const SETTING_UP: Duration = Duration::from_secs(60);
 
 /// A JVM that is followed.
 pub struct Followed<J> {
@@ -66,19 +64,6 @@ impl<J> Followed<J> {
         }
         look_again(&self.target, &mut self.hotspot);
         self.hotspot.is_ok()
-    }
-}
-
-fn look_again(target: &Target, hotspot: &mut Result<HotSpot>) {
-    match hotspot {
-        Ok(hotspot) => hotspot.look_again(),
-        Err(_) => {
-            *hotspot = HotSpot::read(target);
-            if let Err(error) = hotspot {
-                let pid = target.pid();
-                remark(|| format!("process {pid} does not tell what it is: {error}"));
-            }
-        }
     }
 }
 

@@ -13,6 +13,7 @@ use std::{
 use crate::{
     Error, Result,
     hotspot::HotSpot,
+    own::remark,
     process::{Fate, Target},
 };
 
@@ -23,7 +24,24 @@ const LEAST: Duration = Duration::from_secs(1);
 /// How often to look.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The same, with the reason in place of what it tells where that cannot be read.
+/// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
+pub const SETTING_UP: Duration = Duration::from_secs(60);
+
+/// Reads again what a JVM tells that is still setting itself up, or did not tell.
+pub fn look_again(target: &Target, hotspot: &mut Result<HotSpot>) {
+    match hotspot {
+        Ok(hotspot) => hotspot.look_again(),
+        Err(_) => {
+            *hotspot = HotSpot::read(target);
+            if let Err(error) = hotspot {
+                let pid = target.pid();
+                remark(|| format!("process {pid} does not tell what it is: {error}"));
+            }
+        }
+    }
+}
+
+/// As `wait_for_vm`, with the reason in place of what it tells where that cannot be read.
 ///
 /// # Errors
 /// [`Error::NoVm`], [`Error::NoSuchProcess`].
