@@ -6,20 +6,20 @@
 //! | [`probes`] | USDT probes and functions, one process or all |
 //! | `detach` | detaching, without waiting |
 //! | [`session`] | one loaded object, with all that tracers have in common |
-//! | [`stream`] | ring buffers as typed events |
+//! | `stream` | ring buffers as typed events |
 //! | [`records`] | the bytes of events and counters |
 //! | [`perf`] | sampling events, and processors at a frequency |
 //! | [`kernel_types`] | where the kernel's structures have their fields |
 //! | [`tracefs`] | the kernel's tracepoints by name |
 //! | [`room`] | how large maps are, and when the kernel allocates them |
-//! | [`gauge`] | the target's own counters, read with each event |
+//! | `gauge` | the target's own counters, read with each event |
 //! | [`walker`] | what the stack walker must be told |
 //! | `handover` | telling the stack walker, without waiting |
 //! | [`clock`] | the kernel's clock and the wall's |
 
 pub mod clock;
 mod detach;
-pub mod gauge;
+pub(crate) mod gauge;
 mod handover;
 pub mod kernel_types;
 pub mod perf;
@@ -28,7 +28,7 @@ pub mod probes;
 pub mod records;
 pub mod room;
 pub mod session;
-pub mod stream;
+pub(crate) mod stream;
 pub mod tracefs;
 pub mod walker;
 

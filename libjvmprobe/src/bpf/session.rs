@@ -94,7 +94,7 @@ pub trait Attach {
     /// CAP_SYS_ADMIN.
     ///
     /// # Errors
-    /// As [`attach`].
+    /// As `attach`.
     fn attach(
         &mut self,
         binary: &Binary,

@@ -2,18 +2,18 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`file`](mod@file) | headers and sections, read piece by piece |
-//! | [`stapsdt`] | USDT probes: `.note.stapsdt` |
-//! | [`symbols`] | `.symtab` and `.dynsym` |
+//! | `file` | headers and sections, read piece by piece |
+//! | `stapsdt` | USDT probes: `.note.stapsdt` |
+//! | `symbols` | `.symtab` and `.dynsym` |
 //!
 //! The bytes are hostile: a file may be truncated, replaced while it is read or
 //! made to hurt. Every length is checked against the file's real size before
 //! anything is allocated, and nothing is memory-mapped, for a mapped file that
 //! is truncated kills its reader by SIGBUS.
 
-pub mod file;
-pub mod stapsdt;
-pub mod symbols;
+pub(crate) mod file;
+pub(crate) mod stapsdt;
+pub(crate) mod symbols;
 #[cfg(test)]
 pub(crate) mod testing;
 

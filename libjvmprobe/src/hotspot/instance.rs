@@ -249,7 +249,7 @@ impl HotSpot {
     /// Counts the objects of a piece of its heap by class.
     ///
     /// # Errors
-    /// As [`Objects::count`].
+    /// As `Objects::count`.
     pub fn count_objects<'a>(
         &self,
         objects: &'a mut Objects,
@@ -262,15 +262,15 @@ impl HotSpot {
     /// The Symbol of a class's name.
     ///
     /// # Errors
-    /// As [`ClassLayout::name_of`].
+    /// As `ClassLayout::name_of`.
     pub fn class_symbol(&self, layout: &ClassLayout, klass: Addr) -> Result<Addr> {
         layout.name_of(&self.memory, klass)
     }
 
-    /// The bytes of a Symbol, up to [`classes::MAX_NAME`], and its whole length.
+    /// The bytes of a Symbol, up to `classes::MAX_NAME`, and its whole length.
     ///
     /// # Errors
-    /// As [`ClassLayout::symbol`].
+    /// As `ClassLayout::symbol`.
     pub fn symbol(&self, layout: &ClassLayout, symbol: Addr) -> Result<(Vec<u8>, u32)> {
         layout.symbol(&self.memory, symbol)
     }

@@ -2,7 +2,7 @@
 //!
 //! What is opened while the process lives can be read after it has ended; and it
 //! is the mapped file itself, in whichever mount namespace, replaced or not: see
-//! [`crate::process::libjvm`]. Source: proc(5), `/proc/PID/maps` and `map_files`.
+//! `crate::process::libjvm`. Source: proc(5), `/proc/PID/maps` and `map_files`.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -15,7 +15,7 @@ pub fn fit(name: &str, width: usize) -> String {
 }
 
 /// A sentence of parts that are set apart by `; ` or `, `, broken between them where it is
-/// wider than [`WIDTH`]. Further lines are indented by two blanks.
+/// wider than `WIDTH`. Further lines are indented by two blanks.
 pub fn wrap(text: &str) -> String {
     let mut lines = String::new();
     let mut rest = text;

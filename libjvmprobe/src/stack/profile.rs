@@ -7,7 +7,7 @@ use std::{
 
 use crate::stack::{Frame, Kind};
 
-/// An index into [`Profile::frames`].
+/// An index into `Profile::frames`.
 pub type FrameId = u32;
 
 /// What a profile is of.

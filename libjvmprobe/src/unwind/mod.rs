@@ -14,7 +14,7 @@
 //! (`elf_x86_64_eh_frame_lazy_plt` in binutils' elf64-x86-64.c) and glibc for
 //! signal handlers (`__restore_rt` in libc_sigaction.c for x86-64).
 //!
-//! What cannot be said in a row is [`RowKind::Unknown`], never a guess. Time is
+//! What cannot be said in a row is `RowKind::Unknown`, never a guess. Time is
 //! bounded by the section's size, memory by four million rows.
 
 use std::ops::Range;
@@ -93,11 +93,11 @@ pub struct Row {
     pub pc: u32,
     /// An offset in units of 8 bytes, or what else `kind` makes of it.
     pub cfa: u16,
-    /// A [`RowKind`].
+    /// A `RowKind`.
     pub kind: u8,
-    /// Where the caller's rbp is: [`Row::FP_SAME`], [`Row::FP_LOST`], otherwise
+    /// Where the caller's rbp is: `Row::FP_SAME`, `Row::FP_LOST`, otherwise
     /// saved at CFA + fp * 8. Of no meaning where `kind` is
-    /// [`RowKind::Unknown`], [`RowKind::Signal`] or [`RowKind::End`].
+    /// `RowKind::Unknown`, `RowKind::Signal` or `RowKind::End`.
     pub fp: i8,
 }
 
