@@ -41,7 +41,8 @@ pub fn look_again(target: &Target, hotspot: &mut Result<HotSpot>) {
     }
 }
 
-/// As `wait_for_vm`, with the reason in place of what it tells where that cannot be read.
+/// What a JVM tells that was named by the user, or why that cannot be read; waits a moment for one
+/// that is about to be made.
 ///
 /// # Errors
 /// [`Error::NoVm`], [`Error::NoSuchProcess`].

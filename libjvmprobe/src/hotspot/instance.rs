@@ -249,7 +249,8 @@ impl HotSpot {
     /// Counts the objects of a piece of its heap by class.
     ///
     /// # Errors
-    /// As `Objects::count`.
+    /// [`Error::Layout`] where what lies there are not just objects up to the very end,
+    /// [`Error::Memory`] where nothing lies there.
     pub fn count_objects<'a>(
         &self,
         objects: &'a mut Objects,
@@ -262,15 +263,15 @@ impl HotSpot {
     /// The Symbol of a class's name.
     ///
     /// # Errors
-    /// As `ClassLayout::name_of`.
+    /// [`Error::Memory`] where there is no class.
     pub fn class_symbol(&self, layout: &ClassLayout, klass: Addr) -> Result<Addr> {
         layout.name_of(&self.memory, klass)
     }
 
-    /// The bytes of a Symbol, up to `classes::MAX_NAME`, and its whole length.
+    /// The bytes of a Symbol, as many as are read of a name, and its whole length.
     ///
     /// # Errors
-    /// As `ClassLayout::symbol`.
+    /// [`Error::Memory`] where there is none.
     pub fn symbol(&self, layout: &ClassLayout, symbol: Addr) -> Result<(Vec<u8>, u32)> {
         layout.symbol(&self.memory, symbol)
     }
