@@ -285,6 +285,7 @@ int BPF_USDT(any_usdt)
 
 #include "javaevents.bpf.h"
 #include "offcpu.bpf.h"
+#include "asleep.bpf.h"
 
 /*
  * Raises the epoch before the code can run (load) or be replaced (unload): what

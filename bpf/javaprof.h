@@ -111,6 +111,19 @@ struct thin {
 #define LABEL_SHORT 3        /* waits shorter than the minimum, added up */
 #define LABEL_ON_CPU 4       /* the time that it ran */
 
+/* A thread of a target that sleeps, and has done so since before it was looked at. */
+struct sleeper {
+	__u32 tgid;
+	__u32 tid;
+	__u64 epoch;
+	__u64 kernel;       /* the number of its stack there */
+	/* As it entered the kernel. */
+	__u64 ip;
+	__u64 sp;
+	__u64 fp;
+	__u64 others[3];    /* struct registers of walk/arch_*.h */
+};
+
 /* A thread of a target. */
 struct thread {
 	__u64 since;        /* when it went, or came */

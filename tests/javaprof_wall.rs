@@ -121,6 +121,65 @@ fn times_by_place_are_the_programs_with_all() {
     times_are_the_programs(&REST);
 }
 
+/// Every thread of a program that hangs, against the JVM's own account of it.
+fn hung_threads_are_where_the_jvm_says(runtimes: &[&str]) {
+    need_root();
+    for runtime in runtimes {
+        let mut load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "HangLoad");
+        load.ask("hang");
+        let pid = load.pid().to_string();
+        let args = ["-p", &pid, "-j", "-s", "-t", "-e", "wall", "--idle", "2"];
+        let output = Tool::start("javaprof", &args).wait();
+        assert!(output.status.success(), "{output:?}");
+        let dump = load.ask("dump");
+        let records = output.json();
+        let summary = records.last().unwrap();
+        let duration = summary["duration_ns"].as_u64().unwrap();
+        let is_java =
+            |name: &&str| ["java.", "jdk.", "HangLoad"].iter().any(|of| name.starts_with(of));
+        // Those that the JVM hides are of lambdas only.
+        let is_shown = |name: &&str| !name.contains("$$Lambda") && !name.contains("LambdaForm");
+        // By thread and Java frames, for how long.
+        let mut stacks: HashMap<String, HashMap<Vec<&str>, u64>> = HashMap::new();
+        for record in records.iter().filter(|record| record["type"] == "stack") {
+            let frames = record["stack"].as_array().unwrap().iter();
+            let names = frames.map(|frame| frame["method"].as_str().unwrap());
+            let names = names.filter(is_java).filter(is_shown);
+            let thread = record["thread"].as_str().unwrap().to_owned();
+            let ns = record["samples"].as_u64().unwrap();
+            *stacks.entry(thread).or_default().entry(names.collect()).or_default() += ns;
+        }
+        let mut compared = 0;
+        for (thread, told) in dump.split_whitespace().filter_map(|word| word.split_once('=')) {
+            let told: Vec<_> = told.split(',').filter(is_shown).collect();
+            let ours = ["takes-one", "takes-other", "parks", "sleeps", "waits"];
+            if !ours.contains(&thread) && !thread.starts_with("pool-1") {
+                continue;
+            }
+            let seen = &stacks[thread];
+            println!("{runtime} {thread}: {seen:?}");
+            assert!(agree(seen[&told], duration), "{runtime} {thread}: {seen:?} of {duration}");
+            // Who waits for a monitor looks at it now and then, too shortly to be sampled.
+            let others = seen.keys().filter(|stack| **stack != told && !stack.is_empty());
+            assert_eq!(others.count(), 0, "{runtime} {thread}: {seen:?}, {told:?}");
+            compared += 1;
+        }
+        assert_eq!(compared, 7, "{runtime}: {dump}");
+        load.kill();
+    }
+}
+
+#[test]
+fn a_program_that_hangs_is_seen_where_it_hangs() {
+    hung_threads_are_where_the_jvm_says(&FEW);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn a_program_that_hangs_is_seen_where_it_hangs_with_all() {
+    hung_threads_are_where_the_jvm_says(&REST);
+}
+
 #[test]
 fn off_cpu_leaves_out_what_runs() {
     need_root();

@@ -4,7 +4,7 @@
  * costs its eight kilobytes once, and what happens on it again costs a look into a map.
  *
  * The number is a hash of the frames and of the process: two processes may have the same addresses,
- * and other code there. The kernel's own stacks are everybody's.
+ * and other code there.
  *
  * A stack is too large for the BPF stack: it is walked in memory that belongs to the processor. A
  * program that may be preempted takes that by turns (take_stack), see turn.bpf.h.
@@ -81,7 +81,7 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 	if (size > sizeof(event->stack.frames))
 		return STACK_NONE;
 	barrier_var(size);
-	id = (target ? mix(hash, target) : hash) | 1;
+	id = stack_number(hash, target);
 	if (bpf_map_lookup_elem(&known_stacks, &id))
 		return id;
 	error = bpf_map_update_elem(&known_stacks, &id, &target, BPF_NOEXIST);

@@ -94,6 +94,12 @@ static __always_inline __u64 mix(__u64 hash, __u64 value)
 	return hash ^ hash >> 29;
 }
 
+/* The number of a stack of this hash: odd. The kernel's own stacks are everybody's. */
+static __always_inline __u64 stack_number(__u64 hash, __u64 target)
+{
+	return (target ? mix(hash, target) : hash) | 1;
+}
+
 /* From the innermost frame on, as far as there are callers. Returns a hash of them. */
 __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 {
@@ -170,14 +176,9 @@ static __always_inline __u64 walk(const bpf_user_pt_regs_t *regs, __u64 key, str
 	return w ? walk_from(w, regs, walked) : 0;
 }
 
-/*
- * A stack as the kernel walks it: a process's by frame pointers (BPF_F_USER_STACK), or, for the
- * target 0, the kernel's own, which all processes share.
- */
-static __always_inline __u64 walk_by_kernel(void *ctx, __u64 target, __u64 flags,
-					    struct walked *walked)
+/* Takes what the kernel has walked: so many bytes of frames, or a negative number. */
+static __always_inline __u64 take_walked(struct walked *walked, __u64 target, long bytes)
 {
-	long bytes = bpf_get_stack(ctx, walked->frames, MAX_KERNEL_FRAMES * sizeof(__u64), flags);
 	__u64 hash = 0;
 	__u32 i;
 
@@ -191,6 +192,18 @@ static __always_inline __u64 walk_by_kernel(void *ctx, __u64 target, __u64 flags
 		hash = mix(hash, walked->frames[i]);
 	}
 	return hash;
+}
+
+/*
+ * A stack as the kernel walks it: a process's by frame pointers (BPF_F_USER_STACK), or, for the
+ * target 0, the kernel's own, which all processes share.
+ */
+static __always_inline __u64 walk_by_kernel(void *ctx, __u64 target, __u64 flags,
+					    struct walked *walked)
+{
+	return take_walked(walked, target,
+			   bpf_get_stack(ctx, walked->frames, MAX_KERNEL_FRAMES * sizeof(__u64),
+					 flags));
 }
 
 /*

@@ -202,7 +202,7 @@ fn like(near: &[String]) -> String {
 
 impl Error {
     /// Wraps an I/O error with what was tried, for example `open /proc/1/maps`.
-    pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
+    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::Io { what: what.into(), source }
     }
 

@@ -69,9 +69,9 @@ fn a_sanitizer_has_nothing_to_say() {
     let compiled = Command::new("gcc")
         .args(["-O1", "-g", "-shared", "-fPIC", "-D__TARGET_ARCH_x86", "-fno-strict-aliasing"])
         .args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wno-unknown-pragmas"])
-        .arg(format!("-I{}", house.join("c").display()))
+        .arg(format!("-I{}", house.join("../../libjvmprobe/walk").display()))
         .arg(format!("-I{}", house.join("../../bpf").display()))
-        .arg(house.join("c/harness.c"))
+        .arg(house.join("../../libjvmprobe/walk/harness.c"))
         .arg("-o")
         .arg(&library)
         .output();

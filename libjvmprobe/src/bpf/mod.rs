@@ -14,6 +14,7 @@
 //! | [`room`] | how large maps are, and when the kernel allocates them |
 //! | `gauge` | the target's own counters, read with each event |
 //! | [`walker`] | what the stack walker must be told |
+//! | [`here`] | the stack walker, run in this process |
 //! | `handover` | telling the stack walker, without waiting |
 //! | [`clock`] | the kernel's clock and the wall's |
 
@@ -21,6 +22,7 @@ pub mod clock;
 mod detach;
 pub(crate) mod gauge;
 mod handover;
+pub mod here;
 pub mod kernel_types;
 pub mod perf;
 pub mod preflight;

@@ -92,6 +92,8 @@ pub(crate) fn forget_stacks(known: &impl MapCore, key: u64) {
 struct Loaded {
     number: u32,
     rows: u32,
+    /// The same rows, where they are wanted here as well.
+    kept: Vec<Row>,
     base: u64,
     segments: Segments,
 }
@@ -117,6 +119,26 @@ pub struct Walker {
     /// What each process had mapped when it was last told.
     told: HashMap<u64, Vec<MappingEntry>>,
     room: Room,
+    keeps_rows: bool,
+}
+
+/// What the walker was told of a process's native code, to walk it [here](super::here).
+#[derive(Debug)]
+pub struct Told<'a> {
+    mappings: &'a [MappingEntry],
+    tables: HashMap<u32, &'a [Row]>,
+}
+
+impl Told<'_> {
+    /// A mapping; the first holds the number of those behind it.
+    pub fn mapping(&self, index: u32) -> Option<MappingEntry> {
+        self.mappings.get(index as usize).copied()
+    }
+
+    /// A row of a table.
+    pub fn row(&self, table: u32, index: u32) -> Option<Row> {
+        self.tables.get(&table)?.get(index as usize).copied()
+    }
 }
 
 /// How much more the kernel may hold for us.
@@ -179,7 +201,22 @@ impl Walker {
             filled: Vec::new(),
             told: HashMap::new(),
             room: Room { rows: MAX_ALL_ROWS, is_told: false },
+            keeps_rows: false,
         })
+    }
+
+    /// From here on, keeps what [`told`](Self::told) tells: eight bytes a row, some 2 MB for a
+    /// libjvm.so.
+    pub fn keep_rows(&mut self) {
+        self.keeps_rows = true;
+    }
+
+    /// What was told of a process.
+    pub fn told(&self, key: u64) -> Option<Told<'_>> {
+        let mappings = self.told.get(&key)?;
+        let loaded = self.files.values().filter_map(|(_, loaded)| loaded.as_ref());
+        let tables = loaded.map(|loaded| (loaded.number, &*loaded.kept)).collect();
+        Some(Told { mappings, tables })
     }
 
     /// Tells how to walk a JVM's code: with its mappings, which are told next.
@@ -317,8 +354,9 @@ impl Walker {
         let inner = inner_map("rows", size_of::<Row>(), rows.len())?;
         fill(&inner, rows)?;
         self.filled.push((number, inner));
+        let kept = if self.keeps_rows { rows.to_vec() } else { Vec::new() };
         let rows = u32::try_from(rows.len()).unwrap_or(u32::MAX);
-        Ok(Loaded { number, rows, base: table.base().0, segments })
+        Ok(Loaded { number, rows, kept, base: table.base().0, segments })
     }
 }
 

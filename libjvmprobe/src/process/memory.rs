@@ -13,7 +13,7 @@ const MAX_READ: usize = 16 << 20;
 
 /// A view of one process's memory.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     file: File,
 }
 
@@ -23,7 +23,7 @@ impl Memory {
     /// # Errors
     /// [`Error::Permission`] without `CAP_SYS_PTRACE` over the target,
     /// [`Error::Io`] when it is gone.
-    pub(crate) fn open(pid: Pid) -> Result<Self> {
+    pub fn open(pid: Pid) -> Result<Self> {
         let path = format!("/proc/{pid}/mem");
         match File::open(&path) {
             Ok(file) => Ok(Self { file }),
@@ -42,7 +42,7 @@ impl Memory {
     }
 
     /// Fills `buf` from `addr` on, whole or not at all.
-    pub(crate) fn read_into(&self, addr: Addr, buf: &mut [u8]) -> Result<()> {
+    pub fn read_into(&self, addr: Addr, buf: &mut [u8]) -> Result<()> {
         self.file.read_exact_at(buf, addr.0).map_err(|source| Error::Memory {
             addr,
             len: buf.len(),

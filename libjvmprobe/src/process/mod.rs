@@ -13,7 +13,7 @@
 pub mod code;
 pub mod identity;
 pub(crate) mod libjvm;
-pub(crate) mod memory;
+pub mod memory;
 pub(crate) mod pid;
 pub mod root;
 pub(crate) mod scan;

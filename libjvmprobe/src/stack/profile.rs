@@ -293,12 +293,18 @@ impl Profile {
         self.samples = samples;
     }
 
-    /// Shares of frames by kind, over all samples.
-    pub fn frames_of_kind(&self, kind: Kind) -> u64 {
-        let count = |s: &Sample| {
-            s.count * s.stack.iter().filter(|&&id| self.frame(id).kind == kind).count() as u64
+    /// How many frames, each as often as it was sampled, are code that has no name. What is no
+    /// code, `[idle]` for example, needs none.
+    pub fn unnamed_frames(&self) -> u64 {
+        let is_unnamed = |id: &FrameId| {
+            let frame = self.frame(*id);
+            frame.kind == Kind::Unknown && frame.name.starts_with("[unknown")
         };
-        self.samples.iter().map(count).sum()
+        let of = |s: &Sample| {
+            let unnamed = s.stack.iter().filter(|id| is_unnamed(id)).count() as u64;
+            s.count.saturating_mul(unnamed)
+        };
+        self.samples.iter().map(of).fold(0, u64::saturating_add)
     }
 }
 

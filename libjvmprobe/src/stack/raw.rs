@@ -98,14 +98,18 @@ impl RawStack {
         let mut head = words();
         let (target, unloads, _end, count) =
             (head.next()?, head.next()?, head.next()?, usize::try_from(head.next()?).ok()?);
+        let stack = Self::of(target, unloads, words().skip(HEAD_WORDS).take(count.min(MAX_FRAMES)));
+        (stack.frames.len() == count).then_some(stack)
+    }
+
+    /// From the frames as the walker has them.
+    pub fn of(target: u64, unloads: u64, frames: impl Iterator<Item = u64>) -> Self {
         let frame = |word| match target {
             // The kernel's own addresses have all high bits set.
             0 => RawFrame::Code { addr: Addr(word), compile_id: 0 },
             _ => RawFrame::from_word(word),
         };
-        let frames: Vec<_> =
-            words().skip(HEAD_WORDS).take(count.min(MAX_FRAMES)).map(frame).collect();
-        (frames.len() == count).then_some(Self { target, unloads, frames })
+        Self { target, unloads, frames: frames.map(frame).collect() }
     }
 
     /// About how many bytes it takes in a table.

@@ -1,235 +1,40 @@
-//! The walker, compiled for user space (`c/harness.c`).
-//!
-//! The only unsafe code is the call into C: the structures are mirrors whose sizes are compared
-//! at each call, and the C side calls back while the call lasts only.
+//! The walker, compiled for user space: the library's own, or another.
 //!
 //! Where the variable [`OTHER`] names a library, the walker is taken from there: one that was
 //! compiled with a sanitizer, whose runtime has to be in the process from the beginning.
 
 use std::{
-    ffi::{CString, c_int, c_void},
+    ffi::{CString, c_void},
     os::unix::ffi::OsStrExt,
-    slice,
     sync::OnceLock,
 };
 
-use libjvmprobe::{bpf::walker::MappingEntry, hotspot::walking::JvmLayout, unwind::Row};
-
-/// Where the walker's data come from.
-pub trait Source {
-    /// Reads memory of the process; `false` where it is not there.
-    fn read(&mut self, addr: u64, to: &mut [u8]) -> bool;
-    /// A mapping of the process; the first holds the number of those behind it.
-    fn mapping(&mut self, index: u32) -> Option<MappingEntry>;
-    /// A row of a table.
-    fn row(&mut self, table: u32, index: u32) -> Option<Row>;
-    /// How its JVM is walked.
-    fn jvm(&self) -> JvmLayout;
-}
-
-/// The registers that a walk begins with.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Start {
-    /// rip
-    pub ip: u64,
-    /// rsp
-    pub sp: u64,
-    /// rbp
-    pub fp: u64,
-    /// rax
-    pub ax: u64,
-    /// rbx
-    pub bx: u64,
-    /// r13
-    pub r13: u64,
-}
-
-/// `MAX_FRAMES` of bpf/walk/walk.h.
-const MAX_FRAMES: usize = 1024;
-
-/// `struct walked` of bpf/walk/walk.h.
-#[repr(C)]
-struct Walked {
-    target: u64,
-    unloads: u64,
-    end: u64,
-    count: u64,
-    frames: [u64; MAX_FRAMES],
-}
-
-/// `struct source` of c/harness.c.
-#[repr(C)]
-struct RawSource {
-    context: *mut c_void,
-    read: unsafe extern "C" fn(*mut c_void, *mut c_void, u32, u64) -> c_int,
-    mapping: unsafe extern "C" fn(*mut c_void, u32, *mut MappingEntry) -> c_int,
-    row: unsafe extern "C" fn(*mut c_void, u32, u32, *mut Row) -> c_int,
-    jvm: *const JvmLayout,
-}
-
-unsafe extern "C" {
-    fn harness_walk(source: *const RawSource, start: *const Start, walked: *mut Walked);
-    fn harness_trail(source: *const RawSource, start: *const Start, trail: *mut u64) -> u32;
-    fn harness_blob(source: *const RawSource, addr: u64, found: *mut [u64; 7]);
-    fn harness_sizes(sizes: *mut [u64; 5]);
-}
+pub use libjvmprobe::bpf::here::{Blob, Source, Stack, Start, blob, trail};
+use libjvmprobe::bpf::here::{LINKED, WalkFunction, walk_by};
 
 /// The name of the environment variable.
 pub const OTHER: &str = "WALK_HARNESS";
 
-/// The functions that recordings are walked with.
-struct Functions {
-    walk: unsafe extern "C" fn(*const RawSource, *const Start, *mut Walked),
-    sizes: unsafe extern "C" fn(*mut [u64; 5]),
-}
-
-fn functions() -> &'static Functions {
-    static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
-    FUNCTIONS.get_or_init(|| match std::env::var_os(OTHER) {
-        Some(path) => other(path.as_bytes()),
-        None => Functions { walk: harness_walk, sizes: harness_sizes },
-    })
+fn function() -> WalkFunction {
+    static FUNCTION: OnceLock<WalkFunction> = OnceLock::new();
+    *FUNCTION.get_or_init(|| std::env::var_os(OTHER).map_or(LINKED, |path| other(path.as_bytes())))
 }
 
 /// # Panics
 /// Where it is no such library.
-fn other(path: &[u8]) -> Functions {
-    let symbol = |name: &'static std::ffi::CStr| {
-        let path = CString::new(path).expect("a path has no zeros");
-        // SAFETY: strings that end in zero; what is loaded stays loaded.
-        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
-        // SAFETY: as above.
-        let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-        assert!(!library.is_null() && !found.is_null(), "{path:?} has no {name:?}");
-        found
-    };
-    // SAFETY: the functions of c/harness.c, as they are declared above.
-    unsafe {
-        Functions {
-            walk: std::mem::transmute::<
-                *mut c_void,
-                unsafe extern "C" fn(*const RawSource, *const Start, *mut Walked),
-            >(symbol(c"harness_walk")),
-            sizes: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut [u64; 5])>(symbol(
-                c"harness_sizes",
-            )),
-        }
-    }
-}
-
-/// What C calls back with.
-struct Context<'a>(&'a mut dyn Source);
-
-/// # Safety
-/// As C calls it: with the context that it was given, and memory of that size.
-unsafe extern "C" fn read(context: *mut c_void, to: *mut c_void, size: u32, addr: u64) -> c_int {
-    // SAFETY: the context is borrowed for as long as the call into C lasts.
-    let context = unsafe { &mut *context.cast::<Context<'_>>() };
-    // SAFETY: C's buffer, of this size, which only C knows beside us.
-    let to = unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), size as usize) };
-    // An address near the end must not wrap around.
-    let fits = addr.checked_add(size.into()).is_some();
-    (!(fits && context.0.read(addr, to))).into()
-}
-
-/// # Safety
-/// As for [`read`].
-unsafe extern "C" fn mapping(context: *mut c_void, index: u32, to: *mut MappingEntry) -> c_int {
-    // SAFETY: the context is borrowed for as long as the call into C lasts.
-    let context = unsafe { &mut *context.cast::<Context<'_>>() };
-    let Some(found) = context.0.mapping(index) else { return 1 };
-    // SAFETY: C's variable, of the same layout.
-    unsafe { to.write(found) };
-    0
-}
-
-/// # Safety
-/// As for [`read`].
-unsafe extern "C" fn row(context: *mut c_void, table: u32, index: u32, to: *mut Row) -> c_int {
-    // SAFETY: the context is borrowed for as long as the call into C lasts.
-    let context = unsafe { &mut *context.cast::<Context<'_>>() };
-    let Some(found) = context.0.row(table, index) else { return 1 };
-    // SAFETY: C's variable, of the same layout.
-    unsafe { to.write(found) };
-    0
-}
-
-/// A stack as the walker tells it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stack {
-    /// Frames, innermost first, as `struct walked` has them.
-    pub frames: Vec<u64>,
-    /// Why it ended, and how much of it is known.
-    pub end: u64,
-    /// Classes that the JVM had unloaded.
-    pub unloads: u64,
-}
-
-/// A piece of the code cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Blob {
-    /// Where its code begins.
-    pub begin: u64,
-    /// Where it ends.
-    pub end: u64,
-    /// `enum blob_kind`; 0 where there is none.
-    pub kind: u64,
-    /// Where its name is.
-    pub name: u64,
-    /// A method's verified entry.
-    pub entry: u64,
-    /// Where it is entered in a loop; 0 for none.
-    pub osr_entry: u64,
-    /// Where those go on that were deoptimised.
-    pub deopt_handler: u64,
-}
-
-fn with<T>(source: &mut dyn Source, call: impl FnOnce(&RawSource) -> T) -> T {
-    check_sizes();
-    let jvm = source.jvm();
-    let mut context = Context(source);
-    call(&RawSource { context: (&raw mut context).cast(), read, mapping, row, jvm: &raw const jvm })
-}
-
-fn check_sizes() {
-    let mut sizes = [0; 5];
-    // SAFETY: it fills an array of this size.
-    unsafe { (functions().sizes)(&mut sizes) };
-    let ours = [
-        size_of::<RawSource>(),
-        size_of::<Start>(),
-        size_of::<Walked>(),
-        size_of::<MappingEntry>(),
-        size_of::<JvmLayout>(),
-    ];
-    assert_eq!(sizes.map(|size| size as usize), ours, "c/harness.c has other structures");
+fn other(path: &[u8]) -> WalkFunction {
+    let path = CString::new(path).expect("a path has no zeros");
+    // SAFETY: strings that end in zero; what is loaded stays loaded.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    // SAFETY: as above.
+    let found = unsafe { libc::dlsym(library, c"harness_walk".as_ptr()) };
+    assert!(!library.is_null() && !found.is_null(), "{path:?} has no walker");
+    // SAFETY: the function of harness.c, as it is declared.
+    unsafe { std::mem::transmute::<*mut c_void, WalkFunction>(found) }
 }
 
 /// Walks a stack.
 pub fn walk(source: &mut dyn Source, start: &Start) -> Stack {
-    let mut walked =
-        Box::new(Walked { target: 0, unloads: 0, end: 0, count: 0, frames: [0; MAX_FRAMES] });
-    // SAFETY: structures of the sizes that C has, which live while the call lasts.
-    with(source, |source| unsafe { (functions().walk)(source, start, &raw mut *walked) });
-    let count = usize::try_from(walked.count).unwrap_or(0).min(MAX_FRAMES);
-    Stack { frames: walked.frames[..count].to_vec(), end: walked.end, unloads: walked.unloads }
-}
-
-/// The address that each frame of a stack is at, innermost first.
-pub fn trail(source: &mut dyn Source, start: &Start) -> Vec<u64> {
-    let mut trail = vec![0; MAX_FRAMES];
-    // SAFETY: C fills no more than MAX_FRAMES of it.
-    let count = with(source, |source| unsafe { harness_trail(source, start, trail.as_mut_ptr()) });
-    trail.truncate(count as usize);
-    trail
-}
-
-/// What the code cache has at an address.
-pub fn blob(source: &mut dyn Source, addr: u64) -> Blob {
-    let mut found = [0; 7];
-    // SAFETY: C fills an array of this size.
-    with(source, |source| unsafe { harness_blob(source, addr, &mut found) });
-    let [begin, end, kind, name, entry, osr_entry, deopt_handler] = found;
-    Blob { begin, end, kind, name, entry, osr_entry, deopt_handler }
+    // SAFETY: both were compiled from these sources.
+    unsafe { walk_by(function(), source, 1, start) }.1
 }

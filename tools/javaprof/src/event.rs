@@ -15,7 +15,7 @@ use libjvmprobe::{
 use plain::Plain;
 
 pub use crate::skel::types::{
-    code_event, java, sample_count, sample_key, target, thin, thin_key, thread,
+    code_event, java, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
 };
 
 // `enum event_kind` of bpf/javaprof.h.
@@ -40,6 +40,8 @@ unsafe impl Plain for java {}
 unsafe impl Plain for thread {}
 // SAFETY: as above.
 unsafe impl Plain for target {}
+// SAFETY: as above.
+unsafe impl Plain for sleeper {}
 
 /// A decoded event.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -36,9 +36,10 @@ const METHODS: [&str; 22] = [
 ];
 
 /// The same in libjvm.so and in the launcher.
-const FUNCTIONS: [&str; 21] = [
+const FUNCTIONS: [&str; 22] = [
     "CompileQueue::get",
     "VMThread::loop",
+    "VMThread::wait_for_operation",
     "VMThread::wait_until_executed",
     "WatcherThread::sleep",
     "os::signal_wait",

@@ -6,6 +6,7 @@
 //! [`outputs`] writes it to files.
 
 mod args;
+mod asleep;
 mod command;
 mod event;
 mod events;

@@ -82,7 +82,7 @@ impl Naming {
                     self.kernel.name(addr, 0, &mut frames);
                 }
                 if event.has_waits() {
-                    cut_tracing(&mut frames);
+                    cut_switch(&mut frames);
                 }
                 stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
             }
@@ -170,10 +170,12 @@ pub fn shrink(profiles: &mut [Profile], max: usize) -> usize {
     size
 }
 
-/// Leaves out what the kernel does to tell us of a switch: that is no part of why it was.
-fn cut_tracing(frames: &mut Vec<Frame>) {
+/// Leaves out how the kernel switches and tells us so: that is no part of why it does. And a thread
+/// that is found asleep has no such frames.
+fn cut_switch(frames: &mut Vec<Frame>) {
     if let Some(at) = frames.iter().position(|frame| &*frame.name == "__schedule") {
-        frames.drain(..at);
+        let has_caller = frames.get(at + 1).is_some_and(|frame| &*frame.name == "schedule");
+        frames.drain(..=at + usize::from(has_caller));
     }
 }
 
@@ -349,16 +351,21 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_to_tell_of_a_switch_is_left_out() {
-        let frames = |names: &[&str]| -> Vec<_> {
-            names.iter().map(|&name| Frame::new(Kind::Kernel, name)).collect()
+    fn how_the_kernel_switches_is_left_out() {
+        let cut = |names: &[&'static str]| -> Vec<_> {
+            let mut frames =
+                names.iter().map(|&name| Frame::new(Kind::Kernel, name)).collect::<Vec<_>>();
+            cut_switch(&mut frames);
+            frames.iter().map(|frame| frame.name.to_string()).collect()
         };
-        let mut stack = frames(&["bpf_prog", "trace_call", "__schedule", "schedule"]);
-        cut_tracing(&mut stack);
-        assert_eq!(stack, frames(&["__schedule", "schedule"]));
-        let mut stack = frames(&["do_page_fault"]);
-        cut_tracing(&mut stack);
-        assert_eq!(stack.len(), 1);
+        let told = ["bpf_prog", "trace_call", "__schedule"];
+        assert_eq!(cut(&[&told[..], &["schedule", "futex_wait"]].concat()), ["futex_wait"]);
+        // Not by the way that sleepers go, but off the processor all the same.
+        assert_eq!(
+            cut(&[&told[..], &["preempt_schedule", "x"]].concat()),
+            ["preempt_schedule", "x"]
+        );
+        assert_eq!(cut(&["do_page_fault"]), ["do_page_fault"]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The BPF object, as these arguments want it; samples come out of it when they are collected.
 
-use std::{collections::HashSet, fs, ops::AddAssign, os::unix::fs::MetadataExt};
+use std::{collections::HashSet, fs, io::Read, ops::AddAssign, os::unix::fs::MetadataExt};
 
 use libbpf_rs::{
-    Link, MapCore, MapFlags, ProgramMut,
+    Iter, Link, MapCore, MapFlags, ProgramMut,
     skel::{OpenSkel, SkelBuilder},
 };
 use libjvmprobe::{
@@ -17,7 +17,7 @@ use libjvmprobe::{
 };
 
 use crate::{
-    event::{Event, java, sample_count, sample_key, target, thin, thin_key, thread},
+    event::{Event, java, sample_count, sample_key, sleeper, target, thin, thin_key, thread},
     events::Asked,
     skel::{JavaprofSkel, JavaprofSkelBuilder},
 };
@@ -34,6 +34,9 @@ pub const MANY_STACKS: usize = 50_000;
 
 /// Programs that are there whatever is sampled: what JVMs compile is followed.
 const ALWAYS: [&str; 2] = ["code_load", "code_unload"];
+
+/// Finds threads that sleep since before the trace.
+const ITERATOR: &str = "asleep";
 
 /// What to sample.
 #[derive(Clone, Copy, Debug)]
@@ -159,7 +162,8 @@ pub fn load(options: Options<'_>) -> Result<Session> {
     let wanted: HashSet<_> = options.events.iter().flat_map(Asked::programs).collect();
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
-        program.set_autoload(ALWAYS.contains(&&*name) || wanted.contains(&*name));
+        let is_iterator = options.waits.is_some() && name == ITERATOR && sees_sleepers();
+        program.set_autoload(ALWAYS.contains(&&*name) || wanted.contains(&*name) || is_iterator);
     }
     if options.waits.is_some() {
         open.maps.threads.set_max_entries(THREADS).map_err(bpf::load_error)?;
@@ -170,8 +174,13 @@ pub fn load(options: Options<'_>) -> Result<Session> {
     let entries = u32::try_from(entries).unwrap_or(1 << 14);
     open.maps.samples.set_max_entries(entries).map_err(bpf::load_error)?;
     let skel = open.load().map_err(bpf::load_error)?;
-    Ok(Session::new(skel, Event::decode, true)?
-        .with_maps_by_jvm(&["targets", "javas", "labels", "thinned"]))
+    let mut session = Session::new(skel, Event::decode, true)?;
+    if options.waits.is_some()
+        && let Some(walker) = session.walker()
+    {
+        walker.keep_rows();
+    }
+    Ok(session.with_maps_by_jvm(&["targets", "javas", "labels", "thinned"]))
 }
 
 /// Tells the stack walker what a process has mapped.
@@ -267,6 +276,29 @@ pub fn attach_waits(session: &Session) -> Result<Vec<Link>> {
         (&programs.ends, "sched_process_exit"),
     ];
     all.into_iter().map(attach).collect()
+}
+
+/// Threads that sleep and have not switched since their process was looked at. None where the
+/// kernel has no such iterator ([`sees_sleepers`]).
+///
+/// # Errors
+/// [`Error::Bpf`], [`Error::Io`].
+pub fn sleepers(session: &Session) -> Result<Vec<sleeper>> {
+    if !sees_sleepers() {
+        return Ok(Vec::new());
+    }
+    let failed = |source| Error::Bpf { what: "walk over all tasks".into(), source };
+    let link = session.skel.progs.asleep.attach().map_err(failed)?;
+    let most = u64::from(THREADS) * size_of::<sleeper>() as u64;
+    let mut all = Vec::new();
+    let iterator = Iter::new(&link).map_err(failed)?;
+    iterator.take(most).read_to_end(&mut all).map_err(|e| Error::io("read all tasks", e))?;
+    Ok(all.chunks_exact(size_of::<sleeper>()).filter_map(copy).collect())
+}
+
+/// Whether threads can be found that sleep since before the trace.
+fn sees_sleepers() -> bool {
+    bpf::has_user_registers() && bpf::sees_initial_pids()
 }
 
 /// Counts waits from now on, the time `began`.

@@ -334,7 +334,7 @@ impl Quality {
             complete: share(|sample| sample.complete),
             guessed: share(|sample| sample.guessed),
             unsure: share(|sample| sample.unsure),
-            unnamed_frames: profile.frames_of_kind(Kind::Unknown) as f64 / frames.max(1) as f64,
+            unnamed_frames: profile.unnamed_frames() as f64 / frames.max(1) as f64,
         }
     }
 }

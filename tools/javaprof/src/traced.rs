@@ -21,6 +21,7 @@ use libjvmprobe::{
         code::Inlining,
         deopt::Traps,
         objects::{COMPACT_SHIFT, ClassField},
+        walking::JvmLayout,
     },
     own::{note, remark},
     process::{Fate, FileId, Process, Target, code::CodeMaps},
@@ -98,6 +99,8 @@ pub struct Traced {
     source: Option<SymbolSource>,
     /// Whether the stack walker was told of it, or will never be.
     is_walked: bool,
+    /// How it is walked, until somebody asks.
+    layout: Option<JvmLayout>,
     /// What the Java frames of its stacks are.
     places: Option<Places>,
     /// Whether compiled ones are among them.
@@ -228,6 +231,7 @@ impl Traced {
             has_map: false,
             source: None,
             is_walked: false,
+            layout: None,
             places: None,
             names_compiled: false,
             who,
@@ -473,7 +477,9 @@ impl Traced {
         }
         let hotspot = hotspot.as_ref().map_err(|error| version_unknown(pid, error))?;
         if let Some(walker) = session.walker() {
-            walker.add_jvm(key, &hotspot.walking()?);
+            let layout = hotspot.walking()?;
+            walker.add_jvm(key, &layout);
+            self.layout = Some(layout);
         }
         session::tell_mappings(session, key, &self.maps)?;
         self.labels.traps = tell_events(pid, hotspot, &args.event, session);
@@ -483,6 +489,11 @@ impl Traced {
             self.names_compiled = compiled;
         }
         Ok(())
+    }
+
+    /// How its stacks are walked, once.
+    pub fn first_layout(&mut self) -> Option<JvmLayout> {
+        self.layout.take()
     }
 
     /// Names the interpreted frames of a stack.

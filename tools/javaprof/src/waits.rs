@@ -12,6 +12,7 @@ use std::{
 use libjvmprobe::bpf::clock;
 
 use crate::{
+    asleep::Place,
     event::thread,
     profiler::Samples,
     session::{self, Count, NOT_WALKED, SampleKey, Session, UNSEEN},
@@ -79,6 +80,8 @@ pub struct Waits {
     seen: HashMap<(u32, u32), Seen>,
     /// When a process was added that came later.
     added: HashMap<u32, u64>,
+    /// Where threads sleep that have done so since before, by process and thread.
+    asleep: HashMap<(u32, u32), Place>,
 }
 
 type Counted = (SampleKey, Count);
@@ -88,7 +91,34 @@ impl Waits {
     pub fn begin(session: &mut Session, event: u32, is_wall: bool) -> Self {
         let began = clock::monotonic_ns();
         session::begin_waits(session, began);
-        Self { event, is_wall, began, seen: HashMap::new(), added: HashMap::new() }
+        Self {
+            event,
+            is_wall,
+            began,
+            seen: HashMap::new(),
+            added: HashMap::new(),
+            asleep: HashMap::new(),
+        }
+    }
+
+    /// Learns where a thread sleeps that was not seen to go.
+    pub fn found(&mut self, thread: (u32, u32), place: Place) {
+        self.asleep.insert(thread, place);
+    }
+
+    /// The stacks of threads that were not seen to go.
+    pub fn places(&self) -> impl Iterator<Item = &Place> {
+        self.asleep.values()
+    }
+
+    /// Says where a thread was that was not seen to go, if that is known.
+    pub fn place(&self, key: SampleKey) -> SampleKey {
+        match self.asleep.get(&(key.pid, key.tid)) {
+            Some(&Place { user, user_end, kernel, epoch }) if key.user == UNSEEN => {
+                SampleKey { user, user_end, kernel, epoch, ..key }
+            }
+            _ => key,
+        }
     }
 
     /// Counts those of a process from now on.
@@ -100,6 +130,7 @@ impl Waits {
     pub fn forget(&mut self, session: &Session, pid: u32) {
         self.added.remove(&pid);
         self.seen.retain(|(of, _), _| *of != pid);
+        self.asleep.retain(|(of, _), _| *of != pid);
         session::forget_threads(session, pid);
     }
 
@@ -187,7 +218,7 @@ impl Waits {
                 let key = SampleKey { user: UNSEEN, ..self.key(&thread, comm, Part::Blocked) };
                 let since = self.added.get(&pid).copied().unwrap_or(0).max(self.began);
                 let value = now.saturating_sub(since);
-                counted.push((key, Count { samples: 1, value }));
+                counted.push((self.place(key), Count { samples: 1, value }));
             }
         }
         counted
@@ -202,7 +233,7 @@ impl Waits {
         }
         let stack = |key: SampleKey| match (thread.is_walked, thread.is_unseen) {
             (0, 0) => SampleKey { user: NOT_WALKED, ..key },
-            (0, _) => SampleKey { user: UNSEEN, ..key },
+            (0, _) => self.place(SampleKey { user: UNSEEN, ..key }),
             _ => SampleKey {
                 user: thread.user,
                 kernel: thread.kernel,
@@ -273,7 +304,14 @@ mod tests {
     use super::*;
 
     fn waits(is_wall: bool) -> Waits {
-        Waits { event: 1, is_wall, began: 0, seen: HashMap::new(), added: HashMap::new() }
+        Waits {
+            event: 1,
+            is_wall,
+            began: 0,
+            seen: HashMap::new(),
+            added: HashMap::new(),
+            asleep: HashMap::new(),
+        }
     }
 
     fn key(part: Part) -> SampleKey {

@@ -93,12 +93,12 @@ impl Profiler<'_> {
     /// Keeps the stacks of threads that wait: these waits are counted when they end. Their Java
     /// frames are named anew, with all that comes from here on.
     fn keep_waiting(&mut self) {
-        if self.waits.is_none() {
-            return;
-        }
+        let Some(waits) = &self.waits else { return };
         let threads = session::threads(&self.session);
         let waiting = threads.iter().filter(|thread| thread.is_away != 0 && thread.is_walked != 0);
-        let wanted: HashSet<_> = waiting.flat_map(|thread| [thread.user, thread.kernel]).collect();
+        let wanted = waiting.flat_map(|thread| [thread.user, thread.kernel]);
+        let asleep = waits.places().flat_map(|place| [place.user, place.kernel]);
+        let wanted: HashSet<_> = wanted.chain(asleep).collect();
         let mut raws = std::mem::take(&mut self.raws);
         raws.retain(|id, _| wanted.contains(id) || self.stacks.contains_key(id));
         for (id, raw) in &raws {

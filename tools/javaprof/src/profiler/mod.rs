@@ -237,6 +237,7 @@ impl<'a> Profiler<'a> {
             let is_wall = self.events[at].what == What::Wall;
             let number = u32::try_from(at).unwrap_or(0);
             self.waits = Some(Waits::begin(&mut self.session, number, is_wall));
+            self.find_sleepers()?;
         }
         for event in &self.events {
             if let What::Java(java) = event.what
@@ -400,6 +401,14 @@ impl<'a> Profiler<'a> {
         }
     }
 
+    /// Takes a stack that is new.
+    fn keep_stack(&mut self, id: u64, raw: RawStack) {
+        self.take_stack(id, &raw);
+        if self.waits.is_some() {
+            self.raws.insert(id, raw);
+        }
+    }
+
     /// Takes a stack, and names its Java frames.
     fn take_stack(&mut self, id: u64, raw: &RawStack) {
         let pid = u32::try_from(raw.target).unwrap_or(0);
@@ -420,6 +429,7 @@ impl<'a> Profiler<'a> {
         let mut counted = session::collect(&self.session);
         if let Some(waits) = &mut self.waits {
             counted.iter_mut().for_each(|(key, count)| waits.rest(key, count));
+            counted = counted.into_iter().map(|(key, count)| (waits.place(key), count)).collect();
         }
         counted
     }
@@ -466,11 +476,8 @@ impl Watch for Profiler<'_> {
         for event in self.session.events(timeout)? {
             match event {
                 Event::Stack(id, raw) => {
-                    self.take_stack(id, &raw);
                     self.stacks_sent += 1;
-                    if self.waits.is_some() {
-                        self.raws.insert(id, raw);
-                    }
+                    self.keep_stack(id, raw);
                 }
                 Event::Label(label) => {
                     let pid = u32::try_from(label.target).unwrap_or(0);

@@ -11,6 +11,7 @@ use libjvmprobe::{
 use super::Profiler;
 use crate::{
     args::{StackWalk, SymbolSource},
+    asleep::{self, Found},
     events::attach,
     session,
     traced::Traced,
@@ -91,6 +92,26 @@ impl Profiler<'_> {
                 }
                 Err(error) => return Err(error),
             }
+        }
+        self.find_sleepers()
+    }
+
+    /// Finds out where threads sleep that were not seen to go, of JVMs that are new to the walker.
+    pub(super) fn find_sleepers(&mut self) -> Result<()> {
+        if self.waits.is_none() {
+            return Ok(());
+        }
+        let jvms = self.processes.iter_mut();
+        let jvms: Vec<_> =
+            jvms.filter_map(|(&pid, traced)| Some((pid, traced.first_layout()?))).collect();
+        if jvms.is_empty() {
+            return Ok(());
+        }
+        for Found { thread, place, stack } in asleep::find(&mut self.session, &jvms)? {
+            if let Some(waits) = &mut self.waits {
+                waits.found(thread, place);
+            }
+            self.keep_stack(place.user, stack);
         }
         Ok(())
     }

@@ -30,14 +30,13 @@ struct source {
 	struct jvm *jvm;
 };
 
-/* As ptrace has them. */
+/* Where a walk begins. */
 struct start {
 	__u64 ip;
 	__u64 sp;
 	__u64 fp;
-	__u64 ax;
-	__u64 bx;
-	__u64 r13;
+	/* struct registers, as far as this machine has any. */
+	__u64 others[3];
 };
 
 static __thread const struct source *source;
@@ -57,15 +56,19 @@ static void *bpf_map_lookup_elem(void *map, const void *key)
 
 	if (map == &walkers)
 		return &own_walker;
+#ifdef KNOWS_FRAMES
 	if (map == &jvms)
 		return source->jvm;
 	if (map == &mappings)
 		return &inner_mappings;
+#endif
 	memcpy(&index, key, sizeof(index));
+#ifdef KNOWS_FRAMES
 	if (map == &tables) {
 		current_table = index;
 		return &inner_rows;
 	}
+#endif
 	if (map == &inner_mappings)
 		return source->mapping(source->context, index, &mapping_slots[slot]) ?
 			       NULL :
@@ -108,27 +111,28 @@ static long bpf_task_pt_regs(void *task)
 	return 0;
 }
 
-static void fill(bpf_user_pt_regs_t *regs, const struct start *start)
+static struct walker *begin(const struct source *from, __u64 key, const struct start *start,
+			    struct walked *walked)
 {
-	memset(regs, 0, sizeof(*regs));
-	regs->rip = start->ip;
-	regs->rsp = start->sp;
-	regs->rbp = start->fp;
-	regs->rax = start->ax;
-	regs->rbx = start->bx;
-	regs->r13 = start->r13;
-	regs->cs = USER_CS;
-}
+	struct walker *w = begin_walk(key, walked, 0);
 
-/* Walks a stack as an event's program does. */
-void harness_walk(const struct source *from, const struct start *start, struct walked *walked)
-{
-	bpf_user_pt_regs_t regs;
-
+	_Static_assert(sizeof(w->regs) <= sizeof(start->others), "registers have room");
 	source = from;
 	know_jvms = true;
-	fill(&regs, start);
-	walk(&regs, 1, walked, 0);
+	w->ip = start->ip;
+	w->sp = start->sp;
+	w->fp = start->fp;
+	memcpy(&w->regs, start->others, sizeof(w->regs));
+	return w;
+}
+
+/* Walks a stack of this process as an event's program does. Returns its number. */
+__u64 harness_walk(const struct source *from, __u64 key, const struct start *start,
+		   struct walked *walked)
+{
+	__u64 hash = walk_frames(begin(from, key, start, walked), walked);
+
+	return stack_number(hash, key);
 }
 
 /*
@@ -138,18 +142,12 @@ void harness_walk(const struct source *from, const struct start *start, struct w
 __u32 harness_trail(const struct source *from, const struct start *start, __u64 *trail)
 {
 	static __thread struct walked walked;
-	struct walker *w = begin_walk(1, &walked, 0);
-	bpf_user_pt_regs_t regs;
+	struct walker *w = begin(from, 1, start, &walked);
 	__u32 count = 0;
 
-	source = from;
-	know_jvms = true;
-	fill(&regs, start);
-	w->ip = regs.rip;
-	w->sp = regs.rsp;
-	w->fp = regs.rbp;
-	take_registers(&w->regs, &regs);
+#ifdef KNOWS_FRAMES
 	prepare(w);
+#endif
 	while (count < MAX_FRAMES) {
 		trail[count++] = w->ip;
 		if (step(w))
@@ -162,11 +160,11 @@ __u32 harness_trail(const struct source *from, const struct start *start, __u64 
    method's entries and handler. */
 void harness_blob(const struct source *from, __u64 addr, __u64 found[7])
 {
+#ifdef KNOWS_FRAMES
 	static __thread struct walked walked;
-	struct walker *w = begin_walk(1, &walked, 0);
+	const struct start nowhere = {};
+	struct walker *w = begin(from, 1, &nowhere, &walked);
 
-	source = from;
-	know_jvms = true;
 	prepare(w);
 	find_blob(w, addr);
 	found[0] = w->blob.begin;
@@ -176,6 +174,7 @@ void harness_blob(const struct source *from, __u64 addr, __u64 found[7])
 	found[4] = w->blob.verified_entry;
 	found[5] = w->blob.osr_entry;
 	found[6] = w->blob.deopt_handler;
+#endif
 }
 
 /* So large are the structures that the caller mirrors. */

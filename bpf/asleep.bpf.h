@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * Threads that sleep since before the trace: where they are. A part of javaprof.bpf.c.
+ *
+ * None of our programs has run in them, and none will before they wake up: of a JVM that hangs,
+ * that is all of them. User space walks over all tasks (an iterator: kernel/bpf/task_iter.c) and
+ * gets the registers of those that have not switched since their process was looked at; their
+ * stacks it walks itself, with the same walker (libjvmprobe/walk), for a program can read only the
+ * memory of the task that it runs in.
+ */
+#ifndef JVMPROBE_ASLEEP_BPF_H
+#define JVMPROBE_ASLEEP_BPF_H
+
+struct seq_file;
+struct task_struct;
+
+/* As include/linux/bpf.h and kernel/bpf/task_iter.c begin theirs. */
+struct iterator {
+	__bpf_md_ptr(struct seq_file *, seq);
+};
+
+struct iterated_task {
+	__bpf_md_ptr(struct iterator *, meta);
+	__bpf_md_ptr(struct task_struct *, task);
+};
+
+struct sleeper unused_sleeper;
+
+static __always_inline __u64 kernel_part_of(struct task_struct *task)
+{
+	struct own_stack *own = take_stack();
+	struct walked *walked;
+	__u64 id;
+
+	if (!own)
+		return STACK_NONE;
+	walked = &own->event.stack;
+	id = intern(&own->event,
+		    take_walked(walked, 0,
+				bpf_get_task_stack(task, walked->frames,
+						   MAX_KERNEL_FRAMES * sizeof(__u64), 0)),
+		    true);
+	give_back_stack(own);
+	return id;
+}
+
+SEC("iter/task")
+int asleep(struct iterated_task *ctx)
+{
+	struct seq_file *seq = ctx->meta->seq;
+	struct task_struct *task = ctx->task;
+	struct sleeper sleeper = {};
+	bpf_user_pt_regs_t regs;
+	struct target *target;
+	__u64 tgid;
+
+	if (!task || !has_user_registers)
+		return 0;
+	tgid = sleeper.tgid = task_u32((__u64)task, task_tgid);
+	sleeper.tid = task_u32((__u64)task, task_pid);
+	target = bpf_map_lookup_elem(&targets, &tgid);
+	/* Zero is a task that runs or could. One that has an entry was seen to go or to come. */
+	if (!target || !task_u32((__u64)task, task_state) ||
+	    bpf_map_lookup_elem(&threads, &sleeper.tid))
+		return 0;
+	if (bpf_probe_read_kernel(&regs, sizeof(regs), (void *)bpf_task_pt_regs(task)) ||
+	    !in_user_mode(&regs))
+		return 0;
+	sleeper.epoch = target->epoch;
+	sleeper.ip = PT_REGS_IP(&regs);
+	sleeper.sp = PT_REGS_SP(&regs);
+	sleeper.fp = PT_REGS_FP(&regs);
+	take_registers((struct registers *)sleeper.others, &regs);
+	if (want_kernel)
+		sleeper.kernel = kernel_part_of(task);
+	bpf_seq_write(seq, &sleeper, sizeof(sleeper));
+	return 0;
+}
+
+#endif

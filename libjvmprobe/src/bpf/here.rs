@@ -1,0 +1,228 @@
+//! The kernel side's stack walker, run in this process: on threads that sleep, which no program
+//! runs in, and on recordings.
+//!
+//! The sources are those that run in the kernel (`bpf/walk/`), compiled for user space by
+//! `walk/harness.c`. What the verifier has shown of them holds here as well: they stay within the
+//! memory that they are given.
+//!
+//! The only unsafe code is the call into C: the structures are mirrors whose sizes a test
+//! compares, and the C side calls back while the call lasts only.
+
+use std::{
+    ffi::{c_int, c_void},
+    slice,
+};
+
+use crate::{bpf::walker::MappingEntry, hotspot::walking::JvmLayout, unwind::Row};
+
+/// Where the walker's data come from.
+pub trait Source {
+    /// Reads memory of the process; `false` where it is not there.
+    fn read(&mut self, addr: u64, to: &mut [u8]) -> bool;
+    /// A mapping of the process; the first holds the number of those behind it.
+    fn mapping(&mut self, index: u32) -> Option<MappingEntry>;
+    /// A row of a table.
+    fn row(&mut self, table: u32, index: u32) -> Option<Row>;
+    /// How its JVM is walked.
+    fn jvm(&self) -> JvmLayout;
+}
+
+/// The registers that a walk begins with. On other machines than x86-64 there are no others.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// rip
+    pub ip: u64,
+    /// rsp
+    pub sp: u64,
+    /// rbp
+    pub fp: u64,
+    /// rax
+    pub ax: u64,
+    /// rbx
+    pub bx: u64,
+    /// r13
+    pub r13: u64,
+}
+
+/// `MAX_FRAMES` of bpf/walk/walk.h.
+const MAX_FRAMES: usize = 1024;
+
+/// `struct walked` of bpf/walk/walk.h.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Walked {
+    target: u64,
+    unloads: u64,
+    end: u64,
+    count: u64,
+    frames: [u64; MAX_FRAMES],
+}
+
+/// `struct source` of walk/harness.c.
+#[repr(C)]
+#[derive(Debug)]
+pub struct RawSource {
+    context: *mut c_void,
+    read: unsafe extern "C" fn(*mut c_void, *mut c_void, u32, u64) -> c_int,
+    mapping: unsafe extern "C" fn(*mut c_void, u32, *mut MappingEntry) -> c_int,
+    row: unsafe extern "C" fn(*mut c_void, u32, u32, *mut Row) -> c_int,
+    jvm: *const JvmLayout,
+}
+
+/// `harness_walk` of walk/harness.c.
+pub type WalkFunction =
+    unsafe extern "C" fn(*const RawSource, u64, *const Start, *mut Walked) -> u64;
+unsafe extern "C" {
+    fn harness_walk(
+        source: *const RawSource,
+        key: u64,
+        start: *const Start,
+        walked: *mut Walked,
+    ) -> u64;
+    fn harness_trail(source: *const RawSource, start: *const Start, trail: *mut u64) -> u32;
+    fn harness_blob(source: *const RawSource, addr: u64, found: *mut [u64; 7]);
+    #[cfg(test)]
+    fn harness_sizes(sizes: *mut [u64; 5]);
+}
+
+/// The one that is linked.
+pub const LINKED: WalkFunction = harness_walk;
+
+/// What C calls back with.
+struct Context<'a>(&'a mut dyn Source);
+
+/// # Safety
+/// As C calls it: with the context that it was given, and memory of that size.
+unsafe extern "C" fn read(context: *mut c_void, to: *mut c_void, size: u32, addr: u64) -> c_int {
+    // SAFETY: the context is borrowed for as long as the call into C lasts.
+    let context = unsafe { &mut *context.cast::<Context<'_>>() };
+    // SAFETY: C's buffer, of this size, which only C knows beside us.
+    let to = unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), size as usize) };
+    // An address near the end must not wrap around.
+    let fits = addr.checked_add(size.into()).is_some();
+    (!(fits && context.0.read(addr, to))).into()
+}
+
+/// # Safety
+/// As for [`read`].
+unsafe extern "C" fn mapping(context: *mut c_void, index: u32, to: *mut MappingEntry) -> c_int {
+    // SAFETY: the context is borrowed for as long as the call into C lasts.
+    let context = unsafe { &mut *context.cast::<Context<'_>>() };
+    let Some(found) = context.0.mapping(index) else { return 1 };
+    // SAFETY: C's variable, of the same layout.
+    unsafe { to.write(found) };
+    0
+}
+
+/// # Safety
+/// As for [`read`].
+unsafe extern "C" fn row(context: *mut c_void, table: u32, index: u32, to: *mut Row) -> c_int {
+    // SAFETY: the context is borrowed for as long as the call into C lasts.
+    let context = unsafe { &mut *context.cast::<Context<'_>>() };
+    let Some(found) = context.0.row(table, index) else { return 1 };
+    // SAFETY: C's variable, of the same layout.
+    unsafe { to.write(found) };
+    0
+}
+
+/// A stack as the walker tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stack {
+    /// Frames, innermost first, as `struct walked` has them.
+    pub frames: Vec<u64>,
+    /// Why it ended, and how much of it is known.
+    pub end: u64,
+    /// Classes that the JVM had unloaded.
+    pub unloads: u64,
+}
+
+/// A piece of the code cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Blob {
+    /// Where its code begins.
+    pub begin: u64,
+    /// Where it ends.
+    pub end: u64,
+    /// `enum blob_kind`; 0 where there is none.
+    pub kind: u64,
+    /// Where its name is.
+    pub name: u64,
+    /// A method's verified entry.
+    pub entry: u64,
+    /// Where it is entered in a loop; 0 for none.
+    pub osr_entry: u64,
+    /// Where those go on that were deoptimised.
+    pub deopt_handler: u64,
+}
+
+fn with<T>(source: &mut dyn Source, call: impl FnOnce(&RawSource) -> T) -> T {
+    let jvm = source.jvm();
+    let mut context = Context(source);
+    call(&RawSource { context: (&raw mut context).cast(), read, mapping, row, jvm: &raw const jvm })
+}
+
+/// Walks a stack of the process of this key by a function that is `harness_walk`. Returns also what
+/// number the kernel side would know it by.
+///
+/// # Safety
+/// It must be that, compiled from the sources that this library was built with.
+pub unsafe fn walk_by(
+    function: WalkFunction,
+    source: &mut dyn Source,
+    key: u64,
+    start: &Start,
+) -> (u64, Stack) {
+    let mut walked =
+        Box::new(Walked { target: 0, unloads: 0, end: 0, count: 0, frames: [0; MAX_FRAMES] });
+    // SAFETY: structures of the sizes that C has, which live while the call lasts.
+    let number = with(source, |source| unsafe { function(source, key, start, &raw mut *walked) });
+    let count = usize::try_from(walked.count).unwrap_or(0).min(MAX_FRAMES);
+    let frames = walked.frames[..count].to_vec();
+    (number, Stack { frames, end: walked.end, unloads: walked.unloads })
+}
+
+/// Walks a stack of the process of this key. Returns also what number the kernel side would know
+/// it by.
+pub fn walk(source: &mut dyn Source, key: u64, start: &Start) -> (u64, Stack) {
+    // SAFETY: it is that.
+    unsafe { walk_by(LINKED, source, key, start) }
+}
+
+/// The address that each frame of a stack is at, innermost first.
+pub fn trail(source: &mut dyn Source, start: &Start) -> Vec<u64> {
+    let mut trail = vec![0; MAX_FRAMES];
+    // SAFETY: C fills no more than MAX_FRAMES of it.
+    let count = with(source, |source| unsafe { harness_trail(source, start, trail.as_mut_ptr()) });
+    trail.truncate(count as usize);
+    trail
+}
+
+/// What the code cache has at an address.
+pub fn blob(source: &mut dyn Source, addr: u64) -> Blob {
+    let mut found = [0; 7];
+    // SAFETY: C fills an array of this size.
+    with(source, |source| unsafe { harness_blob(source, addr, &mut found) });
+    let [begin, end, kind, name, entry, osr_entry, deopt_handler] = found;
+    Blob { begin, end, kind, name, entry, osr_entry, deopt_handler }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_those_of_the_header() {
+        let mut sizes = [0; 5];
+        // SAFETY: it fills an array of this size.
+        unsafe { harness_sizes(&mut sizes) };
+        let ours = [
+            size_of::<RawSource>(),
+            size_of::<Start>(),
+            size_of::<Walked>(),
+            size_of::<MappingEntry>(),
+            size_of::<JvmLayout>(),
+        ];
+        assert_eq!(sizes.map(|size| size as usize), ours);
+    }
+}
