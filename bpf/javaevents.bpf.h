@@ -31,8 +31,10 @@ struct {
 
 /* A compilation that a thread is at. */
 struct compilation {
-	__u64 since;
+	__u64 since;        /* zero as long as only the task is known */
 	__u64 label;
+	__u32 level;        /* 1 to 4, zero where it is not known */
+	__u32 is_osr;
 };
 
 struct {
@@ -265,18 +267,52 @@ int BPF_UPROBE(java_deopt, __u64 thread, __u64 request)
 	return 0;
 }
 
+#define MAX_LEVEL 4
+/* InvocationEntryBci of hotspot/share/compiler/compilerDefinitions.hpp */
+#define NO_OSR_BCI -1
+
+/* CompileBroker::invoke_compiler_on_method(CompileTask *), in which are both probes: these do not
+   tell the tier. */
+SEC("uprobe")
+int BPF_UPROBE(java_compile_task, __u64 task)
+{
+	struct sample_key key = {};
+	struct compilation now = {};
+	__u64 id = bpf_get_current_pid_tgid(), target;
+	__s32 osr_bci = NO_OSR_BCI;
+	struct java *java;
+
+	if (!is_hit_wanted(&key, uprobe_cookie(ctx)))
+		return 0;
+	target = key.tgid;
+	java = bpf_map_lookup_elem(&javas, &target);
+	if (!java || !java->task_level)
+		return 0;
+	bpf_probe_read_user(&now.level, sizeof(now.level), (void *)(task + java->task_level));
+	bpf_probe_read_user(&osr_bci, sizeof(osr_bci), (void *)(task + java->task_osr_bci));
+	if (now.level > MAX_LEVEL)
+		now.level = 0;
+	now.is_osr = osr_bci != NO_OSR_BCI;
+	/* Where there is no room, its begin has none either, and tells. */
+	bpf_map_update_elem(&compilations, &id, &now, BPF_ANY);
+	return 0;
+}
+
 /* hotspot:method__compile__begin(compiler, len, class, len, method, len, signature, len) */
 SEC("usdt")
 int BPF_USDT(java_compile_begin, __u64 compiler, __u64 compiler_len, __u64 klass, __u64 klass_len,
 	     __u64 method, __u64 method_len)
 {
 	struct sample_key key = {};
-	struct compilation now = {};
+	struct compilation now = {}, *task;
 	struct own_label *own;
 	__u64 id = bpf_get_current_pid_tgid();
 
 	if (!is_hit_wanted(&key, bpf_usdt_cookie(ctx)))
 		return 0;
+	task = bpf_map_lookup_elem(&compilations, &id);
+	if (task && !task->since)
+		now = *task;
 	own = take_label();
 	if (own) {
 		clear_text(&own->event);
@@ -285,6 +321,9 @@ int BPF_USDT(java_compile_begin, __u64 compiler, __u64 compiler_len, __u64 klass
 		add_text(&own->event, method, method_len);
 		add_char(&own->event, ' ');
 		add_text(&own->event, compiler, compiler_len);
+		add_char(&own->event, ' ');
+		add_char(&own->event, '0' + (now.level & 7));
+		add_char(&own->event, now.is_osr ? '%' : ' ');
 		now.label = tell_label(&own->event, key.tgid,
 				       hash_text(&own->event) | LABEL_IS_TEXT);
 		end_turn(&own->taken);

@@ -74,7 +74,8 @@ struct label_event {
 	char text[LABEL_LEN];
 };
 
-/* Which of a JVM's classes an object is of: offsets, and how the object's header tells. */
+/* How a JVM's structures are read. Which of its classes an object is of: offsets, and how the
+   object's header tells; ... */
 struct java {
 	__u32 klass_name;
 	__u32 symbol_length;
@@ -85,6 +86,9 @@ struct java {
 	__u32 klass_shift;
 	__u32 unused;
 	__u64 klass_base;
+	/* ... and offsets in a CompileTask, zero where they are not known. */
+	__u32 task_level;
+	__u32 task_osr_bci;
 };
 
 /* Events that come too fast are thinned; what was left out is the next one's. */

@@ -150,21 +150,26 @@ fn compilations_are_those_of_the_jvms_own_log() {
         let pid = load.pid().to_string();
         let tool = Tool::start("javaprof", &["-p", &pid, "-j", "-s", "-e", "compiles"]);
         load.ask("throw 30000");
+        load.ask("spin 300");
         let output = tool.interrupt();
         load.quit();
         let text = std::fs::read_to_string(&file).unwrap();
-        // TIME ID FLAGS TIER METHOD (SIZE bytes); native wrappers and what is given up are none.
+        // TIME ID FLAGS TIER METHOD [@ BCI] (SIZE bytes); native wrappers and what is given up are
+        // none.
         let mut expected: HashMap<(String, String), u64> = HashMap::new();
         for line in
             text.lines().filter(|line| line.contains(" EventLoad::") && line.ends_with("bytes)"))
         {
             let method = line.split_whitespace().find(|w| w.starts_with("EventLoad::")).unwrap();
-            let tier = line.split(" EventLoad::").next().unwrap().trim_end().chars().last();
-            let compiler = if tier == Some('4') { "C2" } else { "C1" };
-            let key = (compiler.to_owned(), method.replace("::", "."));
+            let before = line.split(" EventLoad::").next().unwrap().trim_end();
+            let tier = before.chars().last().unwrap();
+            let compiler = if tier == '4' { "C2" } else { "C1" };
+            let osr = if before.contains('%') { " (OSR)" } else { "" };
+            let key = (format!("{compiler} tier {tier}{osr}"), method.replace("::", "."));
             *expected.entry(key).or_default() += 1;
         }
         assert!(expected.len() > 3, "{text}");
+        assert!(expected.keys().any(|(compiler, _)| compiler.ends_with("(OSR)")), "{text}");
         let mut seen: HashMap<(String, String), u64> = HashMap::new();
         for record in output.json().iter().filter(|r| r["type"] == "stack") {
             let name = |i: usize| record["stack"][i]["method"].as_str().unwrap().to_owned();
@@ -174,6 +179,51 @@ fn compilations_are_those_of_the_jvms_own_log() {
             }
         }
         assert_eq!(seen, expected, "{runtime}");
+    }
+}
+
+/// Each stall, by thread, against the JVM's log.
+#[test]
+fn stalls_are_those_of_the_jvms_own_log() {
+    need_root();
+    binary("javaprof");
+    let kinds = [
+        ("temurin-17", ""),
+        ("temurin-21", ""),
+        ("temurin-21", "-XX:+ZGenerational"),
+        ("temurin-25", ""),
+    ];
+    for (runtime, flag) in kinds {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("gc.log");
+        let flags = format!("-XX:+UseZGC {flag} -Xmx96m -Xlog:gc:file={}", log.display());
+        let mut load = Load::start_program(named(runtime), &flags, "EventLoad");
+        let pid = load.pid().to_string();
+        let tool = Tool::start("javaprof", &["-p", &pid, "-j", "-s", "-t", "-e", "stalls"]);
+        load.ask("stall 1500");
+        let output = tool.interrupt();
+        load.quit();
+        let text = std::fs::read_to_string(&log).unwrap();
+        let mut told: HashMap<String, u64> = HashMap::new();
+        for (_, rest) in text.lines().filter_map(|line| line.split_once("Allocation Stall (")) {
+            // With a time; sums of an interval have none.
+            if let Some((thread, time)) = rest.split_once(')')
+                && time.trim_start().starts_with(|c: char| c.is_ascii_digit())
+            {
+                *told.entry(thread.into()).or_default() += 1;
+            }
+        }
+        let mut seen: HashMap<String, u64> = HashMap::new();
+        for record in output.json().iter().filter(|r| r["type"] == "stack") {
+            let thread = record["thread"].as_str().unwrap().to_owned();
+            *seen.entry(thread).or_default() += record["samples"].as_u64().unwrap();
+            let frames = record["stack"].as_array().unwrap();
+            let is_ours = |frame: &Value| frame["method"] == "EventLoad.stalls";
+            assert!(frames.iter().any(is_ours), "{runtime}: {record}");
+        }
+        println!("{runtime} {flag}: {seen:?}");
+        assert!(told.values().sum::<u64>() > 10, "{runtime} {flag}: {text}");
+        assert_eq!(seen, told, "{runtime} {flag}");
     }
 }
 

@@ -12,7 +12,8 @@ import java.nio.file.Paths;
  *
  * Commands on stdin, answers on stdout: "ready PID" once; each command is answered by "done" and
  * what it has counted: "throw N", "flood N" (both threads as fast as they can), "define N",
- * "start N", "touch MEGABYTES", "collect N", "surprise N".
+ * "start N", "touch MEGABYTES", "collect N", "surprise N", "stall MILLISECONDS" (allocates faster than
+ * a collector can follow), "spin N" (one loop of so many million turns).
  */
 public class EventLoad {
     /** An exception of our own. */
@@ -73,6 +74,22 @@ public class EventLoad {
                     long before = faults();
                     touch(n);
                     System.out.println("done faults=" + (faults() - before));
+                    break;
+                case "spin":
+                    sink = spins(n * 1_000_000);
+                    System.out.println("done spun");
+                    break;
+                case "stall":
+                    Thread[] stallers = new Thread[3];
+                    long end = System.nanoTime() + n * 1_000_000L;
+                    for (int i = 0; i < stallers.length; i++) {
+                        stallers[i] = new Thread(() -> stalls(end), "staller-" + i);
+                        stallers[i].start();
+                    }
+                    for (Thread staller : stallers) {
+                        staller.join();
+                    }
+                    System.out.println("done stalled");
                     break;
                 case "surprise":
                     int sum = 0;
@@ -164,6 +181,20 @@ public class EventLoad {
             // Before JDK 15.
         }
         return "defined=" + n + " hidden=" + hidden;
+    }
+
+    static long spins(int turns) {
+        long sum = 0;
+        for (int i = 0; i < turns; i++) {
+            sum = sum * 31 + i;
+        }
+        return sum;
+    }
+
+    static void stalls(long end) {
+        while (System.nanoTime() < end) {
+            sink = new byte[1 << 20];
+        }
     }
 
     static void starts() throws InterruptedException {

@@ -214,6 +214,20 @@ impl HotSpot {
         ClassLayout::read(&self.layout)
     }
 
+    /// Where the task of a compiler has its tier and, of one that is entered in a loop, the
+    /// bytecode index.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing.
+    pub fn compile_task(&self) -> Result<(u32, u32)> {
+        let offset = |item| {
+            let offset = self.layout.get(item)?;
+            let implausible = |_| Error::layout(format!("{item:?} at {offset}: implausible"));
+            u32::try_from(offset).map_err(implausible)
+        };
+        Ok((offset(Item::TaskLevel)?, offset(Item::TaskOsrBci)?))
+    }
+
     /// How its objects name their classes.
     ///
     /// # Errors

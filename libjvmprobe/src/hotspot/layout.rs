@@ -50,6 +50,7 @@ pub(super) enum Use {
     Sizes,
     Objects,
     Threads,
+    Compilations,
 }
 
 impl Use {
@@ -79,6 +80,7 @@ impl Use {
             Self::Sizes => "sizes of instances are unknown",
             Self::Objects => "objects are not counted",
             Self::Threads => "what threads allocate is unknown",
+            Self::Compilations => "tiers of compilations are unknown",
         }
     }
 }
@@ -314,4 +316,8 @@ table! {
     ThreadsList         Static [14 "ThreadsSMRSupport::_java_thread_list"] for Threads;
     ThreadsLength       Offset [14 "ThreadsList::_length"] for Threads;
     ThreadsArray        Offset [14 "ThreadsList::_threads"] for Threads;
+
+    // compiler/compileTask.hpp
+    TaskLevel           Offset [8 "CompileTask::_comp_level"] for Compilations;
+    TaskOsrBci          Offset [8 "CompileTask::_osr_bci"] for Compilations;
 }

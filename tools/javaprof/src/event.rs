@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(size_of::<code_event>(), 5 * 8 + 3 * 256);
         assert_eq!(size_of::<sample_key>(), 4 * 8 + 6 * 4 + 16);
         assert_eq!(offset_of!(sample_key, comm), 56);
-        assert_eq!(size_of::<java>(), 8 * 4 + 8);
+        assert_eq!(size_of::<java>(), 8 * 4 + 8 + 2 * 4);
         assert_eq!(offset_of!(label_event, text), 32);
         assert_eq!(size_of::<thread>(), 8 * 8 + 4 * 4 + 4 + 4 + 16);
     }

@@ -332,9 +332,9 @@ pub fn comm(thread: &thread) -> String {
     text(&thread.comm)
 }
 
-/// Tells the kernel side how the objects of a JVM name their classes.
-pub fn tell_classes(session: &Session, pid: u64, java: &java) -> Result<()> {
-    session::tell(&session.skel.maps.javas, pid, bytes(java), "read classes of objects")
+/// Tells the kernel side how a JVM's structures are read.
+pub fn tell_java(session: &Session, pid: u64, java: &java) -> Result<()> {
+    session::tell(&session.skel.maps.javas, pid, bytes(java), "read the JVM's structures")
 }
 
 impl SampleKey {

@@ -17,7 +17,7 @@ use libjvmprobe::{
         ready::{self, SETTING_UP},
     },
     hotspot::{
-        HotSpot,
+        Collector, HotSpot,
         code::Inlining,
         deopt::Traps,
         objects::{COMPACT_SHIFT, ClassField},
@@ -137,10 +137,28 @@ fn tell_events(
     let wants = |filter: fn(JavaEvent) -> bool| {
         events.iter().any(|event| matches!(event.what, What::Java(java) if filter(java)))
     };
+    let mut java = None;
     if wants(JavaEvent::reads_classes) {
-        let told = classes_of(hotspot)
-            .and_then(|java| session::tell_classes(session, pid.0.into(), &java));
-        told.unwrap_or_else(|error| unknown("of which class objects are", &error));
+        let read = classes_of(hotspot).map(|classes| java = Some(classes));
+        read.unwrap_or_else(|error| unknown("of which class objects are", &error));
+    }
+    if wants(|java| java == JavaEvent::Compiles) {
+        match hotspot.compile_task() {
+            Ok((task_level, task_osr_bci)) => {
+                java = Some(java { task_level, task_osr_bci, ..java.unwrap_or_default() });
+            }
+            Err(error) => unknown("the tier of compilations", &error),
+        }
+    }
+    if let Some(java) = java {
+        session::tell_java(session, pid.0.into(), &java)
+            .unwrap_or_else(|error| unknown("what events are of", &error));
+    }
+    if wants(|java| java == JavaEvent::Stalls)
+        && !matches!(hotspot.collector, Collector::Z | Collector::GenerationalZ)
+    {
+        let name = hotspot.collector.name();
+        note(&format!("process {pid} runs {name}: only with ZGC do allocations stall"));
     }
     if !wants(|java| java == JavaEvent::Deopt) {
         return None;
@@ -171,8 +189,8 @@ fn classes_of(hotspot: &HotSpot) -> Result<java> {
         klass_at,
         klass_bit,
         klass_shift,
-        unused: 0,
         klass_base,
+        ..java::default()
     })
 }
 

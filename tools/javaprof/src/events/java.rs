@@ -28,6 +28,8 @@ pub enum JavaEvent {
     Compiles,
     /// Requests for collections.
     GcRequests,
+    /// Allocations that wait for ZGC.
+    Stalls,
 }
 
 /// A program and what it is attached to.
@@ -41,13 +43,14 @@ enum Spot {
 
 impl JavaEvent {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Exceptions,
         Self::Classes,
         Self::Threads,
         Self::Deopt,
         Self::Compiles,
         Self::GcRequests,
+        Self::Stalls,
     ];
 
     /// What it is called.
@@ -59,6 +62,7 @@ impl JavaEvent {
             Self::Deopt => "deopt",
             Self::Compiles => "compiles",
             Self::GcRequests => "gc-requests",
+            Self::Stalls => "stalls",
         }
     }
 
@@ -98,10 +102,20 @@ impl JavaEvent {
                 ],
             ],
             Self::Deopt => &[&[("java_deopt", Function("_ZN14Deoptimization13uncommon_trapE"))]],
-            Self::Compiles => &[&[
-                ("java_compile_end", Usdt("hotspot", "method__compile__end")),
-                ("java_compile_begin", Usdt("hotspot", "method__compile__begin")),
-            ]],
+            Self::Compiles => &[
+                &[
+                    ("java_compile_end", Usdt("hotspot", "method__compile__end")),
+                    ("java_compile_begin", Usdt("hotspot", "method__compile__begin")),
+                    (
+                        "java_compile_task",
+                        Function("_ZN13CompileBroker25invoke_compiler_on_methodE"),
+                    ),
+                ],
+                &[
+                    ("java_compile_end", Usdt("hotspot", "method__compile__end")),
+                    ("java_compile_begin", Usdt("hotspot", "method__compile__begin")),
+                ],
+            ],
             Self::GcRequests => &[
                 &[
                     ("any_uprobe", Exported("JVM_GC")),
@@ -109,6 +123,14 @@ impl JavaEvent {
                     ("any_uprobe", Function("_ZN12SystemGCDCmd7executeE")),
                 ],
                 &[("any_uprobe", Exported("JVM_GC"))],
+            ],
+            Self::Stalls => &[
+                // JDK 21 to 23 have two ZGCs. Before JDK 15 it has no function for that.
+                &[
+                    ("any_uprobe", Function("_ZN14ZPageAllocator16alloc_page_stallE")),
+                    ("any_uprobe", Function("_ZN14XPageAllocator16alloc_page_stallE")),
+                ],
+                &[("any_uprobe", Function("_ZN14ZPageAllocator16alloc_page_stallE"))],
             ],
         }
     }

@@ -44,14 +44,23 @@ impl Labels {
             }];
         };
         match event {
-            // `Class.method compiler`
-            JavaEvent::Compiles => match text.rsplit_once(' ') {
-                Some((method, compiler)) => vec![class(compiler), class(method)],
+            JavaEvent::Compiles => match compilation(text) {
+                Some((method, compiler)) => vec![class(&compiler), class(method)],
                 None => vec![class(text)],
             },
             _ => vec![class(text)],
         }
     }
+}
+
+/// The method and the compiler of `Class.method COMPILER TIER%`, where the tier is 0 if it is not
+/// known, and the sign a blank unless the method was entered in a loop.
+fn compilation(text: &str) -> Option<(&str, String)> {
+    let is_osr = text.ends_with('%');
+    let mut words = text.trim_end_matches(['%', ' ']).rsplitn(3, ' ');
+    let (tier, compiler, method) = (words.next()?, words.next()?, words.next()?);
+    let tier = if tier == "0" { String::new() } else { format!(" tier {tier}") };
+    Some((method, format!("{compiler}{tier}{}", if is_osr { " (OSR)" } else { "" })))
 }
 
 /// A class, or what begins with one, as its source has it. What was cut is not marked: how long
@@ -68,15 +77,22 @@ mod tests {
     fn labels_are_frames() {
         let mut labels = Labels::default();
         labels.take(LABEL_IS_TEXT | 6, b"java/lang/IllegalStateException");
-        labels.take(LABEL_IS_TEXT | 8, b"java/lang/String.hashCode C2");
+        labels.take(LABEL_IS_TEXT | 8, b"java/lang/String.hashCode C2 4 ");
+        labels.take(LABEL_IS_TEXT | 10, b"a/B.c C1 3%");
+        labels.take(LABEL_IS_TEXT | 12, b"a/B.c C1 0 ");
         let frames = |event, label| -> Vec<_> {
             labels.frames(event, label).iter().map(|frame| frame.name.to_string()).collect()
         };
         let text = |label| LABEL_IS_TEXT | label;
         assert_eq!(frames(JavaEvent::Exceptions, text(6)), ["java.lang.IllegalStateException"]);
-        assert_eq!(frames(JavaEvent::Compiles, text(8)), ["C2", "java.lang.String.hashCode"]);
+        let compiled = |label| frames(JavaEvent::Compiles, text(label));
+        assert_eq!(compiled(8), ["C2 tier 4", "java.lang.String.hashCode"]);
+        assert_eq!(
+            (compiled(10), compiled(12)),
+            (vec!["C1 tier 3 (OSR)".into(), "a.B.c".into()], vec!["C1".into(), "a.B.c".into()])
+        );
         assert_eq!(frames(JavaEvent::Exceptions, text(1)), ["[others]"]);
-        assert_eq!(frames(JavaEvent::Exceptions, text(10)), ["[unknown]"]);
+        assert_eq!(frames(JavaEvent::Exceptions, text(14)), ["[unknown]"]);
         assert_eq!(frames(JavaEvent::Deopt, 5), ["[unknown]"]);
     }
 
