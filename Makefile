@@ -64,6 +64,8 @@ kernels: ## Boot Debian's kernels, 5.10 to the newest, and try each tool in each
 lint: ## Formatting, clippy and documentation, all without warnings
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(TESTED) --workspace $(BUT_AGENT) --all-targets -- -D warnings
+	@# What the fuzzers call is built for them alone.
+	$(CARGO) clippy $(TESTED) -p libjvmprobe --features fuzzing -- -D warnings
 	$(CARGO) clippy --release --locked -p jvmprobe-agent -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(TESTED) --workspace $(BUT_AGENT) --no-deps --document-private-items --quiet
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked -p jvmprobe-agent --no-deps --document-private-items --quiet

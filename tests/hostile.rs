@@ -20,13 +20,14 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// More than a tool needs, whatever it is told.
 const MAX_MEMORY: u64 = 1 << 30;
 /// The tools, and what they are asked for.
-const TOOLS: [&[&str]; 6] = [
+const TOOLS: [&[&str]; 7] = [
     &["javagc", "--safepoints", "--pools", "--stack", "-j"],
     &["javaobjnew", "-s", "-t", "-j"],
     &["javaprof", "--folded", "--symbols", "hotspot"],
     &["javagc", "-v"],
     &["javaobjnew", "-v"],
     &["javaprof", "-F", "499"],
+    &["javaprof", "-e", "wall", "-e", "compiles", "--folded"],
 ];
 
 /// A JVM that lies.

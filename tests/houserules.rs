@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -112,4 +113,36 @@ fn used_by(part: &str) -> Vec<String> {
 fn lists_of_what_is_used_are_read() {
     assert_eq!(used_by("own::note;"), ["own"]);
     assert_eq!(used_by("{Error, bpf::{a, b::{c}}, own}; x, y"), ["Error", "bpf", "own"]);
+}
+
+/// A function that no fuzzer calls would be checked by nothing, and a fuzzer that is in no list is
+/// not built.
+#[test]
+fn each_function_for_fuzzers_has_one() {
+    let house = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let read = |path: &str| fs::read_to_string(house.join(path)).unwrap();
+    let named = |text: &str, before: &str, behind: char| -> BTreeSet<String> {
+        let names = text.lines().filter_map(|line| line.strip_prefix(before)?.split_once(behind));
+        names.map(|(name, _)| name.to_owned()).collect()
+    };
+    let offered = named(&read("libjvmprobe/src/fuzzing.rs"), "pub fn ", '(');
+    let listed = named(&read("tests/fuzz/Cargo.toml"), "path = \"targets/", '.');
+    let fuzzers: BTreeSet<_> = fs::read_dir(house.join("tests/fuzz/targets"))
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path().file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(fuzzers, listed);
+    let called: BTreeSet<_> = fuzzers
+        .iter()
+        .flat_map(|name| {
+            let text = read(&format!("tests/fuzz/targets/{name}.rs"));
+            let calls = text.split("libjvmprobe::fuzzing::").skip(1).map(|call| {
+                call.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>()
+            });
+            calls.collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(offered.len() > 10, "{offered:?}");
+    assert_eq!(offered, called);
 }

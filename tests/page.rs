@@ -286,8 +286,8 @@ fn threads_and_kinds_are_left_out() {
     assert_eq!(number(&page.boxes("worker-102-102")[0], "total"), 25.0);
     page.browser.press("Escape");
     page.browser.click_on("#kinds [data-kind='5']");
-    let native = made_up.profile.frames().iter().position(|f| f.kind == Kind::Native).unwrap();
-    let is_native = |taken: &Taken| *taken.stack.last().unwrap() as usize == native;
+    let innermost = |taken: &Taken| made_up.profile.frame(*taken.stack.last().unwrap());
+    let is_native = |taken: &Taken| innermost(taken).kind == Kind::Native;
     let part = made_up.part(|taken| taken.tid != 101 && !is_native(taken));
     assert_eq!(page.folded(true), lines(&part, true));
     page.is_well();

@@ -20,7 +20,6 @@ use crate::{
         perfdata::PerfData,
     },
     names::{demangle, perfmap},
-    stack::raw::RawStack,
     unwind::UnwindTable,
 };
 
@@ -77,11 +76,11 @@ fn elf_with(name: &str, content: &[u8], strings: &[u8]) -> Option<ElfFile> {
 /// An ELF file, with all that is asked of a libjvm.so.
 pub fn elf_file(bytes: &[u8]) {
     let Ok(elf) = ElfFile::open(file(&[bytes])) else { return };
-    let _ = elf.stapsdt().iter().flat_map(Probes::iter).count();
+    let _ = elf.stapsdt().iter().flat_map(Probes::names).count();
     for symbols in [elf.symbols(), elf.dynamic_symbols()].into_iter().flatten() {
         let _ = (symbols.find("nowhere"), symbols.find_prefix("her"), symbols.is_empty());
     }
-    let _ = (elf.build_id(), elf.vaddr_to_offset(Vaddr(0x1000)), elf.machine(), elf.base());
+    let _ = (elf.vaddr_to_offset(Vaddr(0x1000)), elf.machine(), elf.base());
     let _ = elf.load_bias(Addr(u64::MAX), FileOffset(0x1000));
     let _ = (elf.is_stripped(), UnwindTable::read(&elf));
 }
@@ -108,11 +107,7 @@ pub fn demangle(bytes: &[u8]) {
 pub fn notes(bytes: &[u8]) {
     let Some(elf) = elf_with(".note.stapsdt", bytes, &[]) else { return };
     let Ok(probes) = elf.stapsdt() else { return };
-    let _ = (
-        probes.iter().count(),
-        probes.names().count(),
-        probes.explain_missing("hotspot", "gc__begin"),
-    );
+    let _ = (probes.names().count(), probes.explain_missing("hotspot", "gc__begin"));
 }
 
 /// `.eh_frame`.
@@ -121,7 +116,7 @@ pub fn unwind(bytes: &[u8]) {
         let bases = gimli::BaseAddresses::default().set_eh_frame(0x2000).set_text(0x1000);
         if let Ok(table) = UnwindTable::from_section(bytes, &bases, Vaddr(base)) {
             assert!(table.rows().is_sorted_by_key(|row| row.pc));
-            let _ = (table.find(Vaddr(0x1234)), table.find(Vaddr(0)), table.find(Vaddr(u64::MAX)));
+            let _ = (table.rows().len(), table.base());
         }
     }
 }
@@ -135,7 +130,7 @@ pub fn native(bytes: &[u8]) {
 pub fn perf_data(bytes: &[u8]) {
     let Ok(data) = PerfData::parse(bytes) else { return };
     for name in data.names() {
-        let _ = (data.string(name), data.long(name));
+        let _ = (data.string(name), data.offset(name));
         assert!(data.offset(name).is_some());
     }
 }
@@ -211,9 +206,4 @@ pub fn proc_text(bytes: &[u8]) {
 /// Records of mappings.
 pub fn mappings(bytes: &[u8]) {
     follow::mappings::fuzz(bytes);
-}
-
-/// Stacks as the kernel side sends them.
-pub fn raw_stack(bytes: &[u8]) {
-    let _ = RawStack::decode(bytes);
 }

@@ -21,7 +21,7 @@
 //! Data flow one way: a process number becomes a [`process::Target`] (found, named,
 //! checked), its file's probes become places to attach to
 //! ([`bpf::probes::resolve`]), attached programs send events
-//! ([`bpf::stream::EventStream`]), and the tools turn these into output.
+//! (`bpf::stream::EventStream`), and the tools turn these into output.
 //!
 //! Everything that comes from outside (ELF files, /proc, the target's memory)
 //! is checked once, where it enters; errors ([`Error`]) say what to do next.
@@ -34,6 +34,7 @@ mod error;
 pub mod follow;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
+#[allow(clippy::unwrap_used, reason = "a fuzzer fails by panicking")]
 pub mod fuzzing;
 pub mod hotspot;
 pub mod names;
@@ -45,4 +46,5 @@ mod units;
 pub mod unwind;
 
 pub use error::{Error, Result};
-pub use units::{Addr, FileOffset, NsPid, Pid, Vaddr};
+pub use units::{Addr, Pid};
+pub(crate) use units::{FileOffset, NsPid, Vaddr};

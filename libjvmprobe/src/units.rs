@@ -49,7 +49,7 @@ unit!(
 
 impl Addr {
     /// The address `bytes` further on; `None` where that leaves the address space.
-    pub fn checked_add(self, bytes: u64) -> Option<Self> {
+    pub(crate) fn checked_add(self, bytes: u64) -> Option<Self> {
         self.0.checked_add(bytes).map(Self)
     }
 }

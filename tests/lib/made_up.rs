@@ -58,7 +58,7 @@ impl MadeUp {
         for (taken, sample) in taken.iter().zip(&profile.samples) {
             timeline.add(taken.slot, ThreadStack::of(sample), taken.count);
         }
-        profile.merge(false);
+        profile.shrink(usize::MAX);
         let slots = taken.iter().map(|taken| u64::from(taken.slot) + 1).max().unwrap_or(0);
         profile.duration_ns = slots * SLOT_NS;
         profile.hertz = 99;
@@ -68,11 +68,11 @@ impl MadeUp {
     /// The profile of some of its samples.
     pub fn part(&self, wanted: impl Fn(&Taken) -> bool) -> Profile {
         let mut part = Profile::of(self.profile.measure.clone());
-        // All frames, so that they keep their numbers.
-        for frame in self.profile.frames() {
-            part.intern(frame.clone());
+        for taken in self.taken.iter().filter(|taken| wanted(taken)) {
+            let frames = taken.stack.iter().map(|&id| self.profile.frame(id).clone());
+            let stack = frames.map(|frame| part.intern(frame)).collect();
+            part.samples.push(Sample { stack, ..sample(taken) });
         }
-        part.samples = self.taken.iter().filter(|taken| wanted(taken)).map(sample).collect();
         part
     }
 }

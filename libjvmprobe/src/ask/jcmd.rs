@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// How long it may take until a question is answered, from beginning to end.
-pub const TIMEOUT: Duration = Duration::from_secs(9);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(9);
 /// How much of that a JVM may take to begin to listen.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(6);
 /// More than any answer that we ask for.
@@ -55,7 +55,7 @@ const SIGQUIT: u32 = 3;
 ///
 /// # Errors
 /// [`Error::Attach`] saying why the JVM does not answer or what it answered.
-pub fn command(
+pub(crate) fn command(
     process: &Process,
     hotspot: &HotSpot,
     name: &str,

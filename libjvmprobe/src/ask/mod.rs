@@ -3,12 +3,12 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`jcmd`] | HotSpot's attach protocol: commands to a running JVM |
+//! | `jcmd` | HotSpot's attach protocol: commands to a running JVM |
 //! | [`agent`] | our JVMTI agent, loaded for a moment |
 //! | [`agent_map`] | the map of its code that the agent writes |
 //! | [`perf_map`] | the map that a JVM writes itself |
 
 pub mod agent;
 pub mod agent_map;
-pub mod jcmd;
+pub(crate) mod jcmd;
 pub mod perf_map;

@@ -15,7 +15,7 @@ pub fn monotonic_ns() -> u64 {
 ///
 /// The two clocks are compared anew each time, so that a clock that is set or
 /// slewed while a trace runs shows in the times that follow.
-pub fn wall_time(monotonic_ns: u64) -> Timestamp {
+pub(crate) fn wall_time(monotonic_ns: u64) -> Timestamp {
     let offset = nanos(clock_gettime(ClockId::Realtime)) - nanos(clock_gettime(ClockId::Monotonic));
     Timestamp::from_nanosecond(offset + i128::from(monotonic_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
@@ -26,12 +26,12 @@ pub fn rfc3339(monotonic_ns: u64) -> String {
 }
 
 /// An instant as the time of day here, with milliseconds.
-pub fn time_of_day(monotonic_ns: u64) -> String {
+pub(crate) fn time_of_day(monotonic_ns: u64) -> String {
     local(monotonic_ns, "%H:%M:%S%.3f")
 }
 
 /// An instant as date, time of day here with milliseconds, and UTC offset.
-pub fn date_and_time(monotonic_ns: u64) -> String {
+pub(crate) fn date_and_time(monotonic_ns: u64) -> String {
     local(monotonic_ns, "%Y-%m-%dT%H:%M:%S%.3f%:z")
 }
 

@@ -47,7 +47,6 @@ fn addr_word(addr: Option<Addr>) -> u64 {
 fn term_words(term: &Term) -> [u64; TERM_WORDS] {
     match *term {
         Term::Direct { addr } => [addr.0, 0, 0, 0, 0],
-        Term::Indirect { holder, offset } => [holder.0, offset, 0, 1, 0],
         Term::Span { holder, end_offset, start_offset, none } => {
             [holder.0, end_offset, start_offset, 2, addr_word(none)]
         }

@@ -20,9 +20,9 @@ use crate::{
 /// The outer maps.
 #[derive(Debug)]
 pub(super) struct Outer {
-    pub jvms: MapHandle,
-    pub mappings: MapHandle,
-    pub tables: MapHandle,
+    pub(crate) jvms: MapHandle,
+    pub(crate) mappings: MapHandle,
+    pub(crate) tables: MapHandle,
 }
 
 /// What is to be done, in this order.
@@ -50,7 +50,7 @@ pub(super) struct Clerk {
 
 impl Clerk {
     /// Gets ready; nothing runs before there is something to do.
-    pub fn employ(outer: Outer) -> Self {
+    pub(crate) fn employ(outer: Outer) -> Self {
         Self { outer: Some(outer), jobs: None }
     }
 
@@ -59,7 +59,7 @@ impl Clerk {
     /// # Errors
     /// [`Error::Bpf`] where the kernel does not take the first one. Later ones fail for
     /// lack of memory only, and this is noted.
-    pub fn hand_over(&mut self, job: Job) -> Result<()> {
+    pub(crate) fn hand_over(&mut self, job: Job) -> Result<()> {
         if let Some(outer) = self.outer.take() {
             if let Err(error) = outer.do_job(&job) {
                 self.outer = Some(outer);
@@ -83,7 +83,7 @@ impl Clerk {
     }
 
     /// Waits until all is done that was handed over.
-    pub fn settle(&self) {
+    pub(crate) fn settle(&self) {
         let (say, done) = channel();
         if self.jobs.as_ref().is_some_and(|jobs| jobs.send(Job::Say(say)).is_ok()) {
             // An error says that the thread has ended: then nothing is to be waited for.

@@ -6,13 +6,13 @@
 //! | [`probes`] | USDT probes and functions, one process or all |
 //! | `detach` | detaching, without waiting |
 //! | [`session`] | one loaded object, with all that tracers have in common |
-//! | [`stream`] | ring buffers as typed events |
+//! | `stream` | ring buffers as typed events |
 //! | [`records`] | the bytes of events and counters |
 //! | [`perf`] | sampling events, and processors at a frequency |
 //! | [`kernel_types`] | where the kernel's structures have their fields |
 //! | [`tracefs`] | the kernel's tracepoints by name |
 //! | [`room`] | how large maps are, and when the kernel allocates them |
-//! | [`gauge`] | the target's own counters, read with each event |
+//! | `gauge` | the target's own counters, read with each event |
 //! | [`walker`] | what the stack walker must be told |
 //! | [`here`] | the stack walker, run in this process |
 //! | `handover` | telling the stack walker, without waiting |
@@ -20,7 +20,7 @@
 
 pub mod clock;
 mod detach;
-pub mod gauge;
+pub(crate) mod gauge;
 mod handover;
 pub mod here;
 pub mod kernel_types;
@@ -30,7 +30,7 @@ pub mod probes;
 pub mod records;
 pub mod room;
 pub mod session;
-pub mod stream;
+pub(crate) mod stream;
 pub mod tracefs;
 pub mod walker;
 
@@ -80,7 +80,7 @@ pub fn reaches_everyone() -> bool {
 
 /// The key of a process that is attached to alone: above all process numbers, or, where
 /// there are no cookies, the number itself. See `target_key()` in bpf/jvm.bpf.h.
-pub fn key_alone(pid: Pid) -> u64 {
+pub(crate) fn key_alone(pid: Pid) -> u64 {
     let above = if has_cookies() { 1 << 32 } else { 0 };
     above | u64::from(pid.0)
 }
@@ -101,7 +101,7 @@ pub fn set_libbpf_output(verbose: bool) {
 ///
 /// # Errors
 /// [`Error::Kernel`] where there is none.
-pub fn program<'a>(object: &'a mut Object, name: &str) -> Result<ProgramMut<'a>> {
+pub(crate) fn program<'a>(object: &'a mut Object, name: &str) -> Result<ProgramMut<'a>> {
     let found = object.progs_mut().find(|program| program.name() == name);
     found.ok_or_else(|| defect(&format!("find the BPF program {name}")))
 }

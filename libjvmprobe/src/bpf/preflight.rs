@@ -94,7 +94,7 @@ fn walker_release(release: &str) -> Result<()> {
 }
 
 /// The first two numbers of the running kernel's release; `None` where it has an odd one.
-pub fn kernel_version() -> Option<(u32, u32)> {
+pub(crate) fn kernel_version() -> Option<(u32, u32)> {
     parse_release(&rustix::system::uname().release().to_string_lossy())
 }
 

@@ -159,7 +159,7 @@ impl From<&LibJvm> for Binary {
 ///
 /// # Errors
 /// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the place.
-pub fn attach(
+pub(crate) fn attach(
     program: &ProgramMut<'_>,
     binary: &Binary,
     site: &Site,
@@ -235,22 +235,12 @@ impl Drop for Links {
 
 impl Links {
     /// Adds an attachment.
-    pub fn push(&mut self, link: Link) {
+    pub(crate) fn push(&mut self, link: Link) {
         self.0.push(link);
     }
 
     /// Adds those of another set.
     pub fn extend(&mut self, mut other: Self) {
         self.0.append(&mut other.0);
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether nothing is attached.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 }

@@ -12,6 +12,14 @@ pub fn copy<T: Plain + Default>(record: &[u8]) -> Option<T> {
     Some(value)
 }
 
+/// The bytes of a value, or of several, for a map. Structs that are [`Plain`] here consist of
+/// integers without padding between or behind them.
+pub fn bytes<T: Plain + ?Sized>(value: &T) -> &[u8] {
+    // SAFETY: all of its bytes are initialised, as said above; the tests of layouts compare the
+    // sizes.
+    unsafe { plain::as_bytes(value) }
+}
+
 /// The number at an offset.
 pub fn word(record: &[u8], offset: usize) -> Option<u64> {
     let bytes = record.get(offset..offset.checked_add(8)?)?;

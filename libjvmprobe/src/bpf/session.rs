@@ -94,7 +94,7 @@ pub trait Attach {
     /// CAP_SYS_ADMIN.
     ///
     /// # Errors
-    /// As [`attach`].
+    /// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the place.
     fn attach(
         &mut self,
         binary: &Binary,

@@ -7,7 +7,7 @@ use libbpf_rs::{ErrorKind, MapCore, RingBuffer, RingBufferBuilder};
 use crate::{Error, Result};
 
 /// A BPF ring buffer as a queue of typed events.
-pub struct EventStream<T> {
+pub(crate) struct EventStream<T> {
     ring: RingBuffer<'static>,
     queue: Rc<RefCell<VecDeque<T>>>,
 }
@@ -15,7 +15,7 @@ pub struct EventStream<T> {
 impl<T: 'static> EventStream<T> {
     /// Opens a ring buffer map. `decode` turns a record into an event; records
     /// that it does not know are dropped.
-    pub fn open(map: &'static dyn MapCore, decode: fn(&[u8]) -> Option<T>) -> Result<Self> {
+    pub(crate) fn open(map: &'static dyn MapCore, decode: fn(&[u8]) -> Option<T>) -> Result<Self> {
         let bpf = |source| Error::Bpf { what: "open the event ring buffer".into(), source };
         let queue = Rc::new(RefCell::new(VecDeque::new()));
         let sink = Rc::clone(&queue);
@@ -34,7 +34,7 @@ impl<T: 'static> EventStream<T> {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn make_room(&self) -> Result<()> {
+    pub(crate) fn make_room(&self) -> Result<()> {
         let failed = |source| Error::Bpf { what: "read the event ring buffer".into(), source };
         self.ring.consume().map_err(failed)
     }
@@ -43,7 +43,7 @@ impl<T: 'static> EventStream<T> {
     ///
     /// # Errors
     /// [`Error::Bpf`]; a signal that cuts the wait short is no error.
-    pub fn wait(&self, timeout: Duration) -> Result<VecDeque<T>> {
+    pub(crate) fn wait(&self, timeout: Duration) -> Result<VecDeque<T>> {
         match self.ring.poll(timeout) {
             Err(e) if e.kind() != ErrorKind::Interrupted => {
                 return Err(Error::Bpf { what: "read the event ring buffer".into(), source: e });

@@ -77,7 +77,7 @@ pub fn leave_out(object: &mut OpenObject) -> Result<()> {
 
 /// Makes room in the map `known_stacks` of bpf/walk/intern.bpf.h for the stacks of other
 /// processes than one that has ended.
-pub fn forget_stacks(known: &impl MapCore, key: u64) {
+pub(crate) fn forget_stacks(known: &impl MapCore, key: u64) {
     let key = key.to_ne_bytes();
     for id in known.keys().collect::<Vec<_>>() {
         if known.lookup(&id, MapFlags::ANY).ok().flatten().is_some_and(|of| of == key) {
@@ -177,7 +177,7 @@ impl Walker {
     ///
     /// # Errors
     /// [`Error::Kernel`] where it has none.
-    pub fn new(object: &Object) -> Result<Self> {
+    pub(crate) fn new(object: &Object) -> Result<Self> {
         let map = |name: &str| {
             let map = object.maps().find(|map| map.name() == name);
             let missing = || Error::Kernel {
@@ -227,7 +227,7 @@ impl Walker {
     }
 
     /// Waits until the kernel side knows all that was told.
-    pub fn settle(&self) {
+    pub(crate) fn settle(&self) {
         self.clerk.settle();
     }
 
@@ -265,7 +265,7 @@ impl Walker {
     }
 
     /// Forgets a process that has ended.
-    pub fn forget(&mut self, key: u64) {
+    pub(crate) fn forget(&mut self, key: u64) {
         self.pending.remove(&key);
         if self.told.remove(&key).is_some() {
             // Its thread has ended: then nothing is told any more.
@@ -280,7 +280,7 @@ impl Walker {
     }
 
     /// Frees the tables of files that no process has had for a while.
-    pub fn free_unused(&mut self, now: Instant) {
+    pub(crate) fn free_unused(&mut self, now: Instant) {
         let used = self.used();
         let unused = self.idle.release(&mut self.files, used, now);
         if !unused.is_empty() {

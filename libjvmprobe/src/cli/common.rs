@@ -58,7 +58,7 @@ pub struct Common {
 
     /// Print a completion script for SHELL and exit
     #[arg(long, value_name = "SHELL", exclusive = true)]
-    pub completions: Option<Shell>,
+    pub(crate) completions: Option<Shell>,
 }
 
 impl Common {

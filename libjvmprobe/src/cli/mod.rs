@@ -25,7 +25,7 @@ pub const MAX_SECONDS: f64 = 366.0 * 86_400.0;
 ///
 /// # Errors
 /// A sentence for the user.
-pub fn parse_pid(text: &str) -> Result<Pid, String> {
+pub(crate) fn parse_pid(text: &str) -> Result<Pid, String> {
     match text.parse() {
         Ok(pid) if pid > 0 => Ok(Pid(pid)),
         _ => Err("a process number is expected; list JVMs with `jps -l` or `pgrep -a java`".into()),
@@ -36,7 +36,7 @@ pub fn parse_pid(text: &str) -> Result<Pid, String> {
 ///
 /// # Errors
 /// A sentence for the user.
-pub fn parse_seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.001..=MAX_SECONDS).contains(&seconds) => {
             Ok(Duration::from_secs_f64(seconds))
@@ -45,20 +45,34 @@ pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a size in bytes, with K, M or G behind it.
+/// Parses a number of bytes, with k, m or g behind it for powers of 1024.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let lower = text.to_ascii_lowercase();
+    let number = lower.trim_end_matches(['k', 'm', 'g']);
+    let shift = match &lower[number.len()..] {
+        "" => Some(0),
+        "k" => Some(10),
+        "m" => Some(20),
+        "g" => Some(30),
+        _ => None,
+    };
+    let bytes = number.parse::<u64>().ok().zip(shift).and_then(|(n, s)| n.checked_mul(1 << s));
+    bytes
+        .filter(|&bytes| bytes > 0)
+        .ok_or_else(|| "a number of bytes is expected, for example 65536, 64k or 1m".into())
+}
+
+/// Parses how much memory may be taken, as [`parse_bytes`] does.
 ///
 /// # Errors
 /// A sentence for the user.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     /// Below this, a tool has no room for its own work.
     const LEAST: usize = 1 << 20;
-    let (digits, shift) = match text.char_indices().last() {
-        Some((at, 'K' | 'k')) => (&text[..at], 10),
-        Some((at, 'M' | 'm')) => (&text[..at], 20),
-        Some((at, 'G' | 'g')) => (&text[..at], 30),
-        _ => (text, 0),
-    };
-    let size = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(1 << shift));
+    let size = parse_bytes(text).ok().and_then(|bytes| usize::try_from(bytes).ok());
     size.filter(|&size| size >= LEAST).ok_or_else(|| "a size is expected, at least 1M".into())
 }
 
@@ -156,5 +170,23 @@ pub fn describe<'a>(all: bool, jvms: impl ExactSizeIterator<Item = (Pid, &'a str
         (true, n) => format!("all JVMs ({n} now: {names}{more})"),
         (false, 1) => format!("JVM {names}"),
         (false, n) => format!("{n} JVMs ({names}{more})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_bytes("65536"), Ok(65536));
+        assert_eq!(parse_bytes("64k"), Ok(65536));
+        assert_eq!(parse_bytes("1M"), Ok(1 << 20));
+        assert_eq!(parse_bytes("2g"), Ok(2 << 30));
+        for bad in
+            ["", "0", "k", "-1", "1kk", "1t", "99999999999999999999", "18446744073709551615g"]
+        {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -29,7 +29,7 @@ const MAX_NAMES: usize = 4 << 20;
 
 /// The machine that a file is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Machine {
+pub(crate) enum Machine {
     /// x86-64.
     X86_64,
     /// 64-bit Arm.
@@ -40,7 +40,7 @@ pub enum Machine {
 
 impl Machine {
     /// The machine that this program runs on.
-    pub const NATIVE: Self = if cfg!(target_arch = "x86_64") {
+    pub(crate) const NATIVE: Self = if cfg!(target_arch = "x86_64") {
         Self::X86_64
     } else if cfg!(target_arch = "aarch64") {
         Self::Aarch64
@@ -89,7 +89,7 @@ impl ElfFile {
     }
 
     /// The machine that it is for.
-    pub fn machine(&self) -> Machine {
+    pub(crate) fn machine(&self) -> Machine {
         match self.machine {
             header::EM_X86_64 => Machine::X86_64,
             header::EM_AARCH64 => Machine::Aarch64,
@@ -98,7 +98,7 @@ impl ElfFile {
     }
 
     /// All sections of a name, in the file's order.
-    pub fn sections<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Section<'a>> + 'a {
+    pub(crate) fn sections<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Section<'a>> + 'a {
         self.sections
             .iter()
             .filter(move |(section, _)| section == name)
@@ -106,7 +106,7 @@ impl ElfFile {
     }
 
     /// The first section of a name.
-    pub fn section<'a>(&'a self, name: &'a str) -> Option<Section<'a>> {
+    pub(crate) fn section<'a>(&'a self, name: &'a str) -> Option<Section<'a>> {
         self.sections(name).next()
     }
 
@@ -126,7 +126,7 @@ impl ElfFile {
     }
 
     /// As [`Segments::load_bias`].
-    pub fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
+    pub(crate) fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
         load_bias(&self.segments, map_start, map_offset)
     }
 
@@ -136,18 +136,10 @@ impl ElfFile {
     }
 
     /// The page on which its lowest segment begins; `None` where nothing is loaded.
-    pub fn base(&self) -> Option<Vaddr> {
+    pub(crate) fn base(&self) -> Option<Vaddr> {
         let page = 4096;
         let loaded = self.segments.iter().filter(|s| s.p_type == PT_LOAD);
         loaded.map(|s| s.p_vaddr / page * page).min().map(Vaddr)
-    }
-
-    /// The GNU build-id.
-    pub fn build_id(&self) -> Option<Vec<u8>> {
-        let section = self.section(".note.gnu.build-id")?;
-        let data = section.data().ok()?;
-        // One note: name "GNU\0" behind twelve bytes of header.
-        data.get(16..).filter(|id| !id.is_empty()).map(<[u8]>::to_vec)
     }
 
     pub(crate) fn ctx(&self) -> Ctx {
@@ -183,14 +175,14 @@ fn load_bias(segments: &[ProgramHeader], start: Addr, offset: FileOffset) -> Opt
 
 /// A section of an open file.
 #[derive(Clone, Copy, Debug)]
-pub struct Section<'a> {
+pub(crate) struct Section<'a> {
     elf: &'a ElfFile,
     header: &'a SectionHeader,
 }
 
 impl Section<'_> {
     /// Its link-time address, zero where it is not loaded.
-    pub fn vaddr(&self) -> Vaddr {
+    pub(crate) fn vaddr(&self) -> Vaddr {
         Vaddr(self.header.sh_addr)
     }
 
@@ -209,7 +201,7 @@ impl Section<'_> {
     /// # Errors
     /// [`Error::Elf`] where it has none in the file (stripped into a debug
     /// file), is compressed, or reaches beyond the file's end.
-    pub fn data(&self) -> Result<Vec<u8>> {
+    pub(crate) fn data(&self) -> Result<Vec<u8>> {
         let SectionHeader { sh_type, sh_flags, sh_offset, sh_size, .. } = *self.header;
         if sh_type == section_header::SHT_NOBITS {
             return Err(Error::elf("a section has no content in this file"));
@@ -387,15 +379,6 @@ mod tests {
         let offset = FileOffset(code.p_offset / 4096 * 4096);
         assert_eq!(elf.load_bias(start, offset), Some(bias));
         assert_eq!(elf.load_bias(start, FileOffset(1 << 40)), None);
-    }
-
-    #[test]
-    fn reads_the_build_id() {
-        let id = "0123456789abcdef0123";
-        let elf = Library::build(ASSEMBLY, &[&format!("-Wl,--build-id=0x{id}")]).elf();
-        let hex: String = elf.build_id().unwrap().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, id);
-        assert_eq!(Library::build(ASSEMBLY, &["-Wl,--build-id=none"]).elf().build_id(), None);
     }
 
     #[test]

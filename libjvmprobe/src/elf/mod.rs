@@ -2,21 +2,22 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`file`](mod@file) | headers and sections, read piece by piece |
-//! | [`stapsdt`] | USDT probes: `.note.stapsdt` |
-//! | [`symbols`] | `.symtab` and `.dynsym` |
+//! | `file` | headers and sections, read piece by piece |
+//! | `stapsdt` | USDT probes: `.note.stapsdt` |
+//! | `symbols` | `.symtab` and `.dynsym` |
 //!
 //! The bytes are hostile: a file may be truncated, replaced while it is read or
 //! made to hurt. Every length is checked against the file's real size before
 //! anything is allocated, and nothing is memory-mapped, for a mapped file that
 //! is truncated kills its reader by SIGBUS.
 
-pub mod file;
-pub mod stapsdt;
-pub mod symbols;
+pub(crate) mod file;
+pub(crate) mod stapsdt;
+pub(crate) mod symbols;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use file::{ElfFile, Machine, Section, Segments};
-pub use stapsdt::{Probe, Probes};
-pub use symbols::{Symbol, Symbols};
+pub(crate) use file::Machine;
+pub use file::{ElfFile, Segments};
+pub(crate) use stapsdt::Probes;
+pub use symbols::Symbols;

@@ -25,15 +25,15 @@ const MAX_PROBES: usize = 65_536;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Provider, for example `hotspot`.
-    pub provider: String,
+    pub(crate) provider: String,
     /// Name, for example `gc__begin`.
-    pub name: String,
+    pub(crate) name: String,
     /// The address of its instruction, corrected.
-    pub location: Vaddr,
+    pub(crate) location: Vaddr,
     /// The same as a position in the file; `None` outside the loaded segments.
-    pub offset: Option<FileOffset>,
+    pub(crate) offset: Option<FileOffset>,
     /// The counter that a tracer has to raise; HotSpot's probes have none.
-    pub semaphore: Option<Vaddr>,
+    pub(crate) semaphore: Option<Vaddr>,
     /// Its arguments as the note spells them.
     pub raw_args: String,
 }
@@ -104,11 +104,6 @@ impl ElfFile {
 }
 
 impl Probes {
-    /// All locations of all probes, in the file's order.
-    pub fn iter(&self) -> impl Iterator<Item = &Probe> {
-        self.0.iter()
-    }
-
     /// All locations of one probe.
     pub fn find<'a>(&'a self, provider: &'a str, name: &'a str) -> impl Iterator<Item = &'a Probe> {
         self.0.iter().filter(move |p| p.provider == provider && p.name == name)
@@ -117,11 +112,6 @@ impl Probes {
     /// Whether the file has no probes at all.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-
-    /// How many locations there are.
-    pub fn len(&self) -> usize {
-        self.0.len()
     }
 
     /// Provider, name and number of locations of each probe, sorted.
@@ -199,7 +189,7 @@ mod tests {
             semaphore: semaphore.map(at),
             raw_args: raw_args.into(),
         });
-        assert_eq!(probes.iter().cloned().collect::<Vec<_>>(), expected);
+        assert_eq!(probes.0, expected);
         assert!(expected.iter().all(|probe| probe.offset.is_some()));
         assert_eq!(probes.find("hotspot", "gc__end").count(), 2);
         assert_eq!(
@@ -249,11 +239,11 @@ mod tests {
         let Ok(elf) = open(bytes) else {
             return;
         };
-        let _ = elf.stapsdt().iter().flat_map(Probes::iter).count();
+        let _ = elf.stapsdt().iter().flat_map(Probes::names).count();
         for symbols in [elf.symbols(), elf.dynamic_symbols()].into_iter().flatten() {
             let _ = (symbols.find("nowhere"), symbols.find_prefix("her"), symbols.is_empty());
         }
-        let _ = (elf.build_id(), elf.vaddr_to_offset(Vaddr(0x1000)), elf.machine());
+        let _ = (elf.vaddr_to_offset(Vaddr(0x1000)), elf.machine());
         let _ = elf.load_bias(crate::Addr(u64::MAX), FileOffset(0x1000));
     }
 

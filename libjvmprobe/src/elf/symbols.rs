@@ -24,11 +24,11 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
     /// Its name, mangled where it is C++.
-    pub name: String,
+    pub(crate) name: String,
     /// Its link-time address.
     pub value: Vaddr,
     /// Its size in bytes, 0 where the file does not tell.
-    pub size: u64,
+    pub(crate) size: u64,
 }
 
 /// The defined symbols of a file.
@@ -57,7 +57,7 @@ impl ElfFile {
     ///
     /// # Errors
     /// As for [`ElfFile::symbols`].
-    pub fn dynamic_symbols(&self) -> Result<Symbols> {
+    pub(crate) fn dynamic_symbols(&self) -> Result<Symbols> {
         self.tables(&[".dynsym"])
     }
 
@@ -98,7 +98,7 @@ impl Symbols {
 
     /// All symbols whose names begin with one of these, by their names: one look at the
     /// tables for all that is wanted of them.
-    pub fn with_prefixes(&self, prefixes: &[&str]) -> HashMap<String, Symbol> {
+    pub(crate) fn with_prefixes(&self, prefixes: &[&str]) -> HashMap<String, Symbol> {
         let mut found = HashMap::new();
         for table in &self.tables {
             for sym in table.defined() {
@@ -113,12 +113,12 @@ impl Symbols {
     }
 
     /// The symbol at exactly this address whose name begins so.
-    pub fn at(&self, address: Vaddr, prefix: &str) -> Option<Symbol> {
+    pub(crate) fn at(&self, address: Vaddr, prefix: &str) -> Option<Symbol> {
         self.first(|name, sym| sym.st_value == address.0 && name.starts_with(prefix.as_bytes()))
     }
 
     /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.tables.iter().all(|table| table.defined().next().is_none())
     }
 

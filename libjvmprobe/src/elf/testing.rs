@@ -66,7 +66,7 @@ pub(crate) fn probe(location: &str, moved: i64, semaphore: &str, strings: [&str;
 }
 
 /// The same with any owner and type.
-pub(crate) fn note(
+pub fn note(
     owner: &str,
     kind: u32,
     location: &str,

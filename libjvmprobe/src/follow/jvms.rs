@@ -18,17 +18,15 @@ use crate::{
         session::Attach,
     },
     follow::{
-        Arrival, Arrivals, Stops, ready,
+        Arrival, Arrivals, Stops,
+        ready::{self, SETTING_UP, look_again},
         run::{self, End, Times, Watch},
     },
     hotspot::{Collector, HotSpot},
-    own::{Idle, note, remark},
+    own::{Idle, note},
     process::{Fate, FileId, Target},
     render::table::Lost,
 };
-
-/// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
-const SETTING_UP: Duration = Duration::from_secs(60);
 
 /// A JVM that is followed.
 pub struct Followed<J> {
@@ -66,19 +64,6 @@ impl<J> Followed<J> {
         }
         look_again(&self.target, &mut self.hotspot);
         self.hotspot.is_ok()
-    }
-}
-
-fn look_again(target: &Target, hotspot: &mut Result<HotSpot>) {
-    match hotspot {
-        Ok(hotspot) => hotspot.look_again(),
-        Err(_) => {
-            *hotspot = HotSpot::read(target);
-            if let Err(error) = hotspot {
-                let pid = target.pid();
-                remark(|| format!("process {pid} does not tell what it is: {error}"));
-            }
-        }
     }
 }
 
@@ -192,6 +177,9 @@ pub struct Trace<T: Tool> {
     arrivals: Option<Arrivals>,
     /// Files that no JVM runs any more.
     idle: Idle<FileId>,
+    /// Whether one attachment to a file serves all JVMs that run it. Where it does not, hits of
+    /// several processes could not be told apart: then each JVM has its own.
+    shares_files: bool,
     verbose: bool,
 }
 
@@ -213,6 +201,7 @@ impl<T: Tool> Trace<T> {
             files: HashMap::new(),
             arrivals,
             idle: Idle::default(),
+            shares_files: bpf::reaches_everyone(),
             verbose,
         };
         for (target, hotspot) in named {
@@ -329,16 +318,15 @@ impl<T: Tool> Trace<T> {
     /// something is attached.
     fn add_found(&mut self, arrivals: Vec<Arrival>) -> Result<()> {
         for Arrival { target, hotspot } in &arrivals {
-            if bpf::reaches_everyone() {
+            if self.shares_files {
                 self.tool.prepare(key_in_file(target), target.pid(), hotspot.as_ref().ok());
             }
         }
         for Arrival { target, hotspot } in arrivals {
             let pid = target.pid();
-            let added = if bpf::reaches_everyone() {
+            let added = if self.shares_files {
                 self.add_to_file(target, hotspot)
             } else {
-                // Hits of several processes could not be told apart: attach one by one.
                 self.add_alone(target, hotspot)
             };
             if let Err(error) = added {
@@ -349,12 +337,20 @@ impl<T: Tool> Trace<T> {
         Ok(())
     }
 
+    /// Adds those that are new and can be added, and those that can by now; asks the others what
+    /// they tell by now.
+    fn meet(&mut self, arrivals: Vec<Arrival>, now: Instant) -> Result<()> {
+        let arrivals = self.grown_up(arrivals, now);
+        self.add_found(arrivals)?;
+        self.learn_more();
+        Ok(())
+    }
+
     /// Those of the young ones and of those that are new that can be added.
-    fn grown_up(&mut self, arrivals: Vec<Arrival>) -> Vec<Arrival> {
+    fn grown_up(&mut self, arrivals: Vec<Arrival>, now: Instant) -> Vec<Arrival> {
         if T::TAKES_YOUNG {
             return arrivals;
         }
-        let now = Instant::now();
         for (Arrival { hotspot, target }, _) in &mut self.young {
             look_again(target, hotspot);
         }
@@ -421,10 +417,7 @@ impl<T: Tool> Watch for Trace<T> {
 
     fn look(&mut self) -> Result<()> {
         let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
-        let arrivals = self.grown_up(arrivals);
-        self.add_found(arrivals)?;
-        self.learn_more();
-        Ok(())
+        self.meet(arrivals, Instant::now())
     }
 
     fn tick(&mut self, collect: bool) -> Result<()> {
@@ -454,5 +447,390 @@ impl<T: Tool> Watch for Trace<T> {
 
     fn is_closed(&self) -> bool {
         self.tool.is_closed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        process::{Child, Command, Stdio},
+        sync::atomic::Ordering,
+    };
+
+    use super::*;
+    use crate::{
+        Error,
+        bpf::probes::{Binary, Site},
+        elf::testing::Library,
+        hotspot::testing::FakeJvm,
+        process::{LibJvm, Process},
+    };
+
+    /// A process of ours that waits for a word, and then becomes another program.
+    struct Waits(Child);
+
+    impl Waits {
+        fn new() -> Self {
+            let mut command = Command::new("sh");
+            command.args(["-c", "read -r word; exec sleep 1000"]).stdin(Stdio::piped());
+            Self(command.spawn().unwrap())
+        }
+
+        fn pid(&self) -> Pid {
+            Pid(self.0.id())
+        }
+
+        /// What is followed of it, as if it ran the JVM that a library is.
+        fn target(&self, library: &Library) -> Target {
+            let process = Process::open(self.pid()).unwrap();
+            Target { process, libjvm: LibJvm::of_file(&library.path()).unwrap() }
+        }
+
+        fn end(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+
+        /// Ends its program for another one, and waits until it has.
+        fn exec(&mut self) {
+            let process = Process::open(self.pid()).unwrap();
+            self.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
+            while process.fate() == Fate::Alive {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// Writes down what it is told.
+    #[derive(Default)]
+    struct Writes<const TAKES_YOUNG: bool> {
+        session: Book,
+        /// Keys, and whether the JVM told what it is.
+        prepared: Vec<(u64, bool)>,
+        admitted: Vec<u64>,
+        lost: Vec<(Pid, u64)>,
+        gone: Vec<u64>,
+        collected: u32,
+        reports: u32,
+        /// Processes that cannot be traced.
+        refuses: Vec<Pid>,
+        stop: AtomicBool,
+    }
+
+    #[derive(Default)]
+    struct Book {
+        /// Programs, for whom, and the cookie.
+        attached: Vec<(Vec<&'static str>, Scope, u64)>,
+        lost: HashMap<u64, u64>,
+        forgotten: Vec<u64>,
+    }
+
+    impl Attach for Book {
+        fn attach(
+            &mut self,
+            _: &Binary,
+            plans: &[Plan],
+            scope: Scope,
+            cookie: u64,
+        ) -> Result<Links> {
+            let programs = plans.iter().map(|plan| plan.program).collect();
+            self.attached.push((programs, scope, cookie));
+            Ok(Links::default())
+        }
+
+        fn settle(&mut self) {}
+
+        fn make_room(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn lost(&self, target: u64) -> u64 {
+            self.lost.get(&target).copied().unwrap_or(0)
+        }
+
+        fn forget(&mut self, target: u64) {
+            self.forgotten.push(target);
+        }
+    }
+
+    impl<const YOUNG: bool> Tool for Writes<YOUNG> {
+        type Jvm = ();
+        const TAKES_YOUNG: bool = YOUNG;
+
+        fn session(&mut self) -> &mut dyn Attach {
+            &mut self.session
+        }
+
+        /// One program for all, and another one for those with G1.
+        fn plan(&self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>> {
+            let pid = target.pid();
+            if self.refuses.contains(&pid) {
+                return Err(Error::NoSuchProcess { pid });
+            }
+            let is_g1 = hotspot.is_some_and(|h| h.collector == Collector::G1);
+            let programs = if is_g1 { &["all", "g1"][..] } else { &["all"] };
+            let site = Site::Usdt { provider: "hotspot".into(), name: "x".into() };
+            let plan = |&program| Plan { program, site: site.clone(), optional: None };
+            Ok(programs.iter().map(plan).collect())
+        }
+
+        fn prepare(&mut self, key: u64, _: Pid, hotspot: Option<&HotSpot>) {
+            self.prepared.push((key, hotspot.is_some_and(|h| h.is_set_up)));
+        }
+
+        fn admit(&mut self, key: u64, _: &Target, _: &Result<HotSpot>) -> Result<()> {
+            self.admitted.push(key);
+            Ok(())
+        }
+
+        fn take_events(&mut self, _: &mut ByKey<()>, _: Duration) -> Result<()> {
+            Ok(())
+        }
+
+        fn collect(&mut self, _: &mut ByKey<()>) -> Result<()> {
+            self.collected += 1;
+            Ok(())
+        }
+
+        fn lost(&mut self, jvm: &mut Followed<()>, events: u64) -> Result<()> {
+            self.lost.push((jvm.target.pid(), events));
+            Ok(())
+        }
+
+        fn report(&mut self, _: &mut ByKey<()>) -> Result<()> {
+            self.reports += 1;
+            Ok(())
+        }
+
+        fn gone(&mut self, key: u64, _: Followed<()>) -> Result<()> {
+            self.gone.push(key);
+            Ok(())
+        }
+
+        fn is_closed(&self) -> bool {
+            self.stop.load(Ordering::Relaxed)
+        }
+    }
+
+    /// A trace of those that are given to it.
+    fn trace<const YOUNG: bool>(named: Vec<Named>) -> Result<Trace<Writes<YOUNG>>> {
+        let mut trace = Trace::start(Writes::default(), named, None, false)?;
+        trace.shares_files = true;
+        Ok(trace)
+    }
+
+    fn library() -> Library {
+        Library::build(".data\n", &[])
+    }
+
+    /// One that has set itself up, and one that has not.
+    fn old(flag: &str) -> FakeJvm {
+        let mut jvm = FakeJvm::new(flag);
+        jvm.set_up();
+        jvm
+    }
+
+    fn untold() -> Result<HotSpot> {
+        Err(Error::layout("nothing is told"))
+    }
+
+    fn arrival(process: &Waits, library: &Library, hotspot: Result<HotSpot>) -> Arrival {
+        Arrival { target: process.target(library), hotspot }
+    }
+
+    #[test]
+    fn one_that_was_named_has_attachments_of_its_own() {
+        let (library, one, g1) = (library(), Waits::new(), old("UseG1GC"));
+        let trace = trace::<true>(vec![(one.target(&library), Ok(g1.hotspot()))]).unwrap();
+        let key = bpf::key_alone(one.pid());
+        let attached = (vec!["all", "g1"], Scope::Process(one.pid()), key);
+        assert_eq!(trace.tool.session.attached, [attached]);
+        assert_eq!(trace.tool.prepared, [(key, true)]);
+        assert_eq!(trace.tool.admitted, [key]);
+        assert_eq!(trace.names().collect::<Vec<_>>(), [(one.pid(), "G1")]);
+        assert!(!trace.is_over());
+    }
+
+    #[test]
+    fn of_those_named_all_or_none_are_traced() {
+        let (library, g1) = (library(), old("UseG1GC"));
+        let (one, other) = (Waits::new(), Waits::new());
+        let named = || {
+            let named = [&one, &other].map(|process| process.target(&library));
+            named.map(|target| (target, Ok(g1.hotspot()))).into()
+        };
+        let tool = Writes::<true> { refuses: vec![other.pid()], ..Default::default() };
+        assert!(Trace::start(tool, named(), None, false).is_err());
+        // One that does not tell what it is will do for some tools.
+        let untold = || vec![(one.target(&library), untold())];
+        assert!(trace::<false>(untold()).is_err());
+        assert_eq!(trace::<true>(untold()).unwrap().names().next(), Some((one.pid(), "")));
+    }
+
+    #[test]
+    fn a_file_is_attached_to_once_for_each_collector() {
+        let (library, g1, serial) = (library(), old("UseG1GC"), old("UseSerialGC"));
+        let processes = [(); 5].map(|()| Waits::new());
+        let mut trace = trace::<true>(Vec::new()).unwrap();
+        let jvms = [&serial, &g1, &serial, &g1].map(|jvm| Ok(jvm.hotspot()));
+        let found = processes.iter().zip(jvms).map(|(p, jvm)| arrival(p, &library, jvm)).collect();
+        trace.meet(found, Instant::now()).unwrap();
+        let everyone = |programs: &[&'static str]| (programs.to_vec(), Scope::Everyone, 0);
+        // Only what no JVM before has needed.
+        assert_eq!(trace.tool.session.attached, [everyone(&["all"]), everyone(&["g1"])]);
+        assert_eq!(trace.jvms.len(), 4);
+        // All were prepared before anything was attached for any.
+        let keys: Vec<u64> = processes[..4].iter().map(|p| p.pid().0.into()).collect();
+        assert_eq!(trace.tool.prepared, keys.iter().map(|&key| (key, true)).collect::<Vec<_>>());
+        assert_eq!(trace.tool.admitted, keys);
+        // Another file has its own.
+        let other = self::library();
+        trace.meet(vec![arrival(&processes[4], &other, Ok(g1.hotspot()))], Instant::now()).unwrap();
+        assert_eq!(trace.tool.session.attached[2..], [everyone(&["all", "g1"])]);
+    }
+
+    #[test]
+    fn where_files_cannot_be_shared_each_has_its_own() {
+        let (library, g1) = (library(), old("UseG1GC"));
+        let processes = [(); 2].map(|()| Waits::new());
+        let mut trace = trace::<true>(Vec::new()).unwrap();
+        trace.shares_files = false;
+        let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
+        trace.meet(found, Instant::now()).unwrap();
+        let scopes = trace.tool.session.attached.iter().map(|(_, scope, _)| *scope);
+        let own = processes.each_ref().map(|process| Scope::Process(process.pid()));
+        assert_eq!(scopes.collect::<Vec<_>>(), own);
+        assert_eq!(trace.tool.prepared.len(), 2);
+    }
+
+    #[test]
+    fn one_of_all_that_cannot_be_traced_stops_no_other() {
+        let (library, g1) = (library(), old("UseG1GC"));
+        let processes = [(); 2].map(|()| Waits::new());
+        let mut trace = trace::<true>(Vec::new()).unwrap();
+        trace.tool.refuses = vec![processes[0].pid()];
+        let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
+        trace.meet(found, Instant::now()).unwrap();
+        assert_eq!(trace.names().collect::<Vec<_>>(), [(processes[1].pid(), "G1")]);
+    }
+
+    #[test]
+    fn young_ones_are_added_when_they_have_grown_up() {
+        let (library, mut g1, one) = (library(), FakeJvm::new("UseG1GC"), Waits::new());
+        let mut trace = trace::<false>(Vec::new()).unwrap();
+        let now = Instant::now();
+        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))], now).unwrap();
+        assert!(trace.jvms.is_empty() && !trace.is_over());
+        g1.set_up();
+        trace.meet(Vec::new(), now).unwrap();
+        assert_eq!(trace.names().collect::<Vec<_>>(), [(one.pid(), "G1")]);
+        assert!(trace.young.is_empty());
+        // It was the last that there is to know.
+        assert_eq!(trace.tool.prepared.len(), 1);
+    }
+
+    #[test]
+    fn one_that_does_not_grow_up_is_added_after_a_minute() {
+        let (library, g1, one) = (library(), FakeJvm::new("UseG1GC"), Waits::new());
+        let mut trace = trace::<false>(Vec::new()).unwrap();
+        let now = Instant::now();
+        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))], now).unwrap();
+        trace.meet(Vec::new(), now + SETTING_UP).unwrap();
+        assert!(trace.jvms.is_empty());
+        trace.meet(Vec::new(), now + SETTING_UP + Duration::from_secs(1)).unwrap();
+        assert_eq!(trace.jvms.len(), 1);
+    }
+
+    #[test]
+    fn a_young_one_that_ends_is_forgotten() {
+        let (library, g1, mut one) = (library(), FakeJvm::new("UseG1GC"), Waits::new());
+        let mut trace = trace::<false>(Vec::new()).unwrap();
+        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))], Instant::now()).unwrap();
+        one.end();
+        trace.meet(Vec::new(), Instant::now()).unwrap();
+        assert!(trace.young.is_empty() && trace.tool.admitted.is_empty());
+        assert!(trace.is_over());
+    }
+
+    #[test]
+    fn a_tool_that_takes_young_ones_is_told_when_they_tell_more() {
+        let (library, mut g1, one) = (library(), FakeJvm::new("UseG1GC"), Waits::new());
+        let mut trace = trace::<true>(Vec::new()).unwrap();
+        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))], Instant::now()).unwrap();
+        assert_eq!(trace.jvms.len(), 1);
+        g1.set_up();
+        trace.meet(Vec::new(), Instant::now()).unwrap();
+        let key = u64::from(one.pid().0);
+        assert_eq!(trace.tool.prepared.last(), Some(&(key, true)));
+        // Then there is nothing more to ask.
+        let prepared = trace.tool.prepared.len();
+        trace.meet(Vec::new(), Instant::now()).unwrap();
+        assert_eq!(trace.tool.prepared.len(), prepared);
+    }
+
+    #[test]
+    fn those_that_end_or_run_another_program_are_let_go() {
+        let (library, g1) = (library(), old("UseG1GC"));
+        let mut processes = [(); 3].map(|()| Waits::new());
+        let mut trace = trace::<true>(Vec::new()).unwrap();
+        let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
+        trace.meet(found, Instant::now()).unwrap();
+        trace.tick(false).unwrap();
+        assert_eq!((trace.jvms.len(), trace.tool.collected), (3, 0));
+        processes[0].end();
+        processes[1].exec();
+        trace.tick(false).unwrap();
+        let keys = processes.each_ref().map(|process| u64::from(process.pid().0));
+        assert_eq!(trace.jvms.keys().copied().collect::<Vec<_>>(), keys[2..]);
+        let mut gone = trace.tool.gone.clone();
+        gone.sort_unstable();
+        assert_eq!(gone, keys[..2]);
+        assert_eq!(trace.tool.session.forgotten, trace.tool.gone);
+        // What came between the last look and the end was taken, once.
+        assert_eq!(trace.tool.collected, 1);
+        processes[2].end();
+        trace.tick(false).unwrap();
+        assert!(trace.is_over());
+    }
+
+    #[test]
+    fn losses_are_told_once() {
+        let (library, g1, one) = (library(), old("UseG1GC"), Waits::new());
+        let mut trace = trace::<true>(Vec::new()).unwrap();
+        let key = one.pid().0.into();
+        // Of another one that had its number.
+        trace.tool.session.lost.insert(key, 5);
+        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))], Instant::now()).unwrap();
+        trace.tick(false).unwrap();
+        assert!(trace.tool.lost.is_empty());
+        trace.tool.session.lost.insert(key, 7);
+        trace.tick(false).unwrap();
+        trace.tick(true).unwrap();
+        assert_eq!(trace.tool.lost, [(one.pid(), 2)]);
+        trace.tool.session.lost.insert(key, 8);
+        trace.report().unwrap();
+        assert_eq!(trace.tool.lost[1..], [(one.pid(), 1)]);
+    }
+
+    #[test]
+    fn what_came_last_is_taken_once() {
+        let mut trace = trace::<true>(Vec::new()).unwrap();
+        trace.tool.stop.store(true, Ordering::Relaxed);
+        let end = trace.run(Times::default(), &AtomicBool::new(false)).unwrap();
+        assert_eq!((end, trace.tool.collected, trace.tool.reports), (End::Time, 1, 0));
+        // The last report has taken it already.
+        let mut trace = self::trace::<true>(Vec::new()).unwrap();
+        let times =
+            Times { interval: Some(Duration::from_millis(1)), count: Some(1), duration: None };
+        let end = trace.run(times, &AtomicBool::new(false)).unwrap();
+        assert_eq!((end, trace.tool.collected, trace.tool.reports), (End::Reported, 1, 1));
     }
 }

@@ -38,7 +38,7 @@ const TOO_LONG: &[u8] = b"//toolong";
 
 /// Who maps libjvm.so.
 #[derive(Debug)]
-pub struct Mappings {
+pub(crate) struct Mappings {
     rings: Vec<Ring>,
 }
 
@@ -47,7 +47,7 @@ impl Mappings {
     ///
     /// # Errors
     /// [`Error::Permission`], or [`Error::Io`] where the kernel refuses.
-    pub fn open() -> Result<Self> {
+    pub(crate) fn open() -> Result<Self> {
         let cpus = perf::online_cpus()?;
         if cpus.is_empty() {
             let none = io::Error::other("/sys tells of no processor");
@@ -71,7 +71,7 @@ impl Mappings {
 
     /// Processes that have mapped libjvm.so since the last call, each once, and how many
     /// records found no room.
-    pub fn take(&mut self) -> (Vec<Pid>, u64) {
+    pub(crate) fn take(&mut self) -> (Vec<Pid>, u64) {
         let mut told = Told::default();
         for ring in &mut self.rings {
             told.read(ring.take());

@@ -5,23 +5,23 @@
 //! | [`run`](mod@run) | the loop that every tool runs |
 //! | `schedule` | when it looks around, reports and ends |
 //! | [`jvms`] | the JVMs that a tool follows, and what is attached to them |
-//! | [`arrivals`] | JVMs that are new, soon after they have mapped libjvm.so |
-//! | [`mappings`] | which processes map code just now, as the kernel tells |
+//! | `arrivals` | JVMs that are new, soon after they have mapped libjvm.so |
+//! | `mappings` | which processes map code just now, as the kernel tells |
 //! | [`ready`] | whether there is a JVM in a process |
-//! | [`running`] | the JVMs that run now, for a person to choose |
-//! | [`stopped`] | whether a process was stopped all the time |
+//! | `running` | the JVMs that run now, for a person to choose |
+//! | `stopped` | whether a process was stopped all the time |
 
-pub mod arrivals;
+pub(crate) mod arrivals;
 pub mod jvms;
-pub mod mappings;
+pub(crate) mod mappings;
 pub mod ready;
 pub mod run;
-pub mod running;
+pub(crate) mod running;
 mod schedule;
-pub mod stopped;
+pub(crate) mod stopped;
 
 pub use arrivals::{Arrival, Arrivals};
 pub use jvms::{ByKey, Followed, Named, Tool, Trace};
 pub use run::{End, Times, Watch};
-pub use schedule::{Due, Schedule};
+pub(crate) use schedule::{Due, Schedule};
 pub use stopped::Stops;

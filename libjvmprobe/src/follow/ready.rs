@@ -13,6 +13,7 @@ use std::{
 use crate::{
     Error, Result,
     hotspot::HotSpot,
+    own::remark,
     process::{Fate, Target},
 };
 
@@ -23,7 +24,25 @@ const LEAST: Duration = Duration::from_secs(1);
 /// How often to look.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The same, with the reason in place of what it tells where that cannot be read.
+/// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
+pub const SETTING_UP: Duration = Duration::from_secs(60);
+
+/// Reads again what a JVM tells that is still setting itself up, or did not tell.
+pub fn look_again(target: &Target, hotspot: &mut Result<HotSpot>) {
+    match hotspot {
+        Ok(hotspot) => hotspot.look_again(),
+        Err(_) => {
+            *hotspot = HotSpot::read(target);
+            if let Err(error) = hotspot {
+                let pid = target.pid();
+                remark(|| format!("process {pid} does not tell what it is: {error}"));
+            }
+        }
+    }
+}
+
+/// What a JVM tells that was named by the user, or why that cannot be read; waits a moment for one
+/// that is about to be made.
 ///
 /// # Errors
 /// [`Error::NoVm`], [`Error::NoSuchProcess`].
@@ -40,7 +59,7 @@ pub fn wait_for_any_vm(target: &Target) -> Result<Result<HotSpot>> {
 /// # Errors
 /// [`Error::NoVm`] where there is none, [`Error::NoSuchProcess`] where it has ended; what
 /// [`HotSpot::read`] says where it cannot be found out.
-pub fn wait_for_vm(target: &Target) -> Result<HotSpot> {
+pub(crate) fn wait_for_vm(target: &Target) -> Result<HotSpot> {
     let patience = AGE.saturating_sub(target.process.age()).max(LEAST);
     let end = Instant::now() + patience;
     let mut read = HotSpot::read(target);

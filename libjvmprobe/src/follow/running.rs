@@ -27,19 +27,19 @@ const MAX_TEXT: u64 = 1 << 20;
 
 /// A JVM that could be traced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Running {
+pub(crate) struct Running {
     /// Its number.
-    pub pid: Pid,
+    pub(crate) pid: Pid,
     /// Whose it is: a name, or a number where /etc/passwd has none.
-    pub user: String,
+    pub(crate) user: String,
     /// Its version, for example `17.0.15`; empty where it is not known.
-    pub version: String,
+    pub(crate) version: String,
     /// Its collector.
-    pub collector: &'static str,
+    pub(crate) collector: &'static str,
     /// Its main class, jar or module; where its arguments do not tell, its command.
-    pub main: String,
+    pub(crate) main: String,
     /// The service or container that it is in; empty where there is none.
-    pub place: String,
+    pub(crate) place: String,
 }
 
 impl Running {
@@ -68,7 +68,7 @@ impl Running {
     }
 
     /// Whether its main class, jar, service or container is meant.
-    pub fn matches(&self, name: &Regex) -> bool {
+    pub(crate) fn matches(&self, name: &Regex) -> bool {
         name.is_match(&self.main) || name.is_match(&self.place)
     }
 }
@@ -84,11 +84,11 @@ impl Display for Running {
 }
 
 /// What the columns of the list are.
-pub const HEAD: &str = "    PID USER         VERSION      COLLECTOR  MAIN                                             \
+pub(crate) const HEAD: &str = "    PID USER         VERSION      COLLECTOR  MAIN                                             \
                         SERVICE OR CONTAINER";
 
 /// All JVMs that run now and could be traced, by their numbers.
-pub fn all() -> Vec<Running> {
+pub(crate) fn all() -> Vec<Running> {
     let mut users = String::new();
     // Without it, users are numbers.
     let _ = File::open("/etc/passwd").and_then(|f| f.take(MAX_TEXT).read_to_string(&mut users));

@@ -7,7 +7,7 @@ const ROUND_UP: Duration = Duration::from_micros(999);
 
 /// The times of a trace.
 #[derive(Clone, Copy, Debug)]
-pub struct Schedule {
+pub(crate) struct Schedule {
     tick: Duration,
     next_tick: Instant,
     deadline: Option<Instant>,
@@ -18,19 +18,19 @@ pub struct Schedule {
 
 /// What is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub(crate) struct Due {
     /// To look around.
-    pub tick: bool,
+    pub(crate) tick: bool,
     /// To report.
-    pub report: bool,
+    pub(crate) report: bool,
     /// To end: the time is up, or this is the last report.
-    pub end: bool,
+    pub(crate) end: bool,
 }
 
 impl Schedule {
     /// From now on: looks around each `tick`; reports each `interval`, `count` times; ends
     /// after `duration`. What is not given is not limited.
-    pub fn new(
+    pub(crate) fn new(
         now: Instant,
         tick: Duration,
         duration: Option<Duration>,
@@ -48,13 +48,13 @@ impl Schedule {
     }
 
     /// How long nothing is due, not what is due at another time either.
-    pub fn timeout(&self, now: Instant, other: Option<Instant>) -> Duration {
+    pub(crate) fn timeout(&self, now: Instant, other: Option<Instant>) -> Duration {
         let others = [self.next_report, self.deadline, other].into_iter().flatten();
         others.fold(self.next_tick, Instant::min).saturating_duration_since(now) + ROUND_UP
     }
 
     /// What is due now, once.
-    pub fn due(&mut self, now: Instant) -> Due {
+    pub(crate) fn due(&mut self, now: Instant) -> Due {
         let mut due = Due { end: self.deadline.is_some_and(|at| now >= at), ..Due::default() };
         if let (Some(at), Some(interval)) = (self.next_report, self.interval)
             && now >= at

@@ -32,12 +32,12 @@ const EXPORTED: &str = "gHotSpotVM";
 #[derive(Debug)]
 pub(super) struct Build {
     /// Keeps the file open, so that its number stays its own.
-    pub elf: ElfFile,
+    pub(crate) elf: ElfFile,
     exported: HashMap<String, Symbol>,
     /// Private statics that we want, where there is a symbol table.
     privates: HashMap<String, Symbol>,
     /// Where the entries of stubs are kept, with the stubs' names.
-    pub stubs: Vec<(Vaddr, Arc<str>)>,
+    pub(crate) stubs: Vec<(Vaddr, Arc<str>)>,
     /// What the JVM said of its layout that was read last.
     values: Mutex<Option<Arc<Values>>>,
     /// Whether it was said what is missing.
@@ -49,7 +49,7 @@ impl Build {
     ///
     /// # Errors
     /// [`Error::Elf`], [`Error::Io`].
-    pub fn of(libjvm: &LibJvm) -> Result<Arc<Self>> {
+    pub(crate) fn of(libjvm: &LibJvm) -> Result<Arc<Self>> {
         static KNOWN: OnceLock<Mutex<HashMap<FileId, Arc<Build>>>> = OnceLock::new();
         let known = KNOWN.get_or_init(Mutex::default);
         // What a thread left behind that panicked is whole: entries are put in at once.
@@ -65,7 +65,7 @@ impl Build {
         Ok(build)
     }
 
-    fn read(elf: ElfFile) -> Result<Self> {
+    pub(super) fn read(elf: ElfFile) -> Result<Self> {
         let exported = elf.dynamic_symbols()?.with_prefixes(&[EXPORTED]);
         let symbols = TABLE.iter().filter(|row| row.kind == Kind::Symbol);
         let names = symbols.flat_map(|row| row.names).map(|(_, name)| *name);
@@ -81,23 +81,23 @@ impl Build {
     ///
     /// # Errors
     /// [`Error::Elf`] where it cannot be mapped like that.
-    pub fn bias(&self, libjvm: &LibJvm) -> Result<u64> {
+    pub(crate) fn bias(&self, libjvm: &LibJvm) -> Result<u64> {
         let bias = self.elf.load_bias(libjvm.map_start, libjvm.map_offset);
         bias.ok_or_else(|| Error::elf("libjvm.so is mapped outside its segments"))
     }
 
     /// Where a variable lies that is exported for tools.
-    pub fn exported(&self, name: &str, bias: u64) -> Option<Addr> {
+    pub(crate) fn exported(&self, name: &str, bias: u64) -> Option<Addr> {
         Some(moved(self.exported.get(name)?.value, bias))
     }
 
     /// Where a private static lies in the file.
-    pub fn private(&self, name: &str) -> Option<Vaddr> {
+    pub(crate) fn private(&self, name: &str) -> Option<Vaddr> {
         Some(self.privates.get(name)?.value)
     }
 
     /// The same values, kept once where another JVM has them, too.
-    pub fn share(&self, values: Values) -> Arc<Values> {
+    pub(crate) fn share(&self, values: Values) -> Arc<Values> {
         let mut last = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match &*last {
             Some(last) if **last == values => Arc::clone(last),
@@ -106,7 +106,7 @@ impl Build {
     }
 
     /// Says once what its layout lacks.
-    pub fn tell_missing(&self, layout: &Layout) {
+    pub(crate) fn tell_missing(&self, layout: &Layout) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
             for line in layout.all_missing() {
                 remark(|| format!("this libjvm.so of JDK {} has {line}", layout.major));

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// As many bytes of a name as are read. A Symbol may have 65,535.
-pub const MAX_NAME: usize = 1024;
+pub(crate) const MAX_NAME: usize = 1024;
 
 /// As many classes and loaders are looked at: a chain that bites its tail ends.
 const MAX_CLASSES: usize = 1 << 20;
@@ -29,7 +29,7 @@ pub struct ClassLayout {
     /// `Klass::_name`.
     pub klass_name: u64,
     /// `Klass::_layout_helper`.
-    pub layout_helper: u64,
+    pub(crate) layout_helper: u64,
     /// `Symbol::_length`, 16 bits.
     pub symbol_length: u64,
     /// `Symbol::_body`.
@@ -54,7 +54,7 @@ impl ClassLayout {
     ///
     /// # Errors
     /// [`Error::Memory`] where there is no class.
-    pub fn name_of(&self, memory: &Memory, klass: Addr) -> Result<Addr> {
+    pub(crate) fn name_of(&self, memory: &Memory, klass: Addr) -> Result<Addr> {
         memory.pointer(plus(klass, self.klass_name)?)
     }
 
@@ -62,7 +62,7 @@ impl ClassLayout {
     ///
     /// # Errors
     /// [`Error::Memory`] where there is none.
-    pub fn symbol(&self, memory: &Memory, symbol: Addr) -> Result<(Vec<u8>, u32)> {
+    pub(crate) fn symbol(&self, memory: &Memory, symbol: Addr) -> Result<(Vec<u8>, u32)> {
         let length = u16::from_ne_bytes(memory.array(plus(symbol, self.symbol_length)?)?);
         let bytes =
             memory.read(plus(symbol, self.symbol_body)?, usize::from(length).min(MAX_NAME))?;

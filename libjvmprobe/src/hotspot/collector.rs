@@ -32,7 +32,7 @@ pub enum Collector {
 
 impl Collector {
     /// The collector that the flags select. `major` is the JDK's feature release.
-    pub fn from_flags(memory: &Memory, flags: &Flags, major: u32) -> Self {
+    pub(crate) fn from_flags(memory: &Memory, flags: &Flags, major: u32) -> Self {
         let on = |name| flags.flag_bool(memory, name) == Some(true);
         if on("UseSerialGC") {
             Self::Serial

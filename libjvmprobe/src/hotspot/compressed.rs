@@ -6,40 +6,40 @@
 
 /// How a JDK writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Encoding {
+pub(crate) struct Encoding {
     /// How many of the lowest byte values are left out.
     excluded: u32,
 }
 
 impl Encoding {
     /// The encoding of a JDK.
-    pub fn of_jdk(major: u32) -> Self {
+    pub(crate) fn of_jdk(major: u32) -> Self {
         Self { excluded: u32::from(major >= 20) }
     }
 }
 
 /// Reads numbers one after the other.
 #[derive(Clone, Debug)]
-pub struct Stream<'a> {
+pub(crate) struct Stream<'a> {
     bytes: &'a [u8],
     encoding: Encoding,
 }
 
 impl<'a> Stream<'a> {
     /// Reads from the beginning of `bytes`.
-    pub fn new(bytes: &'a [u8], encoding: Encoding) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], encoding: Encoding) -> Self {
         Self { bytes, encoding }
     }
 
     /// The next byte as it is; `None` at the end.
-    pub fn byte(&mut self) -> Option<u8> {
+    pub(crate) fn byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.bytes.split_first()?;
         self.bytes = rest;
         Some(first)
     }
 
     /// The next number; `None` at the end, and for bytes that no number has.
-    pub fn unsigned(&mut self) -> Option<u32> {
+    pub(crate) fn unsigned(&mut self) -> Option<u32> {
         let excluded = self.encoding.excluded;
         // 64 of the 256 byte values, less those left out, say that more follows.
         let limit = 256 - 64;
@@ -56,7 +56,7 @@ impl<'a> Stream<'a> {
     }
 
     /// The next number, of those that have a sign: 0, -1, 1, -2, 2 and so on.
-    pub fn signed(&mut self) -> Option<i32> {
+    pub(crate) fn signed(&mut self) -> Option<i32> {
         let coded = self.unsigned()?;
         Some((coded >> 1) as i32 ^ -((coded & 1) as i32))
     }

@@ -30,7 +30,7 @@ enum Kind {
 
 /// Where each flag's value is.
 #[derive(Debug)]
-pub struct Flags {
+pub(crate) struct Flags {
     flags: HashMap<Box<str>, (Addr, Kind)>,
 }
 
@@ -72,7 +72,7 @@ impl Flags {
     }
 
     /// A `bool` flag's value now; `None` when this JVM has no such flag.
-    pub fn flag_bool(&self, memory: &Memory, name: &str) -> Option<bool> {
+    pub(crate) fn flag_bool(&self, memory: &Memory, name: &str) -> Option<bool> {
         match self.flags.get(name)? {
             (addr, Kind::Bool) => Some(memory.array::<1>(*addr).ok()? != [0]),
             _ => None,
@@ -81,7 +81,7 @@ impl Flags {
 
     /// An integer flag's value now, whatever its width (negative ones as two's
     /// complement); `None` when this JVM has no such flag.
-    pub fn flag_u64(&self, memory: &Memory, name: &str) -> Option<u64> {
+    pub(crate) fn flag_u64(&self, memory: &Memory, name: &str) -> Option<u64> {
         match self.flags.get(name)? {
             (addr, Kind::Bits32) => memory.u32(*addr).ok().map(u64::from),
             (addr, Kind::Bits64) => memory.u64(*addr).ok(),
@@ -90,7 +90,7 @@ impl Flags {
     }
 
     /// A text flag's value now; `None` when it is unset or this JVM has no such flag.
-    pub fn flag_string(&self, memory: &Memory, name: &str) -> Option<String> {
+    pub(crate) fn flag_string(&self, memory: &Memory, name: &str) -> Option<String> {
         match self.flags.get(name)? {
             (addr, Kind::Text) => match memory.pointer(*addr).ok()? {
                 Addr(0) => None,
@@ -98,16 +98,6 @@ impl Flags {
             },
             _ => None,
         }
-    }
-
-    /// How many flags this JVM has.
-    pub fn len(&self) -> usize {
-        self.flags.len()
-    }
-
-    /// Whether the table was empty.
-    pub fn is_empty(&self) -> bool {
-        self.flags.is_empty()
     }
 }
 
@@ -177,6 +167,6 @@ mod tests {
     fn types_by_name_and_by_number() {
         let named = flags_with(|i| [i.text("bool").0, i.text("size_t").0]).unwrap();
         let numbered = flags_with(|_| [0, 6]).unwrap();
-        assert_eq!((named.len(), numbered.len()), (2, 2));
+        assert_eq!((named.flags.len(), numbered.flags.len()), (2, 2));
     }
 }

@@ -6,25 +6,25 @@ use crate::{Addr, hotspot::heap::Term};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gauge {
     /// Summands of the used heap, at most eight; none where it is unknown.
-    pub heap: Vec<Term>,
+    pub(crate) heap: Vec<Term>,
     /// The numbers of collections done, by collector: young, old. Of counters
     /// with 64 bits the low half is read.
-    pub counters: [Option<Addr>; 4],
+    pub(crate) counters: [Option<Addr>; 4],
     /// The string `sun.gc.cause`.
-    pub cause: Option<Addr>,
+    pub(crate) cause: Option<Addr>,
     /// The string `sun.gc.lastCause`.
-    pub last_cause: Option<Addr>,
+    pub(crate) last_cause: Option<Addr>,
     /// What the JVM keeps of its last stop.
     pub last_stop: Option<LastStop>,
     /// Where the VM thread points to the operation that it runs.
-    pub operation: Option<Addr>,
+    pub(crate) operation: Option<Addr>,
     /// Whether the collector frees memory between the begin of an operation and that of its
     /// collection, when its log reads the heap: CMS of JDK 8, which waits for its own thread.
-    pub waits: bool,
+    pub(crate) waits: bool,
     /// What the collector counted at the end of its last collection: used bytes, by space,
     /// at most eight; none where it does not count, or where the sum of `heap` at the end of
     /// the operation says the same.
-    pub settled: Vec<Addr>,
+    pub(crate) settled: Vec<Addr>,
 }
 
 /// Where a JVM keeps the times of its last stop, 64-bit numbers of nanoseconds on
@@ -32,11 +32,11 @@ pub struct Gauge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastStop {
     /// The threads are asked to stop.
-    pub begin: Addr,
+    pub(crate) begin: Addr,
     /// All have stopped.
-    pub sync: Addr,
+    pub(crate) sync: Addr,
     /// All run again.
-    pub end: Addr,
+    pub(crate) end: Addr,
     /// The operation's number, 32 bits.
-    pub op_type: Addr,
+    pub(crate) op_type: Addr,
 }

@@ -16,20 +16,13 @@ use crate::{
 
 /// One summand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Term {
+pub(crate) enum Term {
     /// The word at an address.
     Direct {
         /// The address.
         addr: Addr,
     },
-    /// A word of the object that a pointer points to.
-    Indirect {
-        /// Where the pointer is.
-        holder: Addr,
-        /// The word's offset.
-        offset: u64,
-    },
-    /// The difference of two words of that object: a space from its bottom to its top.
+    /// The difference of two words of the object that a pointer points to: a space from its bottom to its top.
     Span {
         /// Where the pointer is. Young collections swap the survivor spaces by
         /// swapping such pointers.

@@ -38,18 +38,18 @@ pub struct HotSpot {
     /// The number before the first dot.
     pub major: u32,
     /// Vendor, where performance data tell.
-    pub vendor: Option<String>,
+    pub(crate) vendor: Option<String>,
     /// Its collector.
     pub collector: Collector,
     /// Where it keeps the numbers that belong into every event.
     pub gauge: Gauge,
     /// Whether there is a JVM, or one that sets itself up just now: a process may have
     /// libjvm.so mapped and no JVM in it.
-    pub has_begun: bool,
+    pub(crate) has_begun: bool,
     /// Whether it has set up all that the gauge and the stack walker need.
     pub is_set_up: bool,
     /// Whether it was started with `-XX:+DisableAttachMechanism`.
-    pub attach_disabled: bool,
+    pub(crate) attach_disabled: bool,
     /// While it sets itself up.
     flags: Option<Flags>,
     pub(super) build: Arc<Build>,
@@ -75,7 +75,18 @@ impl HotSpot {
         let exported = |name: &str| build.exported(name, bias);
         let private = |name: &str| build.private(name);
         let share = |values| build.share(values);
-        let mut layout = Layout::read(&memory, bias, exported, private, share)?;
+        let layout = Layout::read(&memory, bias, exported, private, share)?;
+        Ok(Self::new(target.pid(), memory, layout, build, bias))
+    }
+
+    /// What there is to read in a memory by a layout.
+    pub(super) fn new(
+        pid: Pid,
+        memory: Memory,
+        mut layout: Layout,
+        build: Arc<Build>,
+        bias: u64,
+    ) -> Self {
         let info = vm_string(&memory, &layout, Item::VmInfo).unwrap_or_default();
         let release = vm_string(&memory, &layout, Item::VmRelease).unwrap_or_default();
         layout.major = major(&release);
@@ -93,12 +104,12 @@ impl HotSpot {
             unloads: None,
             build,
             bias,
-            pid: target.pid(),
+            pid,
             memory,
             layout,
         };
         hotspot.look_again();
-        Ok(hotspot)
+        hotspot
     }
 
     /// Reads again what a JVM tells that was still setting itself up.
@@ -191,7 +202,7 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`Error::Layout`] naming what is missing.
-    pub fn methods(&self) -> Result<MethodReader> {
+    pub(crate) fn methods(&self) -> Result<MethodReader> {
         MethodReader::new(&self.layout)
     }
 
@@ -252,7 +263,8 @@ impl HotSpot {
     /// Counts the objects of a piece of its heap by class.
     ///
     /// # Errors
-    /// As [`Objects::count`].
+    /// [`Error::Layout`] where what lies there are not just objects up to the very end,
+    /// [`Error::Memory`] where nothing lies there.
     pub fn count_objects<'a>(
         &self,
         objects: &'a mut Objects,
@@ -265,15 +277,15 @@ impl HotSpot {
     /// The Symbol of a class's name.
     ///
     /// # Errors
-    /// As [`ClassLayout::name_of`].
+    /// [`Error::Memory`] where there is no class.
     pub fn class_symbol(&self, layout: &ClassLayout, klass: Addr) -> Result<Addr> {
         layout.name_of(&self.memory, klass)
     }
 
-    /// The bytes of a Symbol, up to [`classes::MAX_NAME`], and its whole length.
+    /// The bytes of a Symbol, as many as are read of a name, and its whole length.
     ///
     /// # Errors
-    /// As [`ClassLayout::symbol`].
+    /// [`Error::Memory`] where there is none.
     pub fn symbol(&self, layout: &ClassLayout, symbol: Addr) -> Result<(Vec<u8>, u32)> {
         layout.symbol(&self.memory, symbol)
     }

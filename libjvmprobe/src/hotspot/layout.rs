@@ -101,14 +101,14 @@ pub(super) enum Kind {
 /// One thing that we want to know.
 #[derive(Debug)]
 pub(super) struct Row {
-    pub item: Item,
-    pub kind: Kind,
+    pub(crate) item: Item,
+    pub(crate) kind: Kind,
     /// Its names from oldest to newest, each with the first JDK that has it; of several that
     /// a JVM has, the newest holds.
-    pub names: &'static [(u32, &'static str)],
+    pub(crate) names: &'static [(u32, &'static str)],
     /// The last JDK that has it.
-    pub until: u32,
-    pub uses: &'static [Use],
+    pub(crate) until: u32,
+    pub(crate) uses: &'static [Use],
 }
 
 /// No JDK that we know was the last one.

@@ -35,20 +35,20 @@ const HAS_LINES: u8 = 1;
 
 /// What is known of a method.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MethodInfo {
+pub(crate) struct MethodInfo {
     /// `java.lang.String.hashCode`.
-    pub name: Arc<str>,
+    pub(crate) name: Arc<str>,
     /// Its parameters, in the words of its source.
-    pub signature: Option<Arc<str>>,
+    pub(crate) signature: Option<Arc<str>>,
     /// The source file, where the class file names it.
-    pub file: Option<Arc<str>>,
+    pub(crate) file: Option<Arc<str>>,
     /// Bytecode indexes and the lines that begin there, ascending.
     lines: Vec<(u32, u32)>,
 }
 
 impl MethodInfo {
     /// The line that a bytecode index belongs to, 0 where it is unknown.
-    pub fn line(&self, bci: i32) -> u32 {
+    pub(crate) fn line(&self, bci: i32) -> u32 {
         // A negative one stands for the method's entry.
         let bci = u32::try_from(bci).unwrap_or(0);
         let behind = self.lines.partition_point(|&(from, _)| from <= bci);
@@ -140,7 +140,7 @@ impl Methods {
     }
 
     /// Forgets what it has read: it may be gone.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.known.clear();
         self.symbols.clear();
         self.room = MAX_KEPT;
@@ -223,7 +223,7 @@ impl Methods {
 
 /// Reads the methods of one JVM for somebody outside, who keeps it while the JVM lives.
 #[derive(Debug)]
-pub struct MethodReader(Methods);
+pub(crate) struct MethodReader(Methods);
 
 impl MethodReader {
     pub(super) fn new(layout: &Layout) -> Result<Self> {
@@ -232,7 +232,7 @@ impl MethodReader {
 
     /// The methods at some addresses, those that make sense, as they are now or were when they
     /// were last asked for.
-    pub fn read(
+    pub(crate) fn read(
         &mut self,
         hotspot: &HotSpot,
         methods: impl IntoIterator<Item = Addr>,
@@ -243,7 +243,7 @@ impl MethodReader {
     }
 
     /// Forgets what it has read: it may be gone.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.0.forget();
     }
 }

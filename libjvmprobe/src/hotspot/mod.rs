@@ -8,18 +8,18 @@
 //! | `vmstructs` | the tables of fields and types that every libjvm.so exports |
 //! | `instance` | one JVM: what it is |
 //! | `operations` | its operations and collections |
-//! | [`flags`] | the JVM's flags and their values |
-//! | [`collector`] | which collector runs |
+//! | `flags` | the JVM's flags and their values |
+//! | `collector` | which collector runs |
 //! | [`gauge`] | where the numbers are that belong into every event |
-//! | [`perfdata`] | its performance data (`hsperfdata`) |
-//! | [`heap`] | where the used bytes of the heap are counted |
+//! | `perfdata` | its performance data (`hsperfdata`) |
+//! | `heap` | where the used bytes of the heap are counted |
 //! | [`code`] | what is in the code cache, and what was inlined into it |
-//! | [`methods`] | methods: names, parameters, lines |
+//! | `methods` | methods: names, parameters, lines |
 //! | [`classes`] | classes: names |
 //! | [`objects`] | objects in the heap, by class |
 //! | [`threads`] | what threads have allocated |
 //! | [`deopt`] | why compiled code was given up |
-//! | [`compressed`] | its compressed integers |
+//! | `compressed` | its compressed integers |
 //! | `pages` | the target's pages that were read, in bounds |
 //! | [`walking`] | what the stack walker must know of it |
 //!
@@ -29,26 +29,27 @@
 mod build;
 pub mod classes;
 pub mod code;
-pub mod collector;
-pub mod compressed;
+pub(crate) mod collector;
+pub(crate) mod compressed;
 pub mod deopt;
-pub mod flags;
+pub(crate) mod flags;
 #[cfg(feature = "fuzzing")]
+#[allow(clippy::unwrap_used, reason = "a fuzzer fails by panicking")]
 pub(crate) mod fuzzing;
 pub mod gauge;
-pub mod heap;
+pub(crate) mod heap;
 mod instance;
 mod layout;
-pub mod methods;
+pub(crate) mod methods;
 pub mod objects;
 mod operations;
 mod pages;
-pub mod perfdata;
+pub(crate) mod perfdata;
 mod resolved;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(test), allow(dead_code))]
 #[allow(clippy::unwrap_used, reason = "for tests only")]
-mod testing;
+pub(crate) mod testing;
 pub mod threads;
 mod vmstructs;
 pub mod walking;

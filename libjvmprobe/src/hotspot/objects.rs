@@ -163,7 +163,7 @@ impl Objects {
     /// # Errors
     /// [`Error::Layout`] where what lies there are not just objects up to the very end,
     /// [`Error::Memory`] where nothing lies there.
-    pub fn count(
+    pub(crate) fn count(
         &mut self,
         memory: &Memory,
         start: Addr,

@@ -8,7 +8,7 @@ use crate::{
 
 impl HotSpot {
     /// How many classes it has unloaded; `None` where it does not count.
-    pub fn classes_unloaded(&self) -> Option<u64> {
+    pub(crate) fn classes_unloaded(&self) -> Option<u64> {
         self.memory.u64(self.unloads?).ok()
     }
 

@@ -18,7 +18,7 @@ const MAX_ENTRIES: u32 = 16_384;
 
 /// A snapshot of one JVM's performance data, and where in it each value is.
 #[derive(Debug, Default)]
-pub struct PerfData {
+pub(crate) struct PerfData {
     entries: BTreeMap<String, Entry>,
 }
 
@@ -30,7 +30,8 @@ struct Entry {
 
 #[derive(Debug)]
 enum Value {
-    Long(i64),
+    /// It is read where it is.
+    Long,
     Text(String),
 }
 
@@ -40,7 +41,7 @@ impl PerfData {
     /// # Errors
     /// [`Error::PerfData`] where it is no such buffer, not set up yet, of another
     /// byte order, or malformed.
-    pub fn parse(bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
         let fail = |what: &str| Err(Error::PerfData { what: what.into() });
         if bytes.get(..4) != Some(&MAGIC) {
             return fail("the buffer does not begin with the magic number");
@@ -76,28 +77,20 @@ impl PerfData {
     }
 
     /// A string, for example `sun.gc.cause`.
-    pub fn string(&self, name: &str) -> Option<&str> {
+    pub(crate) fn string(&self, name: &str) -> Option<&str> {
         match &self.entries.get(name)?.value {
             Value::Text(text) => Some(text),
-            Value::Long(_) => None,
-        }
-    }
-
-    /// A number, for example `sun.gc.collector.0.invocations`.
-    pub fn long(&self, name: &str) -> Option<i64> {
-        match self.entries.get(name)?.value {
-            Value::Long(value) => Some(value),
-            Value::Text(_) => None,
+            Value::Long => None,
         }
     }
 
     /// Where in the buffer a value is, in bytes: it can be read there anew.
-    pub fn offset(&self, name: &str) -> Option<usize> {
+    pub(crate) fn offset(&self, name: &str) -> Option<usize> {
         self.entries.get(name).map(|entry| entry.offset)
     }
 
     /// All names, sorted.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
     }
 }
@@ -110,7 +103,7 @@ fn parse_entry(entry: &[u8]) -> Option<(String, Value, usize)> {
     let length = int(entry, 8).ok()? as usize;
     let offset = int(entry, 16).ok()? as usize;
     let value = match (byte(entry, 12).ok()?, length) {
-        (b'J', 0) => Value::Long(i64::from_ne_bytes(*entry.get(offset..)?.first_chunk()?)),
+        (b'J', 0) => entry.get(offset..)?.first_chunk::<8>().map(|_| Value::Long)?,
         (b'B', 1..) => {
             let text = entry.get(offset..offset.checked_add(length)?)?;
             let text = text.split(|&b| b == 0).next()?;
@@ -171,9 +164,10 @@ mod tests {
     fn finds_values_and_their_places() {
         let bytes = sample();
         let data = PerfData::parse(&bytes).unwrap();
-        assert_eq!(data.long("sun.gc.collector.0.invocations"), Some(7));
+        let at = data.offset("sun.gc.collector.0.invocations").unwrap();
+        assert_eq!(bytes[at..at + 8], 7i64.to_ne_bytes());
+        assert_eq!(data.string("sun.gc.collector.0.invocations"), None);
         assert_eq!(data.string("sun.gc.cause"), Some("No GC"));
-        assert_eq!(data.long("sun.gc.cause"), None);
         let at = data.offset("sun.gc.cause").unwrap();
         assert_eq!(&bytes[at..at + 5], b"No GC");
         assert_eq!(data.names().count(), 2);

@@ -4,6 +4,11 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{Addr, Pid, Result, Vaddr, hotspot::resolved::Layout, process::memory::Memory};
+#[cfg(test)]
+use crate::{
+    elf::testing::Library,
+    hotspot::{HotSpot, build::Build},
+};
 
 /// A growing image of 64-bit words at a fixed address.
 pub(super) struct Image {
@@ -142,12 +147,55 @@ impl Image {
     }
 }
 
+/// A JVM that tells which collector it has, and whether its heap is set up.
+#[cfg(test)]
+pub(crate) struct FakeJvm {
+    image: Image,
+    /// Where it points to its heap.
+    heap: Addr,
+}
+
+#[cfg(test)]
+impl FakeJvm {
+    /// One that was started with a flag, and is just setting itself up.
+    pub(crate) fn new(flag: &str) -> Self {
+        let mut image = Image::new();
+        let on = image.put(&[1]);
+        let name = image.text(flag);
+        let table = image.put(&[on.0, name.0, 0]);
+        let (table, count) = (image.put(&[table.0]), image.put(&[1]));
+        let heap = image.put(&[0]);
+        image.static_field("JVMFlag", "flags", table);
+        image.static_field("JVMFlag", "numFlags", count);
+        image.static_field("Universe", "_collectedHeap", heap);
+        image.field("JVMFlag", "_addr", 0);
+        image.field("JVMFlag", "_name", 8);
+        image.field("JVMFlag", "_type", 16);
+        image.class("JVMFlag", 24);
+        image.finish();
+        Self { image, heap }
+    }
+
+    /// Its heap is there from now on.
+    pub(crate) fn set_up(&mut self) {
+        self.image.overwrite(self.heap, 8);
+    }
+
+    /// What it tells now; asked again, what it tells then.
+    pub(crate) fn hotspot(&self) -> HotSpot {
+        let elf = Library::build(".data\n", &[]).elf();
+        let build = Arc::new(Build::read(elf).unwrap());
+        let layout = self.image.read().unwrap();
+        HotSpot::new(Pid(std::process::id()), own_memory(), layout, build, 0)
+    }
+}
+
 pub(super) fn own_memory() -> Memory {
     Memory::open(Pid(std::process::id())).unwrap()
 }
 
 /// Where a fake JVM has what its code cache and its methods are read by: class, field, offset.
-pub const CODE_FIELDS: [(&str, &str, u64); 32] = [
+pub(crate) const CODE_FIELDS: [(&str, &str, u64); 32] = [
     ("CodeHeap", "_memory", 0),
     ("CodeHeap", "_segmap", 16),
     ("CodeHeap", "_log2_segment_size", 24),

@@ -18,9 +18,9 @@ use crate::{
 };
 
 /// How many code heaps the walker knows: `MAX_CODE_HEAPS` of bpf/walk/walk.h.
-pub const MAX_CODE_HEAPS: usize = 4;
+pub(crate) const MAX_CODE_HEAPS: usize = 4;
 /// So many bytes of a blob it reads at most: `MAX_BLOB_BYTES` of bpf/walk/state.bpf.h.
-pub const MAX_BLOB_BYTES: u32 = 512;
+pub(crate) const MAX_BLOB_BYTES: u32 = 512;
 
 /// `struct code_heap` of bpf/walk/walk.h.
 #[repr(C)]

@@ -10,7 +10,7 @@ use std::{borrow::Cow, fmt::Write, sync::Arc};
 
 /// More bytes than a method's name takes with all its parameters. What is longer is cut: it
 /// would stand in every stack.
-pub const MAX_NAME: usize = 8192;
+pub(crate) const MAX_NAME: usize = 8192;
 
 /// Whether a character does more than to be seen. Source: Unicode, DerivedCoreProperties.txt,
 /// `Default_Ignorable_Code_Point`; besides, separators of lines and paragraphs, what sets the
@@ -26,7 +26,7 @@ fn is_harmful(c: char) -> bool {
 }
 
 /// A piece of a line. To clean it twice changes nothing.
-pub fn line(text: &str) -> Cow<'_, str> {
+pub(crate) fn line(text: &str) -> Cow<'_, str> {
     replace(text, |clean, c| match u32::from(c) {
         byte @ ..=0xff => write!(clean, "\\x{byte:02x}"),
         code => write!(clean, "\\u{{{code:x}}}"),
@@ -34,7 +34,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
 }
 
 /// A name, of bounded length. To clean it twice changes nothing.
-pub fn name(text: &str) -> Cow<'_, str> {
+pub(crate) fn name(text: &str) -> Cow<'_, str> {
     let clean = line(text);
     if clean.len() <= MAX_NAME {
         return clean;
@@ -44,7 +44,7 @@ pub fn name(text: &str) -> Cow<'_, str> {
 }
 
 /// A name that is shared.
-pub fn shared(text: Arc<str>) -> Arc<str> {
+pub(crate) fn shared(text: Arc<str>) -> Arc<str> {
     match name(&text) {
         Cow::Borrowed(_) => text,
         Cow::Owned(clean) => clean.into(),
@@ -53,7 +53,7 @@ pub fn shared(text: Arc<str>) -> Arc<str> {
 
 /// JSON on one line, in which harmful characters can stand in strings only: there JSON has
 /// escapes of its own for them, so that readers get what was written.
-pub fn json(text: &str) -> Cow<'_, str> {
+pub(crate) fn json(text: &str) -> Cow<'_, str> {
     replace(text, |clean, c| {
         c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(clean, "\\u{unit:04x}"))
     })

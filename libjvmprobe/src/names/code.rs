@@ -19,39 +19,39 @@ pub enum CodeKind {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Code {
     /// What kind.
-    pub kind: CodeKind,
+    pub(crate) kind: CodeKind,
     /// `java.lang.String.hashCode`.
-    pub name: Arc<str>,
+    pub(crate) name: Arc<str>,
     /// A method's parameters, in the words of its source.
-    pub signature: Option<Arc<str>>,
+    pub(crate) signature: Option<Arc<str>>,
     /// What was inlined where, by ascending addresses; empty where that is unknown.
-    pub inlined: Arc<[Inlined]>,
+    pub(crate) inlined: Arc<[Inlined]>,
 }
 
 /// A range of a compiled method and the methods that it comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Inlined {
+pub(crate) struct Inlined {
     /// Its first address.
-    pub start: Addr,
+    pub(crate) start: Addr,
     /// The first address behind it.
-    pub end: Addr,
+    pub(crate) end: Addr,
     /// Innermost first; the last is the compiled method itself.
-    pub chain: Vec<SourceFrame>,
+    pub(crate) chain: Vec<SourceFrame>,
     /// Whether it is all: else the code may belong to what was inlined further in.
-    pub is_sure: bool,
+    pub(crate) is_sure: bool,
 }
 
 /// A method at a line of its source.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SourceFrame {
+pub(crate) struct SourceFrame {
     /// `java.lang.String.hashCode`.
-    pub name: Arc<str>,
+    pub(crate) name: Arc<str>,
     /// Its parameters, in the words of its source.
-    pub signature: Option<Arc<str>>,
+    pub(crate) signature: Option<Arc<str>>,
     /// The source file, where it is known.
-    pub file: Option<Arc<str>>,
+    pub(crate) file: Option<Arc<str>>,
     /// The line, 0 where it is unknown.
-    pub line: u32,
+    pub(crate) line: u32,
 }
 
 impl Code {
@@ -83,7 +83,7 @@ impl Code {
     }
 
     /// What was inlined at an address of the code.
-    pub fn inlined_at(&self, addr: Addr) -> Option<&Inlined> {
+    pub(crate) fn inlined_at(&self, addr: Addr) -> Option<&Inlined> {
         let behind = self.inlined.partition_point(|range| range.start <= addr);
         behind.checked_sub(1).and_then(|at| self.inlined.get(at)).filter(|range| addr < range.end)
     }

@@ -2,7 +2,7 @@
 
 /// The readable form of a C++ or Rust name, without a function's parameters;
 /// any other name as it is.
-pub fn demangle(name: &str) -> String {
+pub(crate) fn demangle(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
     }

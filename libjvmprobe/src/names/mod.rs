@@ -4,15 +4,15 @@
 //! |---|---|
 //! | [`code`] | a piece of generated code, and what was inlined into it |
 //! | [`java`] | parameters of methods, as class files have them |
-//! | [`demangle`](mod@demangle) | names that C++ and Rust compilers give |
-//! | [`perfmap`] | perf-PID.map files |
-//! | [`clean`] | words of others, made harmless |
+//! | `demangle` | names that C++ and Rust compilers give |
+//! | `perfmap` | perf-PID.map files |
+//! | `clean` | words of others, made harmless |
 
-pub mod clean;
+pub(crate) mod clean;
 pub mod code;
-pub mod demangle;
+pub(crate) mod demangle;
 pub mod java;
-pub mod perfmap;
+pub(crate) mod perfmap;
 
 /// Those of the known names that somebody may have meant who wrote another: the most alike first,
 /// a handful at most.

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// More than any code cache holds methods.
-pub const MAX_ENTRIES: usize = 4_000_000;
+pub(crate) const MAX_ENTRIES: usize = 4_000_000;
 
 /// More than methods with all their parameters take, in bytes: what is longer is cut, for
 /// it would stand in every stack.
@@ -19,18 +19,18 @@ const MAX_NAME: usize = 8192;
 
 /// One line of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub(crate) struct Entry<'a> {
     /// Where the code begins.
-    pub start: Addr,
+    pub(crate) start: Addr,
     /// Its length in bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// Its name as the file has it.
-    pub name: &'a str,
+    pub(crate) name: &'a str,
 }
 
 /// Reads a map. Lines that are none, for example a last one that is still
 /// being written, are left out.
-pub fn parse(text: &str) -> impl Iterator<Item = Entry<'_>> {
+pub(crate) fn parse(text: &str) -> impl Iterator<Item = Entry<'_>> {
     text.lines().filter_map(parse_line).take(MAX_ENTRIES)
 }
 
@@ -51,7 +51,7 @@ fn hex(text: &str) -> Option<u64> {
 }
 
 /// What HotSpot's name of a piece of code stands for.
-pub fn hotspot_code(name: &str) -> Code {
+pub(crate) fn hotspot_code(name: &str) -> Code {
     if name == "Interpreter" {
         return Code::new(CodeKind::Interpreter, name);
     }

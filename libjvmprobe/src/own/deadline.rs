@@ -10,7 +10,7 @@ use crate::own::signals;
 /// One deadline for all that is needed to get an answer. It is over early when a signal comes
 /// that asks us to end.
 #[derive(Clone, Copy, Debug)]
-pub struct Deadline {
+pub(crate) struct Deadline {
     at: Instant,
     whole: Duration,
     /// How many signals had come when it began: who was asked to end already may still wait
@@ -20,13 +20,13 @@ pub struct Deadline {
 
 impl Deadline {
     /// From now on.
-    pub fn within(whole: Duration) -> Self {
+    pub(crate) fn within(whole: Duration) -> Self {
         Self { at: Instant::now() + whole, whole, signals: signals::count() }
     }
 
     /// One that is over earlier, after `part` from now.
     #[must_use]
-    pub fn sooner(self, part: Duration) -> Self {
+    pub(crate) fn sooner(self, part: Duration) -> Self {
         let at = self.at.min(Instant::now() + part);
         Self { at, whole: part.min(self.whole), ..self }
     }
@@ -35,7 +35,7 @@ impl Deadline {
     ///
     /// # Errors
     /// A clause why there is nothing left: `within 10 s`, or `before it was interrupted`.
-    pub fn left(&self) -> Result<Duration, String> {
+    pub(crate) fn left(&self) -> Result<Duration, String> {
         if self.is_interrupted() {
             return Err("before it was interrupted".into());
         }
@@ -46,7 +46,7 @@ impl Deadline {
     }
 
     /// Whether a signal has ended it.
-    pub fn is_interrupted(&self) -> bool {
+    pub(crate) fn is_interrupted(&self) -> bool {
         signals::count() > self.signals
     }
 
@@ -54,7 +54,7 @@ impl Deadline {
     ///
     /// # Errors
     /// As [`Deadline::left`].
-    pub fn sleep(&self, pause: Duration) -> Result<(), String> {
+    pub(crate) fn sleep(&self, pause: Duration) -> Result<(), String> {
         thread::sleep(self.left()?.min(pause));
         Ok(())
     }

@@ -20,7 +20,7 @@ use crate::{Error, own::note};
 static FOUND: OnceLock<Rlimit> = OnceLock::new();
 
 /// Raises the limit to the hard one.
-pub fn raise_limit() {
+pub(crate) fn raise_limit() {
     let found = FOUND.get_or_init(|| getrlimit(Resource::Nofile));
     // It may always be raised so far; and if not, it is as it was.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: found.maximum, ..*found });
@@ -40,7 +40,7 @@ pub fn restore_limit() -> io::Result<()> {
 
 /// Whether something failed only because no more files can be opened. Says so, once: what is
 /// missing then may not be noticed otherwise.
-pub fn ran_out(error: &Error) -> bool {
+pub(crate) fn ran_out(error: &Error) -> bool {
     let code = match error {
         Error::Io { source, .. } | Error::Memory { source, .. } => source.raw_os_error(),
         _ => None,

@@ -28,7 +28,7 @@ pub mod privileges;
 mod signals;
 pub mod undo;
 
-pub use deadline::Deadline;
+pub(crate) use deadline::Deadline;
 pub use hurry::Hurry;
 pub use idle::Idle;
 pub(crate) use notes::set_up;

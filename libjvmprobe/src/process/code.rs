@@ -2,7 +2,7 @@
 //!
 //! What is opened while the process lives can be read after it has ended; and it
 //! is the mapped file itself, in whichever mount namespace, replaced or not: see
-//! [`crate::process::libjvm`]. Source: proc(5), `/proc/PID/maps` and `map_files`.
+//! `crate::process::libjvm`. Source: proc(5), `/proc/PID/maps` and `map_files`.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -88,12 +88,12 @@ type FileNumber = (i32, i32, u64);
 
 impl Mapping {
     /// Where in the file an address of the range lies.
-    pub fn file_offset(&self, addr: Addr) -> FileOffset {
+    pub(crate) fn file_offset(&self, addr: Addr) -> FileOffset {
         FileOffset(addr.0.wrapping_sub(self.start.0).wrapping_add(self.offset.0))
     }
 
     /// Whether it has a file or stands for one.
-    pub fn is_file(&self) -> bool {
+    pub(crate) fn is_file(&self) -> bool {
         &*self.module != "[anon]"
     }
 }
@@ -212,7 +212,7 @@ impl FileCache {
 
     /// Closes files that nobody has used for a while, so that the file system of a container
     /// that is gone is not held.
-    pub fn close_unused(&mut self, now: Instant) {
+    pub(crate) fn close_unused(&mut self, now: Instant) {
         let is_used = |file: &Option<Arc<CodeFile>>| {
             file.as_ref().is_none_or(|file| Arc::strong_count(file) > 1)
         };

@@ -28,7 +28,7 @@ impl Owner<'_> {
     ///
     /// # Errors
     /// Those of `work`; [`io::ErrorKind::PermissionDenied`] where we may not act as that user.
-    pub fn act<T: Send>(self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    pub(crate) fn act<T: Send>(self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         match self {
             Self::Us => work(),
             Self::Target(process) => as_target(process, work)
@@ -45,7 +45,10 @@ impl Owner<'_> {
 ///
 /// # Errors
 /// A sentence saying why it cannot be done as that user.
-pub fn as_target<T: Send>(process: &Process, work: impl FnOnce() -> T + Send) -> Result<T, String> {
+pub(crate) fn as_target<T: Send>(
+    process: &Process,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, String> {
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
             take_identity(process)?;

@@ -34,12 +34,10 @@ pub struct FileId {
 pub struct LibJvm {
     /// The path as the target sees it.
     pub seen_as: PathBuf,
-    /// Removed or replaced on disk since the target mapped it.
-    pub deleted: bool,
     /// Where its first page lies in the target.
-    pub map_start: Addr,
+    pub(crate) map_start: Addr,
     /// The offset in the file of what lies at `map_start`.
-    pub map_offset: FileOffset,
+    pub(crate) map_offset: FileOffset,
     /// Which file it is.
     pub id: FileId,
     file: File,
@@ -51,7 +49,7 @@ impl LibJvm {
     /// # Errors
     /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], [`Error::ForeignArch`],
     /// [`Error::Permission`], or [`Error::Io`] where the file cannot be opened.
-    pub fn find(pid: Pid, comm: &str) -> Result<Self> {
+    pub(crate) fn find(pid: Pid, comm: &str) -> Result<Self> {
         let maps = maps_of(pid)?;
         if maps.iter().any(|m| file_name(m).is_some_and(|n| n.starts_with("libj9vm"))) {
             return Err(Error::OpenJ9 { pid });
@@ -64,7 +62,7 @@ impl LibJvm {
         let Some(path) = mapped_path(map) else {
             return Err(Error::NotAJvm { pid, comm: comm.to_owned() });
         };
-        let (seen_as, deleted) = strip_deleted(path);
+        let (seen_as, _) = strip_deleted(path);
         let file = open_mapped(pid, map, path)?;
         let meta =
             file.metadata().map_err(|e| Error::io(format!("stat {}", seen_as.display()), e))?;
@@ -73,7 +71,6 @@ impl LibJvm {
             map_offset: FileOffset(map.offset),
             id: FileId { dev: meta.dev(), ino: meta.ino() },
             seen_as,
-            deleted,
             file,
         };
         let machine = found.elf()?.machine();
@@ -87,6 +84,20 @@ impl LibJvm {
         Ok(found)
     }
 
+    /// A file as if it were mapped.
+    #[cfg(test)]
+    pub(crate) fn of_file(path: &Path) -> std::io::Result<Self> {
+        let file = File::open(path)?;
+        let meta = file.metadata()?;
+        Ok(Self {
+            seen_as: path.to_owned(),
+            map_start: Addr(0),
+            map_offset: FileOffset(0),
+            id: FileId { dev: meta.dev(), ino: meta.ino() },
+            file,
+        })
+    }
+
     /// Its ELF structure, read through the file that was opened.
     pub fn elf(&self) -> Result<ElfFile> {
         let file = self
@@ -98,7 +109,7 @@ impl LibJvm {
 
     /// A path that opens exactly this file, for interfaces that want a path.
     /// Valid in this process while `self` lives.
-    pub fn open_path(&self) -> PathBuf {
+    pub(crate) fn open_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 }

@@ -51,7 +51,7 @@ impl Memory {
     }
 
     /// Reads `len` bytes, at most 16 MiB.
-    pub fn read(&self, addr: Addr, len: usize) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self, addr: Addr, len: usize) -> Result<Vec<u8>> {
         if len > MAX_READ {
             return Err(Error::layout(format!("a length of {len} bytes at {addr} is implausible")));
         }
@@ -61,24 +61,24 @@ impl Memory {
     }
 
     /// Reads an `N`-byte array, for `u64::from_ne_bytes` and the like.
-    pub fn array<const N: usize>(&self, addr: Addr) -> Result<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&self, addr: Addr) -> Result<[u8; N]> {
         let mut buf = [0; N];
         self.read_into(addr, &mut buf)?;
         Ok(buf)
     }
 
     /// Reads a 64-bit number.
-    pub fn u64(&self, addr: Addr) -> Result<u64> {
+    pub(crate) fn u64(&self, addr: Addr) -> Result<u64> {
         self.array(addr).map(u64::from_ne_bytes)
     }
 
     /// Reads a 32-bit number.
-    pub fn u32(&self, addr: Addr) -> Result<u32> {
+    pub(crate) fn u32(&self, addr: Addr) -> Result<u32> {
         self.array(addr).map(u32::from_ne_bytes)
     }
 
     /// Follows a pointer: the 64-bit address stored at `addr`.
-    pub fn pointer(&self, addr: Addr) -> Result<Addr> {
+    pub(crate) fn pointer(&self, addr: Addr) -> Result<Addr> {
         self.u64(addr).map(Addr)
     }
 
@@ -87,7 +87,7 @@ impl Memory {
     /// # Errors
     /// [`Error::Memory`] where the first byte cannot be read. A string that runs
     /// into an unreadable page or past `max` is cut there.
-    pub fn c_string(&self, addr: Addr, max: usize) -> Result<String> {
+    pub(crate) fn c_string(&self, addr: Addr, max: usize) -> Result<String> {
         let mut bytes = Vec::new();
         let mut at = addr;
         while bytes.len() < max {

@@ -2,21 +2,21 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`pid`] | a process as /proc tells of it; whether it still is the same |
-//! | [`libjvm`] | which libjvm.so it runs, opened exactly |
+//! | `pid` | a process as /proc tells of it; whether it still is the same |
+//! | `libjvm` | which libjvm.so it runs, opened exactly |
 //! | [`code`] | the files that it has mapped as code |
-//! | [`memory`] | reading its memory |
+//! | `memory` | reading its memory |
 //! | [`root`] | the one door into its file system |
 //! | [`identity`] | acting as its user |
-//! | [`scan`] | all JVMs of the machine |
+//! | `scan` | all JVMs of the machine |
 
 pub mod code;
 pub mod identity;
-pub mod libjvm;
+pub(crate) mod libjvm;
 pub mod memory;
-pub mod pid;
+pub(crate) mod pid;
 pub mod root;
-pub mod scan;
+pub(crate) mod scan;
 
 pub use libjvm::{FileId, LibJvm};
 pub use pid::{Fate, Process};
@@ -36,7 +36,7 @@ impl Target {
     /// Looks up a process and checks that it is a JVM that can be traced.
     ///
     /// # Errors
-    /// Those of [`Process::open`] and [`LibJvm::find`].
+    /// Those of [`Process::open`] and `LibJvm::find`.
     pub fn open(pid: Pid) -> Result<Self> {
         let process = Process::open(pid)?;
         let libjvm = LibJvm::find(pid, &process.comm)?;

@@ -28,15 +28,15 @@ pub struct Process {
     pub pid: Pid,
     /// Its number inside its innermost PID namespace: the one that it knows
     /// itself by and that names its files in /tmp.
-    pub ns_pid: NsPid,
+    pub(crate) ns_pid: NsPid,
     /// Effective user id, in our user namespace.
     pub uid: u32,
     /// Effective group id, in our user namespace.
-    pub gid: u32,
+    pub(crate) gid: u32,
     /// Command name, at most 15 bytes (`comm`), made harmless.
     pub comm: String,
     /// When it started, in clock ticks since boot: with `pid`, unique.
-    pub start_ticks: u64,
+    pub(crate) start_ticks: u64,
     /// Where the kernel put the stack at the last exec: changes with each exec.
     start_stack: u64,
     pidfd: OwnedFd,
@@ -97,13 +97,13 @@ impl Process {
     }
 
     /// Whether it is stopped: by SIGSTOP, by Ctrl-Z, or by a debugger.
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         let stat = i32::try_from(self.pid.0).ok().map(|pid| Proc::new(pid).and_then(|p| p.stat()));
         matches!(stat, Some(Ok(stat)) if matches!(stat.state, 'T' | 't'))
     }
 
     /// How long ago it started.
-    pub fn age(&self) -> Duration {
+    pub(crate) fn age(&self) -> Duration {
         let now = clock_gettime(ClockId::Boottime);
         let now = Duration::new(now.tv_sec.max(0).cast_unsigned(), now.tv_nsec as u32);
         let ticks = procfs::ticks_per_second().max(1);

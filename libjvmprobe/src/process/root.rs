@@ -65,7 +65,7 @@ impl Root {
     ///
     /// # Errors
     /// Those of fstat(2).
-    pub fn id(&self) -> io::Result<(u64, u64)> {
+    pub(crate) fn id(&self) -> io::Result<(u64, u64)> {
         Ok(Seen(rustix::fs::fstat(&self.handle)?).id())
     }
 
@@ -87,12 +87,12 @@ impl Root {
     ///
     /// # Errors
     /// Those of open(2), and where it is something else: nothing else is opened.
-    pub fn file(&self, path: &Path) -> io::Result<File> {
+    pub(crate) fn file(&self, path: &Path) -> io::Result<File> {
         reopen(&self.resolve(path, OFlags::PATH)?)
     }
 
     /// A path of the target's as a person would look for it.
-    pub fn shown(&self, path: &Path) -> String {
+    pub(crate) fn shown(&self, path: &Path) -> String {
         let below = path.strip_prefix("/").unwrap_or(path);
         self.shown.join(below).display().to_string()
     }
@@ -132,7 +132,7 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// A sentence with the path.
-    pub fn working(process: &'a Process) -> Result<Self, String> {
+    pub(crate) fn working(process: &'a Process) -> Result<Self, String> {
         let handle = open_working(process).map_err(|e| format!("its working folder: {e}"))?;
         Ok(Self { handle, way: Way::Working(process) })
     }
@@ -174,7 +174,7 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// Those of fstatat(2).
-    pub fn look(&self, name: &str) -> io::Result<Seen> {
+    pub(crate) fn look(&self, name: &str) -> io::Result<Seen> {
         check(name)?;
         Ok(Seen(statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
@@ -183,7 +183,7 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// Those of opening the folder, and of fstatat(2).
-    pub fn look_as_target(&self, name: &str) -> io::Result<Seen> {
+    pub(crate) fn look_as_target(&self, name: &str) -> io::Result<Seen> {
         let again = match &self.way {
             Way::Below(root, path) => root.open_folder(path)?,
             Way::Working(process) => open_working(process)?,
@@ -196,7 +196,7 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// Those of open(2), and where it is something else or somebody else's.
-    pub fn socket(&self, name: &str, owner: u32) -> io::Result<Socket> {
+    pub(crate) fn socket(&self, name: &str, owner: u32) -> io::Result<Socket> {
         check(name)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = openat(&self.handle, name, flags, Mode::empty())?;
@@ -211,7 +211,7 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// Those of open(2), and where it is something else, somebody else's, or too large.
-    pub fn text(&self, name: &str, owners: &[u32], max: u64) -> io::Result<String> {
+    pub(crate) fn text(&self, name: &str, owners: &[u32], max: u64) -> io::Result<String> {
         check(name)?;
         text(&own(openat(&self.handle, name, TO_READ, Mode::empty())?, owners)?, max)
     }
@@ -220,7 +220,7 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// Those of rename(2).
-    pub fn rename(&self, owner: Owner<'_>, from: &str, to: &str) -> io::Result<()> {
+    pub(crate) fn rename(&self, owner: Owner<'_>, from: &str, to: &str) -> io::Result<()> {
         check(from)?;
         check(to)?;
         owner.act(|| Ok(renameat(&self.handle, from, &self.handle, to)?))
@@ -230,7 +230,7 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// Those of unlink(2).
-    pub fn remove(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         check(name)?;
         Ok(unlinkat(&self.handle, name, AtFlags::empty())?)
     }
@@ -238,7 +238,7 @@ impl<'a> Folder<'a> {
     /// Has the folder to itself among those who ask for that, until what is returned goes out
     /// of scope. It is a lock on the folder, which leaves nothing behind. `None` where it
     /// cannot be had in time.
-    pub fn lock(&self, deadline: Deadline) -> Option<File> {
+    pub(crate) fn lock(&self, deadline: Deadline) -> Option<File> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder: File = openat(&self.handle, ".", flags, Mode::empty()).ok()?.into();
         while let Err(error) = flock(&folder, FlockOperation::NonBlockingLockExclusive) {
@@ -262,7 +262,7 @@ impl<'a> Folder<'a> {
 ///
 /// # Errors
 /// Those of open(2), and where it is something else.
-pub fn open_linked(link: &Path) -> io::Result<File> {
+pub(crate) fn open_linked(link: &Path) -> io::Result<File> {
     reopen(&rustix::fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
@@ -275,7 +275,7 @@ const TO_READ: OFlags =
 ///
 /// # Errors
 /// Those of open(2), and where it is something else or somebody else's.
-pub fn open_own(path: &Path, owners: &[u32]) -> io::Result<File> {
+pub(crate) fn open_own(path: &Path, owners: &[u32]) -> io::Result<File> {
     own(rustix::fs::open(path, TO_READ, Mode::empty())?, owners)
 }
 
@@ -356,7 +356,7 @@ pub fn text(file: &File, max: u64) -> io::Result<String> {
 
 /// What was seen under a name.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen(Stat);
+pub(crate) struct Seen(Stat);
 
 impl Seen {
     fn is(&self, kind: FileType) -> bool {
@@ -364,33 +364,33 @@ impl Seen {
     }
 
     /// Whether it is a regular file of a user's.
-    pub fn is_file_of(&self, user: u32) -> bool {
+    pub(crate) fn is_file_of(&self, user: u32) -> bool {
         self.is(FileType::RegularFile) && self.0.st_uid == user
     }
 
     /// Whether it is a socket.
-    pub fn is_socket(&self) -> bool {
+    pub(crate) fn is_socket(&self) -> bool {
         self.is(FileType::Socket)
     }
 
     /// Whose it is.
-    pub fn owner(&self) -> u32 {
+    pub(crate) fn owner(&self) -> u32 {
         self.0.st_uid
     }
 
     /// Device and inode.
-    pub fn id(&self) -> (u64, u64) {
+    pub(crate) fn id(&self) -> (u64, u64) {
         (self.0.st_dev, self.0.st_ino)
     }
 }
 
 /// A socket in a folder, held.
 #[derive(Debug)]
-pub struct Socket(OwnedFd);
+pub(crate) struct Socket(OwnedFd);
 
 impl Socket {
     /// A path that connects to it, while it is held.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         path_of(&self.0)
     }
 }
@@ -416,7 +416,7 @@ impl NewFile<'_> {
     ///
     /// # Errors
     /// Those of fstat(2).
-    pub fn look(&self) -> io::Result<Seen> {
+    pub(crate) fn look(&self) -> io::Result<Seen> {
         Ok(Seen(rustix::fs::fstat(self.file.as_fd())?))
     }
 

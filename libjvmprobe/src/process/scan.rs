@@ -12,7 +12,7 @@ const OLD_EVERY: u32 = 40;
 
 /// Finds JVMs, each once.
 #[derive(Debug, Default)]
-pub struct Scanner {
+pub(crate) struct Scanner {
     /// How often a process was looked at; [`SEEN`] for those that are done with.
     looked_at: HashMap<Pid, u32>,
     /// Processes that look like JVMs and cannot be traced, with the reason.
@@ -23,12 +23,12 @@ const SEEN: u32 = u32::MAX;
 
 impl Scanner {
     /// A scanner that has seen nothing yet.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// JVMs that were not returned by an earlier call.
-    pub fn scan(&mut self) -> Vec<Target> {
+    pub(crate) fn scan(&mut self) -> Vec<Target> {
         let present = processes();
         self.looked_at.retain(|pid, _| present.binary_search(pid).is_ok());
         let mut found = Vec::new();
@@ -49,7 +49,7 @@ impl Scanner {
 
     /// Looks at one process, of which something is known: a JVM that was not returned by
     /// an earlier call.
-    pub fn look(&mut self, pid: Pid) -> Option<Target> {
+    pub(crate) fn look(&mut self, pid: Pid) -> Option<Target> {
         let looked = self.looked_at.entry(pid).or_insert(0);
         if *looked == SEEN {
             return None;
@@ -75,12 +75,12 @@ impl Scanner {
     }
 
     /// Forgets a process that has ended or changed, so that a successor is found.
-    pub fn forget(&mut self, pid: Pid) {
+    pub(crate) fn forget(&mut self, pid: Pid) {
         self.looked_at.remove(&pid);
     }
 
     /// Processes that cannot be traced, since the last call.
-    pub fn take_refused(&mut self) -> Vec<(Pid, Error)> {
+    pub(crate) fn take_refused(&mut self) -> Vec<(Pid, Error)> {
         std::mem::take(&mut self.refused)
     }
 }

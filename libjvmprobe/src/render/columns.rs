@@ -4,7 +4,7 @@
 //! wrong at most by a few columns elsewhere.
 
 /// How wide a line is that nobody's terminal breaks, where names allow.
-pub const WIDTH: usize = 100;
+pub(crate) const WIDTH: usize = 100;
 
 /// A name for a column: cut at its end, with an ellipsis, where it is wider.
 pub fn fit(name: &str, width: usize) -> String {
@@ -15,7 +15,7 @@ pub fn fit(name: &str, width: usize) -> String {
 }
 
 /// A sentence of parts that are set apart by `; ` or `, `, broken between them where it is
-/// wider than [`WIDTH`]. Further lines are indented by two blanks.
+/// wider than `WIDTH`. Further lines are indented by two blanks.
 pub fn wrap(text: &str) -> String {
     let mut lines = String::new();
     let mut rest = text;

@@ -10,13 +10,13 @@ use crate::stack::Frame;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StackFrame {
     /// `java.lang.String.concat`, `JavaCalls::call_helper`, `[unsampled]`.
-    pub method: String,
+    pub(crate) method: String,
     /// The source file, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
+    pub(crate) file: Option<String>,
     /// The line in it, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub line: Option<u32>,
+    pub(crate) line: Option<u32>,
 }
 
 impl From<&Frame> for StackFrame {

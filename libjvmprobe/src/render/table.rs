@@ -65,11 +65,11 @@ impl Times {
 #[derive(Clone, Debug, Serialize)]
 pub struct Lost {
     /// Wall-clock time of the finding, RFC 3339 with nanoseconds, UTC.
-    pub time: String,
+    pub(crate) time: String,
     /// The process.
-    pub pid: u32,
+    pub(crate) pid: u32,
     /// How many.
-    pub events: u64,
+    pub(crate) events: u64,
 }
 
 impl Lost {

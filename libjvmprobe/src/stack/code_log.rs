@@ -180,13 +180,8 @@ impl CodeLog {
     }
 
     /// How many loads and unloads it keeps.
-    pub fn len(&self) -> usize {
+    pub fn kept(&self) -> usize {
         self.loads.len() + self.unloads.len()
-    }
-
-    /// Whether it keeps none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Puts it in order up to now, and goes on with what is there now alone: what was is
@@ -351,7 +346,7 @@ impl CodeIndex {
 
     /// What lay at `addr` in `epoch`. Code may run a moment before its load is
     /// told, so where there was nothing, what came there next is the answer.
-    pub fn find(&self, addr: Addr, epoch: u64) -> Option<CodeId> {
+    pub(crate) fn find(&self, addr: Addr, epoch: u64) -> Option<CodeId> {
         let mut next: Option<(u64, CodeId)> = None;
         let behind = self.entries.partition_point(|entry| entry.start <= addr.0);
         for i in (0..behind).rev() {
@@ -377,14 +372,14 @@ impl CodeIndex {
     ///
     /// # Panics
     /// For what was found by another index.
-    pub fn code(&self, id: CodeId) -> Cow<'_, Code> {
+    pub(crate) fn code(&self, id: CodeId) -> Cow<'_, Code> {
         self.entries[id.0].label.code(&self.text)
     }
 }
 
 /// A piece of code in a [`CodeIndex`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CodeId(usize);
+pub(crate) struct CodeId(usize);
 
 #[cfg(test)]
 mod tests {
@@ -430,9 +425,9 @@ mod tests {
         let index = log.settle();
         assert_eq!(name_at(&index, 130, 4).as_deref(), Some("A.old"));
         assert_eq!(name_at(&index, 130, 9).as_deref(), Some("B.new"));
-        assert!(log.is_empty());
+        assert_eq!(log.kept(), 0);
         log.load(11, Addr(120), 50, method("D.d"));
-        assert_eq!(log.len(), 1);
+        assert_eq!(log.kept(), 1);
         let index = log.into_index();
         assert_eq!(name_at(&index, 130, 10).as_deref(), Some("B.new"));
         assert_eq!(name_at(&index, 130, 11).as_deref(), Some("D.d"));

@@ -53,17 +53,17 @@ impl Frame {
     }
 
     /// The same, out of a file with code.
-    pub fn of_module(self, module: &Arc<str>) -> Self {
+    pub(crate) fn of_module(self, module: &Arc<str>) -> Self {
         Self { module: Some(clean::shared(Arc::clone(module))), ..self }
     }
 
     /// The same, at a line of its source, where these are known.
-    pub fn at(self, file: Option<Arc<str>>, line: u32) -> Self {
+    pub(crate) fn at(self, file: Option<Arc<str>>, line: u32) -> Self {
         Self { file: file.map(clean::shared), line, ..self }
     }
 
     /// A method at a line of its source, with its parameters if wanted.
-    pub fn of_source(source: &SourceFrame, kind: Kind, signatures: bool) -> Self {
+    pub(crate) fn of_source(source: &SourceFrame, kind: Kind, signatures: bool) -> Self {
         Self::new(kind, shown(&source.name, source.signature.as_deref(), signatures))
             .at(source.file.clone(), source.line)
     }

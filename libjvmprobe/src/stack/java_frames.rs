@@ -109,13 +109,13 @@ impl Places {
 
     /// What is known of a place: frames, innermost first, more than one where code was
     /// inlined.
-    pub fn frames(&self, id: PlaceId) -> &[Frame] {
+    pub(crate) fn frames(&self, id: PlaceId) -> &[Frame] {
         self.places.get(id as usize).map_or(&[], |named| &named.frames)
     }
 
     /// Whether these are all frames of a place: between two calls of a compiled method it may
     /// be that something more was inlined.
-    pub fn is_sure(&self, id: PlaceId) -> bool {
+    pub(crate) fn is_sure(&self, id: PlaceId) -> bool {
         self.places.get(id as usize).is_none_or(|named| named.is_sure)
     }
 

@@ -3,13 +3,13 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`raw`] | stacks as the walker sends them, and how far it came |
-//! | [`frame`] | a named frame |
+//! | `frame` | a named frame |
 //! | [`name`] | what an address of a process is: all sources behind one trait |
 //! | [`code_log`] | what lay where in a code cache, and when |
 //! | [`java_frames`] | what the Java frames of stacks are |
 //! | [`native`] | symbols of ELF files and of the kernel |
 //! | [`shrunk`] | files that shrink while they are mapped |
-//! | [`thread_entry`] | where threads begin |
+//! | `thread_entry` | where threads begin |
 //! | [`namer`] | stacks with names, as they come or in the end |
 //! | [`profile`] | samples with named stacks |
 //! | [`timeline`] | when they were taken, and what else happened |
@@ -21,7 +21,7 @@
 //! one needs no new names, and new symbols no new walker.
 
 pub mod code_log;
-pub mod frame;
+pub(crate) mod frame;
 pub mod java_frames;
 pub mod name;
 pub mod namer;
@@ -29,8 +29,9 @@ pub mod native;
 pub mod profile;
 pub mod raw;
 pub mod shrunk;
-pub mod thread_entry;
+pub(crate) mod thread_entry;
 pub mod timeline;
 
 pub use frame::{Frame, Kind};
-pub use raw::{Place, Stack, WalkEnd};
+pub(crate) use raw::Place;
+pub use raw::{Stack, WalkEnd};

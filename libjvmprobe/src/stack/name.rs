@@ -50,7 +50,12 @@ impl Name for JavaNames {
 
 /// Appends what is at an address of a piece of code, innermost first. Whether it is sure that
 /// this is all.
-pub fn frames_of(code: &Code, addr: Addr, signatures: bool, frames: &mut Vec<Frame>) -> bool {
+pub(crate) fn frames_of(
+    code: &Code,
+    addr: Addr,
+    signatures: bool,
+    frames: &mut Vec<Frame>,
+) -> bool {
     let kind = match code.kind {
         CodeKind::Method => Kind::Java,
         CodeKind::Interpreter => Kind::Interpreted,

@@ -42,13 +42,13 @@ use crate::{
 
 /// A symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Symbol {
+pub(crate) struct Symbol {
     /// Its name, demangled.
-    pub name: String,
+    pub(crate) name: String,
     /// The source file's last name.
-    pub file: Option<String>,
+    pub(crate) file: Option<String>,
     /// The line, 0 where it is unknown.
-    pub line: u32,
+    pub(crate) line: u32,
 }
 
 /// Looks up symbols of files. Keeps what it has read of a file while the file is held
@@ -132,7 +132,7 @@ impl Symbols {
     }
 
     /// What is at an offset of a file, innermost first; empty where unknown.
-    pub fn elf(&self, file: &Arc<CodeFile>, offset: FileOffset) -> Vec<Symbol> {
+    pub(crate) fn elf(&self, file: &Arc<CodeFile>, offset: FileOffset) -> Vec<Symbol> {
         let mut files = self.files.borrow_mut();
         let read = files
             .entry(Arc::as_ptr(file))
@@ -159,7 +159,7 @@ impl Symbols {
 
 /// Looks up symbols of the kernel.
 #[derive(Debug)]
-pub struct KernelSymbols(Symbolizer);
+pub(crate) struct KernelSymbols(Symbolizer);
 
 impl Default for KernelSymbols {
     fn default() -> Self {
@@ -169,7 +169,7 @@ impl Default for KernelSymbols {
 
 impl KernelSymbols {
     /// The kernel function at an address.
-    pub fn find(&self, addr: Addr) -> Option<String> {
+    pub(crate) fn find(&self, addr: Addr) -> Option<String> {
         let source = Source::Kernel(Kernel {
             kallsyms: MaybeDefault::Some(PathBuf::from("/proc/kallsyms")),
             // kallsyms names everything; an image would only add lines.

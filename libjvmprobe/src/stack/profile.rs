@@ -7,7 +7,7 @@ use std::{
 
 use crate::stack::{Frame, Kind};
 
-/// An index into [`Profile::frames`].
+/// An index into `Profile::frames`.
 pub type FrameId = u32;
 
 /// What a profile is of.
@@ -74,7 +74,7 @@ pub struct Sample {
 }
 
 /// What is shown in place of stacks that were given up.
-pub const FOLDED: &str = "[stacks beyond --max-memory]";
+pub(crate) const FOLDED: &str = "[stacks beyond --max-memory]";
 
 /// Process, thread, processor, marks, thread's name, stack.
 type Key = (u32, u32, Option<u32>, (bool, bool, bool), Arc<str>, Vec<FrameId>);
@@ -145,7 +145,7 @@ impl Profile {
     }
 
     /// All frames; a [`FrameId`] is an index into them.
-    pub fn frames(&self) -> &[Frame] {
+    pub(crate) fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
@@ -173,7 +173,7 @@ impl Profile {
 
     /// Puts samples together that differ in nothing that matters: not in how they were
     /// taken, and not in the processor unless that is wanted.
-    pub fn merge(&mut self, processors: bool) {
+    pub(crate) fn merge(&mut self, processors: bool) {
         let mut known: HashMap<Key, usize> = HashMap::with_capacity(self.samples.len());
         let mut kept: Vec<Sample> = Vec::new();
         for mut sample in std::mem::take(&mut self.samples) {

@@ -127,7 +127,7 @@ impl RawStack {
 }
 
 /// The number of what is known of a frame, see [`crate::stack::java_frames`].
-pub type PlaceId = u32;
+pub(crate) type PlaceId = u32;
 
 /// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -149,7 +149,7 @@ pub struct Stack {
 impl Stack {
     /// Frames with addresses that lie inside the instruction that each is at: return
     /// addresses may lie behind the last instruction of their function.
-    pub fn lookups(&self) -> impl DoubleEndedIterator<Item = Place> + '_ {
+    pub(crate) fn lookups(&self) -> impl DoubleEndedIterator<Item = Place> + '_ {
         let inside = |(i, place): (usize, &Place)| match *place {
             Place::Code(addr) if i > 0 => Place::Code(Addr(addr.0.saturating_sub(1))),
             other => other,

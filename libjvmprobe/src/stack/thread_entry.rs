@@ -25,7 +25,7 @@ const ENTRY_DEPTH: usize = 6;
 /// Removes what lies behind the frame that a thread begins with; whether there is one among
 /// the first `known` frames. (musl has unwind tables for none of its own functions, so that
 /// only libjvm.so's entry is sure.)
-pub fn cut_behind_entry(frames: &mut Vec<Frame>, known: usize) -> bool {
+pub(crate) fn cut_behind_entry(frames: &mut Vec<Frame>, known: usize) -> bool {
     let is_entry = |frame: &Frame| ENTRIES.contains(&&*frame.name);
     let outer = frames.len().saturating_sub(ENTRY_DEPTH);
     let Some(last) = frames[outer..].iter().rposition(is_entry) else {

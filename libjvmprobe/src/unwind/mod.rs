@@ -14,7 +14,7 @@
 //! (`elf_x86_64_eh_frame_lazy_plt` in binutils' elf64-x86-64.c) and glibc for
 //! signal handlers (`__restore_rt` in libc_sigaction.c for x86-64).
 //!
-//! What cannot be said in a row is [`RowKind::Unknown`], never a guess. Time is
+//! What cannot be said in a row is `RowKind::Unknown`, never a guess. Time is
 //! bounded by the section's size, memory by four million rows.
 
 use std::ops::Range;
@@ -59,7 +59,7 @@ const INTERRUPTED: (Option<(RowKind, u16)>, Place, Place) =
 /// How the frame of a caller is found: the meaning of [`Row::kind`].
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowKind {
+pub(crate) enum RowKind {
     /// Nothing is known here: no function, or a rule that no row can say.
     Unknown = 0,
     /// CFA = rsp + cfa * 8.
@@ -93,19 +93,19 @@ pub struct Row {
     pub pc: u32,
     /// An offset in units of 8 bytes, or what else `kind` makes of it.
     pub cfa: u16,
-    /// A [`RowKind`].
+    /// A `RowKind`.
     pub kind: u8,
-    /// Where the caller's rbp is: [`Row::FP_SAME`], [`Row::FP_LOST`], otherwise
+    /// Where the caller's rbp is: `Row::FP_SAME`, `Row::FP_LOST`, otherwise
     /// saved at CFA + fp * 8. Of no meaning where `kind` is
-    /// [`RowKind::Unknown`], [`RowKind::Signal`] or [`RowKind::End`].
+    /// `RowKind::Unknown`, `RowKind::Signal` or `RowKind::End`.
     pub fp: i8,
 }
 
 impl Row {
     /// The caller's rbp is still in the register.
-    pub const FP_SAME: i8 = 0;
+    pub(crate) const FP_SAME: i8 = 0;
     /// The caller's rbp is lost, or saved where no row can say.
-    pub const FP_LOST: i8 = i8::MIN;
+    pub(crate) const FP_LOST: i8 = i8::MIN;
 
     /// A row to be placed.
     fn new(kind: RowKind, cfa: u16, fp: i8) -> Self {
@@ -172,7 +172,8 @@ impl UnwindTable {
     }
 
     /// The row of an address; `None` before the first one.
-    pub fn find(&self, vaddr: Vaddr) -> Option<&Row> {
+    #[cfg(test)]
+    fn find(&self, vaddr: Vaddr) -> Option<&Row> {
         let pc = vaddr.0.checked_sub(self.base.0)?;
         let behind = self.rows.partition_point(|row| u64::from(row.pc) <= pc);
         self.rows.get(behind.checked_sub(1)?)

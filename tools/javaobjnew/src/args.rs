@@ -4,7 +4,7 @@ use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::{ArgGroup, Parser};
 use libjvmprobe::{
-    cli::{CommandLine, Common, parse_size},
+    cli::{CommandLine, Common, parse_bytes, parse_size},
     render::formats,
 };
 
@@ -115,23 +115,6 @@ impl Args {
     }
 }
 
-/// A number of bytes, with k, m or g behind it for powers of 1024.
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let lower = text.to_ascii_lowercase();
-    let number = lower.trim_end_matches(['k', 'm', 'g']);
-    let shift = match &lower[number.len()..] {
-        "" => Some(0),
-        "k" => Some(10),
-        "m" => Some(20),
-        "g" => Some(30),
-        _ => None,
-    };
-    let bytes = number.parse::<u64>().ok().zip(shift).and_then(|(n, s)| n.checked_mul(1 << s));
-    bytes
-        .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| "a number of bytes is expected, for example 65536, 64k or 1m".into())
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -151,19 +134,6 @@ mod tests {
         assert_eq!(args.common.count, Some(3));
         let args = Args::parse_from(["javaobjnew", "-p", "12", "-S", "7"]);
         assert_eq!((args.order(), args.rows()), (Order::Bytes, 7));
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(parse_bytes("65536"), Ok(65536));
-        assert_eq!(parse_bytes("64k"), Ok(65536));
-        assert_eq!(parse_bytes("1M"), Ok(1 << 20));
-        assert_eq!(parse_bytes("2g"), Ok(2 << 30));
-        for bad in
-            ["", "0", "k", "-1", "1kk", "1t", "99999999999999999999", "18446744073709551615g"]
-        {
-            assert!(parse_bytes(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use libjvmprobe::{
     Addr, Error, Result,
     bpf::{
         self, preflight,
-        records::copy,
+        records::{bytes, copy},
         room::{self, Roomy},
         session, walker,
     },
@@ -156,12 +156,6 @@ pub struct Counted {
     pub thread: Addr,
     /// Bytes since its birth.
     pub bytes: u64,
-}
-
-fn bytes<T: plain::Plain>(value: &T) -> &[u8] {
-    // SAFETY: types that are Plain here are structs of integers without padding between
-    // or behind them (see the test of layouts), so that all bytes are initialised.
-    unsafe { plain::as_bytes(value) }
 }
 
 /// All keys and values of a map, with one system call: libbpf-rs takes a batch that is not

@@ -11,7 +11,7 @@ use libjvmprobe::{
     },
 };
 
-use crate::{model::Table, stacks::Stacks};
+use crate::{books::Table, stacks::Stacks};
 
 /// The profile of all JVMs, and how many bytes it may take.
 pub struct Flames(Profile, usize);

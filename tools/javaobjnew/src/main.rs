@@ -8,6 +8,7 @@
 //! [`flames`]. [`tracer`] puts these together for the library's loop.
 
 mod args;
+mod books;
 mod census;
 mod counters;
 mod event;

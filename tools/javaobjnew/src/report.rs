@@ -12,7 +12,7 @@ use libjvmprobe::{
 
 use crate::{
     args::{Args, Order},
-    model::{Row, Table},
+    books::{Row, Table},
     record::{Class, Large, Record, Stack, Summary},
     split::Part,
     stack_text,

@@ -8,7 +8,7 @@ use libjvmprobe::{
     stack::Frame,
 };
 
-use crate::{model::Row, report::cut, split::Part, stacks::Stacks};
+use crate::{books::Row, report::cut, split::Part, stacks::Stacks};
 
 /// Of so many classes, stacks are shown.
 const CLASSES: usize = 5;

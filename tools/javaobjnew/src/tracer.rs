@@ -19,11 +19,12 @@ use libjvmprobe::{
 
 use crate::{
     args::Args,
+    books::{Options, Scope},
     census::Budget,
     counters::{self, Session},
     event::Event,
     flames::Flames,
-    model::{Jvm, Options, Scope, kernel_layout},
+    model::{Jvm, kernel_layout},
     probes,
     report::Report,
     stacks::Stacks,
@@ -140,7 +141,11 @@ impl Tool for Tracer<'_> {
         let walks = stacks.as_ref().is_some_and(Stacks::are_known);
         let layout = kernel_layout(hotspot, walks)?;
         let before = if self.args.exact { Vec::new() } else { hotspot.thread_bytes()? };
-        let options = Options { by_thread: self.args.threads, exact: self.args.exact };
+        let options = Options {
+            by_thread: self.args.threads,
+            by_stack: stacks.is_some(),
+            exact: self.args.exact,
+        };
         let jvm = Jvm::new(pid, hotspot, options, stacks)?;
         counters::add(&self.session, key, &layout, &before)?;
         Ok(jvm)

@@ -43,12 +43,6 @@ unsafe impl Plain for target {}
 // SAFETY: as above.
 unsafe impl Plain for sleeper {}
 
-/// The bytes of a value for a map.
-pub fn bytes<T: Plain>(value: &T) -> &[u8] {
-    // SAFETY: the types above have no padding.
-    unsafe { plain::as_bytes(value) }
-}
-
 /// A decoded event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {

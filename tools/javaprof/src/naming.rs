@@ -256,13 +256,157 @@ mod tests {
     use super::*;
     use crate::session::Count;
 
+    fn key(user: u64, kernel: u64) -> SampleKey {
+        SampleKey { user, kernel, ..SampleKey::of(7) }
+    }
+
+    fn times(samples: u64) -> Count {
+        Count { samples, value: 0 }
+    }
+
+    /// The stack of one frame that nobody can name, by the number 3.
+    fn stacks() -> Stacks {
+        let frames = vec![RawFrame::Code { addr: Addr(0x10), compile_id: 0 }];
+        Stacks::from([(3, java_frames::plain(&RawStack { target: 7, unloads: 0, frames }))])
+    }
+
+    fn wall() -> Asked {
+        Asked { name: "wall".into(), what: What::Wall, rate: None }
+    }
+
+    /// The only sample of an event, with the names of its frames, outermost first.
+    fn only(event: Asked, key: SampleKey) -> (Sample, Vec<String>) {
+        let mut naming = Naming::new(vec![event], false, false);
+        naming.add(None, &Samples::from([(key, times(1))]), &stacks());
+        let profile = naming.take(&Raw::default()).remove(0);
+        let [sample] = &profile.samples[..] else { panic!("{:?}", profile.samples) };
+        let names = sample.stack.iter().map(|&id| profile.frame(id).name.to_string());
+        (sample.clone(), names.collect())
+    }
+
+    #[test]
+    fn each_event_has_a_profile_and_a_unit_of_its_own() {
+        let mut naming = Naming::new(vec![Asked::cpu(), wall()], false, false);
+        let of = |event| SampleKey { event, ..key(3, 0) };
+        let count = Count { samples: 2, value: 500 };
+        // The last is of none that was asked for.
+        let samples = Samples::from([(of(0), count), (of(1), count), (of(2), count)]);
+        naming.add(None, &samples, &stacks());
+        let profiles = naming.take(&Raw::default());
+        let counts = |profile: &Profile| -> Vec<_> {
+            profile.samples.iter().map(|sample| (sample.count, sample.things)).collect()
+        };
+        assert_eq!(profiles.iter().map(counts).collect::<Vec<_>>(), [[(2, 0)], [(500, 2)]]);
+        assert_eq!(profiles[1].measure, Measure::Elapsed("wall".into()));
+    }
+
+    #[test]
+    fn what_was_taken_is_begun_anew() {
+        let mut naming = Naming::new(vec![Asked::cpu()], false, false);
+        naming.add(None, &Samples::from([(key(3, 0), times(1))]), &stacks());
+        assert!(naming.size() > 0);
+        let raw = Raw { hertz: 99, lost: 4, ..Raw::default() };
+        let profile = naming.take(&raw).remove(0);
+        assert_eq!((profile.samples.len(), profile.hertz, profile.lost), (1, 99, 4));
+        assert_eq!(naming.size(), 0);
+        assert!(naming.take(&raw).iter().all(|profile| profile.samples.is_empty()));
+    }
+
+    #[test]
+    fn a_stack_is_complete_if_each_step_to_the_entry_was_known() {
+        let marks = |user_end| {
+            let (sample, _) = only(Asked::cpu(), SampleKey { user_end, ..key(3, 0) });
+            (sample.complete, sample.guessed)
+        };
+        let [nothing, unreadable, entry] = [0, 2, 5];
+        // A kernel thread has no more than that.
+        assert_eq!(marks(nothing), (true, false));
+        assert_eq!(marks(entry), (true, false));
+        assert_eq!(marks(unreadable), (false, false));
+        // From the second frame on it was a guess.
+        assert_eq!(marks(entry | 1 << 8), (false, true));
+    }
+
+    #[test]
+    fn what_has_no_stack_says_why() {
+        let names = |event, user, user_end| {
+            only(event, SampleKey { user_end, label: Part::Blocked as u64, ..key(user, 0) }).1
+        };
+        assert_eq!(names(Asked::cpu(), NOT_WALKED, 0), ["[not walked]"]);
+        // Where it waits is not known, nor whether for a processor.
+        assert_eq!(names(wall(), UNSEEN, 0), [UNSEEN_NAME]);
+        assert_eq!(names(Asked::cpu(), 0, 1), ["[unknown]"]);
+        assert!(names(Asked::cpu(), 0, 0).is_empty());
+    }
+
+    #[test]
+    fn a_wait_says_for_what() {
+        let names = |part: Part| only(wall(), SampleKey { label: part as u64, ..key(3, 0) }).1;
+        let sampled = names(Part::Sampled);
+        for part in [Part::Blocked, Part::Runnable, Part::Short] {
+            let (last, rest) =
+                names(part).split_last().map(|(l, r)| (l.clone(), r.to_vec())).unwrap();
+            assert_eq!((Some(last.as_str()), rest), (part.name(), sampled.clone()));
+        }
+    }
+
+    #[test]
+    fn how_the_kernel_switches_is_left_out() {
+        let cut = |names: &[&'static str]| -> Vec<_> {
+            let mut frames =
+                names.iter().map(|&name| Frame::new(Kind::Kernel, name)).collect::<Vec<_>>();
+            cut_switch(&mut frames);
+            frames.iter().map(|frame| frame.name.to_string()).collect()
+        };
+        let told = ["bpf_prog", "trace_call", "__schedule"];
+        assert_eq!(cut(&[&told[..], &["schedule", "futex_wait"]].concat()), ["futex_wait"]);
+        // Not by the way that sleepers go, but off the processor all the same.
+        assert_eq!(
+            cut(&[&told[..], &["preempt_schedule", "x"]].concat()),
+            ["preempt_schedule", "x"]
+        );
+        assert_eq!(cut(&["do_page_fault"]), ["do_page_fault"]);
+    }
+
+    #[test]
+    fn the_largest_profiles_are_made_smaller() {
+        let of = |samples: u32| {
+            let mut profile = Profile::default();
+            for i in 0..samples {
+                let stack = vec![profile.intern(Frame::new(Kind::Java, format!("a.A.m{i}")))];
+                let name: Arc<str> = "x".into();
+                profile.samples.push(Sample {
+                    pid: 7,
+                    command: Arc::clone(&name),
+                    thread: name,
+                    tid: 7,
+                    cpu: None,
+                    stack,
+                    complete: true,
+                    guessed: false,
+                    unsure: false,
+                    count: 1,
+                    things: 0,
+                });
+            }
+            profile
+        };
+        let mut profiles = [of(10), of(10_000)];
+        let small = profiles[0].size();
+        let max = 4 * small;
+        assert!(shrink(&mut profiles, max) <= max + small);
+        assert_eq!((profiles[0].folded, profiles[0].samples.len()), (0, 10));
+        assert!(profiles[1].folded > 9_000, "{}", profiles[1].folded);
+        // Nothing is lost but the stacks.
+        assert_eq!(profiles[1].total(), 10_000);
+        // What fits stays.
+        let mut profiles = [of(10)];
+        assert_eq!(shrink(&mut profiles, max), small);
+        assert_eq!(profiles[0].folded, 0);
+    }
+
     #[test]
     fn stacks_that_did_not_come_are_counted() {
-        let frames = vec![RawFrame::Code { addr: Addr(0x10), compile_id: 0 }];
-        let known = java_frames::plain(&RawStack { target: 7, unloads: 0, frames });
-        let stacks = Stacks::from([(3, known)]);
-        let key = |user, kernel| SampleKey { user, kernel, ..SampleKey::of(7) };
-        let times = |samples| Count { samples, value: 0 };
         // Known, none at all, and one or the other lost.
         let samples = Samples::from([
             (key(3, 0), times(1)),
@@ -271,7 +415,7 @@ mod tests {
             (key(3, 9), times(8)),
         ]);
         let mut naming = Naming::new(vec![Asked::cpu()], false, false);
-        naming.add(None, &samples, &stacks);
+        naming.add(None, &samples, &stacks());
         assert_eq!(naming.lost_stacks(), 12);
     }
 }

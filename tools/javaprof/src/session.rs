@@ -10,16 +10,14 @@ use libjvmprobe::{
     Error, Result,
     bpf::{
         self, clock, kernel_types, perf, preflight,
-        records::{self, copy, text},
+        records::{self, bytes, copy, text},
         session,
     },
     process::code::CodeMaps,
 };
 
 use crate::{
-    event::{
-        Event, bytes, java, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
-    },
+    event::{Event, java, sample_count, sample_key, sleeper, target, thin, thin_key, thread},
     events::Asked,
     skel::{JavaprofSkel, JavaprofSkelBuilder},
 };

@@ -12,7 +12,10 @@ use libjvmprobe::{
         probes::{self, Links, Scope, resolve},
         session::Attach,
     },
-    follow::Stops,
+    follow::{
+        Stops,
+        ready::{self, SETTING_UP},
+    },
     hotspot::{
         Collector, HotSpot,
         code::Inlining,
@@ -53,9 +56,6 @@ const CODE: [probes::Instant; 2] = [
         function_program: "code_load",
     },
 ];
-
-/// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
-const SETTING_UP: Duration = Duration::from_secs(60);
 
 /// After its mappings were looked at because of an address in none, so long are they not
 /// looked at again for that: longer each time that it was in vain.
@@ -555,7 +555,7 @@ impl Traced {
     pub fn size(&self) -> usize {
         /// A load with its name.
         const LOAD: usize = 200;
-        self.code.len() * LOAD + self.places.as_ref().map_or(0, Places::size)
+        self.code.kept() * LOAD + self.places.as_ref().map_or(0, Places::size)
     }
 
     /// Reads again what a JVM tells that is still setting itself up.
@@ -564,10 +564,8 @@ impl Traced {
             && !jvm.1.as_ref().is_ok_and(|h| h.is_set_up)
             && Instant::now() < self.ask_until
         {
-            match &mut jvm.1 {
-                Ok(hotspot) => hotspot.look_again(),
-                Err(_) => jvm.1 = HotSpot::read(&jvm.0),
-            }
+            let (target, hotspot) = &mut **jvm;
+            ready::look_again(target, hotspot);
         }
     }
 

@@ -82,15 +82,15 @@ pub(in crate::hotspot) fn read(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hotspot) struct Blob {
     /// Its CodeBlob.
-    pub at: Addr,
+    pub(crate) at: Addr,
     /// The first of its instructions, and the first address behind them.
-    pub begin: Addr,
-    pub end: Addr,
+    pub(crate) begin: Addr,
+    pub(crate) end: Addr,
     name: Addr,
     /// Its Method, if it is one's.
     method: Option<Addr>,
     /// By which two that were in one place in turn are told apart.
-    pub compile_id: u32,
+    pub(crate) compile_id: u32,
 }
 
 /// Reads code.
@@ -109,7 +109,7 @@ struct Blobs<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(memory: &'a Memory, layout: &Layout, inlining: Inlining<'a>) -> Result<Self> {
+    pub(crate) fn new(memory: &'a Memory, layout: &Layout, inlining: Inlining<'a>) -> Result<Self> {
         let mut pages = Pages::many(memory);
         Ok(Self {
             heaps: heaps(&mut pages, layout)?,
@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The code that an address lies in.
-    pub fn find(&mut self, addr: Addr) -> Result<Option<Blob>> {
+    pub(crate) fn find(&mut self, addr: Addr) -> Result<Option<Blob>> {
         let Some(room) = self.blocks.find(&mut self.pages, &self.heaps, addr)? else {
             return Ok(None);
         };
@@ -145,12 +145,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Names a piece of code.
-    pub fn code(&mut self, blob: Blob) -> Option<Code> {
+    pub(crate) fn code(&mut self, blob: Blob) -> Option<Code> {
         self.blobs.code(&mut self.pages, blob)
     }
 
     /// Whether a piece of code is still what it was: asks the JVM, not what was read of it.
-    pub fn is_still(&self, memory: &Memory, blob: Blob) -> bool {
+    pub(crate) fn is_still(&self, memory: &Memory, blob: Blob) -> bool {
         let fields = &self.blobs.fields;
         let field = |offset| at(blob.at, offset);
         let name = field(fields.name).and_then(|at| memory.pointer(at));

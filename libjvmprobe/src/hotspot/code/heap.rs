@@ -24,14 +24,14 @@ const FREE: u8 = 0xff;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hotspot) struct Heap {
     /// What is in use of it.
-    pub low: Addr,
-    pub high: Addr,
+    pub(crate) low: Addr,
+    pub(crate) high: Addr,
     /// All that is reserved: it grows.
-    pub reserved_low: Addr,
-    pub reserved_high: Addr,
-    pub segmap: Addr,
+    pub(crate) reserved_low: Addr,
+    pub(crate) reserved_high: Addr,
+    pub(crate) segmap: Addr,
     /// The binary logarithm of a segment's bytes.
-    pub segment_log: u32,
+    pub(crate) segment_log: u32,
 }
 
 /// The code heaps of a JVM.
@@ -95,8 +95,8 @@ impl Heap {
 /// What is in a block, and how many bytes there are for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    pub blob: Addr,
-    pub bytes: u64,
+    pub(crate) blob: Addr,
+    pub(crate) bytes: u64,
 }
 
 /// How blocks are laid out.
@@ -109,7 +109,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    pub fn read(layout: &Layout) -> Result<Self> {
+    pub(crate) fn read(layout: &Layout) -> Result<Self> {
         let header = layout.get(Item::BlockHeaderSize).or_else(|_| layout.get(Item::BlockSize))?;
         Ok(Self {
             header: layout.get(Item::BlockSize)?,
@@ -120,7 +120,7 @@ impl Blocks {
     }
 
     /// Goes through the blocks of a heap that are in use.
-    pub fn each(
+    pub(crate) fn each(
         &self,
         pages: &mut Pages<'_>,
         heap: &Heap,
@@ -142,7 +142,12 @@ impl Blocks {
     }
 
     /// The block in use that an address of a heap lies in; as `CodeHeap::find_block_for`.
-    pub fn find(&self, pages: &mut Pages<'_>, heaps: &[Heap], addr: Addr) -> Result<Option<Room>> {
+    pub(crate) fn find(
+        &self,
+        pages: &mut Pages<'_>,
+        heaps: &[Heap],
+        addr: Addr,
+    ) -> Result<Option<Room>> {
         let Some(heap) = heaps.iter().find(|heap| (heap.low..heap.high).contains(&addr)) else {
             return Ok(None);
         };

@@ -16,13 +16,13 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Its first address, and the first behind it.
-    pub start: Addr,
+    pub(crate) start: Addr,
     /// The first address behind it.
-    pub end: Addr,
+    pub(crate) end: Addr,
     /// A compiled method's compile id, else 0.
-    pub compile_id: u32,
+    pub(crate) compile_id: u32,
     /// What it is, with what was inlined at the addresses asked for.
-    pub code: Code,
+    pub(crate) code: Code,
 }
 
 impl HotSpot {
@@ -45,7 +45,7 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`crate::Error::Layout`], [`crate::Error::Memory`] when the JVM is gone.
-    pub fn look(&self, addrs: &[Addr]) -> Result<Vec<Found>> {
+    pub(crate) fn look(&self, addrs: &[Addr]) -> Result<Vec<Found>> {
         let mut reader = Reader::new(&self.memory, &self.layout, Inlining::At(addrs))?;
         let mut found = Vec::new();
         let mut rest = addrs;

@@ -1,6 +1,10 @@
 //! What is kept of what was sampled: until it has names, and within bounds.
 
-use std::{collections::HashSet, path::Path, time::Duration};
+use std::{
+    collections::HashSet,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use libjvmprobe::{
     Result,
@@ -8,7 +12,7 @@ use libjvmprobe::{
     stack::{Stack, raw::RawStack},
 };
 
-use super::{MAX_IGNORED, NEWCOMER, Profiler, Samples, Stacks};
+use super::{Profiler, Samples, Stacks, newcomers::Parted};
 use crate::{
     session::{self, Count, SampleKey, Session},
     traced::Traced,
@@ -19,12 +23,10 @@ impl Profiler<'_> {
     pub(super) fn size(&self) -> usize {
         /// A sample in a table, with the name of its thread.
         const SAMPLE: usize = 2 * (size_of::<SampleKey>() + size_of::<Count>() + 16);
-        let retired = self.retired.iter().map(|(_, samples)| samples.len());
-        let newcomers = self.newcomers.values().map(|newcomer| newcomer.samples.len());
-        let samples = self.samples.values().map(Samples::len).chain(retired).chain(newcomers);
+        let samples = self.sampled.len() + self.newcomers.keys().count();
         let code = self.processes.values().map(Traced::size).sum::<usize>();
         let raws = self.raws.values().map(RawStack::size).sum::<usize>();
-        samples.sum::<usize>() * SAMPLE + self.stacks_size + raws + code
+        samples * SAMPLE + self.stacks_size + raws + code
     }
 
     /// Keeps within what it may keep: half of it what was sampled, half of it what has names.
@@ -60,15 +62,7 @@ impl Profiler<'_> {
         self.stacks_sent = 0;
         // ... and what was counted before is complete.
         let counted = self.counted();
-        let mut samples = std::mem::take(&mut self.samples);
-        for (key, count) in counted {
-            if stacks.contains_key(&key.user) || key.user == 0 {
-                self.taken += count.samples;
-                *samples.entry(key.pid).or_default().entry(key).or_default() += count;
-            } else {
-                self.early.push((key, count));
-            }
-        }
+        let mut samples = self.sampled.take_all(counted, |id| stacks.contains_key(&id));
         self.take_events(Duration::ZERO)?;
         self.keep_waiting();
         // The kernel's stacks have the same names before and after.
@@ -85,8 +79,7 @@ impl Profiler<'_> {
             self.naming.add(None, &samples, &stacks);
         }
         // What is a newcomer's is no part of the profile yet.
-        let newcomers = self.newcomers.values().flat_map(|newcomer| newcomer.samples.keys());
-        for key in newcomers {
+        for key in self.newcomers.keys() {
             for id in [key.user, key.kernel] {
                 if let Some(stack) = stacks.remove(&id) {
                     self.stacks.entry(id).or_insert(stack);
@@ -118,37 +111,25 @@ impl Profiler<'_> {
 
     /// Samples those no more that have not turned out to be JVMs.
     pub(super) fn part_with_newcomers(&mut self) {
-        let (session, stacks, ignored) = (&self.session, &mut self.stacks, &mut self.ignored);
-        let labels = &mut self.early_labels;
-        let mut gone = 0;
-        self.newcomers.retain(|&pid, newcomer| {
-            if newcomer.since.elapsed() < NEWCOMER {
-                return true;
-            }
-            gone += forget_stacks(&newcomer.samples, stacks, session);
-            labels.retain(|(of, _)| *of != pid);
+        for Parted { pid, samples, is_ignored } in self.newcomers.part(Instant::now()) {
+            let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
+            self.stacks_size = self.stacks_size.saturating_sub(gone);
             // What was thinned of it is not wanted either.
-            session::collect_thinned(session, Some(pid));
-            if ignored.len() < MAX_IGNORED && ignored.insert(pid) {
-                session::ignore(session, pid.into());
+            session::collect_thinned(&self.session, Some(pid));
+            if is_ignored {
+                session::ignore(&self.session, pid.into());
             }
-            false
-        });
-        self.stacks_size = self.stacks_size.saturating_sub(gone);
-        // Their numbers may be given to others.
-        ignored.retain(|&pid| {
-            let lives = Path::new(&format!("/proc/{pid}")).exists();
-            if !lives {
-                session::heed(session, pid.into());
-            }
-            lives
-        });
+        }
+        let lives = |pid| Path::new(&format!("/proc/{pid}")).exists();
+        for pid in self.newcomers.free(lives) {
+            session::heed(&self.session, pid.into());
+        }
     }
 
     /// Names the processes that were put aside, and lets them go. The first time, this reads
     /// the kernel's symbols, which takes longer than some JVMs live.
     pub(super) fn name_retired(&mut self) {
-        for (traced, mut samples) in std::mem::take(&mut self.retired) {
+        for (traced, mut samples) in self.sampled.take_retired() {
             self.settle(&mut samples);
             self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
             let gone = forget_stacks(&samples, &mut self.stacks, &self.session);

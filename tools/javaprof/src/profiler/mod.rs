@@ -2,7 +2,9 @@
 //! goes, collect.
 
 mod kept;
+mod newcomers;
 mod processes;
+mod sampled;
 mod thinned;
 
 use std::{
@@ -22,10 +24,12 @@ use libjvmprobe::{
 };
 
 use kept::size_of_stack;
+use newcomers::Newcomers;
+use sampled::Sampled;
 
 use crate::{
     args::{Args, StackWalk, SymbolSource},
-    event::{Event, Label},
+    event::Event,
     events::{Asked, What, attach},
     naming::{self, Naming},
     progress::Progress,
@@ -39,15 +43,6 @@ use crate::{
 /// tick: so often to look at it, for so long.
 const LOOK: Duration = Duration::from_millis(10);
 const START: Duration = Duration::from_secs(1);
-
-/// A process that is sampled and does not turn out to be a JVM in this time is none.
-const NEWCOMER: Duration = Duration::from_secs(2);
-
-/// So many labels of newcomers are kept, a few kilobytes each at most.
-const MAX_EARLY_LABELS: usize = 4096;
-
-/// `MAX_IGNORED` of bpf/javaprof.h.
-const MAX_IGNORED: usize = 16_384;
 
 /// Counts of samples that are alike.
 pub type Samples = HashMap<SampleKey, Count>;
@@ -73,12 +68,6 @@ pub struct Raw {
     pub unnamed: Vec<Pid>,
     /// What made the processors take samples.
     pub clock: Option<Clock>,
-}
-
-/// Samples of a process that nothing is known of yet.
-struct Newcomer {
-    since: Instant,
-    samples: Samples,
 }
 
 /// A process that was named. Java code that is no HotSpot JVM's is profiled as native code
@@ -128,27 +117,17 @@ pub struct Profiler<'a> {
     files: Files,
     processes: BTreeMap<u32, Traced>,
     /// What was sampled of them and has no names yet.
-    samples: HashMap<u32, Samples>,
-    /// Processes that are no more, to be named when there is time.
-    retired: Vec<(Traced, Samples)>,
-    newcomers: HashMap<u32, Newcomer>,
-    /// What labels of newcomers say.
-    early_labels: Vec<(u32, Label)>,
-    /// Those that were none; the kernel side knows them.
-    ignored: HashSet<u32>,
+    sampled: Sampled,
+    newcomers: Newcomers,
     stacks: Stacks,
     /// The same as they came, of threads that wait: their waits may end when all was named.
     raws: HashMap<u64, RawStack>,
     /// About how many bytes they take.
     stacks_size: usize,
-    /// What was collected and belongs to the stacks that are to come.
-    early: Vec<(SampleKey, Count)>,
     naming: Naming,
     raw: Raw,
     /// Waits of threads, if they are wanted.
     waits: Option<Waits>,
-    /// How many samples there are.
-    taken: u64,
     /// Where every JVM is profiled.
     arrivals: Option<Arrivals>,
     /// Attachments that all JVMs share that run the same libjvm.so.
@@ -211,18 +190,13 @@ impl<'a> Profiler<'a> {
             folded: 0,
             files,
             processes: BTreeMap::new(),
-            samples: HashMap::new(),
-            retired: Vec::new(),
-            newcomers: HashMap::new(),
-            early_labels: Vec::new(),
-            ignored: HashSet::new(),
+            sampled: Sampled::default(),
+            newcomers: Newcomers::default(),
             stacks: Stacks::new(),
             raws: HashMap::new(),
             stacks_size: 0,
-            early: Vec::new(),
             raw: Raw { hertz: args.hertz(), ..Default::default() },
             waits: None,
-            taken: 0,
             arrivals: every_jvm.then(|| Arrivals::open(common.verbose)),
             shared: (every_jvm && bpf::reaches_everyone()).then(HashMap::new),
             shared_events: HashMap::new(),
@@ -365,13 +339,13 @@ impl<'a> Profiler<'a> {
             traced.tell_stops();
             traced.tell_why_unknown();
             self.raw.lost_code += self.session.lost(pid.into());
-            let mut samples = self.samples.remove(&pid).unwrap_or_default();
+            let mut samples = self.sampled.take(pid);
             self.settle(&mut samples);
             traced.ask_again(&addresses(&samples, &self.stacks));
             self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
         }
         // Of these nothing is known but that they ran.
-        for samples in std::mem::take(&mut self.samples).into_values() {
+        for samples in std::mem::take(&mut self.sampled.by_pid).into_values() {
             self.naming.add(None, &samples, &self.stacks);
         }
         self.raw.lost_stacks = self.naming.lost_stacks();
@@ -397,10 +371,10 @@ impl<'a> Profiler<'a> {
     fn finish_waits(&mut self, end: u64) {
         let Some(waits) = &mut self.waits else { return };
         let pids = self.processes.keys().copied();
-        for (key, count) in waits.finish(&self.session, end, pids, &self.samples) {
+        for (key, count) in waits.finish(&self.session, end, pids, &self.sampled.by_pid) {
             // Of a thread whose process was left alone in the meantime, nothing is wanted.
             if self.processes.contains_key(&key.pid) {
-                *self.samples.entry(key.pid).or_default().entry(key).or_default() += count;
+                self.sampled.add(key, count);
             }
         }
     }
@@ -423,7 +397,7 @@ impl<'a> Profiler<'a> {
             }
         }
         for (pid, rest) in rest {
-            thinned::spread(self.samples.entry(pid).or_default(), rest);
+            thinned::spread(self.sampled.by_pid.entry(pid).or_default(), rest);
         }
     }
 
@@ -466,7 +440,7 @@ impl<'a> Profiler<'a> {
             self.stacks_sent = 0;
             session::forget_stacks(&self.session);
         }
-        let mut batch = std::mem::take(&mut self.early);
+        let mut batch = self.sampled.take_early();
         batch.extend(self.counted());
         if let Some(waits) = &mut self.waits {
             batch.extend(waits.collect(&self.session, clock::monotonic_ns()));
@@ -477,15 +451,12 @@ impl<'a> Profiler<'a> {
             let pid = key.pid;
             if !self.processes.contains_key(&pid) {
                 if !self.args.system_wide {
-                    let newcomer = self.newcomers.entry(pid).or_insert_with(|| Newcomer {
-                        since: Instant::now(),
-                        samples: Samples::new(),
-                    });
-                    *newcomer.samples.entry(key).or_default() += count;
+                    self.newcomers.add(key, count, Instant::now());
                     continue;
                 }
                 if let Ok(process) = Process::open(Pid(pid)) {
                     self.processes.insert(pid, Traced::other(process, &mut self.files));
+                    self.welcome(pid);
                 }
             }
             if let Some(traced) = self.processes.get_mut(&pid)
@@ -493,8 +464,7 @@ impl<'a> Profiler<'a> {
             {
                 traced.look_for(stack, &mut self.files, &mut self.session);
             }
-            self.taken += count.samples;
-            *self.samples.entry(pid).or_default().entry(key).or_default() += count;
+            self.sampled.add(key, count);
         }
         self.part_with_newcomers();
         Ok(())
@@ -514,10 +484,7 @@ impl Watch for Profiler<'_> {
                     match self.processes.get_mut(&pid) {
                         Some(traced) => traced.labels.take(label.label, &label.text),
                         // It may turn out to be a JVM, and this is told once.
-                        None if self.early_labels.len() < MAX_EARLY_LABELS => {
-                            self.early_labels.push((pid, label));
-                        }
-                        None => {}
+                        None => self.newcomers.tell(pid, label),
                     }
                 }
                 Event::Code(event) => {
@@ -577,7 +544,7 @@ impl Watch for Profiler<'_> {
         if self.next_look.is_none() {
             self.name_retired();
         }
-        self.progress.show(self.begin.elapsed(), || self.taken);
+        self.progress.show(self.begin.elapsed(), || self.sampled.taken());
         Ok(())
     }
 

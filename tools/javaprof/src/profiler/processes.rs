@@ -32,17 +32,17 @@ impl Profiler<'_> {
         let attached = self.attach_events(&mut traced);
         self.processes.insert(pid.0, traced);
         attached?;
-        for (of, label) in std::mem::take(&mut self.early_labels) {
-            match self.processes.get_mut(&of) {
-                Some(traced) => traced.labels.take(label.label, &label.text),
-                None => self.early_labels.push((of, label)),
-            }
-        }
-        if let Some(newcomer) = self.newcomers.remove(&pid.0) {
-            self.taken += newcomer.samples.values().map(|count| count.samples).sum::<u64>();
-            self.samples.entry(pid.0).or_default().extend(newcomer.samples);
-        }
+        self.welcome(pid.0);
         Ok(())
+    }
+
+    /// What was sampled of a process before it was known is a part of its profile.
+    pub(super) fn welcome(&mut self, pid: u32) {
+        let (samples, labels) = self.newcomers.take(pid);
+        if let Some(traced) = self.processes.get_mut(&pid) {
+            labels.iter().for_each(|label| traced.labels.take(label.label, &label.text));
+        }
+        samples.into_iter().for_each(|(key, count)| self.sampled.add(key, count));
     }
 
     pub(super) fn follow(&mut self, traced: &mut Traced) {
@@ -145,10 +145,9 @@ impl Profiler<'_> {
     /// under its number from now on is another one's. Its samples have been collected.
     pub(super) fn retire(&mut self, pid: u32) {
         self.collect_thinned(Some(pid));
-        let samples = self.samples.remove(&pid).unwrap_or_default();
         if let Some(traced) = self.processes.remove(&pid) {
             self.raw.lost_code += self.session.lost(pid.into());
-            self.retired.push((traced, samples));
+            self.sampled.retire(traced);
         }
         self.session.forget(pid.into());
         if let Some(waits) = &mut self.waits {
