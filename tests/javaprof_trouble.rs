@@ -312,7 +312,7 @@ fn the_target_execs() {
     assert_eq!(line, "mapped\n");
     let tool = Tool::start("javaprof", &["-p", &child.pid().to_string(), "-F", "499", "-f"]);
     child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
-    thread::sleep(Duration::from_secs(1));
+    thread::sleep(Duration::from_secs(2));
     // Killed, not interrupted: the end of what it has become ends the profile.
     child.0.kill().unwrap();
     child.0.wait().unwrap();
