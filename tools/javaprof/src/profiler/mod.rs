@@ -1,6 +1,7 @@
 //! The profile as it is taken: sample, follow the JVMs' code, notice who comes and
 //! goes, collect.
 
+mod collect;
 mod kept;
 mod newcomers;
 mod processes;
@@ -8,22 +9,22 @@ mod sampled;
 mod thinned;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::atomic::AtomicBool,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use libbpf_rs::Link;
 use libjvmprobe::{
-    Addr, Error, Pid, Result,
+    Error, Pid, Result,
     bpf::{self, clock, perf::Clock, probes::Links, session::Attach},
     follow::{self, Arrivals, Stops, Watch, ready},
     own::{Idle, note},
     process::{FileId, Process, Target},
-    stack::{Stack, java_frames, native::Files, profile::Profile, raw::RawStack},
+    stack::{Stack, native::Files, profile::Profile, raw::RawStack},
 };
 
-use kept::size_of_stack;
+use collect::addresses;
 use newcomers::Newcomers;
 use sampled::Sampled;
 
@@ -34,7 +35,7 @@ use crate::{
     naming::{self, Naming},
     progress::Progress,
     report::Report,
-    session::{self, Count, MANY_STACKS, Options, SampleKey, Session},
+    session::{self, Count, Options, SampleKey, Session},
     traced::Traced,
     waits::Waits,
 };
@@ -366,109 +367,6 @@ impl<'a> Profiler<'a> {
         self.shared_events.clear();
         self.processes.values_mut().for_each(Traced::stop_events);
     }
-
-    /// Counts waits that go on.
-    fn finish_waits(&mut self, end: u64) {
-        let Some(waits) = &mut self.waits else { return };
-        let pids = self.processes.keys().copied();
-        for (key, count) in waits.finish(&self.session, end, pids, &self.sampled.by_pid) {
-            // Of a thread whose process was left alone in the meantime, nothing is wanted.
-            if self.processes.contains_key(&key.pid) {
-                self.sampled.add(key, count);
-            }
-        }
-    }
-
-    /// Gives samples of wall-clock time their times.
-    fn settle(&self, samples: &mut Samples) {
-        if let Some(waits) = &self.waits {
-            waits.settle(samples, self.args.hertz());
-        }
-    }
-
-    /// Takes what was thinned and counted with no other event, of a process or of all. It was
-    /// where those were that were walked, as far as anybody knows.
-    fn collect_thinned(&mut self, pid: Option<u32>) {
-        let mut rest: HashMap<u32, Vec<(SampleKey, Count)>> = HashMap::new();
-        for (key, count) in session::collect_thinned(&self.session, pid) {
-            // Newcomers that were none of those wanted.
-            if self.processes.contains_key(&key.pid) {
-                rest.entry(key.pid).or_default().push((key, count));
-            }
-        }
-        for (pid, rest) in rest {
-            thinned::spread(self.sampled.by_pid.entry(pid).or_default(), rest);
-        }
-    }
-
-    /// Takes a stack that is new.
-    fn keep_stack(&mut self, id: u64, raw: RawStack) {
-        self.take_stack(id, &raw);
-        if self.waits.is_some() {
-            self.raws.insert(id, raw);
-        }
-    }
-
-    /// Takes a stack, and names its Java frames.
-    fn take_stack(&mut self, id: u64, raw: &RawStack) {
-        let pid = u32::try_from(raw.target).unwrap_or(0);
-        let stack = match self.processes.get_mut(&pid) {
-            Some(traced) => {
-                let stack = traced.resolve(raw);
-                traced.look_for(&stack, &mut self.files, &mut self.session);
-                stack
-            }
-            None => java_frames::plain(raw),
-        };
-        self.stacks_size += size_of_stack(&stack);
-        self.stacks.insert(id, stack);
-    }
-
-    /// What the kernel side has counted since the last time.
-    fn counted(&mut self) -> Vec<(SampleKey, Count)> {
-        let mut counted = session::collect(&self.session);
-        if let Some(waits) = &mut self.waits {
-            counted.iter_mut().for_each(|(key, count)| waits.rest(key, count));
-            counted = counted.into_iter().map(|(key, count)| (waits.place(key), count)).collect();
-        }
-        counted
-    }
-
-    /// Takes what was counted. Of processes that are new, the code is known from here on.
-    fn collect(&mut self) -> Result<()> {
-        if self.stacks_sent > MANY_STACKS {
-            self.stacks_sent = 0;
-            session::forget_stacks(&self.session);
-        }
-        let mut batch = self.sampled.take_early();
-        batch.extend(self.counted());
-        if let Some(waits) = &mut self.waits {
-            batch.extend(waits.collect(&self.session, clock::monotonic_ns()));
-        }
-        // Behind the samples, so that their stacks are among them.
-        self.take_events(Duration::ZERO)?;
-        for (key, count) in batch {
-            let pid = key.pid;
-            if !self.processes.contains_key(&pid) {
-                if !self.args.system_wide {
-                    self.newcomers.add(key, count, Instant::now());
-                    continue;
-                }
-                if let Ok(process) = Process::open(Pid(pid)) {
-                    self.processes.insert(pid, Traced::other(process, &mut self.files));
-                    self.welcome(pid);
-                }
-            }
-            if let Some(traced) = self.processes.get_mut(&pid)
-                && let Some(stack) = self.stacks.get(&key.user)
-            {
-                traced.look_for(stack, &mut self.files, &mut self.session);
-            }
-            self.sampled.add(key, count);
-        }
-        self.part_with_newcomers();
-        Ok(())
-    }
 }
 
 impl Watch for Profiler<'_> {
@@ -567,12 +465,4 @@ impl Watch for Profiler<'_> {
     fn is_closed(&self) -> bool {
         self.report.is_closed()
     }
-}
-
-/// The addresses without a name yet that were sampled, as they are looked up, sorted.
-fn addresses(samples: &Samples, stacks: &Stacks) -> Vec<Addr> {
-    let sampled: HashSet<_> = samples.keys().map(|key| key.user).collect();
-    let sampled = sampled.iter().filter_map(|id| stacks.get(id));
-    let addrs: BTreeSet<_> = sampled.flat_map(Stack::addresses).collect();
-    addrs.into_iter().collect()
 }

@@ -1,28 +1,21 @@
 //! One process that is profiled, and what is known of its code.
 
+mod attach;
+mod told;
+
 use std::{
-    collections::{HashMap, hash_map::Entry},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use libjvmprobe::{
-    Addr, Error, Pid, Result,
-    bpf::{
-        probes::{self, Links, Scope, resolve},
-        session::Attach,
-    },
+    Addr, Pid, Result,
+    bpf::probes::Links,
     follow::{
         Stops,
         ready::{self, SETTING_UP},
     },
-    hotspot::{
-        Collector, HotSpot,
-        code::Inlining,
-        deopt::Traps,
-        objects::{COMPACT_SHIFT, ClassField},
-        walking::JvmLayout,
-    },
+    hotspot::{HotSpot, code::Inlining, walking::JvmLayout},
     own::{note, remark},
     process::{Fate, FileId, Process, Target, code::CodeMaps},
     stack::{
@@ -33,29 +26,15 @@ use libjvmprobe::{
     },
 };
 
+use told::tell_events;
+
 use crate::{
     args::{Args, StackWalk, SymbolSource},
-    event::{CodeEvent, java},
-    events::{Asked, What, attach::find, java::JavaEvent, labels::Labels},
+    event::CodeEvent,
+    events::labels::Labels,
     session::{self, Session},
     symbols::{ask, get, version_unknown},
 };
-
-/// What HotSpot tells of its compiled methods, without any flag.
-const CODE: [probes::Instant; 2] = [
-    probes::Instant {
-        usdt: ("hotspot", "compiled__method__unload"),
-        usdt_program: "code_unload",
-        functions: &[],
-        function_program: "code_unload",
-    },
-    probes::Instant {
-        usdt: ("hotspot", "compiled__method__load"),
-        usdt_program: "code_load",
-        functions: &[],
-        function_program: "code_load",
-    },
-];
 
 /// After its mappings were looked at because of an address in none, so long are they not
 /// looked at again for that: longer each time that it was in vain.
@@ -121,77 +100,6 @@ pub struct Named {
     pub places: Option<Places>,
     /// What is told beside stacks.
     pub labels: Labels,
-}
-
-/// Gets ready for what is told beside the stacks of events. Returns how requests to give up code
-/// are packed, if that is wanted. Where something cannot be read, the stacks stand alone.
-fn tell_events(
-    pid: Pid,
-    hotspot: &HotSpot,
-    events: &[Asked],
-    session: &Session,
-) -> Option<Arc<Traps>> {
-    let unknown = |what: &str, error: &Error| {
-        remark(|| format!("process {pid}: {what} is not told: {error}"));
-    };
-    let wants = |filter: fn(JavaEvent) -> bool| {
-        events.iter().any(|event| matches!(event.what, What::Java(java) if filter(java)))
-    };
-    let mut java = None;
-    if wants(JavaEvent::reads_classes) {
-        let read = classes_of(hotspot).map(|classes| java = Some(classes));
-        read.unwrap_or_else(|error| unknown("of which class objects are", &error));
-    }
-    if wants(|java| java == JavaEvent::Compiles) {
-        match hotspot.compile_task() {
-            Ok((task_level, task_osr_bci)) => {
-                java = Some(java { task_level, task_osr_bci, ..java.unwrap_or_default() });
-            }
-            Err(error) => unknown("the tier of compilations", &error),
-        }
-    }
-    if let Some(java) = java {
-        session::tell_java(session, pid.0.into(), &java)
-            .unwrap_or_else(|error| unknown("what events are of", &error));
-    }
-    if wants(|java| java == JavaEvent::Stalls)
-        && !matches!(hotspot.collector, Collector::Z | Collector::GenerationalZ)
-    {
-        let name = hotspot.collector.name();
-        note(&format!("process {pid} runs {name}: only with ZGC do allocations stall"));
-    }
-    if !wants(|java| java == JavaEvent::Deopt) {
-        return None;
-    }
-    let traps = hotspot.traps().inspect_err(|error| unknown("why code was given up", error));
-    traps.ok().map(Arc::new)
-}
-
-/// What the kernel side reads of a JVM's objects.
-fn classes_of(hotspot: &HotSpot) -> Result<java> {
-    let layout = hotspot.class_layout()?;
-    let offset = |at: u64| {
-        let implausible = |_| Error::Layout { what: format!("a field at {at}: implausible") };
-        u32::try_from(at).map_err(implausible)
-    };
-    /// Behind the mark.
-    const KLASS_AT: u32 = 8;
-    let (klass_at, klass_bytes, klass_bit, klass_base, klass_shift) = match hotspot.class_field()? {
-        ClassField::Pointer => (KLASS_AT, 8, 0, 0, 0),
-        ClassField::Compressed { base, shift } => (KLASS_AT, 4, 0, base, shift),
-        ClassField::Compact { base, shift } => (0, 4, COMPACT_SHIFT, base, shift),
-    };
-    Ok(java {
-        klass_name: offset(layout.klass_name)?,
-        symbol_length: offset(layout.symbol_length)?,
-        symbol_body: offset(layout.symbol_body)?,
-        klass_bytes,
-        klass_at,
-        klass_bit,
-        klass_shift,
-        klass_base,
-        ..java::default()
-    })
 }
 
 enum Who {
@@ -328,99 +236,9 @@ impl Traced {
         }
     }
 
-    /// Follows what it compiles. Through `shared`, which all JVMs have that run the same
-    /// file, or by attachments of its own.
-    ///
-    /// # Errors
-    /// What is lost where it cannot.
-    pub fn follow(
-        &mut self,
-        session: &mut Session,
-        shared: Option<&mut HashMap<FileId, Links>>,
-    ) -> Result<(), Error> {
-        let Who::Jvm(jvm) = &self.who else {
-            return Ok(());
-        };
-        let libjvm = &jvm.0.libjvm;
-        let plans = || resolve(&libjvm.seen_as, &libjvm.elf()?, &CODE);
-        match shared {
-            Some(files) => {
-                if let Entry::Vacant(file) = files.entry(libjvm.id) {
-                    file.insert(session.attach(&libjvm.into(), &plans()?, Scope::Everyone, 0)?);
-                }
-            }
-            None => {
-                let pid = jvm.0.pid();
-                let scope = Scope::Process(pid);
-                self.links.extend(session.attach(
-                    &libjvm.into(),
-                    &plans()?,
-                    scope,
-                    pid.0.into(),
-                )?);
-            }
-        }
-        self.is_followed = true;
-        Ok(())
-    }
-
-    /// Attaches to the events that are in its files. Those in libjvm.so through `shared`, as
-    /// [`follow`](Self::follow) does. Returns those that are not there, the first time.
-    pub fn attach_events(
-        &mut self,
-        events: &[Asked],
-        session: &mut Session,
-        mut shared: Option<&mut HashMap<(FileId, usize), Links>>,
-    ) -> Vec<(usize, Error)> {
-        let version = self.maps.version();
-        let is_first = self.searched.is_none();
-        let wanted: Vec<_> = match self.searched.replace(version) {
-            None => (0..events.len()).collect(),
-            Some(searched) if searched == version => return Vec::new(),
-            Some(_) => std::mem::take(&mut self.missing),
-        };
-        let (pid, libjvm) = match &self.who {
-            Who::Jvm(jvm) => (jvm.0.pid(), Some(&jvm.0.libjvm)),
-            Who::Future(process) | Who::Other(process) => (process.pid, None),
-        };
-        let mut failed = Vec::new();
-        for number in wanted {
-            let cookie = number as u64;
-            let found = find(&events[number], libjvm, &self.maps).and_then(|found| {
-                let Some(found) = found else { return Ok(None) };
-                let mut attach = |scope| session.attach(&found.binary, &found.plans, scope, cookie);
-                match (&mut shared, libjvm) {
-                    (Some(shared), Some(libjvm)) if found.is_libjvm => {
-                        if let Entry::Vacant(file) = shared.entry((libjvm.id, number)) {
-                            file.insert(attach(Scope::Everyone)?);
-                        }
-                        Ok(None)
-                    }
-                    _ => attach(Scope::Process(pid)).map(Some),
-                }
-            });
-            match found {
-                Ok(links) => self.links.extend(links.unwrap_or_default()),
-                Err(error) => {
-                    // It may be in a file that is mapped later.
-                    if !matches!(events[number].what, What::Java(_)) {
-                        self.missing.push(number);
-                    }
-                    failed.push((number, error));
-                }
-            }
-        }
-        if is_first { failed } else { Vec::new() }
-    }
-
     /// Whether it is about to become a JVM.
     pub fn may_become_jvm(&self) -> bool {
         matches!(self.who, Who::Future(_))
-    }
-
-    /// Takes no more events of its files, nor of what it compiles.
-    pub fn stop_events(&mut self) {
-        self.links = Links::default();
     }
 
     /// Looks at its mappings.
