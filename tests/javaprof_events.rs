@@ -217,9 +217,12 @@ fn stalls_are_those_of_the_jvms_own_log() {
         for record in output.json().iter().filter(|r| r["type"] == "stack") {
             let thread = record["thread"].as_str().unwrap().to_owned();
             *seen.entry(thread).or_default() += record["samples"].as_u64().unwrap();
-            let frames = record["stack"].as_array().unwrap();
-            let is_ours = |frame: &Value| frame["method"] == "EventLoad.stalls";
-            assert!(frames.iter().any(is_ours), "{runtime}: {record}");
+            // The JVM's own threads allocate, too.
+            if record["thread"].as_str().unwrap().starts_with("staller") {
+                let frames = record["stack"].as_array().unwrap();
+                let is_ours = |frame: &Value| frame["method"] == "EventLoad.stalls";
+                assert!(frames.iter().any(is_ours), "{runtime}: {record}");
+            }
         }
         println!("{runtime} {flag}: {seen:?}");
         assert!(told.values().sum::<u64>() > 10, "{runtime} {flag}: {text}");
