@@ -33,6 +33,7 @@ fn main() {
         ("result", result),
         ("map", map),
         ("sample", sample),
+        ("gaps", gaps),
     ]);
 }
 
@@ -215,4 +216,83 @@ fn sample() {
     }
     tool.interrupt();
     fs::write(switch, before.trim()).expect("as it was");
+}
+
+/// What a sample takes from a thread that does nothing but read the clock, forty frames deep:
+/// under us and others, by turns in one JVM, 999 times a second. Peers are those that are
+/// installed; ASYNC_PROFILER=PATH names its `asprof`.
+fn gaps() {
+    const HZ: f64 = 999.0;
+    // What it calls is not inlined into it: each call is a frame of its own.
+    let flags = "-XX:+UseSerialGC -XX:CompileCommand=quiet -XX:CompileCommand=dontinline,GapLoad.*";
+    let mut load = Load::start_program(named("temurin-25"), flags, "GapLoad");
+    let pid = load.pid().to_string();
+    let javaprof = binary("javaprof").display().to_string();
+    let asprof = std::env::var("ASYNC_PROFILER").unwrap_or_default();
+    let hz = HZ.to_string();
+    let interval = format!("{}ns", (1e9 / HZ) as u64);
+    let kinds: Vec<(&str, Vec<&str>)> = [
+        ("nothing", vec![]),
+        (
+            "perf record, per thread",
+            vec!["perf", "record", "-F", &hz, "-p", &pid, "-o", "/dev/null"],
+        ),
+        ("perf record, per processor", vec!["perf", "record", "-F", &hz, "-a", "-o", "/dev/null"]),
+        ("perf record -g", vec!["perf", "record", "-F", &hz, "-g", "-a", "-o", "/dev/null"]),
+        ("bpftrace, a counter", vec!["bpftrace", "-e", "profile:hz:999 { @ = count(); }"]),
+        ("javaprof --walk fp", vec![&javaprof, "-p", &pid, "-F", &hz, "-q", "--walk", "fp"]),
+        ("javaprof", vec![&javaprof, "-p", &pid, "-F", &hz, "-q"]),
+        (
+            "async-profiler",
+            vec![&asprof, "-d", "600", "-e", "cpu", "-i", &interval, "-f", "/dev/null", &pid],
+        ),
+    ]
+    .into_iter()
+    .filter(|(name, command)| {
+        let is_there = command.first().is_none_or(|program| {
+            Command::new(program)
+                .arg("--version")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok()
+        });
+        if !is_there {
+            println!("a sample, {name}: not installed");
+        }
+        is_there
+    })
+    .collect();
+    let mut lost = vec![Vec::new(); kinds.len()];
+    load.run(2.0);
+    for round in 0..6 {
+        for i in 0..kinds.len() {
+            // Each comes after each other one.
+            let kind = (i * (1 + round % 2 * (kinds.len() - 2)) + round) % kinds.len();
+            let command = &kinds[kind].1;
+            let mut tool = command.first().map(|program| {
+                Command::new(program)
+                    .args(&command[1..])
+                    .stdin(Stdio::null())
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .expect("it starts")
+            });
+            thread::sleep(Duration::from_secs(1));
+            let answer = load.ask("go 4");
+            // The first half second is that in which it gets going.
+            let parts = answer.split_ascii_whitespace().skip(2);
+            lost[kind].extend(parts.filter_map(|ns| ns.parse::<f64>().ok()));
+            if let Some(tool) = &mut tool {
+                interrupt(tool.id());
+                tool.wait().expect("it ends");
+            }
+        }
+    }
+    let without = median(&mut lost[0].clone());
+    for ((name, _), lost) in kinds.iter().zip(lost) {
+        let each = lost.iter().map(|ns| (ns - without) / (HZ / 2.0) / 1e3).collect();
+        println!("a sample, {name}: {} us of the thread's time", spread(each));
+    }
 }

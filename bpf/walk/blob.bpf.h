@@ -10,6 +10,7 @@
 #ifndef JVMPROBE_WALK_BLOB_BPF_H
 #define JVMPROBE_WALK_BLOB_BPF_H
 
+#include "found.bpf.h"
 #include "state.bpf.h"
 
 /* A method of 8 MB is as far as one gets. */
@@ -127,6 +128,45 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 		b->frame_bytes = 0;
 	if (addr - b->begin < b->end - b->begin)
 		b->kind = kind_of_name(w, field64(w, w->jvm.name));
+	if (b->kind == BLOB_METHOD) {
+		b->identity = b->compile_id;
+		b->identity_at = blob + w->jvm.compile_id;
+	} else {
+		b->identity = field64(w, w->jvm.name);
+		b->identity_at = blob + w->jvm.name;
+	}
+	return 0;
+}
+
+/* The same for the frame that is looked at, whose blob was perhaps found before. */
+__noinline int find_own_blob(struct walker *w)
+{
+	struct found *place;
+	__u32 identity = 0;
+	struct blob *b;
+	__u64 addr;
+
+	if (!w)
+		return 0;
+	b = &w->blob;
+	/* A return address may lie behind the code that called. */
+	addr = w->ip - !w->is_innermost;
+	if (b->kind != BLOB_NONE && addr - b->begin < b->end - b->begin)
+		return 0;
+	place = found_place(w, w->jvm.stamp);
+	if (!place)
+		return find_blob(w, addr);
+	if (is_found(place, w, w->jvm.stamp) &&
+	    !read_user(&identity, sizeof(identity), place->blob.identity_at) &&
+	    identity == place->blob.identity) {
+		*b = place->blob;
+		return 0;
+	}
+	find_blob(w, addr);
+	if (b->kind != BLOB_NONE) {
+		place->blob = *b;
+		keep_found(place, w, w->jvm.stamp);
+	}
 	return 0;
 }
 

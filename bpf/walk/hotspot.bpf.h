@@ -137,7 +137,7 @@ static __always_inline int frame_state(struct walker *w)
 __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 {
 	struct blob *b;
-	__u64 pc = 0, end;
+	__u64 frame[2], pc = 0, end;
 	int state = FRAME_COMPLETE;
 
 	if (!w)
@@ -167,16 +167,17 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 						  b->frame_bytes);
 	if (state == FRAME_COMPLETE && (w->is_innermost || below_stub))
 		end += pushed_words(w) * WORD;
-	if (read_user(&pc, WORD, end - WORD) || !in_code_cache(w, pc)) {
-		guess(w);
-		/* Behind its epilogue, on the way to a handler. */
-		if (w->is_innermost && !read_user(&pc, WORD, w->sp) && in_code_cache(w, pc))
-			return caller_at_sp(w);
-	} else if (state == FRAME_NOTHING || state == FRAME_NO_FP) {
-		return go_to(w, pc, end, w->fp);
-	} else {
-		return caller_below(w, end);
+	if (state == FRAME_NOTHING || state == FRAME_NO_FP) {
+		if (!read_user(&pc, WORD, end - WORD) && in_code_cache(w, pc))
+			return go_to(w, pc, end, w->fp);
+	} else if (!read_user(frame, sizeof(frame), end - sizeof(frame)) &&
+		   in_code_cache(w, frame[1])) {
+		return go_to(w, frame[1], end, frame[0]);
 	}
+	guess(w);
+	/* Behind its epilogue, on the way to a handler. */
+	if (w->is_innermost && !read_user(&pc, WORD, w->sp) && in_code_cache(w, pc))
+		return caller_at_sp(w);
 	end = frame_end(w, end);
 	if (end)
 		return caller_below(w, end);
@@ -347,8 +348,7 @@ static __always_inline int caller_in_code_cache(struct walker *w)
 		return caller_of_interpreted(w);
 	w->is_deoptimizing = false;
 	is_stub = w->blob.kind == BLOB_STUB;
-	/* A return address may lie behind the code that called. */
-	find_blob(w, w->ip - !w->is_innermost);
+	find_own_blob(w);
 	switch (w->blob.kind) {
 	case BLOB_METHOD:
 		w->frame |= (__u64)(__u16)w->blob.compile_id << ADDR_BITS;

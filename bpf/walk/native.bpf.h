@@ -192,21 +192,31 @@ static __always_inline int caller_of_unknown(struct walker *w)
 
 __noinline int caller_of_native(struct walker *w)
 {
+	struct found *place;
 	__u64 addr, end, ip = 0, fp;
 	union {
 		__u64 word;
 		struct unwind_row row;
-	} found;
-	struct unwind_row *row = &found.row;
+	} known;
+	struct unwind_row *row = &known.row;
 
 	if (!w)
 		return END_IMPLAUSIBLE;
-	addr = w->ip - !w->is_innermost;
-	if (!find_mapping(w, addr)) {
-		guess(w);
-		return caller_by_fp(w);
+	place = found_place(w, w->mappings_stamp);
+	if (place && is_found(place, w, w->mappings_stamp)) {
+		known.word = place->row;
+	} else {
+		addr = w->ip - !w->is_innermost;
+		if (!find_mapping(w, addr)) {
+			guess(w);
+			return caller_by_fp(w);
+		}
+		known.word = find_row(w, addr);
+		if (place) {
+			place->row = known.word;
+			keep_found(place, w, w->mappings_stamp);
+		}
 	}
-	found.word = find_row(w, addr);
 	switch (row->kind) {
 	case ROW_SP:
 		end = w->sp + row->cfa * WORD;

@@ -52,10 +52,18 @@ struct blob {
 	__u32 orig_pc_offset;
 	__u32 compile_id;
 	__u32 kind;
+	/* Where its compile id is, or its name for what was not compiled, and what that was: no
+	   other piece of code in its place would have the same. */
+	__u32 identity;
+	__u64 identity_at;
 };
 
 struct walker {
 	__u64 key;
+	/* Of the programs that walk: see WALK_LEVELS. */
+	__u32 level;
+	/* What is remembered of native code is remembered with this; 0 for nothing. */
+	__u64 mappings_stamp;
 	/* The frame that is looked at; walk() begins with the sampled registers. */
 	__u64 ip;
 	__u64 sp;

@@ -34,20 +34,25 @@ struct jvm unused_jvm;
 /* Finds out what is known of the process. */
 static __always_inline void prepare(struct walker *w)
 {
+	struct mapping *first;
 	struct jvm *jvm;
 	__u64 key = w->key;
-	__u32 i;
+	__u32 i, zero = 0;
+	void *inner;
 
 	w->mapping.start = w->mapping.end = 0;
+	w->mappings_stamp = 0;
 	w->blob.kind = BLOB_NONE;
 	if (!know_jvms)
 		return;
+	inner = bpf_map_lookup_elem(&mappings, &key);
+	first = inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
+	if (first)
+		w->mappings_stamp = first->bias;
 	jvm = bpf_map_lookup_elem(&jvms, &key);
-	if (!jvm) {
-		w->by_tables = bpf_map_lookup_elem(&mappings, &key);
+	w->by_tables = inner || jvm;
+	if (!jvm)
 		return;
-	}
-	w->by_tables = true;
 	bpf_probe_read_kernel(&w->jvm, sizeof(w->jvm), jvm);
 	w->code_low = -1;
 	w->code_high = 0;
@@ -143,6 +148,7 @@ static __always_inline struct walker *begin_walk(__u64 key, struct walked *walke
 	if (!w)
 		return NULL;
 	w->key = key;
+	w->level = level;
 	w->is_innermost = true;
 	w->is_first = true;
 	w->is_jvm = false;

@@ -80,6 +80,8 @@ struct jvm {
 	__u64 cont_return_pc_at;
 	/* How many classes were unloaded; 0 where nothing counts them. */
 	__u64 unloads_at;
+	/* No other process's; 0 where nothing is to be remembered (found.bpf.h). */
+	__u64 stamp;
 	__u32 heap_count;
 	__u32 block_header;
 	__u32 blob_bytes;           /* so much of a blob has all that is looked at */
@@ -100,7 +102,8 @@ struct jvm {
 	__u32 compile_id;
 };
 
-/* A range of mapped code. The first entry of a process holds their number in start. */
+/* A range of mapped code. The first entry of a process holds their number in start, and in bias a
+   number that no other list of mappings has had (found.bpf.h), or 0. */
 struct mapping {
 	__u64 start;
 	__u64 end;

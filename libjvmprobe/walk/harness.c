@@ -41,6 +41,9 @@ struct start {
 
 static __thread const struct source *source;
 static __thread struct walker own_walker;
+#ifdef KNOWS_FRAMES
+static __thread struct found found_places[WALK_LEVELS * FOUND_SLOTS];
+#endif
 /* A map lookup gives a pointer: to one of these. The walker holds few at a time. */
 static __thread struct mapping mapping_slots[4];
 static __thread struct unwind_row row_slots[4];
@@ -64,6 +67,8 @@ static void *bpf_map_lookup_elem(void *map, const void *key)
 #endif
 	memcpy(&index, key, sizeof(index));
 #ifdef KNOWS_FRAMES
+	if (map == &found_code)
+		return &found_places[index];
 	if (map == &tables) {
 		current_table = index;
 		return &inner_rows;
@@ -157,8 +162,8 @@ __u32 harness_trail(const struct source *from, const struct start *start, __u64 
 }
 
 /* What the code cache has at an address: its begin, end, kind, the address of its name, and a
-   method's entries and handler. */
-void harness_blob(const struct source *from, __u64 addr, __u64 found[7])
+   method's entries and handler, and by what it is known. */
+void harness_blob(const struct source *from, __u64 addr, __u64 found[8])
 {
 #ifdef KNOWS_FRAMES
 	static __thread struct walked walked;
@@ -174,6 +179,7 @@ void harness_blob(const struct source *from, __u64 addr, __u64 found[7])
 	found[4] = w->blob.verified_entry;
 	found[5] = w->blob.osr_entry;
 	found[6] = w->blob.deopt_handler;
+	found[7] = w->blob.identity_at;
 #endif
 }
 

@@ -8,7 +8,10 @@ use std::{
     process::Command,
 };
 
-use walk_harness::{harness, recording::Recording};
+use walk_harness::{
+    harness::{self, blob},
+    recording::Recording,
+};
 
 fn recordings() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings");
@@ -35,6 +38,66 @@ fn recorded_stacks_are_walked_as_they_were() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// A process whose code is remembered under this number, and under none that another has.
+fn remembered(mut recording: Recording, stamp: u64) -> Recording {
+    recording.jvm.stamp = stamp;
+    if let Some(first) = recording.mappings.get_mut(&0) {
+        first.bias = stamp;
+    }
+    recording
+}
+
+/// The second walk has its code from the first one.
+#[test]
+fn what_is_remembered_is_what_was_found() {
+    let (mut without_rows, mut all) = (0, 0);
+    for (file, stamp) in recordings().iter().zip(1..) {
+        let recording = remembered(Recording::read(file).unwrap(), stamp);
+        for _ in 0..2 {
+            let stack = harness::walk(&mut &recording, &recording.start);
+            assert_eq!(stack, recording.stack, "{}: {}", file.display(), recording.about);
+        }
+        // Where native code has called something, its rows are not needed any more.
+        if recording.stack.frames[0] >> 47 == 0 {
+            continue;
+        }
+        let mut without = recording.clone();
+        without.rows.clear();
+        without.mappings.retain(|&index, _| index == 0);
+        let stack = harness::walk(&mut &without, &without.start);
+        all += 1;
+        without_rows += usize::from(stack == recording.stack);
+    }
+    // In some, two addresses have one place.
+    assert!(without_rows * 4 > all * 3 && all > 40, "{without_rows} of {all}");
+}
+
+/// Other code has come to be where a method was.
+#[test]
+fn code_that_was_replaced_is_not_remembered() {
+    let mut replaced = 0;
+    for (file, stamp) in recordings().iter().zip(1 << 32..) {
+        let recording = remembered(Recording::read(file).unwrap(), stamp);
+        harness::walk(&mut &recording, &recording.start);
+        // The first compiled method that has called something.
+        let ids = recording.stack.frames.iter().map(|frame| (frame >> 47) & 0xffff);
+        let compiled = |id: &u64, frame: &u64| *id != 0 && *frame >> 63 == 0;
+        let mut frames = recording.stack.frames.iter().zip(ids).skip(1);
+        let Some((frame, id)) = frames.find(|(frame, id)| compiled(id, frame)) else { continue };
+        let found = blob(&mut &recording, (frame & ((1 << 47) - 1)) - 1);
+        let mut other = recording.clone();
+        let at = found.identity_at;
+        let line = other.lines.get_mut(&(at - at % 64)).unwrap();
+        let place = &mut line[(at % 64) as usize..][..2];
+        assert_eq!(u64::from(u16::from_le_bytes([place[0], place[1]])), id, "{}", file.display());
+        place.copy_from_slice(&0xabcd_u16.to_le_bytes());
+        let stack = harness::walk(&mut &other, &other.start);
+        assert!(stack.frames.iter().any(|frame| frame >> 47 == 0xabcd), "{}", file.display());
+        replaced += 1;
+    }
+    assert!(replaced > 40, "{replaced}");
 }
 
 /// Memory that is not what it was, or not there: the walk ends, and harms nothing.

@@ -81,7 +81,7 @@ unsafe extern "C" {
         walked: *mut Walked,
     ) -> u64;
     fn harness_trail(source: *const RawSource, start: *const Start, trail: *mut u64) -> u32;
-    fn harness_blob(source: *const RawSource, addr: u64, found: *mut [u64; 7]);
+    fn harness_blob(source: *const RawSource, addr: u64, found: *mut [u64; 8]);
     #[cfg(test)]
     fn harness_sizes(sizes: *mut [u64; 5]);
 }
@@ -154,6 +154,8 @@ pub struct Blob {
     pub osr_entry: u64,
     /// Where those go on that were deoptimised.
     pub deopt_handler: u64,
+    /// Where its compile id is, or, where it has none, its name.
+    pub identity_at: u64,
 }
 
 fn with<T>(source: &mut dyn Source, call: impl FnOnce(&RawSource) -> T) -> T {
@@ -200,11 +202,11 @@ pub fn trail(source: &mut dyn Source, start: &Start) -> Vec<u64> {
 
 /// What the code cache has at an address.
 pub fn blob(source: &mut dyn Source, addr: u64) -> Blob {
-    let mut found = [0; 7];
+    let mut found = [0; 8];
     // SAFETY: C fills an array of this size.
     with(source, |source| unsafe { harness_blob(source, addr, &mut found) });
-    let [begin, end, kind, name, entry, osr_entry, deopt_handler] = found;
-    Blob { begin, end, kind, name, entry, osr_entry, deopt_handler }
+    let [begin, end, kind, name, entry, osr_entry, deopt_handler, identity_at] = found;
+    Blob { begin, end, kind, name, entry, osr_entry, deopt_handler, identity_at }
 }
 
 #[cfg(test)]

@@ -8,7 +8,10 @@ use std::{
     collections::{HashMap, HashSet},
     mem::offset_of,
     os::fd::AsRawFd,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
@@ -61,7 +64,8 @@ unsafe impl Plain for MappingEntry {}
 unsafe impl Plain for Row {}
 
 /// The maps that only stacks need: to walk them, and to send each once.
-const MAPS: [&str; 6] = ["jvms", "mappings", "tables", "walkers", "stacks", "known_stacks"];
+const MAPS: [&str; 7] =
+    ["jvms", "mappings", "tables", "walkers", "found_code", "stacks", "known_stacks"];
 
 /// Leaves the walker's maps out of an object that is to be loaded without it.
 ///
@@ -222,7 +226,8 @@ impl Walker {
 
     /// Tells how to walk a JVM's code: with its mappings, which are told next.
     pub fn add_jvm(&mut self, key: u64, layout: &JvmLayout) {
-        self.pending.insert(key, bytes(layout).to_vec());
+        let layout = JvmLayout { stamp: stamp(), ..*layout };
+        self.pending.insert(key, bytes(&layout).to_vec());
     }
 
     /// Waits until the kernel side knows all that was told.
@@ -257,6 +262,8 @@ impl Walker {
         }
         let inner = inner_map("mappings", size_of::<MappingEntry>(), entries.len())?;
         fill(&inner, &entries)?;
+        let first = MappingEntry { bias: stamp(), ..entries[0] };
+        fill(&inner, &[first])?;
         let tables = std::mem::take(&mut self.filled);
         self.clerk.hand_over(Job::Tell { tables, key, mappings: inner, jvm })?;
         self.told.insert(key, entries);
@@ -382,6 +389,12 @@ fn fill<T: Plain>(map: &MapHandle, values: &[T]) -> Result<()> {
         index += count;
     }
     Ok(())
+}
+
+/// A number that was never given before: see bpf/walk/found.bpf.h.
+fn stamp() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// Where each member of [`JvmLayout`] lies, for the tools to compare with the types that

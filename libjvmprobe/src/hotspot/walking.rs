@@ -45,6 +45,7 @@ pub struct JvmLayout {
     pub return_barrier: u64,
     pub cont_return_pc_at: u64,
     pub unloads_at: u64,
+    pub stamp: u64,
     pub heap_count: u32,
     pub block_header: u32,
     pub blob_bytes: u32,

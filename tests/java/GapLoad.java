@@ -1,0 +1,59 @@
+import java.io.BufferedReader;
+import java.io.File;
+import java.io.InputStreamReader;
+
+/**
+ * Does nothing but read the clock, forty frames deep: what takes time from it is seen as a gap.
+ *
+ * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done
+ * NANOS ...", the time in gaps of more than GAP in each half second.
+ */
+public class GapLoad {
+    private static final int DEPTH = 40;
+    /** Nanoseconds: longer than it takes to read the clock, shorter than an interrupt. */
+    private static final long GAP = 1_500;
+    private static final long PART = 500_000_000;
+
+    private static final long[] parts = new long[1000];
+
+    public static void main(String[] args) throws Exception {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ready " + new File("/proc/self").getCanonicalFile().getName());
+        for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
+            if (line.startsWith("go ")) {
+                int count = Math.min(parts.length, (int) (Double.parseDouble(line.substring(3)) * 2));
+                // A method that is called often is compiled for being called, not for its loop alone.
+                for (int i = 0; i < 20_000; i++) {
+                    deep(DEPTH, 0);
+                }
+                deep(DEPTH, count);
+                StringBuilder answer = new StringBuilder("done");
+                for (int i = 0; i < count; i++) {
+                    answer.append(' ').append(parts[i]);
+                }
+                System.out.println(answer);
+            }
+        }
+    }
+
+    private static long deep(int depth, int count) {
+        return depth > 1 ? deep(depth - 1, count) + 1 : read(count);
+    }
+
+    private static long read(int count) {
+        long last = System.nanoTime();
+        for (int i = 0; i < count; i++) {
+            long gaps = 0;
+            long end = last + PART;
+            while (last < end) {
+                long now = System.nanoTime();
+                if (now - last > GAP) {
+                    gaps += now - last;
+                }
+                last = now;
+            }
+            parts[i] = gaps;
+        }
+        return last;
+    }
+}
