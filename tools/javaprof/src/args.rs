@@ -286,6 +286,15 @@ impl Args {
         cpu.map_or(self.frequency, |cpu| cpu.hertz(self.frequency))
     }
 
+    /// How long slots of time are in which samples are counted apart, in nanoseconds; 0 where no
+    /// file would show them.
+    pub fn slot_ns(&self) -> u64 {
+        /// Fifty a second: a pause of some milliseconds is seen.
+        const SLOT: u64 = 20_000_000;
+        let shows = |path: &PathBuf| formats::of(path).is_ok_and(|format| format.shows_times);
+        if self.output.iter().any(shows) { SLOT } else { 0 }
+    }
+
     /// Whether each JVM was named by the user: all others are looked at from outside only.
     pub fn is_named(&self) -> bool {
         !self.common.all && self.common.name.is_none() && !self.system_wide

@@ -30,6 +30,7 @@ pub const FORMAT: Format = Format {
     name: "flame graph",
     draws_differences: true,
     holds_several: false,
+    shows_times: false,
     write: |profiles, how, to| {
         let [Titled { profile, title, .. }] = profiles else { return Err(not_one()) };
         match how.base {

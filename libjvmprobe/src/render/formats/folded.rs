@@ -22,6 +22,7 @@ pub const FORMAT: Format = Format {
     name: "folded stacks",
     draws_differences: false,
     holds_several: false,
+    shows_times: false,
     write: |profiles, how, to| {
         let [Titled { profile, .. }] = profiles else { return Err(not_one()) };
         write(profile, Options { threads: how.threads, mark_kinds: false }, to)
@@ -114,6 +115,7 @@ pub(in crate::render) mod tests {
             unsure: false,
             count,
             things: 0,
+            times: Vec::new(),
         };
         profile.samples = vec![
             sample(13, &[main, run], 2),

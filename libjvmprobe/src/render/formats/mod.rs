@@ -38,6 +38,8 @@ pub struct Format {
     pub draws_differences: bool,
     /// Whether one file has room for profiles of several measures.
     pub holds_several: bool,
+    /// Whether it shows when samples were taken.
+    pub shows_times: bool,
     /// Writes profiles: one, unless it holds several.
     pub(super) write: fn(&[Titled<'_>], &How<'_>, &mut dyn Write) -> io::Result<()>,
 }
