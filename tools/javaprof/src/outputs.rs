@@ -28,6 +28,7 @@ pub struct Outputs {
     base: Option<String>,
     threads: bool,
     keep_narrow: bool,
+    by_second: bool,
 }
 
 impl Outputs {
@@ -47,15 +48,15 @@ impl Outputs {
         let events = args.events();
         let names: Vec<_> = events.iter().map(|event| &*event.name).collect();
         let files = Files::create(&args.output, &names)?;
-        let (threads, keep_narrow) = (args.threads, args.keep_narrow);
-        Ok(Self { files, base, threads, keep_narrow })
+        let Args { threads, keep_narrow, timeline: by_second, .. } = *args;
+        Ok(Self { files, base, threads, keep_narrow, by_second })
     }
 
     /// Writes profiles, one of each event. Returns what was written: nothing of profiles without
     /// samples.
     pub fn write(self, profiles: &[Profile], raw: &Raw, title: &str) -> Result<Vec<PathBuf>> {
-        let Self { threads, keep_narrow, .. } = self;
-        let how = How { threads, base: self.base.as_deref(), keep_narrow };
+        let Self { threads, keep_narrow, by_second, .. } = self;
+        let how = How { threads, base: self.base.as_deref(), keep_narrow, by_second };
         let bands: Vec<_> = raw.stops.iter().map(|stop| band(stop, raw.begin_ns)).collect();
         let times = profiles.iter().map(|profile| {
             let mut timeline = Timeline::of(profile)?;

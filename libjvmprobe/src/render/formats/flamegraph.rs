@@ -91,7 +91,7 @@ pub fn write_difference(
 }
 
 fn options_of(how: &How<'_>) -> folded::Options {
-    folded::Options { threads: how.threads, mark_kinds: false }
+    folded::Options { threads: how.threads, ..Default::default() }
 }
 
 fn options(profile: &Profile, how: &How<'_>, title: Title) -> flamegraph::Options<'static> {

@@ -64,6 +64,8 @@ pub struct How<'a> {
     pub base: Option<&'a str>,
     /// Frames that are too narrow to be seen are drawn as well, where a picture has a fixed width.
     pub keep_narrow: bool,
+    /// Folded stacks are told for each second.
+    pub by_second: bool,
 }
 
 /// All of them.
