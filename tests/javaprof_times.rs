@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -87,7 +88,8 @@ fn samples_are_where_they_were() {
     let (page, lines) = (dir.path().join("p.html"), dir.path().join("p.folded"));
     let pid = load.pid().to_string();
     let (to_page, to_lines) = (page.to_str().unwrap(), lines.to_str().unwrap());
-    let tool = Tool::start("javaprof", &["-p", &pid, "-F", "499", "-o", to_page, "-o", to_lines]);
+    let files = ["-o", to_page, "-o", to_lines, "--timeline"];
+    let tool = Tool::start("javaprof", &[&["-p", &pid, "-F", "499"], &files[..]].concat());
     let mut busy = Vec::new();
     for _ in 0..2 {
         let begin = now_ms();
@@ -100,6 +102,15 @@ fn samples_are_where_they_were() {
     let all: u64 = times.counts.iter().map(|row| row[3]).sum();
     let told = folded::parse(&fs::read_to_string(&lines).unwrap());
     assert_eq!(all, folded::total(told.iter()), "each sample has its time");
+    // The same by second, from the page and from the lines.
+    let mut seconds = [BTreeMap::<u64, u64>::new(), BTreeMap::new()];
+    for [slot, _, _, count] in &times.counts {
+        *seconds[0].entry(slot * times.slot_ns / 1_000_000_000).or_default() += count;
+    }
+    for line in &told {
+        *seconds[1].entry(line.frames[0].parse().unwrap()).or_default() += line.count;
+    }
+    assert_eq!(seconds[0], seconds[1]);
     let is_busy = |slot: u64| {
         let at = times.begin_ms + slot * times.slot_ns / 1_000_000;
         let near = 2 * times.slot_ns / 1_000_000;
