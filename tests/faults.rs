@@ -13,7 +13,7 @@ use jvmprobe_tests::{
     container::Container,
     load::Load,
     need_root,
-    proc::breakpoints,
+    proc::{breakpoints, probes_leaked},
     runtimes::named,
     tool::{self, Tool, assert_traced, binary},
 };
@@ -63,6 +63,7 @@ fn trace_again(cycles: usize) {
     // What is allocated the first time stays.
     once();
     let before = (files(pid), resident_kib(pid), turn(&mut load));
+    let leaked = probes_leaked();
     (0..cycles).for_each(|_| once());
     let after = (files(pid), resident_kib(pid), turn(&mut load));
     println!("descriptors, KiB, ms: {before:?}, {after:?}");
@@ -71,6 +72,7 @@ fn trace_again(cycles: usize) {
     // Not twice as slow, were it not for whatever else runs here.
     assert!(after.2 < before.2 * 3 + 500, "ms: {before:?}, {after:?}");
     assert_eq!(breakpoints(pid, runtime), 0);
+    assert!(probes_leaked() <= leaked, "see dmesg");
 }
 
 #[test]

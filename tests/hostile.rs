@@ -17,6 +17,8 @@ use tempfile::TempDir;
 
 /// How long a tool may take to begin and to end, besides the second that it is to trace.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Such a round is shown.
+const SLOW: Duration = Duration::from_secs(2);
 /// More than a tool needs, whatever it is told.
 const MAX_MEMORY: u64 = 1 << 30;
 /// The tools, and what they are asked for.
@@ -140,6 +142,9 @@ fn lie_to(runtime: &str, rounds: u64) {
             Err(why) => panic!("round {round}, {args:?} {whom:?}: {why}\n{said}"),
         }
         longest = longest.max(begin.elapsed());
+        if begin.elapsed() > SLOW {
+            println!("round {round}, {args:?} {whom:?}: {:?}", begin.elapsed());
+        }
         assert!(!said.contains("panicked"), "round {round}, {args:?} {whom:?}: {said}");
     }
     println!(

@@ -18,7 +18,7 @@ use jvmprobe_tests::{
     load::{Load, classes},
     need_root,
     other::{Other, loader, sleeper},
-    proc::breakpoints,
+    proc::{breakpoints, probes_leaked},
     runtimes::{Runtime, named},
     tool::{self, Tool, assert_refused, binary},
 };
@@ -449,6 +449,7 @@ fn nothing_is_left_behind_however_it_ends() {
     let pid = load.pid().to_string();
     let clean = breakpoints(load.pid(), named("temurin-17"));
     assert_eq!(clean, 0, "before");
+    let leaked = probes_leaked();
     for kill in [false, true] {
         let tool = Tool::start("javagc", &["-p", &pid]);
         load.run(0.2);
@@ -467,6 +468,7 @@ fn nothing_is_left_behind_however_it_ends() {
         }
         assert_eq!(left(), 0, "after, kill: {kill}");
     }
+    assert!(probes_leaked() <= leaked, "see dmesg");
     // Alive and well.
     load.run(0.2);
     load.quit();

@@ -128,12 +128,23 @@ fn check_jdk_8(runtime: &Runtime, flags: &str) {
     let mut left = &logged[..];
     // What is reported and not logged is G1's remark, and where two threads wrote into one
     // line of the log.
+    let mut other = Vec::new();
     for pause in &pauses {
-        left = &left[collections_of(left, pause)..];
+        let mut next = collections_of(left, pause);
+        // CMS's own thread may sweep while a full collection is about to begin, and the log tells
+        // of another moment than the probe: then the next one is what is to be recognized.
+        if let (0, [skipped, rest @ ..]) = (next, left)
+            && collections_of(rest, pause) > 0
+        {
+            next = 1 + collections_of(rest, pause);
+            other.push(skipped);
+        }
+        left = &left[next..];
     }
     // CMS may be at it when the load is over.
     let (first, missing) = (left.first(), left.len());
     assert!(missing <= 1, "{title}: {missing} are not reported as logged, from {first:?} on");
+    assert!(other.len() * 100 <= logged.len(), "{title}: not as logged: {other:?}");
     println!("{title}: {} pauses, {} collections in the log", pauses.len(), logged.len());
 }
 

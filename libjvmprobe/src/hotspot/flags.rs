@@ -145,14 +145,7 @@ mod tests {
         let names = [image.text("UseG1GC").0, image.text("MaxHeapSize").0];
         let table =
             image.put(&[values.0, names[0], kinds[0], values.0 + 8, names[1], kinds[1], 0, 0, 0]);
-        let table_at = image.put(&[table.0]);
-        let count = image.put(&[3]);
-        image.static_field("JVMFlag", "flags", table_at);
-        image.static_field("JVMFlag", "numFlags", count);
-        image.field("JVMFlag", "_addr", 0);
-        image.field("JVMFlag", "_name", 8);
-        image.field("JVMFlag", "_type", 16);
-        image.class("JVMFlag", 24);
+        image.flags(table, 3);
         image.finish();
         let memory = own_memory();
         let flags = Flags::read(&memory, &image.read()?)?;

@@ -85,6 +85,17 @@ impl Image {
         self.types.push([name, 0, size]);
     }
 
+    /// So many flags, each of three words: where its value is, where its name is, its type.
+    pub(super) fn flags(&mut self, table: Addr, count: u64) {
+        let (table, count) = (self.put(&[table.0]), self.put(&[count]));
+        self.static_field("JVMFlag", "flags", table);
+        self.static_field("JVMFlag", "numFlags", count);
+        self.field("JVMFlag", "_addr", 0);
+        self.field("JVMFlag", "_name", 8);
+        self.field("JVMFlag", "_type", 16);
+        self.class("JVMFlag", 24);
+    }
+
     /// The address of a variable that libjvm.so exports.
     pub(super) fn symbol(&self, name: &str) -> Option<Addr> {
         self.symbols.get(name).copied()
@@ -163,15 +174,9 @@ impl FakeJvm {
         let on = image.put(&[1]);
         let name = image.text(flag);
         let table = image.put(&[on.0, name.0, 0]);
-        let (table, count) = (image.put(&[table.0]), image.put(&[1]));
         let heap = image.put(&[0]);
-        image.static_field("JVMFlag", "flags", table);
-        image.static_field("JVMFlag", "numFlags", count);
+        image.flags(table, 1);
         image.static_field("Universe", "_collectedHeap", heap);
-        image.field("JVMFlag", "_addr", 0);
-        image.field("JVMFlag", "_name", 8);
-        image.field("JVMFlag", "_type", 16);
-        image.class("JVMFlag", 24);
         image.finish();
         Self { image, heap }
     }

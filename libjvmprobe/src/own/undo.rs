@@ -12,9 +12,22 @@ use std::{
 /// How something is taken back.
 pub type Step = Box<dyn FnOnce() + Send>;
 
-static STEPS: Mutex<(u64, BTreeMap<u64, Step>)> = Mutex::new((0, BTreeMap::new()));
+static STEPS: Mutex<Steps> = Mutex::new(Steps { last: 0, by_number: BTreeMap::new() });
 
-fn steps() -> MutexGuard<'static, (u64, BTreeMap<u64, Step>)> {
+struct Steps {
+    last: u64,
+    by_number: BTreeMap<u64, Step>,
+}
+
+impl Steps {
+    fn add(&mut self, step: Step) -> u64 {
+        self.last += 1;
+        self.by_number.insert(self.last, step);
+        self.last
+    }
+}
+
+fn steps() -> MutexGuard<'static, Steps> {
     STEPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -26,7 +39,7 @@ pub struct Undo(u64);
 impl Drop for Undo {
     fn drop(&mut self) {
         // What it holds is freed after the lock is given back.
-        let step = steps().1.remove(&self.0);
+        let step = steps().by_number.remove(&self.0);
         drop(step);
     }
 }
@@ -42,16 +55,18 @@ pub fn doing<T, E>(
     let mut steps = steps();
     let done = work()?;
     let step = undo(&done);
-    steps.0 += 1;
-    let number = steps.0;
-    steps.1.insert(number, step);
-    Ok((done, Undo(number)))
+    Ok((done, Undo(steps.add(step))))
+}
+
+/// Has a step done when the process ends, however it does.
+pub(crate) fn at_the_end(step: Step) {
+    steps().add(step);
 }
 
 /// Undoes all of it, the last first. Nothing more can be begun: the process is about to end.
-pub(super) fn everything() {
+pub(crate) fn everything() {
     let mut steps = steps();
-    while let Some((_, step)) = steps.1.pop_last() {
+    while let Some((_, step)) = steps.by_number.pop_last() {
         step();
     }
     // Who wants to begin something waits here for the end.
@@ -71,9 +86,9 @@ mod tests {
         let step = |_: &()| -> Step { Box::new(|| UNDONE.store(true, Ordering::Relaxed)) };
         let ((), undo) = doing(|| Ok::<_, ()>(()), step).unwrap();
         let number = undo.0;
-        assert!(steps().1.contains_key(&number));
+        assert!(steps().by_number.contains_key(&number));
         drop(undo);
-        assert!(!steps().1.contains_key(&number));
+        assert!(!steps().by_number.contains_key(&number));
         assert!(doing(|| Err::<(), _>("no"), step).is_err());
         assert!(!UNDONE.load(Ordering::Relaxed));
     }

@@ -36,7 +36,7 @@ const METHODS: [&str; 22] = [
 ];
 
 /// The same in libjvm.so and in the launcher.
-const FUNCTIONS: [&str; 22] = [
+const FUNCTIONS: [&str; 24] = [
     "CompileQueue::get",
     "VMThread::loop",
     "VMThread::wait_for_operation",
@@ -45,11 +45,13 @@ const FUNCTIONS: [&str; 22] = [
     "os::signal_wait",
     "signal_thread_entry",
     "ServiceThread::service_thread_entry",
+    "NMethodSweeper::sweeper_loop",
     "MonitorDeflationThread::monitor_deflation_thread_entry",
     "NotificationThread::notification_thread_entry",
     "AttachListener::dequeue",
     "StringDedupThread::run",
     "GangWorker::wait_for_task",
+    "GangWorker::loop",
     "AbstractGangWorker::loop",
     "WorkerThread::run",
     "WorkerThreads::wait",
