@@ -30,6 +30,10 @@ const volatile __u64 pidns_ino = 0;
 
 /* Events that are thinned where they come too fast, by number. */
 const volatile bool is_thinned[MAX_EVENTS] = {};
+/* How long slots of time are in which samples are counted apart; 0: they are not. */
+const volatile __u64 slot_ns = 0;
+/* When the first begins: user space writes it before anything is sampled. */
+__u64 times_from = 0;
 /* Which event the kernel samples where programs do not learn it (before Linux 5.15). */
 const volatile __u32 only_event = 0;
 
@@ -107,11 +111,23 @@ static __always_inline struct target *current_target(struct sample_key *key)
 	return bpf_map_lookup_elem(&targets, &id);
 }
 
+/* The slot that it is now. */
+static __always_inline __u32 slot_now(void)
+{
+	__u64 now;
+
+	if (!slot_ns)
+		return 0;
+	now = bpf_ktime_get_ns();
+	return now > times_from ? (now - times_from) / slot_ns : 0;
+}
+
 /* What else is told of who runs here. */
 static __always_inline void describe(struct sample_key *key, const struct target *target)
 {
 	key->epoch = target ? target->epoch : 0;
 	key->cpu = bpf_get_smp_processor_id();
+	key->slot = slot_now();
 	bpf_get_current_comm(key->comm, sizeof(key->comm));
 }
 
@@ -286,6 +302,7 @@ int BPF_USDT(any_usdt)
 #include "javaevents.bpf.h"
 #include "offcpu.bpf.h"
 #include "asleep.bpf.h"
+#include "stops.bpf.h"
 
 /*
  * Raises the epoch before the code can run (load) or be replaced (unload): what

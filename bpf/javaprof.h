@@ -9,12 +9,14 @@
 #define MAX_IGNORED 16384
 #define NAME_LEN 256         /* a power of two */
 #define LABEL_LEN 512        /* a power of two */
+#define STOP_LEN 64          /* a power of two */
 #define MAX_EVENTS 16        /* that are asked for at once; a power of two */
 
 enum event_kind {
 	EVENT_STACK = 1,
 	EVENT_CODE = 2,
 	EVENT_LABEL = 3,
+	EVENT_STOP = 4,
 };
 
 /* A process that is profiled. */
@@ -39,7 +41,7 @@ struct sample_key {
 	__u32 cpu;
 	__u32 user_end;     /* as in struct walked */
 	__u32 event;        /* which of those that were asked for */
-	__u32 unused;
+	__u32 slot;         /* of time, where that is wanted: see slot_ns */
 	char comm[COMM_LEN];
 };
 
@@ -72,6 +74,16 @@ struct label_event {
 	__u64 label;
 	__u64 size;         /* of text */
 	char text[LABEL_LEN];
+};
+
+/* The application was stopped. */
+struct stop_event {
+	__u64 kind;
+	__u64 target;
+	__u64 begin;
+	__u64 end;
+	__u64 is_gc;
+	char name[STOP_LEN]; /* of the VM operation */
 };
 
 /* How a JVM's structures are read. Which of its classes an object is of: offsets, and how the

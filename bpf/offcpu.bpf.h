@@ -112,6 +112,7 @@ static __always_inline void last_goes(struct thread *thread)
 		.event = switch_event,
 		.tgid = thread->tgid,
 		.tid = thread->tid,
+		.slot = slot_now(),
 		.label = LABEL_ON_CPU,
 	};
 
@@ -178,6 +179,7 @@ static __always_inline void came_back(struct thread *thread, __u64 now)
 		.tgid = thread->tgid,
 		.tid = thread->tid,
 		.cpu = bpf_get_smp_processor_id(),
+		.slot = slot_now(),
 	};
 	__u64 since = thread->since, woken = thread->woken;
 	__u64 all = now > since ? now - since : 0;

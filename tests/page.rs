@@ -112,7 +112,7 @@ fn number(value: &Value, key: &str) -> f64 {
 }
 
 fn lines(profile: &Profile, threads: bool) -> Vec<String> {
-    let mut lines = folded::lines(profile, folded::Options { threads, mark_kinds: false });
+    let mut lines = folded::lines(profile, folded::Options { threads, ..Default::default() });
     lines.sort();
     lines
 }

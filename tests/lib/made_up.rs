@@ -90,6 +90,7 @@ fn sample(taken: &Taken) -> Sample {
         unsure: false,
         count: taken.count,
         things: 0,
+        times: Vec::new(),
     }
 }
 

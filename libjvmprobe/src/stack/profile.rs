@@ -71,6 +71,8 @@ pub struct Sample {
     /// How many things that is, where these are not what is counted: objects allocated, waits,
     /// events that were sampled.
     pub things: u64,
+    /// How much of the count was in which slot of time: see [`Profile::slot_ns`].
+    pub times: Vec<(u32, u64)>,
 }
 
 /// What is shown in place of stacks that were given up.
@@ -80,7 +82,7 @@ pub(crate) const FOLDED: &str = "[stacks beyond --max-memory]";
 type Key = (u32, u32, Option<u32>, (bool, bool, bool), Arc<str>, Vec<FrameId>);
 
 fn size_of_sample(sample: &Sample) -> usize {
-    size_of::<Sample>() + size_of_val(&*sample.stack)
+    size_of::<Sample>() + size_of_val(&*sample.stack) + size_of_val(&*sample.times)
 }
 
 /// A frame stands in the list and in the table; the names that it shares with others are
@@ -104,10 +106,28 @@ pub struct Profile {
     pub duration_ns: u64,
     /// When it began, in nanoseconds since 1970.
     pub begin_unix_ns: u64,
+    /// How long a slot of time is in which samples are counted apart; the first one begins with
+    /// the profile. 0 where nothing is known of when samples were taken.
+    pub slot_ns: u64,
     /// Samples that were taken and could not be kept.
     pub lost: u64,
     /// Samples of which the stack was not kept, for want of room: see [`Profile::fold`].
     pub folded: u64,
+}
+
+/// Slots do not get longer than that, some minutes.
+const LONGEST_SLOT: u64 = 1 << 38;
+
+/// Puts together what is of one slot.
+fn add_up(times: &mut Vec<(u32, u64)>) {
+    times.sort_unstable();
+    times.dedup_by(|next, kept| {
+        let is_same = next.0 == kept.0;
+        if is_same {
+            kept.1 = kept.1.saturating_add(next.1);
+        }
+        is_same
+    });
 }
 
 /// How many samples that is.
@@ -173,7 +193,7 @@ impl Profile {
 
     /// Puts samples together that differ in nothing that matters: not in how they were
     /// taken, and not in the processor unless that is wanted.
-    pub(crate) fn merge(&mut self, processors: bool) {
+    pub fn merge(&mut self, processors: bool) {
         let mut known: HashMap<Key, usize> = HashMap::with_capacity(self.samples.len());
         let mut kept: Vec<Sample> = Vec::new();
         for mut sample in std::mem::take(&mut self.samples) {
@@ -187,6 +207,7 @@ impl Profile {
                     let same = &mut kept[*at.get()];
                     same.count = same.count.saturating_add(sample.count);
                     same.things = same.things.saturating_add(sample.things);
+                    same.times.append(&mut sample.times);
                 }
                 Entry::Vacant(new) => {
                     new.insert(kept.len());
@@ -197,7 +218,28 @@ impl Profile {
         for ((.., stack), at) in known {
             kept[at].stack = stack;
         }
+        kept.iter_mut().for_each(|sample| add_up(&mut sample.times));
         self.samples = kept;
+    }
+
+    /// Makes slots of time twice as long.
+    fn coarsen(&mut self) {
+        self.slot_ns = self.slot_ns.saturating_mul(2);
+        for sample in &mut self.samples {
+            sample.times.iter_mut().for_each(|(slot, _)| *slot /= 2);
+            add_up(&mut sample.times);
+            sample.times.shrink_to_fit();
+        }
+    }
+
+    /// Makes slots of time longer until what is known of them takes no more than so many bytes.
+    fn shrink_times(&mut self, max: usize) {
+        let size = |samples: &[Sample]| -> usize {
+            samples.iter().map(|sample| size_of_val(&*sample.times)).sum()
+        };
+        while self.slot_ns > 0 && self.slot_ns < LONGEST_SLOT && size(&self.samples) > max {
+            self.coarsen();
+        }
     }
 
     /// Takes over the samples of another one of the same measure.
@@ -205,6 +247,14 @@ impl Profile {
         if self.samples.is_empty() {
             *self = other;
             return;
+        }
+        let mut other = other;
+        // Both were equal once, and doubled since.
+        while self.slot_ns > 0 && self.slot_ns < other.slot_ns {
+            self.coarsen();
+        }
+        while other.slot_ns > 0 && other.slot_ns < self.slot_ns {
+            other.coarsen();
         }
         let ids: Vec<_> = other.frames.into_iter().map(|frame| self.intern(frame)).collect();
         self.samples.extend(other.samples.into_iter().map(|mut sample| {
@@ -221,6 +271,9 @@ impl Profile {
         if self.size() > max {
             self.merge(false);
         }
+        if self.size() > max {
+            self.shrink_times(max / 4);
+        }
         // With room for more, or it would be done each time.
         if self.size() > max {
             self.fold(max / 2);
@@ -235,6 +288,7 @@ impl Profile {
         while self.size() > max && self.samples.len() > 1 {
             let folded = self.intern(Frame::new(Kind::Unknown, FOLDED));
             let mut by_process: HashMap<(u32, Arc<str>), (u64, u64)> = HashMap::new();
+            let mut times: HashMap<(u32, Arc<str>), Vec<(u32, u64)>> = HashMap::new();
             let before = self.samples.len();
             self.samples.retain(|sample| {
                 let goes = sample.count <= least || sample.stack == [folded];
@@ -243,6 +297,8 @@ impl Profile {
                     let (count, things) = of.or_default();
                     *count = count.saturating_add(sample.count);
                     *things = things.saturating_add(sample.things);
+                    let of = times.entry((sample.pid, Arc::clone(&sample.command))).or_default();
+                    of.extend(&sample.times);
                     let is_new = sample.stack != [folded];
                     self.folded += if is_new { samples_of(&self.measure, sample) } else { 0 };
                 }
@@ -255,8 +311,12 @@ impl Profile {
                 };
                 let all = by_process.drain().fold((0, 0), |sum, (_, more)| add(sum, more));
                 by_process.insert((0, "[many]".into()), all);
+                let all = times.drain().flat_map(|(_, times)| times).collect();
+                times.insert((0, "[many]".into()), all);
             }
             for ((pid, command), (count, things)) in by_process {
+                let mut times = times.remove(&(pid, Arc::clone(&command))).unwrap_or_default();
+                add_up(&mut times);
                 self.samples.push(Sample {
                     pid,
                     thread: Arc::clone(&command),
@@ -269,6 +329,7 @@ impl Profile {
                     unsure: false,
                     count,
                     things,
+                    times,
                 });
             }
             self.drop_frames();
@@ -325,6 +386,7 @@ mod tests {
             unsure: false,
             count,
             things: 0,
+            times: Vec::new(),
         }
     }
 

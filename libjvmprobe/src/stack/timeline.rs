@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::stack::profile::{FrameId, Sample};
+use crate::stack::profile::{FrameId, Profile, Sample};
 
 /// The times of one profile. Its frames are that profile's.
 #[derive(Debug, Default)]
@@ -68,6 +68,20 @@ impl Timeline {
     /// One without samples.
     pub fn new(begin_unix_ns: u64, slot_ns: u64) -> Self {
         Self { begin_unix_ns, slot_ns, ..Self::default() }
+    }
+
+    /// That of a profile, where it is known when its samples were taken.
+    pub fn of(profile: &Profile) -> Option<Self> {
+        if profile.slot_ns == 0 {
+            return None;
+        }
+        let mut timeline = Self::new(profile.begin_unix_ns, profile.slot_ns);
+        for sample in &profile.samples {
+            for &(slot, count) in &sample.times {
+                timeline.add(slot, ThreadStack::of(sample), count);
+            }
+        }
+        Some(timeline)
     }
 
     /// Adds what was counted of a thread with a stack in a slot.

@@ -52,6 +52,7 @@ impl Flames {
                     unsure: false,
                     count: part.bytes,
                     things: part.objects,
+                    times: Vec::new(),
                 });
             }
         }

@@ -86,7 +86,7 @@ fn run(args: &Args) -> Result<()> {
     let title =
         Title { title: format!("Allocations of {what}"), subtitle: Some(flames.describe()) };
     let titled = Titled { profile: flames.profile(), title, timeline: None };
-    let how = How { threads: args.threads, base: None, keep_narrow: args.keep_narrow };
+    let how = How { threads: args.threads, keep_narrow: args.keep_narrow, ..How::default() };
     for path in files.write(&[titled], &how)? {
         note(&format!("wrote {}", path.display()));
     }

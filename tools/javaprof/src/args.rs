@@ -107,6 +107,10 @@ pub struct Args {
     #[arg(long)]
     pub keep_narrow: bool,
 
+    /// Tell folded stacks for each second, whose number comes first
+    #[arg(long)]
+    pub timeline: bool,
+
     /// Draw .svg and .html files as differences to these folded stacks
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub diff: Option<PathBuf>,
@@ -284,6 +288,15 @@ impl Args {
     pub fn hertz(&self) -> u64 {
         let cpu = self.event.iter().find(|event| event.what == What::Cpu);
         cpu.map_or(self.frequency, |cpu| cpu.hertz(self.frequency))
+    }
+
+    /// How long slots of time are in which samples are counted apart, in nanoseconds; 0 where
+    /// nobody wants them.
+    pub fn slot_ns(&self) -> u64 {
+        /// Fifty a second: a pause of some milliseconds is seen.
+        const SLOT: u64 = 20_000_000;
+        let shows = |path: &PathBuf| formats::of(path).is_ok_and(|format| format.shows_times);
+        if self.timeline || self.output.iter().any(shows) { SLOT } else { 0 }
     }
 
     /// Whether each JVM was named by the user: all others are looked at from outside only.

@@ -15,13 +15,14 @@ use libjvmprobe::{
 use plain::Plain;
 
 pub use crate::skel::types::{
-    code_event, java, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
+    code_event, java, sample_count, sample_key, sleeper, stop_event, target, thin, thin_key, thread,
 };
 
 // `enum event_kind` of bpf/javaprof.h.
 const STACK: u64 = 1;
 const CODE: u64 = 2;
 const LABEL: u64 = 3;
+const STOP: u64 = 4;
 
 // SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
 // which any bit pattern is a value.
@@ -42,6 +43,8 @@ unsafe impl Plain for thread {}
 unsafe impl Plain for target {}
 // SAFETY: as above.
 unsafe impl Plain for sleeper {}
+// SAFETY: as above.
+unsafe impl Plain for stop_event {}
 
 /// A decoded event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +55,8 @@ pub enum Event {
     Code(CodeEvent),
     /// What a label says.
     Label(Label),
+    /// The application was stopped.
+    Stop(Stop),
 }
 
 /// A method was loaded or unloaded.
@@ -78,6 +83,19 @@ pub struct Label {
     pub text: Vec<u8>,
 }
 
+/// A time in which a JVM had stopped its application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// When it began, on the kernel's clock.
+    pub begin: u64,
+    /// When it ended.
+    pub end: u64,
+    /// Whether it was to collect.
+    pub is_collection: bool,
+    /// The VM operation, empty where that was not told.
+    pub name: String,
+}
+
 impl Event {
     /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
     pub fn decode(record: &[u8]) -> Option<Self> {
@@ -97,6 +115,15 @@ impl Event {
                 let size = usize::try_from(word(record, 24)?).ok()?;
                 let text = record.get(32..)?.get(..size)?.to_vec();
                 Some(Self::Label(Label { target, label, text }))
+            }
+            STOP => {
+                let stop: stop_event = copy(record)?;
+                Some(Self::Stop(Stop {
+                    begin: stop.begin,
+                    end: stop.end,
+                    is_collection: stop.is_gc != 0,
+                    name: text(&stop.name),
+                }))
             }
             _ => None,
         }
@@ -135,6 +162,7 @@ mod tests {
         assert_eq!(offset_of!(sample_key, comm), 56);
         assert_eq!(size_of::<java>(), 8 * 4 + 8 + 2 * 4);
         assert_eq!(offset_of!(label_event, text), 32);
+        assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
         assert_eq!(size_of::<thread>(), 8 * 8 + 4 * 4 + 4 + 4 + 16);
     }
 
@@ -170,7 +198,7 @@ mod tests {
         #[test]
         fn hostile_records_do_no_harm(mut record in prop::collection::vec(any::<u8>(), 0..900)) {
             let _ = Event::decode(&record);
-            for kind in [STACK, CODE, LABEL] {
+            for kind in [STACK, CODE, LABEL, STOP] {
                 if let Some(head) = record.get_mut(..8) {
                     head.copy_from_slice(&kind.to_ne_bytes());
                 }

@@ -95,7 +95,7 @@ fn run(args: &Args) -> Result<()> {
     let (raw, mut profiles) = profiler.finish()?;
     tell_losses(&raw);
     profiles.iter_mut().for_each(|profile| report::choose(profile, args));
-    for path in outputs.write(&profiles, &title)? {
+    for path in outputs.write(&profiles, &raw, &title)? {
         note(&format!("wrote {}", path.display()));
     }
     for pid in &raw.unnamed {

@@ -23,6 +23,7 @@ use crate::{
 pub struct Naming {
     events: Vec<Asked>,
     profiles: Vec<Profile>,
+    slot_ns: u64,
     kernel: KernelNames,
     signatures: bool,
     /// Whether waits for work are shown with their stacks.
@@ -34,10 +35,11 @@ pub struct Naming {
 
 impl Naming {
     /// Names methods with their parameters if wanted, and where idle threads are.
-    pub fn new(events: Vec<Asked>, signatures: bool, shows_idle: bool) -> Self {
+    /// `slot_ns`: see [`Profile::slot_ns`].
+    pub fn new(events: Vec<Asked>, signatures: bool, shows_idle: bool, slot_ns: u64) -> Self {
         let kernel = KernelNames::default();
-        let profiles = empty(&events);
-        Self { events, profiles, kernel, signatures, shows_idle, size: 0, lost_stacks: 0 }
+        let profiles = empty(&events, slot_ns);
+        Self { events, profiles, slot_ns, kernel, signatures, shows_idle, size: 0, lost_stacks: 0 }
     }
 
     /// Names all samples of a process. Of one that nothing is known of, the command alone
@@ -123,6 +125,7 @@ impl Naming {
                 unsure,
                 count,
                 things,
+                times: times_of(profile, self.slot_ns, key.slot, count),
             });
         }
     }
@@ -145,15 +148,26 @@ impl Naming {
     /// The profiles so far, with what is said of them as a whole; begins new ones.
     pub fn take(&mut self, raw: &Raw) -> Vec<Profile> {
         self.size = 0;
-        let mut profiles = std::mem::replace(&mut self.profiles, empty(&self.events));
-        profiles.iter_mut().for_each(|profile| raw.describe(profile));
+        let mut profiles = std::mem::replace(&mut self.profiles, empty(&self.events, self.slot_ns));
+        for profile in &mut profiles {
+            raw.describe(profile);
+            // What differs in its time alone is one sample, with several times.
+            if self.slot_ns > 0 {
+                profile.merge(true);
+            }
+        }
         profiles
     }
 }
 
 /// A profile of each event, without samples.
-pub fn empty(events: &[Asked]) -> Vec<Profile> {
-    events.iter().map(|event| Profile::of(event.measure())).collect()
+pub fn empty(events: &[Asked], slot_ns: u64) -> Vec<Profile> {
+    let profile = |event: &Asked| {
+        let mut profile = Profile::of(event.measure());
+        profile.slot_ns = slot_ns;
+        profile
+    };
+    events.iter().map(profile).collect()
 }
 
 /// Makes profiles smaller than so many bytes together, the largest ones; returns what they take.
@@ -168,6 +182,25 @@ pub fn shrink(profiles: &mut [Profile], max: usize) -> usize {
         }
     }
     size
+}
+
+/// In which slots of time so much was, that ended in this one of `slot_ns` each: what is elapsed
+/// time may have begun long before. The profile's slots may have become longer.
+fn times_of(profile: &Profile, slot_ns: u64, slot: u32, count: u64) -> Vec<(u32, u64)> {
+    let longer = profile.slot_ns.checked_div(slot_ns).unwrap_or(1).max(1);
+    let slot = u32::try_from(u64::from(slot) / longer).unwrap_or(u32::MAX);
+    match (profile.slot_ns, &profile.measure) {
+        (0, _) => Vec::new(),
+        (length, Measure::Elapsed(_)) => {
+            let earlier = (count / length).min(slot.into());
+            let first = slot - u32::try_from(earlier).unwrap_or(slot);
+            let mut times: Vec<_> = (first + 1..=slot).map(|slot| (slot, length)).collect();
+            times.push((first, count.saturating_sub(earlier.saturating_mul(length))));
+            times.retain(|(_, count)| *count > 0);
+            times
+        }
+        _ => vec![(slot, count)],
+    }
 }
 
 /// Leaves out how the kernel switches and tells us so: that is no part of why it does. And a thread
@@ -276,7 +309,7 @@ mod tests {
 
     /// The only sample of an event, with the names of its frames, outermost first.
     fn only(event: Asked, key: SampleKey) -> (Sample, Vec<String>) {
-        let mut naming = Naming::new(vec![event], false, false);
+        let mut naming = Naming::new(vec![event], false, false, 0);
         naming.add(None, &Samples::from([(key, times(1))]), &stacks());
         let profile = naming.take(&Raw::default()).remove(0);
         let [sample] = &profile.samples[..] else { panic!("{:?}", profile.samples) };
@@ -286,7 +319,7 @@ mod tests {
 
     #[test]
     fn each_event_has_a_profile_and_a_unit_of_its_own() {
-        let mut naming = Naming::new(vec![Asked::cpu(), wall()], false, false);
+        let mut naming = Naming::new(vec![Asked::cpu(), wall()], false, false, 0);
         let of = |event| SampleKey { event, ..key(3, 0) };
         let count = Count { samples: 2, value: 500 };
         // The last is of none that was asked for.
@@ -302,7 +335,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_is_begun_anew() {
-        let mut naming = Naming::new(vec![Asked::cpu()], false, false);
+        let mut naming = Naming::new(vec![Asked::cpu()], false, false, 0);
         naming.add(None, &Samples::from([(key(3, 0), times(1))]), &stacks());
         assert!(naming.size() > 0);
         let raw = Raw { hertz: 99, lost: 4, ..Raw::default() };
@@ -387,6 +420,7 @@ mod tests {
                     unsure: false,
                     count: 1,
                     things: 0,
+                    times: Vec::new(),
                 });
             }
             profile
@@ -414,7 +448,7 @@ mod tests {
             (key(5, 0), times(4)),
             (key(3, 9), times(8)),
         ]);
-        let mut naming = Naming::new(vec![Asked::cpu()], false, false);
+        let mut naming = Naming::new(vec![Asked::cpu()], false, false, 0);
         naming.add(None, &samples, &stacks());
         assert_eq!(naming.lost_stacks(), 12);
     }

@@ -13,10 +13,13 @@ use libjvmprobe::{
         files::Files,
         formats::{self, How, Titled, flamegraph::Title},
     },
-    stack::profile::Profile,
+    stack::{
+        profile::Profile,
+        timeline::{Band, BandKind, Timeline},
+    },
 };
 
-use crate::{args::Args, summary};
+use crate::{args::Args, event::Stop, profiler::Raw, summary};
 
 /// The files, open since before the profile was taken.
 pub struct Outputs {
@@ -25,6 +28,7 @@ pub struct Outputs {
     base: Option<String>,
     threads: bool,
     keep_narrow: bool,
+    by_second: bool,
 }
 
 impl Outputs {
@@ -44,21 +48,39 @@ impl Outputs {
         let events = args.events();
         let names: Vec<_> = events.iter().map(|event| &*event.name).collect();
         let files = Files::create(&args.output, &names)?;
-        let (threads, keep_narrow) = (args.threads, args.keep_narrow);
-        Ok(Self { files, base, threads, keep_narrow })
+        let Args { threads, keep_narrow, timeline: by_second, .. } = *args;
+        Ok(Self { files, base, threads, keep_narrow, by_second })
     }
 
     /// Writes profiles, one of each event. Returns what was written: nothing of profiles without
     /// samples.
-    pub fn write(self, profiles: &[Profile], title: &str) -> Result<Vec<PathBuf>> {
-        let Self { threads, keep_narrow, .. } = self;
-        let how = How { threads, base: self.base.as_deref(), keep_narrow };
-        let titled = |profile| {
+    pub fn write(self, profiles: &[Profile], raw: &Raw, title: &str) -> Result<Vec<PathBuf>> {
+        let Self { threads, keep_narrow, by_second, .. } = self;
+        let how = How { threads, base: self.base.as_deref(), keep_narrow, by_second };
+        let bands: Vec<_> = raw.stops.iter().map(|stop| band(stop, raw.begin_ns)).collect();
+        let times = profiles.iter().map(|profile| {
+            let mut timeline = Timeline::of(profile)?;
+            timeline.bands.clone_from(&bands);
+            Some(timeline)
+        });
+        let times: Vec<_> = times.collect();
+        let mut titled = Vec::new();
+        for (profile, timeline) in profiles.iter().zip(&times) {
             let subtitle = Some(summary::spent(profile));
-            Titled { profile, title: Title { title: title.to_owned(), subtitle }, timeline: None }
-        };
-        let titled: Vec<_> = profiles.iter().map(titled).collect();
+            let title = Title { title: title.to_owned(), subtitle };
+            titled.push(Titled { profile, title, timeline: timeline.as_ref() });
+        }
         Ok(self.files.write(&titled, &how)?)
+    }
+}
+
+/// A stop, in times after the profile's begin.
+fn band(stop: &Stop, begin: u64) -> Band {
+    Band {
+        begin_ns: stop.begin.saturating_sub(begin),
+        end_ns: stop.end.saturating_sub(begin),
+        kind: if stop.is_collection { BandKind::Collection } else { BandKind::Safepoint },
+        label: stop.name.as_str().into(),
     }
 }
 

@@ -48,7 +48,11 @@ impl<'a> Report<'a> {
                     self.out.json(&record)?;
                 }
             } else if self.args.folded {
-                let options = folded::Options { threads: self.args.threads, mark_kinds: false };
+                let options = folded::Options {
+                    threads: self.args.threads,
+                    by_second: self.args.timeline,
+                    ..Default::default()
+                };
                 for line in folded::lines(profile, options) {
                     // Where several stand in one stream, each has a root of its own.
                     match are_several {

@@ -35,6 +35,9 @@ pub const MANY_STACKS: usize = 50_000;
 /// Programs that are there whatever is sampled: what JVMs compile is followed.
 const ALWAYS: [&str; 2] = ["code_load", "code_unload"];
 
+/// The stops of the application are followed.
+const STOPS: [&str; 4] = ["stop_begins", "stop_is_for", "stop_collects", "stop_ends"];
+
 /// Finds threads that sleep since before the trace.
 const ITERATOR: &str = "asleep";
 
@@ -59,6 +62,9 @@ pub struct Options<'a> {
     pub waits: Option<u32>,
     /// Shorter waits are only added up, in nanoseconds.
     pub min_wait: u64,
+    /// How long slots of time are in which samples are counted apart, in nanoseconds; 0 where
+    /// that is not wanted.
+    pub slot_ns: u64,
 }
 
 /// Samples that are alike.
@@ -84,6 +90,8 @@ pub struct SampleKey {
     pub event: u32,
     /// What is told beside the stack, 0 for nothing; see [`LABEL_IS_TEXT`].
     pub label: u64,
+    /// In which slot of time it was; of waits, when they ended.
+    pub slot: u32,
 }
 
 /// How often a sample came, and what that stands for.
@@ -148,6 +156,7 @@ pub fn load(options: Options<'_>) -> Result<Session> {
             task;
         data.switch_event = options.waits.unwrap_or(0);
         data.min_wait = options.min_wait;
+        data.slot_ns = options.slot_ns;
         for (event, is_thinned) in options.events.iter().zip(&mut data.is_thinned) {
             *is_thinned = event.is_thinned();
         }
@@ -163,7 +172,10 @@ pub fn load(options: Options<'_>) -> Result<Session> {
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         let is_iterator = options.waits.is_some() && name == ITERATOR && sees_sleepers();
-        program.set_autoload(ALWAYS.contains(&&*name) || wanted.contains(&*name) || is_iterator);
+        let is_stop = options.slot_ns > 0 && STOPS.contains(&&*name);
+        program.set_autoload(
+            ALWAYS.contains(&&*name) || wanted.contains(&*name) || is_iterator || is_stop,
+        );
     }
     if options.waits.is_some() {
         open.maps.threads.set_max_entries(THREADS).map_err(bpf::load_error)?;
@@ -180,7 +192,7 @@ pub fn load(options: Options<'_>) -> Result<Session> {
     {
         walker.keep_rows();
     }
-    Ok(session.with_maps_by_jvm(&["targets", "javas", "labels", "thinned"]))
+    Ok(session.with_maps_by_jvm(&["targets", "javas", "labels", "thinned", "stops"]))
 }
 
 /// Tells the stack walker what a process has mapped.
@@ -301,6 +313,13 @@ fn sees_sleepers() -> bool {
     bpf::has_user_registers() && bpf::sees_initial_pids()
 }
 
+/// Counts slots of time from `begin` on, on the kernel's clock.
+pub fn begin_times(session: &mut Session, begin: u64) {
+    if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
+        data.times_from = begin;
+    }
+}
+
 /// Counts waits from now on, the time `began`.
 pub fn begin_waits(session: &mut Session, began: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
@@ -351,6 +370,7 @@ impl SampleKey {
             kernel: 0,
             event: 0,
             label: 0,
+            slot: 0,
         }
     }
 }
@@ -368,6 +388,7 @@ fn decode_key(bytes: &[u8]) -> Option<SampleKey> {
         kernel: key.kernel,
         event: key.event,
         label: key.label,
+        slot: key.slot,
     })
 }
 

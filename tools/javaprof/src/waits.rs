@@ -82,13 +82,15 @@ pub struct Waits {
     added: HashMap<u32, u64>,
     /// Where threads sleep that have done so since before, by process and thread.
     asleep: HashMap<(u32, u32), Place>,
+    /// See [`libjvmprobe::stack::profile::Profile::slot_ns`].
+    slot_ns: u64,
 }
 
 type Counted = (SampleKey, Count);
 
 impl Waits {
     /// Begins to count.
-    pub fn begin(session: &mut Session, event: u32, is_wall: bool) -> Self {
+    pub fn begin(session: &mut Session, event: u32, is_wall: bool, slot_ns: u64) -> Self {
         let began = clock::monotonic_ns();
         session::begin_waits(session, began);
         Self {
@@ -98,7 +100,14 @@ impl Waits {
             seen: HashMap::new(),
             added: HashMap::new(),
             asleep: HashMap::new(),
+            slot_ns,
         }
+    }
+
+    /// In which slot of time it is then.
+    fn slot(&self, now: u64) -> u32 {
+        let slot = now.saturating_sub(self.began).checked_div(self.slot_ns).unwrap_or(0);
+        u32::try_from(slot).unwrap_or(u32::MAX)
     }
 
     /// Learns where a thread sleeps that was not seen to go.
@@ -151,6 +160,7 @@ impl Waits {
     }
 
     fn sums(&mut self, thread: &thread, now: u64) -> Vec<Counted> {
+        let slot = self.slot(now);
         let seen = self.seen.entry((thread.tgid, thread.tid)).or_default();
         // What it runs just now is a part, or those who never go would have none.
         let runs = if thread.is_away == 0 { now.saturating_sub(thread.since) } else { 0 };
@@ -162,7 +172,8 @@ impl Waits {
         let comm = session::comm(thread);
         let sum = |part, samples, value| {
             let count = Count { samples, value };
-            (value > 0).then(|| (self.key(thread, comm.clone(), part), count))
+            let key = || SampleKey { slot, ..self.key(thread, comm.clone(), part) };
+            (value > 0).then(|| (key(), count))
         };
         let on = sum(Part::OnCpu, 0, since(now.on_ns, before.on_ns));
         let short = sum(Part::Short, shorts, since(now.short_ns, before.short_ns));
@@ -215,7 +226,9 @@ impl Waits {
                 let thread = thread { tgid: pid, tid, ..thread::default() };
                 let comm = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
                 let comm = comm.unwrap_or_default().trim_end().to_owned();
-                let key = SampleKey { user: UNSEEN, ..self.key(&thread, comm, Part::Blocked) };
+                let slot = self.slot(now);
+                let key =
+                    SampleKey { user: UNSEEN, slot, ..self.key(&thread, comm, Part::Blocked) };
                 let since = self.added.get(&pid).copied().unwrap_or(0).max(self.began);
                 let value = now.saturating_sub(since);
                 counted.push((self.place(key), Count { samples: 1, value }));
@@ -248,7 +261,9 @@ impl Waits {
         };
         let parts = [(Part::Blocked, blocked), (Part::Runnable, lasts - blocked)];
         let parts = parts.into_iter().filter(|(_, ns)| *ns > 0);
-        parts.map(|(part, ns)| (stack(self.key(thread, comm.clone(), part)), count(ns))).collect()
+        let slot = self.slot(now);
+        let key = |part| SampleKey { slot, ..stack(self.key(thread, comm.clone(), part)) };
+        parts.map(|(part, ns)| (key(part), count(ns))).collect()
     }
 
     /// Gives the samples of a process their times: those of a thread together stand for how long
@@ -311,6 +326,7 @@ mod tests {
             seen: HashMap::new(),
             added: HashMap::new(),
             asleep: HashMap::new(),
+            slot_ns: 0,
         }
     }
 

@@ -28,6 +28,7 @@ pub const FORMAT: Format = Format {
     name: "Firefox Profiler",
     draws_differences: false,
     holds_several: false,
+    shows_times: true,
     write: |profiles, _, to| {
         let [titled] = profiles else { return Err(not_one()) };
         write(titled, to)

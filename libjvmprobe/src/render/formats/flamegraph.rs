@@ -30,6 +30,7 @@ pub const FORMAT: Format = Format {
     name: "flame graph",
     draws_differences: true,
     holds_several: false,
+    shows_times: false,
     write: |profiles, how, to| {
         let [Titled { profile, title, .. }] = profiles else { return Err(not_one()) };
         match how.base {
@@ -90,7 +91,7 @@ pub fn write_difference(
 }
 
 fn options_of(how: &How<'_>) -> folded::Options {
-    folded::Options { threads: how.threads, mark_kinds: false }
+    folded::Options { threads: how.threads, ..Default::default() }
 }
 
 fn options(profile: &Profile, how: &How<'_>, title: Title) -> flamegraph::Options<'static> {

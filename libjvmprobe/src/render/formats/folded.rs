@@ -22,9 +22,12 @@ pub const FORMAT: Format = Format {
     name: "folded stacks",
     draws_differences: false,
     holds_several: false,
+    shows_times: false,
     write: |profiles, how, to| {
         let [Titled { profile, .. }] = profiles else { return Err(not_one()) };
-        write(profile, Options { threads: how.threads, mark_kinds: false }, to)
+        let options =
+            Options { threads: how.threads, by_second: how.by_second, ..Options::default() };
+        write(profile, options, to)
     },
 };
 
@@ -36,22 +39,41 @@ pub struct Options {
     /// Mark compiled (`_[j]`) and inlined (`_[i]`) frames as well as the kernel's; flame
     /// graph palettes know these.
     pub mark_kinds: bool,
+    /// Each line is of one second of the profile, whose number it begins with.
+    pub by_second: bool,
 }
 
 /// The lines, without their ends, sorted.
 pub fn lines(profile: &Profile, options: Options) -> Vec<String> {
     let names: Vec<_> = profile.frames().iter().map(|frame| name(frame, options)).collect();
-    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    let mut counts: BTreeMap<(u64, String), u64> = BTreeMap::new();
     for sample in &profile.samples {
         let mut line = head(sample, options);
         for &id in &sample.stack {
             line.push(';');
             line.push_str(&names[id as usize]);
         }
-        *counts.entry(line).or_default() += sample.count;
+        let mut add = |second, line, count| {
+            let sum = counts.entry((second, line)).or_default();
+            *sum = sum.saturating_add(count);
+        };
+        if options.by_second {
+            for &(slot, count) in &sample.times {
+                add(u64::from(slot).saturating_mul(profile.slot_ns) / SECOND, line.clone(), count);
+            }
+        } else {
+            add(0, line, sample.count);
+        }
     }
-    counts.into_iter().map(|(stack, count)| format!("{stack} {count}")).collect()
+    let line = |((second, stack), count): ((u64, String), u64)| match options.by_second {
+        true => format!("{second};{stack} {count}"),
+        false => format!("{stack} {count}"),
+    };
+    counts.into_iter().map(line).collect()
 }
+
+/// In nanoseconds.
+const SECOND: u64 = 1_000_000_000;
 
 /// Writes the lines.
 ///
@@ -114,6 +136,7 @@ pub(in crate::render) mod tests {
             unsure: false,
             count,
             things: 0,
+            times: Vec::new(),
         };
         profile.samples = vec![
             sample(13, &[main, run], 2),
@@ -132,8 +155,25 @@ pub(in crate::render) mod tests {
     }
 
     #[test]
+    fn seconds_are_lines_of_their_own() {
+        let mut profile = profile();
+        profile.slot_ns = 500_000_000;
+        for sample in &mut profile.samples {
+            // In the second and the eleventh second.
+            sample.times = vec![(3, 1), (21, sample.count.saturating_sub(1))];
+            sample.times.retain(|(_, count)| *count > 0);
+        }
+        let lines = lines(&profile, Options { by_second: true, ..Options::default() });
+        let seconds: Vec<_> = lines.iter().map(|line| line.split_once(';').unwrap().0).collect();
+        assert!(seconds.is_sorted_by_key(|second| second.parse::<u64>().unwrap()), "{lines:?}");
+        assert!(seconds.contains(&"1"), "{lines:?}");
+        let count = |line: &String| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
+        assert_eq!(lines.iter().map(count).sum::<u64>(), profile.total());
+    }
+
+    #[test]
     fn threads_are_told_apart_when_wanted() {
-        let options = Options { threads: true, mark_kinds: true };
+        let options = Options { threads: true, mark_kinds: true, by_second: false };
         assert_eq!(
             lines(&profile(), options),
             [

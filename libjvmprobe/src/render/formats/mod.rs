@@ -38,6 +38,8 @@ pub struct Format {
     pub draws_differences: bool,
     /// Whether one file has room for profiles of several measures.
     pub holds_several: bool,
+    /// Whether it shows when samples were taken.
+    pub shows_times: bool,
     /// Writes profiles: one, unless it holds several.
     pub(super) write: fn(&[Titled<'_>], &How<'_>, &mut dyn Write) -> io::Result<()>,
 }
@@ -62,6 +64,8 @@ pub struct How<'a> {
     pub base: Option<&'a str>,
     /// Frames that are too narrow to be seen are drawn as well, where a picture has a fixed width.
     pub keep_narrow: bool,
+    /// Folded stacks are told for each second.
+    pub by_second: bool,
 }
 
 /// All of them.

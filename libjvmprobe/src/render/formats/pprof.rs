@@ -20,6 +20,7 @@ pub const FORMAT: Format = Format {
     name: "pprof",
     draws_differences: false,
     holds_several: true,
+    shows_times: false,
     write: |profiles, _, to| {
         let profiles: Vec<_> = profiles.iter().map(|titled| titled.profile).collect();
         write(&profiles, to)

@@ -24,6 +24,7 @@ pub const FORMAT: Format = Format {
     name: "speedscope",
     draws_differences: false,
     holds_several: true,
+    shows_times: false,
     write: |profiles, _, to| {
         let profiles: Vec<_> = profiles.iter().map(|titled| titled.profile).collect();
         write(&profiles, to)

@@ -141,7 +141,7 @@ impl Rows {
     /// threads where they are kept apart, are frames then; what a frame of the base is, is taken from
     /// the profile: most of the frames of that name.
     fn of_difference(profile: &Profile, base: &str, threads: bool) -> Self {
-        let options = folded::Options { threads, mark_kinds: false };
+        let options = folded::Options { threads, ..Default::default() };
         let mut frames = Frames { all: Vec::new(), numbers: HashMap::new() };
         let own: Vec<_> =
             profile.frames().iter().map(|frame| frames.number(named(frame))).collect();

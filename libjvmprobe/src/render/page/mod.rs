@@ -35,8 +35,14 @@ mod names;
 mod packed;
 
 /// The row of the table.
-pub const FORMAT: Format =
-    Format { ending: ".html", name: "page", draws_differences: true, holds_several: true, write };
+pub const FORMAT: Format = Format {
+    ending: ".html",
+    name: "page",
+    draws_differences: true,
+    holds_several: true,
+    shows_times: true,
+    write,
+};
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");

@@ -30,7 +30,7 @@ use sampled::Sampled;
 
 use crate::{
     args::{Args, StackWalk, SymbolSource},
-    event::Event,
+    event::{Event, Stop},
     events::{Asked, What, attach},
     naming::{self, Naming},
     progress::Progress,
@@ -44,6 +44,9 @@ use crate::{
 /// tick: so often to look at it, for so long.
 const LOOK: Duration = Duration::from_millis(10);
 const START: Duration = Duration::from_secs(1);
+
+/// So many stops of applications are shown, some ten megabytes.
+const MAX_STOPS: usize = 100_000;
 
 /// Counts of samples that are alike.
 pub type Samples = HashMap<SampleKey, Count>;
@@ -69,6 +72,10 @@ pub struct Raw {
     pub unnamed: Vec<Pid>,
     /// What made the processors take samples.
     pub clock: Option<Clock>,
+    /// When it began, on the kernel's clock, if it is wanted when samples were taken.
+    pub begin_ns: u64,
+    /// When applications were stopped meanwhile.
+    pub stops: Vec<Stop>,
 }
 
 /// A process that was named. Java code that is no HotSpot JVM's is profiled as native code
@@ -174,11 +181,12 @@ impl<'a> Profiler<'a> {
             unwind: args.walk != StackWalk::Fp,
             waits: events.iter().position(Asked::has_waits).and_then(|at| u32::try_from(at).ok()),
             min_wait: u64::try_from(args.min.as_nanos()).unwrap_or(u64::MAX),
+            slot_ns: args.slot_ns(),
         })?;
         let mut profiler = Self {
             args,
-            naming: Naming::new(events.clone(), args.signatures, args.idle),
-            before: naming::empty(&events),
+            naming: Naming::new(events.clone(), args.signatures, args.idle, args.slot_ns()),
+            before: naming::empty(&events, args.slot_ns()),
             events,
             session,
             sampling: Vec::new(),
@@ -230,6 +238,8 @@ impl<'a> Profiler<'a> {
             self.get_maps()?;
         }
         self.raw.begin = Some(SystemTime::now());
+        self.raw.begin_ns = clock::monotonic_ns();
+        session::begin_times(&mut self.session, self.raw.begin_ns);
         let (frequency, skip) = (self.args.frequency, self.args.skip_missing);
         let kernel = attach::kernel(&self.session, &self.events, frequency, skip)?;
         self.raw.clock = kernel.clock;
@@ -237,7 +247,8 @@ impl<'a> Profiler<'a> {
         if let Some(at) = self.events.iter().position(Asked::has_waits) {
             let is_wall = self.events[at].what == What::Wall;
             let number = u32::try_from(at).unwrap_or(0);
-            self.waits = Some(Waits::begin(&mut self.session, number, is_wall));
+            let slot_ns = self.args.slot_ns();
+            self.waits = Some(Waits::begin(&mut self.session, number, is_wall, slot_ns));
             self.find_sleepers()?;
         }
         for event in &self.events {
@@ -385,6 +396,8 @@ impl Watch for Profiler<'_> {
                         None => self.newcomers.tell(pid, label),
                     }
                 }
+                Event::Stop(stop) if self.raw.stops.len() < MAX_STOPS => self.raw.stops.push(stop),
+                Event::Stop(_) => {}
                 Event::Code(event) => {
                     let pid = u32::try_from(event.target).unwrap_or(0);
                     if let Some(traced) = self.processes.get_mut(&pid) {

@@ -47,7 +47,8 @@ impl Profiler<'_> {
 
     pub(super) fn follow(&mut self, traced: &mut Traced) {
         if self.args.symbols != SymbolSource::None
-            && let Err(error) = traced.follow(&mut self.session, self.shared.as_mut())
+            && let Err(error) =
+                traced.follow(&mut self.session, self.shared.as_mut(), self.args.slot_ns() > 0)
         {
             let pid = traced.pid();
             note(&format!("what process {pid} compiles meanwhile is not followed: {error}"));

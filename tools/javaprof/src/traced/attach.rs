@@ -9,6 +9,7 @@ use libjvmprobe::{
         probes::{self, Links, Scope, resolve},
         session::Attach,
     },
+    own::remark,
     process::FileId,
 };
 
@@ -20,22 +21,30 @@ use crate::{
 
 /// What HotSpot tells of its compiled methods, without any flag.
 const CODE: [probes::Instant; 2] = [
-    probes::Instant {
-        usdt: ("hotspot", "compiled__method__unload"),
-        usdt_program: "code_unload",
-        functions: &[],
-        function_program: "code_unload",
-    },
-    probes::Instant {
-        usdt: ("hotspot", "compiled__method__load"),
-        usdt_program: "code_load",
-        functions: &[],
-        function_program: "code_load",
-    },
+    usdt_only("hotspot", "compiled__method__unload", "code_unload"),
+    usdt_only("hotspot", "compiled__method__load", "code_load"),
 ];
 
+/// When it stops the application, and what for: the last instant first, so that a stop that is seen
+/// to begin is seen to end.
+const STOPS: [probes::Instant; 4] = [
+    usdt_only("hs_private", "safepoint__end", "stop_ends"),
+    usdt_only("hotspot", "gc__begin", "stop_collects"),
+    usdt_only("hotspot", "vmops__begin", "stop_is_for"),
+    usdt_only("hs_private", "safepoint__begin", "stop_begins"),
+];
+
+const fn usdt_only(
+    provider: &'static str,
+    name: &'static str,
+    program: &'static str,
+) -> probes::Instant {
+    let (usdt_program, function_program) = (program, program);
+    probes::Instant { usdt: (provider, name), usdt_program, functions: &[], function_program }
+}
+
 impl Traced {
-    /// Follows what it compiles. Through `shared`, which all JVMs have that run the same
+    /// Follows what it compiles, and when it stops the application if `stops`. Through `shared`, which all JVMs have that run the same
     /// file, or by attachments of its own.
     ///
     /// # Errors
@@ -44,12 +53,23 @@ impl Traced {
         &mut self,
         session: &mut Session,
         shared: Option<&mut HashMap<FileId, Links>>,
+        stops: bool,
     ) -> Result<(), Error> {
         let Who::Jvm(jvm) = &self.who else {
             return Ok(());
         };
         let libjvm = &jvm.0.libjvm;
-        let plans = || resolve(&libjvm.seen_as, &libjvm.elf()?, &CODE);
+        let plans = || -> Result<_, Error> {
+            let elf = libjvm.elf()?;
+            let mut plans = resolve(&libjvm.seen_as, &elf, &CODE)?;
+            if stops {
+                match resolve(&libjvm.seen_as, &elf, &STOPS) {
+                    Ok(more) => plans.extend(more),
+                    Err(error) => remark(|| format!("stops are not shown: {error}")),
+                }
+            }
+            Ok(plans)
+        };
         match shared {
             Some(files) => {
                 if let Entry::Vacant(file) = files.entry(libjvm.id) {
