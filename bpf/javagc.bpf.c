@@ -49,15 +49,20 @@ static __always_inline struct stop_event *current_stop(__u64 key)
 
 static __always_inline struct stop_event *new_stop(__u64 key, __u64 now)
 {
-	struct stop_event *stop;
+	struct stop_event *stop = bpf_map_lookup_elem(&stops, &key);
 
-	if (bpf_map_update_elem(&stops, &key, &no_stop, BPF_ANY)) {
-		count_lost(key);
-		return NULL;
+	if (stop) {
+		/* In place: nobody else is at it, and the application waits. */
+		__builtin_memset(stop, 0, sizeof(*stop));
+	} else {
+		if (bpf_map_update_elem(&stops, &key, &no_stop, BPF_NOEXIST)) {
+			count_lost(key);
+			return NULL;
+		}
+		stop = bpf_map_lookup_elem(&stops, &key);
+		if (!stop)
+			return NULL;
 	}
-	stop = bpf_map_lookup_elem(&stops, &key);
-	if (!stop)
-		return NULL;
 	stop->kind = EVENT_STOP;
 	stop->target = key;
 	stop->tid = (__u32)bpf_get_current_pid_tgid();

@@ -47,12 +47,14 @@ static __always_inline void prepare(struct walker *w)
 		return;
 	inner = bpf_map_lookup_elem(&mappings, &key);
 	first = inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
-	if (first)
+	if (first) {
+		w->by_tables = true;
 		w->mappings_stamp = first->bias;
+	}
 	jvm = bpf_map_lookup_elem(&jvms, &key);
-	w->by_tables = inner || jvm;
 	if (!jvm)
 		return;
+	w->by_tables = true;
 	bpf_probe_read_kernel(&w->jvm, sizeof(w->jvm), jvm);
 	w->code_low = -1;
 	w->code_high = 0;
