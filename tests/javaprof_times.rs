@@ -141,18 +141,21 @@ fn stops_are_the_jvms_own() {
         println!("{runtime}: {} seen, {} told", seen.len(), told.len());
         assert!(seen.len() > 5, "{runtime}: {seen:?}");
         // Those before and after the trace are only in the log.
-        let at = told.windows(seen.len()).position(|some| {
-            some.iter().zip(&seen).all(|(told, (.., name))| told.op == *name)
-        });
+        let at = told
+            .windows(seen.len())
+            .position(|some| some.iter().zip(&seen).all(|(told, (.., name))| told.op == *name));
         let at = at.unwrap_or_else(|| panic!("{runtime}: {seen:?} in {told:?}"));
+        let mut off = Vec::new();
         for ((begin, end, is_gc, name), told) in seen.iter().zip(&told[at..]) {
             let length = (end - begin) * 1000;
             let total = told.total_ns;
-            assert!(
-                length.abs_diff(total) < total / 10 + 100_000,
-                "{runtime} {name}: {length} of {total}"
-            );
+            if length.abs_diff(total) > total / 10 + 100_000 {
+                off.push(format!("{name}: {length} of {total}"));
+            }
             assert_eq!(*is_gc, !told.collections.is_empty(), "{runtime} {name}");
         }
+        // When the application runs again, it may take the processor from the JVM's thread before
+        // that comes to the probe.
+        assert!(off.len() * 20 < seen.len() + 20, "{runtime}: {off:?}");
     }
 }
