@@ -12,7 +12,7 @@ use libbpf_sys::BPF_F_NO_PREALLOC;
 
 use crate::{
     Result,
-    bpf::{load_error, preflight::kernel_version},
+    bpf::{has_cookies, load_error, preflight::kernel_version},
 };
 
 /// The first Linux whose maps may allocate while programs trace.
@@ -42,6 +42,25 @@ pub fn make(object: &mut OpenObject, maps: &[Roomy]) -> Result<()> {
         let flags = map.map_flags() | flag;
         map.set_max_entries(entries).map_err(load_error)?;
         map.set_map_flags(flags).map_err(load_error)?;
+    }
+    Ok(())
+}
+
+/// Makes room for USDT probes of many JVMs, of which each is attached to alone: inside a PID
+/// namespace, and before Linux 5.15. libbpf keeps a description of the arguments for each
+/// attachment, 256 by default (its usdt.bpf.h), of which javagc uses three a JVM.
+///
+/// # Errors
+/// [`Error::Bpf`](crate::Error::Bpf).
+pub(super) fn for_probes_by_jvm(object: &mut OpenObject) -> Result<()> {
+    /// 3 MiB.
+    const DESCRIPTIONS: u32 = 1 << 14;
+    for mut map in object.maps_mut() {
+        if map.name() == "__bpf_usdt_specs"
+            || (!has_cookies() && map.name() == "__bpf_usdt_ip_to_spec_id")
+        {
+            map.set_max_entries(DESCRIPTIONS).map_err(load_error)?;
+        }
     }
     Ok(())
 }

@@ -5,14 +5,17 @@
 
 use std::{mem::MaybeUninit, time::Duration};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject, skel::Skel};
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle, OpenObject,
+    skel::{OpenSkel, Skel},
+};
 
 use crate::{
     Error, Result,
     bpf::{
         self,
         probes::{Binary, Links, Plan, Scope, attach},
-        records,
+        records, room,
         stream::EventStream,
         walker::{self, Walker},
     },
@@ -25,6 +28,17 @@ const KNOWN_STACKS: &str = "known_stacks";
 /// Room for a skeleton that lives as long as the process, so that no attachment outlives it.
 pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
     Box::leak(Box::new(MaybeUninit::uninit()))
+}
+
+/// Loads an object that is set up.
+///
+/// # Errors
+/// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses, [`Error::Bpf`].
+pub fn load<O: OpenSkel<'static>>(mut open: O) -> Result<O::Output> {
+    if !bpf::reaches_everyone() {
+        room::for_probes_by_jvm(open.open_object_mut())?;
+    }
+    open.load().map_err(bpf::load_error)
 }
 
 /// The loaded programs, their maps and their events.

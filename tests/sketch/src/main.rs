@@ -4,7 +4,7 @@
 use std::{collections::HashMap, process::ExitCode, time::Duration};
 
 use clap::Parser;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::SkelBuilder;
 use libjvmprobe::{
     Pid, Result,
     bpf::{
@@ -108,7 +108,7 @@ impl<'a> Tracer<'a> {
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
             data.know_jvms = true;
         }
-        let skel = open.load().map_err(bpf::load_error)?;
+        let skel = session::load(open)?;
         let session = Session::new(skel, Event::decode, true)?.with_maps_by_jvm(&["known_stacks"]);
         let (files, namers) = (Files::default(), HashMap::new());
         Ok(Self { args, out: Output::open(None)?, session, files, namers })

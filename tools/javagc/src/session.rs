@@ -60,6 +60,6 @@ pub fn load(programs: Option<&HashSet<&str>>, stacks: bool) -> Result<Session> {
     if programs.is_none() {
         open.maps.events.set_max_entries(LARGE_RING).map_err(bpf::load_error)?;
     }
-    let skel = open.load().map_err(bpf::load_error)?;
+    let skel = session::load(open)?;
     Ok(Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM))
 }

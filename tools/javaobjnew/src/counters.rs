@@ -73,7 +73,7 @@ pub fn load(args: &Args) -> Result<Session> {
         data.know_jvms = stacks;
         data.large_bytes = args.large.unwrap_or(u64::MAX);
     }
-    let skel = open.load().map_err(bpf::load_error)?;
+    let skel = session::load(open)?;
     let session = Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM);
     Ok(if stacks { session.with_variant(WALKS) } else { session })
 }

@@ -185,7 +185,7 @@ pub fn load(options: Options<'_>) -> Result<Session> {
     let entries = entries.clamp(*SAMPLE_ENTRIES.start(), *SAMPLE_ENTRIES.end());
     let entries = u32::try_from(entries).unwrap_or(1 << 14);
     open.maps.samples.set_max_entries(entries).map_err(bpf::load_error)?;
-    let skel = open.load().map_err(bpf::load_error)?;
+    let skel = session::load(open)?;
     let mut session = Session::new(skel, Event::decode, true)?;
     if options.waits.is_some()
         && let Some(walker) = session.walker()
