@@ -31,18 +31,22 @@ struct gauge_term {
 	__u64 none; /* where *addr is this, there is nothing */
 };
 
-/* Where a target keeps the numbers that belong into every event. */
+/*
+ * Where a target keeps the numbers that belong into every event. What is wanted while the
+ * application is stopped comes first: it is in no cache by then.
+ */
 struct gauge {
-	struct gauge_term terms[GAUGE_TERMS];
+	__u64 terms_used;
 	/* Collections by collector: young, old, concurrent; 0 where unknown. */
 	__u64 counters[GAUGE_COUNTERS];
 	/* The strings sun.gc.cause and sun.gc.lastCause; 0 where unknown. */
 	__u64 cause;
 	__u64 last_cause;
 	/* The last stop as the JVM itself keeps it; all of these or none. */
+	__u64 stop_end;     /* ns, all run again */
+	struct gauge_term terms[GAUGE_TERMS];
 	__u64 stop_begin;   /* ns, threads are asked to stop */
 	__u64 stop_sync;    /* ns, all have stopped */
-	__u64 stop_end;     /* ns, all run again */
 	__u64 stop_op_type; /* 32 bits, an index into the operations' names */
 	/* VMThread::_cur_vm_operation; 0 where unknown. */
 	__u64 operation;
@@ -53,7 +57,6 @@ struct gauge {
 	__u64 settled[GAUGE_SPACES];
 	/* Whether the heap is wanted as it is after the collector has waited for its threads. */
 	__u64 waits;
-	__u64 terms_used;
 };
 
 #endif

@@ -52,8 +52,9 @@ static __always_inline struct stop_event *new_stop(__u64 key, __u64 now)
 	struct stop_event *stop = bpf_map_lookup_elem(&stops, &key);
 
 	if (stop) {
-		/* In place: nobody else is at it, and the application waits. */
-		__builtin_memset(stop, 0, sizeof(*stop));
+		/* One that was sent is clear: the application waits. */
+		if (stop->begin_ns)
+			__builtin_memset(stop, 0, sizeof(*stop));
 	} else {
 		if (bpf_map_update_elem(&stops, &key, &no_stop, BPF_NOEXIST)) {
 			count_lost(key);
@@ -272,7 +273,7 @@ static __always_inline int end_stop(struct stop_event *stop, const struct gauge 
 		send(stop->target, stop, sizeof(*stop));
 	else
 		count_lost(stop->target);
-	stop->begin_ns = 0;
+	__builtin_memset(stop, 0, sizeof(*stop));
 	return 0;
 }
 

@@ -24,17 +24,19 @@ impl Gauge {
         let terms: &[Term] = if self.heap.len() <= TERMS { &self.heap } else { &[] };
         let settled: &[Addr] = if self.settled.len() <= SPACES { &self.settled } else { &[] };
         let mut words = Vec::with_capacity(WORDS);
+        let stop = self.last_stop.map(|s| [s.end, s.begin, s.sync, s.op_type].map(|addr| addr.0));
+        let [end, rest @ ..] = stop.unwrap_or_default();
+        words.push(terms.len() as u64);
+        words.extend(self.counters.iter().copied().map(addr_word));
+        words.extend([self.cause, self.last_cause].map(addr_word));
+        words.push(end);
         for i in 0..TERMS {
             words.extend(terms.get(i).map_or([0; TERM_WORDS], term_words));
         }
-        words.extend(self.counters.iter().copied().map(addr_word));
-        words.extend([self.cause, self.last_cause].map(addr_word));
-        let stop = self.last_stop.map(|s| [s.begin, s.sync, s.end, s.op_type].map(|addr| addr.0));
-        words.extend(stop.unwrap_or_default());
+        words.extend(rest);
         words.push(addr_word(self.operation));
         words.extend((0..SPACES).map(|i| addr_word(settled.get(i).copied())));
         words.push(self.waits.into());
-        words.push(terms.len() as u64);
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
     }
 }
