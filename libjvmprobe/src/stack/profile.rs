@@ -72,8 +72,11 @@ pub struct Sample {
     /// events that were sampled.
     pub things: u64,
     /// How much of the count was in which slot of time: see [`Profile::slot_ns`].
-    pub times: Vec<(u32, u64)>,
+    pub times: Times,
 }
+
+/// How much there was in each slot of time, by the slot's number.
+pub type Times = Vec<(u32, u64)>;
 
 /// What is shown in place of stacks that were given up.
 pub(crate) const FOLDED: &str = "[stacks beyond --max-memory]";
@@ -119,7 +122,7 @@ pub struct Profile {
 const LONGEST_SLOT: u64 = 1 << 38;
 
 /// Puts together what is of one slot.
-fn add_up(times: &mut Vec<(u32, u64)>) {
+fn add_up(times: &mut Times) {
     times.sort_unstable();
     times.dedup_by(|next, kept| {
         let is_same = next.0 == kept.0;
@@ -288,7 +291,7 @@ impl Profile {
         while self.size() > max && self.samples.len() > 1 {
             let folded = self.intern(Frame::new(Kind::Unknown, FOLDED));
             let mut by_process: HashMap<(u32, Arc<str>), (u64, u64)> = HashMap::new();
-            let mut times: HashMap<(u32, Arc<str>), Vec<(u32, u64)>> = HashMap::new();
+            let mut times: HashMap<(u32, Arc<str>), Times> = HashMap::new();
             let before = self.samples.len();
             self.samples.retain(|sample| {
                 let goes = sample.count <= least || sample.stack == [folded];
