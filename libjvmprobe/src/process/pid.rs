@@ -121,7 +121,9 @@ impl Process {
         match Proc::new(pid).and_then(|proc| proc.stat()) {
             Ok(stat) if stat.starttime != self.start_ticks => Fate::Ended,
             // It has given its memory back already, and ends.
-            Ok(stat) if stat.startstack == 0 && self.start_stack != 0 => Fate::Ended,
+            Ok(stat) if stat.vsize == 0 && self.start_stack != 0 => Fate::Ended,
+            // Its memory is new, and has no stack yet: it is in the middle of exec.
+            Ok(stat) if stat.startstack == 0 && self.start_stack != 0 => Fate::Alive,
             Ok(stat) if stat.startstack != self.start_stack => Fate::Execed,
             Ok(_) => Fate::Alive,
             Err(_) => Fate::Ended,
@@ -212,5 +214,31 @@ mod tests {
         // Read whole, and harmless when it is shown.
         assert_eq!(process.unwrap().comm, "\u{fffd}\u{fffd})( \\\\x0a");
         assert!(maps.unwrap().len() > 3);
+    }
+
+    #[test]
+    fn who_execs_has_not_ended() {
+        // Runs itself again and again.
+        let again = "exec sh -c \"$0\" \"$0\"";
+        let mut child = Command::new("sh").args(["-c", again, again]).spawn().unwrap();
+        let begin = std::time::Instant::now();
+        let mut process = Process::open(Pid(child.id())).unwrap();
+        while process.start_stack == 0 && begin.elapsed() < Duration::from_secs(10) {
+            process = Process::open(process.pid).unwrap();
+        }
+        let begin = std::time::Instant::now();
+        let (mut looks, mut execed, mut ended) = (0, 0, 0);
+        while begin.elapsed() < Duration::from_secs(1) {
+            looks += 1;
+            match process.fate() {
+                Fate::Alive => {}
+                Fate::Execed => execed += 1,
+                Fate::Ended => ended += 1,
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(execed > 0 && ended == 0, "{ended} of {looks}, {execed}");
+        assert_eq!(process.fate(), Fate::Ended);
     }
 }
