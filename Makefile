@@ -3,19 +3,19 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
-TOOLS := javagc javaobjnew javaprof
+TOOLS := javaclass javagc javaobjnew javaprof jvmprobed
 
 # As release, but built sooner: see Cargo.toml.
 TESTED := --profile tested --locked
 # It has no standard library, and cannot unwind.
 BUT_AGENT := --exclude jvmprobe-agent
-# One at a time: tests that trace JVMs would disturb each other's times. Unit tests are quick.
-TEST_FLAGS := -- --test-threads=1
+# Two at a time, where they say that they bear it (tests/lib/turn.rs); others are alone.
+TEST_FLAGS := -- --test-threads=2
 
 .DEFAULT_GOAL := help
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the tools (installs what is missing through apt)
 	@tests/setup build
@@ -30,15 +30,18 @@ test: ## Check the style, then run every test against real JVMs (root)
 	@tests/setup test
 	@tests/runtimes
 	@tests/programs
+	@tests/receivers >/dev/null
 	@$(MAKE) --no-print-directory lint
 	@# What needs neither root nor a JVM first: it fails within seconds.
 	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --lib --bins --test recordings
+	@# What the other tests run: built before, not within the first of them.
+	$(CARGO) build $(TESTED) --workspace --bins
 	@# All of them, so that one run tells of every failure.
-	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --no-fail-fast $(TEST_FLAGS)
+	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --test '*' --no-fail-fast $(TEST_FLAGS)
 
 test-all: test ## Run also the tests that take long (root)
 	@tests/setup test-all
-	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --no-fail-fast $(TEST_FLAGS) --ignored
+	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --test '*' --no-fail-fast $(TEST_FLAGS) --ignored
 
 fuzz: ## Fuzz all that reads foreign bytes (hours; FUZZ_SECONDS=60 for a minute each)
 	@tests/setup build
@@ -49,6 +52,12 @@ soak: ## Run each tool for an hour (SOAK_SECONDS) on JVMs that come and go; prin
 	@tests/runtimes >/dev/null
 	$(CARGO) build --release --locked
 	@tests/soak
+
+soak-daemon: ## Run jvmprobed for an hour (SOAK_SECONDS) beside 200 JVMs (SOAK_JVMS); print what it holds and sends (root)
+	@tests/setup test
+	@tests/runtimes >/dev/null
+	$(CARGO) build --release --locked
+	@tests/soak-daemon
 
 many: ## Run each tool beside 1, 10 and 100 JVMs; print time to attach and to end, and memory (root)
 	@tests/setup test
@@ -79,7 +88,7 @@ install: ## Install self-contained binaries and man pages under PREFIX
 	@tests/setup build
 	@# libbpf is built by a make of its own, which must not see where we install to.
 	env -u MAKEFLAGS -u DESTDIR -u PREFIX LIBBPF_SYS_LIBRARY_PATH=/usr/lib/$$(gcc -print-multiarch) \
-		RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --locked --features static --target $$(rustc -vV | sed -n 's/host: //p')
+		RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --locked $(TOOLS:%=-p %) --features static --target $$(rustc -vV | sed -n 's/host: //p')
 	@for tool in $(TOOLS); do \
 		install -D -m 755 target/$$(rustc -vV | sed -n 's/host: //p')/release/$$tool $(DESTDIR)$(PREFIX)/sbin/$$tool && \
 		install -D -m 644 man/$$tool.8 $(DESTDIR)$(PREFIX)/share/man/man8/$$tool.8 && \
@@ -88,6 +97,24 @@ install: ## Install self-contained binaries and man pages under PREFIX
 			> $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$tool || exit 1; \
 		echo "installed $(DESTDIR)$(PREFIX)/sbin/$$tool"; \
 	done
+
+packages: ## Build .deb and .rpm of all tools and of the service jvmprobed, below target/packages
+	@tests/packagers >/dev/null
+	rm -rf target/package target/packages && mkdir -p target/packages
+	@$(MAKE) --no-print-directory install DESTDIR=$(CURDIR)/target/package PREFIX=/usr
+	@for tool in $(TOOLS); do \
+		install -d target/package/usr/share/zsh/vendor-completions target/package/usr/share/fish/vendor_completions.d && \
+		target/package/usr/sbin/$$tool --completions zsh > target/package/usr/share/zsh/vendor-completions/_$$tool && \
+		target/package/usr/sbin/$$tool --completions fish > target/package/usr/share/fish/vendor_completions.d/$$tool.fish || exit 1; \
+	done
+	@tests/packagers target/packages
+
+image: ## Build a container image of the static binaries, with podman or buildah
+	rm -rf target/image
+	@$(MAKE) --no-print-directory install DESTDIR=$(CURDIR)/target/image PREFIX=/usr
+	cp -L /etc/ssl/certs/ca-certificates.crt target/image/
+	@if command -v podman >/dev/null; then set -- podman build; else set -- buildah bud; fi; \
+		"$$@" -t jvmprobe -f tools/jvmprobed/deploy/container/Containerfile target/image
 
 uninstall: ## Remove what install has installed
 	@for tool in $(TOOLS); do \
@@ -98,4 +125,4 @@ uninstall: ## Remove what install has installed
 clean: ## Remove what was built
 	$(CARGO) clean
 
-.PHONY: help build demo test test-all fuzz soak many kernels lint bench install uninstall clean
+.PHONY: help build demo test test-all fuzz soak soak-daemon many kernels lint bench install packages image uninstall clean

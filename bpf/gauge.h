@@ -57,6 +57,11 @@ struct gauge {
 	__u64 settled[GAUGE_SPACES];
 	/* Whether the heap is wanted as it is after the collector has waited for its threads. */
 	__u64 waits;
+	/*
+	 * Whether the operation alone tells of a stop that it was a collection, so that nothing
+	 * is looked at within: ZGC's pauses, which free nothing.
+	 */
+	__u64 op_tells;
 };
 
 #endif

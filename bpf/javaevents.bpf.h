@@ -88,7 +88,7 @@ static __always_inline __u64 tell_label(struct label_event *event, __u64 target,
 	barrier_var(size);
 	if (size > LABEL_LEN)
 		return LABEL_OTHER;
-	if (bpf_ringbuf_output(&events, event, offsetof(struct label_event, text) + size, 0)) {
+	if (bpf_ringbuf_output(&events, event, offsetof(struct label_event, text) + size, wake())) {
 		bpf_map_delete_elem(&labels, &key);
 		count_lost(target);
 	}

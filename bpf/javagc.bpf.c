@@ -10,7 +10,8 @@
  * So one record per JVM is filled along the way and sent when the stop is
  * over, outside the pause. Where the JVM's own record of the last stop can be
  * read, nothing need be attached to the first two, and the pause is shorter by
- * two traps; else a stop whose begin was not seen is dropped.
+ * two traps; with ZGC, whose pauses free nothing, to the last one only. Else a
+ * stop whose begin was not seen is dropped.
  *
  * Each instant has two programs: one for the USDT probe and one for a uprobe
  * on the function that holds the probe in builds that were made without.
@@ -121,7 +122,8 @@ static __always_inline void begin_op(struct stop_event *stop, __u64 now)
 static __always_inline int begin_gc(struct stop_event *stop, const struct gauge *gauge,
 				    __u64 now, bool full)
 {
-	if (!stop)
+	/* Attached for other JVMs of the same file. */
+	if (!stop || (gauge && gauge->op_tells))
 		return 0;
 	stop->full |= full;
 	/*
@@ -269,6 +271,9 @@ static __always_inline int end_stop(struct stop_event *stop, const struct gauge 
 	if (!stop)
 		return 0;
 	stop->end_ns = now;
+	/* The cycle that a pause of such a collector is of goes on. */
+	if (gauge && gauge->op_tells)
+		read_causes(gauge, stop->cause, stop->last_cause);
 	if (refine_stop(stop, gauge, now))
 		send(stop->target, stop, sizeof(*stop));
 	else
@@ -434,7 +439,7 @@ static __always_inline int pool(struct pt_regs *ctx, bool end)
 	bpf_usdt_arg(ctx, 5, (long *)&event->used);
 	bpf_usdt_arg(ctx, 6, (long *)&event->committed);
 	bpf_usdt_arg(ctx, 7, (long *)&event->max);
-	bpf_ringbuf_submit(event, 0);
+	bpf_ringbuf_submit(event, wake());
 	return 0;
 }
 
@@ -450,14 +455,10 @@ int BPF_USDT(pool_end)
 	return pool(ctx, true);
 }
 
-static __always_inline int cycle(struct pt_regs *ctx, bool end)
+static __always_inline int cycle(__u64 key, bool is_only, bool end)
 {
-	__u64 key = target_key(uprobe_cookie(ctx));
 	struct moment_event *event;
 
-	/* The VM thread runs the same functions around a pause. */
-	if (current_stop(key))
-		return 0;
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		count_lost(key);
@@ -465,7 +466,9 @@ static __always_inline int cycle(struct pt_regs *ctx, bool end)
 	}
 	__builtin_memset(event, 0, sizeof(*event));
 	fill_moment(event, EVENT_CYCLE, key, end);
-	bpf_ringbuf_submit(event, 0);
+	if (is_only)
+		event->tid = 0;
+	bpf_ringbuf_submit(event, wake());
 	return 0;
 }
 
@@ -473,16 +476,41 @@ static __always_inline int cycle(struct pt_regs *ctx, bool end)
  * Concurrent cycles: G1ConcurrentMark::concurrent_cycle_start() and _end(); in
  * builds without probes TraceMemoryManagerStats of ZGC and Shenandoah.
  */
+static __always_inline int cycle_outside_of_stops(struct pt_regs *ctx, bool end)
+{
+	__u64 key = target_key(uprobe_cookie(ctx));
+
+	/* The VM thread runs the same functions around a pause. */
+	return current_stop(key) ? 0 : cycle(key, false, end);
+}
+
 SEC("uprobe")
 int BPF_UPROBE(fn_cycle_begin)
 {
-	return cycle(ctx, false);
+	return cycle_outside_of_stops(ctx, false);
 }
 
 SEC("uprobe")
 int BPF_UPROBE(fn_cycle_end)
 {
-	return cycle(ctx, true);
+	return cycle_outside_of_stops(ctx, true);
+}
+
+/*
+ * The only one that there can be at a time: CMSCollector::collect_in_background() to
+ * ConcurrentMarkSweepThread::sleepBeforeNextCycle(); of G1 in JDK 8 ConcurrentMark::scanRootRegions()
+ * to G1CollectedHeap::register_concurrent_cycle_end(). A collection may end it: then there is a stop.
+ */
+SEC("uprobe")
+int BPF_UPROBE(fn_only_cycle_begin)
+{
+	return cycle(target_key(uprobe_cookie(ctx)), true, false);
+}
+
+SEC("uprobe")
+int BPF_UPROBE(fn_only_cycle_end)
+{
+	return cycle(target_key(uprobe_cookie(ctx)), true, true);
 }
 
 /* JVM_GC(), which System.gc() and Runtime.gc() call. */

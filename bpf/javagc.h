@@ -64,7 +64,7 @@ struct moment_event {
 	__u64 kind;
 	__u64 target;
 	__u64 ts_ns;
-	__u64 tid;
+	__u64 tid;          /* 0: of the only cycle that a JVM has */
 	__u64 end;          /* 0: before, 1: after */
 	__u64 heap_used;
 	char cause[CAUSE_LEN];

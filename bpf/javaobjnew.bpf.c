@@ -16,11 +16,14 @@
  * Where stacks are wanted, a thread's stack is walked with each of these events. User
  * space is told of each stack once and knows it by a number from then on.
  *
- * Counters only grow and are never removed while a JVM is traced, so that user
+ * Where it is wanted when, hits are counted apart in slots of time, and taken out once a second.
+ *
+ * All other counters only grow and are never removed while a JVM is traced, so that user
  * space loses nothing between reading and resetting them.
  */
 #include "javaobjnew.h"
 #include "walk/intern.bpf.h"
+#include "slots.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -54,6 +57,16 @@ struct {
 	__type(value, struct tally);
 } others SEC(".maps");
 
+/* What was counted in which slot of time. Where there is no room for one, it is as if it had been
+   when its likes were. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	/* As above. */
+	__uint(max_entries, 1 << 17);
+	__type(key, struct tally_key);
+	__type(value, struct hit);
+} hits SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 16);
@@ -74,6 +87,7 @@ struct name_event unused_name;
 struct large_event unused_large;
 struct tlab_event unused_tlab;
 struct stack_event unused_stack;
+struct hit unused_hit;
 
 static const struct tally no_tally;
 
@@ -112,7 +126,7 @@ static __always_inline void send_names_in(const struct tally_key *key, __u64 tex
 	event->tid = key->tid;
 	bpf_get_current_comm(event->comm, sizeof(event->comm));
 	event->size = size;
-	bpf_ringbuf_submit(event, 0);
+	bpf_ringbuf_submit(event, wake());
 }
 
 /*
@@ -167,6 +181,28 @@ static __always_inline struct tally *tally_of(struct tally_key *key, __u64 text)
 	if (!tally)
 		count_lost(target);
 	return tally;
+}
+
+/* Notes when something was counted. */
+static __always_inline void note_time(struct tally_key *key, __u64 bytes, __u64 outside_bytes)
+{
+	struct hit fresh = { .bytes = bytes, .outside_bytes = outside_bytes };
+	struct hit *hit;
+
+	if (!slot_ns)
+		return;
+	key->slot = slot_now();
+	hit = bpf_map_lookup_elem(&hits, key);
+	if (!hit && !bpf_map_update_elem(&hits, key, &fresh, BPF_NOEXIST))
+		goto out;
+	if (!hit)
+		hit = bpf_map_lookup_elem(&hits, key);
+	if (hit) {
+		__sync_fetch_and_add(&hit->bytes, bytes);
+		__sync_fetch_and_add(&hit->outside_bytes, outside_bytes);
+	}
+out:
+	key->slot = 0;
 }
 
 static __always_inline void send_large(const struct tally_key *key, __u64 size, bool humongous)
@@ -252,30 +288,32 @@ static __always_inline void send_tlab(__u64 target, const struct layout *layout,
 		.collections = state->collections,
 	};
 
-	/* A collection has moved what was in it, or cut it short. */
-	if (!size || state->collections != collections_of(layout))
+	/* A collection has moved what was in it, or cut it short; or code of the first compiler of
+	   JDK 8 got a TLAB more, which is not told of. */
+	if (!size || size > state->tlab_bytes || state->collections != collections_of(layout))
 		return;
 	if (by_thread)
 		event.tid = (__u32)bpf_get_current_pid_tgid();
 	/* Not a loss where there is no room: it is one of a sample. */
-	bpf_ringbuf_output(&events, &event, sizeof(event), 0);
+	bpf_ringbuf_output(&events, &event, sizeof(event), wake());
 }
 
-static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 size, __u64 thread,
-				    bool walks)
+static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 object, __u64 tlab_size,
+				    __u64 size, __u64 thread, bool walks)
 {
 	struct tally_key key = { .target = target_key(uprobe_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
 	__u64 allocated, all, bytes, text;
 	struct thread_state *state;
 	struct tally *tally;
-	struct { __u64 start, top; } tlab = {};
+	struct { __u64 start, top; } tlab = { object, object + size };
 
 	if (!layout)
 		return 0;
-	/* The new TLAB holds the object already, and nothing else. */
+	/* The new TLAB holds the object already, or is about to, and nothing else. */
 	allocated = read_word(thread + layout->thread_allocated);
-	bpf_probe_read_user(&tlab, sizeof(tlab), (void *)(thread + layout->tlab));
+	if (!layout->told_first)
+		bpf_probe_read_user(&tlab, sizeof(tlab), (void *)(thread + layout->tlab));
 	all = allocated + tlab.top - tlab.start;
 	state = state_of(key.target, thread);
 	if (!state) {
@@ -293,6 +331,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 size
 	state->tlab = 0;
 	if (bpf_get_prandom_u32() <= tlab_share) {
 		state->tlab = tlab.start;
+		state->tlab_bytes = tlab_size;
 		state->collections = collections_of(layout);
 	}
 
@@ -307,6 +346,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 size
 	__sync_fetch_and_add(&tally->samples, 1);
 	__sync_fetch_and_add(&tally->bytes, bytes);
 	__sync_fetch_and_add(&tally->objects, (bytes << 8) / size);
+	note_time(&key, bytes, 0);
 	return 0;
 }
 
@@ -314,14 +354,14 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 size
 SEC("uprobe")
 int BPF_UPROBE(fn_new_tlab, __u64 klass, __u64 object, __u64 tlab_size, __u64 size, __u64 thread)
 {
-	return new_tlab(ctx, klass, size, thread, false);
+	return new_tlab(ctx, klass, object, tlab_size, size, thread, false);
 }
 
 SEC("uprobe")
 int BPF_UPROBE(fn_new_tlab_stacks, __u64 klass, __u64 object, __u64 tlab_size, __u64 size,
 	       __u64 thread)
 {
-	return new_tlab(ctx, klass, size, thread, true);
+	return new_tlab(ctx, klass, object, tlab_size, size, thread, true);
 }
 
 static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 size, __u64 thread,
@@ -354,6 +394,7 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 		return 0;
 	__sync_fetch_and_add(&tally->outside, 1);
 	__sync_fetch_and_add(&tally->outside_bytes, size);
+	note_time(&key, 0, size);
 	count_large(&key, tally, layout, size);
 	return 0;
 }
@@ -396,6 +437,7 @@ static __always_inline int any_object(struct pt_regs *ctx, bool walks)
 		return 0;
 	__sync_fetch_and_add(&tally->samples, 1);
 	__sync_fetch_and_add(&tally->bytes, (__u64)size);
+	note_time(&key, (__u64)size, 0);
 	count_large(&key, tally, layout, size);
 	return 0;
 }
@@ -412,3 +454,6 @@ int BPF_USDT(object_alloc_stacks)
 {
 	return any_object(ctx, true);
 }
+
+#define STOPS_OF layouts
+#include "stops.bpf.h"

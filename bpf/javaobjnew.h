@@ -3,6 +3,7 @@
 #ifndef JVMPROBE_JAVAOBJNEW_H
 #define JVMPROBE_JAVAOBJNEW_H
 
+#include "stops.h"
 #include "walk/walk.h"
 
 /* Of a class's name, as much is sent; what is longer is cut. */
@@ -15,6 +16,7 @@ enum event_kind {
 	EVENT_LARGE = 2,
 	EVENT_TLAB = 3,
 	EVENT_STACK = 4,
+	EVENT_STOP = 5,
 };
 
 /*
@@ -24,6 +26,7 @@ enum event_kind {
 struct layout {
 	__u64 thread_allocated; /* Thread::_allocated_bytes */
 	__u64 tlab;             /* Thread::_tlab, its _start and, next to it, _top */
+	__u64 told_first;       /* whether a TLAB is told of before its thread has it: JDK 8 */
 	__u64 klass_name;       /* Klass::_name */
 	__u64 symbol_length;    /* Symbol::_length, 16 bits */
 	__u64 symbol_body;      /* Symbol::_body */
@@ -50,7 +53,7 @@ struct tally_key {
 	struct class_id class;
 	__u64 stack;
 	__u32 tid;              /* 0: not asked for */
-	__u32 pad;
+	__u32 slot;             /* of time: of hits alone, else 0 */
 };
 
 /* All counters only ever grow. */
@@ -64,6 +67,12 @@ struct tally {
 	__u64 humongous_bytes;
 };
 
+/* What was counted under a key in one slot of time: it tells when, not how much. */
+struct hit {
+	__u64 bytes;
+	__u64 outside_bytes;
+};
+
 struct thread_key {
 	__u64 target;
 	__u64 tid;
@@ -74,6 +83,7 @@ struct thread_state {
 	__u64 thread;           /* address of the Thread */
 	__u64 counted;          /* bytes that it had allocated, all attributed to classes */
 	__u64 tlab;             /* start of its TLAB, if that is to be told of; else 0 */
+	__u64 tlab_bytes;       /* its size */
 	__u64 before_tlab;      /* bytes that it had allocated outside of this TLAB */
 	__u64 collections;      /* of the JVM when it got its TLAB */
 };

@@ -16,6 +16,7 @@
 #include "javaprof.h"
 #include "thin.bpf.h"
 #include "walk/intern.bpf.h"
+#include "slots.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -30,10 +31,6 @@ const volatile __u64 pidns_ino = 0;
 
 /* Events that are thinned where they come too fast, by number. */
 const volatile bool is_thinned[MAX_EVENTS] = {};
-/* How long slots of time are in which samples are counted apart; 0: they are not. */
-const volatile __u64 slot_ns = 0;
-/* When the first begins: user space writes it before anything is sampled. */
-__u64 times_from = 0;
 /* Which event the kernel samples where programs do not learn it (before Linux 5.15). */
 const volatile __u32 only_event = 0;
 
@@ -109,17 +106,6 @@ static __always_inline struct target *current_target(struct sample_key *key)
 	}
 	id = key->tgid;
 	return bpf_map_lookup_elem(&targets, &id);
-}
-
-/* The slot that it is now. */
-static __always_inline __u32 slot_now(void)
-{
-	__u64 now;
-
-	if (!slot_ns)
-		return 0;
-	now = bpf_ktime_get_ns();
-	return now > times_from ? (now - times_from) / slot_ns : 0;
 }
 
 /* What else is told of who runs here. */
@@ -302,6 +288,7 @@ int BPF_USDT(any_usdt)
 #include "javaevents.bpf.h"
 #include "offcpu.bpf.h"
 #include "asleep.bpf.h"
+#define STOPS_OF targets
 #include "stops.bpf.h"
 
 /*
@@ -332,7 +319,7 @@ static __always_inline int code(struct pt_regs *ctx, bool load)
 		bpf_usdt_arg(ctx, 6, (long *)&event->addr);
 		bpf_usdt_arg(ctx, 7, (long *)&event->size);
 	}
-	bpf_ringbuf_submit(event, 0);
+	bpf_ringbuf_submit(event, wake());
 	return 0;
 }
 

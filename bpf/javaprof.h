@@ -3,13 +3,13 @@
 #ifndef JVMPROBE_JAVAPROF_H
 #define JVMPROBE_JAVAPROF_H
 
+#include "stops.h"
 #include "walk/walk.h"
 
 #define COMM_LEN 16
 #define MAX_IGNORED 16384
 #define NAME_LEN 256         /* a power of two */
 #define LABEL_LEN 512        /* a power of two */
-#define STOP_LEN 64          /* a power of two */
 #define MAX_EVENTS 16        /* that are asked for at once; a power of two */
 
 enum event_kind {
@@ -74,16 +74,6 @@ struct label_event {
 	__u64 label;
 	__u64 size;         /* of text */
 	char text[LABEL_LEN];
-};
-
-/* The application was stopped. */
-struct stop_event {
-	__u64 kind;
-	__u64 target;
-	__u64 begin;
-	__u64 end;
-	__u64 is_gc;
-	char name[STOP_LEN]; /* of the VM operation */
 };
 
 /* How a JVM's structures are read. Which of its classes an object is of: offsets, and how the

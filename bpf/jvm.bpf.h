@@ -40,6 +40,21 @@ struct {
 	__type(value, __u64);
 } lost_events SEC(".maps");
 
+/* Whether whoever reads events looks for them by itself. */
+const volatile bool wakes_late = false;
+
+/* How to send an event. */
+static __always_inline __u64 wake(void)
+{
+	if (!wakes_late)
+		return 0;
+	/* So that what comes until it has looked finds room. */
+	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >
+			       bpf_ringbuf_query(&events, BPF_RB_RING_SIZE) / 4 ?
+		       BPF_RB_FORCE_WAKEUP :
+		       BPF_RB_NO_WAKEUP;
+}
+
 /* Never. */
 const volatile bool calls_tail = false;
 
@@ -92,7 +107,7 @@ static __always_inline void count_lost(__u64 key)
 /* Sends an event, or counts it. */
 static __always_inline void send(__u64 key, void *event, __u64 size)
 {
-	if (bpf_ringbuf_output(&events, event, size, 0))
+	if (bpf_ringbuf_output(&events, event, size, wake()))
 		count_lost(key);
 }
 

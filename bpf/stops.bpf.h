@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * When a JVM stopped its application, and what for: the bands of a time axis. A part of
- * javaprof.bpf.c.
+ * When a JVM stopped its application, and what for: the bands of a time axis. A part of the
+ * tracers that have one: STOPS_OF is their map with a key for each JVM that they trace, and
+ * EVENT_STOP the kind of what is sent.
  *
  * Stops follow each other on the VM Thread, and never nest.
  */
 #ifndef JVMPROBE_STOPS_BPF_H
 #define JVMPROBE_STOPS_BPF_H
+
+#include "stops.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -24,7 +27,7 @@ int BPF_USDT(stop_begins)
 	__u64 target = target_key(bpf_usdt_cookie(ctx));
 	struct stop_event stop = { .kind = EVENT_STOP, .target = target };
 
-	if (!bpf_map_lookup_elem(&targets, &target))
+	if (!bpf_map_lookup_elem(&STOPS_OF, &target))
 		return 0;
 	stop.begin = bpf_ktime_get_ns();
 	bpf_map_update_elem(&stops, &target, &stop, BPF_ANY);

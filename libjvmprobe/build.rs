@@ -1,4 +1,5 @@
-//! Compiles the JVMTI agent, which is embedded, and the stack walker for user space.
+//! Compiles the JVMTI agent, which is embedded, the stack walker for user space, and the BPF sides
+//! of what is taken, with their skeletons.
 //!
 //! A library that needs no libc is linked otherwise than everything else here, and
 //! cargo has no stable way to depend on a cdylib, so the compiler is called directly.
@@ -7,9 +8,30 @@
 
 use std::{env, path::PathBuf, process::Command};
 
+use libbpf_cargo::SkeletonBuilder;
+
 fn main() {
     agent();
     walker();
+    skeletons();
+}
+
+/// What takes something has its BPF side by this name.
+const TAKERS: &[&str] = &["javagc", "javaobjnew", "javaprof"];
+
+/// As tools/build.rs does for a tool.
+fn skeletons() {
+    println!("cargo::rerun-if-changed=../bpf");
+    let var = |name| env::var(name).unwrap_or_else(|e| panic!("{name}: {e}"));
+    // Debian and Ubuntu keep asm/*.h below a folder named after the machine.
+    let include = format!("-I/usr/include/{}-linux-gnu", var("CARGO_CFG_TARGET_ARCH"));
+    for name in TAKERS {
+        let built = SkeletonBuilder::new()
+            .source(format!("../bpf/{name}.bpf.c"))
+            .clang_args([include.as_str(), "-Wall", "-Werror"])
+            .build_and_generate(PathBuf::from(var("OUT_DIR")).join(format!("{name}.skel.rs")));
+        built.unwrap_or_else(|e| panic!("{name}.bpf.c: {e:#}"));
+    }
 }
 
 /// The kernel side's walker, for the threads that it cannot walk itself.

@@ -78,7 +78,7 @@ fn cost() {
     let pid = load.pid().to_string();
     let dir = tempfile::tempdir().expect("a temporary folder");
     let data = dir.path().join("perf.data");
-    let has_perf = Command::new("perf").arg("--version").output().is_ok_and(|o| o.status.success());
+    let has_perf = is_installed("perf");
     load.run(2.0);
     let mut done = [Vec::new(), Vec::new(), Vec::new()];
     let (mut used, mut peak) = (Vec::new(), 0);
@@ -121,6 +121,10 @@ fn cost() {
         println!("work done under {name}: {} % of the median without", spread(shares));
     }
     println!("javaprof itself: {} % of one core, peak {peak} kB", spread(used));
+}
+
+fn is_installed(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 fn interrupt(pid: u32) {
@@ -249,14 +253,7 @@ fn gaps() {
     ]
     .into_iter()
     .filter(|(name, command)| {
-        let is_there = command.first().is_none_or(|program| {
-            Command::new(program)
-                .arg("--version")
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status()
-                .is_ok()
-        });
+        let is_there = command.first().is_none_or(|program| is_installed(program));
         if !is_there {
             println!("a sample, {name}: not installed");
         }

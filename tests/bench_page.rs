@@ -1,27 +1,38 @@
 //! Figures of the page: how large it is, when it is first painted, and how long it takes to search,
-//! to zoom and to change the view, in headless Chromium.
+//! to zoom and to change the view, in headless Chromium. `kotlinc` is a profile of the Kotlin
+//! compiler, taken now; the others are made up.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "figures are printed")]
 
-use std::fs;
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use jvmprobe_tests::{
     bench::{run_parts, spread},
     browser::Browser,
-    made_up::compiler,
+    made_up::{MadeUp, compiler, day},
+    programs, runtimes,
+    tool::binary,
 };
-use libjvmprobe::render::{
-    files::Files,
-    formats::{How, Titled, flamegraph::Title},
+use libjvmprobe::{
+    render::{
+        files::Files,
+        formats::{How, Titled, flamegraph::Title},
+    },
+    stack::timeline::Timeline,
 };
 
 const RUNS: usize = 7;
 
 fn main() {
     run_parts(&[
-        ("compiler", || page("a compiler, 15 s", 3000, 15, 30)),
-        ("hour", || {
-            page("20,000 samples in an hour", 20_000, 3600, 100);
-        }),
+        ("kotlinc", kotlinc),
+        ("compiler", || made_up_page("a compiler, 15 s", &compiler(3000, 15, 30))),
+        ("hour", || made_up_page("20,000 samples in an hour", &compiler(20_000, 3600, 100))),
+        ("day", || made_up_page("1,200,000 samples in a day", &day(1_200_000))),
     ]);
 }
 
@@ -35,20 +46,40 @@ fn until_painted(browser: &mut Browser, action: &str) -> f64 {
     browser.evaluate(&code).as_f64().unwrap()
 }
 
-fn page(title: &str, samples: usize, seconds: u64, threads: u64) {
-    let made_up = compiler(samples, seconds, threads);
+/// The Kotlin compiler for 15 s at 99 Hz, as a user would take it.
+fn kotlinc() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = programs::kotlinc(folder.path(), 10);
+    let path = folder.path().join("page.html");
+    let mut command = Command::new(binary("javaprof"));
+    command.args(["-q", "-d", "15", "-o"]).arg(&path).arg("--");
+    command.arg(&runtimes::named("temurin-21").java).args(&program.args);
+    // It goes on compiling when the profile has been taken.
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while !path.metadata().is_ok_and(|file| file.len() > 0) {
+        assert!(child.try_wait().unwrap().is_none(), "no page was written");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    child.wait().unwrap();
+    page("kotlinc, 15 s", &path);
+}
+
+fn made_up_page(title: &str, made_up: &MadeUp) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("page.html");
-    let titled = Titled {
-        profile: &made_up.profile,
-        title: Title::default(),
-        timeline: Some(&made_up.timeline),
-    };
+    let mut timeline = Timeline::of(&made_up.profile).unwrap();
+    timeline.bands.clone_from(&made_up.timeline.bands);
+    let timeline = Some(&timeline);
+    let titled = Titled { profile: &made_up.profile, title: Title::default(), timeline };
     Files::create(std::slice::from_ref(&path), &["cpu"])
         .unwrap()
         .write(&[titled], &How::default())
         .unwrap();
-    println!("{title}: {} kB", fs::metadata(&path).unwrap().len() / 1000);
+    page(title, &path);
+}
+
+fn page(title: &str, path: &Path) {
+    println!("{title}: {} kB", fs::metadata(path).unwrap().len() / 1000);
     let mut browser = Browser::start();
     let view = |name: &str| format!("document.querySelector('[data-view={name}]').click()");
     let search = |text: &str| {
@@ -72,7 +103,7 @@ fn page(title: &str, samples: usize, seconds: u64, threads: u64) {
     let mut times = vec![Vec::new(); actions.len()];
     let mut painted = Vec::new();
     for _ in 0..RUNS {
-        browser.open(&path, 1280, 800);
+        browser.open(path, 1280, 800);
         browser.wait_for_frame();
         let first = "new Promise((done) => new PerformanceObserver((list) =>
             done(list.getEntries()[0].startTime)).observe({ type: 'paint', buffered: true }))";

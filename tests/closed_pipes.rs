@@ -6,9 +6,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use jvmprobe_tests::{load::Load, need_root, runtimes::named, tool::binary};
+use jvmprobe_tests::{beside_others, load::Load, need_root, runtimes::named, tool::binary};
 
-const TOOLS: [&str; 3] = ["javaprof", "javagc", "javaobjnew"];
+const TOOLS: [&str; 4] = ["javaprof", "javagc", "javaobjnew", "javaclass"];
 
 /// Runs a line of bash in which `$tool` and `$pid` stand for themselves; no process of it may
 /// end by a signal, as a panic does, but for those of a closed pipe's.
@@ -24,6 +24,7 @@ fn bash(tool: &str, pid: u32, line: &str) -> std::process::Output {
 
 #[test]
 fn help_and_completions() {
+    beside_others();
     for tool in TOOLS {
         for option in ["--completions bash", "--help", "-h", "--version"] {
             for reader in ["true", "head -n 1", "head -c 1"] {
@@ -41,6 +42,7 @@ fn help_and_completions() {
 
 #[test]
 fn words_to_the_user() {
+    beside_others();
     for tool in TOOLS {
         for streams in ["2>&-", "2> /dev/full", "2> >(true)", ">&- 2>&-"] {
             for (args, code) in [("-p 4194305", 1), ("-v -p 4194305", 1), ("-p x", 2)] {
@@ -52,24 +54,39 @@ fn words_to_the_user() {
 }
 
 #[test]
-fn a_whole_run() {
+fn a_whole_run_of_javagc() {
+    a_whole_run("javagc");
+}
+
+#[test]
+fn a_whole_run_of_javaobjnew() {
+    a_whole_run("javaobjnew");
+}
+
+#[test]
+fn a_whole_run_of_javaprof() {
+    a_whole_run("javaprof");
+}
+
+fn a_whole_run(tool: &str) {
+    beside_others();
     need_root();
     let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     let pid = load.pid();
-    for tool in TOOLS {
-        for streams in [
-            "| true",
-            "| head -n 1",
-            ">&-",
-            "2>&-",
-            ">&- 2>&-",
-            "-v 2> >(true)",
-            "-v 2>&1 | head -n 1",
-        ] {
-            let output = bash(tool, pid, &format!("$tool -p $pid -d 0.5 {streams}"));
-            assert!(output.status.success(), "{tool} {streams}: {output:?}");
-        }
+    for streams in
+        ["| true", "| head -n 1", ">&-", "2>&-", ">&- 2>&-", "-v 2> >(true)", "-v 2>&1 | head -n 1"]
+    {
+        let output = bash(tool, pid, &format!("$tool -p $pid -d 0.2 {streams}"));
+        assert!(output.status.success(), "{tool} {streams}: {output:?}");
     }
+}
+
+#[test]
+fn maps_are_written_whoever_reads_where() {
+    beside_others();
+    need_root();
+    let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
+    let pid = load.pid();
     let map = format!("/tmp/perf-{pid}.map");
     for streams in ["| true", ">&-", "2>&-"] {
         let output = bash("javaprof", pid, &format!("$tool --write-maps -p $pid {streams}"));

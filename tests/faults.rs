@@ -81,9 +81,11 @@ fn two_thousand_threads_are_counted() {
     binary("javaobjnew");
     let flags = "-XX:+UseSerialGC -Xss256k -Xmx512m";
     let mut load = Load::start_program(named("temurin-17"), flags, "AllocLoad");
-    for tool in ["javaobjnew", "javaprof", "javagc"] {
-        let trace = Tool::start(tool, &["-p", &load.pid().to_string()]);
-        load.ask("go 3 200 2000");
+    // At once: it takes long to start as many.
+    let traces = ["javaobjnew", "javaprof", "javagc"]
+        .map(|tool| (tool, Tool::start(tool, &["-p", &load.pid().to_string()])));
+    load.ask("go 3 200 2000");
+    for (tool, trace) in traces {
         let output = trace.interrupt();
         assert!(output.status.success(), "{tool}: {output:?}");
         assert!(output.stdout.contains(&format!("{}", load.pid())), "{tool}: {output:?}");
@@ -115,6 +117,26 @@ fn a_full_disk_is_told_in_one_line() {
         let said = output.stderr.lines().filter(|line| line.contains("No space left")).count();
         assert_eq!(said, 1, "{tool}: {output:?}");
         assert!(!output.stderr.contains("panicked"), "{tool}: {output:?}");
+    }
+}
+
+/// A page takes some 60 kB: a part of it is written when the disk is full.
+#[test]
+fn of_a_page_no_half_stays_on_a_full_disk() {
+    need_root();
+    let tools = ["javaprof", "javaobjnew"].map(|tool| binary(tool).display().to_string());
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
+    load.go(60.0);
+    let pid = load.pid().to_string();
+    let script = "code=0; \"$@\" || code=$?; ls -A /mnt; exit $code";
+    for tool in &tools {
+        let args = [tool, "-p", &pid, "-d", "1", "-o", "/mnt/a.html"];
+        let output = tool::run_command(on_a_small_disk(script, &args));
+        assert_eq!(output.status.code(), Some(1), "{tool}: {output:?}");
+        let said: Vec<_> =
+            output.stderr.lines().filter(|line| line.contains("No space left")).collect();
+        assert!(said.len() == 1 && said[0].contains("/mnt/a.html"), "{tool}: {output:?}");
+        assert!(!output.stdout.lines().any(|line| line == "a.html"), "{tool}: {output:?}");
     }
 }
 

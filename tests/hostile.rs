@@ -1,4 +1,4 @@
-//! A JVM that lies about itself, at random and all the time, under all three tools: they
+//! A JVM that lies about itself, at random and all the time, under all tools: they
 //! end when they are told to, do not grow, and leave nothing behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what was seen")]
@@ -22,7 +22,7 @@ const SLOW: Duration = Duration::from_secs(2);
 /// More than a tool needs, whatever it is told.
 const MAX_MEMORY: u64 = 1 << 30;
 /// The tools, and what they are asked for.
-const TOOLS: [&[&str]; 7] = [
+const TOOLS: [&[&str]; 9] = [
     &["javagc", "--safepoints", "--pools", "--stack", "-j"],
     &["javaobjnew", "-s", "-t", "-j"],
     &["javaprof", "--folded", "--symbols", "hotspot"],
@@ -30,6 +30,8 @@ const TOOLS: [&[&str]; 7] = [
     &["javaobjnew", "-v"],
     &["javaprof", "-F", "499"],
     &["javaprof", "-e", "wall", "-e", "compiles", "--folded"],
+    &["javaclass", "--methods", "-j"],
+    &["javaclass", "-s", "-v"],
 ];
 
 /// A JVM that lies.
@@ -114,7 +116,7 @@ fn lie_to(runtime: &str, rounds: u64) {
     for round in 0..rounds {
         let args = TOOLS[(round % TOOLS.len() as u64) as usize];
         let mut whom = vec!["-p".to_owned(), pid.to_string()];
-        if round / 6 % 2 == 1 {
+        if round / TOOLS.len() as u64 % 2 == 1 {
             whom = vec!["-a".into()];
             if args[0] == "javaprof" && !args.contains(&"--symbols") {
                 // Other JVMs are not ours to be asked.
@@ -126,7 +128,8 @@ fn lie_to(runtime: &str, rounds: u64) {
         let mut child = Command::new(binary(args[0]))
             .args(&args[1..])
             .args(&whom)
-            .args(["-d", "0.3"])
+            // What reads once ends by itself.
+            .args(if args.contains(&"--methods") { &[][..] } else { &["-d", "0.3"] })
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(fs::File::create(&errors).unwrap())
@@ -152,15 +155,16 @@ fn lie_to(runtime: &str, rounds: u64) {
         liar.changes(),
         most >> 20
     );
-    // The others say that they cannot.
-    assert!(traced > rounds / 2);
+    // The others say that they cannot; how many do, is up to the lies.
+    assert!(traced > rounds / 4);
     assert!(liar.changes() > 1000);
     assert_eq!(left_in(Path::new("/tmp"), pid), before);
 }
 
 #[test]
 fn a_jvm_that_lies() {
-    lie_to("temurin-17", 24);
+    // Each tool twice: with that JVM, and with all.
+    lie_to("temurin-17", 18);
 }
 
 #[test]

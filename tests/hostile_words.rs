@@ -5,6 +5,7 @@
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
 use jvmprobe_tests::{
+    beside_others,
     load::{Load, classes},
     need_root,
     other::Other,
@@ -88,6 +89,7 @@ fn assert_has(text: &str, words: &[&str]) {
 
 #[test]
 fn javaprof_shows_what_would_act() {
+    beside_others();
     let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
     hostile.load.run(1.0);
     let method = format!("{CLASS}.{METHOD}");
@@ -117,6 +119,7 @@ fn javaprof_shows_what_would_act() {
 
 #[test]
 fn maps_for_perf_have_clean_lines() {
+    beside_others();
     let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
     hostile.load.run(1.5);
     let output = tool::run("javaprof", &["--write-maps", "-p", &hostile.pid()]);
@@ -130,6 +133,7 @@ fn maps_for_perf_have_clean_lines() {
 
 #[test]
 fn the_agents_map_is_read_into_clean_names() {
+    beside_others();
     let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
     hostile.load.run(1.5);
     let args = ["-F", "199", "-f", "--stacks", "fp", "--symbols", "agent"];
@@ -139,6 +143,7 @@ fn the_agents_map_is_read_into_clean_names() {
 
 #[test]
 fn javagc_shows_what_would_act() {
+    beside_others();
     let mut hostile = Hostile::start("temurin-21", "-XX:+UseSerialGC");
     let output = hostile.watch("javagc", &["--stack", "-v"]);
     assert_has(&output.stdout, &[&format!("{CLASS}.{METHOD}"), THREAD]);
@@ -157,6 +162,7 @@ fn javagc_shows_what_would_act() {
 
 #[test]
 fn javaobjnew_shows_what_would_act() {
+    beside_others();
     let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
     let method = format!("{CLASS}.{METHOD}");
     let svg = hostile.path("x.svg");
@@ -171,6 +177,7 @@ fn javaobjnew_shows_what_would_act() {
 
 #[test]
 fn a_command_that_is_no_jvm_is_named_harmlessly() {
+    beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(COMMAND);

@@ -52,9 +52,9 @@ fn one_door_leads_into_a_targets_file_system() {
 }
 
 /// The library's modules, from top to bottom: each uses those below it only.
-const FLOORS: [&str; 12] = [
-    "cli", "follow", "render", "stack", "bpf", "ask", "hotspot", "unwind", "process", "elf", "own",
-    "names",
+const FLOORS: [&str; 14] = [
+    "cli", "take", "follow", "render", "stack", "bpf", "ask", "hotspot", "unwind", "process",
+    "image", "elf", "own", "names",
 ];
 
 #[test]

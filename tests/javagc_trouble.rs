@@ -12,6 +12,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    beside_others,
     container::Container,
     fake::Fake,
     gclog,
@@ -37,6 +38,7 @@ fn usage_errors_exit_with_2() {
 
 #[test]
 fn no_such_process() {
+    beside_others();
     need_root();
     // Above every pid_max.
     assert_refused(&tool::run("javagc", &["-p", "4194305"]), 1, &["no process 4194305"]);
@@ -45,6 +47,7 @@ fn no_such_process() {
 
 #[test]
 fn a_process_that_is_no_jvm() {
+    beside_others();
     need_root();
     let other = sleeper();
     let pid = other.0.id().to_string();
@@ -53,6 +56,7 @@ fn a_process_that_is_no_jvm() {
 
 #[test]
 fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
+    beside_others();
     need_root();
     let other = loader(&named("temurin-17").libjvm());
     let pid = other.pid().to_string();
@@ -69,6 +73,7 @@ fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
 
 #[test]
 fn a_stopped_jvm_is_said_to_be_stopped() {
+    beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let pid = load.pid();
@@ -98,6 +103,7 @@ fn a_stopped_jvm_is_said_to_be_stopped() {
 
 #[test]
 fn a_thread_id_names_its_process() {
+    beside_others();
     need_root();
     let load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
@@ -109,6 +115,7 @@ fn a_thread_id_names_its_process() {
 
 #[test]
 fn a_zombie() {
+    beside_others();
     need_root();
     let mut child = Command::new("true").spawn().unwrap();
     let stat = format!("/proc/{}/stat", child.id());
@@ -121,6 +128,7 @@ fn a_zombie() {
 
 #[test]
 fn missing_rights_are_named() {
+    beside_others();
     need_root();
     let load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
@@ -136,6 +144,7 @@ fn missing_rights_are_named() {
 
 #[test]
 fn the_named_capabilities_suffice() {
+    beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let mut command = Command::new("setpriv");
@@ -162,7 +171,7 @@ impl Mapper {
         fs::write(&path, bytes).unwrap();
         let script = "import mmap,sys,time\n\
             f=open(sys.argv[1],'rb')\n\
-            m=mmap.mmap(f.fileno(),0,prot=mmap.PROT_READ)\n\
+            m=mmap.mmap(f.fileno(),0,prot=mmap.PROT_READ|mmap.PROT_EXEC,flags=mmap.MAP_PRIVATE)\n\
             print('mapped',flush=True)\n\
             time.sleep(60)";
         let mut child = Command::new("python3")
@@ -186,12 +195,14 @@ impl Mapper {
 
 #[test]
 fn openj9_is_told_apart() {
+    beside_others();
     need_root();
     Mapper::start(&[0; 64], "libj9vm29.so").refuse(&["OpenJ9", "HotSpot"]);
 }
 
 #[test]
 fn another_architecture_is_named() {
+    beside_others();
     need_root();
     let mut elf = fs::read(std::env::current_exe().unwrap()).unwrap();
     // e_machine: 64-bit Arm, or x86-64 on Arm.
@@ -203,6 +214,7 @@ fn another_architecture_is_named() {
 
 #[test]
 fn a_libjvm_without_probes_and_symbols() {
+    beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let stripped = dir.path().join("libjvm.so");
@@ -215,6 +227,7 @@ fn a_libjvm_without_probes_and_symbols() {
 
 #[test]
 fn broken_elf_files_are_refused() {
+    beside_others();
     need_root();
     let whole = fs::read(named("temurin-17").libjvm()).unwrap();
     let mut wild = whole.clone();
@@ -234,6 +247,7 @@ fn broken_elf_files_are_refused() {
 
 #[test]
 fn closed_stdout_is_a_quiet_end() {
+    beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let script = format!("{} -p {} | head -n 2", binary("javagc").display(), load.pid());
@@ -253,6 +267,7 @@ fn closed_stdout_is_a_quiet_end() {
 
 #[test]
 fn a_reader_that_leaves_ends_the_trace_of_an_idle_jvm_too() {
+    beside_others();
     need_root();
     let load = Load::start(named("temurin-17"), G1);
     // Without a collection there is nothing to write, and so no error from writing.
@@ -264,6 +279,7 @@ fn a_reader_that_leaves_ends_the_trace_of_an_idle_jvm_too() {
 
 #[test]
 fn an_unwritable_output_file_is_told_before_tracing() {
+    beside_others();
     need_root();
     let load = Load::start(named("temurin-17"), G1);
     let output = tool::run("javagc", &["-p", &load.pid().to_string(), "-o", "/nonexistent/x.json"]);
@@ -272,6 +288,7 @@ fn an_unwritable_output_file_is_told_before_tracing() {
 
 #[test]
 fn a_full_disk_is_told() {
+    beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["-p", &load.pid().to_string(), "-o", "/dev/full"]);
@@ -324,7 +341,7 @@ fn of_many_jvms_every_stop_is_reported_or_lost() {
     let flags = "-Xms8m -Xmx8m -XX:+UseSerialGC -XX:TieredStopAtLevel=1";
     let mut loads: Vec<_> =
         (0..30).map(|_| Load::start_program(named("temurin-17"), flags, "TrickleLoad")).collect();
-    loads.iter_mut().for_each(|load| load.go(15.0));
+    loads.iter_mut().for_each(|load| load.go(10.0));
     let tool = Tool::start("javagc", &["-a", "-j"]);
     loads.iter_mut().for_each(|load| drop(load.done()));
     // What they collect when they end is no more seen.
@@ -376,11 +393,13 @@ fn ends_with_target(end: impl FnOnce(&mut Load), words: &str) {
 
 #[test]
 fn the_target_is_killed() {
+    beside_others();
     ends_with_target(Load::kill, "has ended");
 }
 
 #[test]
 fn the_target_is_killed_in_full_swing() {
+    beside_others();
     ends_with_target(
         |load| {
             load.go(5.0);
@@ -393,6 +412,7 @@ fn the_target_is_killed_in_full_swing() {
 
 #[test]
 fn the_target_execs() {
+    beside_others();
     need_root();
     // java never execs after it has loaded libjvm.so; a program that embeds it might.
     let libjvm = named("temurin-17").libjvm();
@@ -484,6 +504,7 @@ fn copy_of(runtime: &Runtime, to: &Path) -> PathBuf {
 
 #[test]
 fn a_libjvm_replaced_on_disk_is_traced_all_the_same() {
+    beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let java = copy_of(named("temurin-17"), &dir.path().join("jre"));
@@ -503,6 +524,7 @@ fn a_libjvm_replaced_on_disk_is_traced_all_the_same() {
 /// At the same path the host has a different build.
 #[test]
 fn a_jvm_in_a_container_is_traced_from_outside() {
+    beside_others();
     need_root();
     let mut container = Container::start(named("temurin-21"), &[G1], "GcLoad");
     let tool = Tool::start("javagc", &["-p", &container.pid().to_string(), "-j"]);
@@ -554,6 +576,7 @@ fn finds_a_new_jvm(tool: Tool, words: &str) {
 
 #[test]
 fn new_jvms_are_found_by_what_they_map() {
+    beside_others();
     need_root();
     let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
     finds_a_new_jvm(tool, "new JVMs are found as they map libjvm.so");
@@ -561,6 +584,7 @@ fn new_jvms_are_found_by_what_they_map() {
 
 #[test]
 fn new_jvms_are_found_where_the_kernel_does_not_tell() {
+    beside_others();
     need_root();
     // Nobody knows the processors whose events would tell.
     let hide = "mount --bind /dev/null /sys/devices/system/cpu/online; exec \"$@\"";
@@ -572,6 +596,7 @@ fn new_jvms_are_found_where_the_kernel_does_not_tell() {
 
 #[test]
 fn a_kernel_without_btf_will_do() {
+    beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();

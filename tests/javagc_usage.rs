@@ -4,6 +4,7 @@
 use std::{process::Command, time::Duration};
 
 use jvmprobe_tests::{
+    beside_others,
     load::Load,
     need_root,
     runtimes::named,
@@ -24,6 +25,7 @@ fn of_type<'a>(records: &'a [Value], wanted: &'a str) -> impl Iterator<Item = &'
 
 #[test]
 fn text_has_one_header_one_line_a_pause_and_a_summary() {
+    beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["-p", &pid(&load)]);
@@ -74,6 +76,7 @@ fn assert_aligned(text: &str) {
 
 #[test]
 fn columns_stay_aligned_and_no_line_ends_in_blanks() {
+    beside_others();
     need_root();
     // Names of 28 characters, and of 30, which is cut.
     for (runtime, flags) in [
@@ -97,6 +100,7 @@ fn columns_stay_aligned_and_no_line_ends_in_blanks() {
 
 #[test]
 fn json_objects_carry_the_documented_fields() {
+    beside_others();
     need_root();
     let mut load = Load::start(named("temurin-25"), G1);
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j", "--safepoints", "--pools", "-H"]);
@@ -152,6 +156,7 @@ fn json_objects_carry_the_documented_fields() {
 
 #[test]
 fn interval_and_count_give_that_many_summaries() {
+    beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), "-XX:+UseParallelGC");
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j", "0.4", "3"]);
@@ -187,6 +192,7 @@ fn duration_ends_the_trace_and_the_summary_agrees() {
 
 #[test]
 fn freed_and_allocated_bytes_are_what_the_heap_sizes_say() {
+    beside_others();
     need_root();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseParallelGC");
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j"]);
@@ -205,6 +211,7 @@ fn freed_and_allocated_bytes_are_what_the_heap_sizes_say() {
 
 #[test]
 fn threshold_hides_short_stops_but_counts_them() {
+    beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j", "-t", "1.5"]);
@@ -219,6 +226,7 @@ fn threshold_hides_short_stops_but_counts_them() {
 
 #[test]
 fn several_jvms_are_told_apart() {
+    beside_others();
     need_root();
     let mut first = Load::start(named("temurin-17"), G1);
     let mut second = Load::start(named("temurin-25"), "-XX:+UseSerialGC");
@@ -265,6 +273,7 @@ fn all_finds_jvms_that_run_and_jvms_that_start_later() {
 
 #[test]
 fn writes_to_a_file_in_the_format_of_its_name() {
+    beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let dir = tempfile::tempdir().unwrap();
@@ -283,6 +292,7 @@ fn writes_to_a_file_in_the_format_of_its_name() {
 
 #[test]
 fn sigterm_ends_as_ctrl_c_does() {
+    beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     for signal in [Signal::TERM, Signal::HUP] {
@@ -297,6 +307,7 @@ fn sigterm_ends_as_ctrl_c_does() {
 
 #[test]
 fn lists_the_probes_that_readelf_lists() {
+    beside_others();
     let load = Load::start(named("temurin-17"), G1);
     let output = tool::run("javagc", &["-p", &pid(&load), "--list-probes"]);
     assert!(output.status.success(), "{output:?}");
@@ -373,6 +384,7 @@ fn a_jvm_is_found_by_what_it_runs() {
 
 #[test]
 fn one_trace_is_written_as_text_and_as_json() {
+    beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let [text, json] = ["a.txt", "a.jsonl"].map(|name| dir.path().join(name));

@@ -152,6 +152,12 @@ fn check_files(summary: &Value, [svg, lines, proto, json]: [&str; 4]) {
 
 #[test]
 #[ignore = "long: make test-all"]
+fn every_path_is_within_its_bound_jdk_8() {
+    check("zulu-8");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
 fn every_path_is_within_its_bound_jdk_11() {
     check("temurin-11");
 }
@@ -174,32 +180,36 @@ fn every_path_is_within_its_bound_jdk_25() {
     check("temurin-25");
 }
 
+#[test]
+fn a_class_is_split_among_its_paths() {
+    a_class_is_split_among_its_paths_in("temurin-17");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn a_class_is_split_among_its_paths_jdk_25() {
+    a_class_is_split_among_its_paths_in("temurin-25");
+}
+
 /// One class, allocated by two paths: what its samples are for. Of n samples, each with the
 /// chance p to be of a path, pn are; the standard error of that is sqrt((1 - p)/(pn)) of it.
 /// Twice the variance, since samples stand for unlike numbers of bytes; four of these errors.
-#[test]
-fn a_class_is_split_among_its_paths() {
-    for runtime in ["temurin-17", "temurin-25"] {
-        let (truth, records) = trace(named(runtime), "-XX:+UseG1GC", &["-s"], "go 12 200 2 shared");
-        check_sums(&records);
-        let class = of_type(&records, "class").find(|c| c["class"] == "long[]").unwrap();
-        let of_d = of_type(&records, "stack")
-            .filter(|s| s["class"] == "long[]" && path(s) == Some("d"))
-            .map(bytes)
-            .sum::<u64>();
-        let whole = truth.classes["long[]"].1 as f64;
-        let p = truth.paths["d"] as f64 / whole;
-        let tlabs = records.last().unwrap()["tlabs"].as_f64().unwrap();
-        let n = tlabs * class["share"].as_f64().unwrap();
-        let bound = 4.0 * (2.0 * (1.0 - p) / (p * n)).sqrt();
-        let off = of_d as f64 / bytes(class) as f64 / p - 1.0;
-        println!(
-            "{runtime}: d: {:+.2} % (bound {:.2} %, {n:.0} samples)",
-            off * 100.0,
-            bound * 100.0
-        );
-        assert!(off.abs() < bound, "{runtime}: {off}, more than {bound}");
-    }
+fn a_class_is_split_among_its_paths_in(runtime: &str) {
+    let (truth, records) = trace(named(runtime), "-XX:+UseG1GC", &["-s"], "go 8 200 2 shared");
+    check_sums(&records);
+    let class = of_type(&records, "class").find(|c| c["class"] == "long[]").unwrap();
+    let of_d = of_type(&records, "stack")
+        .filter(|s| s["class"] == "long[]" && path(s) == Some("d"))
+        .map(bytes)
+        .sum::<u64>();
+    let whole = truth.classes["long[]"].1 as f64;
+    let p = truth.paths["d"] as f64 / whole;
+    let tlabs = records.last().unwrap()["tlabs"].as_f64().unwrap();
+    let n = tlabs * class["share"].as_f64().unwrap();
+    let bound = 4.0 * (2.0 * (1.0 - p) / (p * n)).sqrt();
+    let off = of_d as f64 / bytes(class) as f64 / p - 1.0;
+    println!("{runtime}: d: {:+.2} % (bound {:.2} %, {n:.0} samples)", off * 100.0, bound * 100.0);
+    assert!(off.abs() < bound, "{runtime}: {off}, more than {bound}");
 }
 
 fn check_exact(runtime: &str, flag: &str) {
@@ -216,10 +226,15 @@ fn check_exact(runtime: &str, flag: &str) {
 
 #[test]
 fn exact_is_exact_by_path() {
-    check_exact("temurin-11", "-XX:+ExtendedDTraceProbes");
     check_exact("temurin-17", "-XX:+DTraceAllocProbes");
-    check_exact("temurin-21", "-XX:+DTraceAllocProbes");
     check_exact("temurin-25", "-XX:+DTraceAllocProbes");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn exact_is_exact_by_path_with_others() {
+    check_exact("temurin-11", "-XX:+ExtendedDTraceProbes");
+    check_exact("temurin-21", "-XX:+DTraceAllocProbes");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    beside_others,
     container::Container,
     load::Load,
     need_root,
@@ -43,12 +44,14 @@ fn usage_errors_exit_with_2() {
 
 #[test]
 fn no_such_process() {
+    beside_others();
     need_root();
     assert_refused(&tool::run("javaobjnew", &["-p", "4194305"]), 1, &["no process 4194305"]);
 }
 
 #[test]
 fn a_process_that_is_no_jvm() {
+    beside_others();
     need_root();
     let other = sleeper();
     let pid = other.pid().to_string();
@@ -57,6 +60,7 @@ fn a_process_that_is_no_jvm() {
 
 #[test]
 fn exact_names_the_flag_that_is_missing() {
+    beside_others();
     assert_refused(
         &run(&load("temurin-17", G1), &["--exact"]),
         1,
@@ -69,6 +73,7 @@ fn exact_names_the_flag_that_is_missing() {
 
 #[test]
 fn exact_without_probes_points_to_the_default() {
+    beside_others();
     let output = run(&load("musl-17", "-XX:+UseSerialGC"), &["--exact"]);
     assert_refused(&output, 1, &["no USDT probe hotspot:object__alloc", "leave --exact out"]);
 }
@@ -86,6 +91,7 @@ fn stripped(from: &Runtime, to: &Path) -> Runtime {
 
 #[test]
 fn a_stripped_build_says_what_works_instead() {
+    beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let runtime = stripped(named("temurin-21"), &dir.path().join("jre"));
@@ -105,6 +111,7 @@ fn a_stripped_build_says_what_works_instead() {
 
 #[test]
 fn a_stripped_build_without_probes_says_so() {
+    beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let runtime = stripped(named("musl-17"), &dir.path().join("jre"));
@@ -116,6 +123,7 @@ fn a_stripped_build_without_probes_says_so() {
 
 #[test]
 fn missing_rights_are_named() {
+    beside_others();
     let load = load("temurin-17", G1);
     let without = |caps: &str, args: &[&str]| {
         let mut command = Command::new("setpriv");
@@ -131,6 +139,7 @@ fn missing_rights_are_named() {
 /// The target's end, however it comes, is the trace's normal end.
 #[test]
 fn the_target_is_killed_in_full_swing() {
+    beside_others();
     let mut load = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-p", &load.pid().to_string(), "-j"]);
     load.go(5.0);
@@ -146,6 +155,7 @@ fn the_target_is_killed_in_full_swing() {
 
 #[test]
 fn a_reader_that_leaves_is_a_quiet_end() {
+    beside_others();
     let load = load("temurin-17", G1);
     let script =
         format!("timeout 20 {} -p {} 1 | true", binary("javaobjnew").display(), load.pid());
@@ -157,6 +167,7 @@ fn a_reader_that_leaves_is_a_quiet_end() {
 
 #[test]
 fn a_full_disk_is_told() {
+    beside_others();
     let mut load = load("temurin-17", G1);
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let child = Command::new(binary("javaobjnew"))
@@ -174,6 +185,7 @@ fn a_full_disk_is_told() {
 
 #[test]
 fn an_idle_jvm_has_an_empty_table() {
+    beside_others();
     let load = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-p", &load.pid().to_string(), "0.3", "2"]);
     let output = tool.wait();
@@ -184,6 +196,7 @@ fn an_idle_jvm_has_an_empty_table() {
 
 #[test]
 fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
+    beside_others();
     need_root();
     let other = loader(&named("temurin-17").libjvm());
     let pid = other.pid().to_string();
@@ -193,6 +206,7 @@ fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
 
 #[test]
 fn a_stopped_jvm_is_said_to_be_stopped() {
+    beside_others();
     let load = load("temurin-17", G1);
     let pid = load.pid().to_string();
     let signal = |name: &str| {
@@ -209,6 +223,7 @@ fn a_stopped_jvm_is_said_to_be_stopped() {
 
 #[test]
 fn a_stopped_target_does_not_stop_the_tool() {
+    beside_others();
     let mut load = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-p", &load.pid().to_string(), "-j", "-d", "2"]);
     load.go(1.0);
@@ -228,6 +243,7 @@ fn a_stopped_target_does_not_stop_the_tool() {
 /// At the same path the host has a different build.
 #[test]
 fn a_jvm_in_a_container_is_traced_from_outside() {
+    beside_others();
     need_root();
     let mut container = Container::start(named("temurin-21"), &[G1], "AllocLoad");
     let pid = container.pid().to_string();
@@ -241,6 +257,7 @@ fn a_jvm_in_a_container_is_traced_from_outside() {
 
 #[test]
 fn a_kernel_without_btf_will_do() {
+    beside_others();
     let mut load = load("temurin-17", G1);
     let pid = load.pid().to_string();
     let tool = Tool::spawn(tool::without_btf("javaobjnew", &["-p", &pid, "-j"]));

@@ -69,6 +69,15 @@ fn every_class_above_one_percent_is_right_jdk_25() {
     check(runtimes::named("temurin-25"), "-XX:+UseG1GC", 30, 0.01);
 }
 
+/// Of which the last have compact headers by default.
+#[test]
+#[ignore = "long: make test-all"]
+fn every_class_above_one_percent_is_right_jdk_26_and_later() {
+    for runtime in ["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable) {
+        check(runtime, "-XX:+UseG1GC", 30, 0.01);
+    }
+}
+
 #[test]
 #[ignore = "long: make test-all"]
 fn every_class_above_one_percent_is_right_jdk_11() {
@@ -81,19 +90,52 @@ fn every_class_above_one_percent_is_right_jdk_21() {
     check(runtimes::named("temurin-21"), "-XX:+UseSerialGC", 30, 0.01);
 }
 
-/// Ten seconds tell less of a class with few objects.
+/// It is told of a TLAB before its thread has it.
 #[test]
-fn every_collector_and_layout_is_understood() {
-    for (runtime, flags) in [
-        ("debian-17", "-XX:+UseParallelGC"),
+fn each_collector_of_jdk_8_is_understood() {
+    layouts_are_understood(&[("zulu-8", "-XX:+UseParallelGC")]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn each_collector_of_jdk_8_is_understood_with_all() {
+    for flags in [
+        "-XX:+UseSerialGC",
+        "-XX:+UseParallelGC",
+        "-XX:+UseConcMarkSweepGC",
+        "-XX:+UseG1GC",
+        "-XX:+UseParallelGC -XX:-UseCompressedOops",
+        "-XX:+UseParallelGC -XX:-TieredCompilation",
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-FastTLABRefill",
+    ] {
+        check(runtimes::named("zulu-8"), flags, 30, 0.01);
+    }
+}
+
+#[test]
+fn each_layout_is_understood() {
+    layouts_are_understood(&[
         ("musl-17", "-XX:+UseSerialGC"),
+        ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational -Xmx256m"),
+        ("temurin-25", "-XX:+UseG1GC -XX:+UseCompactObjectHeaders"),
+    ]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn every_collector_and_layout_is_understood() {
+    layouts_are_understood(&[
+        ("debian-17", "-XX:+UseParallelGC"),
         ("temurin-17", "-XX:+UseZGC -Xmx256m"),
         ("temurin-17", "-XX:+UseShenandoahGC -Xmx128m"),
-        ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational -Xmx256m"),
         ("temurin-21", "-XX:+UseG1GC -XX:-UseCompressedClassPointers"),
         ("temurin-25", "-XX:+UseZGC -Xmx256m"),
-        ("temurin-25", "-XX:+UseG1GC -XX:+UseCompactObjectHeaders"),
-    ] {
+    ]);
+}
+
+/// Ten seconds tell less of a class with few objects.
+fn layouts_are_understood(jvms: &[(&str, &str)]) {
+    for (runtime, flags) in jvms {
         // Headers of 16 bytes are what the load counts with.
         let least = if flags.contains("Class") || flags.contains("Compact") { 0.06 } else { 0.05 };
         check(runtimes::named(runtime), flags, 10, least);
@@ -158,8 +200,13 @@ fn check_exact(runtime: &str, flag: &str) {
 #[test]
 fn exact_is_exact_to_the_object() {
     check_exact("temurin-11", "-XX:+ExtendedDTraceProbes");
-    check_exact("temurin-17", "-XX:+DTraceAllocProbes");
     check_exact("temurin-21", "-XX:+DTraceAllocProbes");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn exact_is_exact_to_the_object_with_others() {
+    check_exact("temurin-17", "-XX:+DTraceAllocProbes");
     check_exact("temurin-25", "-XX:+DTraceAllocProbes");
 }
 

@@ -4,6 +4,7 @@
 use std::{process::Command, time::Duration};
 
 use jvmprobe_tests::{
+    allocated, beside_others,
     load::Load,
     need_root,
     proc::{breakpoints, probes_leaked},
@@ -30,6 +31,7 @@ fn of_type<'a>(records: &'a [Value], wanted: &'a str) -> impl Iterator<Item = &'
 
 #[test]
 fn text_is_a_table_of_classes_with_the_largest_first() {
+    beside_others();
     let mut load = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-p", &pid(&load)]);
     load.ask("go 2 200 2");
@@ -58,6 +60,7 @@ fn text_is_a_table_of_classes_with_the_largest_first() {
 
 #[test]
 fn json_objects_carry_the_documented_fields() {
+    beside_others();
     let mut load = load("temurin-25", G1);
     let tool = Tool::start("javaobjnew", &["-p", &pid(&load), "-j", "-t", "--large", "100k"]);
     load.ask("go 1 200 2");
@@ -152,6 +155,7 @@ fn duration_ends_the_trace() {
 
 #[test]
 fn rows_are_as_many_as_asked_for_in_the_order_asked_for() {
+    beside_others();
     let mut load = load("temurin-17", G1);
     for (option, field) in [("-C", "objects"), ("-S", "bytes"), ("--top", "bytes")] {
         let tool = Tool::start("javaobjnew", &["-p", &pid(&load), "-j", option, "4"]);
@@ -170,6 +174,7 @@ fn rows_are_as_many_as_asked_for_in_the_order_asked_for() {
 
 #[test]
 fn large_objects_are_told_as_they_come_and_humongous_ones_marked() {
+    beside_others();
     // Regions of 1 MiB: the load's arrays of 320 kB are none, those of GcLoad are.
     let mut load = Load::start(named("temurin-21"), "-XX:+UseG1GC -XX:G1HeapRegionSize=1m");
     let tool = Tool::start("javaobjnew", &["-p", &pid(&load), "-j", "--large", "1m"]);
@@ -195,6 +200,7 @@ fn large_objects_are_told_as_they_come_and_humongous_ones_marked() {
 
 #[test]
 fn odd_names_are_whole_and_harmless() {
+    beside_others();
     for (runtime, exact) in [("temurin-17", true), ("temurin-21", true), ("temurin-25", false)] {
         let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes -Xmx256m";
         let mut load = Load::start_program(named(runtime), flags, "NameLoad");
@@ -239,27 +245,26 @@ fn odd_names_are_whole_and_harmless() {
 
 #[test]
 fn a_hundred_thousand_classes_are_counted_and_more_are_folded() {
+    beside_others();
     let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes -Xmx1g";
     let mut load = Load::start_program(named("temurin-21"), flags, "NameLoad");
     let tool = Tool::start("javaobjnew", &["-p", &pid(&load), "-j", "--exact"]);
-    load.ask("classes 100000");
+    load.ask("classes 140000");
     let records = tool.interrupt().json();
     let summary = records.last().unwrap();
     let mine =
         of_type(&records, "class").filter(|r| r["class"].as_str().unwrap().starts_with("many.C"));
-    assert_eq!(mine.filter(|r| r["objects"] == 1).count(), 100_000, "{summary}");
-    assert_eq!((&summary["other_bytes"], &summary["lost"]), (&0.into(), &0.into()), "{summary}");
-
-    let tool = Tool::start("javaobjnew", &["-p", &pid(&load), "-j", "--exact", "--top", "50"]);
-    load.ask("classes 140000");
-    let output = tool.interrupt();
-    let summary = output.json().pop().unwrap();
-    assert!(summary["other_bytes"].as_u64().unwrap() > 8000 * 16, "{summary}");
-    assert_eq!(summary["lost"], 0);
+    let counted = mine.filter(|r| r["objects"] == 1).count() as u64;
+    assert!((100_000..140_000).contains(&counted), "{counted}: {summary}");
+    // What is not by its name is there all the same.
+    let others = summary["other_bytes"].as_u64().unwrap();
+    assert!(others >= (140_000 - counted) * 16, "{counted}: {summary}");
+    assert_eq!(summary["lost"], 0, "{summary}");
 }
 
 #[test]
 fn several_jvms_are_told_apart() {
+    beside_others();
     let mut first = load("temurin-17", G1);
     let mut second = Load::start(named("temurin-25"), "-XX:+UseSerialGC");
     let tool = Tool::start("javaobjnew", &["-p", &pid(&first), "-p", &pid(&second), "-j"]);
@@ -283,28 +288,27 @@ fn all_finds_jvms_that_run_and_jvms_that_start_later() {
     let same_file = load("temurin-17", "-XX:+UseSerialGC");
     let other_file = load("musl-17", "-XX:+UseParallelGC");
     std::thread::sleep(Duration::from_millis(800));
-    let mut loads = [early, same_file, other_file];
-    let pids = loads.each_ref().map(Load::pid);
-    for load in &mut loads {
-        load.ask("go 1 200 2");
-    }
-    for load in loads {
+    let loads = [early, same_file, other_file].map(|mut load| {
+        let told = allocated::parse(&load.ask("go 1 200 2")).total;
+        let pid = load.pid();
         load.quit();
-    }
+        (pid, told as f64)
+    });
     std::thread::sleep(Duration::from_millis(500));
     let output = tool.interrupt();
     let records = output.json();
-    for pid in pids {
+    for (pid, told) in loads {
         let mine: Vec<_> = of_type(&records, "summary").filter(|r| r["pid"] == pid).collect();
         assert_eq!(mine.len(), 1, "{}", output.stderr);
         let bytes = mine[0]["bytes"].as_f64().unwrap();
-        // 200 MB, and what a JVM allocates of its own.
-        assert!((190e6..300e6).contains(&bytes), "{}", mine[0]);
+        // And what a JVM allocates of its own.
+        assert!((0.95 * told..told + 100e6).contains(&bytes), "{told}: {}", mine[0]);
     }
 }
 
 #[test]
 fn sigterm_ends_as_ctrl_c_does() {
+    beside_others();
     let mut load = load("temurin-17", G1);
     for signal in [Signal::TERM, Signal::HUP] {
         let tool = Tool::start("javaobjnew", &["-p", &pid(&load), "-j", "--top", "1"]);

@@ -71,7 +71,7 @@ fn check(runtime: &Runtime, flags: &str, (stub, callers): (&str, &[&str])) {
     command.args(FRAMES.split(' ')).arg(flags).arg("-cp").arg(classes()).arg("DispatchLoad");
     let load = Other::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
     // Until what is hot is compiled.
-    sleep(Duration::from_secs(2));
+    sleep(Duration::from_secs(1));
     let dir = tempfile::tempdir().expect("a temporary folder");
     let file = dir.path().join("x.folded");
     let (pid, file) = (load.pid().to_string(), file.to_str().expect("UTF-8"));

@@ -68,8 +68,9 @@ fn watch(runtime: &str, command: &str, events: &[&str]) -> (HashMap<String, u64>
         if summary["samples"] == 0 {
             continue;
         }
-        // At its call of the kernel, clone3() of the C library has no unwind table.
-        let is_known = *event != "tracepoint:sched:sched_process_fork";
+        // At its call of the kernel, clone3() of the C library has no unwind table: where a
+        // thread is made, and where a new one has no processor yet.
+        let is_known = !["tracepoint:sched:sched_process_fork", "context-switches"].contains(event);
         let share = |name: &str| summary[name].as_f64().unwrap();
         assert!(share("complete") > 0.99 || !is_known, "{runtime} {summary}");
         assert!(share("unnamed_frames") < 0.05, "{runtime} {summary}");
@@ -136,9 +137,19 @@ fn java_events_are_counted_exactly_by_all() {
 
 #[test]
 fn compilations_are_those_of_the_jvms_own_log() {
+    compilations_are_those_of_the_log_of(&["temurin-25"]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn compilations_are_those_of_the_jvms_own_log_with_others() {
+    compilations_are_those_of_the_log_of(&["temurin-17", "temurin-21"]);
+}
+
+fn compilations_are_those_of_the_log_of(runtimes: &[&str]) {
     need_root();
     binary("javaprof");
-    for runtime in ["temurin-17", "temurin-25"] {
+    for runtime in runtimes {
         let flags = "-XX:+UseSerialGC -XX:+PrintCompilation";
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("compiled");
@@ -182,17 +193,21 @@ fn compilations_are_those_of_the_jvms_own_log() {
     }
 }
 
-/// All stalls against the JVM's log.
 #[test]
 fn stalls_are_those_of_the_jvms_own_log() {
+    stalls_are_those_of_the_log_of(&[("temurin-17", ""), ("temurin-21", "-XX:+ZGenerational")]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn stalls_are_those_of_the_jvms_own_log_with_others() {
+    stalls_are_those_of_the_log_of(&[("temurin-21", ""), ("temurin-25", "")]);
+}
+
+/// All stalls against the JVM's log.
+fn stalls_are_those_of_the_log_of(kinds: &[(&str, &str)]) {
     need_root();
     binary("javaprof");
-    let kinds = [
-        ("temurin-17", ""),
-        ("temurin-21", ""),
-        ("temurin-21", "-XX:+ZGenerational"),
-        ("temurin-25", ""),
-    ];
     for (runtime, flag) in kinds {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("gc.log");
@@ -258,20 +273,22 @@ fn page_faults_are_the_programs() {
         let pid = load.pid().to_string();
         load.ask("touch 1");
         let tool = Tool::start("javaprof", &["-p", &pid, "-j", "-s", "-e", event]);
-        let told = numbers(&load.ask(&command))["faults"];
+        let answer = numbers(&load.ask(&command));
+        let (told, own) = (answer["faults"], answer["own"]);
         let output = tool.interrupt();
         let stacks = Stacks::of(&output, "page-faults");
         let touched = stacks.with(&["EventLoad.main", "EventLoad.touch"]).count();
-        println!("{event}: {touched} seen of {told}, {} in all", stacks.count());
-        // By stack, they add up to what the kernel tells of the process. In between, the JVM's
-        // other threads have some, and the program when it answers.
+        println!("{event}: {touched} seen of {own}, {} of {told} in all", stacks.count());
+        // They add up to what the kernel tells of the process, and those of this stack to what it
+        // tells of this thread: others have some meanwhile, the compilers' most, and the program
+        // when it counts and answers.
         let all = stacks.count();
         assert!(
             all + told / 100 >= told && all <= told + told / 100 + 100,
             "{event}: {all} of {told}"
         );
-        let error = (touched as f64 - told as f64).abs() / told as f64;
-        assert!(error < 0.01 + 20.0 / told as f64, "{event}: {touched} of {told}");
+        assert!(own > 10_000, "{event}: {own} of {told}");
+        assert!(touched.abs_diff(own) <= own / 500 + 20, "{event}: {touched} of {own}");
         let samples = output.json().pop().unwrap()["samples"].as_u64().unwrap();
         assert!(samples < told / 5, "{samples} samples of {told}");
     }

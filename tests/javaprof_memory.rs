@@ -13,7 +13,7 @@ use jvmprobe_tests::{
 };
 
 const HERTZ: f64 = 1999.0;
-const SECONDS: f64 = 8.0;
+const SECONDS: f64 = 5.0;
 
 /// The most memory that a process has had, in KiB.
 fn peak(pid: u32) -> u64 {
@@ -26,7 +26,7 @@ fn peak(pid: u32) -> u64 {
 /// tool's peak.
 fn profile(size: &str) -> (Vec<folded::Line>, String, u64) {
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WideLoad");
-    load.run(2.0);
+    load.run(1.0);
     let hertz = HERTZ.to_string();
     let args = ["-p", &load.pid().to_string(), "-F", &hertz, "-f", "--max-memory", size];
     let tool = Tool::start("javaprof", &args);

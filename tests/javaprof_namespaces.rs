@@ -9,7 +9,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    folded,
+    beside_others, folded,
     load::{FRAMES, Load},
     need_root,
     runtimes::named,
@@ -66,6 +66,7 @@ fn assert_well(jvm: &mut Namespaced, what: &str) {
 
 #[test]
 fn a_jvm_in_a_user_namespace_takes_the_agent() {
+    beside_others();
     for mapping in MAPPINGS {
         assert_answers("temurin-17", mapping, "agent");
     }
@@ -76,6 +77,7 @@ fn a_jvm_in_a_user_namespace_takes_the_agent() {
 
 #[test]
 fn a_jvm_in_a_user_namespace_writes_its_map() {
+    beside_others();
     for mapping in MAPPINGS {
         assert_answers("temurin-21", mapping, "perfmap");
     }
@@ -83,6 +85,7 @@ fn a_jvm_in_a_user_namespace_writes_its_map() {
 
 #[test]
 fn maps_for_perf_belong_to_whom_the_file_system_knows() {
+    beside_others();
     for mapping in MAPPINGS {
         let mut jvm = start("temurin-17", mapping);
         jvm.run(0.5);
@@ -100,6 +103,7 @@ fn maps_for_perf_belong_to_whom_the_file_system_knows() {
 
 #[test]
 fn a_jvm_whose_user_has_no_number_is_not_asked() {
+    beside_others();
     let mut jvm = start("temurin-17", Mapping::Nothing);
     for symbols in ["agent", "perfmap"] {
         let args = ["-p", &jvm.pid().to_string(), "-d", "0.2", "--symbols", symbols];
@@ -118,6 +122,7 @@ fn a_jvm_whose_user_has_no_number_is_not_asked() {
 /// The file that makes a signal a request is there, but not by us.
 #[test]
 fn a_forgotten_request_serves_and_a_foreign_one_is_refused() {
+    beside_others();
     need_root();
     binary("javaprof");
     let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");

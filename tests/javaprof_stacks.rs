@@ -9,7 +9,6 @@ use std::{
     io::Write,
     path::Path,
     process::{Child, Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -26,27 +25,29 @@ use jvmprobe_tests::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Each load alone keeps two processors busy: the tests take turns.
-static TURN: Mutex<()> = Mutex::new(());
-
-fn turn() -> MutexGuard<'static, ()> {
-    // A test that failed has had its turn.
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// How long most profiles last.
-const SECONDS: f64 = 4.0;
+const SECONDS: f64 = 3.0;
 
-const ALL: [&str; 6] =
-    ["temurin-11", "temurin-17", "debian-17", "temurin-21", "temurin-25", "musl-17"];
-/// Of `make test`: an old shape of code, and the newest.
-const FEW: [&str; 2] = ["temurin-17", "temurin-25"];
+/// `make test` has one of them a behaviour, `make test-all` all.
+const ALL: [&str; 7] =
+    ["zulu-8", "temurin-11", "temurin-17", "debian-17", "temurin-21", "temurin-25", "musl-17"];
+
+/// How JDK 8 is started: each collector, each compiler alone, and none.
+const OF_JDK_8: [&str; 7] = [
+    "-XX:+UseSerialGC",
+    "-XX:+UseParallelGC",
+    "-XX:+UseConcMarkSweepGC",
+    "-XX:+UseG1GC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-TieredCompilation",
+    "-Xint",
+];
 
 /// What the table of calls says is what the JVM says: without this, the other tests prove
 /// nothing.
 #[test]
 fn the_table_is_the_programs() {
-    the_table_is_the_programs_of(&FEW);
+    the_table_is_the_programs_of(&["temurin-25"]);
 }
 
 #[test]
@@ -56,7 +57,7 @@ fn the_table_is_the_programs_with_all() {
 }
 
 fn the_table_is_the_programs_of(names: &[&str]) {
-    let _turn = turn();
+    need_root();
     for name in names {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let file = dir.path().join("self.folded");
@@ -75,7 +76,7 @@ fn the_table_is_the_programs_of(names: &[&str]) {
 /// that the program does not make.
 #[test]
 fn calls_are_the_programs_by_frame_pointers() {
-    calls_are_the_programs_by_frame_pointers_of(&FEW);
+    calls_are_the_programs_by_frame_pointers_of(&["temurin-17"]);
 }
 
 #[test]
@@ -85,7 +86,7 @@ fn calls_are_the_programs_by_frame_pointers_with_all() {
 }
 
 fn calls_are_the_programs_by_frame_pointers_of(names: &[&str]) {
-    let _turn = turn();
+    need_root();
     for name in names {
         let flags = "-XX:+PreserveFramePointer";
         let report =
@@ -98,39 +99,48 @@ fn calls_are_the_programs_by_frame_pointers_of(names: &[&str]) {
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_11() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-11"), "");
 }
 
 #[test]
 fn stacks_are_whole_jdk_17() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-17"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_17_of_debian() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("debian-17"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_21() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-21"), "");
 }
 
 #[test]
 fn stacks_are_whole_jdk_25() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-25"), "");
 }
 
 #[test]
+#[ignore = "long: make test-all"]
+fn stacks_are_whole_jdk_26_and_later() {
+    need_root();
+    for runtime in ["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable) {
+        check(runtime, "-XX:+UseG1GC");
+    }
+}
+
+#[test]
 fn stacks_are_whole_musl() {
-    let _turn = turn();
+    need_root();
     let runtime = runtimes::named("musl-17");
     let report = profile(runtime, "", Native::WithoutFramePointers, Walk::Whole);
     report.assert_without_tables(&runtime.name);
@@ -138,69 +148,111 @@ fn stacks_are_whole_musl() {
 
 #[test]
 fn stacks_are_whole_in_code_of_the_first_compiler() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-11"), "-XX:TieredStopAtLevel=1");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_in_code_of_the_second_compiler() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-11"), "-XX:-TieredCompilation");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_in_one_code_heap() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-17"), "-XX:-SegmentedCodeCache -XX:+UseSerialGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_in_a_small_code_cache() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-17"), "-XX:ReservedCodeCacheSize=4m -XX:+UseParallelGC");
 }
 
 #[test]
 fn stacks_are_whole_under_generational_zgc() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-21"), "-XX:+UseZGC -XX:+ZGenerational");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_under_zgc() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-25"), "-XX:+UseZGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_under_shenandoah() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-17"), "-XX:+UseShenandoahGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_with_all_debug_information() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-25"), EXACT);
 }
 
 #[test]
 fn stacks_are_whole_interpreted() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-21"), "-Xint");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_with_frame_pointers() {
-    let _turn = turn();
+    need_root();
     check(runtimes::named("temurin-25"), "-XX:+PreserveFramePointer");
+}
+
+/// The code cache of JDK 8 is of a shape of its own.
+#[test]
+fn stacks_are_whole_jdk_8() {
+    need_root();
+    check(runtimes::named("zulu-8"), "");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn stacks_are_whole_jdk_8_with_all() {
+    need_root();
+    let zulu = runtimes::named("zulu-8");
+    for flags in OF_JDK_8 {
+        check(zulu, flags);
+    }
+}
+
+/// Its first compiler saves all registers below a method's frame to call a sine.
+#[test]
+#[ignore = "long: make test-all"]
+fn stacks_are_whole_jdk_8_below_a_sine() {
+    need_root();
+    let flags = "-XX:TieredStopAtLevel=1 -Dstackload.parts=library";
+    let walk = Walk::Whole;
+    let report = profile(runtimes::named("zulu-8"), flags, Native::WithoutFramePointers, walk);
+    assert!(report.methods.contains("Numbers.waves"), "{report}");
+    let offenders = report.offenders();
+    assert!(!offenders.contains("Numbers.waves"), "{report}{offenders}");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn stacks_are_whole_jdk_8_without_symbols() {
+    need_root();
+    let Some(runtime) = runtimes::of_unstable("sid-8") else { return };
+    for flags in ["", "-XX:+UseG1GC", "-Xint"] {
+        let walk = Walk::WithoutSymbols;
+        let report = profile(runtime, flags, Native::WithoutFramePointers, walk);
+        report.assert(&format!("{} {flags}", runtime.name));
+    }
 }
 
 fn check(runtime: &Runtime, flags: &str) {
@@ -273,7 +325,7 @@ const CHAINS: [&[(&str, &str)]; 5] = [
 
 #[test]
 fn lines_and_inlining_are_the_programs() {
-    lines_and_inlining_are_the_programs_of(&FEW);
+    lines_and_inlining_are_the_programs_of(&["temurin-21"]);
 }
 
 #[test]
@@ -283,7 +335,7 @@ fn lines_and_inlining_are_the_programs_with_all() {
 }
 
 fn lines_and_inlining_are_the_programs_of(names: &[&str]) {
-    let _turn = turn();
+    need_root();
     for name in names {
         check_lines(runtimes::named(name), "");
         check_lines(runtimes::named(name), EXACT);
@@ -292,21 +344,22 @@ fn lines_and_inlining_are_the_programs_of(names: &[&str]) {
 
 #[test]
 fn lines_are_the_programs_in_code_of_the_first_compiler() {
-    lines_are_the_programs_in_code_of_the_first_compiler_of(&["temurin-25"]);
+    lines_are_the_programs_in_code_of_the_first_compiler_of(&["temurin-17"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn lines_are_the_programs_in_code_of_the_first_compiler_with_all() {
     lines_are_the_programs_in_code_of_the_first_compiler_of(&[
+        "zulu-8",
         "temurin-11",
-        "temurin-17",
         "temurin-21",
+        "temurin-25",
     ]);
 }
 
 fn lines_are_the_programs_in_code_of_the_first_compiler_of(names: &[&str]) {
-    let _turn = turn();
+    need_root();
     for name in names {
         check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=1");
         check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=3");
@@ -316,7 +369,7 @@ fn lines_are_the_programs_in_code_of_the_first_compiler_of(names: &[&str]) {
 /// Interpreted methods have names and lines like others.
 #[test]
 fn interpreted_methods_have_names_and_lines() {
-    interpreted_methods_have_names_and_lines_of(&FEW);
+    interpreted_methods_have_names_and_lines_of(&["temurin-25"]);
 }
 
 #[test]
@@ -326,7 +379,7 @@ fn interpreted_methods_have_names_and_lines_with_all() {
 }
 
 fn interpreted_methods_have_names_and_lines_of(names: &[&str]) {
-    let _turn = turn();
+    need_root();
     for name in names {
         check_lines(runtimes::named(name), "-Xint");
         // Compiled between interpreted ones, and the other way round.
@@ -342,7 +395,10 @@ fn check_lines(runtime: &Runtime, flags: &str) {
     need_root();
     binary("javaprof");
     let title = format!("{} {flags}", runtime.name);
-    let flags = format!("{INLINING} {flags} -Dstackload.parts=lines");
+    // Of methods that neither call nor poll, the second compiler of JDK 8 keeps nothing at all, and
+    // in counted loops it does not poll by itself.
+    let polls = if runtime.major == 8 { "-XX:+UseCountedLoopSafepoints" } else { "" };
+    let flags = format!("{INLINING} {polls} {flags} -Dstackload.parts=lines");
     let mut load = stackload::start(runtime, &flags, Native::WithoutFramePointers);
     load.run(1.0);
     // Long enough for a tool that starts late, on a busy machine.
@@ -433,11 +489,21 @@ fn assert_good(title: &str, output: &Output) {
     assert!(report.samples > 300, "{title}: {report}\n{}", output.stderr);
 }
 
-/// A stopped JVM answers nothing, and need not.
 #[test]
 fn a_stopped_jvm_is_named() {
-    let _turn = turn();
-    for name in ["temurin-11", "temurin-17", "temurin-25"] {
+    a_stopped_jvm_is_named_of(&["temurin-11"]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn a_stopped_jvm_is_named_with_others() {
+    a_stopped_jvm_is_named_of(&["temurin-17", "temurin-25"]);
+}
+
+/// A stopped JVM answers nothing, and need not.
+fn a_stopped_jvm_is_named_of(names: &[&str]) {
+    need_root();
+    for name in names {
         let mut load = warm(name, "");
         // It is stopped when the profile begins, and when it ends.
         signal(load.pid(), Signal::STOP);
@@ -454,20 +520,38 @@ fn a_stopped_jvm_is_named() {
 
 #[test]
 fn a_jvm_that_cannot_be_attached_to_is_named() {
-    let _turn = turn();
-    for name in ["temurin-11", "temurin-21"] {
-        let mut load = warm(name, "-XX:+DisableAttachMechanism");
-        let tool = start(&load, &["-f", "-t"]);
-        load.done();
-        assert_good(&format!("{name}, no attach"), &tool.interrupt());
-    }
+    a_jvm_that_cannot_be_attached_to_is_named_of("temurin-21");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn a_jvm_that_cannot_be_attached_to_is_named_jdk_11() {
+    a_jvm_that_cannot_be_attached_to_is_named_of("temurin-11");
+}
+
+fn a_jvm_that_cannot_be_attached_to_is_named_of(name: &str) {
+    need_root();
+    let mut load = warm(name, "-XX:+DisableAttachMechanism");
+    let tool = start(&load, &["-f", "-t"]);
+    load.done();
+    assert_good(&format!("{name}, no attach"), &tool.interrupt());
+}
+
+#[test]
+fn a_jvm_that_is_killed_ends_the_profile() {
+    a_jvm_that_is_killed_ends_the_profile_of(&["temurin-17"]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn a_jvm_that_is_killed_ends_the_profile_with_others() {
+    a_jvm_that_is_killed_ends_the_profile_of(&["temurin-11", "temurin-25"]);
 }
 
 /// The JVM dies while it is sampled: a normal end, and nothing that cannot be.
-#[test]
-fn a_jvm_that_is_killed_ends_the_profile() {
-    let _turn = turn();
-    for name in ["temurin-11", "temurin-17", "temurin-25"] {
+fn a_jvm_that_is_killed_ends_the_profile_of(names: &[&str]) {
+    need_root();
+    for name in names {
         let mut load = warm(name, "");
         let tool = start(&load, &["-f", "-t"]);
         thread::sleep(Duration::from_millis(1_000));
@@ -483,17 +567,26 @@ fn a_jvm_that_is_killed_ends_the_profile() {
     }
 }
 
-/// Half a JVM is refused in one line, or profiled as well as any.
 #[test]
 fn a_jvm_in_its_first_milliseconds() {
-    let _turn = turn();
+    a_jvm_in_its_first_milliseconds_of(&["temurin-25"]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn a_jvm_in_its_first_milliseconds_with_others() {
+    a_jvm_in_its_first_milliseconds_of(&["temurin-11", "musl-17"]);
+}
+
+/// Half a JVM is refused in one line, or profiled as well as any.
+fn a_jvm_in_its_first_milliseconds_of(names: &[&str]) {
     need_root();
     binary("javaprof");
-    for name in ["temurin-11", "temurin-25", "musl-17"] {
+    for &name in names {
         let mut profiled = 0;
         for delay in [0, 5, 10, 20, 30, 50] {
             let title = format!("{name} after {delay} ms");
-            let mut java = spawn_and_go(runtimes::named(name), 4.0);
+            let mut java = spawn_and_go(runtimes::named(name), 2.0);
             thread::sleep(Duration::from_millis(delay));
             let pid = java.id().to_string();
             let mut command = Command::new(binary("javaprof"));
@@ -539,15 +632,24 @@ fn soak_seconds() -> f64 {
     text.parse().expect("JVMPROBE_SOAK_SECONDS is a number of seconds")
 }
 
-/// Classes come and go, and their code's addresses are used again: no name of another thread's
-/// classes, nothing lost, memory bounded.
 #[test]
 fn names_stay_right_while_classes_come_and_go() {
-    let _turn = turn();
+    names_stay_right_while_classes_come_and_go_of(&["temurin-25"]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn names_stay_right_while_classes_come_and_go_with_others() {
+    names_stay_right_while_classes_come_and_go_of(&["temurin-11", "temurin-17", "temurin-21"]);
+}
+
+/// Classes come and go, and their code's addresses are used again: no name of another thread's
+/// classes, nothing lost, memory bounded.
+fn names_stay_right_while_classes_come_and_go_of(names: &[&str]) {
     need_root();
     binary("javaprof");
     let seconds = soak_seconds();
-    for name in ["temurin-17", "temurin-25"] {
+    for name in names {
         let flags = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=4m";
         let mut load = Load::start_program(runtimes::named(name), flags, "ChurnLoad");
         load.go(seconds / 2.0);

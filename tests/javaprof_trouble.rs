@@ -13,6 +13,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    beside_others,
     bpf::held_by,
     container::Container,
     fake::Fake,
@@ -37,7 +38,7 @@ fn load_of(runtime: &str, flags: &str) -> Load {
 /// A JVM whose methods have been compiled.
 fn warm() -> Load {
     let mut load = load_of("temurin-17", "");
-    load.run(1.5);
+    load.run(0.7);
     load
 }
 
@@ -96,6 +97,7 @@ fn usage_errors_exit_with_2() {
 
 #[test]
 fn no_such_process() {
+    beside_others();
     need_root();
     // Above every pid_max.
     assert_refused(&run(&["-p", "4194305"]), 1, &["no process 4194305"]);
@@ -104,6 +106,7 @@ fn no_such_process() {
 
 #[test]
 fn a_process_that_is_no_jvm() {
+    beside_others();
     let other = sleeper();
     let pid = other.pid().to_string();
     need_root();
@@ -112,6 +115,7 @@ fn a_process_that_is_no_jvm() {
 
 #[test]
 fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
+    beside_others();
     need_root();
     let other = loader(&named("temurin-17").libjvm());
     let pid = other.pid().to_string();
@@ -150,6 +154,7 @@ fn of_short_lives_nearly_all_is_seen() {
 
 #[test]
 fn a_thread_id_names_its_process() {
+    beside_others();
     let load = load_of("temurin-17", "");
     let pid = load.pid();
     let tid = threads(pid).into_keys().find(|&tid| tid != pid).unwrap().to_string();
@@ -158,6 +163,7 @@ fn a_thread_id_names_its_process() {
 
 #[test]
 fn a_zombie() {
+    beside_others();
     need_root();
     let child = Other::spawn(&mut Command::new("true"));
     let stat = format!("/proc/{}/stat", child.pid());
@@ -169,6 +175,7 @@ fn a_zombie() {
 
 #[test]
 fn a_command_that_cannot_be_run() {
+    beside_others();
     need_root();
     let output = run(&["--", "/nonexistent/java", "-jar", "x"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -181,6 +188,7 @@ fn a_command_that_cannot_be_run() {
 
 #[test]
 fn files_that_cannot_be_written_are_told_before_sampling() {
+    beside_others();
     let load = load_of("temurin-17", "");
     let pid = load.pid().to_string();
     let dir = tempfile::tempdir().unwrap();
@@ -200,6 +208,7 @@ fn files_that_cannot_be_written_are_told_before_sampling() {
 
 #[test]
 fn a_full_disk_is_told() {
+    beside_others();
     let mut load = warm();
     let dir = tempfile::tempdir().unwrap();
     for name in ["x.svg", "x.html", "x.folded", "x.pb.gz", "x.ffprof.json", "x.json"] {
@@ -215,6 +224,7 @@ fn a_full_disk_is_told() {
 
 #[test]
 fn a_reader_that_leaves_is_a_quiet_end() {
+    beside_others();
     let mut load = warm();
     for (option, reader) in [("-f", "true"), ("-f", "head -n 1"), ("-t", "head -n 2")] {
         let tool = binary("javaprof");
@@ -225,7 +235,7 @@ fn a_reader_that_leaves_is_a_quiet_end() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        load.run(1.5);
+        load.run(1.2);
         let output = shell.wait_with_output().unwrap();
         assert!(output.status.success(), "{script}: {output:?}");
         let said = String::from_utf8_lossy(&output.stderr);
@@ -242,6 +252,7 @@ fn with_capabilities(caps: &str, args: &[&str]) -> Command {
 
 #[test]
 fn missing_rights_are_named() {
+    beside_others();
     let load = load_of("temurin-17", "");
     let pid = load.pid().to_string();
     let without = |caps: &str| tool::run_command(with_capabilities(caps, &["-p", &pid]));
@@ -251,6 +262,7 @@ fn missing_rights_are_named() {
 
 #[test]
 fn the_named_capabilities_suffice() {
+    beside_others();
     let mut load = warm();
     let caps = "-all,+bpf,+perfmon,+sys_ptrace";
     let args = ["-p", &load.pid().to_string(), "-F", "499", "-f"];
@@ -267,12 +279,13 @@ fn the_named_capabilities_suffice() {
 
 #[test]
 fn the_target_is_killed() {
+    beside_others();
     let mut load = warm();
     let mut other = warm();
     let both = start(&load, &["-p", &other.pid().to_string(), "-F", "499", "-f", "-t"]);
     let tool = start(&load, &["-F", "499"]);
     load.go(10.0);
-    thread::sleep(Duration::from_millis(1500));
+    thread::sleep(Duration::from_millis(1000));
     load.kill();
     // Its end is the profile's normal end, with all that was seen of it.
     let output = tool.wait();
@@ -293,6 +306,7 @@ fn the_target_is_killed() {
 
 #[test]
 fn the_target_execs() {
+    beside_others();
     need_root();
     binary("javaprof");
     // java never execs after it has loaded libjvm.so; a program that embeds it might.
@@ -331,6 +345,7 @@ fn the_target_execs() {
 
 #[test]
 fn the_target_is_stopped() {
+    beside_others();
     let mut load = warm();
     signal(load.pid(), Signal::STOP);
     let output = run(&["-p", &load.pid().to_string(), "-d", "1"]);
@@ -353,8 +368,9 @@ fn the_target_is_stopped() {
 
 #[test]
 fn a_jvm_that_takes_no_commands() {
+    beside_others();
     let mut load = load_of("temurin-17", "-XX:+DisableAttachMechanism");
-    load.run(1.5);
+    load.run(0.7);
     let tool = start(&load, &["-F", "499", "-f"]);
     // It would print its threads on SIGQUIT, where its answer is expected.
     load.run(1.0);
@@ -374,6 +390,7 @@ fn a_jvm_that_takes_no_commands() {
 
 #[test]
 fn a_jvm_too_old_to_write_a_map() {
+    beside_others();
     let load = load_of("temurin-11", "");
     let pid = load.pid().to_string();
     let output = tool::run("javaprof", &["-p", &pid, "--symbols", "perfmap"]);
@@ -437,19 +454,20 @@ fn a_library_in_the_place_of_another_has_its_own_names() {
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "SwapLoad");
     let place = load.ask(&format!("load {}", libraries[0]));
     load.ask("spin 0.1");
-    let tool = start(&load, &["-F", "199", "-f"]);
+    let tool = start(&load, &["-F", "499", "-f"]);
     assert_eq!(load.ask(&format!("load {}", libraries[1])), place, "the same place");
-    load.ask("spin 5");
+    load.ask("spin 2.5");
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
     let lines = folded::parse(&output.stdout);
     let of = |name| folded::total(lines.iter().filter(|line: &&Line| line.has(name)));
-    assert!(of("other_spin") > 500, "{output:?}");
+    assert!(of("other_spin") > 300, "{output:?}");
     assert_eq!(of("first_spin"), 0, "{output:?}");
 }
 
 #[test]
 fn why_a_jvm_is_not_known_is_told() {
+    beside_others();
     need_root();
     let fake = Fake::start();
     let pid = fake.pid().to_string();
@@ -468,6 +486,7 @@ fn why_a_jvm_is_not_known_is_told() {
 
 #[test]
 fn maps_of_others_are_not_read() {
+    beside_others();
     let load = warm();
     let pid = load.pid().to_string();
     let dir = tempfile::tempdir().unwrap();
@@ -494,6 +513,7 @@ fn maps_of_others_are_not_read() {
 /// The JVM would follow it and write over what it points to.
 #[test]
 fn a_link_where_the_map_would_be() {
+    beside_others();
     let load = warm();
     let dir = tempfile::tempdir().unwrap();
     let (precious, map) = (dir.path().join("precious"), map_of(load.pid()));
@@ -509,6 +529,7 @@ fn a_link_where_the_map_would_be() {
 
 #[test]
 fn a_foreign_file_where_the_map_would_be() {
+    beside_others();
     let load = warm();
     let map = map_of(load.pid());
     fs::write(&map, "7f0000000000 ffffffffff lies\n").unwrap();
@@ -522,6 +543,7 @@ fn a_foreign_file_where_the_map_would_be() {
 
 #[test]
 fn a_map_that_was_there_stays() {
+    beside_others();
     let mut load = warm();
     let map = map_of(load.pid());
     fs::write(&map, "").unwrap();
@@ -599,7 +621,7 @@ fn several_at_once_do_not_disturb_each_other() {
     // Longer than a busy machine takes for all of this.
     load.go(600.0);
     let leaked = probes_leaked();
-    for round in 0..5 {
+    for round in 0..3 {
         let begin = || {
             let args = ["-p", &pid.to_string(), "-d", "0.5", "-F", "499", "-f"];
             let args = [&args[..], &["--symbols", "perfmap"]].concat();
@@ -625,6 +647,7 @@ fn several_at_once_do_not_disturb_each_other() {
 
 #[test]
 fn a_jvm_in_a_container_has_its_methods_named() {
+    beside_others();
     need_root();
     binary("javaprof");
     let flags: Vec<_> = FRAMES.split_ascii_whitespace().collect();
@@ -669,6 +692,7 @@ fn a_tmp_that_is_full_or_read_only() {
 /// JEP 451: from JDK 21 on a JVM can refuse agents.
 #[test]
 fn a_jvm_that_refuses_agents() {
+    beside_others();
     let load = load_of("temurin-21", "-XX:-EnableDynamicAgentLoading");
     let pid = load.pid().to_string();
     let output = tool::run("javaprof", &["-p", &pid, "--symbols", "agent"]);
@@ -679,6 +703,7 @@ fn a_jvm_that_refuses_agents() {
 
 #[test]
 fn a_profile_without_samples_leaves_no_empty_file() {
+    beside_others();
     let load = warm();
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
@@ -694,6 +719,7 @@ fn a_profile_without_samples_leaves_no_empty_file() {
 
 #[test]
 fn a_kernel_without_btf_will_do() {
+    beside_others();
     need_root();
     binary("javaprof");
     // It faults pages in: the kernel has a part in it.
@@ -720,6 +746,7 @@ fn a_kernel_without_btf_will_do() {
 /// same.
 #[test]
 fn other_javas_are_profiled_by_frame_pointers() {
+    beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let library = dir.path().join("libj9vm29.so");

@@ -19,6 +19,12 @@ fn shares_are_those_that_the_program_measures_jdk_11() {
 
 #[test]
 #[ignore = "long: make test-all"]
+fn shares_are_those_that_the_program_measures_jdk_8() {
+    check_shares(runtimes::named("zulu-8"));
+}
+
+#[test]
+#[ignore = "long: make test-all"]
 fn shares_are_those_that_the_program_measures_jdk_17() {
     check_shares(runtimes::named("temurin-17"));
 }
@@ -39,6 +45,15 @@ fn shares_are_those_that_the_program_measures_jdk_21() {
 #[ignore = "long: make test-all"]
 fn shares_are_those_that_the_program_measures_jdk_25() {
     check_shares(runtimes::named("temurin-25"));
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn shares_are_those_that_the_program_measures_jdk_26_and_later() {
+    need_root();
+    for runtime in ["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable) {
+        check_shares(runtime);
+    }
 }
 
 #[test]
@@ -132,44 +147,63 @@ fn check_quality(title: &str, lines: &[&Line], samples: u64) {
 
 #[test]
 fn code_that_moves_is_never_given_another_name() {
+    code_that_moves_is_never_given_another_name_of("temurin-17");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn code_that_moves_is_never_given_another_name_jdk_25() {
+    code_that_moves_is_never_given_another_name_of("temurin-25");
+}
+
+fn code_that_moves_is_never_given_another_name_of(name: &str) {
     need_root();
     binary("javaprof");
-    for name in ["temurin-17", "temurin-25"] {
-        let flags = "-XX:+PreserveFramePointer -XX:+UseSerialGC -XX:ReservedCodeCacheSize=4m";
-        let mut load = Load::start_program(runtimes::named(name), flags, "ChurnLoad");
-        load.run(1.0);
-        load.go(8.0);
-        let pid = load.pid().to_string();
-        let tool = Tool::start("javaprof", &["-p", &pid, "-F", "999", "-f", "-t"]);
-        let generations = load.done();
-        let output = tool.interrupt();
-        assert!(output.status.success(), "{name}: {}", output.stderr);
-        let mut right = 0;
-        let mut seen = std::collections::HashSet::new();
-        for line in folded::parse(&output.stdout) {
-            let (thread, _tid) = line.frames[1].rsplit_once('-').expect("NAME-TID");
-            if !thread.starts_with("Churn") {
-                continue;
-            }
-            for frame in line.frames[2..].iter().filter(|frame| frame.starts_with("Churn")) {
-                assert!(frame.starts_with(thread), "{name}: {frame} in thread {thread}: {line:?}");
-                right += line.count;
-            }
-            seen.insert(thread.to_owned());
+    let flags = "-XX:+PreserveFramePointer -XX:+UseSerialGC -XX:ReservedCodeCacheSize=4m";
+    let mut load = Load::start_program(runtimes::named(name), flags, "ChurnLoad");
+    load.run(1.0);
+    load.go(8.0);
+    let pid = load.pid().to_string();
+    let tool = Tool::start("javaprof", &["-p", &pid, "-F", "999", "-f", "-t"]);
+    let generations = load.done();
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{name}: {}", output.stderr);
+    let mut right = 0;
+    let mut seen = std::collections::HashSet::new();
+    for line in folded::parse(&output.stdout) {
+        let (thread, _tid) = line.frames[1].rsplit_once('-').expect("NAME-TID");
+        if !thread.starts_with("Churn") {
+            continue;
         }
-        println!("{name}: {right} frames of {} generations, {}", seen.len(), generations.trim());
-        assert!(seen.len() > 20 && right > 500, "{name}: {right} in {seen:?}\n{}", output.stdout);
+        for frame in line.frames[2..].iter().filter(|frame| frame.starts_with("Churn")) {
+            assert!(frame.starts_with(thread), "{name}: {frame} in thread {thread}: {line:?}");
+            right += line.count;
+        }
+        seen.insert(thread.to_owned());
     }
+    println!("{name}: {right} frames of {} generations, {}", seen.len(), generations.trim());
+    assert!(seen.len() > 20 && right > 500, "{name}: {right} in {seen:?}\n{}", output.stdout);
+}
+
+#[test]
+fn inlined_methods_are_shown() {
+    inlined_methods_are_shown_of(&[("temurin-21", "hotspot"), ("temurin-11", "agent")]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn inlined_methods_are_shown_with_all() {
+    let runtimes = ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25", "musl-17"];
+    let all = runtimes.into_iter().flat_map(|name| [(name, "hotspot"), (name, "agent")]);
+    inlined_methods_are_shown_of(&all.collect::<Vec<_>>());
 }
 
 /// A method that is inlined wherever it is called is shown all the same, with its line,
 /// in the method that it was inlined into.
-#[test]
-fn inlined_methods_are_shown() {
+fn inlined_methods_are_shown_of(ways: &[(&str, &str)]) {
     need_root();
     binary("javaprof");
-    let runtimes = ["temurin-11", "temurin-17", "temurin-21", "temurin-25", "musl-17"];
-    for (name, symbols) in runtimes.into_iter().flat_map(|r| [(r, "hotspot"), (r, "agent")]) {
+    for (name, symbols) in ways {
         let mut load = Load::start_program(runtimes::named(name), &exact_inlining(), "CpuLoad");
         load.run(2.0);
         load.go(2.0);
@@ -226,9 +260,19 @@ fn exact_inlining() -> String {
     format!("{FRAMES} -XX:+UnlockDiagnosticVMOptions -XX:+DebugNonSafepoints")
 }
 
-/// Two hundred times in one JVM, which goes on as before and keeps nothing.
 #[test]
 fn the_agent_comes_and_goes() {
+    the_agent_comes_and_goes_times(50);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn the_agent_comes_and_goes_two_hundred_times() {
+    the_agent_comes_and_goes_times(200);
+}
+
+/// As often in one JVM, which goes on as before and keeps nothing.
+fn the_agent_comes_and_goes_times(times: usize) {
     need_root();
     let mut load = Load::start_program(runtimes::named("temurin-17"), FRAMES, "CpuLoad");
     let pid = load.pid().to_string();
@@ -242,7 +286,7 @@ fn the_agent_comes_and_goes() {
     profile();
     let before = fds();
     // Each profile loads it twice.
-    for _ in 0..100 {
+    for _ in 0..times / 2 {
         profile();
     }
     assert!(fds() <= before, "{} descriptors, {before} before", fds());
@@ -315,7 +359,13 @@ fn memory_tells_what_the_agent_tells() {
 #[test]
 #[ignore = "long: make test-all"]
 fn memory_tells_what_the_agent_tells_with_all() {
-    memory_tells_what_the_agent_tells_of(&["temurin-11", "debian-17", "temurin-21", "musl-17"]);
+    memory_tells_what_the_agent_tells_of(&[
+        "zulu-8",
+        "temurin-11",
+        "debian-17",
+        "temurin-21",
+        "musl-17",
+    ]);
 }
 
 fn memory_tells_what_the_agent_tells_of(names: &[&str]) {

@@ -11,6 +11,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    beside_others,
     folded::{self, Line, total},
     load::{FRAMES, Load, classes},
     need_root,
@@ -29,7 +30,7 @@ fn warm(runtime: &str) -> Load {
     // Built before the load begins, not while it runs.
     binary("javaprof");
     let mut load = Load::start_program(named(runtime), FRAMES, "CpuLoad");
-    load.run(1.5);
+    load.run(0.7);
     load
 }
 
@@ -81,6 +82,7 @@ fn worker(load: &Load) -> String {
 
 #[test]
 fn folded_stacks_begin_with_the_command_and_end_in_the_kernel() {
+    beside_others();
     need_root();
     binary("javaprof");
     // It enters the kernel often, other than CpuLoad.
@@ -117,6 +119,7 @@ fn folded_stacks_begin_with_the_command_and_end_in_the_kernel() {
 
 #[test]
 fn threads_are_kept_apart_when_wanted() {
+    beside_others();
     let mut load = warm("temurin-17");
     let tool = start(&load, &["-F", "499", "-f", "-t"]);
     load.go(2.0);
@@ -142,11 +145,12 @@ fn threads_are_kept_apart_when_wanted() {
             assert!(!line.has("CpuLoad.deep"), "{line:?}");
         }
     }
-    assert!(of_worker > 200, "{of_worker}");
+    assert!(of_worker > 100, "{of_worker}");
 }
 
 #[test]
 fn the_user_part_or_the_kernels_part_alone() {
+    beside_others();
     need_root();
     binary("javaprof");
     let flags = "-XX:+PreserveFramePointer -XX:+UseParallelGC";
@@ -158,7 +162,7 @@ fn the_user_part_or_the_kernels_part_alone() {
         assert!(frames().all(|f| is_kernel(f) == (option == "-K")), "{option} {}", output.stdout);
         assert!(frames().count() > 10, "{option}: {}", output.stdout);
         // What is left out of stacks is not left out of counts.
-        assert!(total(&lines) > 300, "{option}: {}", output.stdout);
+        assert!(total(&lines) > 150, "{option}: {}", output.stdout);
     }
 }
 
@@ -176,7 +180,7 @@ fn include_and_exclude_divide_the_stacks() {
         &["--include", "no such frame"],
     ]
     .map(|args| start(&load, &[&["-F", "499", "-f"], args].concat()));
-    load.run(2.0);
+    load.run(1.5);
     let profiles = tools.map(|tool| folded::parse(&ended_well(tool.interrupt()).stdout));
     let [all, with, without, either, both, none] = &profiles;
     let has = |line: &Line, name: &str| line.has(&format!("CpuLoad.{name}"));
@@ -194,10 +198,22 @@ fn include_and_exclude_divide_the_stacks() {
     assert!(total(with).abs_diff(expected) <= expected / 3, "{} of {expected}", total(with));
 }
 
-/// What a JVM does because it was asked is no part of its profile.
 #[test]
 fn the_agent_is_not_in_the_profile() {
-    for runtime in ["temurin-11", "temurin-17"] {
+    beside_others();
+    the_agent_is_not_in_the_profile_of(&["temurin-11"]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn the_agent_is_not_in_the_profile_with_others() {
+    beside_others();
+    the_agent_is_not_in_the_profile_of(&["temurin-17", "temurin-21", "temurin-25"]);
+}
+
+/// What a JVM does because it was asked is no part of its profile.
+fn the_agent_is_not_in_the_profile_of(runtimes: &[&str]) {
+    for runtime in runtimes {
         let mut load = warm(runtime);
         let output = profile(&mut load, 0.5, &["-F", "999", "-f", "--symbols", "agent"]);
         for trace in [".jvmprobe-", "GenerateEvents", "attach_listener"] {
@@ -227,6 +243,7 @@ fn assert_well_formed(svg: &Path) {
 
 #[test]
 fn all_files_of_a_run_tell_the_same() {
+    beside_others();
     let mut load = warm("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let paths = ["a.svg", "a.folded", "a.pb.gz", "a.json"].map(|name| dir.path().join(name));
@@ -286,6 +303,7 @@ fn check_speedscope(json: &Value, all: u64, deep: u64) {
 
 #[test]
 fn differences_to_another_profile_are_drawn() {
+    beside_others();
     let mut load = warm("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
@@ -307,6 +325,7 @@ fn differences_to_another_profile_are_drawn() {
 
 #[test]
 fn a_difference_needs_a_base_and_a_drawing() {
+    beside_others();
     let load = warm("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().join("base.folded");
@@ -338,10 +357,11 @@ fn assert_summary(output: &Output) {
 
 #[test]
 fn the_time_ends_it() {
+    beside_others();
     let mut load = warm("temurin-17");
     for args in [&["-d", "1"][..], &["1"], &["--duration", "0.7"]] {
         let tool = start(&load, args);
-        load.go(2.0);
+        load.go(1.2);
         assert_summary(&ended_well(tool.wait()));
         load.done();
     }
@@ -349,6 +369,7 @@ fn the_time_ends_it() {
 
 #[test]
 fn signals_end_it_as_time_does() {
+    beside_others();
     let mut load = warm("temurin-17");
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let tool = start(&load, &[]);
@@ -401,6 +422,7 @@ fn assert_worker(lines: &[Line], worker: &str) {
 
 #[test]
 fn several_jvms_are_told_apart() {
+    beside_others();
     let (mut first, mut second) = (warm("temurin-17"), warm("temurin-25"));
     let tool = start(&first, &["-p", &pid(&second), "-F", "499", "-f", "-t"]);
     first.go(1.5);
@@ -543,6 +565,7 @@ fn a_command_that_soon_ends_has_names_too() {
 
 #[test]
 fn ctrl_c_ends_the_command_too() {
+    beside_others();
     // What it reads stays open: it does not end by itself.
     let tool = of_command(&["-f"], &["CpuLoad"], Stdio::piped());
     // Let it become a JVM that knows what SIGTERM is.
@@ -555,6 +578,7 @@ fn ctrl_c_ends_the_command_too() {
 
 #[test]
 fn names_come_from_a_map_that_is_there() {
+    beside_others();
     let mut load = warm("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let map = dir.path().join("map");
@@ -575,6 +599,7 @@ fn names_come_from_a_map_that_is_there() {
 
 #[test]
 fn without_symbols_the_jvm_is_left_alone() {
+    beside_others();
     let mut load = warm("temurin-17");
     let clean = breakpoints(load.pid(), named("temurin-17"));
     let tool = start(&load, &["-F", "499", "-f", "--symbols", "none"]);
@@ -590,6 +615,7 @@ fn without_symbols_the_jvm_is_left_alone() {
 
 #[test]
 fn signatures_are_shown_when_wanted() {
+    beside_others();
     let mut load = warm("temurin-17");
     let output = profile(&mut load, 1.0, &["-F", "499", "-f", "--signatures"]);
     let lines = lines(&output);
@@ -626,12 +652,13 @@ fn completions_and_man_page_know_every_option() {
 /// The same samples as JSON lines, per interval, and in a file: they add up.
 #[test]
 fn intervals_and_their_lines_add_up_to_the_whole() {
+    beside_others();
     let mut load = warm("temurin-21");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("all.folded");
     let tool =
         start(&load, &["-F", "499", "-j", "-s", "-t", "-o", file.to_str().unwrap(), "1", "3"]);
-    load.run(5.0);
+    load.run(4.0);
     // It ends by itself, after the third report.
     let output = ended_well(tool.wait());
     let records = output.json();
@@ -697,9 +724,10 @@ fn intervals_and_their_lines_add_up_to_the_whole() {
 
 #[test]
 fn intervals_have_summaries_of_their_own() {
+    beside_others();
     let mut load = warm("temurin-17");
     let tool = start(&load, &["-T", "1", "2"]);
-    load.run(4.0);
+    load.run(2.5);
     let output = ended_well(tool.wait());
     let titles: Vec<_> =
         output.stdout.lines().filter(|line| line.contains("Processor time of process")).collect();

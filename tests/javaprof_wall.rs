@@ -11,8 +11,8 @@ use jvmprobe_tests::{
 };
 use serde_json::Value;
 
-const FEW: [&str; 2] = ["temurin-17", "temurin-25"];
-const REST: [&str; 3] = ["temurin-11", "temurin-21", "sid-28"];
+const FEW: [&str; 1] = ["temurin-25"];
+const REST: [&str; 4] = ["temurin-11", "temurin-17", "temurin-21", "sid-28"];
 
 /// A stack of a thread: the frames' names, innermost first, and for how long, in nanoseconds.
 #[derive(Debug)]

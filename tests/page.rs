@@ -9,7 +9,7 @@ use std::{
 
 use jvmprobe_tests::{
     browser::{Browser, point},
-    made_up::{Dice, MadeUp, SLOT_NS, Taken, compiler, small},
+    made_up::{Dice, MadeUp, SLOT_NS, Taken, compiler, day, small},
 };
 use libjvmprobe::{
     render::{
@@ -327,6 +327,10 @@ fn a_difference_has_the_numbers_of_both() {
     let mut page = Page::open(&[(&made_up.profile, None)], &how);
     let told = page.ask("describe('a.Main.run')").to_string();
     assert!(told.contains("Before 50.0 % (30 samples") && told.contains("+40.00 points"), "{told}");
+    // By what ran, as well: of each side what had it innermost.
+    page.browser.click_on("[data-view=callers]");
+    let told = page.ask("describe('a.Main.run')").to_string();
+    assert!(told.contains("Total 65.0 %") && told.contains("Before 50.0 % (30"), "{told}");
     page.browser.click_on("[data-view=methods]");
     page.browser.click_on("[data-column=change]");
     page.browser.click_on("[data-column=change]");
@@ -402,7 +406,7 @@ fn odd_profiles_are_shown() {
     }
     let day = MadeUp::of(day.profile, day.taken);
     let mut page = Page::of(&day);
-    assert!(page.text("#axis-caption").contains("Each column is 300 s"));
+    assert!(page.text("#axis-caption").contains("Each column is 5\u{a0}min"));
     let [start, end] = [600, 900_000].map(|slot| page.ask(&format!("pointOf({slot})")));
     page.browser.drag(point(&start), point(&end));
     let range = page.ask("state()")["range"].clone();
@@ -411,6 +415,38 @@ fn odd_profiles_are_shown() {
     let part = day.part(|taken| (from..to).contains(&taken.slot.into()));
     assert_eq!(page.folded(false), lines(&part, false));
     assert_eq!(SLOT_NS, 20_000_000);
+    page.is_well();
+}
+
+/// A day of a busy machine: in longer slots it is a page that opens, and no sample is missing.
+#[test]
+fn a_busy_day_is_shown_in_longer_slots() {
+    let mut day = day(1_200_000);
+    let timeline = Timeline::of(&day.profile).unwrap();
+    assert!(timeline.slot_ns > SLOT_NS && timeline.counts().len() <= 1 << 20);
+    assert_eq!(3_600_000_000_000 % timeline.slot_ns, 0, "{}", timeline.slot_ns);
+    day.timeline = timeline;
+    let mut page = Page::of(&day);
+    let size = fs::metadata(&page.path).unwrap().len();
+    assert!(size < 8 << 20, "{size} bytes");
+    assert_eq!(page.ask("total()"), day.profile.total() as f64);
+    // From the second to the third hour.
+    let set =
+        |id: &str, second: u64| format!("document.querySelector('#range-{id}').value = '{second}'");
+    page.browser.evaluate(&set("from", 3600));
+    page.browser.evaluate(&set("to", 3 * 3600));
+    page.browser.click_on("#range button");
+    let slots = 3600 * 50..3 * 3600 * 50_u64;
+    let part = day.part(|taken| slots.contains(&taken.slot.into()));
+    assert_eq!(page.ask("total()"), part.total() as f64);
+    page.browser.click_on("[data-view=callers]");
+    let shown = page.ask("boxes()");
+    let own = shown.as_array().unwrap().iter().filter(|b| b["name"] == "memset_avx2");
+    let widest = own.map(|b| number(b, "total")).fold(0.0, f64::max);
+    let is_memset =
+        |taken: &Taken| &*day.profile.frame(*taken.stack.last().unwrap()).name == "memset_avx2";
+    let truth = day.part(|taken| slots.contains(&taken.slot.into()) && is_memset(taken)).total();
+    assert_eq!(widest, truth as f64);
     page.is_well();
 }
 

@@ -158,6 +158,10 @@ __noinline int epilogue_state(struct walker *w)
 	if (c[0] == 0x49 && c[1] == 0x81 && c[2] == 0x7f && c[8] == 0x0f && c[9] == 0x85 &&
 	    c[14] == 0xc3)
 		return FRAME_NOTHING;
+	/* ... with a 0 of one byte */
+	if (c[0] == 0x49 && c[1] == 0x83 && c[2] == 0x7f && c[5] == 0x0f && c[6] == 0x85 &&
+	    c[11] == 0xc3)
+		return FRAME_NOTHING;
 	if (c[0] == 0x0f && c[1] == 0x85 && c[6] == 0xc3)
 		return FRAME_NOTHING;
 	return FRAME_COMPLETE;
@@ -227,6 +231,27 @@ __noinline int pushed_words(struct walker *w)
 }
 
 /*
+ * What sp was before compiled code of JDK 8 saved all registers below its frame, to call a sine or
+ * the like. sp is among them, which its own address tells; below are 16 bytes of each floating
+ * point register, 16 more with AVX, an argument, and a word that aligns the stack. 0 where it is
+ * not so. (fp_runtime_fallback(), pusha(), macroAssembler_x86.cpp)
+ */
+__noinline __u64 sp_before_sine(struct walker *w)
+{
+	__u64 at, sp;
+	int i;
+
+	if (!w)
+		return 0;
+	for (i = 0; i < 9; i++) {
+		at = w->sp + i / 3 * 32 * WORD + i % 3 * WORD + 11 * WORD;
+		if (!read_stack(w, &sp, 1, at) && sp == at + 5 * WORD)
+			return sp;
+	}
+	return 0;
+}
+
+/*
  * Where the innermost frame's code leads if it is what a compiled method's own call goes
  * through to interpreted code: mov rbx, Method; jmp (emit_to_interp_stub(),
  * compiledIC_x86.cpp). Else 0.
@@ -250,6 +275,25 @@ __noinline __u64 call_stub_target(struct walker *w)
 	__builtin_memcpy(&rel, c + 11, sizeof(rel));
 	to = jump + 5 + rel;
 	return to - w->blob.begin < w->blob.end - w->blob.begin ? 0 : to;
+}
+
+/*
+ * Whether the interpreter's method is where a call has returned to: it has its frame, and takes sp
+ * and the bytecode from there. mov rsp, [rbp - 16], or, since JDK 22, mov rcx, [rbp - 16]; lea rsp,
+ * [rbp + 8 rcx]; then mov qword [rbp - 16], 0; mov r13, [rbp - 64].
+ */
+static __always_inline bool goes_on_in_own_frame(struct walker *w)
+{
+	__u8 c[8] = {};
+
+	if (read_user(c, sizeof(c), w->ip))
+		return false;
+	if (c[0] == 0x4c)
+		return c[1] == 0x8b && c[2] == 0x6d && c[3] == 0xc0;
+	return c[0] == 0x48 &&
+	       ((c[1] == 0x8b && (c[2] == 0x65 || c[2] == 0x4d) && c[3] == 0xf0) ||
+		(c[1] == 0x8d && c[2] == 0x64 && c[3] == 0xcd) ||
+		(c[1] == 0xc7 && c[2] == 0x45 && c[3] == 0xf0));
 }
 
 /* Eight bytes from the k-th of two words on. */

@@ -18,8 +18,12 @@
 struct registers {
 	/* rax: the return address, while a stub or an adapter moves it. */
 	__u64 return_address;
-	/* rbx: the Method that is entered. */
-	__u64 method;
+	union {
+		/* rbx: the Method that is entered, ... */
+		__u64 method;
+		/* ... or where the caller's stack ends, once the interpreter's frame is left. */
+		__u64 left_sp;
+	};
 	union {
 		/* r13: the bytecode that is interpreted, ... */
 		__u64 bcp;

@@ -78,6 +78,29 @@ static __always_inline __u64 find_block(const struct code_heap *heap, __u64 addr
 	return 0;
 }
 
+/* Where the code of the blob in w->bytes begins, and the entries into it. */
+static __always_inline void take_places(struct walker *w, __u64 blob)
+{
+	struct blob *b = &w->blob;
+
+	if (w->jvm.blob_form == FORM_ADDRESSES) {
+		b->begin = field64(w, w->jvm.code_begin);
+		b->deopt_handler = field64(w, w->jvm.deopt_handler);
+		b->deopt_mh_handler = field64(w, w->jvm.deopt_mh_handler);
+	} else {
+		b->begin = blob + field32(w, w->jvm.code_begin);
+		b->deopt_handler = blob + field32(w, w->jvm.deopt_handler);
+		b->deopt_mh_handler = blob + field32(w, w->jvm.deopt_mh_handler);
+	}
+	if (w->jvm.blob_form == FORM_OFFSETS) {
+		b->frame_complete = field16(w, w->jvm.frame_complete);
+		b->verified_entry = b->begin + field16(w, w->jvm.verified_entry);
+	} else {
+		b->frame_complete = field32(w, w->jvm.frame_complete);
+		b->verified_entry = field64(w, w->jvm.verified_entry);
+	}
+}
+
 /* Reads the blob that an address lies in into w->blob, whose kind says whether there is
    one. */
 __noinline int find_blob(struct walker *w, __u64 addr)
@@ -89,8 +112,6 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 	if (!w)
 		return 0;
 	b = &w->blob;
-	if (b->kind != BLOB_NONE && addr - b->begin < b->end - b->begin)
-		return 0;
 	b->kind = BLOB_NONE;
 	for (i = 0; i < MAX_CODE_HEAPS; i++) {
 		struct code_heap *heap = &w->jvm.heaps[i];
@@ -106,19 +127,7 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 	size = w->jvm.blob_bytes;
 	if (size > MAX_BLOB_BYTES || read_user(w->bytes, size, blob))
 		return 0;
-	if (w->jvm.is_compact) {
-		b->begin = blob + field32(w, w->jvm.code_begin);
-		b->frame_complete = field16(w, w->jvm.frame_complete);
-		b->verified_entry = b->begin + field16(w, w->jvm.verified_entry);
-		b->deopt_handler = blob + field32(w, w->jvm.deopt_handler);
-		b->deopt_mh_handler = blob + field32(w, w->jvm.deopt_mh_handler);
-	} else {
-		b->begin = field64(w, w->jvm.code_begin);
-		b->frame_complete = field32(w, w->jvm.frame_complete);
-		b->verified_entry = field64(w, w->jvm.verified_entry);
-		b->deopt_handler = field64(w, w->jvm.deopt_handler);
-		b->deopt_mh_handler = field64(w, w->jvm.deopt_mh_handler);
-	}
+	take_places(w, blob);
 	b->end = blob + field32(w, w->jvm.data_offset);
 	b->osr_entry = field64(w, w->jvm.osr_entry);
 	b->orig_pc_offset = field32(w, w->jvm.orig_pc_offset);
@@ -138,7 +147,8 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 	return 0;
 }
 
-/* The same for the frame that is looked at, whose blob was perhaps found before. */
+/* The same for the frame that is looked at, whose blob is perhaps its callee's, or was found
+   before. */
 __noinline int find_own_blob(struct walker *w)
 {
 	struct found *place;

@@ -19,6 +19,7 @@
 #define MAX_EXTRA_WORDS 8
 #define MAX_ARGUMENT_BYTES (256 * WORD)
 #define HANDLER_BYTES 32        /* of deoptimisation */
+#define BCP_SLOT_JDK_8 7
 #define STUB_WORDS 32           /* pushed by a stub, at most; a power of two */
 
 /* Where the caller's stack ends, of which the return address was found below `sp`: who calls
@@ -29,32 +30,94 @@ static __always_inline __u64 sender_sp(struct walker *w, __u64 sp)
 	return w->regs.sender_sp > sp && w->regs.sender_sp - sp <= MAX_ARGUMENT_BYTES ? w->regs.sender_sp : sp;
 }
 
+/* The bytecode index that an interpreted frame has saved, of its words from fp - 8 words up. JDK 8
+   has an index there instead of an address while it collects all of the heap
+   (frame::gc_prologue(), frame.cpp). */
+static __always_inline __u64 saved_bci(struct walker *w, const __u64 *words, __u64 base)
+{
+	if (w->jvm.bcp_slot != BCP_SLOT_JDK_8)
+		return words[0] - base;
+	return words[1] < NO_BCI ? words[1] : words[1] - base;
+}
+
+static __always_inline bool in_compiled_code(struct walker *w, __u64 addr)
+{
+	return in_code_cache(w, addr) && !in_interpreter(w, addr);
+}
+
+/* Whether a caller's stack may end there, and no frame of fp's is below. */
+static __always_inline bool is_sender_sp(struct walker *w, __u64 end, __u64 sp)
+{
+	return end >= sp && end - sp <= MAX_ARGUMENT_BYTES && !(w->fp >= w->sp && w->fp < end);
+}
+
+/*
+ * The caller of a method that compiled code has called and that has no interpreter's frame yet, or
+ * none any more. fp is that of any frame further out then, which may well look like the method's
+ * own. The return address is where the call has put it, below the fp that was pushed, or in a
+ * register; that there is an end of the caller's stack in a register, too, tells it from what older
+ * calls have left behind. 0 and still innermost where it is not so.
+ */
+__noinline int caller_of_frameless(struct walker *w)
+{
+	__u64 words[2], ip = w ? w->regs.sender_sp : 0, sp;
+
+	if (!w || read_stack(w, words, 2, w->sp))
+		return 0;
+	if (in_compiled_code(w, ip) && is_sender_sp(w, w->regs.left_sp, w->sp)) {
+		/* It is about to jump there. */
+		sp = w->regs.left_sp;
+	} else {
+		sp = w->regs.sender_sp;
+		if (in_compiled_code(w, words[0])) {
+			ip = words[0];
+			if (!is_sender_sp(w, sp, w->sp + WORD))
+				sp = w->regs.left_sp;
+			if (!is_sender_sp(w, sp, w->sp + WORD))
+				return 0;
+		} else if (words[0] == w->fp && in_compiled_code(w, words[1])) {
+			ip = words[1];
+			if (!is_sender_sp(w, sp, w->sp + 2 * WORD))
+				return 0;
+		} else {
+			ip = w->regs.return_address;
+			if (!in_compiled_code(w, ip) || !is_sender_sp(w, sp, w->sp))
+				return 0;
+		}
+		if (goes_on_in_own_frame(w))
+			return 0;
+	}
+	/* Nothing of the method's own need be on the stack. */
+	w->sp -= WORD;
+	return go_to(w, ip, sp, w->fp);
+}
+
 /* The interpreter's frames have a frame pointer. frame_x86.hpp: from it downwards, the
    caller's sp, the last sp, the Method, ...; what comes then differs by version. */
 __noinline int caller_of_interpreted(struct walker *w)
 {
 	/* From fp - 8 words up to the return address. */
-	__u64 words[10], method, bcp, const_method, base, bci, sp, top;
+	__u64 words[10], method, saved, const_method, base, bci, sp, top;
 	bool is_new;
 
 	if (!w)
 		return END_IMPLAUSIBLE;
 	if (w->fp >= w->sp && !(w->fp & (WORD - 1)) &&
-	    !read_user(words, sizeof(words), w->fp - 8 * WORD) && in_code_cache(w, words[9])) {
+	    !read_stack(w, words, 10, w->fp - 8 * WORD) && in_code_cache(w, words[9])) {
 		/* On entry the Method is in a register until it is pushed. */
 		is_new = w->is_innermost && w->sp > w->fp - 3 * WORD;
 		method = is_new ? w->regs.method : words[5];
-		bcp = w->jvm.bcp_slot == 7 ? words[1] : words[0];
 		bci = NO_BCI;
 		if (!read_user(&const_method, WORD, method + w->jvm.const_method)) {
 			base = const_method + w->jvm.const_method_size;
+			saved = saved_bci(w, words, base);
 			/* While it interprets, the register is ahead of the frame. */
 			if (is_new)
 				bci = 0;
 			else if (w->is_innermost && w->regs.bcp - base < NO_BCI)
 				bci = w->regs.bcp - base;
-			else if (bcp - base < NO_BCI)
-				bci = bcp - base;
+			else if (saved < NO_BCI)
+				bci = saved;
 			if (!w->is_deoptimizing)
 				w->frame = INTERPRETED | bci << ADDR_BITS | (method & ADDR_MASK);
 		}
@@ -69,7 +132,7 @@ __noinline int caller_of_interpreted(struct walker *w)
 	/* A method's entry, which has no frame yet: the return address is where the call
 	   put it, or in a register while the arguments are moved. */
 	if (w->is_innermost) {
-		if (!read_user(&base, WORD, w->sp) && in_code_cache(w, base))
+		if (!read_stack(w, &base, 1, w->sp) && in_code_cache(w, base))
 			return go_to(w, base, sender_sp(w, w->sp + WORD), w->fp);
 		if (in_code_cache(w, w->regs.return_address))
 			return go_to(w, w->regs.return_address, sender_sp(w, w->sp + WORD), w->fp);
@@ -89,7 +152,7 @@ __noinline __u64 frame_end(struct walker *w, __u64 end)
 	if (!w)
 		return 0;
 	for (i = 0; i <= MAX_EXTRA_WORDS; i++) {
-		if (read_user(&ip, WORD, end - WORD))
+		if (read_stack(w, &ip, 1, end - WORD))
 			return 0;
 		if (in_code_cache(w, ip)) {
 			if (i)
@@ -137,7 +200,7 @@ static __always_inline int frame_state(struct walker *w)
 __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 {
 	struct blob *b;
-	__u64 frame[2], pc = 0, end;
+	__u64 frame[2], pc = 0, end, sp;
 	int state = FRAME_COMPLETE;
 
 	if (!w)
@@ -153,10 +216,10 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 	}
 	if (in_handler(b, w->ip)) {
 		/* The handler pushes its own address and jumps on. */
-		if (w->is_innermost && !read_user(&pc, WORD, w->sp) && in_handler(b, pc))
+		if (w->is_innermost && !read_stack(w, &pc, 1, w->sp) && in_handler(b, pc))
 			w->sp += WORD;
 		/* Deoptimised: it returns to the handler, and remembers from where. */
-		if (!read_user(&pc, WORD, w->sp + b->orig_pc_offset) &&
+		if (!read_stack(w, &pc, 1, w->sp + b->orig_pc_offset) &&
 		    pc - b->begin < b->end - b->begin)
 			w->frame = (pc - w->is_innermost) | (w->frame & ~ADDR_MASK);
 	} else if (w->is_innermost) {
@@ -168,15 +231,20 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 	if (state == FRAME_COMPLETE && (w->is_innermost || below_stub))
 		end += pushed_words(w) * WORD;
 	if (state == FRAME_NOTHING || state == FRAME_NO_FP) {
-		if (!read_user(&pc, WORD, end - WORD) && in_code_cache(w, pc))
+		if (!read_stack(w, &pc, 1, end - WORD) && in_code_cache(w, pc))
 			return go_to(w, pc, end, w->fp);
-	} else if (!read_user(frame, sizeof(frame), end - sizeof(frame)) &&
+	} else if (!read_stack(w, frame, 2, end - sizeof(frame)) &&
 		   in_code_cache(w, frame[1])) {
 		return go_to(w, frame[1], end, frame[0]);
 	}
+	/* The JVM has saved its registers below it. */
+	sp = sp_before_sine(w) + b->frame_bytes;
+	if (sp > w->sp && !read_stack(w, frame, 2, sp - sizeof(frame)) &&
+	    in_code_cache(w, frame[1]))
+		return go_to(w, frame[1], sp, frame[0]);
 	guess(w);
 	/* Behind its epilogue, on the way to a handler. */
-	if (w->is_innermost && !read_user(&pc, WORD, w->sp) && in_code_cache(w, pc))
+	if (w->is_innermost && !read_stack(w, &pc, 1, w->sp) && in_code_cache(w, pc))
 		return caller_at_sp(w);
 	end = frame_end(w, end);
 	if (end)
@@ -202,8 +270,14 @@ __noinline int caller_of_adapter(struct walker *w)
 		}
 		return go_to(w, ip, sp + WORD, fp);
 	}
-	if (read_user(c, sizeof(c), w->ip) || read_user(&ip, WORD, w->sp))
+	if (read_user(c, sizeof(c), w->ip) || read_stack(w, &ip, 1, w->sp))
 		return END_UNREADABLE;
+	/* It saves all registers, to have the JVM correct what called it: where sp was, and what
+	   is there, the return address, are in registers. */
+	sp = w->regs.sender_sp;
+	if (sp > w->sp && sp - w->sp <= MAX_FRAME_BYTES && !read_stack(w, &pushed, 1, sp) &&
+	    pushed == w->regs.return_address && in_code_cache(w, pushed))
+		return go_to(w, pushed, sp + WORD, w->fp);
 	if (moves_return_address(c) && in_code_cache(w, w->regs.return_address)) {
 		sp = is_at_sender_sp(c) ? w->sp : sender_sp(w, w->sp);
 		/* Nothing of the adapter's own need be on the stack. */
@@ -248,7 +322,7 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 	__u32 found;
 
 	if (w->fp >= w->sp && w->fp - w->sp < MAX_FRAME_BYTES &&
-	    !read_user(words, sizeof(words), w->fp)) {
+	    !read_stack(w, words, 3, w->fp)) {
 		if (entry_by_caller(w, words[1]))
 			return go_to(w, words[1], w->fp + 2 * WORD, words[0]);
 		/* The stub of nmethods' entry barriers has room for an sp above its frame
@@ -258,7 +332,7 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 	}
 	if (w->blob.frame_bytes) {
 		end = w->sp + w->blob.frame_bytes;
-		if (!read_user(words, 2 * WORD, end - 2 * WORD) && entry_by_caller(w, words[1]))
+		if (!read_stack(w, words, 2, end - 2 * WORD) && entry_by_caller(w, words[1]))
 			return go_to(w, words[1], end, words[0]);
 	}
 	found = scan_stub(w);
@@ -276,7 +350,7 @@ static __always_inline int caller_of_begun_stub(struct walker *w, bool has_pushe
 {
 	__u64 words[3], end = w->sp + WORD, fp = w->fp;
 
-	if (read_user(words, sizeof(words), w->sp))
+	if (read_stack(w, words, 3, w->sp))
 		return END_UNREADABLE;
 	if (has_pushed_fp) {
 		fp = words[0];
@@ -305,7 +379,7 @@ __noinline int caller_of_stub(struct walker *w)
 		if (why || !w->is_innermost)
 			return why;
 		/* What native code calls and puts nothing on the stack, as flush_icache_stub. */
-		if (!read_user(&ip, WORD, w->sp) && !in_code_cache(w, ip) && is_behind_call(ip) &&
+		if (!read_stack(w, &ip, 1, w->sp) && !in_code_cache(w, ip) && is_behind_call(ip) &&
 		    find_mapping(w, ip))
 			return go_to(w, ip, w->sp + WORD, w->fp);
 	}
@@ -316,7 +390,7 @@ __noinline int caller_of_stub(struct walker *w)
 	}
 	/* What native code calls has a frame pointer; for the rest it is a guess. */
 	if (w->fp >= w->sp && w->fp - w->sp < MAX_FRAME_BYTES &&
-	    !read_user(words, sizeof(words), w->fp)) {
+	    !read_stack(w, words, 3, w->fp)) {
 		if (words[1] == -1ULL && in_code_cache(w, words[2]))
 			return go_to(w, words[2], w->fp + 3 * WORD, words[0]);
 		if (words[1] > 0xffff) {
@@ -327,7 +401,7 @@ __noinline int caller_of_stub(struct walker *w)
 	}
 	guess(w);
 	end = frame_end(w, w->sp + WORD);
-	if (end && !read_user(&ip, WORD, end - WORD))
+	if (end && !read_stack(w, &ip, 1, end - WORD))
 		return go_to(w, ip, end, w->fp);
 	return END_IMPLAUSIBLE;
 }
@@ -335,6 +409,7 @@ __noinline int caller_of_stub(struct walker *w)
 static __always_inline int caller_in_code_cache(struct walker *w)
 {
 	bool is_stub;
+	int why;
 
 	if (w->jvm.return_barrier && w->ip == w->jvm.return_barrier) {
 		/* The outer frames of a virtual thread wait in the heap, and what is
@@ -344,8 +419,15 @@ static __always_inline int caller_in_code_cache(struct walker *w)
 			return END_IMPLAUSIBLE;
 		w->frame = w->ip;
 	}
-	if (in_interpreter(w, w->ip))
+	if (in_interpreter(w, w->ip)) {
+		/* Not by the latter: calls as deep would need more stack than there is. */
+		if (w->is_innermost) {
+			why = caller_of_frameless(w);
+			if (!w->is_innermost)
+				return why;
+		}
 		return caller_of_interpreted(w);
+	}
 	w->is_deoptimizing = false;
 	is_stub = w->blob.kind == BLOB_STUB;
 	find_own_blob(w);

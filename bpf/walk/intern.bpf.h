@@ -93,7 +93,7 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 	event->id = id;
 	/* When there is no room, the next one of its kind tries again. */
 	if (bpf_ringbuf_output(&events, event, offsetof(struct stack_event, stack.frames) + size,
-			       0) &&
+			       wake()) &&
 	    !error)
 		bpf_map_delete_elem(&known_stacks, &id);
 	return id;

@@ -250,12 +250,12 @@ __noinline int caller_of_native(struct walker *w)
 		/* As most functions have it. */
 		return caller_below(w, end);
 	}
-	if (read_user(&ip, WORD, end - WORD))
+	if (read_stack(w, &ip, 1, end - WORD))
 		return END_UNREADABLE;
 	fp = w->fp;
 	if (row->fp == -128)
 		fp = 0;
-	else if (row->fp && read_user(&fp, WORD, end + row->fp * WORD))
+	else if (row->fp && read_stack(w, &fp, 1, end + row->fp * WORD))
 		return END_UNREADABLE;
 	return go_to(w, ip, end, fp);
 }

@@ -30,6 +30,10 @@
 #define WORD 8
 #define MAX_BLOB_BYTES 512      /* a power of two; JDK 8 to 25 need up to 360 */
 #define MAX_FRAME_BYTES (1 << 20)
+/* So much of the stack is read at once; a power of two. */
+#define WINDOW_BYTES 2048
+#define PAGE_BYTES 4096
+#define MAX_WINDOW_WORDS 16     /* of one read */
 
 enum blob_kind {
 	BLOB_NONE = 0,
@@ -93,6 +97,11 @@ struct walker {
 	struct blob blob;
 	struct jvm jvm;
 	__u8 bytes[MAX_BLOB_BYTES];
+	/* A piece of the stack, where it lies, and how long it is; and room for the verifier, to
+	   whom whatever begins in the window may end behind it. */
+	__u64 window_at;
+	__u64 window_bytes;
+	__u64 window[WINDOW_BYTES / WORD + MAX_WINDOW_WORDS];
 };
 
 /*
@@ -113,6 +122,61 @@ struct {
 static __always_inline int read_user(void *to, __u32 size, __u64 addr)
 {
 	return bpf_probe_read_user(to, size, (void *)addr);
+}
+
+/* Reads the stack from an address on: as far as a window goes, or its page. */
+__noinline int move_window(struct walker *w, __u64 to)
+{
+	__u64 rest;
+
+	if (!w)
+		return 0;
+	to &= ~(__u64)(WORD - 1);
+	rest = PAGE_BYTES - (to & (PAGE_BYTES - 1));
+	w->window_at = to;
+	w->window_bytes = 0;
+	if (!read_user(w->window, WINDOW_BYTES, to)) {
+		w->window_bytes = WINDOW_BYTES;
+	} else if (rest < WINDOW_BYTES) {
+		/* The stack's last page, perhaps. */
+		barrier_var(rest);
+		if (rest < WINDOW_BYTES && !read_user(w->window, rest, to))
+			w->window_bytes = rest;
+	}
+	return 0;
+}
+
+/* Whether so many bytes of an address are in the window. */
+static __always_inline bool in_window(const struct walker *w, __u64 addr, __u32 size)
+{
+	__u64 at = addr - w->window_at;
+
+	return at < w->window_bytes && w->window_bytes - at >= size;
+}
+
+/*
+ * Reads words of the stack, which is read in large pieces: a walk looks at most of it, and to ask
+ * the kernel for each two words costs more than all else that is done for a frame. The thread
+ * whose stack this is stands still meanwhile.
+ */
+static __always_inline int read_stack(struct walker *w, __u64 *to, const __u32 words, __u64 addr)
+{
+	__u64 *from;
+	__u32 i;
+
+	if (!in_window(w, addr, words * WORD)) {
+		/* Below it is only what is on its way to become a frame. */
+		if (addr < w->sp || addr & (WORD - 1))
+			return read_user(to, words * WORD, addr);
+		move_window(w, addr - w->sp < WINDOW_BYTES / 4 ? w->sp : addr);
+		if (!in_window(w, addr, words * WORD))
+			return read_user(to, words * WORD, addr);
+	}
+	from = w->window + ((addr - w->window_at) / WORD & (WINDOW_BYTES / WORD - 1));
+#pragma unroll
+	for (i = 0; i < words; i++)
+		to[i] = from[i];
+	return 0;
 }
 
 static __always_inline bool in_code_cache(struct walker *w, __u64 addr)
@@ -158,7 +222,7 @@ static __always_inline int caller_by_fp(struct walker *w)
 		return END_OUTERMOST;
 	if (w->fp < w->sp || w->fp & (WORD - 1))
 		return END_IMPLAUSIBLE;
-	if (read_user(frame, sizeof(frame), w->fp))
+	if (read_stack(w, frame, 2, w->fp))
 		return END_UNREADABLE;
 	return go_to(w, frame[1], w->fp + sizeof(frame), frame[0]);
 }
@@ -168,7 +232,7 @@ static __always_inline int caller_below(struct walker *w, __u64 end)
 {
 	__u64 frame[2];
 
-	if (read_user(frame, sizeof(frame), end - sizeof(frame)))
+	if (read_stack(w, frame, 2, end - sizeof(frame)))
 		return END_UNREADABLE;
 	return go_to(w, frame[1], end, frame[0]);
 }
@@ -178,7 +242,7 @@ static __always_inline int caller_at_sp(struct walker *w)
 {
 	__u64 ip = 0;
 
-	if (read_user(&ip, WORD, w->sp))
+	if (read_stack(w, &ip, 1, w->sp))
 		return END_UNREADABLE;
 	return go_to(w, ip, w->sp + WORD, w->fp);
 }

@@ -158,6 +158,7 @@ static __always_inline struct walker *begin_walk(__u64 key, struct walked *walke
 	w->is_deoptimizing = false;
 	w->depth = 0;
 	w->known = 0;
+	w->window_bytes = 0;
 	return w;
 }
 

@@ -68,6 +68,13 @@ struct code_heap {
 	__u64 segment_log;
 };
 
+/* In which form a blob says where its code and the entries into it are. */
+enum blob_form {
+	FORM_ADDRESSES = 0,         /* JDK 9 to 22 */
+	FORM_OFFSETS = 1,           /* JDK 23 and later: some of 16 bits */
+	FORM_JDK_8 = 2,             /* offsets of code and handlers, addresses of entries */
+};
+
 /* How to find one's way through a JVM's code cache: addresses, and offsets of fields. */
 struct jvm {
 	struct code_heap heaps[MAX_CODE_HEAPS];
@@ -85,7 +92,7 @@ struct jvm {
 	__u32 heap_count;
 	__u32 block_header;
 	__u32 blob_bytes;           /* so much of a blob has all that is looked at */
-	__u32 is_compact;           /* JDK 23 and later: offsets instead of addresses */
+	__u32 blob_form;            /* enum blob_form */
 	__u32 name;
 	__u32 code_begin;
 	__u32 data_offset;

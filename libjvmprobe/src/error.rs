@@ -71,7 +71,10 @@ pub enum Error {
         pid: Pid,
     },
     /// The program is a GraalVM native image: Java code, compiled beforehand, without a JVM.
-    #[error("process {pid} is a GraalVM native image, in which there is no JVM to trace")]
+    #[error(
+        "process {pid} is a GraalVM native image, in which there is no JVM to trace; javaprof \
+             profiles it, and its own option -XX:+PrintGC tells of collections"
+    )]
     NativeImage {
         /// The process.
         pid: Pid,
@@ -129,6 +132,14 @@ pub enum Error {
         what: String,
         /// What would help.
         hint: String,
+    },
+    /// A file that the user has named has no symbols that can be used.
+    #[error("--symbols-from {path}: {why}", path = path.display())]
+    Symbols {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
     },
     /// Something that is there in a shape, or a version, that we have no way with.
     #[error("{what}")]

@@ -1,8 +1,9 @@
 //! What the fuzzers of `tests/fuzz` call: each parser of foreign bytes, with all that is
 //! done with what it returns. Nothing here may panic, hang or need much memory.
 
-use std::{fs::File, os::unix::fs::FileExt};
+use std::{fs::File, io::Write, os::unix::fs::FileExt};
 
+use flate2::{Compression, write::GzEncoder};
 use procfs::{
     FromRead,
     process::{MemoryMaps, Stat, Status},
@@ -20,6 +21,10 @@ use crate::{
         perfdata::PerfData,
     },
     names::{demangle, perfmap},
+    process::{cgroup::Place, service::Service},
+    render::formats::kept,
+    stack::joined::join,
+    take,
     unwind::UnwindTable,
 };
 
@@ -27,14 +32,15 @@ use crate::{
 /// `FUZZ_SEED` says.
 pub fn write_seed(target: &str) {
     let part = match target {
-        "methods" => Part::Methods,
+        "methods" | "loaded" => Part::Methods,
         "scopes" => Part::Scopes,
         "code_cache" => Part::CodeCache,
         "objects" => Part::Heap,
         _ => Part::Whole,
     };
     if let Some(path) = std::env::var_os("FUZZ_SEED") {
-        std::fs::write(path, Fake::get().part(part)).unwrap();
+        let seed = if target == "kept" { kept::seed() } else { Fake::get().part(part).to_vec() };
+        std::fs::write(path, seed).unwrap();
     }
 }
 
@@ -76,6 +82,13 @@ fn elf_with(name: &str, content: &[u8], strings: &[u8]) -> Option<ElfFile> {
 /// An ELF file, with all that is asked of a libjvm.so.
 pub fn elf_file(bytes: &[u8]) {
     let Ok(elf) = ElfFile::open(file(&[bytes])) else { return };
+    let apart = elf.symbols_apart(std::path::Path::new("/x"), |_| Ok(file(&[bytes])));
+    let elf = elf.with_symbols_of(apart.as_ref());
+    let _ = (elf.begins_function(Vaddr(0x1000)), elf.relocations());
+    if let Ok(Some(image)) = crate::image::Image::read(&elf) {
+        let at = |vaddr| image.at(vaddr).len();
+        let _ = image.methods().map(|method| at(method.start) + at(method.end)).max();
+    }
     let _ = elf.stapsdt().iter().flat_map(Probes::names).count();
     for symbols in [elf.symbols(), elf.dynamic_symbols()].into_iter().flatten() {
         let _ = (symbols.find("nowhere"), symbols.find_prefix("her"), symbols.is_empty());
@@ -174,6 +187,11 @@ pub fn methods(bytes: &[u8]) {
     hotspot::fuzzing::methods(bytes);
 }
 
+/// Classes that are loaded.
+pub fn loaded(bytes: &[u8]) {
+    hotspot::fuzzing::loaded(bytes);
+}
+
 /// Objects in a TLAB.
 pub fn objects(bytes: &[u8]) {
     hotspot::fuzzing::objects(bytes);
@@ -201,6 +219,48 @@ pub fn proc_text(bytes: &[u8]) {
     let map = |path: &str| format!("1000-2000 r-xp 00000000 fe:01 77    /{path}\n");
     let maps = MemoryMaps::from_read((map(&path) + &map("libjvm.so")).as_bytes());
     assert_eq!(maps.unwrap().0.len(), 2);
+}
+
+/// Records of javagc's ring buffer.
+pub fn javagc_events(bytes: &[u8]) {
+    let _ = take::pauses::event::Event::decode(bytes);
+}
+
+/// Records of javaobjnew's ring buffer.
+pub fn javaobjnew_events(bytes: &[u8]) {
+    let _ = take::allocations::event::Event::decode(bytes);
+}
+
+/// Records of javaprof's ring buffer.
+pub fn javaprof_events(bytes: &[u8]) {
+    let _ = take::samples::event::Event::decode(bytes);
+}
+
+/// A profile that is kept, before it is compressed.
+pub fn kept(bytes: &[u8]) {
+    let mut zipped = Vec::new();
+    let mut zip = GzEncoder::new(&mut zipped, Compression::none());
+    zip.write_all(bytes).unwrap();
+    zip.finish().unwrap();
+    let Ok(all) = kept::read(&zipped[..]) else { return };
+    let written: Vec<_> = all
+        .iter()
+        .map(|kept| kept::Kept { owner: kept.owner, name: "".into(), profile: &kept.profile })
+        .collect();
+    // What was read can be written, put together and cut.
+    let _ = kept::write(&written, &mut Vec::new());
+    let mut joined = join(all.into_iter().map(|kept| kept.profile).collect(), 0);
+    joined.merge(false);
+    joined.cut_out(joined.begin_unix_ns, joined.begin_unix_ns.saturating_add(1 << 34));
+}
+
+/// What an environment and control groups tell: the words of a command line, and what follows them.
+pub fn service(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let words: Vec<_> = text.split('\n').map(str::to_owned).collect();
+    let service = Service::of(&words, bytes);
+    assert!(!service.name.is_empty() && service.attributes.len() <= 256);
+    let _ = Place::parse(&text).to_string();
 }
 
 /// Records of mappings.

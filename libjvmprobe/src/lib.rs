@@ -6,6 +6,7 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`cli`] | what the tools' command lines have in common |
+//! | [`take`] | what is taken of JVMs: pauses, samples, allocations |
 //! | [`follow`] | JVMs that come, get ready, are stopped, end; the loop of every tool |
 //! | [`render`] | numbers, tables, histograms and profiles as text |
 //! | [`stack`] | stacks: walked, named, as profiles |
@@ -13,6 +14,7 @@
 //! | [`ask`] | all that touches a JVM |
 //! | [`hotspot`] | HotSpot's own layout: vmStructs, flags, collector, heap, code cache, methods |
 //! | [`unwind`] | unwind tables: how to find a caller's frame |
+//! | `image` | GraalVM native images: what they say of their own code |
 //! | [`process`] | a process: its fate, maps, memory, root, its libjvm.so |
 //! | [`elf`] | what an ELF file offers: stapsdt notes, symbols |
 //! | [`own`] | this process itself: rights, memory, deadlines, signals, notes |
@@ -37,11 +39,13 @@ pub mod follow;
 #[allow(clippy::unwrap_used, reason = "a fuzzer fails by panicking")]
 pub mod fuzzing;
 pub mod hotspot;
+pub(crate) mod image;
 pub mod names;
 pub mod own;
 pub mod process;
 pub mod render;
 pub mod stack;
+pub mod take;
 mod units;
 pub mod unwind;
 

@@ -1,4 +1,4 @@
-//! The layouts of the tools' events: from their BPF sides, as in tools/build.rs.
+//! The layouts of a tool's events: from its BPF side, as in tools/build.rs.
 
 use std::{env, path::PathBuf};
 
@@ -7,7 +7,7 @@ use libbpf_cargo::SkeletonBuilder;
 fn main() -> anyhow::Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let arch = env::var("CARGO_CFG_TARGET_ARCH")?;
-    for tool in ["javagc", "javaobjnew", "javaprof"] {
+    for tool in ["javaclass"] {
         SkeletonBuilder::new()
             .source(format!("../../bpf/{tool}.bpf.c"))
             .clang_args([format!("-I/usr/include/{arch}-linux-gnu")])

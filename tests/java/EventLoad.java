@@ -71,9 +71,11 @@ public class EventLoad {
                     System.out.println("done started=" + n);
                     break;
                 case "touch":
-                    long before = faults();
+                    long before = faults("self");
+                    long mine = faults("thread-self");
                     touch(n);
-                    System.out.println("done faults=" + (faults() - before));
+                    mine = faults("thread-self") - mine;
+                    System.out.println("done faults=" + (faults("self") - before) + " own=" + mine);
                     break;
                 case "spin":
                     sink = spins(n * 1_000_000);
@@ -214,9 +216,9 @@ public class EventLoad {
         }
     }
 
-    /** Minor and major faults of this process so far. */
-    static long faults() throws Exception {
-        String stat = new String(Files.readAllBytes(Paths.get("/proc/self/stat")));
+    /** Minor and major faults so far of this process ("self") or this thread ("thread-self"). */
+    static long faults(String whose) throws Exception {
+        String stat = new String(Files.readAllBytes(Paths.get("/proc/" + whose + "/stat")));
         String[] fields = stat.substring(stat.lastIndexOf(')') + 2).split(" ");
         return Long.parseLong(fields[7]) + Long.parseLong(fields[9]);
     }

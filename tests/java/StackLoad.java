@@ -1,4 +1,5 @@
 import java.io.BufferedReader;
+import java.io.File;
 import java.io.InputStreamReader;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -14,7 +15,7 @@ import java.util.Set;
  * the threads have ended. Properties of the JVM choose what runs:
  *
  * stackload.parts=PART,...: the threads, each with the name of its part: calls, library, outside,
- * virtual (JDK 21 and later), lines. The first four where nothing is said.
+ * virtual (JDK 21 and later), lines, changes. The first four where nothing is said.
  * stackload.native=FILE: the library of stackload.c. Without it nothing of it is called.
  * stackload.self=FILE: every stack that the JVM itself tells of these threads is written there,
  * in the form of folded stacks, while a "go" runs.
@@ -23,12 +24,15 @@ public class StackLoad {
     /** How long a scene burns before the next one has its turn. */
     private static final long TURN = 10_000_000;
 
+    static final boolean IS_JDK_8 = System.getProperty("java.specification.version").equals("1.8");
+
     static volatile long sink;
 
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         String parts = System.getProperty("stackload.parts", "calls,library,outside,virtual");
-        System.out.println("ready " + ProcessHandle.current().pid());
+        // As JDK 8 can tell it, too.
+        System.out.println("ready " + new File("/proc/self").getCanonicalFile().getName());
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             if (line.startsWith("go ")) {
                 long end = System.nanoTime() + (long) (Double.parseDouble(line.substring(3)) * 1e9);
@@ -62,6 +66,8 @@ public class StackLoad {
                 return new StackVirtual(end);
             case "lines":
                 return new StackLines(end);
+            case "changes":
+                return new StackChanges(end);
             default:
                 throw new IllegalArgumentException(name);
         }

@@ -1,3 +1,4 @@
+import java.io.DataInputStream;
 import java.io.InputStream;
 import java.nio.charset.StandardCharsets;
 import java.util.concurrent.locks.LockSupport;
@@ -168,8 +169,10 @@ class StackOutside implements Runnable {
                     if (file == null) {
                         throw new ClassNotFoundException(wanted);
                     }
+                    byte[] read = new byte[file.available()];
+                    new DataInputStream(file).readFully(read);
                     // Names are as long as the template's, so that the bytes can be replaced in place.
-                    String text = new String(file.readAllBytes(), StandardCharsets.ISO_8859_1);
+                    String text = new String(read, StandardCharsets.ISO_8859_1);
                     byte[] bytes = text.replace("Gone0000", "Gone" + digits).getBytes(StandardCharsets.ISO_8859_1);
                     return defineClass(wanted, bytes, 0, bytes.length);
                 } catch (java.io.IOException e) {

@@ -175,6 +175,33 @@ const CALLS: &str = "
     StackLines.inFirst > StackLines.inSecond
     StackLines.inSecond > StackLines.leaf
     StackLines.neighbours > StackLines.left StackLines.right
+
+    changes ~> StackChanges.run
+    StackChanges.run > Shifts.turn
+    Shifts.turn > StackLoad.turn Shifter.<init> StackShift.applyAsInt
+    Shifts.turn ~> StackShift.<init> Shifter.findClass
+    StackShift.<init> > Ground.<init> Part.<init>
+    StackShift.<init> ~> Shifter.findClass
+    StackShift.applyAsInt > StackShift.loop StackShift.warm StackShift.outer StackShift.typed
+    StackShift.applyAsInt > StackShift.caught StackShift.looping
+    StackShift.loop > StackShift.burn
+    StackShift.warm > StackShift.outer StackShift.typed StackShift.caught
+    StackShift.outer > StackShift.middle Ground.value Later.value
+    StackShift.middle > StackShift.inner Ground.value Later.value
+    StackShift.inner > StackShift.later StackShift.burn
+    StackShift.later > Later.<init>
+    StackShift.later ~> Shifter.findClass
+    StackShift.typed > StackShift.measure
+    StackShift.measure > StackShift.burn
+    StackShift.caught > StackShift.thrower StackShift.burn Part.size Piece.size
+    StackShift.thrower > StackShift.pitch Part.size Piece.size
+    StackShift.pitch > Piece.<init>
+    StackShift.pitch ~> Shifter.findClass
+    StackShift.looping > StackShift.burn
+    Later.<init> > Ground.<init>
+    Piece.<init> > Part.<init>
+    Later.value > StackShift.burn
+    Piece.size > StackShift.burn
 ";
 
 /// After a virtual thread has yielded, its outer frames are in the heap until they are returned
@@ -206,7 +233,7 @@ const DEPTHS: [(&str, &str, usize); 12] = [
 ];
 
 /// The classes of the program, without what is nested in them.
-const CLASSES: [&str; 7] = [
+const CLASSES: [&str; 9] = [
     "StackLoad",
     "StackCalls",
     "StackLibrary",
@@ -214,6 +241,8 @@ const CLASSES: [&str; 7] = [
     "StackVirtual",
     "StackLines",
     "StackGone",
+    "StackChanges",
+    "StackShift",
 ];
 
 /// Where the stacks come from.
@@ -221,6 +250,8 @@ const CLASSES: [&str; 7] = [
 pub enum Walk {
     /// From a walker that knows all frames: it has to be right.
     Whole,
+    /// The same where libraries have no symbols: what is outside of the JVM's own code has no names.
+    WithoutSymbols,
     /// By frame pointers. A method that has just begun has none yet, so that its caller is
     /// missing; interpreted methods have no names; the C library has no frame pointers.
     FramePointers,
@@ -317,19 +348,23 @@ impl CallGraph {
     fn check_line(&self, thread: &str, line: &Line, report: &mut Report) {
         let frames: Vec<&str> =
             line.frames[2..].iter().map(String::as_str).filter(|f| !f.ends_with("_[k]")).collect();
-        let is_complete = frames.first().is_some_and(|first| is_entry(first));
+        let is_complete = frames.first().is_some_and(|first| match self.walk {
+            Walk::WithoutSymbols => first.starts_with("[unknown libc.so"),
+            _ => is_entry(first),
+        });
         let count = |prefix: &str| frames.iter().filter(|f| f.starts_with(prefix)).count() as u64;
         let (unnamed, library) = (count("[unknown"), count("[unknown lib"));
         report.samples += line.count;
         report.frames += line.count * frames.len() as u64;
-        report.unnamed += line.count * unnamed;
-        report.unnamed_library += line.count * library;
+        let is_expected = self.walk == Walk::WithoutSymbols;
+        report.unnamed += line.count * if is_expected { unnamed - library } else { unnamed };
+        report.unnamed_library += if is_expected { 0 } else { line.count * library };
         if is_complete {
             report.complete += line.count;
         } else {
             report.offend("incomplete", "", line);
         }
-        if unnamed > 0 {
+        if unnamed > library || unnamed > 0 && !is_expected {
             report.offend("without a name", "", line);
         }
         let mut wrong = self.wrong_calls(is_complete.then_some(thread), &frames, line, report);
@@ -527,7 +562,9 @@ fn thread_of(line: &Line) -> Option<&'static str> {
     if name.starts_with("ForkJoi") {
         return Some("carrier");
     }
-    ["calls", "library", "outside", "virtual", "lines"].into_iter().find(|known| *known == name)
+    ["calls", "library", "outside", "virtual", "lines", "changes"]
+        .into_iter()
+        .find(|known| *known == name)
 }
 
 /// Whether a thread begins here.
@@ -562,8 +599,12 @@ fn method(frame: &str) -> Option<String> {
 fn another_generation(frames: &[&str]) -> Option<Wrong> {
     let numbers: BTreeSet<&str> = frames
         .iter()
-        .filter_map(|frame| frame.strip_prefix("StackGone")?.split(['.', '$']).next())
+        .filter_map(|frame| {
+            let made = frame.strip_prefix("StackGone").or(frame.strip_prefix("StackShift"))?;
+            made.split(['.', '$']).next()
+        })
         .collect();
+
     let why = format!("generations {numbers:?} on one stack");
     (numbers.len() > 1).then_some(Wrong { why, is_gap: false })
 }

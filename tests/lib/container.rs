@@ -39,6 +39,8 @@ pub struct Container {
     java: u32,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
+    /// What its engine calls it; nothing where there is none.
+    id: String,
     _dir: TempDir,
 }
 
@@ -95,6 +97,7 @@ impl Container {
             _shell: shell,
             stdin,
             stdout,
+            id: String::new(),
             _dir: dir,
         }
     }
@@ -113,12 +116,12 @@ impl Container {
         }
         let java = runtime.java.canonicalize().expect("a path without links");
         let home = java.ancestors().nth(2).expect("bin/java");
-        let number = dir.path().join("pid");
+        let (number, id) = (dir.path().join("pid"), dir.path().join("id"));
         let mut command = Command::new("podman");
         // crun refuses the mixed cgroups of some machines, and limits beyond ours nobody can set.
         command.args(["--runtime", "runc", "run", "--rm", "-i", "--network=none"]);
         command.args(["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", "--pidfile"]);
-        command.arg(&number);
+        command.arg(&number).arg("--cidfile").arg(&id);
         let ours = ["/usr", "/lib", "/lib64"].map(|path| (Path::new(path), path));
         for (from, to) in ours.into_iter().chain([(home, "/jre"), (classes(), "/classes")]) {
             command.arg("-v").arg(format!("{}:{to}:ro", from.display()));
@@ -131,7 +134,13 @@ impl Container {
         assert_eq!(line(&mut stdout), "ready 1\n");
         let java = fs::read_to_string(number).expect("podman tells its number");
         let java = java.trim().parse().expect("a number");
-        Self { java, _shell: shell, stdin, stdout, _dir: dir }
+        let id = fs::read_to_string(id).expect("podman tells its name").trim().to_owned();
+        Self { java, _shell: shell, stdin, stdout, id, _dir: dir }
+    }
+
+    /// What podman calls the container.
+    pub fn id(&self) -> &str {
+        &self.id
     }
 
     /// The JVM's process number as we see it.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
     io::{BufRead, BufReader, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -21,7 +22,10 @@ pub const FRAMES: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC -XX:Compile
                           -XX:CompileCommand=dontinline,CpuLoad.large \
                           -XX:CompileCommand=dontinline,CpuLoad.deep";
 
-/// The folder with the compiled classes of `tests/java`.
+/// Where among the compiled classes are those of `StackLoad` that JDK 8 can read.
+const OF_JDK_8: &str = "jdk-8";
+
+/// The folder with the compiled classes of `tests/java`, which a test may add some to.
 ///
 /// # Panics
 /// Where there is no compiler or it fails.
@@ -30,20 +34,65 @@ pub fn classes() -> &'static Path {
     CLASSES
         .get_or_init(|| {
             let dir = tempfile::tempdir().expect("a temporary folder");
-            // For JVMs under other users, too.
+            // For JVMs under other users, too, who may not look into where we were built.
             let readable = std::fs::Permissions::from_mode(0o755);
             std::fs::set_permissions(dir.path(), readable).expect("chmod");
-            let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("java");
-            let files = std::fs::read_dir(sources).expect("tests/java").flatten().map(|f| f.path());
-            let files = files.filter(|f| f.extension().is_some_and(|e| e == "java"));
-            // Two of them run in JDK 8, too.
-            let is_old = |f: &PathBuf| f.ends_with("GcLoad.java") || f.ends_with("CpuLoad.java");
-            let (old, new): (Vec<_>, Vec<_>) = files.partition(is_old);
-            compile("8", &old, dir.path());
-            compile("11", &new, dir.path());
+            let found = std::fs::read_dir(compiled()).expect("classes").flatten();
+            for class in found.filter(|entry| entry.path().is_file()) {
+                std::fs::copy(class.path(), dir.path().join(class.file_name())).expect("copy");
+            }
             dir
         })
         .path()
+}
+
+/// A jar with them, in a folder.
+///
+/// # Panics
+/// Where it cannot be made.
+pub fn jar(dir: &Path) -> PathBuf {
+    let jar = dir.join("tests.jar");
+    let mut command = Command::new("jar");
+    command.args(["--create", "--file"]).arg(&jar).arg("-C").arg(classes()).arg(".");
+    assert!(command.status().expect("run jar (tests/setup installs it)").success(), "jar failed");
+    jar
+}
+
+/// The classes as they were compiled, once for all test binaries: beside these, in a folder that
+/// is called after what the sources are.
+fn compiled() -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("java");
+    let files = std::fs::read_dir(sources).expect("tests/java").flatten().map(|f| f.path());
+    let mut files: Vec<_> = files.filter(|f| f.extension().is_some_and(|e| e == "java")).collect();
+    files.sort();
+    let mut hasher = DefaultHasher::new();
+    for file in &files {
+        (file, std::fs::read(file).expect("a source")).hash(&mut hasher);
+    }
+    let test = std::env::current_exe().expect("own path");
+    let build = test.parent().expect("target/PROFILE/deps/TEST").join("../java");
+    let done = build.join(format!("{:016x}", hasher.finish()));
+    if !done.exists() {
+        std::fs::create_dir_all(&build).expect("target is ours");
+        // All of them or none, for whoever runs beside us.
+        let new = tempfile::tempdir_in(&build).expect("a temporary folder");
+        // Some run in JDK 8, too.
+        let old =
+            ["AllocLoad.java", "AskLoad.java", "CpuLoad.java", "GcLoad.java", "HoldLoad.java"];
+        let is_old = |f: &PathBuf| old.iter().any(|name| f.ends_with(name));
+        let (old, others): (Vec<_>, Vec<_>) = files.into_iter().partition(is_old);
+        compile(&["--release", "8"], &old, new.path());
+        compile(&["--release", "11"], &others, new.path());
+        // What a later JDK alone has is called in StackLoad as well, where it finds that it has one.
+        let is_stack = |f: &PathBuf| {
+            f.file_name().is_some_and(|name| name.to_string_lossy().starts_with("Stack"))
+        };
+        let stacks: Vec<_> = others.into_iter().filter(is_stack).collect();
+        compile(&["-source", "8", "-target", "8"], &stacks, &new.path().join(OF_JDK_8));
+        // Another one's are as good.
+        let _ = std::fs::rename(new.path(), &done);
+    }
+    done
 }
 
 /// Numbers that a load answers with, `NAME=NUMBER`, by name.
@@ -55,9 +104,9 @@ pub fn numbers(answer: &str) -> HashMap<String, u64> {
     pairs.map(|(name, number)| (name.into(), number.parse().expect("a number"))).collect()
 }
 
-fn compile(release: &str, files: &[PathBuf], to: &Path) {
+fn compile(options: &[&str], files: &[PathBuf], to: &Path) {
     let mut javac = Command::new("javac");
-    javac.args(["-Xlint:-options", "--release", release, "-d"]).arg(to).args(files);
+    javac.arg("-Xlint:-options").args(options).arg("-d").arg(to).args(files);
     let status = javac.status().expect("run javac (tests/setup installs it)");
     assert!(status.success(), "javac failed");
 }
@@ -101,7 +150,26 @@ impl Load {
     ///
     /// # Panics
     /// Where it does not start.
-    pub fn spawn_program(mut command: Command, program: &str, major: u32) -> Self {
+    pub fn spawn_program(command: Command, program: &str, major: u32) -> Self {
+        match program {
+            "StackLoad" if major == 8 => {
+                Self::spawn_from(command, &compiled().join(OF_JDK_8), program, major)
+            }
+            _ => Self::spawn_from(command, classes(), program, major),
+        }
+    }
+
+    /// A program of `tests/java` from a jar with its classes.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start_jar(runtime: &Runtime, flags: &str, jar: &Path, program: &str) -> Self {
+        let mut command = runtime.command();
+        command.args(flags.split_ascii_whitespace());
+        Self::spawn_from(command, jar, program, runtime.major)
+    }
+
+    fn spawn_from(mut command: Command, class_path: &Path, program: &str, major: u32) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let log = dir.path().join("log");
         if major == 8 {
@@ -117,7 +185,7 @@ impl Load {
         let mut child = command
             .args(["-XX:ParallelGCThreads=2", "-XX:ConcGCThreads=1"])
             .arg("-cp")
-            .arg(classes())
+            .arg(class_path)
             .arg(program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

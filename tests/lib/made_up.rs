@@ -42,9 +42,9 @@ pub struct Taken {
 /// A profile, its timeline, and the samples that both are made of.
 #[derive(Debug)]
 pub struct MadeUp {
-    /// Without times.
+    /// With times.
     pub profile: Profile,
-    /// With them.
+    /// The same, with all that there is beside.
     pub timeline: Timeline,
     /// Each of them.
     pub taken: Vec<Taken>,
@@ -55,6 +55,7 @@ impl MadeUp {
     pub fn of(mut profile: Profile, taken: Vec<Taken>) -> Self {
         let mut timeline = Timeline::new(1_790_000_000_250_000_000, SLOT_NS);
         profile.samples = taken.iter().map(sample).collect();
+        (profile.begin_unix_ns, profile.slot_ns) = (timeline.begin_unix_ns, SLOT_NS);
         for (taken, sample) in taken.iter().zip(&profile.samples) {
             timeline.add(taken.slot, ThreadStack::of(sample), taken.count);
         }
@@ -90,7 +91,7 @@ fn sample(taken: &Taken) -> Sample {
         unsure: false,
         count: taken.count,
         things: 0,
-        times: Vec::new(),
+        times: vec![(taken.slot, taken.count)],
     }
 }
 
@@ -205,6 +206,20 @@ pub fn compiler(samples: usize, seconds: u64, threads: u64) -> MadeUp {
         made_up.timeline.bands.push(Band { begin_ns, end_ns, kind, label: label.into() });
     }
     made_up
+}
+
+/// So many samples in a day, of a program that has settled: it is at a few thousand places again
+/// and again.
+pub fn day(samples: u32) -> MadeUp {
+    let mut settled = compiler(5000, 100, 16);
+    settled.taken.iter_mut().for_each(|taken| taken.stack.truncate(20));
+    let mut dice = Dice(11);
+    let taken = (0..samples).map(|i| Taken {
+        slot: (u64::from(i) * 24 * 3600 * 50 / u64::from(samples.max(1))) as u32,
+        ..settled.taken[dice.below(5000) as usize].clone()
+    });
+    let taken = taken.collect();
+    MadeUp::of(settled.profile, taken)
 }
 
 /// Samples of a few methods of which each has all kinds, so that towers can be told.

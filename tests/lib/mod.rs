@@ -2,6 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`receiver`] | receives what jvmprobed pushes, and decodes it |
 //! | [`runtimes`] | which Java runtimes and collectors there are |
 //! | [`load`] | starts a Java load and steers it |
 //! | [`allocated`] | what `AllocLoad` says that it has allocated |
@@ -19,11 +20,14 @@
 //! | [`container`] | a JVM as in a container |
 //! | [`userns`] | a JVM in a user namespace |
 //! | [`other`] | processes that are no load |
+//! | [`page`] | the times that a page has, read back |
 //! | [`bpf`] | what a tool holds of the kernel's BPF system |
 //! | [`proc`] | what /proc tells of a process |
 //! | [`pprof`] | a profile in pprof's format, read back |
 //! | [`speedscope`] | a profile in speedscope's format, read back |
 //! | [`tool`] | starts a tool and collects what it says |
+//! | [`turn`] | which tests run at the same time |
+//! | [`windows`] | windows of jvmprobed's that nobody took |
 
 pub mod allocated;
 pub mod bench;
@@ -39,22 +43,17 @@ pub mod gclog;
 pub mod load;
 pub mod made_up;
 pub mod other;
+pub mod page;
 pub mod pprof;
 pub mod proc;
 pub mod programs;
+pub mod receiver;
 pub mod runtimes;
 pub mod speedscope;
 pub mod stackload;
 pub mod tool;
+pub mod turn;
 pub mod userns;
+pub mod windows;
 
-/// Fails a test that this machine cannot run: a test that does nothing must not pass.
-///
-/// # Panics
-/// Without root.
-pub fn need_root() {
-    assert!(
-        rustix::process::geteuid().is_root(),
-        "this test attaches BPF programs: run it as root (sudo make test)"
-    );
-}
+pub use turn::{beside_others, need_root};

@@ -20,18 +20,27 @@ pub struct Program {
     pub args: Vec<String>,
 }
 
+/// The jars of a program that `tests/programs` fetches.
+///
+/// # Panics
+/// Where it cannot be fetched.
+pub fn jars(name: &str) -> Vec<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    let output = Command::new(&script).stderr(Stdio::inherit()).output().expect("run it");
+    assert!(output.status.success(), "tests/programs failed");
+    let text = String::from_utf8(output.stdout).expect("paths are UTF-8");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let path = line.unwrap_or_else(|| panic!("tests/programs does not tell of {name}"));
+    path.split(':').map(PathBuf::from).collect()
+}
+
 /// The Kotlin compiler, with so many source files to compile in a folder. It takes some
 /// seconds of processor time for each.
 ///
 /// # Panics
 /// Where it cannot be fetched.
 pub fn kotlinc(folder: &Path, files: usize) -> Program {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
-    let output = Command::new(&script).stderr(Stdio::inherit()).output().expect("run it");
-    assert!(output.status.success(), "tests/programs failed");
-    let text = String::from_utf8(output.stdout).expect("paths are UTF-8");
-    let line = text.lines().find_map(|line| line.strip_prefix("kotlinc "));
-    let compiler = PathBuf::from(line.expect("tests/programs tells of kotlinc"));
+    let compiler = jars("kotlinc").remove(0);
     let library = compiler.with_file_name("library.jar");
     let sources = folder.join("kotlin");
     fs::create_dir_all(&sources).expect("create a folder");
@@ -104,7 +113,10 @@ pub fn class_path(runtime: &Runtime, program: &Program) -> ClassPath {
 }
 
 /// A jar with a runtime's own classes, in the cache of `tests/runtimes`.
-fn classes_of(runtime: &Runtime) -> PathBuf {
+///
+/// # Panics
+/// Where the runtime cannot tell them.
+pub fn classes_of(runtime: &Runtime) -> PathBuf {
     let image = fs::metadata(home(runtime).join("lib/modules")).expect("a runtime has modules");
     let cache = cache().join("classes");
     fs::create_dir_all(&cache).expect("create the cache");

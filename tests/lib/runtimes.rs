@@ -92,6 +92,64 @@ impl Runtime {
         command
     }
 
+    /// The same, made in a folder, but its JVM does not tell of a field: what it tells has another
+    /// name.
+    ///
+    /// # Panics
+    /// Where it cannot be copied, or does not tell of the field in the first place.
+    pub fn without_field(&self, field: &str, folder: &Path) -> Self {
+        let runtime = self.copied(folder);
+        let libjvm = runtime.libjvm();
+        let mut bytes = std::fs::read(&libjvm).expect("read libjvm.so");
+        let name = [b"\0", field.as_bytes(), b"\0"].concat();
+        let at = bytes.windows(name.len()).position(|window| window == name).expect("the field");
+        bytes[at + 1] = b'X';
+        std::fs::write(&libjvm, bytes).expect("write libjvm.so");
+        runtime
+    }
+
+    /// The same, made in a folder, but its JVM has no symbol table: that is in `debug`, a folder
+    /// like /usr/lib/debug, by its build id.
+    ///
+    /// # Panics
+    /// Where it cannot be copied, or has no build id.
+    pub fn stripped(&self, folder: &Path, debug: &Path) -> Self {
+        let runtime = self.copied(folder);
+        let libjvm = runtime.libjvm();
+        let run = |command: &mut Command| {
+            let output = command.output().expect("binutils (tests/setup installs them)");
+            assert!(output.status.success(), "{command:?}: {output:?}");
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let notes = run(Command::new("readelf").arg("-n").arg(&libjvm));
+        let id = notes.split_once("Build ID: ").expect("a build id").1;
+        let (first, rest) = id.split_whitespace().next().expect("a number").split_at(2);
+        let place = debug.join(".build-id").join(first);
+        std::fs::create_dir_all(&place).expect("a folder");
+        let file = place.join(format!("{rest}.debug"));
+        run(Command::new("objcopy").arg("--only-keep-debug").args([&libjvm, &file]));
+        run(Command::new("strip").arg(&libjvm));
+        runtime
+    }
+
+    /// A copy in a folder, with a libjvm.so of its own.
+    fn copied(&self, folder: &Path) -> Self {
+        let java = self.java.canonicalize().expect("java exists");
+        let home = java.parent().and_then(Path::parent).expect("bin/java");
+        let copy = folder.join("java");
+        let status = Command::new("cp").arg("-rs").args([home, &copy]).status();
+        assert!(status.is_ok_and(|status| status.success()), "cp -rs {}", home.display());
+        // The launcher looks for the JVM from where it is itself.
+        let own = |path: &Path| {
+            let place = copy.join(path.strip_prefix(home).expect("in its home"));
+            std::fs::remove_file(&place).expect("a link");
+            std::fs::copy(path, &place).expect("copy");
+            place
+        };
+        own(&self.libjvm());
+        Self { java: own(&java), ..self.clone() }
+    }
+
     /// Its libjvm.so.
     pub fn libjvm(&self) -> PathBuf {
         let java = self.java.canonicalize().expect("java exists");

@@ -20,6 +20,11 @@ pub(crate) fn wall_time(monotonic_ns: u64) -> Timestamp {
     Timestamp::from_nanosecond(offset + i128::from(monotonic_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
+/// An instant in nanoseconds since 1970.
+pub fn unix_ns(monotonic_ns: u64) -> u64 {
+    u64::try_from(wall_time(monotonic_ns).as_nanosecond()).unwrap_or(0)
+}
+
 /// An instant as RFC 3339 has it, in UTC with nanoseconds.
 pub fn rfc3339(monotonic_ns: u64) -> String {
     format!("{:.9}", wall_time(monotonic_ns))

@@ -15,7 +15,7 @@ const COUNTERS: usize = 4;
 const SPACES: usize = 8;
 /// The words of `struct gauge_term` and of all of `struct gauge`.
 const TERM_WORDS: usize = 5;
-const WORDS: usize = TERMS * TERM_WORDS + COUNTERS + SPACES + 9;
+const WORDS: usize = TERMS * TERM_WORDS + COUNTERS + SPACES + 10;
 
 impl Gauge {
     /// The bytes of `struct gauge` in bpf/gauge.h.
@@ -36,7 +36,7 @@ impl Gauge {
         words.extend(rest);
         words.push(addr_word(self.operation));
         words.extend((0..SPACES).map(|i| addr_word(settled.get(i).copied())));
-        words.push(self.waits.into());
+        words.extend([self.waits, self.op_tells].map(u64::from));
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
     }
 }

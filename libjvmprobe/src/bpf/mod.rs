@@ -12,6 +12,7 @@
 //! | [`kernel_types`] | where the kernel's structures have their fields |
 //! | [`tracefs`] | the kernel's tracepoints by name |
 //! | [`room`] | how large maps are, and when the kernel allocates them |
+//! | [`stops`] | when a JVM stopped its application |
 //! | `gauge` | the target's own counters, read with each event |
 //! | [`walker`] | what the stack walker must be told |
 //! | [`here`] | the stack walker, run in this process |
@@ -30,6 +31,7 @@ pub mod probes;
 pub mod records;
 pub mod room;
 pub mod session;
+pub mod stops;
 pub(crate) mod stream;
 pub mod tracefs;
 pub mod walker;

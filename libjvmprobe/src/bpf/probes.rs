@@ -14,7 +14,7 @@ use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeOpts, UsdtOpts};
 use crate::{
     Error, FileOffset, Pid, Result,
     bpf::{self, detach},
-    elf::{ElfFile, Probes, Symbols},
+    elf::{ElfFile, Probes, Symbols, apart::debug_package},
     process::LibJvm,
 };
 
@@ -30,6 +30,18 @@ pub struct Instant {
     pub functions: &'static [&'static [&'static str]],
     /// The program for the function's entry.
     pub function_program: &'static str,
+}
+
+impl Instant {
+    /// One that a USDT probe alone tells.
+    pub const fn of_probe(
+        provider: &'static str,
+        name: &'static str,
+        program: &'static str,
+    ) -> Self {
+        let (usdt_program, function_program) = (program, program);
+        Self { usdt: (provider, name), usdt_program, functions: &[], function_program }
+    }
 }
 
 /// A place in a file that a program can be attached to.
@@ -111,7 +123,7 @@ fn missing(path: &Path, probes: &Probes, is_stripped: bool, instant: &Instant) -
         (true, _) => (probe, WITH_PROBES.into()),
         (_, true) => (
             format!("{probe} and no symbol table to find a function by instead (it is stripped)"),
-            format!("{WITH_PROBES} or with its symbol table (Alpine)"),
+            format!("{WITH_PROBES} or with its symbol table (Alpine){}", packaged(path)),
         ),
         (_, false) => (
             format!("{probe}, and its symbol table names no function {}", functions.join(" or ")),
@@ -121,9 +133,18 @@ fn missing(path: &Path, probes: &Probes, is_stripped: bool, instant: &Instant) -
     Error::NoProbes { path: path.to_owned(), what, hint }
 }
 
-/// The entry of the first function whose mangled name begins so.
+/// Where a stripped file's symbols can be had, as the end of a hint: where that is known.
+pub(crate) fn packaged(libjvm: &Path) -> String {
+    let package =
+        debug_package(libjvm).map_or_else(String::new, |name| format!("install {name}, or "));
+    format!(", or {package}name a file that has its symbols with --symbols-from")
+}
+
+/// The entry of the first function whose mangled name begins so. What a file says that is kept
+/// apart is believed where the file itself says that a function begins there.
 pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> {
     let symbol = symbols.find_prefix(prefix)?;
+    (!elf.has_symbols_apart() || elf.begins_function(symbol.value)).then_some(())?;
     let offset = elf.vaddr_to_offset(symbol.value)?;
     Some(Site::Function { symbol: symbol.name, offset })
 }

@@ -3,7 +3,7 @@
 use libbpf_rs::{MapCore, MapFlags};
 use plain::Plain;
 
-use crate::names::clean;
+use crate::{Error, Result, names::clean};
 
 /// Copies a struct out of at least as many bytes.
 pub fn copy<T: Plain + Default>(record: &[u8]) -> Option<T> {
@@ -30,6 +30,40 @@ pub fn word(record: &[u8], offset: usize) -> Option<u64> {
 pub fn text<T: Copy + Into<i64>>(field: &[T]) -> String {
     let bytes = field.iter().map(|&c| c.into() as u8).take_while(|&b| b != 0);
     clean::name(&String::from_utf8_lossy(&bytes.collect::<Vec<_>>())).into_owned()
+}
+
+/// All keys and values of a map, with one system call: libbpf-rs takes a batch that is not
+/// full for the last, but the kernel ends one before a bucket that does not fit.
+///
+/// # Errors
+/// [`Error::Bpf`].
+pub(crate) fn entries(map: &impl MapCore) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let failed = |source| Error::Bpf { what: "read what was counted".into(), source };
+    let all = map.max_entries();
+    Ok(map.lookup_batch(all, MapFlags::ANY, MapFlags::ANY).map_err(failed)?.collect())
+}
+
+/// The same, taken out of the map: each in one step, so that no count between is lost.
+///
+/// # Errors
+/// [`Error::Bpf`].
+pub(crate) fn take_entries(map: &impl MapCore) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let failed = |source| Error::Bpf { what: "take out what was counted".into(), source };
+    let all = map.max_entries();
+    let taken = map.lookup_and_delete_batch(all, MapFlags::ANY, MapFlags::ANY);
+    Ok(taken.map_err(failed)?.collect())
+}
+
+/// Empties a map.
+///
+/// # Errors
+/// [`Error::Bpf`].
+pub(crate) fn clear(map: &impl MapCore) -> Result<()> {
+    for (key, _) in entries(map)? {
+        // Gone or not, it is not needed.
+        let _ = map.delete(&key);
+    }
+    Ok(())
 }
 
 /// A counter in a map, 0 where there is none.

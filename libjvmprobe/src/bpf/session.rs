@@ -72,7 +72,7 @@ impl<S: Skel<'static>, E> Session<S, E> {
         Ok(Self { skel, stream, lost, walker, variant: "", by_jvm: &[] })
     }
 
-    /// Attaches programs whose names have this behind the plan's.
+    /// Attaches programs whose names have this behind the plan's, where there are such.
     #[must_use]
     pub fn with_variant(mut self, variant: &'static str) -> Self {
         self.variant = variant;
@@ -143,8 +143,11 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
     ) -> Result<Links> {
         let mut links = Links::default();
         for plan in plans {
-            let name = format!("{}{}", plan.program, self.variant);
-            let program = bpf::program(self.skel.object_mut(), &name)?;
+            let varied = format!("{}{}", plan.program, self.variant);
+            let has_variant =
+                self.skel.object().progs().any(|program| program.name() == varied.as_str());
+            let name = if has_variant { &varied } else { plan.program };
+            let program = bpf::program(self.skel.object_mut(), name)?;
             match (attach(&program, binary, &plan.site, scope, cookie), plan.optional) {
                 (Ok(link), _) => links.push(link),
                 (Err(Error::Permission { .. }), Some(loss)) => {
@@ -188,8 +191,9 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
             } else if map.key_size() as usize == key.len() {
                 let _ = map.delete(&key);
             } else {
-                let keys: Vec<_> = map.keys().filter(|k| k.starts_with(&key)).collect();
-                keys.iter().for_each(|key| _ = map.delete(key));
+                let all = records::entries(&map).unwrap_or_default();
+                let own = all.iter().filter(|(k, _)| k.starts_with(&key));
+                own.for_each(|(key, _)| _ = map.delete(key));
             }
         }
     }

@@ -39,7 +39,8 @@ impl<T: 'static> EventStream<T> {
         self.ring.consume().map_err(failed)
     }
 
-    /// Waits up to `timeout` for events and returns all that are there.
+    /// Waits up to `timeout` for events and returns all that are there, also those that have
+    /// woken nobody.
     ///
     /// # Errors
     /// [`Error::Bpf`]; a signal that cuts the wait short is no error.
@@ -48,7 +49,7 @@ impl<T: 'static> EventStream<T> {
             Err(e) if e.kind() != ErrorKind::Interrupted => {
                 return Err(Error::Bpf { what: "read the event ring buffer".into(), source: e });
             }
-            _ => {}
+            _ => self.make_room()?,
         }
         Ok(self.queue.take())
     }

@@ -24,7 +24,7 @@ use crate::{
     bpf::{
         handover::{Clerk, Job, Outer},
         load_error,
-        records::bytes,
+        records::{bytes, entries},
     },
     elf::{ElfFile, Segments},
     hotspot::walking::JvmLayout,
@@ -84,8 +84,9 @@ pub fn leave_out(object: &mut OpenObject) -> Result<()> {
 /// processes than one that has ended.
 pub(crate) fn forget_stacks(known: &impl MapCore, key: u64) {
     let key = key.to_ne_bytes();
-    for id in known.keys().collect::<Vec<_>>() {
-        if known.lookup(&id, MapFlags::ANY).ok().flatten().is_some_and(|of| of == key) {
+    // What cannot be read takes room until all are forgotten.
+    for (id, of) in entries(known).unwrap_or_default() {
+        if of == key {
             // Gone or not, it is not needed.
             let _ = known.delete(&id);
         }
@@ -261,9 +262,10 @@ impl Walker {
             return Ok(());
         }
         let inner = inner_map("mappings", size_of::<MappingEntry>(), entries.len())?;
+        entries[0].bias = stamp();
         fill(&inner, &entries)?;
-        let first = MappingEntry { bias: stamp(), ..entries[0] };
-        fill(&inner, &[first])?;
+        // Not what is compared, nor what is remembered here.
+        entries[0].bias = 0;
         let tables = std::mem::take(&mut self.filled);
         self.clerk.hand_over(Job::Tell { tables, key, mappings: inner, jvm })?;
         self.told.insert(key, entries);

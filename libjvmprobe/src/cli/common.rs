@@ -1,8 +1,8 @@
 //! The options that mean the same in every tool.
 
-use std::{str::FromStr, time::Duration};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
-use clap::{Args, value_parser};
+use clap::{Args, ValueHint, value_parser};
 use clap_complete::Shell;
 use regex::Regex;
 
@@ -10,6 +10,7 @@ use crate::{
     Error, Pid, Result,
     cli::{parse_pid, parse_seconds},
     follow::{Arrivals, Times, running},
+    own::Pace,
 };
 
 /// What every tool's command line has.
@@ -56,6 +57,10 @@ pub struct Common {
     #[arg(short, long)]
     pub verbose: bool,
 
+    /// Take the symbols of a stripped libjvm.so from FILE, which must be of its build (repeatable)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) symbols_from: Vec<PathBuf>,
+
     /// Print a completion script for SHELL and exit
     #[arg(long, value_name = "SHELL", exclusive = true)]
     pub(crate) completions: Option<Shell>,
@@ -88,6 +93,11 @@ impl Common {
 
     /// When the trace reports and ends.
     pub fn times(&self) -> Times {
-        Times { duration: self.duration, interval: self.interval, count: self.count }
+        Times {
+            duration: self.duration,
+            interval: self.interval,
+            count: self.count,
+            pace: Pace::Prompt,
+        }
     }
 }

@@ -1,22 +1,25 @@
 //! What the tools have in common between their command lines and the end of a trace.
 
 mod common;
+mod started;
 
 use std::{
     env,
     ffi::OsString,
     fmt::Display,
     io::{self, Write, stderr, stdout},
-    process::ExitCode,
+    process::{ExitCode, Termination},
     time::Duration,
 };
 
-use clap::{Parser, error::ErrorKind};
+use clap::{Command, Parser, error::ErrorKind};
+use clap_complete::Shell;
 use rustix::process::geteuid;
 
 pub use common::Common;
+pub use started::Started;
 
-use crate::{Error, Pid, Result, follow::running, own};
+use crate::{Error, Pid, Result, elf::apart::take_symbols_from, follow::running, own};
 
 /// No trace takes longer than a year; more is a typing error.
 pub const MAX_SECONDS: f64 = 366.0 * 86_400.0;
@@ -101,23 +104,19 @@ pub trait CommandLine: Parser {
 }
 
 /// A tool's main(): parses the command line and runs. An error becomes one line, and exit
-/// status 1.
-pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) -> ExitCode {
+/// status 1; what `run` returns else may be an exit status of its own.
+pub fn run<A, T, E>(run: impl FnOnce(&A) -> Result<T, E>) -> ExitCode
+where
+    A: CommandLine,
+    T: Termination,
+    E: Display,
+{
     let args = A::parse_from(A::spell(env::args_os().collect()));
     let mut command = A::command();
     let name = command.get_name().to_owned();
     own::set_up(&name, args.common().verbose);
     if let Some(shell) = args.common().completions {
-        // Into memory, where writing does not fail: clap would panic.
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut command, name, &mut script);
-        return match stdout().write_all(&script) {
-            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-                own::note(&Error::io("write to standard output", e).to_string());
-                ExitCode::FAILURE
-            }
-            _ => ExitCode::SUCCESS,
-        };
+        return print_completions(shell, &mut command);
     }
     if let Err(why) = args.check() {
         command.error(ErrorKind::ArgumentConflict, why).exit();
@@ -126,14 +125,60 @@ pub fn run<A: CommandLine, E: Display>(run: impl FnOnce(&A) -> Result<(), E>) ->
     if !args.has_target() {
         return choose(&name);
     }
-    let result = run(&args);
-    own::undo::everything();
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
+    if let Err(error) = take_symbols_from(&args.common().symbols_from) {
+        return end::<ExitCode, _>(Err(error));
+    }
+    end(run(&args))
+}
+
+/// The main() of a program that is told otherwise what to do: by its own command line, which says
+/// whether a completion script is wanted instead, and whether remarks are.
+pub fn run_plain<A, T, E>(
+    of: impl FnOnce(&A) -> (Option<Shell>, bool),
+    run: impl FnOnce(&A) -> Result<T, E>,
+) -> ExitCode
+where
+    A: Parser,
+    T: Termination,
+    E: Display,
+{
+    let args = A::parse();
+    let mut command = A::command();
+    let (completions, verbose) = of(&args);
+    own::set_up(command.get_name(), verbose);
+    match completions {
+        Some(shell) => print_completions(shell, &mut command),
+        None => {
+            own::descriptors::raise_limit();
+            end(run(&args))
+        }
+    }
+}
+
+fn end<T: Termination, E: Display>(outcome: Result<T, E>) -> ExitCode {
+    let code = match outcome {
+        Ok(outcome) => outcome.report(),
         Err(error) => {
             own::note(&format!("{error:#}"));
             ExitCode::FAILURE
         }
+    };
+    // The last thing: a second signal would wait for it.
+    own::undo::everything();
+    code
+}
+
+fn print_completions(shell: Shell, command: &mut Command) -> ExitCode {
+    let name = command.get_name().to_owned();
+    // Into memory, where writing does not fail: clap would panic.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, command, name, &mut script);
+    match stdout().write_all(&script) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            own::note(&Error::io("write to standard output", e).to_string());
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
     }
 }
 

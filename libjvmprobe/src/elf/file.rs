@@ -7,7 +7,9 @@ use std::{fmt, fs::File, os::unix::fs::FileExt};
 use goblin::{
     container::Ctx,
     elf::{
-        Elf, Header, ProgramHeader, SectionHeader, header, program_header::PT_LOAD, section_header,
+        Elf, Header, ProgramHeader, SectionHeader, header,
+        program_header::{PF_X, PT_LOAD},
+        section_header,
     },
 };
 
@@ -70,6 +72,8 @@ pub struct ElfFile {
     machine: u16,
     segments: Vec<ProgramHeader>,
     sections: Vec<(String, SectionHeader)>,
+    /// Another file, with the symbols that this one lacks.
+    pub(super) apart: Option<Box<Self>>,
 }
 
 impl ElfFile {
@@ -85,7 +89,7 @@ impl ElfFile {
         let ctx = Ctx::new(container, head.endianness().map_err(malformed)?);
         let segments = segments(&file, size, ctx, &head)?;
         let sections = sections(&file, size, ctx, &head)?;
-        Ok(Self { file, size, ctx, machine: head.e_machine, segments, sections })
+        Ok(Self { file, size, ctx, machine: head.e_machine, segments, sections, apart: None })
     }
 
     /// The machine that it is for.
@@ -125,6 +129,15 @@ impl ElfFile {
         })
     }
 
+    /// Whether so many bytes from a link-time address on are code.
+    pub(crate) fn is_code(&self, vaddr: Vaddr, size: u64) -> bool {
+        let code = self.segments.iter().filter(|s| s.p_type == PT_LOAD && s.p_flags & PF_X != 0);
+        code.into_iter().any(|s| {
+            let inside = vaddr.0.checked_sub(s.p_vaddr).and_then(|at| at.checked_add(size));
+            inside.is_some_and(|end| end <= s.p_filesz)
+        })
+    }
+
     /// As [`Segments::load_bias`].
     pub(crate) fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
         load_bias(&self.segments, map_start, map_offset)
@@ -157,6 +170,12 @@ impl Segments {
     /// `map_offset` of the file is mapped at `map_start`.
     pub fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
         load_bias(&self.0, map_start, map_offset)
+    }
+
+    /// The link-time address of what lies at an offset of the file.
+    pub(crate) fn vaddr(&self, offset: FileOffset) -> Option<Vaddr> {
+        let bias = self.load_bias(Addr(0), offset)?;
+        Some(Vaddr(bias.wrapping_neg()))
     }
 }
 

@@ -2,7 +2,10 @@
 //!
 //! | module | what it knows |
 //! |---|---|
+//! | `apart` | symbols of a stripped file, which are kept apart |
 //! | `file` | headers and sections, read piece by piece |
+//! | `functions` | where functions begin |
+//! | `relocations` | what it has in memory once it is loaded |
 //! | `stapsdt` | USDT probes: `.note.stapsdt` |
 //! | `symbols` | `.symtab` and `.dynsym` |
 //!
@@ -11,7 +14,10 @@
 //! anything is allocated, and nothing is memory-mapped, for a mapped file that
 //! is truncated kills its reader by SIGBUS.
 
+pub(crate) mod apart;
 pub(crate) mod file;
+mod functions;
+mod relocations;
 pub(crate) mod stapsdt;
 pub(crate) mod symbols;
 #[cfg(test)]
@@ -19,5 +25,6 @@ pub(crate) mod testing;
 
 pub(crate) use file::Machine;
 pub use file::{ElfFile, Segments};
+pub(crate) use relocations::Relocations;
 pub(crate) use stapsdt::Probes;
 pub use symbols::Symbols;

@@ -45,12 +45,16 @@ struct Table {
 }
 
 impl ElfFile {
-    /// All symbols: `.symtab`, and `.dynsym` where it tells more.
+    /// All symbols: `.symtab`, and `.dynsym` where it tells more; those that are kept apart.
     ///
     /// # Errors
     /// [`crate::Error::Elf`] where a table is malformed. None at all is no error.
     pub fn symbols(&self) -> Result<Symbols> {
-        self.tables(&[".symtab", ".dynsym"])
+        let mut symbols = self.tables(&[".symtab", ".dynsym"])?;
+        if let Some(apart) = &self.apart {
+            symbols.tables.extend(apart.tables(&[".symtab"])?.tables);
+        }
+        Ok(symbols)
     }
 
     /// The exported symbols only: small, and there even in stripped files.
@@ -61,12 +65,18 @@ impl ElfFile {
         self.tables(&[".dynsym"])
     }
 
-    /// Whether it lacks the symbol table, `.symtab`, which alone names private functions.
+    /// Whether its symbols are another file's.
+    pub(crate) fn has_symbols_apart(&self) -> bool {
+        self.apart.is_some()
+    }
+
+    /// Whether it lacks the symbol table, `.symtab`, which alone names private functions, and none
+    /// is kept apart.
     ///
     /// # Errors
     /// As for [`ElfFile::symbols`].
     pub fn is_stripped(&self) -> Result<bool> {
-        Ok(self.tables(&[".symtab"])?.is_empty())
+        Ok(self.apart.is_none() && self.tables(&[".symtab"])?.is_empty())
     }
 
     fn tables(&self, names: &[&str]) -> Result<Symbols> {

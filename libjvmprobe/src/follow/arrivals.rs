@@ -1,4 +1,4 @@
-//! JVMs that are new: those of this machine, and those that come later.
+//! JVMs that are new: those of this machine or of a command, and those that come later.
 //!
 //! The kernel tells of libjvm.so when it is mapped ([`super::mappings`]). What it does not
 //! tell, or told and nobody had the time to read, is found by looking at all processes now
@@ -10,11 +10,11 @@ use crate::{
     Pid, Result,
     follow::mappings::Mappings,
     hotspot::HotSpot,
-    own::{Hurry, note},
-    process::{Fate, Target, scan::Scanner},
+    own::{Hurry, Pace, note},
+    process::{Fate, Process, Target, pid, scan::Scanner},
 };
 
-/// How often to read what the kernel has told, and to look at JVMs that are being made.
+/// How often to look at JVMs that are being made.
 const LOOK: Duration = Duration::from_millis(20);
 /// How often to look at all processes where the kernel tells nothing.
 const SCAN: Duration = Duration::from_millis(200);
@@ -54,6 +54,10 @@ pub struct Arrivals {
     next_look: Instant,
     next_scan: Instant,
     verbose: bool,
+    /// How often to read what the kernel has told.
+    pace: Pace,
+    /// Those of this process and its descendants alone.
+    of: Option<Process>,
     /// A JVM that lives for a second is to be known within a tenth of it, on a busy machine,
     /// too; what it takes is little.
     _hurry: Hurry,
@@ -81,8 +85,34 @@ impl Arrivals {
             next_look: now,
             next_scan: now,
             verbose,
+            pace: Pace::Prompt,
+            of: None,
             _hurry: Hurry::begin(),
         }
+    }
+
+    /// Finds those that a process and its descendants become.
+    ///
+    /// # Errors
+    /// What [`Process::open`] says.
+    pub fn of_command(pid: Pid, verbose: bool) -> Result<Self> {
+        Ok(Self { of: Some(Process::open(pid)?), ..Self::open(verbose) })
+    }
+
+    /// The same, noticed at this pace.
+    #[must_use]
+    pub fn at(self, pace: Pace) -> Self {
+        Self { pace, ..self }
+    }
+
+    /// Whether these are those of a command.
+    pub(crate) fn is_of_command(&self) -> bool {
+        self.of.is_some()
+    }
+
+    /// Whether no more can come.
+    pub(crate) fn is_over(&self) -> bool {
+        self.of.as_ref().is_some_and(|process| process.fate() == Fate::Ended)
     }
 
     /// When to look again.
@@ -97,7 +127,10 @@ impl Arrivals {
         if now < self.next_look {
             return Vec::new();
         }
-        let found = self.find(now);
+        let mut found = self.find(now);
+        if let Some(process) = &self.of {
+            found.retain(|target| descends(target.pid(), process.pid));
+        }
         self.coming.extend(found.into_iter().map(|target| Coming {
             target,
             hotspot: None,
@@ -133,7 +166,8 @@ impl Arrivals {
             self.coming.extend(still);
         }
         // Looking may take longer than the time between.
-        self.next_look = Instant::now() + LOOK;
+        let pause = if self.coming.is_empty() { self.pace.look() } else { LOOK };
+        self.next_look = Instant::now() + pause;
         arrived
     }
 
@@ -175,5 +209,33 @@ impl Arrivals {
     /// Forgets a process that has ended or changed, so that a successor is found.
     pub fn forget(&mut self, pid: Pid) {
         self.scanner.forget(pid);
+    }
+}
+
+/// Whether a process is another one, or was started by it, or by one that was.
+fn descends(pid: Pid, from: Pid) -> bool {
+    /// Nobody starts more of them within each other.
+    const DEPTH: usize = 64;
+    let mut next = Some(pid);
+    for _ in 0..DEPTH {
+        match next {
+            None => return false,
+            Some(pid) if pid == from => return true,
+            Some(pid) => next = pid::parent(pid),
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn we_descend_from_our_parent_and_it_does_not_from_us() {
+        let own = Pid(std::process::id());
+        let parent = pid::parent(own).unwrap();
+        assert!(descends(own, own) && descends(own, parent));
+        assert!(!descends(parent, own) && !descends(Pid(u32::MAX), own));
     }
 }

@@ -6,12 +6,13 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    ffi::OsStr,
     sync::atomic::AtomicBool,
     time::{Duration, Instant},
 };
 
 use crate::{
-    Pid, Result,
+    Error, Pid, Result,
     bpf::{
         self,
         probes::{Links, Plan, Scope},
@@ -19,14 +20,16 @@ use crate::{
     },
     follow::{
         Arrival, Arrivals, Stops,
-        ready::{self, SETTING_UP, look_again},
+        ready::{SETTING_UP, look_again},
         run::{self, End, Times, Watch},
     },
     hotspot::{Collector, HotSpot},
-    own::{Idle, note},
-    process::{Fate, FileId, Target},
+    own::{Idle, Pace, note, remark},
+    process::{Fate, FileId, LibJvm, Process, Target, launcher},
     render::table::Lost,
 };
+
+pub use super::named::{Named, find, now};
 
 /// A JVM that is followed.
 pub struct Followed<J> {
@@ -150,17 +153,12 @@ struct Attached {
     collectors: HashSet<Option<Collector>>,
 }
 
-/// A JVM that was named by the user, and what it tells.
-pub type Named = (Target, Result<HotSpot>);
-
-/// Finds the JVMs that the user has named, and waits for those that are just being made.
-///
-/// # Errors
-/// [`NoVm`](crate::Error::NoVm), [`NoSuchProcess`](crate::Error::NoSuchProcess) and those of [`Target::open`].
-pub fn find(pids: &[Pid]) -> Result<Vec<Named>> {
-    let targets = pids.iter().map(|&pid| Target::open(pid)).collect::<Result<Vec<_>>>()?;
-    let hotspots = targets.iter().map(ready::wait_for_any_vm).collect::<Result<Vec<_>>>()?;
-    Ok(targets.into_iter().zip(hotspots).collect())
+/// Attachments to a process that is to become a JVM.
+struct Ahead {
+    pid: Pid,
+    /// The libjvm.so that it is expected to run.
+    file: FileId,
+    links: Links,
 }
 
 /// A tool and the JVMs that it follows.
@@ -173,13 +171,16 @@ pub struct Trace<T: Tool> {
     young: Vec<(Arrival, Instant)>,
     /// Attachments to a file, for all processes that map it.
     files: HashMap<FileId, Attached>,
-    /// Where every JVM is traced.
+    /// Where every JVM is traced, or those of a command.
     arrivals: Option<Arrivals>,
+    /// What was attached for a command that is no JVM yet.
+    ahead: Option<Ahead>,
     /// Files that no JVM runs any more.
     idle: Idle<FileId>,
     /// Whether one attachment to a file serves all JVMs that run it. Where it does not, hits of
     /// several processes could not be told apart: then each JVM has its own.
     shares_files: bool,
+    pace: Pace,
     verbose: bool,
 }
 
@@ -199,9 +200,13 @@ impl<T: Tool> Trace<T> {
             jvms: ByKey::new(),
             young: Vec::new(),
             files: HashMap::new(),
+            // Whoever else runs the same file as a command's JVM is nobody's business.
+            shares_files: bpf::reaches_everyone()
+                && !arrivals.as_ref().is_some_and(Arrivals::is_of_command),
             arrivals,
+            ahead: None,
             idle: Idle::default(),
-            shares_files: bpf::reaches_everyone(),
+            pace: Pace::Prompt,
             verbose,
         };
         for (target, hotspot) in named {
@@ -209,6 +214,27 @@ impl<T: Tool> Trace<T> {
         }
         trace.look()?;
         Ok(trace)
+    }
+
+    /// Attaches to a command that will run this program, before it does, if that is a JDK's
+    /// launcher: so nothing of its JVM is missed.
+    ///
+    /// # Errors
+    /// What the tool says.
+    pub fn expect(&mut self, pid: Pid, program: &OsStr) -> Result<()> {
+        let Some(path) = launcher::library(program) else { return Ok(()) };
+        let libjvm =
+            LibJvm::of_file(&path).map_err(|e| Error::io(format!("open {}", path.display()), e))?;
+        let target = Target { process: Process::open(pid)?, libjvm };
+        let plans = self.tool.plan(&target, None)?;
+        let (session, scope) = (self.tool.session(), Scope::Process(pid));
+        session.settle();
+        match session.attach(&(&target.libjvm).into(), &plans, scope, bpf::key_alone(pid)) {
+            Ok(links) => self.ahead = Some(Ahead { pid, file: target.libjvm.id, links }),
+            // Then it is done when the library is mapped.
+            Err(error) => remark(|| format!("{} is not attached to yet: {error}", path.display())),
+        }
+        Ok(())
     }
 
     /// Process numbers and collectors.
@@ -222,6 +248,7 @@ impl<T: Tool> Trace<T> {
     /// # Errors
     /// What the tool says.
     pub fn run(&mut self, times: Times, stop: &AtomicBool) -> Result<End> {
+        self.pace = times.pace;
         let end = run::run(self, times, stop)?;
         if end == End::Time {
             self.collect()?;
@@ -256,6 +283,21 @@ impl<T: Tool> Trace<T> {
         let session = self.tool.session();
         session.settle();
         let links = session.attach(&(&target.libjvm).into(), &plans, Scope::Process(pid), key)?;
+        self.add(key, target, hotspot, Some(links))
+    }
+
+    /// Adds a JVM that was expected, or is a command's all the same.
+    fn add_of_command(&mut self, target: Target, hotspot: Result<HotSpot>) -> Result<()> {
+        let pid = target.pid();
+        let is_it = |ahead: &mut Ahead| (ahead.pid, ahead.file) == (pid, target.libjvm.id);
+        let Some(Ahead { links, .. }) = self.ahead.take_if(is_it) else {
+            note(&format!(
+                "process {pid} is traced since just now: what it did before is not told"
+            ));
+            return self.add_alone(target, hotspot);
+        };
+        let key = bpf::key_alone(pid);
+        self.tool.prepare(key, pid, hotspot.as_ref().ok());
         self.add(key, target, hotspot, Some(links))
     }
 
@@ -324,7 +366,9 @@ impl<T: Tool> Trace<T> {
         }
         for Arrival { target, hotspot } in arrivals {
             let pid = target.pid();
-            let added = if self.shares_files {
+            let added = if self.arrivals.as_ref().is_some_and(Arrivals::is_of_command) {
+                self.add_of_command(target, hotspot)
+            } else if self.shares_files {
                 self.add_to_file(target, hotspot)
             } else {
                 self.add_alone(target, hotspot)
@@ -368,8 +412,8 @@ impl<T: Tool> Trace<T> {
     }
 
     /// Lets go of those that are no more what they were.
-    fn part(&mut self) -> Result<()> {
-        let fate = |jvm: &Followed<_>| jvm.target.process.fate();
+    fn part(&mut self, closely: bool) -> Result<()> {
+        let fate = |jvm: &Followed<_>| jvm.target.process.fate_if(closely);
         let fates = self.jvms.iter().map(|(key, jvm)| (*key, fate(jvm)));
         let changed: Vec<_> = fates.filter(|(_, fate)| *fate != Fate::Alive).collect();
         if !changed.is_empty() {
@@ -379,7 +423,7 @@ impl<T: Tool> Trace<T> {
         for (key, fate) in changed {
             let Some(jvm) = self.jvms.remove(&key) else { continue };
             let pid = jvm.target.pid();
-            note(&match fate {
+            self.pace.tell(&match fate {
                 Fate::Execed => format!("process {pid} runs another program now"),
                 _ => format!("process {pid} has ended"),
             });
@@ -421,12 +465,13 @@ impl<T: Tool> Watch for Trace<T> {
     }
 
     fn tick(&mut self, collect: bool) -> Result<()> {
+        let closely = self.pace.looks_closely(collect);
         if collect {
             self.collect()?;
-        } else {
+        } else if closely {
             self.tell_lost()?;
         }
-        self.part()?;
+        self.part(closely)?;
         let used = self.jvms.values().map(|jvm| jvm.target.libjvm.id);
         let used = used.chain(self.young.iter().map(|(young, _)| young.target.libjvm.id));
         self.idle.release(&mut self.files, used, Instant::now());
@@ -442,7 +487,9 @@ impl<T: Tool> Watch for Trace<T> {
     }
 
     fn is_over(&self) -> bool {
-        self.jvms.is_empty() && self.young.is_empty() && self.arrivals.is_none()
+        self.jvms.is_empty()
+            && self.young.is_empty()
+            && self.arrivals.as_ref().is_none_or(Arrivals::is_over)
     }
 
     fn is_closed(&self) -> bool {
@@ -464,7 +511,6 @@ mod tests {
         bpf::probes::{Binary, Site},
         elf::testing::Library,
         hotspot::testing::FakeJvm,
-        process::{LibJvm, Process},
     };
 
     /// A process of ours that waits for a word, and then becomes another program.
@@ -829,7 +875,7 @@ mod tests {
         // The last report has taken it already.
         let mut trace = self::trace::<true>(Vec::new()).unwrap();
         let times =
-            Times { interval: Some(Duration::from_millis(1)), count: Some(1), duration: None };
+            Times { interval: Some(Duration::from_millis(1)), count: Some(1), ..Times::default() };
         let end = trace.run(times, &AtomicBool::new(false)).unwrap();
         assert_eq!((end, trace.tool.collected, trace.tool.reports), (End::Reported, 1, 1));
     }

@@ -5,23 +5,33 @@
 //! | [`run`](mod@run) | the loop that every tool runs |
 //! | `schedule` | when it looks around, reports and ends |
 //! | [`jvms`] | the JVMs that a tool follows, and what is attached to them |
+//! | `named` | those that the user has named |
 //! | `arrivals` | JVMs that are new, soon after they have mapped libjvm.so |
 //! | `mappings` | which processes map code just now, as the kernel tells |
+//! | [`command`] | a command that is started, and waits until it is traced |
+//! | [`user`] | the user that it runs as |
 //! | [`ready`] | whether there is a JVM in a process |
 //! | `running` | the JVMs that run now, for a person to choose |
+//! | `who` | who a JVM is, by OpenTelemetry's conventions |
 //! | `stopped` | whether a process was stopped all the time |
 
 pub(crate) mod arrivals;
+pub mod command;
 pub mod jvms;
 pub(crate) mod mappings;
+mod named;
 pub mod ready;
 pub mod run;
 pub(crate) mod running;
 mod schedule;
 pub(crate) mod stopped;
+pub mod user;
+mod who;
 
 pub use arrivals::{Arrival, Arrivals};
 pub use jvms::{ByKey, Followed, Named, Tool, Trace};
 pub use run::{End, Times, Watch};
+pub use running::main_of;
 pub(crate) use schedule::{Due, Schedule};
 pub use stopped::Stops;
+pub use who::Who;

@@ -9,13 +9,8 @@ use std::{
 use crate::{
     Result,
     follow::{Due, Schedule},
+    own::Pace,
 };
-
-/// How often to look for processes that end, start or get ready.
-const TICK: Duration = Duration::from_millis(200);
-/// How often to take what was counted, in ticks: while the threads that were counted still
-/// have names.
-const COLLECT_EVERY: u32 = 5;
 
 /// When a trace reports, and when it ends; what is not given is not limited.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +21,8 @@ pub struct Times {
     pub interval: Option<Duration>,
     /// How many times.
     pub count: Option<u64>,
+    /// How often it looks around.
+    pub pace: Pace,
 }
 
 /// Why a trace has ended.
@@ -56,8 +53,8 @@ pub trait Watch {
     /// As above.
     fn look(&mut self) -> Result<()>;
 
-    /// Notices what has ended or changed. `collect` is true about once a second: then what was
-    /// counted is taken.
+    /// Notices what has ended or changed. `collect` is true about once a second, or
+    /// once in some: then what was counted is taken.
     ///
     /// # Errors
     /// As above.
@@ -91,8 +88,8 @@ pub trait Watch {
 /// # Errors
 /// What the methods of `watch` say.
 pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<End> {
-    let Times { duration, interval, count } = times;
-    let mut schedule = Schedule::new(Instant::now(), TICK, duration, interval, count);
+    let Times { duration, interval, count, pace } = times;
+    let mut schedule = Schedule::new(Instant::now(), pace.tick(), duration, interval, count);
     let mut ticks = 0_u32;
     loop {
         watch.take_events(schedule.timeout(Instant::now(), watch.next_look()))?;
@@ -112,7 +109,7 @@ pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<E
         }
         if tick {
             ticks = ticks.wrapping_add(1);
-            watch.tick(ticks.is_multiple_of(COLLECT_EVERY))?;
+            watch.tick(ticks.is_multiple_of(pace.ticks_to_collect()))?;
             if watch.is_over() {
                 return Ok(End::NobodyLeft);
             }
@@ -172,7 +169,8 @@ mod tests {
     #[test]
     fn the_last_report_ends_it() {
         let interval = Some(Duration::from_millis(2));
-        let (end, counts) = follow(Times { interval, count: Some(3), duration: None }, 99, false);
+        let (end, counts) =
+            follow(Times { interval, count: Some(3), ..Times::default() }, 99, false);
         assert_eq!((end, counts.reports), (End::Reported, 3));
     }
 

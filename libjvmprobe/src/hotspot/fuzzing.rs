@@ -12,15 +12,16 @@ use std::{
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{
-    Addr, Vaddr,
+    Addr, Pid, Vaddr,
     hotspot::{
         classes::{ClassLayout, instance_sizes, java_name},
-        code::{Inlining, cache},
+        code::{Inlining, cache, fill},
         collector::Collector,
         compressed::Encoding,
         flags::Flags,
         heap,
         instance::perf_data,
+        loaded::{self, Loaded, Source},
         methods::{self, Methods},
         objects::Objects,
         pages::Pages,
@@ -118,26 +119,36 @@ fn fake() -> Fake {
     let mut parts = vec![image.end()];
 
     // Methods: `A.b(int)` and `a.Inner.c(String)`, each with lines, of classes in a loader.
-    let mut methods = Vec::new();
+    let (mut methods, mut of_loader) = (Vec::new(), Vec::new());
     let mut next_class = 0;
     for (class, name, descriptor) in
         [("A", "b", "(I)V"), ("a/Inner", "c", "(Ljava/lang/String;[J)V")]
     {
         let class_name = symbol(image, class);
-        // Name, layout helper, next class.
-        let class = image.put(&[class_name.0, 33, next_class]);
+        // Name, layout helper, next class; its loader, mirror, methods, constants; state and thread.
+        let class = image.put(&[class_name.0, 33, next_class, 0, 0, 0, 0, 4, 0, 0, 0, 0]);
         next_class = class.0;
         let (name, descriptor) = (symbol(image, name), symbol(image, descriptor));
         let file = symbol(image, "A.java");
         // Holder, index of the file, then entries 0 to 3.
-        let pool = image.put(&[class.0, 3, 0, name.0, descriptor.0, file.0]);
+        let pool = image.put(&[class.0, u32s(3, 4), 0, name.0, descriptor.0, file.0]);
         // Pool, then flags, code size, indexes of name and descriptor; code, lines.
         let indexes = u64::from(1_u16) | 8 << 16 | 1 << 32 | 2 << 48;
-        let const_method = image.put(&[pool.0, indexes, 0]);
+        let const_method = image.put(&[pool.0, indexes, 8]);
         image.put(&words(&[0xff, 0, 20, 3 << 3 | 2, 5 << 3 | 1, 0]));
-        methods.push(image.put(&[const_method.0]));
+        // Counted seven times; no code, no profile.
+        let counters = image.put(&[7 << 1]);
+        let method = image.put(&[const_method.0, 0, counters.0, 0, 0, 1, 0]);
+        let list = image.put(&[1, method.0]);
+        image.overwrite(Addr(class.0 + 40), list.0);
+        image.overwrite(Addr(class.0 + 48), pool.0);
+        methods.push(method);
+        of_loader.push(class);
     }
-    let loader = image.put(&[0, next_class]);
+    let loader = image.put(&[0, next_class, 0, 0, 0, 0, 0, 0]);
+    for class in of_loader {
+        image.overwrite(Addr(class.0 + 24), loader.0);
+    }
     let method = methods[0];
     parts.push(image.end());
 
@@ -245,6 +256,31 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
         ("ConstantPool", "_source_file_name_index", 8),
         ("Klass", "_layout_helper", 8),
         ("Klass", "_next_link", 16),
+        ("Klass", "_class_loader_data", 24),
+        ("Klass", "_java_mirror", 32),
+        ("InstanceKlass", "_methods", 40),
+        ("InstanceKlass", "_constants", 48),
+        ("InstanceKlass", "_init_state", 56),
+        ("InstanceKlass", "_init_thread", 64),
+        ("Klass", "_vtable_len", 72),
+        ("InstanceKlass", "_itable_len", 76),
+        ("InstanceKlass", "_annotations", 80),
+        ("InstanceKlass", "_array_klasses", 88),
+        ("ConstantPool", "_length", 12),
+        ("ConstantPool", "_tags", 16),
+        ("Array<u1>", "_data", 4),
+        ("Array<int>", "_length", 0),
+        ("Array<Method*>", "_data", 8),
+        ("ClassLoaderData", "_has_class_mirror_holder", 16),
+        ("Method", "_method_data", 8),
+        ("Method", "_method_counters", 16),
+        ("Method", "_code", 24),
+        ("Method", "_access_flags", 40),
+        ("Method", "_flags", 44),
+        ("Method", "_intrinsic_id", 46),
+        ("MethodCounters", "_invocation_counter", 0),
+        ("MethodData", "_tenure_traps", 24),
+        ("ConstMethod", "_constMethod_size", 16),
         ("ClassLoaderData", "_next", 0),
         ("ClassLoaderData", "_klasses", 8),
         ("StubQueue", "_stub_buffer", 0),
@@ -296,6 +332,10 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
         ("ConstMethod", 24),
         ("ConstantPool", 16),
         ("JVMFlag", 24),
+        ("InstanceKlass", 96),
+        ("ClassLoaderData", 64),
+        ("Method", 56),
+        ("MethodData", 64),
     ];
     for (class, size) in types {
         image.class(class, size);
@@ -351,6 +391,9 @@ pub(crate) fn code(part: Part, given: &[u8]) {
 
 fn look_at_code(memory: &Memory, layout: &Layout, code: Addr) {
     let addrs = [code, Addr(code.0 + 20), Addr(code.0 + 60)];
+    for major in [8, 17] {
+        let _ = fill::read(memory, &layout.of_jdk(major));
+    }
     for (major, inlining) in [(17, Inlining::Everywhere), (21, Inlining::At(&addrs))] {
         let layout = layout.of_jdk(major);
         let _ = cache::read(memory, &layout, inlining);
@@ -376,6 +419,24 @@ pub(crate) fn methods(given: &[u8]) {
                 let _ = (info.line(-1), info.line(0), info.line(i32::MAX));
             }
         }
+    }
+}
+
+/// Classes that are loaded, with their methods.
+pub(crate) fn loaded(given: &[u8]) {
+    let fake = Fake::get();
+    let memory = fake.memory(Part::Methods, given);
+    for major in [11, 17, 25] {
+        let layout = fake.layout.of_jdk(major);
+        let _ = loaded::count(&memory, &layout);
+        let (inlined, unloads) = (vec![fake.method], Some(Addr(BASE)));
+        let source = Source { memory: &memory, layout: &layout, inlined, unloads, pid: Pid(1) };
+        let _ = source.read(Loaded::default(), |loaded, class| {
+            // Each is of a loader, and has at most what fits into so little memory.
+            assert!(class.loader < loaded.loaders.len());
+            assert!(class.methods.len() < fake.bytes.len());
+            Ok(())
+        });
     }
 }
 

@@ -21,6 +21,10 @@ pub struct Gauge {
     /// Whether the collector frees memory between the begin of an operation and that of its
     /// collection, when its log reads the heap: CMS of JDK 8, which waits for its own thread.
     pub(crate) waits: bool,
+    /// Whether the number of a stop's operation alone tells that it was a collection
+    /// ([`HotSpot::is_pause`](crate::hotspot::HotSpot::is_pause)), and nothing else is wanted of
+    /// what happened within: ZGC's pauses free nothing, and its log tells the heap of cycles.
+    pub op_tells: bool,
     /// What the collector counted at the end of its last collection: used bytes, by space,
     /// at most eight; none where it does not count, or where the sum of `heap` at the end of
     /// the operation says the same.

@@ -8,9 +8,11 @@ use crate::{
         Collector,
         build::Build,
         classes::{self, ClassLayout},
+        counters::Counters,
         flags::Flags,
         gauge::{Gauge, LastStop},
         heap,
+        holds::ClassCounts,
         layout::Item,
         methods::MethodReader,
         objects::{ClassCount, ClassField, Objects},
@@ -22,10 +24,6 @@ use crate::{
     own::remark,
     process::{Target, memory::Memory},
 };
-
-/// The first JDK whose code cache we can read. What JDK 8 has there is of another shape, and
-/// not all of it is in vmStructs; 9 and 10 were never tried.
-pub const FIRST_READ: u32 = 9;
 
 /// HotSpot's performance data take 32 KiB by default.
 const MAX_PERF_DATA: u64 = 4 << 20;
@@ -55,9 +53,11 @@ pub struct HotSpot {
     pub(super) build: Arc<Build>,
     /// What is to be added to addresses of the file.
     pub(super) bias: u64,
-    /// Where it counts the classes that it unloaded.
-    pub(super) unloads: Option<Addr>,
-    pid: Pid,
+    /// Where it counts its classes.
+    pub(super) class_counts: ClassCounts,
+    /// Where it counts its collections.
+    pub(super) counters: Option<Counters>,
+    pub(super) pid: Pid,
     pub(super) memory: Memory,
     pub(super) layout: Layout,
 }
@@ -101,7 +101,8 @@ impl HotSpot {
             is_set_up: false,
             attach_disabled: false,
             flags: None,
-            unloads: None,
+            class_counts: ClassCounts::default(),
+            counters: None,
             build,
             bias,
             pid,
@@ -151,9 +152,9 @@ impl HotSpot {
                 *counter = at(&format!("sun.gc.collector.{i}.invocations"));
             }
         }
-        let unloads = perf.as_ref().and_then(|(base, data)| {
-            base.checked_add(data.offset("java.cls.unloadedClasses")? as u64)
-        });
+        let counts = perf.as_ref().map(|(base, data)| ClassCounts::of(*base, data));
+        self.class_counts = counts.unwrap_or_default();
+        self.counters = perf.as_ref().map(|(base, data)| Counters::find(*base, data));
         // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps what its
         // log line is made of; private, so named only where there is a symbol table.
         let last_stop = || {
@@ -165,6 +166,8 @@ impl HotSpot {
             })
         };
         gauge.last_stop = last_stop().filter(|_| layout.has(Item::OperationNames));
+        let is_z = matches!(collector, Collector::Z | Collector::GenerationalZ);
+        gauge.op_tells = is_z && gauge.last_stop.is_some();
         if perf.is_none() && matches!(collector, Collector::Serial | Collector::Parallel) {
             // Here each collection takes a number, and nothing else does.
             gauge.counters[0] = at(Item::NextGcId);
@@ -185,17 +188,6 @@ impl HotSpot {
         // Where they are does not change; what they are is asked for until it is set up.
         self.flags = flags.filter(|_| self.has_begun && !self.is_set_up);
         self.gauge = gauge;
-        self.unloads = unloads;
-    }
-
-    /// Whether its code cache is of a shape that we know; `what` is lost otherwise.
-    pub(super) fn check_is_read(&self, what: &str) -> Result<()> {
-        // Of a version that is not told the fields decide.
-        if self.major == 0 || self.major >= FIRST_READ {
-            return Ok(());
-        }
-        let what = what.replace("{JDK}", &format!("JDK {}", self.major));
-        Err(Error::Unsupported { what: format!("{what} yet; from JDK 11 on they can") })
     }
 
     /// A reader of its methods.

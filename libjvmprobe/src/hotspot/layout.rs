@@ -7,7 +7,7 @@
 //!
 //! | JDK | |
 //! |---|---|
-//! | 9 | the code cache has three heaps; `CompiledMethod` holds what `nmethod` had; interpreted frames hold their class's mirror; the generations of Serial and CMS are two fields, no array |
+//! | 9 | the code cache has three heaps; blobs and nmethods say by addresses where their code, their handlers and their scopes are; `CompiledMethod` holds what `nmethod` had; interpreted frames hold their class's mirror; the generations of Serial and CMS are two fields, no array |
 //! | 10 | `Flag` is `JVMFlag`; G1 keeps a second region that it allocates from (used since 11) |
 //! | 14 | CMS is gone; `MutableSpace` has all fields of `ImmutableSpace`; G1 allocates by NUMA node; `CompressedKlassPointers` comes out of `Universe`; `SafepointTracing` keeps the times of the last stop; threads are in `ThreadsSMRSupport`'s list, no chain |
 //! | 16 | `GenericGrowableArray` is `GrowableArrayBase` |
@@ -18,8 +18,8 @@
 //! | 23 | `CompiledMethod` is `nmethod` again, with offsets in place of addresses and debug information in memory of its own; `HeapRegion` is `G1HeapRegion` |
 //! | 24 | compact object headers; Shenandoah's count is that of its global generation |
 //! | 25 | nmethods keep their metadata in memory of their own; ZGC counts by NUMA node |
-//! | 26 | nmethods have one handler for both kinds of call; Shenandoah's count is that of its free set |
-//! | 27 | the generations of Parallel are fields of the heap, no statics |
+//! | 26 | the CDS archive's bounds are called `_aot_metaspace`; nmethods have one handler for both kinds of call; Shenandoah's count is that of its free set |
+//! | 27 | builds without JVMCI do not tell where `MethodData` counts; the generations of Parallel are fields of the heap, no statics |
 
 /// How the names of the statics begin that hold the entries of stubs; see [`super::code`].
 pub(super) const STUBS: &str = "_ZN12StubRoutines";
@@ -51,6 +51,10 @@ pub(super) enum Use {
     Objects,
     Threads,
     Compilations,
+    Loaded,
+    Usage,
+    Loaders,
+    Sources,
 }
 
 impl Use {
@@ -81,6 +85,10 @@ impl Use {
             Self::Objects => "objects are not counted",
             Self::Threads => "what threads allocate is unknown",
             Self::Compilations => "tiers of compilations are unknown",
+            Self::Loaded => "its classes are not listed",
+            Self::Usage => "which methods were called is unknown",
+            Self::Loaders => "loaders and modules of classes are not named",
+            Self::Sources => "where classes come from is not told",
         }
     }
 }
@@ -243,6 +251,7 @@ table! {
     BlobName            Offset [8 "CodeBlob::_name"] for Code Walking;
     BlobSize            Offset [8 "CodeBlob::_size"] for Code;
     BlobData            Offset [8 "CodeBlob::_data_offset"] for Code Walking;
+    BlobCodeOffset8     Offset [8 "CodeBlob::_code_offset"] until 8 for Code Walking;
     BlobCodeBegin       Offset [9 "CodeBlob::_code_begin"] until 22 for Code Walking;
     BlobCodeOffset      Offset [23 "CodeBlob::_code_offset"] for Code Walking;
     BlobFrameSize       Offset [8 "CodeBlob::_frame_size"] for Walking;
@@ -252,6 +261,8 @@ table! {
     VerifiedEntry       Offset [8 "nmethod::_verified_entry_point"] until 22 for Walking;
     VerifiedEntryOffset Offset [23 "nmethod::_verified_entry_offset"] for Walking;
     OsrEntry            Offset [8 "nmethod::_osr_entry_point"] for Walking;
+    DeoptOffset8        Offset [8 "nmethod::_deoptimize_offset"] until 8 for Walking;
+    DeoptMhOffset8      Offset [8 "nmethod::_deoptimize_mh_offset"] until 8 for Walking;
     DeoptBegin          Offset [9 "CompiledMethod::_deopt_handler_begin"] until 22 for Walking;
     DeoptMhBegin        Offset [9 "CompiledMethod::_deopt_mh_handler_begin"] until 22 for Walking;
     DeoptOffset         Offset [23 "nmethod::_deopt_handler_offset", 26 "nmethod::_deopt_handler_entry_offset"] for Walking;
@@ -264,6 +275,7 @@ table! {
     MutableData         Offset [25 "CodeBlob::_mutable_data"] for Code;
     RelocationSize      Offset [23 "CodeBlob::_relocation_size"] for Code;
     ScopesPcsOffset     Offset [8 "nmethod::_scopes_pcs_offset"] for Code;
+    ScopesDataOffset8   Offset [8 "nmethod::_scopes_data_offset"] until 8 for Code;
     ScopesDataOffset    Offset [23 "nmethod::_scopes_data_offset"] for Code;
     ScopesDataBegin     Offset [9 "CompiledMethod::_scopes_data_begin"] until 22 for Code;
     DependenciesOffset  Offset [8 "nmethod::_dependencies_offset"] until 22 for Code;
@@ -296,15 +308,62 @@ table! {
     // oops/{klass,symbol,compressedKlass}.hpp, classfile/{classLoaderData,javaClasses}.hpp
     KlassName           Offset [8 "Klass::_name"] for Methods Classes;
     LayoutHelper        Offset [8 "Klass::_layout_helper"] for Classes Sizes Objects;
-    NextClass           Offset [9 "Klass::_next_link"] for Sizes;
+    NextClass           Offset [9 "Klass::_next_link"] for Sizes Loaded;
     SymbolLength        Offset [8 "Symbol::_length"] for Methods Classes;
     SymbolBody          Offset [8 "Symbol::_body", 9 "Symbol::_body[0]"] for Methods Classes;
-    Loaders             Static [8 "ClassLoaderDataGraph::_head"] for Sizes;
-    NextLoader          Offset [8 "ClassLoaderData::_next"] for Sizes;
-    FirstClass          Offset [9 "ClassLoaderData::_klasses"] for Sizes;
+    Loaders             Static [8 "ClassLoaderDataGraph::_head"] for Sizes Loaded;
+    NextLoader          Offset [8 "ClassLoaderData::_next"] for Sizes Loaded;
+    FirstClass          Offset [9 "ClassLoaderData::_klasses"] for Sizes Loaded;
     NarrowKlassBase     Static [8 "Universe::_narrow_klass._base", 14 "CompressedKlassPointers::_narrow_klass._base", 22 "CompressedKlassPointers::_base"] for Objects;
     NarrowKlassShift    Static [8 "Universe::_narrow_klass._shift", 14 "CompressedKlassPointers::_narrow_klass._shift", 22 "CompressedKlassPointers::_shift"] for Objects;
     MirrorSize          Static [8 "java_lang_Class::_oop_size_offset"] for Objects;
+
+    // oops/{klass,instanceKlass,array,oopHandle}.hpp, classfile/classLoaderData.hpp
+    ClassLoaderOf       Offset [9 "Klass::_class_loader_data"] for Loaded;
+    InitState           Offset [8 "InstanceKlass::_init_state"] for Loaded;
+    InitThread          Offset [8 "InstanceKlass::_init_thread"] for Loaded;
+    MethodsOf           Offset [8 "InstanceKlass::_methods"] for Loaded;
+    ConstantsOf         Offset [8 "InstanceKlass::_constants"] for Loaded;
+    MiscFlags           Offset [9 "InstanceKlass::_misc_flags"] until 20 for Usage;
+    VtableLength        Offset [9 "Klass::_vtable_len"] for Loaded;
+    ItableLength        Offset [8 "InstanceKlass::_itable_len"] for Loaded;
+    ClassSize           Size   [8 "InstanceKlass"] for Loaded;
+    PoolLength          Offset [8 "ConstantPool::_length"] for Loaded;
+    MethodArrayLength   Offset [8 "Array<int>::_length"] for Loaded;
+    MethodArrayData     Offset [9 "Array<Method*>::_data"] for Loaded;
+    ClassAnnotations    Offset [8 "InstanceKlass::_annotations"] for Loaders;
+    ArraysOfClass       Offset [8 "InstanceKlass::_array_klasses"] for Loaders;
+    HasOwnLoaderData    Offset [9 "ClassLoaderData::_is_anonymous", 13 "ClassLoaderData::_is_unsafe_anonymous", 15 "ClassLoaderData::_has_class_mirror_holder"] for Loaded;
+    LoaderDataSize      Size   [8 "ClassLoaderData"] for Loaders;
+    Mirror              Offset [8 "Klass::_java_mirror"] for Sources;
+    NarrowOopBase       Static [8 "Universe::_narrow_oop._base", 13 "CompressedOops::_narrow_oop._base", 22 "CompressedOops::_base"] for Sources;
+    NarrowOopShift      Static [8 "Universe::_narrow_oop._shift", 13 "CompressedOops::_narrow_oop._shift", 22 "CompressedOops::_shift"] for Sources;
+    ProtectionDomainAt  Symbol [8 "_ZN15java_lang_Class25_protection_domain_offsetE"] for Sources;
+    RedefinedCountAt    Symbol [13 "_ZN15java_lang_Class27_classRedefinedCount_offsetE"] for Usage;
+    ArchiveBase         Symbol [9 "_ZN12MetaspaceObj22_shared_metaspace_baseE", 26 "_ZN12MetaspaceObj19_aot_metaspace_baseE"] for Usage;
+    ArchiveTop          Symbol [9 "_ZN12MetaspaceObj21_shared_metaspace_topE", 26 "_ZN12MetaspaceObj18_aot_metaspace_topE"] for Usage;
+
+    // oops/{method,constMethod,methodCounters,methodData}.hpp, interpreter/invocationCounter.hpp
+    MethodSize          Size   [8 "Method"] for Usage;
+    MethodAccess        Offset [8 "Method::_access_flags"] for Usage;
+    MethodFlags         Offset [9 "Method::_flags"] until 20 for Usage;
+    IntrinsicId         Offset [8 "Method::_intrinsic_id"] for Usage;
+    CodeOfMethod        Offset [8 "Method::_code"] for Usage;
+    CountersOf          Offset [8 "Method::_method_counters"] for Usage;
+    ProfileOf           Offset [8 "Method::_method_data"] for Usage;
+    Invocations         Offset [8 "MethodCounters::_invocation_counter"] for Usage;
+    ProfileTraps        Offset [9 "MethodData::_tenure_traps"] until 26 for Usage;
+    ProfileSize         Size   [8 "MethodData"] for Usage;
+    ConstMethodWords    Offset [8 "ConstMethod::_constMethod_size"] for Usage;
+    Redefinitions       Symbol [17 "_ZN11JvmtiExport19_redefinition_countE"] for Usage;
+    HasRedefined        Symbol [8 "_ZN11JvmtiExport22_has_redefined_a_classE"] until 16 for Usage;
+    OutOfMetaspace      Symbol [11 "_ZN20ClassLoaderDataGraph14_metaspace_oomE"] for Usage;
+    PoolTags            Offset [8 "ConstantPool::_tags"] for Usage;
+    PrimarySupers       Offset [8 "Klass::_primary_supers[0]"] for Usage;
+    Supers              Offset [8 "Klass::_secondary_supers"] for Usage;
+    ByteArrayData       Offset [8 "Array<u1>::_data"] for Usage;
+    OsThread            Offset [8 "JavaThread::_osthread", 22 "Thread::_osthread"] for Loaded;
+    OsThreadId          Offset [8 "OSThread::_thread_id"] for Loaded;
 
     // runtime/{thread,javaThread,threadSMR}.hpp, gc/shared/threadLocalAllocBuffer.hpp
     AllocatedBytes      Offset [8 "Thread::_allocated_bytes"] for Threads;

@@ -12,24 +12,17 @@ use crate::{
     Addr, Error, Result,
     hotspot::{
         HotSpot,
-        classes::modified_utf8,
         compressed::{Encoding, Stream},
         layout::Item,
         pages::Pages,
         resolved::Layout,
+        symbols::{ENTRY, Symbols},
     },
     names::{code::mask_hidden, java::java_parameters},
 };
 
-/// A Symbol's length is 16 bits wide.
-const MAX_SYMBOL: usize = 65_535;
 /// Bytecodes take at most 64 KiB, and so does the table of their lines.
 const MAX_LINE_TABLE: usize = 65_536;
-/// Names and lines of all methods together, in bytes: those of 100,000 methods, as many as
-/// large programs have, take a tenth. Beyond that, methods have no names.
-const MAX_KEPT: usize = 512 << 20;
-/// What an entry takes besides.
-const ENTRY: usize = 64;
 /// `_has_linenumber_table`, in all versions the lowest bit of the flags.
 const HAS_LINES: u8 = 1;
 
@@ -71,8 +64,6 @@ struct Fields {
     /// Of the pool or, up to JDK 16, of the class.
     file_index: Option<(bool, u64)>,
     klass_name: u64,
-    symbol_length: u64,
-    symbol_body: u64,
 }
 
 impl Fields {
@@ -91,8 +82,6 @@ impl Fields {
             file_index: file_index(Item::PoolFileIndex, true)
                 .or_else(|| file_index(Item::ClassFileIndex, false)),
             klass_name: layout.get(Item::KlassName)?,
-            symbol_length: layout.get(Item::SymbolLength)?,
-            symbol_body: layout.get(Item::SymbolBody)?,
         })
     }
 }
@@ -103,9 +92,8 @@ pub(crate) struct Methods {
     fields: Fields,
     encoding: Encoding,
     known: HashMap<Addr, Option<Arc<MethodInfo>>>,
-    symbols: HashMap<Addr, Arc<str>>,
-    /// How many more bytes may be kept.
-    room: usize,
+    /// Beyond the room that these have, methods have no names.
+    symbols: Symbols,
 }
 
 impl Methods {
@@ -118,8 +106,7 @@ impl Methods {
             fields: Fields::read(layout)?,
             encoding: Encoding::of_jdk(layout.major),
             known: HashMap::new(),
-            symbols: HashMap::new(),
-            room: MAX_KEPT,
+            symbols: Symbols::new(layout)?,
         })
     }
 
@@ -133,7 +120,7 @@ impl Methods {
             let signature = info.signature.as_ref().map_or(0, |signature| signature.len());
             info.name.len() + signature + info.lines.len() * size_of::<(u32, u32)>()
         });
-        self.room = self.room.checked_sub(bytes + ENTRY)?;
+        self.symbols.take(bytes + ENTRY).ok()?;
         let info = info.map(Arc::new);
         self.known.insert(method, info.clone());
         info
@@ -142,8 +129,7 @@ impl Methods {
     /// Forgets what it has read: it may be gone.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
-        self.symbols.clear();
-        self.room = MAX_KEPT;
+        self.symbols.forget();
     }
 
     fn read(&mut self, pages: &mut Pages<'_>, method: Addr) -> Result<MethodInfo> {
@@ -159,7 +145,7 @@ impl Methods {
             Some((false, offset)) => pages.u16(plus(class, offset)?)?,
             None => 0,
         };
-        let class_name = self.symbol(pages, class_name)?.replace('/', ".");
+        let class_name = self.symbols.get(pages, class_name)?.replace('/', ".");
         let name = self.pool_symbol(pages, pool, name_index)?;
         let signature = self.pool_symbol(pages, pool, signature_index)?;
         let file = match file_index {
@@ -180,23 +166,7 @@ impl Methods {
     fn pool_symbol(&mut self, pages: &mut Pages<'_>, pool: Addr, index: u16) -> Result<Arc<str>> {
         let slot = plus(plus(pool, self.fields.pool_size)?, u64::from(index) * 8)?;
         let symbol = pages.pointer(slot)?;
-        self.symbol(pages, symbol)
-    }
-
-    fn symbol(&mut self, pages: &mut Pages<'_>, symbol: Addr) -> Result<Arc<str>> {
-        if let Some(known) = self.symbols.get(&symbol) {
-            return Ok(Arc::clone(known));
-        }
-        let length = pages.u16(plus(symbol, self.fields.symbol_length)?)?;
-        let length = usize::from(length).min(MAX_SYMBOL);
-        let bytes = pages.bytes(plus(symbol, self.fields.symbol_body)?, length)?;
-        let text: Arc<str> = modified_utf8(&bytes).into();
-        self.room = self
-            .room
-            .checked_sub(text.len() + ENTRY)
-            .ok_or_else(|| Error::layout("too many names of methods"))?;
-        self.symbols.insert(symbol, Arc::clone(&text));
-        Ok(text)
+        self.symbols.get(pages, symbol)
     }
 
     fn lines(&self, pages: &mut Pages<'_>, const_method: Addr) -> Result<Vec<(u32, u32)>> {

@@ -13,9 +13,12 @@
 //! | [`gauge`] | where the numbers are that belong into every event |
 //! | `perfdata` | its performance data (`hsperfdata`) |
 //! | `heap` | where the used bytes of the heap are counted |
+//! | `holds` | how full its code cache is, and how many classes it has loaded |
 //! | [`code`] | what is in the code cache, and what was inlined into it |
 //! | `methods` | methods: names, parameters, lines |
 //! | [`classes`] | classes: names |
+//! | [`loaded`] | all classes that are loaded: state, origin, which methods were called |
+//! | `symbols` | names that are kept once each |
 //! | [`objects`] | objects in the heap, by class |
 //! | [`threads`] | what threads have allocated |
 //! | [`deopt`] | why compiled code was given up |
@@ -31,6 +34,7 @@ pub mod classes;
 pub mod code;
 pub(crate) mod collector;
 pub(crate) mod compressed;
+pub(crate) mod counters;
 pub mod deopt;
 pub(crate) mod flags;
 #[cfg(feature = "fuzzing")]
@@ -38,14 +42,17 @@ pub(crate) mod flags;
 pub(crate) mod fuzzing;
 pub mod gauge;
 pub(crate) mod heap;
+mod holds;
 mod instance;
 mod layout;
+pub mod loaded;
 pub(crate) mod methods;
 pub mod objects;
 mod operations;
 mod pages;
 pub(crate) mod perfdata;
 mod resolved;
+mod symbols;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(test), allow(dead_code))]
 #[allow(clippy::unwrap_used, reason = "for tests only")]
@@ -55,4 +62,5 @@ mod vmstructs;
 pub mod walking;
 
 pub use collector::Collector;
-pub use instance::{FIRST_READ, HotSpot};
+pub use holds::Fill;
+pub use instance::HotSpot;

@@ -9,7 +9,7 @@ use crate::{
 impl HotSpot {
     /// How many classes it has unloaded; `None` where it does not count.
     pub(crate) fn classes_unloaded(&self) -> Option<u64> {
-        self.memory.u64(self.unloads?).ok()
+        self.memory.u64(self.class_counts.unloads()?).ok()
     }
 
     /// Where it counts its collections, in 32 bits.
@@ -69,6 +69,17 @@ impl HotSpot {
     pub fn settles_unseen(&self) -> bool {
         let may_settle = heap::settles(self.collector) || self.collector == Collector::Unknown;
         may_settle && self.gauge.settled.is_empty()
+    }
+
+    /// Whether an operation is a collector's pause, where that has to be known by its name:
+    /// see [`Gauge::op_tells`](super::gauge::Gauge::op_tells). Those of ZGC are `VM_ZMarkStart`,
+    /// `VM_ZMarkEnd` and `VM_ZRelocateStart` (gc/z/zDriver.cpp), since JDK 21 with the generation
+    /// behind it (gc/z/zGeneration.cpp); without generations, 21 to 23 have an X for the Z
+    /// (gc/x/xDriver.cpp). Others verify or wait for its threads.
+    pub fn is_pause(&self, op: Option<&str>) -> bool {
+        let name = op.and_then(|op| op.strip_prefix(['Z', 'X']));
+        let is_one = |name: &str| name.starts_with("Mark") || name.starts_with("Relocate");
+        self.gauge.op_tells && name.is_some_and(is_one)
     }
 
     /// The name of a VM operation by its number, as the JVM's log has it.

@@ -158,6 +158,11 @@ impl Layout {
         Self { major, ..self.clone() }
     }
 
+    /// Whether it is a JDK 8, whose code cache is of a shape of its own.
+    pub(super) fn is_jdk_8(&self) -> bool {
+        self.major == 8
+    }
+
     /// Whether it has something.
     pub(super) fn has(&self, item: Item) -> bool {
         self.find(item).is_some()

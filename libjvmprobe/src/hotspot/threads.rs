@@ -29,6 +29,9 @@ pub struct ThreadLayout {
     pub tlab_start: u64,
     /// `_top` of `Thread::_tlab`.
     pub tlab_top: u64,
+    /// Whether `AllocTracer` is told of a TLAB before its thread has it
+    /// (`CollectedHeap::allocate_from_tlab_slow`, collectedHeap.cpp of JDK 8).
+    pub told_first: bool,
 }
 
 /// A Java thread.
@@ -55,6 +58,7 @@ impl ThreadLayout {
             allocated: layout.get(Item::AllocatedBytes)?,
             tlab_start: in_tlab(Item::TlabStart)?,
             tlab_top: in_tlab(Item::TlabTop)?,
+            told_first: layout.is_jdk_8(),
         })
     }
 
@@ -62,9 +66,11 @@ impl ThreadLayout {
     fn bytes(&self, memory: &Memory, thread: Addr) -> Option<u64> {
         let word = |offset| memory.u64(thread.checked_add(offset)?).ok();
         let allocated = word(self.allocated)?;
-        // The thread runs on meanwhile, and may get another TLAB in between.
-        let (top, start) = (word(self.tlab_top)?, word(self.tlab_start)?);
-        let used = top.checked_sub(start).filter(|&used| used < MAX_TLAB).unwrap_or(0);
+        // The thread runs on meanwhile, and may get another TLAB in between, or lose the one that
+        // it has: the end of one is nothing behind the start of another, or of none.
+        let (start, top) = (word(self.tlab_start)?, word(self.tlab_top)?);
+        let is_one = start != 0 && word(self.tlab_start)? == start;
+        let used = top.checked_sub(start).filter(|&used| is_one && used < MAX_TLAB).unwrap_or(0);
         Some(allocated.saturating_add(used))
     }
 }
@@ -186,8 +192,19 @@ mod tests {
     }
 
     #[test]
+    fn where_no_tlab_begins_nothing_is_used_of_one() {
+        let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, told_first: false };
+        // Below four gigabytes, where many heaps lie.
+        for (start, top, used) in [(0, 0xffe0_0000, 0), (0xffd0_0000, 0xffe0_0000, 1 << 20)] {
+            let thread: [u64; 3] = [500, start, top];
+            let at = Addr(thread.as_ptr() as u64);
+            assert_eq!(layout.bytes(&own_memory(), at), Some(500 + used));
+        }
+    }
+
+    #[test]
     fn a_thread_that_is_gone_has_no_bytes() {
-        let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16 };
+        let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, told_first: false };
         assert_eq!(layout.bytes(&own_memory(), Addr(8)), None);
     }
 }

@@ -49,7 +49,7 @@ pub struct JvmLayout {
     pub heap_count: u32,
     pub block_header: u32,
     pub blob_bytes: u32,
-    pub is_compact: u32,
+    pub blob_form: u32,
     pub name: u32,
     pub code_begin: u32,
     pub data_offset: u32,
@@ -71,13 +71,30 @@ pub struct JvmLayout {
 const BCP_SLOT: u32 = 8;
 const BCP_SLOT_JDK_8: u32 = 7;
 
+/// `enum blob_form` of bpf/walk/walk.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BlobForm {
+    Addresses = 0,
+    Offsets = 1,
+    Jdk8 = 2,
+}
+
+impl BlobForm {
+    fn of(layout: &Layout) -> Self {
+        match layout.has(Item::BlobCodeBegin) {
+            _ if layout.is_jdk_8() => Self::Jdk8,
+            true => Self::Addresses,
+            false => Self::Offsets,
+        }
+    }
+}
+
 impl HotSpot {
     /// How to walk its stacks.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on other machines than x86-64 and of JDKs before
-    /// [`FIRST_READ`](super::FIRST_READ); [`Error::Layout`] naming what is missing;
-    /// [`Error::Memory`] when it is gone.
+    /// [`Error::Unsupported`] on other machines than x86-64; [`Error::Layout`] naming what is
+    /// missing; [`Error::Memory`] when it is gone.
     pub fn walking(&self) -> Result<JvmLayout> {
         if !cfg!(target_arch = "x86_64") {
             return Err(Error::Unsupported {
@@ -87,10 +104,9 @@ impl HotSpot {
                 ),
             });
         }
-        self.check_is_read("stacks of {JDK} cannot be walked without frame pointers")?;
         let memory = &self.memory;
         let mut layout = layout(memory, &self.layout)?;
-        layout.unloads_at = self.unloads.map_or(0, |addr| addr.0);
+        layout.unloads_at = self.class_counts.unloads().map_or(0, |addr| addr.0);
         let barrier = self.layout.try_address(Item::ReturnBarrier);
         if let Some((barrier, return_pc)) =
             barrier.zip(self.layout.try_address(Item::ContinuationReturn))
@@ -115,13 +131,12 @@ pub(super) fn layout(memory: &Memory, layout: &Layout) -> Result<JvmLayout> {
     }
     told.heap_count = found.len() as u32;
     (told.interpreter_low, told.interpreter_high) = interpreter(memory, layout)?;
-    told.bcp_slot = if layout.major == 8 { BCP_SLOT_JDK_8 } else { BCP_SLOT };
+    told.bcp_slot = if layout.is_jdk_8() { BCP_SLOT_JDK_8 } else { BCP_SLOT };
     Ok(told)
 }
 
 /// The offsets.
 fn fields(layout: &Layout) -> Result<JvmLayout> {
-    let is_compact = !layout.has(Item::BlobCodeBegin);
     let field = |item| {
         let offset = layout.get(item)?;
         u32::try_from(offset)
@@ -129,23 +144,30 @@ fn fields(layout: &Layout) -> Result<JvmLayout> {
             .filter(|&n| n < MAX_BLOB_BYTES - 8)
             .ok_or_else(|| Error::layout(format!("{item:?} of {offset} bytes: implausible")))
     };
-    let (begin, entry, deopt, deopt_mh) = match is_compact {
-        true => (
+    let form = BlobForm::of(layout);
+    let (begin, entry, deopt, deopt_mh) = match form {
+        BlobForm::Offsets => (
             field(Item::BlobCodeOffset)?,
             field(Item::VerifiedEntryOffset)?,
             field(Item::DeoptOffset)?,
             field(Item::DeoptMhOffset).ok(),
         ),
-        false => (
+        BlobForm::Addresses => (
             field(Item::BlobCodeBegin)?,
             field(Item::VerifiedEntry)?,
             field(Item::DeoptBegin)?,
             field(Item::DeoptMhBegin).ok(),
         ),
+        BlobForm::Jdk8 => (
+            field(Item::BlobCodeOffset8)?,
+            field(Item::VerifiedEntry)?,
+            field(Item::DeoptOffset8)?,
+            field(Item::DeoptMhOffset8).ok(),
+        ),
     };
     let mut told = JvmLayout {
         block_header: field(Item::BlockSize)?,
-        is_compact: is_compact.into(),
+        blob_form: form as u32,
         name: field(Item::BlobName)?,
         code_begin: begin,
         data_offset: field(Item::BlobData)?,
@@ -266,7 +288,7 @@ mod tests {
         assert_eq!((found.name, found.compile_id, found.blob_bytes), (96, 304, 312));
         // One handler for both kinds of call where there is but one.
         assert_eq!((found.deopt_handler, found.deopt_mh_handler), (128, 128));
-        assert_eq!((found.is_compact, found.bcp_slot), (0, BCP_SLOT));
+        assert_eq!((found.blob_form, found.bcp_slot), (0, BCP_SLOT));
     }
 
     #[test]

@@ -6,9 +6,11 @@
 //! | [`budget`] | what may be kept in memory |
 //! | [`descriptors`] | how many files may be open |
 //! | [`privileges`] | which rights it needs, and when no more |
+//! | `heap` | what the allocator keeps for itself |
 //! | `deadline` | how long something is waited for |
 //! | `idle` | what is needed no more |
 //! | `notes` | words to the person at the terminal |
+//! | `pace` | how often it looks around |
 //! | `hurry` | being preferred for a moment |
 //! | `signals` | what Ctrl-C does |
 //! | [`undo`] | what is undone however the end comes |
@@ -21,16 +23,20 @@
 pub mod budget;
 mod deadline;
 pub mod descriptors;
+mod heap;
 mod hurry;
 mod idle;
 mod notes;
+mod pace;
 pub mod privileges;
 mod signals;
 pub mod undo;
 
 pub(crate) use deadline::Deadline;
+pub use heap::give_back_soon;
 pub use hurry::Hurry;
 pub use idle::Idle;
 pub(crate) use notes::set_up;
 pub use notes::{note, remark};
-pub use signals::stop_on_signal;
+pub use pace::Pace;
+pub use signals::{Endings, stop_on_signal};

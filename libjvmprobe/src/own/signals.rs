@@ -24,6 +24,31 @@ pub(super) fn count() -> u32 {
     COUNT.load(Ordering::Relaxed)
 }
 
+/// Signals that ask the process to end.
+#[derive(Debug, Default)]
+pub struct Endings {
+    first: Option<Instant>,
+}
+
+impl Endings {
+    /// One has come: whoever waits within a deadline hurries. If it is not the first one, the process
+    /// ends at once, whatever it is busy with.
+    pub fn come(&mut self) {
+        let now = Instant::now();
+        if now - *self.first.get_or_insert(now) >= SAME {
+            end_at_once();
+        }
+        COUNT.store(1, Ordering::Relaxed);
+    }
+}
+
+/// Ends the process, whatever it is busy with, with nothing left behind.
+fn end_at_once() -> ! {
+    undo::everything();
+    // SAFETY: ends the process without running what other threads still use.
+    unsafe { libc::_exit(ENDED_AT_ONCE) };
+}
+
 /// Becomes true on Ctrl-C, SIGTERM or SIGHUP. From the second one on the process ends at
 /// once, whatever it is busy with, with nothing left behind.
 ///
@@ -32,16 +57,10 @@ pub(super) fn count() -> u32 {
 pub fn stop_on_signal() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    let mut first = None;
+    let mut endings = Endings::default();
     // Runs in a thread of its own, where everything is allowed.
     let on_signal = move || {
-        let now = Instant::now();
-        if now - *first.get_or_insert(now) >= SAME {
-            undo::everything();
-            // SAFETY: ends the process without running what other threads still use.
-            unsafe { libc::_exit(ENDED_AT_ONCE) };
-        }
-        COUNT.store(1, Ordering::Relaxed);
+        endings.come();
         flag.store(true, Ordering::Relaxed);
     };
     ctrlc::set_handler(on_signal)

@@ -10,7 +10,7 @@ use std::{
     io::Write,
     os::fd::AsRawFd,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Instant,
 };
 
@@ -55,9 +55,12 @@ impl AsRawFd for CodeFile {
     }
 }
 
-/// Files by device and inode, so that processes share them.
+/// Files by device and inode, so that processes share them. Clones share them, too.
+#[derive(Clone, Debug, Default)]
+pub struct FileCache(Arc<Mutex<Opened>>);
+
 #[derive(Debug, Default)]
-pub struct FileCache {
+struct Opened {
     files: HashMap<FileNumber, Option<Arc<CodeFile>>>,
     idle: Idle<FileNumber>,
 }
@@ -111,9 +114,10 @@ impl CodeMaps {
     ///
     /// # Errors
     /// Where the process is gone or hidden; what is known stays.
-    pub fn refresh(&mut self, pid: Pid, files: &mut FileCache) -> Result<()> {
+    pub fn refresh(&mut self, pid: Pid, files: &FileCache) -> Result<()> {
         // Noted here, for nobody waits for what a process has mapped now.
         let maps = maps_of(pid).inspect_err(|error| _ = ran_out(error))?;
+        let mut files = files.opened();
         for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
             let (start, end) = (Addr(map.address.0), Addr(map.address.1));
             let module = module_name(&map.pathname);
@@ -181,6 +185,24 @@ fn file_key(map: &MemoryMap) -> Option<(i32, i32, u64)> {
 }
 
 impl FileCache {
+    /// The one that all threads of this process share: they look at the same JVMs.
+    pub(crate) fn of_this_process() -> Self {
+        static ALL: OnceLock<FileCache> = OnceLock::new();
+        ALL.get_or_init(Self::default).clone()
+    }
+
+    fn opened(&self) -> MutexGuard<'_, Opened> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes files that nobody has used for a while, so that the file system of a container
+    /// that is gone is not held.
+    pub(crate) fn close_unused(&self, now: Instant) {
+        self.opened().close_unused(now);
+    }
+}
+
+impl Opened {
     /// What could not be opened because too many files were open is tried again.
     fn open(&mut self, pid: Pid, map: &MemoryMap) -> Option<Arc<CodeFile>> {
         let key = file_key(map)?;
@@ -210,9 +232,7 @@ impl FileCache {
         file
     }
 
-    /// Closes files that nobody has used for a while, so that the file system of a container
-    /// that is gone is not held.
-    pub(crate) fn close_unused(&mut self, now: Instant) {
+    fn close_unused(&mut self, now: Instant) {
         let is_used = |file: &Option<Arc<CodeFile>>| {
             file.as_ref().is_none_or(|file| Arc::strong_count(file) > 1)
         };
@@ -246,34 +266,35 @@ mod tests {
     fn finds_our_own_code() {
         let pid = Pid(std::process::id());
         let mut maps = CodeMaps::default();
-        maps.refresh(pid, &mut FileCache::default()).unwrap();
+        maps.refresh(pid, &FileCache::default()).unwrap();
         let here = Addr(finds_our_own_code as fn() as usize as u64);
         let mapping = maps.find(here).unwrap();
         assert!(mapping.file.is_some());
         assert!(mapping.start <= here && here < mapping.end);
         assert!(maps.find(Addr(1)).is_none());
         let version = maps.version();
-        maps.refresh(pid, &mut FileCache::default()).unwrap();
+        maps.refresh(pid, &FileCache::default()).unwrap();
         assert_eq!(maps.version(), version, "nothing has changed");
         assert!(maps.iter().any(|m| &*m.module == "[vdso]" && m.file.is_some()));
     }
 
     #[test]
     fn files_that_nobody_has_are_closed_after_a_while() {
-        let (mut files, mut maps) = (FileCache::default(), CodeMaps::default());
-        maps.refresh(Pid(std::process::id()), &mut files).unwrap();
+        let (files, mut maps) = (FileCache::default(), CodeMaps::default());
+        maps.refresh(Pid(std::process::id()), &files).unwrap();
         let of_file = maps.iter().find(|m| m.file.is_some()).unwrap().clone();
         let now = Instant::now();
         let later = |seconds| now + std::time::Duration::from_secs(seconds);
         files.close_unused(now);
         files.close_unused(later(60));
-        let all = files.files.len();
+        let all = files.opened().files.len();
         drop(maps);
         files.close_unused(later(120));
         files.close_unused(later(121));
-        assert_eq!(files.files.len(), all, "the next process may have them");
+        assert_eq!(files.opened().files.len(), all, "the next process may have them");
         files.close_unused(later(180));
-        let left: Vec<_> = files.files.values().flatten().collect();
+        let opened = files.opened();
+        let left: Vec<_> = opened.files.values().flatten().collect();
         assert!(left.len() == 1 && Arc::ptr_eq(left[0], of_file.file.as_ref().unwrap()));
     }
 
@@ -301,10 +322,10 @@ mod tests {
             path
         });
         let at = map(&paths[0], None);
-        let (pid, mut files, mut maps) =
+        let (pid, files, mut maps) =
             (Pid(std::process::id()), FileCache::default(), CodeMaps::default());
         let addr = Addr(at as u64 + 8);
-        maps.refresh(pid, &mut files).unwrap();
+        maps.refresh(pid, &files).unwrap();
         let (version, count) = (maps.version(), maps.iter().count());
         let first_byte = |maps: &CodeMaps| {
             let file = maps.find(addr).unwrap().file.clone().unwrap();
@@ -312,7 +333,7 @@ mod tests {
         };
         assert_eq!(first_byte(&maps), b'a');
         map(&paths[1], Some(at));
-        maps.refresh(pid, &mut files).unwrap();
+        maps.refresh(pid, &files).unwrap();
         assert_eq!(maps.iter().count(), count);
         assert!(maps.version() > version);
         assert_eq!(first_byte(&maps), b'b');

@@ -5,16 +5,19 @@
 //! runs. `/proc/PID/map_files/RANGE` is the mapped file itself (proc(5)).
 
 use std::{
+    collections::HashMap,
     fs::File,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use procfs::process::{MMapPath, MemoryMap};
+use procfs::process::{MMPermissions, MMapPath, MemoryMap};
 
 use crate::{
     Addr, Error, FileOffset, Pid, Result,
     elf::{ElfFile, Machine},
+    image,
     process::{
         Process,
         pid::maps_of,
@@ -41,7 +44,14 @@ pub struct LibJvm {
     /// Which file it is.
     pub id: FileId,
     file: File,
+    /// A file with its symbols, where it has none itself.
+    apart: Option<Arc<File>>,
 }
+
+/// Files with the symbols of others, by these, which are held so that their numbers stay theirs.
+type Apart = HashMap<FileId, (File, Option<Arc<File>>)>;
+/// A machine that runs more builds of the JDK at once looks for some of them again.
+const MAX_APART: usize = 64;
 
 impl LibJvm {
     /// Finds and opens the libjvm.so that a process has mapped.
@@ -54,8 +64,12 @@ impl LibJvm {
         if maps.iter().any(|m| file_name(m).is_some_and(|n| n.starts_with("libj9vm"))) {
             return Err(Error::OpenJ9 { pid });
         }
-        let map = maps.iter().find(|m| file_name(m).is_some_and(|n| n == "libjvm.so"));
-        let map = map.ok_or_else(|| match is_native_image(pid) {
+        let is_libjvm = |m: &&MemoryMap| file_name(m).is_some_and(|n| n == "libjvm.so");
+        // Others read the file: a profiler its symbols.
+        let runs = |m: MemoryMap| m.perms.contains(MMPermissions::EXECUTE);
+        let is_run = maps.iter().filter(is_libjvm).cloned().any(runs);
+        let map = maps.iter().find(is_libjvm).filter(|_| is_run);
+        let map = map.ok_or_else(|| match native_image(pid).is_some() {
             true => Error::NativeImage { pid },
             false => Error::NotAJvm { pid, comm: comm.to_owned() },
         })?;
@@ -66,12 +80,13 @@ impl LibJvm {
         let file = open_mapped(pid, map, path)?;
         let meta =
             file.metadata().map_err(|e| Error::io(format!("stat {}", seen_as.display()), e))?;
-        let found = Self {
+        let mut found = Self {
             map_start: Addr(map.address.0),
             map_offset: FileOffset(map.offset),
             id: FileId { dev: meta.dev(), ino: meta.ino() },
             seen_as,
             file,
+            apart: None,
         };
         let machine = found.elf()?.machine();
         if machine != Machine::NATIVE {
@@ -81,11 +96,35 @@ impl LibJvm {
                 ours: std::env::consts::ARCH,
             });
         }
+        found.apart = found.find_apart(pid)?;
         Ok(found)
     }
 
-    /// A file as if it were mapped.
-    #[cfg(test)]
+    /// The file with its symbols, if it has none itself, looked for once.
+    fn find_apart(&self, pid: Pid) -> Result<Option<Arc<File>>> {
+        static KNOWN: OnceLock<Mutex<Apart>> = OnceLock::new();
+        let known = KNOWN.get_or_init(Mutex::default);
+        // What a thread left behind that panicked is whole: entries are put in at once.
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, apart)) = known.get(&self.id) {
+            return Ok(apart.clone());
+        }
+        let root = Process::open(pid).ok().and_then(|process| Root::open(&process).ok());
+        let in_its_root = |path: &Path| match &root {
+            Some(root) => root.file(path),
+            None => Err(std::io::ErrorKind::NotFound.into()),
+        };
+        let apart = self.elf()?.symbols_apart(&self.seen_as, in_its_root).map(Arc::new);
+        if known.len() >= MAX_APART {
+            known.clear();
+        }
+        if let Ok(file) = self.file.try_clone() {
+            known.insert(self.id, (file, apart.clone()));
+        }
+        Ok(apart)
+    }
+
+    /// A file that will be mapped, as if it were.
     pub(crate) fn of_file(path: &Path) -> std::io::Result<Self> {
         let file = File::open(path)?;
         let meta = file.metadata()?;
@@ -95,6 +134,7 @@ impl LibJvm {
             map_offset: FileOffset(0),
             id: FileId { dev: meta.dev(), ino: meta.ino() },
             file,
+            apart: None,
         })
     }
 
@@ -104,7 +144,7 @@ impl LibJvm {
             .file
             .try_clone()
             .map_err(|e| Error::io(format!("reopen {}", self.seen_as.display()), e))?;
-        ElfFile::open(file)
+        Ok(ElfFile::open(file)?.with_symbols_of(self.apart.as_deref()))
     }
 
     /// A path that opens exactly this file, for interfaces that want a path.
@@ -114,13 +154,10 @@ impl LibJvm {
     }
 }
 
-/// Whether a program has the heap that GraalVM's native-image puts into executables
-/// (substratevm, `SectionName.SVM_HEAP`).
-fn is_native_image(pid: Pid) -> bool {
-    let elf = root::open_linked(Path::new(&format!("/proc/{pid}/exe")))
-        .ok()
-        .and_then(|file| ElfFile::open(file).ok());
-    elf.is_some_and(|elf| elf.section(".svm_heap").is_some())
+/// The program of a process, if it is a GraalVM native image.
+pub(crate) fn native_image(pid: Pid) -> Option<ElfFile> {
+    let file = root::open_linked(Path::new(&format!("/proc/{pid}/exe"))).ok()?;
+    ElfFile::open(file).ok().filter(image::is_image)
 }
 
 fn mapped_path(map: &MemoryMap) -> Option<&Path> {

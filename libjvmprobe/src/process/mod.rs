@@ -4,19 +4,25 @@
 //! |---|---|
 //! | `pid` | a process as /proc tells of it; whether it still is the same |
 //! | `libjvm` | which libjvm.so it runs, opened exactly |
+//! | [`launcher`] | the launcher's command line |
+//! | [`cgroup`] | the container, pod or service that its control groups tell |
+//! | [`service`] | what who runs it calls it |
 //! | [`code`] | the files that it has mapped as code |
 //! | `memory` | reading its memory |
 //! | [`root`] | the one door into its file system |
 //! | [`identity`] | acting as its user |
 //! | `scan` | all JVMs of the machine |
 
+pub mod cgroup;
 pub mod code;
 pub mod identity;
+pub mod launcher;
 pub(crate) mod libjvm;
 pub mod memory;
 pub(crate) mod pid;
 pub mod root;
 pub(crate) mod scan;
+pub mod service;
 
 pub use libjvm::{FileId, LibJvm};
 pub use pid::{Fate, Process};

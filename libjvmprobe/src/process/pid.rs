@@ -6,6 +6,7 @@ use std::{
     fs::File,
     io::{self, Read},
     os::fd::OwnedFd,
+    path::PathBuf,
     time::Duration,
 };
 
@@ -19,7 +20,10 @@ use rustix::{
     time::{ClockId, Timespec, clock_gettime},
 };
 
-use crate::{Error, NsPid, Pid, Result, names::clean};
+use crate::{Error, NsPid, Pid, Result, names::clean, process::root};
+
+/// Of a command line, so much is read: class paths are long.
+const MAX_ARGUMENTS: u64 = 1 << 20;
 
 /// A live process, told apart from any later one with the same number.
 #[derive(Debug)]
@@ -91,6 +95,27 @@ impl Process {
         })
     }
 
+    /// Its arguments, its program's name first, as it was started or tells since then.
+    ///
+    /// # Errors
+    /// Those of open(2) and read(2).
+    pub fn arguments(&self) -> io::Result<Vec<String>> {
+        let mut bytes = Vec::new();
+        let file = File::open(format!("/proc/{}/cmdline", self.pid))?;
+        file.take(MAX_ARGUMENTS).read_to_end(&mut bytes)?;
+        let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+        let argument = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(bytes.split(|&byte| byte == 0).map(argument).collect())
+    }
+
+    /// The folder that it works in, as it would name it.
+    ///
+    /// # Errors
+    /// Those of readlink(2).
+    pub fn working_path(&self) -> io::Result<PathBuf> {
+        root::working_path(self)
+    }
+
     /// Sends a signal to this very process, never to a later one of its number.
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
         Ok(pidfd_send_signal(&self.pidfd, signal)?)
@@ -110,11 +135,26 @@ impl Process {
         now.saturating_sub(Duration::from_millis(self.start_ticks.saturating_mul(1000) / ticks))
     }
 
-    /// Whether it still runs what it ran when it was opened; never blocks.
-    pub fn fate(&self) -> Fate {
+    /// Whether it has ended; never blocks.
+    pub fn has_ended(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) {
+        poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Its [fate](Self::fate); unless it is to look `closely`, one that runs another program is
+    /// alive, which takes one system call.
+    pub(crate) fn fate_if(&self, closely: bool) -> Fate {
+        match closely {
+            true => self.fate(),
+            false if self.has_ended() => Fate::Ended,
+            false => Fate::Alive,
+        }
+    }
+
+    /// Whether it still runs what it ran when it was opened; never blocks.
+    pub fn fate(&self) -> Fate {
+        if self.has_ended() {
             return Fate::Ended;
         }
         let pid = i32::try_from(self.pid.0).unwrap_or(0);
@@ -129,6 +169,12 @@ impl Process {
             Err(_) => Fate::Ended,
         }
     }
+}
+
+/// The process that has started another one, or has taken it in since.
+pub(crate) fn parent(pid: Pid) -> Option<Pid> {
+    let stat = Proc::new(i32::try_from(pid.0).ok()?).ok()?.stat().ok()?;
+    u32::try_from(stat.ppid).ok().filter(|&parent| parent > 0).map(Pid)
 }
 
 /// More than the text of 65,530 mappings, the kernel's limit, with names as they are.

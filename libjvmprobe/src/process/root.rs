@@ -23,7 +23,7 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, flock, openat,
+        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, flock, openat,
         openat2, renameat, statat, unlinkat,
     },
     io::Errno,
@@ -87,8 +87,39 @@ impl Root {
     ///
     /// # Errors
     /// Those of open(2), and where it is something else: nothing else is opened.
-    pub(crate) fn file(&self, path: &Path) -> io::Result<File> {
+    pub fn file(&self, path: &Path) -> io::Result<File> {
         reopen(&self.resolve(path, OFlags::PATH)?)
+    }
+
+    /// What is in a folder of the target's, `most` of it.
+    ///
+    /// # Errors
+    /// Those of open(2) and getdents(2); where there is more.
+    pub fn entries(&self, path: &Path, most: u64) -> io::Result<Vec<Entry>> {
+        let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut entries = Vec::new();
+        for entry in Dir::new(folder)? {
+            let entry = entry?;
+            // What is no UTF-8 is no Java class's, nor is it anybody's jar.
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if matches!(name, "." | "..") {
+                continue;
+            }
+            if entries.len() as u64 >= most {
+                return Err(io::Error::other("too much is in it"));
+            }
+            let is_folder = match entry.file_type() {
+                FileType::Symlink | FileType::Unknown => self.is_folder(&path.join(name)),
+                kind => kind == FileType::Directory,
+            };
+            entries.push(Entry { name: name.to_owned(), is_folder });
+        }
+        Ok(entries)
+    }
+
+    /// Whether a path, perhaps a link's, leads to a folder.
+    fn is_folder(&self, path: &Path) -> bool {
+        self.resolve(path, OFlags::PATH | OFlags::DIRECTORY).is_ok()
     }
 
     /// A path of the target's as a person would look for it.
@@ -109,6 +140,15 @@ impl Root {
     fn open_folder(&self, path: &str) -> io::Result<OwnedFd> {
         self.resolve(Path::new(path), OFlags::PATH | OFlags::DIRECTORY)
     }
+}
+
+/// Something in a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a folder, or a link to one.
+    pub is_folder: bool,
 }
 
 /// How the target comes to a folder.
@@ -294,6 +334,11 @@ fn reopen(found: &OwnedFd) -> io::Result<File> {
     regular(&rustix::fs::fstat(found)?)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path_of(found), flags, Mode::empty())?.into())
+}
+
+/// The path of the folder that a process works in, as the process would name it.
+pub(super) fn working_path(process: &Process) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/{}/cwd", process.pid))
 }
 
 fn open_working(process: &Process) -> io::Result<OwnedFd> {

@@ -12,6 +12,8 @@
 //! | [`page`] | one of these: a page with flame graph, time axis and methods |
 //! | [`perfmap`](mod@perfmap) | perf-PID.map files |
 //! | [`stack`] | frames as JSON lines show them |
+//! | [`stops`] | stops of applications, a row each |
+//! | [`summary`] | a profile at a glance |
 
 pub mod columns;
 pub mod files;
@@ -21,5 +23,7 @@ pub mod output;
 pub mod page;
 pub mod perfmap;
 pub mod stack;
+pub mod stops;
+pub mod summary;
 pub mod table;
 pub mod units;

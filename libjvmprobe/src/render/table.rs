@@ -73,6 +73,16 @@ pub struct Lost {
 }
 
 impl Lost {
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// How many.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
     /// Found now.
     pub fn now(pid: u32, events: u64) -> Self {
         Self { time: clock::rfc3339(clock::monotonic_ns()), pid, events }

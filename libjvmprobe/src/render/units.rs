@@ -28,7 +28,12 @@ pub fn bytes(bytes: u64) -> String {
 
 /// How many of something: `1 time`, `2 times`.
 pub fn count(n: u64, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+    let end = match (n, what.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{n} {what}{end}")
 }
 
 /// A share of a whole in percent; a dash where there is no whole.

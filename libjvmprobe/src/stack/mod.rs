@@ -4,15 +4,19 @@
 //! |---|---|
 //! | [`raw`] | stacks as the walker sends them, and how far it came |
 //! | `frame` | a named frame |
+//! | [`joined`] | profiles of successive times as one |
 //! | [`name`] | what an address of a process is: all sources behind one trait |
 //! | [`code_log`] | what lay where in a code cache, and when |
 //! | [`java_frames`] | what the Java frames of stacks are |
-//! | [`native`] | symbols of ELF files and of the kernel |
+//! | `kernel` | symbols of the kernel |
+//! | [`native`] | symbols of ELF files |
 //! | [`shrunk`] | files that shrink while they are mapped |
 //! | `thread_entry` | where threads begin |
 //! | [`namer`] | stacks with names, as they come or in the end |
 //! | [`profile`] | samples with named stacks |
-//! | [`timeline`] | when they were taken, and what else happened |
+//! | [`times`] | how much there was when |
+//! | [`timeline`] | when samples were taken, and what else happened |
+//! | [`waiting`] | what stands in place of code where a thread does not run |
 //!
 //! *Walking* happens in the kernel and yields [`raw::RawStack`]s; *naming* happens
 //! here. Java frames are named as soon as they are seen
@@ -23,6 +27,8 @@
 pub mod code_log;
 pub(crate) mod frame;
 pub mod java_frames;
+pub mod joined;
+mod kernel;
 pub mod name;
 pub mod namer;
 pub mod native;
@@ -31,6 +37,8 @@ pub mod raw;
 pub mod shrunk;
 pub(crate) mod thread_entry;
 pub mod timeline;
+pub mod times;
+pub mod waiting;
 
 pub use frame::{Frame, Kind};
 pub(crate) use raw::Place;

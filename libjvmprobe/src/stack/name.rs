@@ -9,7 +9,8 @@ use crate::{
     stack::{
         Frame, Kind,
         code_log::{CodeId, CodeIndex},
-        native::{KernelSymbols, Symbols},
+        kernel::KernelSymbols,
+        native::{Symbol, Symbols},
     },
 };
 
@@ -110,17 +111,19 @@ impl NativeNames {
         let is_jvm = &*mapping.module == "libjvm.so";
         let kind = if is_jvm { Kind::Jvm } else { Kind::Native };
         let offset = mapping.file_offset(addr);
-        let mut frames: Vec<_> = mapping
-            .file
-            .as_ref()
-            .map(|file| self.symbols.elf(file, offset))
-            .unwrap_or_default()
-            .into_iter()
-            .map(|symbol| {
-                let file = symbol.file.map(Into::into);
-                Frame::new(kind, symbol.name).of_module(&mapping.module).at(file, symbol.line)
-            })
-            .collect();
+        let file = mapping.file.as_ref();
+        let symbols = file.map(|file| self.symbols.elf(file, offset)).unwrap_or_default();
+        let count = symbols.len();
+        let frame = |(i, symbol): (usize, Symbol)| {
+            let kind = match symbol.is_java {
+                true if i + 1 == count => Kind::Java,
+                true => Kind::Inlined,
+                false => kind,
+            };
+            let file = symbol.file.map(Into::into);
+            Frame::new(kind, symbol.name).of_module(&mapping.module).at(file, symbol.line)
+        };
+        let mut frames: Vec<_> = symbols.into_iter().enumerate().map(frame).collect();
         if frames.is_empty() && mapping.is_file() {
             frames.push(unknown(mapping, addr));
         }

@@ -73,7 +73,7 @@ impl StackNamer {
     /// [`crate::Error::Layout`] naming what is missing.
     pub fn alone(pid: Pid, hotspot: &HotSpot, files: &mut Files, signatures: bool) -> Result<Self> {
         let mut maps = CodeMaps::default();
-        if let Err(error) = maps.refresh(pid, &mut files.mapped) {
+        if let Err(error) = maps.refresh(pid, &files.mapped) {
             // Gone in the meantime: then there are no stacks either.
             remark(|| format!("what process {pid} has mapped is unknown: {error}"));
         }
@@ -83,7 +83,7 @@ impl StackNamer {
             pid,
             places: Places::new(hotspot, true, signatures)?,
             signatures,
-            native: NativeNames::new(maps.clone(), symbols.clone()),
+            native: NativeNames::new(maps.clone(), symbols),
             symbols,
             maps,
             next_look: Instant::now() + LOOK,
@@ -135,7 +135,7 @@ impl StackNamer {
         let is_unmapped = |addr: Addr| addr.0 > 0 && self.maps.find(addr).is_none();
         let is_due = Instant::now() >= self.next_look;
         if (is_due || stack.addresses().any(is_unmapped)) && self.refresh(files) {
-            self.native = NativeNames::new(self.maps.clone(), self.symbols.clone());
+            self.native = NativeNames::new(self.maps.clone(), self.symbols);
         }
         let native = &mut self.native;
         let named = name_stack(&stack, None, Some(&self.places), |addr, frames| {
@@ -147,7 +147,7 @@ impl StackNamer {
     /// Looks at the mappings again; whether they have changed.
     fn refresh(&mut self, files: &mut Files) -> bool {
         let before = self.maps.version();
-        if let Err(error) = self.maps.refresh(self.pid, &mut files.mapped) {
+        if let Err(error) = self.maps.refresh(self.pid, &files.mapped) {
             let pid = self.pid;
             remark(|| format!("what process {pid} has mapped by now is unknown: {error}"));
         }

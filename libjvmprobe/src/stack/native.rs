@@ -1,4 +1,4 @@
-//! Symbols of ELF files and of the kernel, by blazesym.
+//! Symbols of ELF files, by blazesym.
 //!
 //! Files are read by path; [`crate::process::code`] gives paths that open exactly what a
 //! process has mapped. Names are demangled here, for blazesym would take a C
@@ -10,27 +10,23 @@
 //! [`super::shrunk`].
 
 use std::{
-    cell::RefCell,
     collections::HashMap,
     fs::Metadata,
     os::unix::fs::MetadataExt,
-    path::PathBuf,
-    rc::Rc,
     sync::{Arc, Weak},
     time::Instant,
 };
 
-use blazesym::{
-    MaybeDefault,
-    symbolize::{
-        CodeInfo, Input, Symbolizer,
-        source::{Elf, Kernel, Source},
-    },
+use blazesym::symbolize::{
+    CodeInfo, Input, Symbolizer,
+    source::{Elf, Source},
 };
 
 use crate::{
-    Addr, FileOffset, Pid,
+    FileOffset, Pid,
     bpf::walker::Walker,
+    elf::{ElfFile, Segments},
+    image::Image,
     names::demangle,
     process::{
         Process,
@@ -49,41 +45,28 @@ pub(crate) struct Symbol {
     pub(crate) file: Option<String>,
     /// The line, 0 where it is unknown.
     pub(crate) line: u32,
+    /// Whether it is a Java method that was compiled beforehand.
+    pub(crate) is_java: bool,
 }
 
-/// Looks up symbols of files. Keeps what it has read of a file while the file is held
-/// ([`CodeFile`]): one image after the other runs on a machine. Clones share it.
-#[derive(Clone, Debug)]
+/// Looks up symbols of files, for all threads of this process together.
+#[derive(Clone, Copy, Debug)]
 pub struct Symbols {
-    files: Rc<RefCell<HashMap<*const CodeFile, Read>>>,
     /// Whether debug information may be looked for: it is found by paths that a file names,
     /// which whoever made the file has chosen.
     trusts_roots_files: bool,
 }
 
-/// What was read of a file.
-#[derive(Debug)]
-struct Read {
-    /// No other file is at its address while this is here.
-    file: Weak<CodeFile>,
-    symbolizer: Symbolizer,
-}
-
-/// Files that processes have mapped, and their symbols: all share them, for those of one
-/// libjvm.so take 16 MB.
+/// Files that processes have mapped, and their symbols.
 #[derive(Debug)]
 pub struct Files {
     /// The files.
     pub mapped: FileCache,
-    /// For processes in our own file system.
-    ours: Symbols,
-    others: Symbols,
 }
 
 impl Default for Files {
     fn default() -> Self {
-        let mapped = FileCache::default();
-        Self { mapped, ours: Symbols::new(true), others: Symbols::new(false) }
+        Self { mapped: FileCache::of_this_process() }
     }
 }
 
@@ -99,8 +82,7 @@ impl Files {
             walker.free_unused(now);
         }
         self.mapped.close_unused(now);
-        self.ours.let_go();
-        self.others.let_go();
+        clerk::let_go();
     }
 
     /// Symbols of the files that a process has mapped, also after it has ended.
@@ -108,10 +90,7 @@ impl Files {
         let root = Process::open(pid).ok().and_then(|process| Root::open(&process).ok());
         let root = root.and_then(|root| root.id().ok());
         let ours = std::fs::metadata("/").map(|meta| (meta.dev(), meta.ino())).ok();
-        match root.is_some() && root == ours {
-            true => self.ours.clone(),
-            false => self.others.clone(),
-        }
+        Symbols { trusts_roots_files: root.is_some() && root == ours }
     }
 }
 
@@ -122,27 +101,66 @@ fn symbolizer() -> Symbolizer {
 }
 
 impl Symbols {
-    fn new(trusts_roots_files: bool) -> Self {
-        Self { files: Rc::default(), trusts_roots_files }
-    }
-
-    /// Lets go of what was read of files that nobody holds any more.
-    fn let_go(&self) {
-        self.files.borrow_mut().retain(|_, read| read.file.strong_count() > 0);
-    }
-
     /// What is at an offset of a file, innermost first; empty where unknown.
-    pub(crate) fn elf(&self, file: &Arc<CodeFile>, offset: FileOffset) -> Vec<Symbol> {
-        let mut files = self.files.borrow_mut();
-        let read = files
-            .entry(Arc::as_ptr(file))
-            .or_insert_with(|| Read { file: Arc::downgrade(file), symbolizer: symbolizer() });
+    pub(crate) fn elf(self, file: &Arc<CodeFile>, offset: FileOffset) -> Vec<Symbol> {
+        clerk::ask(file, offset, self.trusts_roots_files)
+    }
+}
+
+/// What was read of files, while somebody holds them ([`CodeFile`]): one image after the other runs
+/// on a machine.
+#[derive(Debug, Default)]
+struct Readers(HashMap<(*const CodeFile, bool), Reader>);
+
+#[derive(Debug)]
+struct Reader {
+    /// No other file is at its address while this is here.
+    file: Weak<CodeFile>,
+    symbolizer: Symbolizer,
+    /// What it says of its own code, if it is a native image.
+    image: Option<(Image, Segments)>,
+}
+
+impl Reader {
+    fn new(file: &Arc<CodeFile>) -> Self {
+        Self { file: Arc::downgrade(file), symbolizer: symbolizer(), image: image(file) }
+    }
+
+    /// The Java code of a native image.
+    fn java(&self, offset: FileOffset) -> Option<Vec<Symbol>> {
+        let (image, segments) = self.image.as_ref()?;
+        let frames = image.at(segments.vaddr(offset)?).into_iter();
+        let symbols: Vec<_> = frames
+            .map(|method| Symbol {
+                name: method.name.to_string(),
+                file: None,
+                line: method.line,
+                is_java: true,
+            })
+            .collect();
+        (!symbols.is_empty()).then_some(symbols)
+    }
+}
+
+/// Where it cannot be read, its symbols must do.
+fn image(file: &CodeFile) -> Option<(Image, Segments)> {
+    let elf = ElfFile::open(file.reopen().ok()?).ok()?;
+    let image = Image::read(&elf).ok()??;
+    Some((image, elf.into_segments()))
+}
+
+impl Readers {
+    fn find(&mut self, file: &Arc<CodeFile>, offset: FileOffset, trusts: bool) -> Vec<Symbol> {
+        let reader = self.0.entry((Arc::as_ptr(file), trusts)).or_insert_with(|| Reader::new(file));
+        if let Some(java) = reader.java(offset) {
+            return java;
+        }
         let is_roots = |meta: Metadata| meta.uid() == 0 && meta.mode() & WRITABLE == 0;
         let path = file.path();
         let mut elf = Elf::new(&path);
-        elf.debug_syms = self.trusts_roots_files && std::fs::metadata(&path).is_ok_and(is_roots);
+        elf.debug_syms = trusts && std::fs::metadata(&path).is_ok_and(is_roots);
         let source = Source::Elf(elf);
-        let found = read.symbolizer.symbolize_single(&source, Input::FileOffset(offset.0));
+        let found = reader.symbolizer.symbolize_single(&source, Input::FileOffset(offset.0));
         let Some(sym) = found.ok().and_then(|found| found.into_sym()) else {
             return Vec::new();
         };
@@ -155,30 +173,72 @@ impl Symbols {
         symbols.push(symbol(&sym.name, sym.code_info.as_deref()));
         symbols
     }
-}
 
-/// Looks up symbols of the kernel.
-#[derive(Debug)]
-pub(crate) struct KernelSymbols(Symbolizer);
-
-impl Default for KernelSymbols {
-    fn default() -> Self {
-        Self(symbolizer())
+    /// Lets go of what was read of files that nobody holds any more.
+    fn let_go(&mut self) {
+        self.0.retain(|_, reader| reader.file.strong_count() > 0);
     }
 }
 
-impl KernelSymbols {
-    /// The kernel function at an address.
-    pub(crate) fn find(&self, addr: Addr) -> Option<String> {
-        let source = Source::Kernel(Kernel {
-            kallsyms: MaybeDefault::Some(PathBuf::from("/proc/kallsyms")),
-            // kallsyms names everything; an image would only add lines.
-            vmlinux: MaybeDefault::None,
-            debug_syms: false,
-            ..Default::default()
-        });
-        let found = self.0.symbolize_single(&source, Input::AbsAddr(addr.0)).ok()?;
-        found.into_sym().map(|sym| sym.name.into_owned())
+/// The thread that reads files: what was read of one libjvm.so takes 16 MB, and belongs to the
+/// thread that has read it.
+mod clerk {
+    use super::{Arc, CodeFile, FileOffset, Readers, Symbol};
+    use crate::own::privileges;
+    use std::{
+        sync::{
+            OnceLock,
+            mpsc::{Receiver, Sender, channel},
+        },
+        thread,
+    };
+
+    enum Job {
+        Find { file: Arc<CodeFile>, offset: FileOffset, trusts: bool, answer: Sender<Vec<Symbol>> },
+        LetGo,
+    }
+
+    static JOBS: OnceLock<Option<Sender<Job>>> = OnceLock::new();
+
+    /// See [`Readers::find`]. Without a thread nothing is known.
+    pub(super) fn ask(file: &Arc<CodeFile>, offset: FileOffset, trusts: bool) -> Vec<Symbol> {
+        let Some(jobs) = JOBS.get_or_init(begin) else { return Vec::new() };
+        let (answer, answered) = channel();
+        let job = Job::Find { file: Arc::clone(file), offset, trusts, answer };
+        if jobs.send(job).is_err() {
+            return Vec::new();
+        }
+        answered.recv().unwrap_or_default()
+    }
+
+    /// See [`Readers::let_go`].
+    pub(super) fn let_go() {
+        if let Some(Some(jobs)) = JOBS.get() {
+            // An error says that the thread has ended, and all that it had read is gone.
+            let _ = jobs.send(Job::LetGo);
+        }
+    }
+
+    fn begin() -> Option<Sender<Job>> {
+        let (jobs, todo) = channel();
+        let work = move || {
+            privileges::keep(privileges::READ);
+            work(&todo);
+        };
+        thread::Builder::new().name("symbols".into()).spawn(work).ok().map(|_| jobs)
+    }
+
+    fn work(todo: &Receiver<Job>) {
+        let mut readers = Readers::default();
+        for job in todo {
+            match job {
+                Job::Find { file, offset, trusts, answer } => {
+                    // Who has asked may have ended.
+                    let _ = answer.send(readers.find(&file, offset, trusts));
+                }
+                Job::LetGo => readers.let_go(),
+            }
+        }
     }
 }
 
@@ -187,16 +247,17 @@ fn symbol(name: &str, code: Option<&CodeInfo<'_>>) -> Symbol {
         name: demangle::demangle(name),
         file: code.map(|code| code.file.to_string_lossy().into_owned()),
         line: code.and_then(|code| code.line).unwrap_or(0),
+        is_java: false,
     }
 }
 
 /// What a fuzzer calls: looks up what lies at some offsets of a file.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(file: std::fs::File) {
-    let symbols = Symbols::new(false);
+    let mut readers = Readers::default();
     let file = Arc::new(CodeFile::new(file));
     for offset in [0, 0x40, 0x1000, 0x1040] {
-        let _ = symbols.elf(&file, FileOffset(offset));
+        let _ = readers.find(&file, FileOffset(offset), false);
     }
 }
 
@@ -207,15 +268,15 @@ mod tests {
     #[test]
     fn what_was_read_of_a_file_goes_with_it() {
         let own = || std::fs::File::open("/proc/self/exe").unwrap();
-        let symbols = Symbols::new(false);
+        let mut readers = Readers::default();
         let files: Vec<_> = (0..3).map(|_| Arc::new(CodeFile::new(own()))).collect();
         for file in &files {
-            symbols.elf(file, FileOffset(0));
+            readers.find(file, FileOffset(0), false);
         }
-        assert_eq!(symbols.files.borrow().len(), 3);
+        assert_eq!(readers.0.len(), 3);
         let last = files.into_iter().next_back();
-        symbols.let_go();
-        assert_eq!(symbols.files.borrow().len(), 1);
+        readers.let_go();
+        assert_eq!(readers.0.len(), 1);
         drop(last);
     }
 }

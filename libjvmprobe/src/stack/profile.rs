@@ -5,7 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use crate::stack::{Frame, Kind};
+use crate::stack::{
+    Frame, Kind,
+    times::{self, Times, add_up},
+};
 
 /// An index into `Profile::frames`.
 pub type FrameId = u32;
@@ -75,9 +78,6 @@ pub struct Sample {
     pub times: Times,
 }
 
-/// How much there was in each slot of time, by the slot's number.
-pub type Times = Vec<(u32, u64)>;
-
 /// What is shown in place of stacks that were given up.
 pub(crate) const FOLDED: &str = "[stacks beyond --max-memory]";
 
@@ -118,21 +118,6 @@ pub struct Profile {
     pub folded: u64,
 }
 
-/// Slots do not get longer than that, some minutes.
-const LONGEST_SLOT: u64 = 1 << 38;
-
-/// Puts together what is of one slot.
-fn add_up(times: &mut Times) {
-    times.sort_unstable();
-    times.dedup_by(|next, kept| {
-        let is_same = next.0 == kept.0;
-        if is_same {
-            kept.1 = kept.1.saturating_add(next.1);
-        }
-        is_same
-    });
-}
-
 /// How many samples that is.
 fn samples_of(measure: &Measure, sample: &Sample) -> u64 {
     match measure {
@@ -168,7 +153,7 @@ impl Profile {
     }
 
     /// All frames; a [`FrameId`] is an index into them.
-    pub(crate) fn frames(&self) -> &[Frame] {
+    pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
@@ -180,6 +165,37 @@ impl Profile {
     /// How many samples these are, where that is not what is counted.
     pub fn sampled(&self) -> u64 {
         self.samples.iter().map(|sample| samples_of(&self.measure, sample)).sum()
+    }
+
+    /// A profile of each process; processors are not told apart. Losses are nobody's: they are left
+    /// out.
+    pub fn by_process(self) -> Vec<(u32, Self)> {
+        let mut parts = HashMap::<u32, (Self, HashMap<FrameId, FrameId>)>::new();
+        for mut sample in self.samples {
+            let (part, ids) = parts.entry(sample.pid).or_default();
+            for id in &mut sample.stack {
+                let frame = &self.frames[*id as usize];
+                *id = *ids.entry(*id).or_insert_with(|| part.intern(frame.clone()));
+            }
+            part.samples.push(sample);
+        }
+        let parts = parts.into_iter().map(|(pid, (part, _))| {
+            let Self { frames, ids, samples, .. } = part;
+            let mut part = Self {
+                frames,
+                ids,
+                samples,
+                measure: self.measure.clone(),
+                hertz: self.hertz,
+                duration_ns: self.duration_ns,
+                begin_unix_ns: self.begin_unix_ns,
+                slot_ns: self.slot_ns,
+                ..Self::default()
+            };
+            part.merge(false);
+            (pid, part)
+        });
+        parts.collect()
     }
 
     /// Keeps the samples of which a frame, as it is shown, passes the filter.
@@ -225,14 +241,12 @@ impl Profile {
         self.samples = kept;
     }
 
-    /// Makes slots of time twice as long.
-    fn coarsen(&mut self) {
-        self.slot_ns = self.slot_ns.saturating_mul(2);
-        for sample in &mut self.samples {
-            sample.times.iter_mut().for_each(|(slot, _)| *slot /= 2);
-            add_up(&mut sample.times);
-            sample.times.shrink_to_fit();
-        }
+    /// Makes slots of time longer; `false` where they are as long as they may become.
+    fn coarsen(&mut self) -> bool {
+        let Some(factor) = times::next(self.slot_ns) else { return false };
+        self.slot_ns = self.slot_ns.saturating_mul(factor.into());
+        self.samples.iter_mut().for_each(|sample| times::coarsen(&mut sample.times, factor));
+        true
     }
 
     /// Makes slots of time longer until what is known of them takes no more than so many bytes.
@@ -240,9 +254,7 @@ impl Profile {
         let size = |samples: &[Sample]| -> usize {
             samples.iter().map(|sample| size_of_val(&*sample.times)).sum()
         };
-        while self.slot_ns > 0 && self.slot_ns < LONGEST_SLOT && size(&self.samples) > max {
-            self.coarsen();
-        }
+        while self.slot_ns > 0 && size(&self.samples) > max && self.coarsen() {}
     }
 
     /// Takes over the samples of another one of the same measure.
@@ -252,13 +264,9 @@ impl Profile {
             return;
         }
         let mut other = other;
-        // Both were equal once, and doubled since.
-        while self.slot_ns > 0 && self.slot_ns < other.slot_ns {
-            self.coarsen();
-        }
-        while other.slot_ns > 0 && other.slot_ns < self.slot_ns {
-            other.coarsen();
-        }
+        // Both were equal once, and have become longer by the same steps.
+        while self.slot_ns > 0 && self.slot_ns < other.slot_ns && self.coarsen() {}
+        while other.slot_ns > 0 && other.slot_ns < self.slot_ns && other.coarsen() {}
         let ids: Vec<_> = other.frames.into_iter().map(|frame| self.intern(frame)).collect();
         self.samples.extend(other.samples.into_iter().map(|mut sample| {
             sample.stack.iter_mut().for_each(|id| *id = ids[*id as usize]);

@@ -18,6 +18,14 @@ const ENTRIES: [&str; 12] = [
     "JavaMain",
 ];
 
+/// By what the entries into GraalVM native images begin, of threads that they start and of their
+/// main thread: behind them are only a C library's own functions, whatever it is linked to.
+const IMAGE_ENTRIES: [&str; 3] = [
+    "com.oracle.svm.core.code.IsolateEnterStub.JavaMainWrapper_run_",
+    "com.oracle.svm.core.code.IsolateEnterStub.PlatformThreads_threadStartRoutine_",
+    "com.oracle.svm.core.code.IsolateEnterStub.PosixPlatformThreads_pthreadStartRoutine_",
+];
+
 /// How many frames from the outer end an entry is looked for: beyond it, a walk by
 /// frame pointers finds what C libraries left in that register.
 const ENTRY_DEPTH: usize = 6;
@@ -26,7 +34,10 @@ const ENTRY_DEPTH: usize = 6;
 /// the first `known` frames. (musl has unwind tables for none of its own functions, so that
 /// only libjvm.so's entry is sure.)
 pub(crate) fn cut_behind_entry(frames: &mut Vec<Frame>, known: usize) -> bool {
-    let is_entry = |frame: &Frame| ENTRIES.contains(&&*frame.name);
+    let is_entry = |frame: &Frame| {
+        ENTRIES.contains(&&*frame.name)
+            || IMAGE_ENTRIES.iter().any(|entry| frame.name.starts_with(entry))
+    };
     let outer = frames.len().saturating_sub(ENTRY_DEPTH);
     let Some(last) = frames[outer..].iter().rposition(is_entry) else {
         return false;
@@ -52,6 +63,23 @@ mod tests {
         assert!(!cut_behind_entry(&mut broken, 2));
         assert_eq!(broken.len(), 2);
         assert!(!cut_behind_entry(&mut Vec::new(), 0));
+    }
+
+    #[test]
+    fn native_images_have_entries_of_their_own() {
+        let frame = |name: &str| Frame::new(Kind::Java, name);
+        let names = [
+            "app.Main.main",
+            "com.oracle.svm.core.code.IsolateEnterStub.JavaMainWrapper_run_5087f",
+            "[unknown image+0x12]",
+            "[unknown image+0x34]",
+        ];
+        let mut frames: Vec<_> = names.map(frame).into();
+        assert!(cut_behind_entry(&mut frames, 2));
+        assert_eq!(frames.len(), 2);
+        let mut called: Vec<_> =
+            ["leaf", "com.oracle.svm.core.code.IsolateEnterStub.callback_1"].map(frame).into();
+        assert!(!cut_behind_entry(&mut called, 2));
     }
 
     #[test]

@@ -5,7 +5,17 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use crate::stack::profile::{FrameId, Profile, Sample};
+use crate::{
+    bpf::stops::Stop,
+    stack::{
+        profile::{FrameId, Profile, Sample},
+        times,
+    },
+};
+
+/// So many counts are told apart at most, which take some six megabytes of a page: where there are
+/// more, slots are longer.
+const MOST_COUNTS: usize = 1 << 20;
 
 /// The times of one profile. Its frames are that profile's.
 #[derive(Debug, Default)]
@@ -64,21 +74,44 @@ pub enum BandKind {
     Safepoint,
 }
 
+impl Band {
+    /// A stop of the application, of a profile that began then on the kernel's clock.
+    pub fn of(stop: &Stop, begin: u64) -> Self {
+        Self {
+            begin_ns: stop.begin.saturating_sub(begin),
+            end_ns: stop.end.saturating_sub(begin),
+            kind: if stop.is_collection { BandKind::Collection } else { BandKind::Safepoint },
+            label: stop.name.as_str().into(),
+        }
+    }
+}
+
 impl Timeline {
     /// One without samples.
     pub fn new(begin_unix_ns: u64, slot_ns: u64) -> Self {
         Self { begin_unix_ns, slot_ns, ..Self::default() }
     }
 
-    /// That of a profile, where it is known when its samples were taken.
+    /// That of a profile, where it is known when its samples were taken. Of one with very many,
+    /// slots are longer than the profile's.
     pub fn of(profile: &Profile) -> Option<Self> {
         if profile.slot_ns == 0 {
             return None;
         }
-        let mut timeline = Self::new(profile.begin_unix_ns, profile.slot_ns);
+        let (mut slot_ns, mut factor) = (profile.slot_ns, 1_u32);
+        let counts = |factor| -> usize {
+            profile.samples.iter().map(|sample| times::count(&sample.times, factor)).sum()
+        };
+        while counts(factor) > MOST_COUNTS
+            && let Some(more) = times::next(slot_ns)
+        {
+            slot_ns = slot_ns.saturating_mul(more.into());
+            factor = factor.saturating_mul(more);
+        }
+        let mut timeline = Self::new(profile.begin_unix_ns, slot_ns);
         for sample in &profile.samples {
             for &(slot, count) in &sample.times {
-                timeline.add(slot, ThreadStack::of(sample), count);
+                timeline.add(slot / factor, ThreadStack::of(sample), count);
             }
         }
         Some(timeline)

@@ -17,6 +17,8 @@
 //! What cannot be said in a row is `RowKind::Unknown`, never a guess. Time is
 //! bounded by the section's size, memory by four million rows.
 
+mod image;
+
 use std::ops::Range;
 
 use gimli::{
@@ -140,8 +142,15 @@ impl UnwindTable {
             return Err(Error::elf(what));
         }
         let base = elf.base().unwrap_or_default();
+        let mut functions = Self::functions(elf, base)?;
+        functions.add_image(elf)?;
+        Ok(Self { base, rows: functions.into_rows()? })
+    }
+
+    /// What `.eh_frame` says.
+    fn functions(elf: &ElfFile, base: Vaddr) -> Result<Functions> {
         let Some(section) = elf.section(".eh_frame") else {
-            return Ok(Self { base, rows: Vec::new() });
+            return Ok(Functions { base, functions: Vec::new(), rows: Vec::new() });
         };
         let mut bases = BaseAddresses::default().set_eh_frame(section.vaddr().0);
         if let Some(section) = elf.section(".eh_frame_hdr") {
@@ -153,9 +162,10 @@ impl UnwindTable {
         if let Some(section) = elf.section(".got") {
             bases = bases.set_got(section.vaddr().0);
         }
-        Self::from_section(&section.data()?, &bases, base)
+        Functions::read(EhFrame::new(&section.data()?, LittleEndian), &bases, base)
     }
 
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn from_section(data: &[u8], bases: &BaseAddresses, base: Vaddr) -> Result<Self> {
         let functions = Functions::read(EhFrame::new(data, LittleEndian), bases, base)?;
         Ok(Self { base, rows: functions.into_rows()? })

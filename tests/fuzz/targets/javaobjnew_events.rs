@@ -1,15 +1,3 @@
 //! Records of javaobjnew's ring buffer.
 #![no_main]
-
-#[path = "../../../tools/javaobjnew/src/event.rs"]
-#[allow(dead_code, unused_imports)]
-mod event;
-
-#[allow(clippy::all, dead_code, missing_docs)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/javaobjnew.skel.rs"));
-}
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let _ = event::Event::decode(bytes);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| libjvmprobe::fuzzing::javaobjnew_events(bytes));

@@ -1,15 +1,3 @@
 //! Records of javaprof's ring buffer.
 #![no_main]
-
-#[path = "../../../tools/javaprof/src/event.rs"]
-#[allow(dead_code, unused_imports)]
-mod event;
-
-#[allow(clippy::all, dead_code, missing_docs)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/javaprof.skel.rs"));
-}
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let _ = event::Event::decode(bytes);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| libjvmprobe::fuzzing::javaprof_events(bytes));

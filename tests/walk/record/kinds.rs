@@ -39,8 +39,9 @@ pub struct Kind {
 pub fn wanted(kind: &str) -> usize {
     match kind.trim_start_matches("virtual thread: ").trim_start_matches("signal: ") {
         "stub" | "adapter" => 10,
-        "interpreted, entry" | "epilogue" | "deoptimisation" => 6,
-        "prologue" | "dispatch" => 4,
+        "interpreted, entry" | "epilogue" | "deoptimised caller" => 6,
+        "deoptimisation" => 10,
+        "prologue" | "dispatch" | "entry by on-stack replacement" => 4,
         _ => 2,
     }
 }
@@ -85,6 +86,12 @@ fn method(at: &Instant<'_>, opcode: String) -> (&'static str, String) {
         ("entry by on-stack replacement", opcode)
     } else if at.since_entry < 10 && at.ip < b.entry + CODE_BYTES {
         ("prologue", opcode)
+    } else if matches!(
+        c,
+        [0x49, 0x83, 0x7f, _, _, 0x0f, 0x85, _, _, _, _, 0xc3, ..]
+            | [0x49, 0x81, 0x7f, _, _, _, _, _, 0x0f, 0x85, _, _, _, _, 0xc3, ..]
+    ) {
+        ("epilogue of a native method", opcode)
     } else if is_last {
         ("epilogue", opcode)
     } else {

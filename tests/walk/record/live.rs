@@ -17,14 +17,14 @@ use libjvmprobe::{
     hotspot::{HotSpot, walking::JvmLayout},
     process::{
         Target,
-        code::{CodeMaps, FileCache},
+        code::{CodeMaps, FileCache, Mapping},
     },
     stack::{namer::StackNamer, native::Files, raw::RawStack},
     unwind::{Row, UnwindTable},
 };
 use walk_harness::{
     harness::{self, Blob, Source, Stack, Start},
-    recording::{LINE, Recording},
+    recording::{LINE, Recording, WHOLE},
 };
 
 const PAGE: u64 = 4096;
@@ -77,7 +77,7 @@ impl Live {
 
     /// Looks at what is mapped.
     pub fn refresh(&mut self) -> Result<(), Box<dyn std::error::Error>> {
-        self.maps.refresh(Pid(self.pid), &mut self.cache)?;
+        self.maps.refresh(Pid(self.pid), &self.cache)?;
         let mut entries = vec![MappingEntry::default()];
         for mapping in self.maps.iter() {
             let Some(file) = &mapping.file else { continue };
@@ -116,13 +116,35 @@ impl Live {
         harness::blob(self, addr)
     }
 
-    /// Where code begins that makes interpreted frames of compiled ones, and where methods are
-    /// entered in a loop.
-    pub fn rare(&mut self) -> Vec<u64> {
+    /// What every method calls that is about to be entered in a loop, by on-stack replacement;
+    /// what is called when interpreted frames have been made of compiled ones; and what marks the
+    /// frames of which they will be.
+    pub fn turning_points(&self) -> Vec<u64> {
+        const FUNCTIONS: [&str; 4] = [
+            "_ZN13SharedRuntime19OSR_migration_beginE",
+            "_ZN14Deoptimization13unpack_framesE",
+            // Of JDK 17, and since.
+            "_ZN14Deoptimization22deoptimize_all_markedE",
+            "_ZN19DeoptimizationScope17deoptimize_markedE",
+        ];
+        let is_jvm = |mapping: &&Mapping| mapping.module.to_string() == "libjvm.so";
+        let found = self.maps.iter().find(is_jvm).and_then(|mapping| {
+            let elf = ElfFile::open(mapping.file.as_ref()?.reopen().ok()?).ok()?;
+            let symbols = elf.symbols().ok()?;
+            let bias = elf.into_segments().load_bias(mapping.start, mapping.offset)?;
+            let of = |name| Some(symbols.find_prefix(name)?.value.0.wrapping_add(bias));
+            Some(FUNCTIONS.into_iter().filter_map(of).collect())
+        });
+        found.unwrap_or_default()
+    }
+
+    /// Where code begins that makes interpreted frames of compiled ones, and, apart, where methods
+    /// are entered in a loop.
+    pub fn rare(&mut self) -> (Vec<u64>, Vec<u64>) {
         const DEOPT: u64 = 5;
         // So much of a heap is looked at: it is filled from its beginning.
         const FIRST: u64 = 4 << 20;
-        let mut found = Vec::new();
+        let (mut making, mut loops) = (Vec::new(), Vec::new());
         for heap in self.jvm.heaps.into_iter().take(self.jvm.heap_count as usize) {
             let mut at = heap.low;
             while at < heap.high.min(heap.low + FIRST) {
@@ -131,18 +153,26 @@ impl Live {
                 if blob.kind == 0 || blob.begin < at - (1 << heap.segment_log) - 4096 {
                     continue;
                 }
-                if blob.kind == DEOPT && !found.contains(&blob.begin) {
-                    found.push(blob.begin);
+                if blob.kind == DEOPT && !making.contains(&blob.begin) {
+                    making.push(blob.begin);
                 } else if blob.kind == 1
                     && blob.osr_entry > blob.begin
                     && blob.osr_entry < blob.end
-                    && !found.contains(&blob.osr_entry)
+                    && !loops.contains(&blob.osr_entry)
                 {
-                    found.push(blob.osr_entry);
+                    loops.push(blob.osr_entry);
                 }
             }
         }
-        found
+        (making, loops)
+    }
+
+    /// Whether a method will return to this address and find itself deoptimised.
+    pub fn is_handler(&mut self, addr: u64) -> bool {
+        const METHOD: u64 = 1;
+        const HANDLER_BYTES: u64 = 32;
+        let blob = self.blob(addr);
+        blob.kind == METHOD && addr.wrapping_sub(blob.deopt_handler) < HANDLER_BYTES
     }
 
     pub fn is_interpreter(&self, addr: u64) -> bool {
@@ -224,7 +254,8 @@ impl Live {
 
 impl Source for Live {
     fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
-        if !self.fill(addr, to) {
+        // The stack is read word by word then: only what is looked at gets recorded.
+        if to.len() > WHOLE || !self.fill(addr, to) {
             return false;
         }
         if let Some(trace) = &mut self.trace {

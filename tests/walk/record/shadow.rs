@@ -4,7 +4,7 @@
 //! A call puts one on top, a return takes it off. The interpreter calls methods by pushing an
 //! address of its own and jumping, and returns by jumping to the address on top. A signal puts
 //! the interrupted address and its trampoline on top, and the system call that ends it takes them
-//! off. What throws exceptions or makes other frames (deoptimisation, continuations) does what
+//! off. A deoptimisation handler pushes its own address. What throws exceptions or makes other frames (deoptimisation, continuations) does what
 //! this does not know: then the count is lost, and nothing more is said.
 
 /// What an instruction does to it.
@@ -68,12 +68,9 @@ pub struct Step {
 }
 
 impl Shadow {
-    /// Begins with callers that are known, innermost first. `pushed` is what the interpreter may
-    /// have pushed just now.
-    pub fn new(callers: &[u64], pushed: Option<u64>) -> Self {
-        let callers: Vec<u64> = callers.iter().rev().copied().collect();
-        let pushed = pushed.filter(|pushed| callers.last() != Some(pushed));
-        Self { callers, pushed, is_held: false }
+    /// Begins with callers that are known, innermost first.
+    pub fn new(callers: &[u64]) -> Self {
+        Self { callers: callers.iter().rev().copied().collect(), pushed: None, is_held: false }
     }
 
     /// A signal's handler begins.
@@ -102,6 +99,11 @@ impl Shadow {
             }
             Insn::Push if step.from_interpreter && step.top_interpreter => {
                 self.pushed = Some(step.top);
+            }
+            // A deoptimisation handler, by its own address: as if it had called what makes the
+            // frames.
+            Insn::Push if (step.from.saturating_sub(16)..=step.from).contains(&step.top) => {
+                self.callers.push(step.top);
             }
             Insn::Jump => {
                 self.is_held = false;

@@ -66,7 +66,7 @@ macro_rules! with_fields {
     ($call:ident, $($args:tt)*) => {
         $call!(
             ($($args)*) interpreter_low interpreter_high nmethod_name return_barrier
-            cont_return_pc_at unloads_at heap_count block_header blob_bytes is_compact name
+            cont_return_pc_at unloads_at heap_count block_header blob_bytes blob_form name
             code_begin data_offset frame_size frame_complete verified_entry osr_entry
             deopt_handler deopt_mh_handler orig_pc_offset const_method const_method_size
             bcp_slot compile_id
@@ -112,6 +112,8 @@ impl Recording {
             "jvm" => {
                 let (name, number) = rest.split_once(' ')?;
                 let number = u64::from_str_radix(number, 16).ok()?;
+                // So it was called while there were two forms.
+                let name = if name == "is_compact" { "blob_form" } else { name };
                 with_fields!(set, self.jvm, name, number);
             }
             "line" => {
@@ -213,6 +215,68 @@ impl Recording {
         let mut to = GzEncoder::new(Vec::new(), Compression::best());
         to.write_all(self.text().as_bytes())?;
         to.finish()
+    }
+}
+
+/// What is longer is a piece of the stack, which is read for the words that are wanted later: the
+/// walker does as well without it. (`MAX_BLOB_BYTES` of bpf/walk/state.bpf.h.)
+pub const WHOLE: usize = 512;
+
+/// A recording of which the stack can be read in pieces: what was not recorded of it is zero.
+#[derive(Debug)]
+pub struct Pieces<'a> {
+    recording: &'a Recording,
+    /// Where the page ends that has the last of the stack.
+    end: u64,
+    /// How many were read.
+    pub count: usize,
+}
+
+impl<'a> Pieces<'a> {
+    /// Of a recording.
+    pub fn of(recording: &'a Recording) -> Self {
+        let mut end = recording.start.sp;
+        // The stack is what is in one piece with its top, but for a few pages.
+        for &line in recording.lines.keys() {
+            if line >= end && line - end < 64 << 10 {
+                end = line + 1;
+            }
+        }
+        Self { recording, end: end.next_multiple_of(4096), count: 0 }
+    }
+}
+
+impl Source for Pieces<'_> {
+    fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
+        let mut recording = self.recording;
+        if recording.read(addr, to) {
+            return true;
+        }
+        let is_stack = addr >= self.recording.start.sp.saturating_sub(4096) && addr < self.end;
+        // The rest of the last page is shorter than a piece.
+        let is_last = addr + to.len() as u64 == self.end;
+        if !is_stack || addr + to.len() as u64 > self.end || !(to.len() > WHOLE || is_last) {
+            return false;
+        }
+        self.count += 1;
+        for (byte, addr) in to.iter_mut().zip(addr..) {
+            let mut one = [0];
+            recording.read(addr, &mut one);
+            *byte = one[0];
+        }
+        true
+    }
+
+    fn mapping(&mut self, index: u32) -> Option<MappingEntry> {
+        self.recording.mappings.get(&index).copied()
+    }
+
+    fn row(&mut self, table: u32, index: u32) -> Option<Row> {
+        self.recording.rows.get(&(table, index)).copied()
+    }
+
+    fn jvm(&self) -> JvmLayout {
+        self.recording.jvm
     }
 }
 

@@ -3,7 +3,10 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueHint};
-use libjvmprobe::cli::{CommandLine, Common, MAX_SECONDS};
+use libjvmprobe::{
+    cli::{CommandLine, Common, MAX_SECONDS},
+    take::pauses::Options,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,6 +64,12 @@ impl CommandLine for Args {
 }
 
 impl Args {
+    /// What is to be taken.
+    pub fn options(&self) -> Options {
+        let Self { pools, stacks, histogram, .. } = *self;
+        Options { all: self.common.all, pools, stacks, histogram, ..Options::default() }
+    }
+
     /// Whether each stop gets a line of its own.
     pub fn streams(&self) -> bool {
         !self.common.quiet && self.common.interval.is_none()

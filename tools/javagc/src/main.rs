@@ -1,30 +1,12 @@
 //! javagc: every GC pause of a running JVM, with its cause, and what the
 //! application felt.
 //!
-//! Arguments ([`args`]) name JVMs; [`probes`] picks what to attach to in their libjvm.so;
-//! [`session`] loads the BPF side, whose [`event`]s [`assemble`] pairs up into [`record`]s for
-//! the [`model`] of a JVM; [`requests`] tells who asked for them; [`summary`] adds them up and
-//! [`report`] writes them. [`tracer`] puts these together for the library's loop.
+//! Arguments ([`args`]) name JVMs; the library takes their pauses
+//! ([`libjvmprobe::take::pauses`]), and [`report`] writes them.
 
 mod args;
-mod assemble;
-mod event;
 mod list;
-mod model;
-mod probes;
-mod record;
 mod report;
-mod requests;
-mod session;
-mod summary;
-mod tracer;
-
-/// Generated from bpf/javagc.bpf.c.
-#[allow(missing_docs, unused_imports, unused_qualifications, clippy::all, clippy::restriction)]
-#[allow(clippy::nursery, clippy::pedantic)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/javagc.skel.rs"));
-}
 
 use std::process::ExitCode;
 
@@ -32,15 +14,16 @@ use anyhow::Result;
 use libjvmprobe::{
     bpf,
     cli::{self, describe},
-    follow::{End, Tool, Trace, jvms},
+    follow::{End, Trace, jvms},
     own::{
         note,
         privileges::{ATTACH, HURRY, MAPS, READ, keep},
         stop_on_signal,
     },
+    take::pauses::Taker,
 };
 
-use crate::{args::Args, report::Reports, tracer::Tracer};
+use crate::{args::Args, report::Reports};
 
 fn main() -> ExitCode {
     cli::run(run)
@@ -57,13 +40,13 @@ fn run(args: &Args) -> Result<()> {
     keep(MAPS | READ | ATTACH | HURRY);
     let stop = stop_on_signal()?;
     let named = jvms::find(&common.pids()?)?;
-    let tracer = Tracer::new(args, reports, &named)?;
-    let mut trace = Trace::start(tracer, named, common.arrivals(), common.verbose)?;
+    let taker = Taker::new(args.options(), reports, &named)?;
+    let mut trace = Trace::start(taker, named, common.arrivals(), common.verbose)?;
     keep(if common.all { MAPS | READ | ATTACH } else { MAPS | READ });
     let what = describe(common.all, trace.names());
     note(&format!("Tracing GC pauses of {what}... Hit Ctrl-C to end."));
     if trace.run(common.times(), &stop)? == End::Time {
-        trace.tool.report(&mut trace.jvms)?;
+        trace.tool.finish(&mut trace.jvms)?;
     }
     Ok(())
 }

@@ -7,21 +7,18 @@ use libjvmprobe::{
     render::{
         columns::{fit, wrap},
         output::Output,
+        stops::{NO_OPERATION, OPERATION, Row, head, size},
         table::{Ruled, Times, lost_line},
         units::{bytes, count, millis, percent, span},
     },
+    take::pauses::{
+        Sink,
+        record::{Cycle, Pool, Record, Request, Stop},
+        summary::{Stats, Summary},
+    },
 };
 
-use crate::{
-    args::Args,
-    record::{Cycle, Record, Request, Stop},
-    summary::{NO_OPERATION, Stats, Summary},
-};
-
-/// The columns of names: wide enough for what collectors call their operations and causes,
-/// while other safepoints may have longer names, which are cut. JSON has all of them whole.
-const OPERATION: usize = 28;
-const CAUSE: usize = 28;
+use crate::args::Args;
 
 /// Writes records to standard output or to files, each in its format.
 pub struct Reports(Vec<Report>);
@@ -35,9 +32,11 @@ impl Reports {
             paths => Ok(Self(paths.iter().map(|path| to(Some(path))).collect::<Result<_>>()?)),
         }
     }
+}
 
+impl Sink for Reports {
     /// Writes a record where the options ask for it.
-    pub fn record(&mut self, record: &Record) -> Result<()> {
+    fn record(&mut self, record: &Record) -> Result<()> {
         self.0.iter_mut().try_for_each(|report| report.record(record))?;
         if let (Record::Lost(lost), false) = (record, self.0.iter().all(|report| report.json)) {
             lost.tell();
@@ -46,7 +45,7 @@ impl Reports {
     }
 
     /// Whether nobody reads the outputs any more.
-    pub fn are_closed(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.0.iter().all(|report| report.out.is_closed())
     }
 }
@@ -106,7 +105,7 @@ impl Report {
     }
 
     fn stop(&mut self, stop: &Stop) -> Result<()> {
-        let columns = Columns {
+        let row = Row {
             time: self.times.show(stop.ts_ns),
             pid: stop.pid,
             collector: stop.collector,
@@ -115,7 +114,7 @@ impl Report {
             times: [stop.ttsp_ns, stop.pause_ns, Some(stop.stopped_ns)],
             heap: [stop.heap_before, stop.heap_after],
         };
-        let mut line = columns.line();
+        let mut line = row.line();
         if stop.collections > 1 {
             line.push_str(&format!("  {} collections", stop.collections));
         }
@@ -136,7 +135,7 @@ impl Report {
     }
 
     fn cycle(&mut self, cycle: &Cycle) -> Result<()> {
-        let columns = Columns {
+        let row = Row {
             time: self.times.show(cycle.ts_ns),
             pid: cycle.pid,
             collector: cycle.collector,
@@ -145,11 +144,11 @@ impl Report {
             times: [None; 3],
             heap: [cycle.heap_before, cycle.heap_after],
         };
-        self.row(&format!("{}  concurrent, {}", columns.line(), span(cycle.duration_ns)))?;
+        self.row(&format!("{}  concurrent, {}", row.line(), span(cycle.duration_ns)))?;
         self.pools(cycle.pools.as_deref())
     }
 
-    fn pools(&mut self, pools: Option<&[crate::record::Pool]>) -> Result<()> {
+    fn pools(&mut self, pools: Option<&[Pool]>) -> Result<()> {
         for pool in pools.unwrap_or_default() {
             self.out.line(&format!(
                 "    {:<32} {:>10} -> {:>10}  of {:>10} committed  ({})",
@@ -166,19 +165,7 @@ impl Report {
     fn row(&mut self, line: &str) -> Result<()> {
         if std::mem::take(&mut self.header_due) {
             let time = self.times.width();
-            self.out.line(&format!(
-                "{:<time$} {:>7} {:<10} {:<OPERATION$} {:<CAUSE$} {:>9} {:>10} {:>11} {:>11} {:>10}",
-                "TIME",
-                "PID",
-                "COLLECTOR",
-                "OPERATION",
-                "CAUSE",
-                "TTSP(ms)",
-                "PAUSE(ms)",
-                "STOPPED(ms)",
-                "HEAP-BEFORE",
-                "HEAP-AFTER",
-            ))?;
+            self.out.line(&head(time))?;
         }
         self.out.line(line)
     }
@@ -280,35 +267,4 @@ fn totals(s: &Summary) -> Vec<String> {
     }
     lines.extend(lost_line(s.lost));
     lines
-}
-
-/// A row of the streaming output.
-struct Columns<'a> {
-    time: String,
-    pid: u32,
-    collector: &'a str,
-    op: &'a str,
-    cause: Option<&'a str>,
-    times: [Option<u64>; 3],
-    heap: [Option<u64>; 2],
-}
-
-impl Columns<'_> {
-    fn line(&self) -> String {
-        let [ttsp, pause, stopped] = self.times.map(|t| t.map_or("-".into(), millis));
-        let [before, after] = self.heap.map(size);
-        format!(
-            "{} {:>7} {:<10} {:<OPERATION$} {:<CAUSE$} {ttsp:>9} {pause:>10} {stopped:>11} \
-             {before:>11} {after:>10}",
-            self.time,
-            self.pid,
-            self.collector,
-            fit(self.op, OPERATION),
-            fit(self.cause.unwrap_or("-"), CAUSE),
-        )
-    }
-}
-
-fn size(value: Option<u64>) -> String {
-    value.map_or("-".into(), bytes)
 }

@@ -5,7 +5,9 @@ use std::{num::NonZeroUsize, path::PathBuf};
 use clap::{ArgGroup, Parser};
 use libjvmprobe::{
     cli::{CommandLine, Common, parse_bytes, parse_size},
+    own::Pace,
     render::formats,
+    take::allocations::Options,
 };
 
 /// Rows of a table where nothing else is asked for.
@@ -58,6 +60,10 @@ pub struct Args {
         "Write all stacks with their bytes, the class innermost: {} (repeatable)", formats::list()))]
     pub output: Vec<PathBuf>,
 
+    /// In .folded files, tell for each second of the trace: its number begins each line
+    #[arg(long, requires = "output")]
+    pub timeline: bool,
+
     /// In .svg files, draw also frames that are narrower than a thousandth
     #[arg(long)]
     pub keep_narrow: bool,
@@ -93,13 +99,34 @@ impl CommandLine for Args {
 
 impl Args {
     /// Whether each interval gets a table of its own.
-    pub fn prints_tables(&self) -> bool {
+    fn prints_tables(&self) -> bool {
         !self.common.quiet && self.common.interval.is_some()
     }
 
+    /// What is to be taken.
+    pub fn options(&self) -> Options {
+        Options {
+            exact: self.exact,
+            by_thread: self.threads,
+            by_stack: self.wants_stacks(),
+            large: self.large,
+            slot_ns: self.slot_ns(),
+            max_memory: self.max_memory,
+            intervals: self.prints_tables(),
+            keeps_all: true,
+            pace: Pace::Prompt,
+        }
+    }
+
     /// Whether stacks have to be walked: to show them or for files.
-    pub fn wants_stacks(&self) -> bool {
+    fn wants_stacks(&self) -> bool {
         self.stacks || !self.output.is_empty()
+    }
+
+    /// How long slots of time are in which allocations are counted apart, in nanoseconds; 0 where
+    /// nobody wants them.
+    pub fn slot_ns(&self) -> u64 {
+        formats::slot_ns(&self.output, self.timeline)
     }
 
     /// The order of the rows.
@@ -146,6 +173,7 @@ mod tests {
             &["javaobjnew", "-p", "1", "-C", "3", "-S", "3"],
             &["javaobjnew", "-p", "1", "--large", "x"],
             &["javaobjnew", "-a", "-p", "1"],
+            &["javaobjnew", "-p", "1", "--timeline"],
         ] {
             assert!(Args::try_parse_from(bad).is_err(), "{bad:?}");
         }

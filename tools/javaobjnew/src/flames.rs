@@ -1,74 +1,69 @@
-//! What was allocated as a profile for files: bytes by stack, the class innermost, as
-//! async-profiler and JFR have it.
-
-use std::{sync::Arc, time::UNIX_EPOCH};
+//! What was allocated as a profile for files, of all JVMs together.
 
 use libjvmprobe::{
+    bpf::stops::{Stop, StopLog},
     render::units::{bytes, span},
     stack::{
-        Frame, Kind,
-        profile::{Measure, Profile, Sample},
+        profile::{Measure, Profile},
+        timeline::{Band, Timeline},
     },
+    take::allocations::Told,
 };
 
-use crate::{books::Table, stacks::Stacks};
-
-/// The profile of all JVMs, and how many bytes it may take.
-pub struct Flames(Profile, usize);
+/// The profile, and when JVMs were stopped meanwhile.
+pub struct Flames {
+    profile: Profile,
+    stops: StopLog,
+    /// How many bytes the profile may take.
+    max_memory: usize,
+    /// When it began, on the kernel's clock.
+    begin_ns: u64,
+}
 
 impl Flames {
-    /// Begins now, and keeps about so many bytes.
-    pub fn new(max_memory: usize) -> Self {
-        let mut profile = Profile::default();
-        profile.measure = Measure::Allocation;
-        let begin = std::time::SystemTime::now().duration_since(UNIX_EPOCH);
-        profile.begin_unix_ns =
-            begin.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
-        Self(profile, max_memory)
+    /// Nothing yet; `slot_ns` is how long slots of time are on the kernel side, 0 where nobody wants
+    /// to know when something was allocated.
+    pub fn new(max_memory: usize, slot_ns: u64) -> Self {
+        let mut profile = Profile::of(Measure::Allocation);
+        profile.slot_ns = slot_ns;
+        Self { profile, stops: StopLog::default(), max_memory, begin_ns: 0 }
+    }
+
+    /// Takes a stop of a JVM.
+    pub fn take_stop(&mut self, stop: Stop) {
+        self.stops.push(stop);
     }
 
     /// Adds what a JVM has allocated in the whole trace.
-    pub fn add(&mut self, command: &str, table: &Table, stacks: &Stacks) {
-        let profile = &mut self.0;
-        let command: Arc<str> = command.into();
-        profile.duration_ns = profile.duration_ns.max(table.summary.duration_ns);
-        profile.lost += table.summary.lost;
-        for row in &table.rows {
-            let class = profile.intern(Frame::new(Kind::Class, row.class.class.as_str()));
-            let thread: Arc<str> = row.class.thread.as_deref().unwrap_or_default().into();
-            for part in &row.parts {
-                let frames = stacks.frames(part.stack).iter().rev();
-                let mut stack: Vec<_> = frames.map(|f| profile.intern(f.clone())).collect();
-                stack.push(class);
-                profile.samples.push(Sample {
-                    pid: table.summary.pid,
-                    command: Arc::clone(&command),
-                    thread: Arc::clone(&thread),
-                    tid: row.class.tid.unwrap_or(0),
-                    cpu: None,
-                    stack,
-                    complete: true,
-                    guessed: false,
-                    unsure: false,
-                    count: part.bytes,
-                    things: part.objects,
-                    times: Vec::new(),
-                });
-            }
-        }
+    pub fn add(&mut self, told: &Told<'_>) {
+        let Some(profile) = told.profile() else { return };
+        self.begin_ns = told.begin.ns;
+        let duration_ns = self.profile.duration_ns.max(profile.duration_ns);
+        let lost = self.profile.lost + profile.lost;
+        self.profile.absorb(profile);
+        (self.profile.duration_ns, self.profile.lost) = (duration_ns, lost);
         // With room for more, or it would be done with each JVM.
-        if self.0.size() > self.1 {
-            self.0.fold(self.1 / 2);
+        if self.profile.size() > self.max_memory {
+            self.profile.shrink(self.max_memory / 2);
         }
     }
 
     /// The profile.
     pub fn profile(&self) -> &Profile {
-        &self.0
+        &self.profile
+    }
+
+    /// When that was, where it is wanted.
+    pub fn timeline(&self) -> Option<Timeline> {
+        let mut timeline = Timeline::of(&self.profile)?;
+        timeline.bands = self.stops.iter().map(|stop| Band::of(stop, self.begin_ns)).collect();
+        Some(timeline)
     }
 
     /// One line about all of it.
     pub fn describe(&self) -> String {
-        format!("{} in {}", bytes(self.0.total()), span(self.0.duration_ns))
+        let (total, duration_ns) = (self.profile.total(), self.profile.duration_ns.max(1));
+        let rate = total as f64 / (duration_ns as f64 / 1e9);
+        format!("{} in {}, {}/s", bytes(total), span(duration_ns), bytes(rate as u64))
     }
 }

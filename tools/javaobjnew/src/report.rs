@@ -2,21 +2,26 @@
 
 use libjvmprobe::{
     Result,
+    bpf::stops::Stop,
     render::{
         columns::wrap,
         output::Output,
         table::{Lost, Ruled, Times, lost_line},
         units::{bytes, count, percent, span},
     },
+    take::allocations::{
+        Sink, Told,
+        books::{Row, Scope, Table},
+        record::{Class, Large, Record, Stack, Summary},
+        split::Part,
+        stacks::Stacks,
+    },
 };
 
 use crate::{
     args::{Args, Order},
-    books::{Row, Table},
-    record::{Class, Large, Record, Stack, Summary},
-    split::Part,
+    flames::Flames,
     stack_text,
-    stacks::Stacks,
 };
 
 /// A longer name is cut in a table, in the middle: its end tells more than its middle.
@@ -32,6 +37,9 @@ pub struct Report {
     rows: usize,
     stacks: bool,
     header_due: bool,
+    writes_files: bool,
+    /// What all that have ended have allocated.
+    pub flames: Flames,
 }
 
 impl Report {
@@ -46,16 +54,13 @@ impl Report {
             rows: args.rows(),
             stacks: args.stacks,
             header_due: true,
+            writes_files: !args.output.is_empty(),
+            flames: Flames::new(args.max_memory, args.slot_ns()),
         })
     }
 
-    /// Whether nobody reads the output any more.
-    pub fn is_closed(&self) -> bool {
-        self.out.is_closed()
-    }
-
     /// Writes what was allocated in a time; from where, if that is wanted.
-    pub fn table(&mut self, table: &Table, stacks: Option<&Stacks>) -> Result<()> {
+    fn show(&mut self, table: &Table, stacks: Option<&Stacks>) -> Result<()> {
         let summary = &table.summary;
         let stacks = stacks.filter(|stacks| self.stacks && stacks.are_known());
         let mut rows: Vec<_> = table.rows.iter().collect();
@@ -96,48 +101,6 @@ impl Report {
         for line in totals(summary) {
             self.out.lines(&wrap(&line))?;
         }
-        Ok(())
-    }
-
-    /// Writes a large object.
-    pub fn large(&mut self, mut large: Large) -> Result<()> {
-        if self.quiet {
-            return Ok(());
-        }
-        // Known, too, where they are wanted for files alone.
-        large.stack = large.stack.filter(|_| self.stacks);
-        if self.json {
-            return self.json(&Record::Large(large));
-        }
-        let time = self.times.width();
-        if std::mem::take(&mut self.header_due) {
-            let head = ["TIME", "PID", "THREAD", "BYTES"];
-            self.out.line(&format!(
-                "{:<time$} {:>7} {:<16} {:>10}   CLASS",
-                head[0], head[1], head[2], head[3]
-            ))?;
-        }
-        let at = self.times.show(large.ts_ns);
-        let mark = if large.humongous { "H" } else { " " };
-        self.out.line(&format!(
-            "{at:<time$} {:>7} {:<16} {:>10} {mark} {}",
-            large.pid,
-            large.thread,
-            bytes(large.bytes),
-            cut(&large.class),
-        ))?;
-        for frame in large.stack.iter().flatten() {
-            self.out.line(&stack_text::at(frame))?;
-        }
-        Ok(())
-    }
-
-    /// Writes what was lost.
-    pub fn lost(&mut self, lost: Lost) -> Result<()> {
-        if self.json {
-            return self.json(&Record::Lost(lost));
-        }
-        lost.tell();
         Ok(())
     }
 
@@ -183,6 +146,66 @@ impl Report {
             table.row(row);
         }
         self.out.lines(&table.text())
+    }
+}
+
+impl Sink for Report {
+    fn table(&mut self, told: &Told<'_>) -> Result<()> {
+        if self.writes_files && told.scope == Scope::Trace {
+            self.flames.add(told);
+        }
+        self.show(told.table, told.stacks)
+    }
+
+    fn stop(&mut self, stop: Stop) {
+        self.flames.take_stop(stop);
+    }
+
+    /// Writes a large object.
+    fn large(&mut self, mut large: Large) -> Result<()> {
+        if self.quiet {
+            return Ok(());
+        }
+        // Known, too, where they are wanted for files alone.
+        large.stack = large.stack.filter(|_| self.stacks);
+        if self.json {
+            return self.json(&Record::Large(large));
+        }
+        let time = self.times.width();
+        if std::mem::take(&mut self.header_due) {
+            let head = ["TIME", "PID", "THREAD", "BYTES"];
+            self.out.line(&format!(
+                "{:<time$} {:>7} {:<16} {:>10}   CLASS",
+                head[0], head[1], head[2], head[3]
+            ))?;
+        }
+        let at = self.times.show(large.ts_ns);
+        let mark = if large.humongous { "H" } else { " " };
+        self.out.line(&format!(
+            "{at:<time$} {:>7} {:<16} {:>10} {mark} {}",
+            large.pid,
+            large.thread,
+            bytes(large.bytes),
+            cut(&large.class),
+        ))?;
+        for frame in large.stack.iter().flatten() {
+            self.out.line(&stack_text::at(frame))?;
+        }
+        Ok(())
+    }
+
+    /// Writes what was lost.
+    fn lost(&mut self, lost: Lost) -> Result<()> {
+        if self.json {
+            return self.json(&Record::Lost(lost));
+        }
+        lost.tell();
+        Ok(())
+    }
+
+    /// Whether nobody reads the output any more.
+    fn is_closed(&self) -> bool {
+        self.out.is_closed()
     }
 }
 

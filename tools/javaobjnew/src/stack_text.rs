@@ -6,9 +6,10 @@ use libjvmprobe::{
         units::{bytes, percent},
     },
     stack::Frame,
+    take::allocations::{books::Row, split::Part, stacks::Stacks},
 };
 
-use crate::{books::Row, report::cut, split::Part, stacks::Stacks};
+use crate::report::cut;
 
 /// Of so many classes, stacks are shown.
 const CLASSES: usize = 5;

@@ -4,16 +4,20 @@ use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Parser, ValueEnum, ValueHint, value_parser};
 use libjvmprobe::{
-    cli::{CommandLine, Common, parse_size},
+    Result,
+    cli::{CommandLine, Common, Started, parse_size},
     follow::Times,
+    own::Pace,
     render::{
         formats,
         perfmap::{self, Unfold},
     },
+    take::samples::{
+        Options, StackWalk, SymbolSource, Whom,
+        events::{self, Asked, MAX_EVENTS, MAX_HERTZ, What},
+    },
 };
 use regex::Regex;
-
-use crate::events::{self, Asked, MAX_EVENTS, MAX_HERTZ, What};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,18 +39,11 @@ pub struct Args {
     pub common: Common,
 
     /// Profile every process
-    #[arg(long, conflicts_with_all = ["pids", "all", "name"])]
+    #[arg(long, conflicts_with_all = ["pids", "all", "name", "command", "user"])]
     pub system_wide: bool,
 
-    /// Start this command and profile it from its first instruction
-    #[arg(last = true, index = 3, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments,
-        conflicts_with_all = ["pids", "all", "name", "system_wide"])]
-    pub command: Vec<OsString>,
-
-    /// Start the command as this user (a name or a number)
-    #[arg(long, value_name = "NAME", requires = "command",
-        conflicts_with_all = ["pids", "all", "system_wide", "write_maps"])]
-    pub user: Option<String>,
+    #[command(flatten)]
+    pub started: Started,
 
     /// What to sample: cpu, page-faults, exceptions, ... each with its own profile (repeatable)
     #[arg(short, long, value_name = "EVENT[/RATE]", value_parser = Asked::from_str,
@@ -129,7 +126,7 @@ pub struct Args {
     pub signatures: bool,
 
     /// Write perf-PID.map files for perf, and end
-    #[arg(long, conflicts_with_all = ["all", "system_wide", "command", "output", "folded", "interval",
+    #[arg(long, conflicts_with_all = ["all", "system_wide", "command", "user", "output", "folded", "interval",
         "duration", "diff", "json", "stacks"])]
     pub write_maps: bool,
 
@@ -154,35 +151,6 @@ pub struct Args {
     pub max_memory: usize,
 }
 
-/// How stacks are walked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StackWalk {
-    /// As `hotspot` where that can be done, else as `fp`
-    Auto,
-    /// By HotSpot's code cache and unwind tables
-    Hotspot,
-    /// By frame pointers
-    Fp,
-}
-
-/// Where names of compiled code come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SymbolSource {
-    /// The JVM's memory; where that cannot name the code, a map that is there; where there is
-    /// none, of a JVM that was named, our agent.
-    Auto,
-    /// The JVM's memory: it is not asked.
-    HotSpot,
-    /// The JVM's own map, or an error.
-    PerfMap,
-    /// Our agent, loaded into the JVM: with what was inlined, and lines.
-    Agent,
-    /// Nowhere: the JVM is left alone.
-    None,
-    /// A map that is there.
-    File(PathBuf),
-}
-
 /// What becomes of inlined code in a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnfoldArg {
@@ -194,31 +162,13 @@ pub enum UnfoldArg {
     All,
 }
 
-impl FromStr for SymbolSource {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "hotspot" => Ok(Self::HotSpot),
-            "perfmap" => Ok(Self::PerfMap),
-            "agent" => Ok(Self::Agent),
-            "none" => Ok(Self::None),
-            _ => match text.strip_prefix("file:") {
-                Some(path) if !path.is_empty() => Ok(Self::File(path.into())),
-                _ => Err("auto, hotspot, perfmap, agent, none or file:PATH is expected".into()),
-            },
-        }
-    }
-}
-
 impl CommandLine for Args {
     fn common(&self) -> &Common {
         &self.common
     }
 
     fn has_target(&self) -> bool {
-        self.common.has_target() || self.system_wide || !self.command.is_empty()
+        self.common.has_target() || self.system_wide || !self.started.command.is_empty()
     }
 
     /// `--stacks HOW` is `--walk HOW` today.
@@ -284,19 +234,53 @@ impl Args {
         if self.event.is_empty() { vec![Asked::cpu()] } else { self.event.clone() }
     }
 
-    /// Samples of processor time a second, of each processor.
-    pub fn hertz(&self) -> u64 {
-        let cpu = self.event.iter().find(|event| event.what == What::Cpu);
-        cpu.map_or(self.frequency, |cpu| cpu.hertz(self.frequency))
+    /// What is sampled, in words.
+    pub fn what(&self) -> String {
+        let what = |event: Asked| match event.what {
+            What::Cpu => "Processor time".to_owned(),
+            _ => event.name.to_string(),
+        };
+        let all: Vec<_> = self.events().into_iter().map(what).collect();
+        all.join(", ")
+    }
+
+    /// What is to be taken.
+    ///
+    /// # Errors
+    /// Where nobody has the name that is asked for.
+    pub fn options(&self) -> Result<Options> {
+        let whom = match (self.common.all, self.system_wide) {
+            (true, _) => Whom::EveryJvm,
+            (_, true) => Whom::EveryProcess,
+            _ if !self.started.command.is_empty() => Whom::Command,
+            _ => Whom::Named(self.common.pids()?),
+        };
+        Ok(Options {
+            whom,
+            may_ask: self.is_named(),
+            events: self.events(),
+            frequency: self.frequency,
+            rate: None,
+            skip_missing: self.skip_missing,
+            user: !self.kernel_stacks_only,
+            kernel: !self.user_stacks_only,
+            walk: self.walk,
+            symbols: self.symbols.clone(),
+            signatures: self.signatures,
+            min_wait: self.min,
+            idle: self.idle,
+            slot_ns: self.slot_ns(),
+            max_memory: self.max_memory,
+            keeps_all: true,
+            pace: Pace::Prompt,
+            verbose: self.common.verbose,
+        })
     }
 
     /// How long slots of time are in which samples are counted apart, in nanoseconds; 0 where
     /// nobody wants them.
     pub fn slot_ns(&self) -> u64 {
-        /// Fifty a second: a pause of some milliseconds is seen.
-        const SLOT: u64 = 20_000_000;
-        let shows = |path: &PathBuf| formats::of(path).is_ok_and(|format| format.shows_times);
-        if self.timeline || self.output.iter().any(shows) { SLOT } else { 0 }
+        formats::slot_ns(&self.output, self.timeline)
     }
 
     /// Whether each JVM was named by the user: all others are looked at from outside only.
@@ -362,7 +346,7 @@ mod tests {
         let times = args.times();
         assert_eq!((times.duration, times.interval), (Some(Duration::from_secs(30)), None));
         let args = Args::parse_from(["javaprof", "-d", "5", "--", "java", "-p", "x"]);
-        assert_eq!(args.command, ["java", "-p", "x"]);
+        assert_eq!(args.started.command, ["java", "-p", "x"]);
         let times = Args::parse_from(["javaprof", "-p", "12", "5", "3"]).times();
         assert_eq!((times.interval, times.count), (Some(Duration::from_secs(5)), Some(3)));
         assert_eq!(times.duration, None);
@@ -386,8 +370,12 @@ mod tests {
         assert!(!check(&["javaprof", "-p", "1", "-d", "1", "2"]));
         assert!(check(&["javaprof", "-p", "1", "-d", "10", "2", "3"]));
         assert!(!check(&["javaprof", "-p", "1", "-e", "cpu", "-e", "cpu/9hz"]));
-        let hertz =
-            |event| Args::parse_from(["javaprof", "-p", "1", "-F", "7", "-e", event]).hertz();
+        let hertz = |event| {
+            Args::parse_from(["javaprof", "-p", "1", "-F", "7", "-e", event])
+                .options()
+                .unwrap()
+                .hertz()
+        };
         assert_eq!((hertz("cpu/999hz"), hertz("cpu"), hertz("wall")), (999, 7, 7));
     }
 

@@ -1,104 +1,81 @@
 //! javaprof: where the time of running JVMs goes, in Java, native and kernel code.
 //!
-//! Arguments ([`args`]) name processes and [`events`]; [`session`] loads the BPF side and samples;
-//! [`profiler`] follows the processes ([`traced`]) and collects; [`naming`] turns
-//! addresses into names; [`report`] shows the profile as a [`summary`] or as [`record`]s, and
-//! [`outputs`] writes it to files.
+//! Arguments ([`args`]) name processes and events; the library takes samples
+//! ([`libjvmprobe::take::samples`]); [`report`] shows the profile as a summary or as
+//! [`record`]s, and [`outputs`] writes it to files.
 
 mod args;
-mod asleep;
-mod command;
-mod event;
-mod events;
-mod idle;
-mod naming;
 mod outputs;
-mod profiler;
 mod progress;
 mod record;
 mod report;
 mod rights;
-mod session;
-mod summary;
-mod symbols;
-mod traced;
-mod user;
-mod waits;
 mod write_maps;
-
-/// Generated from bpf/javaprof.bpf.c.
-#[allow(missing_docs, unused_imports, unused_qualifications, clippy::all, clippy::restriction)]
-#[allow(clippy::nursery, clippy::pedantic)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/javaprof.skel.rs"));
-}
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use libjvmprobe::{
     bpf, cli,
+    follow::command::Waiting,
     own::{Hurry, note, stop_on_signal},
     stack::shrunk,
+    take::samples::{About, Taker},
 };
 
-use crate::{
-    args::Args,
-    command::Waiting,
-    outputs::Outputs,
-    profiler::{Profiler, Raw},
-    report::Report,
-    user::User,
-};
+use crate::{args::Args, outputs::Outputs, report::Report};
 
 fn main() -> ExitCode {
     cli::run(run)
 }
 
 fn run(args: &Args) -> Result<()> {
-    if args.command.is_empty() {
+    if args.started.command.is_empty() {
         rights::get_ready(args);
     }
     if args.write_maps {
         return write_maps::run(args);
     }
     // A name that nobody has is told at once.
-    let user = args.user.as_deref().map(User::find).transpose()?;
+    let user = args.started.user()?;
     bpf::set_libbpf_output(args.common.verbose);
     bpf::preflight::check()?;
     let stop = stop_on_signal()?;
     let hurry = Hurry::begin();
-    let mut profiler = Profiler::new(args, Report::open(args)?)?;
+    let report = Report::open(args)?;
+    let mut taker = Taker::new(args.options()?, report)?;
     drop(hurry);
     // Only now, so that a wrong process number does not cost an earlier result.
     let outputs = Outputs::open(args)?;
-    let waiting = match &args.command[..] {
-        [] => None,
-        command => {
-            if let (None, Some(warning)) = (&user, user::warning()) {
-                note(&warning);
-            }
-            let waiting = Waiting::fork(command, user)?;
-            profiler.add_process(waiting.pid)?;
-            Some((waiting, &command[0]))
-        }
-    };
+    let waiting = args.started.fork(user)?;
+    if let Some(waiting) = &waiting {
+        taker.add_process(waiting.pid)?;
+    }
     rights::get_ready(args);
     let hurry = Hurry::begin();
-    profiler.start()?;
+    taker.start()?;
     drop(hurry);
     rights::sample(args);
-    let title = profiler.title().to_owned();
-    note(&format!("Sampling {}... Hit Ctrl-C to end.", profiler.describe()));
-    let running = waiting.map(|(waiting, program)| waiting.go(program)).transpose()?;
-    profiler.run(&stop)?;
-    let (raw, mut profiles) = profiler.finish()?;
-    tell_losses(&raw);
+    let whom = describe(args, &taker);
+    let title = format!("{} of {whom}", args.what());
+    taker.sink.title.clone_from(&title);
+    note(&format!("Sampling {whom}... Hit Ctrl-C to end."));
+    let running = waiting.map(Waiting::go).transpose()?;
+    taker.run(args.times(), &stop)?;
+    taker.sink.end_progress();
+    let (report, about, mut profiles) = taker.finish()?;
+    let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
+    if folded > report.folded && !args.output.is_empty() {
+        note(&format!(
+            "in what is written, of {folded} samples the stacks were not kept: see --max-memory"
+        ));
+    }
+    tell_losses(&about);
     profiles.iter_mut().for_each(|profile| report::choose(profile, args));
-    for path in outputs.write(&profiles, &raw, &title)? {
+    for path in outputs.write(&profiles, &about, &title)? {
         note(&format!("wrote {}", path.display()));
     }
-    for pid in &raw.unnamed {
+    for pid in &about.unnamed {
         note(&format!("methods of process {pid} have no names: -p {pid} --symbols agent asks it"));
     }
     // What there is to see was shown before anybody waits.
@@ -108,17 +85,35 @@ fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What makes the figures wrong, or names.
-fn tell_losses(raw: &Raw) {
-    if raw.lost_code > 0 {
-        note(&format!("{} loads and unloads of code were lost: names may be wrong", raw.lost_code));
+/// One line about who is sampled, and how.
+fn describe(args: &Args, taker: &Taker<Report<'_>>) -> String {
+    let mut pids = taker.pids();
+    let what = match (args.system_wide, args.common.all, pids.len()) {
+        (true, ..) => format!("every process ({} JVMs now)", taker.jvms()),
+        (_, true, n) => format!("all JVMs ({n} now)"),
+        (.., 1) => pids.next().map(|pid| format!("process {pid}")).unwrap_or_default(),
+        (.., n) => format!("{n} processes"),
+    };
+    match taker.clock() {
+        Some(clock) => format!("{what} at {} Hz ({})", taker.hertz(), clock.name()),
+        None => what,
     }
-    if raw.lost_stacks > 0 {
-        let stacks = raw.lost_stacks;
+}
+
+/// What makes the figures wrong, or names.
+fn tell_losses(about: &About) {
+    if about.lost_code > 0 {
+        note(&format!(
+            "{} loads and unloads of code were lost: names may be wrong",
+            about.lost_code
+        ));
+    }
+    if about.lost_stacks > 0 {
+        let stacks = about.lost_stacks;
         note(&format!("the stacks of {stacks} samples were lost: these count as [unknown]"));
     }
-    if raw.lost > 0 {
-        note(&format!("{} samples were lost: all numbers are too low by that much", raw.lost));
+    if about.lost > 0 {
+        note(&format!("{} samples were lost: all numbers are too low by that much", about.lost));
     }
     if shrunk::has_shrunk() {
         note("a file has shrunk while its symbols were read: names of its functions may be wrong");

@@ -12,14 +12,16 @@ use libjvmprobe::{
     render::{
         files::Files,
         formats::{self, How, Titled, flamegraph::Title},
+        summary,
     },
     stack::{
         profile::Profile,
-        timeline::{Band, BandKind, Timeline},
+        timeline::{Band, Timeline},
     },
+    take::samples::About,
 };
 
-use crate::{args::Args, event::Stop, profiler::Raw, summary};
+use crate::args::Args;
 
 /// The files, open since before the profile was taken.
 pub struct Outputs {
@@ -54,10 +56,10 @@ impl Outputs {
 
     /// Writes profiles, one of each event. Returns what was written: nothing of profiles without
     /// samples.
-    pub fn write(self, profiles: &[Profile], raw: &Raw, title: &str) -> Result<Vec<PathBuf>> {
+    pub fn write(self, profiles: &[Profile], about: &About, title: &str) -> Result<Vec<PathBuf>> {
         let Self { threads, keep_narrow, by_second, .. } = self;
         let how = How { threads, base: self.base.as_deref(), keep_narrow, by_second };
-        let bands: Vec<_> = raw.stops.iter().map(|stop| band(stop, raw.begin_ns)).collect();
+        let bands: Vec<_> = about.stops.iter().map(|stop| Band::of(stop, about.begin_ns)).collect();
         let times = profiles.iter().map(|profile| {
             let mut timeline = Timeline::of(profile)?;
             timeline.bands.clone_from(&bands);
@@ -71,16 +73,6 @@ impl Outputs {
             titled.push(Titled { profile, title, timeline: timeline.as_ref() });
         }
         Ok(self.files.write(&titled, &how)?)
-    }
-}
-
-/// A stop, in times after the profile's begin.
-fn band(stop: &Stop, begin: u64) -> Band {
-    Band {
-        begin_ns: stop.begin.saturating_sub(begin),
-        end_ns: stop.end.saturating_sub(begin),
-        kind: if stop.is_collection { BandKind::Collection } else { BandKind::Safepoint },
-        label: stop.name.as_str().into(),
     }
 }
 

@@ -19,11 +19,11 @@ impl Progress {
     }
 
     /// Shows how far it is, once a second.
-    pub fn show(&mut self, elapsed: Duration, samples: impl FnOnce() -> u64) {
+    pub fn show(&mut self, elapsed: Duration, samples: u64) {
         let seconds = elapsed.as_secs();
         if self.on && seconds > self.shown_seconds {
             self.shown_seconds = seconds;
-            let _ = write!(stderr(), "\r{seconds} s, {} samples ", samples());
+            let _ = write!(stderr(), "\r{seconds} s, {samples} samples ");
         }
     }
 

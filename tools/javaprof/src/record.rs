@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, HashMap};
 
 use libjvmprobe::{
     bpf::clock,
-    render::stack::StackFrame,
+    render::{
+        stack::StackFrame,
+        summary::{self, Quality},
+    },
     stack::profile::{FrameId, Measure, Profile, Sample},
 };
 use serde::Serialize;
 
-use crate::{
-    args::Args,
-    summary::{self, Quality},
-};
+use crate::args::Args;
 
 /// So many methods have a line.
 const METHODS: usize = 100;

@@ -1,38 +1,47 @@
 //! Shows a profile, of an interval or of all of the trace: as a summary, as folded stacks, or as
 //! JSON lines.
 
+use std::time::Duration;
+
 use libjvmprobe::{
     Result,
     ask::agent,
     bpf::clock,
     own::note,
-    render::{formats::folded, output::Output, table::Times},
+    render::{formats::folded, output::Output, summary, table::Times},
     stack::profile::Profile,
+    take::samples::{About, Sink},
 };
 
-use crate::{args::Args, record, summary};
+use crate::{args::Args, progress::Progress, record};
 
 /// Where it is shown.
 pub struct Report<'a> {
     args: &'a Args,
     out: Output,
     times: Times,
+    progress: Progress,
+    /// What stands above it, once sampling has begun.
+    pub title: String,
+    /// Samples without their stacks in what was shown.
+    pub folded: u64,
 }
 
 impl<'a> Report<'a> {
     /// On standard output.
     pub fn open(args: &'a Args) -> Result<Self> {
         let times = Times { dates: args.common.timestamps };
-        Ok(Self { args, out: Output::open(None)?, times })
+        let (progress, title) = (Progress::new(args.common.quiet), String::new());
+        Ok(Self { args, out: Output::open(None)?, times, progress, title, folded: 0 })
     }
 
-    /// Whether nobody reads it any more.
-    pub fn is_closed(&self) -> bool {
-        self.out.is_closed()
+    /// It goes on no longer.
+    pub fn end_progress(&self) {
+        self.progress.clear();
     }
 
-    /// Shows profiles, one of each event, under this title.
-    pub fn show(&mut self, profiles: &mut [Profile], title: &str) -> Result<()> {
+    /// Shows profiles, one of each event, under the title.
+    fn show(&mut self, profiles: &mut [Profile]) -> Result<()> {
         let common = &self.args.common;
         if common.quiet {
             return Ok(());
@@ -63,12 +72,36 @@ impl<'a> Report<'a> {
             } else {
                 if number == 0 {
                     let at = self.times.before_title(now, is_interval);
-                    self.out.lines(&format!("\n{at}{title}"))?;
+                    self.out.lines(&format!("\n{at}{}", self.title))?;
                 }
                 self.out.lines(summary::text(profile, are_several, self.args.stacks).trim_end())?;
             }
         }
         Ok(())
+    }
+}
+
+impl Sink for Report<'_> {
+    fn profiles(&mut self, profiles: &mut [Profile], _: &About) -> Result<()> {
+        self.progress.clear();
+        self.show(profiles)?;
+        let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
+        if folded > 0 {
+            note(&format!(
+                "of {folded} samples the stacks were not kept, for want of room: see --max-memory"
+            ));
+        }
+        self.folded += folded;
+        Ok(())
+    }
+
+    fn goes_on(&mut self, elapsed: Duration, samples: u64) {
+        self.progress.show(elapsed, samples);
+    }
+
+    /// Whether nobody reads it any more.
+    fn is_closed(&self) -> bool {
+        self.out.is_closed()
     }
 }
 

@@ -1,10 +1,13 @@
 //! Which rights a profile still needs.
 
-use libjvmprobe::own::privileges::{
-    ASK, ATTACH, HURRY, KERNEL_SYMBOLS, MAPS, OUTPUT, PROBE, READ, Rights, keep,
+use libjvmprobe::{
+    own::privileges::{
+        ASK, ATTACH, HURRY, KERNEL_SYMBOLS, MAPS, OUTPUT, PROBE, READ, Rights, keep,
+    },
+    take::samples::SymbolSource,
 };
 
-use crate::args::{Args, SymbolSource};
+use crate::args::Args;
 
 /// Gives up what is not needed to get ready. Whoever starts a command calls this when it was
 /// forked: the command keeps what it would have without us.
@@ -17,7 +20,7 @@ pub fn sample(args: &Args) {
     let joins_later = args.common.all
         || args.common.name.is_some()
         || args.system_wide
-        || !args.command.is_empty()
+        || !args.started.command.is_empty()
         // Events are looked for in files that are mapped later.
         || args.skip_missing;
     // A process that was named may run another JVM by exec.

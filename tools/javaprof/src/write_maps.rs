@@ -22,9 +22,10 @@ use libjvmprobe::{
         root::{Folder, Root},
     },
     render::{output::Output, perfmap},
+    take::samples::symbols,
 };
 
-use crate::{args::Args, symbols};
+use crate::args::Args;
 
 /// Writes a map for each JVM that the arguments name, and says where.
 pub fn run(args: &Args) -> Result<()> {

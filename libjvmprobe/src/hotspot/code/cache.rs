@@ -2,7 +2,7 @@
 //!
 //! Sources: hotspot/share/code/codeBlob.hpp, code/nmethod.hpp.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
     Addr, Result,
@@ -37,10 +37,22 @@ struct Fields {
 /// Where a blob says where its code begins.
 #[derive(Clone, Copy)]
 enum Place {
-    /// The field holds an address: up to JDK 22.
+    /// The field holds an address: JDK 9 to 22.
     Address(u64),
-    /// The field holds 32 bits to add to the address of the blob.
+    /// The field holds 32 bits to add to the address of the blob: JDK 8, and since JDK 23.
     Offset(u64),
+}
+
+impl Place {
+    fn of_code(layout: &Layout) -> Result<Self> {
+        if layout.is_jdk_8() {
+            return Ok(Self::Offset(layout.get(Item::BlobCodeOffset8)?));
+        }
+        match layout.get(Item::BlobCodeBegin) {
+            Ok(field) => Ok(Self::Address(field)),
+            Err(_) => Ok(Self::Offset(layout.get(Item::BlobCodeOffset)?)),
+        }
+    }
 }
 
 impl Fields {
@@ -49,10 +61,7 @@ impl Fields {
             name: layout.get(Item::BlobName)?,
             size: layout.get(Item::BlobSize)?,
             data: layout.get(Item::BlobData)?,
-            code_begin: match layout.get(Item::BlobCodeBegin) {
-                Ok(field) => Place::Address(field),
-                Err(_) => Place::Offset(layout.get(Item::BlobCodeOffset)?),
-            },
+            code_begin: Place::of_code(layout)?,
             method: layout.get(Item::CodeMethod)?,
             compile_id: layout.get(Item::CompileId)?,
         })
@@ -76,6 +85,27 @@ pub(in crate::hotspot) fn read(
         reader.all_of(&heap, &mut found)?;
     }
     Ok(found)
+}
+
+/// The methods that compiled code has inlined, each once and in order: those that were found.
+///
+/// # Errors
+/// As [`read`].
+pub(in crate::hotspot) fn inlined(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
+    let mut reader = Reader::new(memory, layout, Inlining::Nowhere)?;
+    let mut found = BTreeSet::new();
+    for heap in std::mem::take(&mut reader.heaps) {
+        let blobs = &mut reader.blobs;
+        reader.blocks.each(&mut reader.pages, &heap, |pages, room| {
+            if let Ok(Some(blob)) = blobs.blob(pages, room)
+                && let Some(own) = blob.method
+                && let Ok(methods) = blobs.scopes.inlined_methods(pages, blob)
+            {
+                found.extend(methods.into_iter().filter(|&method| method != own));
+            }
+        })?;
+    }
+    Ok(found.into_iter().collect())
 }
 
 /// A piece of code, not yet named.

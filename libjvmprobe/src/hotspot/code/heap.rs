@@ -43,12 +43,13 @@ pub(in crate::hotspot) fn heaps(pages: &mut Pages<'_>, layout: &Layout) -> Resul
     addresses.into_iter().map(|heap| Heap::read(pages, layout, heap)).collect()
 }
 
-fn addresses(pages: &mut Pages<'_>, layout: &Layout) -> Result<Vec<Addr>> {
-    // JDK 8 has one.
-    if let (false, Some(only)) =
-        (layout.has(Item::CodeHeaps), layout.try_address(Item::CodeHeapOne))
-    {
-        return Ok(vec![pages.pointer(only)?]);
+/// Where they are.
+///
+/// # Errors
+/// As [`heaps`].
+pub(super) fn addresses(pages: &mut Pages<'_>, layout: &Layout) -> Result<Vec<Addr>> {
+    if layout.is_jdk_8() {
+        return Ok(vec![pages.pointer(layout.address(Item::CodeHeapOne)?)?]);
     }
     let array = pages.pointer(layout.address(Item::CodeHeaps)?)?;
     if array == Addr(0) {
@@ -62,7 +63,11 @@ fn addresses(pages: &mut Pages<'_>, layout: &Layout) -> Result<Vec<Addr>> {
 }
 
 impl Heap {
-    fn read(pages: &mut Pages<'_>, layout: &Layout, heap: Addr) -> Result<Self> {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// As [`heaps`].
+    pub(super) fn read(pages: &mut Pages<'_>, layout: &Layout, heap: Addr) -> Result<Self> {
         let space = at(heap, layout.get(Item::HeapMemory)?)?;
         let segments = at(heap, layout.get(Item::HeapSegmap)?)?;
         let mut pointer = |space, field| pages.pointer(at(space, layout.get(field)?)?);
@@ -82,6 +87,11 @@ impl Heap {
             return Err(Error::layout("a code cache of more than 4 GiB"));
         }
         Ok(found)
+    }
+
+    /// As large as it can become, in bytes.
+    pub(super) fn reserved(&self) -> u64 {
+        self.reserved_high.0.saturating_sub(self.reserved_low.0)
     }
 
     /// What the segment map says of an address.

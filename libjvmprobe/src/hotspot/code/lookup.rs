@@ -31,13 +31,20 @@ impl HotSpot {
     /// stopped.
     ///
     /// # Errors
-    /// [`crate::Error::Unsupported`] of JDKs before [`FIRST_READ`](crate::hotspot::FIRST_READ),
     /// [`crate::Error::Layout`] naming what is missing, [`crate::Error::Memory`] when it is gone.
     pub fn code(&self, inlining: Inlining<'_>) -> Result<Vec<(Addr, u64, Code)>> {
-        self.check_is_read("methods of {JDK} cannot be named from its memory")?;
         let mut code = cache::read(&self.memory, &self.layout, inlining)?;
         self.name_stubs(&mut code);
         Ok(code)
+    }
+
+    /// The addresses of the methods that compiled code has inlined, in order. What is inlined
+    /// and can neither stop nor call may be missing.
+    ///
+    /// # Errors
+    /// As [`Self::code`].
+    pub(in crate::hotspot) fn inlined_methods(&self) -> Result<Vec<Addr>> {
+        cache::inlined(&self.memory, &self.layout)
     }
 
     /// The code at these addresses, which are sorted; what lies outside the code cache, or

@@ -7,16 +7,19 @@
 //! | `scopes` | what was inlined into a compiled method, with lines |
 //! | `stubs` | names of stubs |
 //! | `lookup` | all code, and code by its addresses |
+//! | `fill` | how full the code cache is |
 //!
 //! The JVM goes on while we read: a block that changes under our eyes makes no sense or ends the
 //! walk of its heap; it is left out.
 
 pub(super) mod cache;
+pub(super) mod fill;
 pub(super) mod heap;
 mod lookup;
 mod scopes;
 pub(super) mod stubs;
 
+pub use fill::Fill;
 pub use lookup::Found;
 
 use crate::{Addr, Error, Result};

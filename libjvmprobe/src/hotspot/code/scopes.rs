@@ -4,7 +4,10 @@
 //! leads to a scope, which names a method by its index among the nmethod's Metadata
 //! pointers, a bytecode index, and the scope that it was inlined into.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use crate::{
     Addr, Error, Result,
@@ -36,10 +39,36 @@ const LOOKED_AT: usize = 64;
 
 /// Where an nmethod's debug information is.
 enum Debug {
-    /// In the blob itself, up to JDK 22.
-    Inside { pcs: u64, pcs_end: u64, scopes: u64, metadata: u64 },
+    /// In the blob itself, up to JDK 22; see [`ScopesData`].
+    Inside { pcs: u64, pcs_end: u64, scopes: ScopesData, metadata: u64 },
     /// In memory of its own, since JDK 23.
     Outside { data: u64, pcs: u64, scopes: u64, size: u64, mutable: u64, relocation: u64 },
+}
+
+/// Which field says where the scopes of debug information are that lies in the blob.
+#[derive(Clone, Copy)]
+enum ScopesData {
+    /// One that holds the distance from the blob: JDK 8.
+    Offset(u64),
+    /// One that holds an address.
+    Address(u64),
+}
+
+impl ScopesData {
+    fn field(layout: &Layout) -> Result<Self> {
+        Ok(match layout.is_jdk_8() {
+            true => Self::Offset(layout.get(Item::ScopesDataOffset8)?),
+            false => Self::Address(layout.get(Item::ScopesDataBegin)?),
+        })
+    }
+
+    /// The first of its bytes.
+    fn begin(self, pages: &mut Pages<'_>, blob: Addr) -> Result<Addr> {
+        match self {
+            Self::Offset(field) => at(blob, pages.u32(at(blob, field)?)?.into()),
+            Self::Address(field) => pages.pointer(at(blob, field)?),
+        }
+    }
 }
 
 impl Debug {
@@ -56,7 +85,7 @@ impl Debug {
             Err(_) => Self::Inside {
                 pcs: layout.get(Item::ScopesPcsOffset)?,
                 pcs_end: layout.get(Item::DependenciesOffset)?,
-                scopes: layout.get(Item::ScopesDataBegin)?,
+                scopes: ScopesData::field(layout)?,
                 metadata: layout.get(Item::MetadataOffset)?,
             },
         })
@@ -161,6 +190,41 @@ impl<'a> Scopes<'a> {
         Ok(ranges)
     }
 
+    /// The addresses of the methods that were inlined into a compiled one, each once, its own among
+    /// them. Only those have debug information that can stop, call or fail: some may be missing.
+    pub(super) fn inlined_methods(
+        &mut self,
+        pages: &mut Pages<'_>,
+        blob: Blob,
+    ) -> Result<Vec<Addr>> {
+        let places = self.places(pages, blob.at)?;
+        self.debug_left = self
+            .debug_left
+            .checked_sub(places.pcs_len + places.scopes_len)
+            .ok_or_else(|| Error::layout("too much debug information"))?;
+        let scopes = pages.bytes(places.scopes, places.scopes_len)?;
+        let mut numbers = BTreeSet::new();
+        let mut seen = HashSet::new();
+        for (_, mut offset) in self.descs(pages, &places, blob.begin, blob.end)? {
+            // As far out as nobody has been yet.
+            while offset > 0 && seen.insert(offset) {
+                let scope = usize::try_from(offset).ok().and_then(|offset| scopes.get(offset..));
+                let Some(scope) = scope else { break };
+                let mut stream = Stream::new(scope, self.encoding);
+                let (Some(sender), Some(method)) = (stream.unsigned(), stream.unsigned()) else {
+                    break;
+                };
+                numbers.extend(u64::from(method).checked_sub(1));
+                offset = i32::try_from(sender).unwrap_or(0);
+            }
+        }
+        let mut pointer = |number: u64| {
+            let implausible = || Error::layout("a method of an implausible number");
+            pages.pointer(at(places.metadata, number.checked_mul(8).ok_or_else(implausible)?)?)
+        };
+        numbers.into_iter().map(&mut pointer).collect()
+    }
+
     /// The PcDescs of a method, by ascending addresses, each with its scope.
     fn descs(
         &self,
@@ -213,7 +277,7 @@ impl<'a> Scopes<'a> {
         match self.debug {
             Debug::Inside { pcs, pcs_end, scopes, metadata } => {
                 let (pcs, pcs_end, metadata) = (number(pcs)?, number(pcs_end)?, number(metadata)?);
-                let scopes = pages.pointer(at(blob, scopes)?)?;
+                let scopes = scopes.begin(pages, blob)?;
                 let pcs_at = at(blob, pcs)?;
                 Ok(Places {
                     pcs: pcs_at,

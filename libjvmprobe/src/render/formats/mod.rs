@@ -5,6 +5,7 @@
 //! | [`firefox`] | Firefox Profiler's format |
 //! | [`flamegraph`] | flame graphs, also of differences |
 //! | [`folded`] | folded stacks |
+//! | [`kept`] | pprof's format, so that it can be read again without a loss |
 //! | [`pprof`] | pprof's format |
 //! | [`speedscope`] | speedscope's format |
 //!
@@ -12,18 +13,19 @@
 
 use std::{
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use crate::{
     Error, Result,
     render::{formats::flamegraph::Title, page},
-    stack::{profile::Profile, timeline::Timeline},
+    stack::{profile::Profile, timeline::Timeline, times},
 };
 
 pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
+pub mod kept;
 pub mod pprof;
 pub mod speedscope;
 
@@ -87,6 +89,13 @@ pub fn of(path: &Path) -> Result<&'static Format> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let format = FORMATS.into_iter().find(|format| name.ends_with(format.ending));
     format.ok_or_else(|| Error::UnknownFormat { path: path.into(), known: list() })
+}
+
+/// How long slots of time are to be for what is written to these files, in nanoseconds; 0 where
+/// nobody wants them: none of them shows times, nor are stacks folded `by_second`.
+pub fn slot_ns(paths: &[PathBuf], by_second: bool) -> u64 {
+    let shows = |path: &PathBuf| of(path).is_ok_and(|format| format.shows_times);
+    if by_second || paths.iter().any(shows) { times::SLOT } else { 0 }
 }
 
 /// Where a format that holds one profile is given another number of them.

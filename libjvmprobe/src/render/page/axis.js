@@ -3,7 +3,7 @@
 /** What a column may stand for, in seconds: as many as there is room for. */
 const COLUMNS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 604800];
 const MAX_ROWS = 50;
-const MARGIN = { left: 46, bottom: 18, bars: 30 };
+const MARGIN = { left: 60, bottom: 18, bars: 30 };
 const HEAT = 100;
 
 class Axis {
@@ -50,9 +50,12 @@ class Axis {
   arrange() {
     const { slotNs, slot, count } = this.times;
     this.width = Math.max(this.canvas.clientWidth - MARGIN.left - 1, 50);
-    this.column = COLUMNS.find((seconds) => this.end / seconds <= this.width / 4) ?? COLUMNS.at(-1);
+    const isWhole = (seconds) => (seconds * 1e9) % slotNs === 0;
+    const column = COLUMNS.find((seconds) => this.end / seconds <= this.width / 4 && isWhole(seconds)) ?? COLUMNS.at(-1);
+    // Of whole slots, whatever these are.
+    const inColumn = Math.max(Math.round((column * 1e9) / slotNs), 1);
+    this.column = (inColumn * slotNs) / 1e9;
     this.columns = Math.max(Math.ceil(this.end / this.column - 1e-9), 1);
-    const inColumn = Math.max(Math.round((this.column * 1e9) / slotNs), 1);
     // Rows of as many slots each, so that none seems to be brighter.
     this.inRow = 1;
     while (inColumn / this.inRow > MAX_ROWS || inColumn % this.inRow !== 0) this.inRow++;
@@ -72,11 +75,21 @@ class Axis {
       return [mark, text];
     };
     const has = (kind) => this.times.bands.some((band) => band.kind === kind);
+    const { unit } = this.profile;
+    const what = unit === "samples" ? "Samples" : unit === "bytes" ? "Allocations" : "What was counted";
+    const length = this.column < 120 ? `${this.column}\u00a0s` : this.column < 7200 ? `${this.column / 60}\u00a0min` : `${this.column / 3600}\u00a0h`;
     caption.replaceChildren(
-      `Samples over time, from ${clock(this.times.begin)} on. Each column is ${this.column} s, from its foot upwards. `,
+      `${what} over time, from ${clock(this.times.begin)} on. Each column is ${length}, from its foot upwards. `,
       ...(has("gc") ? swatch("gc", "GC pauses") : []),
       ...(has("safepoint") ? swatch("safepoint", "other safepoints") : []),
     );
+  }
+
+  /** What was counted in each column. */
+  sums() {
+    const sums = new Float64Array(this.columns);
+    this.cells.forEach((count, cell) => (sums[Math.floor(cell / this.perColumn)] += count));
+    return sums;
   }
 
   draw() {
@@ -88,20 +101,25 @@ class Axis {
     context.fillStyle = colour("raised");
     context.fillRect(MARGIN.left, MARGIN.bars, this.width, HEAT);
     const hue = darkness.matches ? (share) => `hsl(210 ${22 + 34 * share}% ${20 + 46 * share}%)` : (share) => `hsl(211 ${40 + 20 * share}% ${92 - 44 * share}%)`;
-    const sums = new Float64Array(this.columns);
     for (let cell = 0; cell < this.cells.length; cell++) {
       if (this.cells[cell] === 0) continue;
       const [column, row] = [Math.floor(cell / this.perColumn), cell % this.perColumn];
-      sums[column] += this.cells[cell];
       context.fillStyle = hue(Math.sqrt(this.cells[cell] / this.most));
       context.fillRect(MARGIN.left + column * wide, bottom - (row + 1) * high, wide - gap, Math.max(high - (high > 6 ? 1 : 0), 0.5));
     }
+    const sums = this.sums();
     const most = sums.reduce((most, sum) => Math.max(most, sum), 0) || 1;
     context.fillStyle = colour("line");
     sums.forEach((sum, column) => {
       const bar = (sum / most) * (MARGIN.bars - 8);
       context.fillRect(MARGIN.left + column * wide, MARGIN.bars - 3 - bar, wide - gap, bar);
     });
+    context.font = "11px system-ui, sans-serif";
+    context.fillStyle = colour("faint");
+    context.textAlign = "right";
+    context.textBaseline = "top";
+    if (this.most > 0) context.fillText(brief(this.profile, most), MARGIN.left - 6, 4);
+    context.textAlign = "left";
     this.drawBands(context, wide, gap);
     if (this.range !== null) this.drawRange(context, wide);
     this.drawScale(context, wide);
@@ -173,7 +191,7 @@ class Axis {
       context.fillText(at % 3600 === 0 && at > 0 ? `${at / 3600} h` : at % 60 === 0 && at > 0 ? `${at / 60} min` : `${at} s`, x + 3, bottom + 4);
     }
     context.textAlign = "right";
-    context.fillText(this.column < 60 ? `${this.column} s` : `${this.column / 60} min`, MARGIN.left - 6, MARGIN.bars);
+    context.fillText(this.column < 60 ? `${this.column} s` : this.column < 3600 ? `${this.column / 60} min` : `${this.column / 3600} h`, MARGIN.left - 6, MARGIN.bars);
     context.textBaseline = "bottom";
     context.fillText("0", MARGIN.left - 6, bottom + 1);
     context.textAlign = "left";
@@ -221,7 +239,9 @@ class Axis {
       return `${what} of ${duration(band.end - band.begin)}: ${band.label}`;
     });
     const title = `${begin.toFixed(2)} s, ${clock(this.times.begin + begin * 1e3, 3)}`;
-    showTip(event.clientX, event.clientY, title, [amount(this.profile, this.cells[cell] ?? 0), ...lines]);
+    const count = this.cells[cell] ?? 0;
+    const rate = this.profile.unit === "bytes" ? `, ${bytes(count / length)} a second` : "";
+    showTip(event.clientX, event.clientY, title, [`${amount(this.profile, count)} in ${duration(length)}${rate}`, ...lines]);
     if (this.anchor !== null) this.preview(this.anchor, cell);
   }
 

@@ -31,15 +31,11 @@ class Graph {
     const path = this.tree === null ? [] : this.path(this.zoom);
     Object.assign(this, { tree, profile, isFlame, hover: -1, focus: -1, zoom: 0 });
     for (const method of path) {
-      const child = this.childrenOf(this.zoom).find((node) => tree.method[node] === method);
+      const child = tree.childrenOf(this.zoom).find((node) => tree.method[node] === method);
       if (child === undefined) break;
       this.zoom = child;
     }
-    this.place(true);
-  }
-
-  childrenOf(node) {
-    return Array.from(this.tree.children.subarray(this.tree.from[node], this.tree.from[node + 1]));
+    this.place(() => (this.isFlame ? this.height : 0));
   }
 
   /** The methods from the outermost one to a node. */
@@ -49,8 +45,8 @@ class Graph {
     return path.reverse();
   }
 
-  /** Works out where all that is wide enough stands. */
-  place(toRoot) {
+  /** Works out where all that is wide enough stands, and scrolls to where `scrolled()` then says. */
+  place(scrolled) {
     const { tree } = this;
     this.width = this.scroller.clientWidth;
     const scale = this.width / (tree.total[this.zoom] || 1);
@@ -65,8 +61,7 @@ class Graph {
       const x = (tree.left[node] - tree.left[this.zoom]) * scale;
       put(tree.depth[node], { node, x, width: tree.total[node] * scale });
       let narrow = 0;
-      for (let at = tree.from[node + 1] - 1; at >= tree.from[node]; at--) {
-        const child = tree.children[at];
+      for (const child of tree.childrenOf(node)) {
         if (tree.total[child] * scale >= NARROW) open.push(child);
         else narrow += tree.total[child];
       }
@@ -75,7 +70,7 @@ class Graph {
     }
     for (const row of this.rows) row.sort((a, b) => a.x - b.x);
     this.spacer.style.height = `${this.height}px`;
-    if (toRoot) this.scroller.scrollTop = this.isFlame ? this.height : 0;
+    this.scroller.scrollTop = scrolled();
     this.draw();
   }
 
@@ -90,8 +85,7 @@ class Graph {
       }
       begin = -1;
     };
-    for (let at = tree.from[node]; at < tree.from[node + 1]; at++) {
-      const child = tree.children[at];
+    for (const child of tree.childrenOf(node)) {
       if (tree.total[child] * scale >= NARROW) {
         close();
       } else {
@@ -104,9 +98,9 @@ class Graph {
 
   /** The same in another size: what stands at the side of the root stays there. */
   resize() {
-    const below = this.spacer.clientHeight - this.scroller.scrollTop - this.shownHeight;
-    this.place(false);
-    if (this.isFlame) this.scroller.scrollTop = this.height - below - this.shownHeight;
+    const { scrollTop } = this.scroller;
+    const below = this.spacer.clientHeight - scrollTop - this.shownHeight;
+    this.place(() => (this.isFlame ? this.height - below - this.scroller.clientHeight : scrollTop));
   }
 
   get height() {
@@ -201,8 +195,8 @@ class Graph {
       );
     }
     const kinds = node > 0 ? tree.kinds.parts(node).filter(([kind]) => kind !== GROUP) : [];
-    if (kinds.length === 1) lines.push(KINDS[kinds[0][0]]);
-    else if (kinds.length > 1) lines.push(kinds.map(([kind, part]) => `${KINDS[kind]} ${percent(part, tree.total[node])}`).join(", "));
+    if (kinds.length === 1) lines.push(kindName(this.profile, kinds[0][0]));
+    else if (kinds.length > 1) lines.push(kinds.map(([kind, part]) => `${kindName(this.profile, kind)} ${percent(part, tree.total[node])}`).join(", "));
     return lines;
   }
 
@@ -216,13 +210,13 @@ class Graph {
   zoomTo(node) {
     const before = this.zoom;
     this.zoom = node;
-    this.place(false);
-    // What was zoomed to is to be seen.
-    const top = this.top(this.tree.depth[node]);
     const { scrollTop, clientHeight } = this.scroller;
-    if (top < scrollTop || top + ROW > scrollTop + clientHeight) {
-      this.scroller.scrollTop = this.isFlame ? top + 2 * ROW - clientHeight : top - ROW;
-    }
+    this.place(() => {
+      // What was zoomed to is to be seen.
+      const top = this.top(this.tree.depth[node]);
+      if (top >= scrollTop && top + ROW <= scrollTop + clientHeight) return scrollTop;
+      return this.isFlame ? top + 2 * ROW - clientHeight : top - ROW;
+    });
     if (before !== node) this.asked.zoomed();
   }
 
@@ -252,7 +246,7 @@ class Graph {
     const [inwards, outwards] = this.isFlame ? ["ArrowUp", "ArrowDown"] : ["ArrowDown", "ArrowUp"];
     switch (event.key) {
       case inwards: {
-        const widest = this.childrenOf(at).reduce((a, b) => (a < 0 || tree.total[b] > tree.total[a] ? b : a), -1);
+        const widest = tree.childrenOf(at).reduce((a, b) => (a < 0 || tree.total[b] > tree.total[a] ? b : a), -1);
         this.setFocus(this.focus < 0 ? at : widest < 0 ? at : widest);
         break;
       }

@@ -85,7 +85,7 @@ class Methods {
     const cell = element("td");
     const mark = element("i");
     mark.style.background = kindColour(row.kind);
-    mark.title = KINDS[row.kind];
+    mark.title = kindName(profile, row.kind);
     const name = element("button", row.name.length > 400 ? `${row.name.slice(0, 400)}…` : row.name);
     name.type = "button";
     name.dir = "auto";
@@ -177,7 +177,7 @@ function showKinds(choice, off, asked) {
   const holder = document.getElementById("kinds");
   const at = document.activeElement?.dataset?.kind;
   const kinds = KINDS.map((_, kind) => kind).filter((kind) => ofKind[kind] > 0 || off.has(kind));
-  const title = element("span", "What ran");
+  const title = element("span", choice.profile.unit === "bytes" ? "What allocated" : "What ran");
   title.className = "faint";
   holder.replaceChildren(
     title,
@@ -189,7 +189,7 @@ function showKinds(choice, off, asked) {
       button.setAttribute("aria-pressed", !off.has(kind));
       mark.style.background = kindColour(kind);
       share.className = "share";
-      button.append(mark, KINDS[kind], share);
+      button.append(mark, kindName(choice.profile, kind), share);
       button.addEventListener("click", () => asked(kind));
       return button;
     }),

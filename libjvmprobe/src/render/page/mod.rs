@@ -7,6 +7,7 @@
 //! | `words.js` | numbers, names and colours |
 //! | `model.js` | the data, read |
 //! | `trees.js` | what is chosen of it, added up |
+//! | `callers.js` | the same the other way round, as far as it is looked at |
 //! | `graph.js` | towers: flame graph, icicle, callers |
 //! | `axis.js` | the time axis |
 //! | `lists.js` | the table of methods; threads and kinds of code to be left out |
@@ -22,6 +23,7 @@ use std::{
     sync::LazyLock,
 };
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use sha2::{Digest, Sha256};
 
 use self::data::Data;
@@ -51,6 +53,7 @@ const SCRIPT: &str = concat!(
     include_str!("words.js"),
     include_str!("model.js"),
     include_str!("trees.js"),
+    include_str!("callers.js"),
     include_str!("graph.js"),
     include_str!("axis.js"),
     include_str!("lists.js"),
@@ -60,7 +63,7 @@ const SCRIPT: &str = concat!(
 
 /// What the page may do: nothing but to run its script and to have its style.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
-    let hash = |text: &str| base64(&Sha256::digest(text));
+    let hash = |text: &str| STANDARD.encode(Sha256::digest(text));
     format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; \
          form-action 'none'",
@@ -95,21 +98,6 @@ fn write(profiles: &[Titled<'_>], how: &How<'_>, to: &mut dyn Write) -> io::Resu
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-/// As a policy has hashes. Source: RFC 4648, section 4.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for three in bytes.chunks(3) {
-        let byte = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for i in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * i)) as usize & 63];
-            text.push(if i <= three.len() { char::from(digit) } else { '=' });
-        }
-    }
-    text
 }
 
 #[cfg(test)]

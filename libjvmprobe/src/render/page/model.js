@@ -3,6 +3,12 @@
 /** The kinds of code, as the data numbers them; the last is no code but a process or a thread, in
  * which a sample without a stack is. */
 const KINDS = ["Compiled", "Inlined", "Interpreted", "Stub", "JVM", "Native", "Kernel", "Class", "Unknown", "No stack"];
+
+/** What a kind is called in a profile: how methods run makes no difference to what they allocate. */
+function kindName(profile, kind) {
+  return profile.unit === "bytes" && kind === 0 ? "Java" : KINDS[kind];
+}
+
 const JAVA = 2;
 const KERNEL = 6;
 const CLASS = 7;

@@ -31,22 +31,22 @@ const threads = new Threads((threadsOff) => set({ threadsOff }));
 /** Takes over what has changed, and draws. */
 function set(changes) {
   Object.assign(state, changes);
+  const isOfSame = Object.keys(changes).every((what) => ["view", "method"].includes(what));
   if ("event" in changes) {
     // Threads and times are each profile's own.
     Object.assign(state, { threadsOff: new Set(), range: null, kindsOff: new Set() });
     threads.off = state.threadsOff;
     byId("subtitle").textContent = current().subtitle;
   }
-  update();
+  if (!isOfSame) choose();
+  draw();
 }
 
-function update() {
+/** Adds up what is chosen. */
+function choose() {
   const profile = current();
   const choice = new Choice(profile, state);
   shown.choice = choice;
-  for (const button of document.querySelectorAll("[data-view]")) {
-    button.setAttribute("aria-pressed", button.dataset.view === state.view);
-  }
   byId("event").value = String(state.event);
   byId("split").checked = state.split && profile.hasThreads;
   threads.show(choice, profile);
@@ -58,16 +58,22 @@ function update() {
   const inTime = profile.times === null ? null : new Choice(profile, { ...state, range: [0, profile.times.slots] });
   axis.show(inTime, profile);
   axis.sync(state.range);
+}
+
+function draw() {
+  const [profile, { choice }] = [current(), shown];
+  for (const button of document.querySelectorAll("[data-view]")) {
+    button.setAttribute("aria-pressed", button.dataset.view === state.view);
+  }
   const isTable = state.view === "methods";
   const isEmpty = choice.total === 0 && !choice.baseTotal;
   byId("nothing").hidden = !isEmpty;
   byId("graph").hidden = isTable || isEmpty;
   byId("methods").hidden = !isTable || isEmpty;
   findMatches();
-  const tree = state.view === "callers" ? choice.callers(state.method) : choice.callees();
-  shown.tree = tree.lay();
+  shown.tree = state.view === "callers" ? choice.callers(state.method) : choice.callees();
   if (isTable) methods.show(choice, profile, shown.isMatch);
-  else if (!isEmpty) graph.show(tree, profile, state.view === "flame");
+  else if (!isEmpty) graph.show(shown.tree, profile, state.view === "flame");
   graph.canvas.setAttribute("aria-label", `${profile.name}: ${amount(profile, choice.total)}`);
   if (!isTable) graph.mark(shown.isMatch);
   showZoom();
@@ -178,7 +184,10 @@ window.addEventListener("resize", () => {
     }
   });
 });
-darkness.addEventListener("change", update);
+darkness.addEventListener("change", () => {
+  choose();
+  draw();
+});
 
 /** For tests and for consoles: what is shown, and where. */
 window.jvmprobe = {

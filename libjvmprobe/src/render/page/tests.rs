@@ -62,10 +62,8 @@ fn nothing_can_be_run_or_loaded_but_the_page_itself() {
     let script = page.rsplit_once("<script>").unwrap().1.split_once("</script>").unwrap().0;
     let style = page.split_once("<style>").unwrap().1.split_once("</style>").unwrap().0;
     for text in [script, style] {
-        assert!(policy.contains(&base64(&Sha256::digest(text))), "{policy}");
+        assert!(policy.contains(&STANDARD.encode(Sha256::digest(text))), "{policy}");
     }
-    assert_eq!(base64(b"Man"), "TWFu");
-    assert_eq!((base64(b"Ma"), base64(b"M")), ("TWE=".to_owned(), "TQ==".to_owned()));
     assert!(!page.contains("{{"), "a mark was left");
 }
 

@@ -53,9 +53,12 @@ class Choice {
 
   /** Callers below callees: each method in each place once, whatever kind of code ran it. */
   callees() {
+    return (this.tree ??= this.addUp().lay());
+  }
+
+  addUp() {
     const { merged, mergedParent, mergedMethod, kind } = this.forest;
-    const tree = new Tree(this, mergedParent, mergedMethod);
-    tree.own = new Float64Array(tree.size);
+    const tree = new Callees(this, mergedParent, mergedMethod);
     const sums = this.sums(this.own);
     for (let node = 0; node < sums.length; node++) {
       tree.total[merged[node]] += sums[node];
@@ -68,49 +71,9 @@ class Choice {
     return tree;
   }
 
-  /** From where a method is called: each sample once, from the method's innermost call outwards.
-   * Without a method, of each sample the one that ran. */
+  /** From where a method is called; without one, from where all that ran is. */
   callers(method) {
-    const { parent, method: methods, kind } = this.forest;
-    const from = new Int32Array(parent.length);
-    for (let node = 1; node < from.length; node++) {
-      from[node] = method === null || methods[node] === method ? node : from[parent[node]];
-    }
-    const gather = (own) => {
-      const at = new Map();
-      own?.forEach((count, node) => {
-        if (count > 0 && from[node] > 0) at.set(from[node], (at.get(from[node]) ?? 0) + count);
-      });
-      return at;
-    };
-    const sums = [gather(this.own), gather(this.baseOwn)];
-    const walk = (visit) => {
-      sums.forEach((counts, isBase) => {
-        for (const [begin, count] of counts) {
-          visit(0, count, isBase);
-          for (let node = begin; node > 0 && kind[node] !== GROUP; node = parent[node]) visit(node, count, isBase);
-        }
-      });
-    };
-    // Once to know how many places there are, and once to add up in them.
-    const [places, order] = [new Places(), new Numbers()];
-    let at = 0;
-    walk((node) => {
-      at = node > 0 ? places.at(at, methods[node]) : 0;
-      order.push(at);
-    });
-    const tree = new Tree(this, places.parent.done(), places.method.done());
-    let step = 0;
-    walk((node, count, isBase) => {
-      const id = order.all[step++];
-      if (isBase) {
-        tree.base[id] += count;
-      } else {
-        tree.total[id] += count;
-        tree.kinds.add(id, kind[node], count);
-      }
-    });
-    return tree;
+    return new Callers(this, method).lay();
   }
 
   /** Each method: with it innermost, with it anywhere; recursion does not count twice. */
@@ -219,18 +182,15 @@ class KindCounts {
   }
 }
 
-/** A tree of methods with what was counted in each place; children are in the order of names. */
+/** A tree of methods with what was counted in each place; children are in the order of names. Of
+ * each place there is its `parent`, its `method`, its `total`; `left`, where it begins in what is
+ * counted; its `depth`; and childrenOf(). */
 class Tree {
-  constructor(choice, parent, method) {
+  constructor(choice) {
     this.names = choice.forest.names;
-    this.parent = parent;
-    this.method = method;
-    this.size = parent.length;
     this.own = null;
-    this.total = new Float64Array(this.size);
-    this.kinds = new KindCounts(this.size);
     this.isDifference = choice.baseOwn !== undefined;
-    this.base = this.isDifference ? new Float64Array(this.size) : null;
+    this.base = null;
     this.baseTotal = choice.baseTotal;
   }
 
@@ -246,9 +206,27 @@ class Tree {
   change(node) {
     return this.total[node] / (this.total[0] || 1) - this.base[node] / (this.baseTotal || 1);
   }
+}
 
-  /** Puts nodes beside each other: `left` of each in what is counted, its `depth`, and its children
-   * as `children[from[node]] ... children[from[node + 1] - 1]`. */
+/** Who calls whom: all of it, for it is not larger than the profile. */
+class Callees extends Tree {
+  constructor(choice, parent, method) {
+    super(choice);
+    this.parent = parent;
+    this.method = method;
+    this.size = parent.length;
+    this.own = new Float64Array(this.size);
+    this.total = new Float64Array(this.size);
+    this.kinds = new KindCounts(this.size);
+    if (this.isDifference) this.base = new Float64Array(this.size);
+  }
+
+  childrenOf(node) {
+    return this.children.subarray(this.from[node], this.from[node + 1]);
+  }
+
+  /** Puts nodes beside each other. Their children are `children[from[node]] ...
+   * children[from[node + 1] - 1]`. */
   lay() {
     const { parent, method, total, size } = this;
     const ranks = this.names.ranks();

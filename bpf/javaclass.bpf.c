@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* javaclass: classes that are loaded, unloaded and initialised, by whom, and from which stack. */
+#include "jvm.bpf.h"
+#include "turn.bpf.h"
+#include "javaclass.h"
+#include "walk/intern.bpf.h"
+
+const volatile bool wants_stacks = false;
+
+/* So that its type is known to Rust. */
+struct class_event unused_class;
+
+/* Initialisations that have begun: a thread's, of a name and a loader. */
+struct beginning {
+	__u64 thread; /* with its process */
+	__u64 name;
+	__u64 loader;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct beginning);
+	__type(value, __u64);
+} beginnings SEC(".maps");
+
+/* Arguments of the probes: name, length, loader. */
+static __always_inline struct beginning beginning_of(struct pt_regs *ctx)
+{
+	struct beginning beginning = { .thread = bpf_get_current_pid_tgid() };
+	long name = 0, loader = 0;
+
+	bpf_usdt_arg(ctx, 0, &name);
+	bpf_usdt_arg(ctx, 2, &loader);
+	beginning.name = name;
+	beginning.loader = loader;
+	return beginning;
+}
+
+/*
+ * Written where it is sent from. What is behind the name stays as it was: the length tells.
+ */
+static __always_inline void tell(struct pt_regs *ctx, __u32 what, __u64 duration_ns)
+{
+	__u64 key = target_key(bpf_usdt_cookie(ctx));
+	/* Before the room is taken: a new stack is sent first. */
+	__u64 stack = wants_stacks && what != CLASS_UNLOADED ? intern_stack(ctx, key) : 0;
+	struct class_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	long name = 0, length = 0, loader = 0, shared = 0;
+	__u64 room;
+
+	if (!event) {
+		count_lost(key);
+		return;
+	}
+	bpf_usdt_arg(ctx, 0, &name);
+	bpf_usdt_arg(ctx, 1, &length);
+	bpf_usdt_arg(ctx, 2, &loader);
+	if (what == CLASS_LOADED)
+		bpf_usdt_arg(ctx, 3, &shared);
+	event->kind = EVENT_CLASS;
+	event->target = key;
+	event->ts_ns = bpf_ktime_get_ns();
+	event->duration_ns = duration_ns;
+	event->stack = stack;
+	event->loader = loader;
+	event->tid = (__u32)bpf_get_current_pid_tgid();
+	event->what = what;
+	event->shared = shared & 1;
+	bpf_get_current_comm(event->comm, sizeof(event->comm));
+	room = (__u32)length;
+	if (room > CLASS_NAME_LEN - 1)
+		room = CLASS_NAME_LEN - 1;
+	event->length = length;
+	if (bpf_probe_read_user(event->name, room & (CLASS_NAME_LEN - 1), (void *)name))
+		event->length = 0;
+	bpf_ringbuf_submit(event, wake());
+}
+
+/* hotspot:class__loaded(name, length, loader, shared), src/hotspot/share/oops/instanceKlass.cpp
+   or services/classLoadingService.cpp; so are the others. */
+SEC("usdt")
+int BPF_USDT(class_loaded)
+{
+	tell(ctx, CLASS_LOADED, 0);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(class_unloaded)
+{
+	tell(ctx, CLASS_UNLOADED, 0);
+	return 0;
+}
+
+/* hotspot:class__initialization__*(name, length, loader, thread type, wait). */
+SEC("usdt")
+int BPF_USDT(init_required)
+{
+	struct beginning beginning = beginning_of(ctx);
+	__u64 now = bpf_ktime_get_ns();
+
+	keep_own_stack();
+	/* A thread that initialises a class asks for it again from within. */
+	bpf_map_update_elem(&beginnings, &beginning, &now, BPF_NOEXIST);
+	return 0;
+}
+
+static __always_inline __u64 since_beginning(struct pt_regs *ctx)
+{
+	struct beginning beginning = beginning_of(ctx);
+	__u64 *begin = bpf_map_lookup_elem(&beginnings, &beginning), now = bpf_ktime_get_ns();
+	__u64 duration = begin && now > *begin ? now - *begin : 0;
+
+	bpf_map_delete_elem(&beginnings, &beginning);
+	return duration;
+}
+
+SEC("usdt")
+int BPF_USDT(init_end)
+{
+	tell(ctx, CLASS_INITIALIZED, since_beginning(ctx));
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(init_failed)
+{
+	tell(ctx, CLASS_FAILED, since_beginning(ctx));
+	return 0;
+}
+
+/* Another thread has done it, or could not, before. */
+SEC("usdt")
+int BPF_USDT(init_elsewhere)
+{
+	keep_own_stack();
+	since_beginning(ctx);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

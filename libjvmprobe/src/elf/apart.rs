@@ -1,0 +1,321 @@
+//! The symbols of a stripped file, which are kept apart from it.
+//!
+//! The user names a file that has them, a distribution's packages have them in a folder, or the
+//! file itself has them compressed. What belongs to a file says its build id, a note in both:
+//! "Debugging Information in Separate Files" and "MiniDebugInfo" in gdb's manual, `ld --build-id`.
+//!
+//! Whoever made such a file says where functions are, and at functions breakpoints are set. So
+//! one is believed only where the file that runs has the beginning of a function itself: see
+//! `functions`.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::{Mutex, OnceLock, PoisonError},
+};
+
+use lzma_rust2::XzReader;
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::{Error, Result, elf::ElfFile, own::note};
+
+/// Where packages with debug information have their files.
+const FOLDER: &str = "/usr/lib/debug/.build-id";
+/// elf.h: a note's type, and its name.
+const NT_GNU_BUILD_ID: u32 = 3;
+const GNU: &[u8; 4] = b"GNU\0";
+/// A hash of a file, or what somebody has chosen in its place.
+const ID_BYTES: std::ops::RangeInclusive<usize> = 2..=64;
+/// More than the symbols of any libjvm.so take, and than a decoder needs for them.
+const MAX_UNPACKED: u64 = 64 << 20;
+const MAX_MEMORY_KIB: u32 = 64 << 10;
+
+/// A build id.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BuildId(Vec<u8>);
+
+impl std::fmt::Display for BuildId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A file that the user has named.
+struct Named {
+    path: PathBuf,
+    id: BuildId,
+    file: File,
+}
+
+fn named() -> &'static OnceLock<Vec<Named>> {
+    static NAMED: OnceLock<Vec<Named>> = OnceLock::new();
+    &NAMED
+}
+
+/// Has symbols taken from these files, for the builds that they belong to. To be called once.
+///
+/// # Errors
+/// [`Error::Symbols`] where one is no ELF file, or has no symbols or no build id.
+pub(crate) fn take_symbols_from(paths: &[PathBuf]) -> Result<()> {
+    let open = |path: &PathBuf| {
+        let unfit = |why: String| Error::Symbols { path: path.clone(), why };
+        let file = File::open(path).map_err(|e| unfit(e.to_string()))?;
+        let copy = file.try_clone().map_err(|e| unfit(e.to_string()))?;
+        let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
+        if !is_file {
+            return Err(unfit("it is not a regular file".into()));
+        }
+        let elf = ElfFile::open(file).map_err(|e| unfit(e.to_string()))?;
+        if !elf.has_symbols() {
+            return Err(unfit("it has no symbol table".into()));
+        }
+        let id = elf.build_id().ok_or_else(|| unfit("it has no build id".into()))?;
+        Ok(Named { path: path.clone(), id, file: copy })
+    };
+    let files = paths.iter().map(open).collect::<Result<_>>()?;
+    // A second call changes nothing: there is none.
+    let _ = named().set(files);
+    Ok(())
+}
+
+impl ElfFile {
+    /// The file, with the symbols that are in another one.
+    pub(crate) fn with_symbols_of(mut self, apart: Option<&File>) -> Self {
+        let file = apart.and_then(|file| file.try_clone().ok());
+        self.apart = file.and_then(|file| Self::open(file).ok()).map(Box::new);
+        self
+    }
+
+    /// Whether it has the symbols of private functions itself.
+    pub(crate) fn has_symbols(&self) -> bool {
+        self.section(".symtab").is_some_and(|table| table.data().is_ok())
+    }
+
+    /// Which build it is of.
+    pub(crate) fn build_id(&self) -> Option<BuildId> {
+        let note = self.section(".note.gnu.build-id")?.data().ok()?;
+        // Elf64_Nhdr: n_namesz, n_descsz, n_type; then the name and the id.
+        let word = |at: usize| {
+            Some(u32::from_ne_bytes(note.get(at..at.checked_add(4)?)?.try_into().ok()?))
+        };
+        if word(8)? != NT_GNU_BUILD_ID || note.get(12..16)? != GNU {
+            return None;
+        }
+        let end = usize::try_from(word(4)?).ok()?.checked_add(16)?;
+        let id = note.get(16..end)?;
+        ID_BYTES.contains(&id.len()).then(|| BuildId(id.to_vec()))
+    }
+
+    /// A file that has its symbols, if it has none itself: one that the user has named, one of
+    /// this machine's debug files, one of the debug files that `open` finds by their paths, or
+    /// what it has compressed.
+    pub(crate) fn symbols_apart(
+        &self,
+        seen_as: &Path,
+        open: impl Fn(&Path) -> io::Result<File>,
+    ) -> Option<File> {
+        let id = self.build_id();
+        tell_others(seen_as, id.as_ref());
+        if self.has_symbols() {
+            return None;
+        }
+        let by_id = id.and_then(|id| {
+            let is_its = |named: &&Named| named.id == id;
+            let named = named().get().and_then(|files| files.iter().find(is_its));
+            let path = path(&id)?;
+            let checked = |file: io::Result<File>| {
+                let file = file.ok()?;
+                let elf = Self::open(file.try_clone().ok()?).ok()?;
+                (elf.has_symbols() && elf.build_id().as_ref() == Some(&id)).then_some(file)
+            };
+            named
+                .and_then(|named| named.file.try_clone().ok())
+                .or_else(|| checked(File::open(&path)))
+                .or_else(|| checked(open(&path)))
+        });
+        by_id.or_else(|| self.unpacked())
+    }
+
+    /// The symbols that it has compressed: `.gnu_debugdata`.
+    fn unpacked(&self) -> Option<File> {
+        let packed = self.section(".gnu_debugdata")?.data().ok()?;
+        let mut file: File = memfd_create("jvmprobe-symbols", MemfdFlags::CLOEXEC).ok()?.into();
+        let reader = XzReader::new_mem_limit(&packed[..], false, MAX_MEMORY_KIB);
+        let bytes = io::copy(&mut reader.take(MAX_UNPACKED + 1), &mut file).ok()?;
+        (bytes <= MAX_UNPACKED).then_some(())?;
+        let elf = Self::open(file.try_clone().ok()?).ok()?;
+        elf.has_symbols().then_some(file)
+    }
+}
+
+/// Says once of each build which of the files that the user has named are not its.
+fn tell_others(seen_as: &Path, id: Option<&BuildId>) {
+    static TOLD: Mutex<Vec<Option<BuildId>>> = Mutex::new(Vec::new());
+    const MAX_TOLD: usize = 64;
+    let Some(files) = named().get().filter(|files| !files.is_empty()) else { return };
+    if files.iter().any(|file| Some(&file.id) == id) {
+        return;
+    }
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let id = id.cloned();
+    if told.contains(&id) || told.len() >= MAX_TOLD {
+        return;
+    }
+    let its = id.as_ref().map_or_else(|| "none".into(), ToString::to_string);
+    told.push(id);
+    for Named { path, id, .. } in files {
+        note(&format!(
+            "--symbols-from {}: it is of the build {id}, and {} is of the build {its}: its \
+             symbols are not used",
+            path.display(),
+            seen_as.display()
+        ));
+    }
+}
+
+/// Where the debug file of a build is.
+fn path(id: &BuildId) -> Option<PathBuf> {
+    let hex = id.to_string();
+    let (folder, name) = hex.split_at_checked(2)?;
+    Some(Path::new(FOLDER).join(folder).join(format!("{name}.debug")))
+}
+
+/// The package of Debian or Ubuntu that has the symbols of a JDK in their folder for these:
+/// `/usr/lib/jvm/java-17-openjdk-amd64`.
+pub(crate) fn debug_package(libjvm: &Path) -> Option<String> {
+    let number = |folder: &OsStr| {
+        let rest = folder.to_str()?.strip_prefix("java-")?;
+        let (number, _machine) = rest.split_once("-openjdk-")?;
+        number.parse::<u32>().ok()
+    };
+    let found = libjvm.iter().find_map(number)?;
+    Some(format!("openjdk-{found}-dbg"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::elf::testing::Library;
+
+    const ASSEMBLY: &str = "
+        .text
+        .type hidden, @function
+        .cfi_startproc
+        nop
+        .cfi_endproc
+        hidden: .cfi_startproc
+        nop
+        nop
+        .cfi_endproc
+        .size hidden, 2";
+
+    /// A library without its symbols, which are in a file of the folder.
+    fn stripped(flags: &[&str], keep: &dyn Fn(&Library)) -> Library {
+        let library = Library::build(ASSEMBLY, flags);
+        keep(&library);
+        let status = Command::new("strip").arg(library.path()).status().unwrap();
+        assert!(status.success());
+        library
+    }
+
+    fn run(command: &mut Command) {
+        assert!(command.status().unwrap().success(), "{command:?}");
+    }
+
+    #[test]
+    fn symbols_are_found_by_the_build_id() {
+        let apart = |library: &Library| library.dir().join("apart");
+        let library = stripped(&["-Wl,--build-id"], &|library: &Library| {
+            std::fs::copy(library.path(), apart(library)).unwrap();
+        });
+        let elf = library.elf();
+        assert!(!elf.has_symbols() && elf.symbols().unwrap().find("hidden").is_none());
+        let id = elf.build_id().unwrap();
+        let hex = id.to_string();
+        let find =
+            |open: &dyn Fn(&Path) -> io::Result<File>| elf.symbols_apart(&library.path(), open);
+        let file = find(&|path| {
+            let wanted = format!("{FOLDER}/{}/{}.debug", &hex[..2], &hex[2..]);
+            assert_eq!(path, Path::new(&wanted));
+            File::open(apart(&library))
+        });
+        let with = library.elf().with_symbols_of(file.as_ref());
+        let symbol = with.symbols().unwrap().find("hidden").unwrap();
+        assert!(with.begins_function(symbol.value) && !with.is_stripped().unwrap());
+        // Another one's, one without symbols, and none.
+        let other = Library::build(".text\nhidden: nop\nnop", &["-Wl,--build-id"]);
+        assert!(find(&|_| File::open(other.path())).is_none());
+        assert!(find(&|_| File::open(library.path())).is_none());
+        assert!(find(&|_| Err(io::ErrorKind::NotFound.into())).is_none());
+    }
+
+    #[test]
+    fn symbols_that_are_compressed_are_unpacked() {
+        let library = stripped(&["-Wl,--build-id=none"], &|library: &Library| {
+            let packed = library.dir().join("symbols");
+            std::fs::copy(library.path(), &packed).unwrap();
+            run(Command::new("xz").arg("--keep").arg(&packed));
+        });
+        let none = |_: &Path| Err(io::ErrorKind::NotFound.into());
+        assert!(library.elf().symbols_apart(&library.path(), none).is_none());
+        let add = |content: &Path| {
+            let mut section = std::ffi::OsString::from(".gnu_debugdata=");
+            section.push(content);
+            let path = library.path();
+            let objcopy = || Command::new("objcopy");
+            run(objcopy().args(["--remove-section", ".gnu_debugdata"]).arg(&path));
+            run(objcopy().arg("--add-section").arg(section).arg(&path));
+            library.elf().symbols_apart(&library.path(), none)
+        };
+        let packed = library.dir().join("symbols.xz");
+        let file = add(&packed).expect("symbols");
+        let with = library.elf().with_symbols_of(Some(&file));
+        assert!(with.symbols().unwrap().find("hidden").is_some());
+        // Cut off, changed, and something else.
+        let bytes = std::fs::read(&packed).unwrap();
+        let bad = library.dir().join("bad");
+        for bad_bytes in [&bytes[..bytes.len() / 2], &bytes[40..], b"no xz"] {
+            std::fs::write(&bad, bad_bytes).unwrap();
+            assert!(add(&bad).is_none());
+        }
+        // Too large when it is unpacked.
+        let large = library.dir().join("large");
+        File::create(&large).unwrap().set_len(MAX_UNPACKED + (1 << 20)).unwrap();
+        run(Command::new("xz").arg("-1").arg(&large));
+        assert!(add(&library.dir().join("large.xz")).is_none());
+        // And one that wants more memory than it gets.
+        std::fs::copy(library.dir().join("symbols"), library.dir().join("hungry")).unwrap();
+        let hungry = library.dir().join("hungry");
+        run(Command::new("xz").args(["--lzma2=dict=128MiB", "--keep"]).arg(&hungry));
+        assert!(add(&library.dir().join("hungry.xz")).is_none());
+    }
+
+    #[test]
+    fn a_file_that_was_named_must_be_one_with_symbols() {
+        let why = |path: &Path| match take_symbols_from(&[path.to_owned()]) {
+            Err(Error::Symbols { why, .. }) => why,
+            other => panic!("{other:?}"),
+        };
+        let stripped = stripped(&["-Wl,--build-id"], &|_: &Library| {});
+        assert!(why(&stripped.path()).contains("no symbol table"));
+        let without = Library::build(ASSEMBLY, &["-Wl,--build-id=none"]);
+        assert!(why(&without.path()).contains("no build id"));
+        assert!(why(Path::new("/proc/self/status")).contains("malformed ELF"));
+        assert!(why(Path::new("/")).contains("not a regular file"));
+        assert!(why(Path::new("/nowhere")).contains("No such file"));
+    }
+
+    #[test]
+    fn debians_folders_tell_the_package() {
+        let package = |path: &str| debug_package(Path::new(path));
+        let debian = "/usr/lib/jvm/java-8-openjdk-amd64/jre/lib/amd64/server/libjvm.so";
+        assert_eq!(package(debian).as_deref(), Some("openjdk-8-dbg"));
+        for other in ["java-1.8.0-openjdk-1.8.0.292-1.el7.x86_64", "java-8-openjdk", "temurin-8"] {
+            assert_eq!(package(&format!("/usr/lib/jvm/{other}/lib/server/libjvm.so")), None);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What a file that may be loaded anywhere is to have in its memory.
+//!
+//! Sources: System V gABI, chapter 4 (relocations); psABI for x86-64, chapter 4.4.
+
+use crate::{
+    Vaddr,
+    elf::{ElfFile, Machine},
+};
+
+/// The base of the file is added to the addend.
+const R_X86_64_RELATIVE: u64 = 8;
+/// `Elf64_Rela`: where, of which kind, and the addend.
+const ENTRY: usize = 24;
+
+/// Words that are to have link-time addresses, ascending.
+#[derive(Debug, Default)]
+pub(crate) struct Relocations(Vec<(Vaddr, Vaddr)>);
+
+impl ElfFile {
+    /// All of its words that the base is added to; none where they cannot be read.
+    pub(crate) fn relocations(&self) -> Relocations {
+        let section = self.section(".rela.dyn").filter(|_| self.machine() == Machine::X86_64);
+        let bytes = section.and_then(|section| section.data().ok()).unwrap_or_default();
+        let word = |entry: &[u8], n: usize| {
+            let word = entry.get(n * 8..n * 8 + 8)?;
+            Some(u64::from_le_bytes(word.try_into().ok()?))
+        };
+        let relative = |entry: &[u8]| {
+            (word(entry, 1)? == R_X86_64_RELATIVE).then_some(())?;
+            Some((Vaddr(word(entry, 0)?), Vaddr(word(entry, 2)?)))
+        };
+        let mut all: Vec<_> = bytes.chunks_exact(ENTRY).filter_map(relative).collect();
+        all.sort_unstable();
+        Relocations(all)
+    }
+}
+
+impl Relocations {
+    /// The link-time address that a word is to have, if it is to have one.
+    pub(crate) fn at(&self, place: Vaddr) -> Option<Vaddr> {
+        let found = self.0.binary_search_by_key(&place, |(place, _)| *place).ok()?;
+        self.0.get(found).map(|(_, address)| *address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::testing::Library;
+
+    #[test]
+    fn a_pointer_has_the_address_of_what_it_points_to() {
+        let library = Library::build(
+            ".text
+             .globl function
+             function: nop
+             .data
+             .globl pointer
+             .type pointer, @object
+             other: .8byte 0
+             pointer: .8byte inside, 0
+             .size pointer, 8
+             .text
+             inside: nop",
+            &[],
+        );
+        let elf = library.elf();
+        let at = |name: &str| elf.symbols().unwrap().find(name).unwrap().value;
+        let (pointer, function) = (at("pointer"), at("function"));
+        let relocations = elf.relocations();
+        assert_eq!(relocations.at(pointer), Some(Vaddr(function.0 + 1)));
+        assert_eq!(relocations.at(Vaddr(pointer.0 + 8)), None);
+        assert!(elf.is_code(function, 2) && !elf.is_code(pointer, 1));
+        assert!(!elf.is_code(function, 1 << 40) && !elf.is_code(function, u64::MAX));
+    }
+}

@@ -1,0 +1,171 @@
+//! A command that is traced from its first instruction on.
+//!
+//! The child waits between fork and exec until tracing has begun. `Command::spawn`
+//! returns only after the exec, so it runs in a thread of its own.
+
+use std::{
+    ffi::OsString,
+    io::{self, Read, Write},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{Child, Command},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::{close, read, write},
+    pipe::{PipeFlags, pipe_with},
+    process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    time::Timespec,
+};
+
+use crate::{
+    Error, Pid, Result,
+    follow::user::User,
+    own::{
+        descriptors, note,
+        undo::{self, Undo},
+    },
+};
+
+const START: &str = "start the command";
+
+/// A child that waits for its start.
+pub struct Waiting {
+    /// Its process number.
+    pub pid: Pid,
+    program: OsString,
+    go: std::fs::File,
+    spawned: JoinHandle<io::Result<Child>>,
+}
+
+impl Waiting {
+    /// Forks; the child becomes the user, says its number and waits.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where it cannot be started; so below.
+    pub fn fork(command: &[OsString], user: Option<User>) -> Result<Self> {
+        let Some((program, arguments)) = command.split_first() else {
+            let nothing = io::Error::other("one is expected behind --");
+            return Err(Error::io(START, nothing));
+        };
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::io(START, e.into()));
+        let ((numbers, say), (wait, go)) = (pipe()?, pipe()?);
+        let mut command = Command::new(program);
+        let program = program.clone();
+        command.args(arguments);
+        if let Some(user) = &user {
+            user.prepare(&mut command);
+        }
+        let parents_end = go.as_raw_fd();
+        let wait_for_parent = move || {
+            // SAFETY: the child's copy, which nothing in the child uses. Without it the
+            // child sees the parent's end, however that comes.
+            unsafe { close(parents_end) };
+            descriptors::restore_limit()?;
+            if let Some(user) = &user {
+                user.become_it()?;
+            }
+            say_and_wait(&say, &wait)
+        };
+        // SAFETY: the closure runs between fork and exec. It allocates nothing and
+        // makes system calls only.
+        unsafe { command.pre_exec(wait_for_parent) };
+        let spawned = thread::spawn(move || command.spawn());
+        let mut number = [0; 4];
+        // Closed without a word where the fork failed.
+        if let Err(error) = std::fs::File::from(numbers).read_exact(&mut number) {
+            // What the child could not do is the better reason.
+            drop(go);
+            let why = spawned.join().ok().and_then(Result::err).unwrap_or(error);
+            return Err(Error::io(START, why));
+        }
+        let pid = Pid(u32::from_ne_bytes(number));
+        Ok(Self { pid, program, go: go.into(), spawned })
+    }
+
+    /// Lets it run its program.
+    ///
+    /// # Errors
+    /// As above; where the program cannot be run.
+    pub fn go(mut self) -> Result<Running> {
+        self.go.write_all(b"!").map_err(|e| Error::io(START, e))?;
+        let lost = |_| Error::io(START, io::Error::other("a thread has panicked"));
+        let child = self.spawned.join().map_err(lost)?;
+        let child = child.map_err(|e| Error::io(format!("run {}", self.program.display()), e))?;
+        Running::new(child).map_err(|e| Error::io("watch the command", e))
+    }
+}
+
+fn say_and_wait(say: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
+    write(say, &std::process::id().to_ne_bytes())?;
+    let mut word = [0_u8];
+    match read(wait, &mut word)? {
+        1 => Ok(()),
+        // The tool has ended without a word.
+        _ => Err(io::Error::other("not started")),
+    }
+}
+
+/// How long a command may take to end when it is asked to.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The running command, which ends with us, however we end.
+pub struct Running {
+    child: Child,
+    pidfd: OwnedFd,
+    _undo: Undo,
+}
+
+impl Running {
+    fn new(child: Child) -> io::Result<Self> {
+        let pid = i32::try_from(child.id()).ok().and_then(RawPid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::other("it has no number"))?;
+        let open = || pidfd_open(pid, PidfdFlags::empty());
+        let kill = |pidfd: &OwnedFd| -> undo::Step {
+            let pidfd = pidfd.try_clone();
+            Box::new(move || {
+                if let Ok(pidfd) = pidfd {
+                    let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+                }
+            })
+        };
+        let (pidfd, undo) = undo::doing(open, kill)?;
+        Ok(Self { child, pidfd, _undo: undo })
+    }
+
+    /// Ends it if it still runs: asks it, and waits for some time.
+    pub fn end(mut self) {
+        if self.has_ended_within(Duration::ZERO) {
+            return;
+        }
+        // A JVM runs its shutdown hooks on SIGTERM.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
+        if !self.has_ended_within(PATIENCE) {
+            let seconds = PATIENCE.as_secs();
+            note(&format!("the command has not ended within {seconds} s of SIGTERM: killed"));
+            let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+            // One that sleeps in the kernel may take its time even then.
+            self.has_ended_within(PATIENCE);
+        }
+    }
+
+    fn has_ended_within(&mut self, time: Duration) -> bool {
+        let begin = Instant::now();
+        loop {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return true;
+            }
+            let left = time.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+            let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&left));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The user that a command runs as: `--user`.
+//!
+//! Asked of `getent` and `id`, which know users of directories (LDAP, systemd), too.
+
+use std::{
+    env, io,
+    process::{Command, Stdio},
+};
+
+use rustix::{
+    fs::{Gid, Uid},
+    process::geteuid,
+    thread::{
+        clear_ambient_capability_set, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    },
+};
+
+use crate::{Error, Result};
+
+/// A user, as a login would set it up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    uid: Uid,
+    gid: Gid,
+    groups: Vec<Gid>,
+    /// Environment variables, with their values.
+    environment: Vec<(&'static str, String)>,
+}
+
+impl User {
+    /// Finds a user by name or number. A number that nobody has will do.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] where nobody has this name, [`Error::Io`] where it makes no sense.
+    pub fn find(name: &str) -> Result<Self> {
+        let number = name.parse::<u32>().ok().filter(|&number| number != u32::MAX);
+        if let Some(entry) = ask("getent", &["passwd", "--", name]) {
+            let user = Self::parse(&entry, || ask("id", &["-G", "--", name]));
+            let strange = || io::Error::other(format!("getent says {entry:?}"));
+            return user.ok_or_else(|| Error::io(format!("find user {name}"), strange()));
+        }
+        match number {
+            Some(number) => {
+                let (uid, gid) = (Uid::from_raw(number), Gid::from_raw(number));
+                Ok(Self { uid, gid, groups: Vec::new(), environment: Vec::new() })
+            }
+            None => Err(Error::Unknown {
+                what: format!("user {name} (`getent passwd` lists them)"),
+                near: Vec::new(),
+            }),
+        }
+    }
+
+    /// A line of passwd(5).
+    fn parse(entry: &str, groups: impl FnOnce() -> Option<String>) -> Option<Self> {
+        let fields: Vec<_> = entry.split(':').collect();
+        let [name, _, uid, gid, _, home, ..] = fields[..] else { return None };
+        let groups = groups().unwrap_or_default();
+        let groups = groups.split_ascii_whitespace().filter_map(|group| group.parse().ok());
+        Some(Self {
+            uid: Uid::from_raw(uid.parse().ok()?),
+            gid: Gid::from_raw(gid.parse().ok()?),
+            groups: groups.map(Gid::from_raw).collect(),
+            environment: [("HOME", home), ("USER", name), ("LOGNAME", name)]
+                .map(|(variable, value)| (variable, value.to_owned()))
+                .into(),
+        })
+    }
+
+    /// Sets up the environment of its command.
+    pub(crate) fn prepare(&self, command: &mut Command) {
+        command.envs(self.environment.iter().map(|(variable, value)| (variable, value)));
+    }
+
+    /// Becomes this user, for good. Between fork and exec: system calls only.
+    pub(crate) fn become_it(&self) -> io::Result<()> {
+        // No kernel refuses that.
+        let _ = clear_ambient_capability_set();
+        set_thread_groups(&self.groups)?;
+        set_thread_res_gid(Some(self.gid), Some(self.gid), Some(self.gid))?;
+        Ok(set_thread_res_uid(Some(self.uid), Some(self.uid), Some(self.uid))?)
+    }
+}
+
+/// Under sudo, one line says that a command without `--user` runs as root.
+pub fn warning() -> Option<String> {
+    let who = env::var("SUDO_USER").ok().filter(|name| name != "root")?;
+    let is_name = who.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    let who = if is_name { who } else { "NAME".into() };
+    geteuid().is_root().then(|| format!("the command runs as root; --user {who} runs it as {who}"))
+}
+
+fn ask(program: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(args).stderr(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    (output.status.success() && !text.is_empty()).then(|| text.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_passwd_is_a_user() {
+        let line = "alice:x:1000:1001:Alice,,,:/home/alice:/bin/bash";
+        let user = User::parse(line, || Some("1001 27".into())).unwrap();
+        assert_eq!((user.uid, user.gid), (Uid::from_raw(1000), Gid::from_raw(1001)));
+        assert_eq!(user.groups, [1001, 27].map(Gid::from_raw));
+        assert_eq!(user.environment[0], ("HOME", "/home/alice".to_owned()));
+        assert_eq!(user.environment[2], ("LOGNAME", "alice".to_owned()));
+        assert_eq!(User::parse("alice", || None), None);
+    }
+
+    #[test]
+    fn numbers_will_do_and_names_must_be_known() {
+        assert_eq!(User::find("0").unwrap().uid, Uid::ROOT);
+        assert_eq!(User::find("54321").unwrap().uid, Uid::from_raw(54321));
+        assert!(User::find("no-such-user").unwrap_err().to_string().contains("no-such-user"));
+        assert!(User::find("--help").is_err());
+    }
+}

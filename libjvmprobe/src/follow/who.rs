@@ -1,0 +1,140 @@
+//! Who a JVM is, to those who look at many: by OpenTelemetry's semantic conventions.
+//!
+//! What was seen from outside goes before what a JVM's environment says of itself.
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    path::Path,
+};
+
+use procfs::ticks_per_second;
+use rustix::{
+    system::uname,
+    time::{ClockId, clock_gettime},
+};
+
+use crate::{
+    hotspot::HotSpot,
+    process::{
+        Target,
+        cgroup::Place,
+        root::{self, Root},
+        service::{Attributes, Service, bounded},
+    },
+};
+
+/// Of an environment and of control groups, so much is read.
+const MAX_BYTES: u64 = 2 << 20;
+
+/// Where Kubernetes tells a container its namespace.
+const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// Who a JVM is. It stays the same as long as the process runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Who {
+    /// `service.name`.
+    pub name: String,
+    /// When it was started, in nanoseconds since 1970.
+    pub started_ns: u64,
+    /// What else is known, by the conventions' names.
+    pub attributes: Attributes,
+}
+
+impl Who {
+    /// Looks at a JVM. What cannot be read is not told.
+    pub fn of(target: &Target, hotspot: Option<&HotSpot>) -> Self {
+        let process = &target.process;
+        let arguments = process.arguments().unwrap_or_default();
+        let service = Service::of(&arguments, &bytes_of(target, "environ"));
+        let place = Place::parse(&String::from_utf8_lossy(&bytes_of(target, "cgroup")));
+        let mut attributes = service.attributes;
+        let mut tell = |key: &str, value: &str| {
+            if !value.is_empty() {
+                attributes.insert(key.into(), bounded(value));
+            }
+        };
+        tell("service.name", &service.name);
+        tell("host.name", &uname().nodename().to_string_lossy());
+        tell("container.id", place.container.as_deref().unwrap_or_default());
+        tell("container.runtime", place.runtime.unwrap_or_default());
+        tell("k8s.pod.uid", place.pod.as_deref().unwrap_or_default());
+        tell("k8s.pod.qos_class", place.qos.unwrap_or_default());
+        if place.pod.is_some() {
+            tell("k8s.namespace.name", &namespace(target).unwrap_or_default());
+        }
+        tell("systemd.unit", &place.service.map(|name| name + ".service").unwrap_or_default());
+        tell("process.pid", &process.pid.to_string());
+        let executable = fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
+        tell("process.executable.path", &executable.to_string_lossy());
+        let name = executable.file_name().unwrap_or_default();
+        tell("process.executable.name", &name.to_string_lossy());
+        tell("jvm.main", if service.main.is_empty() { &process.comm } else { &service.main });
+        if let Some(hotspot) = hotspot {
+            let (name, version) = runtime(&hotspot.version);
+            tell("process.runtime.name", name);
+            tell("process.runtime.version", version);
+            tell("process.runtime.description", &hotspot.version);
+            tell("jvm.gc.name", hotspot.collector.name());
+        }
+        Self { name: service.name, started_ns: started(process.start_ticks), attributes }
+    }
+}
+
+/// A file of a process's in /proc, as far as it is read.
+fn bytes_of(target: &Target, name: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let file = File::open(format!("/proc/{}/{name}", target.pid()));
+    let _ = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
+    bytes
+}
+
+fn namespace(target: &Target) -> Option<String> {
+    /// As long as a label of DNS may be.
+    const MOST: u64 = 63;
+    let file = Root::open(&target.process).ok()?.file(Path::new(NAMESPACE)).ok()?;
+    root::text(&file, MOST).ok()
+}
+
+/// What `java.runtime.name` and `java.runtime.version` are of a virtual machine by its name and
+/// version: `OpenJDK 64-Bit Server VM 17.0.15+6`.
+fn runtime(version: &str) -> (&'static str, &str) {
+    let name = match version {
+        _ if version.starts_with("OpenJDK") => "OpenJDK Runtime Environment",
+        _ if version.starts_with("Java HotSpot") => "Java(TM) SE Runtime Environment",
+        _ => "",
+    };
+    (name, version.rsplit(' ').next().unwrap_or_default())
+}
+
+/// When a process was started, by its ticks since boot. A clock that was set since then changes what
+/// this yields by as much: it is asked once of a process.
+fn started(ticks: u64) -> u64 {
+    let nanos = |clock| {
+        let time = clock_gettime(clock);
+        i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+    };
+    let since_boot = u128::from(ticks) * 1_000_000_000 / u128::from(ticks_per_second().max(1));
+    let boot = nanos(ClockId::Realtime) - nanos(ClockId::Boottime);
+    u64::try_from(boot + i128::try_from(since_boot).unwrap_or(0)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtimes_are_named_as_java_names_them() {
+        let name = "OpenJDK Runtime Environment";
+        assert_eq!(runtime("OpenJDK 64-Bit Server VM 17.0.15+6"), (name, "17.0.15+6"));
+        assert_eq!(runtime("").0, "");
+    }
+
+    #[test]
+    fn a_process_was_started_before_now() {
+        let own = crate::process::Process::open(crate::Pid(std::process::id())).unwrap();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let age = now.as_nanos() - u128::from(started(own.start_ticks));
+        assert!(age < 3600 * 1_000_000_000, "{age}");
+    }
+}

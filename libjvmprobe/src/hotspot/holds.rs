@@ -1,0 +1,108 @@
+//! What a JVM holds at the moment: how full its code cache is, and how many classes it has loaded.
+//!
+//! Classes are counted by the JVM's performance data, as `jstat -class` and JMX tell them
+//! (hotspot/share/services/classLoadingService.cpp). A JVM without these (`-XX:-UsePerfData`) has its
+//! lists of classes counted, which takes longer.
+
+use crate::{
+    Addr, Error, Result,
+    hotspot::{HotSpot, code::fill, loaded, perfdata::PerfData},
+    process::memory::Memory,
+};
+
+pub use crate::hotspot::code::Fill;
+
+/// Where performance data count classes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ClassCounts {
+    loaded: Option<Addr>,
+    unloaded: Option<Addr>,
+    /// The same of classes out of an archive (CDS), which are in none of the others.
+    archived: Option<Addr>,
+    archived_unloaded: Option<Addr>,
+}
+
+impl ClassCounts {
+    /// In performance data that begin at an address.
+    pub(super) fn of(base: Addr, data: &PerfData) -> Self {
+        let at = |name: &str| base.checked_add(data.offset(name)? as u64);
+        Self {
+            loaded: at("java.cls.loadedClasses"),
+            unloaded: at("java.cls.unloadedClasses"),
+            archived: at("java.cls.sharedLoadedClasses"),
+            archived_unloaded: at("java.cls.sharedUnloadedClasses"),
+        }
+    }
+
+    /// Where the JVM counts the classes that it unloaded.
+    pub(super) fn unloads(&self) -> Option<Addr> {
+        self.unloaded
+    }
+
+    /// How many are loaded; `None` where they are not counted.
+    fn read(&self, memory: &Memory) -> Result<Option<u64>> {
+        let Some(loaded) = self.loaded else { return Ok(None) };
+        let count = |at: Option<Addr>| at.map_or(Ok(0), |at| memory.u64(at));
+        // What is unloaded was loaded before: in this order there are never too few.
+        let gone = count(self.unloaded)?.saturating_add(count(self.archived_unloaded)?);
+        let come = memory.u64(loaded)?.saturating_add(count(self.archived)?);
+        Ok(Some(come.saturating_sub(gone)))
+    }
+}
+
+impl HotSpot {
+    /// How full its code cache is.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing or implausible, [`Error::Memory`] when it is gone.
+    pub fn code_cache(&self) -> Result<Fill> {
+        fill::read(&self.memory, &self.layout)
+    }
+
+    /// Whether it counts its classes itself, so that asking for them costs next to nothing.
+    pub fn counts_classes(&self) -> bool {
+        self.class_counts.loaded.is_some()
+    }
+
+    /// How many classes are loaded, arrays apart.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] of JDK 8 without performance data, [`Error::Layout`] naming what is
+    /// missing, or where there are more than can be counted; [`Error::Memory`] when it is gone.
+    pub fn loaded_classes(&self) -> Result<u64> {
+        if let Some(count) = self.class_counts.read(&self.memory)? {
+            return Ok(count);
+        }
+        if self.layout.is_jdk_8() {
+            let what = "classes of JDK 8 are counted by its performance data alone";
+            return Err(Error::Unsupported { what: what.into() });
+        }
+        loaded::count(&self.memory, &self.layout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pid, hotspot::testing::own_memory};
+
+    #[test]
+    fn those_that_are_loaded_have_not_gone() {
+        let numbers: Box<[u64; 4]> = Box::new([500, 30, 700, 7]);
+        let at = |i: usize| Some(Addr(std::ptr::from_ref(&numbers[i]) as u64));
+        let all = ClassCounts {
+            loaded: at(0),
+            unloaded: at(1),
+            archived: at(2),
+            archived_unloaded: at(3),
+        };
+        let memory = own_memory();
+        assert_eq!(all.read(&memory).unwrap(), Some(1163));
+        assert_eq!(ClassCounts { archived: None, ..all }.read(&memory).unwrap(), Some(463));
+        assert_eq!(ClassCounts::default().read(&memory).unwrap(), None);
+        let lies = ClassCounts { loaded: at(1), unloaded: at(0), ..ClassCounts::default() };
+        assert_eq!(lies.read(&memory).unwrap(), Some(0));
+        let gone = ClassCounts { loaded: Some(Addr(8)), ..all };
+        assert!(gone.read(&Memory::open(Pid(std::process::id())).unwrap()).is_err());
+    }
+}

@@ -1,0 +1,207 @@
+//! One class: its name, state and size.
+//!
+//! Sources: hotspot/share/oops/{klass,instanceKlass,array,constantPool}.hpp, runtime/osThread.hpp.
+
+use std::sync::Arc;
+
+use crate::{
+    Addr, Error, Result,
+    hotspot::{
+        classes::java_name,
+        layout::Item,
+        loaded::{LoadedClass, Reader, State, at, walk::Entry},
+        resolved::Layout,
+    },
+    names::code::mask_hidden,
+    process::memory::Memory,
+};
+
+/// A class has at most 65,535 methods (JVMS 4.1); HotSpot may add some.
+const MAX_METHODS: u32 = 70_000;
+/// `InstanceKlass::_misc_has_been_redefined` of JDK 11 and 17, and that of `InstanceKlassFlags`.
+const REDEFINED_11: u16 = 1 << 9;
+const REDEFINED_17: u16 = 1 << 7;
+const REDEFINED: u16 = 1 << 2;
+/// `InstanceKlass::_misc_has_resolved_methods` of JDK 11 and 17, and that of `InstanceKlassFlags`.
+const HANDLED_11: u16 = 1 << 15;
+const HANDLED_17: u16 = 1 << 13;
+const HANDLED: u16 = 1 << 1;
+/// `InstanceKlassFlags::_misc_rewritten`: of all classes that are linked.
+const REWRITTEN: u16 = 1 << 0;
+/// More than any class takes, in words of its tables: else it is no class.
+const MAX_TABLE: u32 = 1 << 20;
+
+/// Reads classes.
+#[derive(Debug)]
+pub(super) struct ClassReader {
+    name: u64,
+    state: u64,
+    thread: u64,
+    methods: u64,
+    constants: u64,
+    pool_length: u64,
+    pool_size: u64,
+    class_size: u64,
+    vtable: u64,
+    itable: u64,
+    array_length: u64,
+    array_data: u64,
+    loader_of: u64,
+    /// Where its flags are, and the one of classes that were redefined.
+    redefined: Option<(u64, u16)>,
+    /// Where the flag is of classes for one of whose methods a method handle was made.
+    handled: Option<(u64, u16)>,
+    /// Whether these are in `InstanceKlassFlags::_status`, which is behind `_flags`.
+    has_status: bool,
+    os_thread: Option<(u64, u64)>,
+}
+
+impl ClassReader {
+    pub(super) fn new(layout: &Layout) -> Result<Self> {
+        // Of others in between the bits are not known.
+        let flags = |of_11, of_17, mask| match layout.major {
+            11 => layout.get(Item::MiscFlags).ok().map(|field| (field, of_11)),
+            17 => layout.get(Item::MiscFlags).ok().map(|field| (field, of_17)),
+            // `InstanceKlass::_misc_flags` is behind `_init_state` and `_reference_type`; its first
+            // two bytes have REWRITTEN. Not so in JDK 27 and later.
+            21..=26 => {
+                let state = layout.get(Item::InitState).ok();
+                state.map(|state| ((state + 2).next_multiple_of(2) + 2, mask))
+            }
+            _ => None,
+        };
+        let thread = |of, id| Some((layout.get(of).ok()?, layout.get(id).ok()?));
+        Ok(Self {
+            name: layout.get(Item::KlassName)?,
+            state: layout.get(Item::InitState)?,
+            thread: layout.get(Item::InitThread)?,
+            methods: layout.get(Item::MethodsOf)?,
+            constants: layout.get(Item::ConstantsOf)?,
+            pool_length: layout.get(Item::PoolLength)?,
+            pool_size: layout.get(Item::PoolSize)?,
+            class_size: layout.get(Item::ClassSize)?,
+            vtable: layout.get(Item::VtableLength)?,
+            itable: layout.get(Item::ItableLength)?,
+            array_length: layout.get(Item::MethodArrayLength)?,
+            array_data: layout.get(Item::MethodArrayData)?,
+            loader_of: layout.get(Item::ClassLoaderOf)?,
+            redefined: flags(REDEFINED_11, REDEFINED_17, REDEFINED),
+            handled: flags(HANDLED_11, HANDLED_17, HANDLED),
+            has_status: layout.major >= 21,
+            os_thread: thread(Item::OsThread, Item::OsThreadId),
+        })
+    }
+
+    /// The Symbol of a class's name.
+    pub(super) fn symbol(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Addr> {
+        reader.pages.pointer(at(klass, self.name)?)
+    }
+
+    /// The bytes of a class's name as the class file has it, hidden classes' addresses included.
+    pub(super) fn raw_name(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Arc<str>> {
+        let symbol = self.symbol(reader, klass)?;
+        reader.symbols.get(&mut reader.pages, symbol)
+    }
+
+    /// How far a class has got; `None` where there is none yet.
+    pub(super) fn state(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Option<State>> {
+        let [state] = reader.pages.array(at(klass, self.state)?)?;
+        Ok(State::of(state))
+    }
+
+    /// Whether a method handle was made for one of its methods; `None` where that is unknown.
+    /// `ResolvedMethodTable` says so when it has a method for the first time, and nobody takes it
+    /// back (prims/resolvedMethodTable.cpp, classfile/javaClasses.cpp).
+    pub(super) fn is_handled(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Option<bool>> {
+        let Some((field, mask)) = self.handled else { return Ok(None) };
+        Ok(self.flag(reader, klass, field, mask))
+    }
+
+    /// A flag of a class that is linked.
+    fn flag(&self, reader: &mut Reader<'_>, klass: Addr, field: u64, mask: u16) -> Option<bool> {
+        let field = klass.checked_add(field)?;
+        let flags = reader.pages.u16(field).ok()?;
+        // Not where it ought to be.
+        if self.has_status && reader.pages.u16(Addr(field.0 - 2)).ok()? & REWRITTEN == 0 {
+            return None;
+        }
+        Some(flags & mask != 0)
+    }
+
+    /// Whether a class was replaced; `None` where that is unknown.
+    pub(super) fn is_redefined(&self, reader: &mut Reader<'_>, klass: Addr) -> Option<bool> {
+        let (field, mask) = self.redefined?;
+        self.flag(reader, klass, field, mask)
+    }
+
+    /// A class without its methods; `None` where there is none yet.
+    pub(super) fn read(
+        &self,
+        reader: &mut Reader<'_>,
+        entry: &Entry,
+    ) -> Result<Option<LoadedClass>> {
+        let klass = entry.klass;
+        let Some(state) = self.state(reader, klass)? else { return Ok(None) };
+        let raw = self.raw_name(reader, klass)?;
+        let name = java_name(raw.as_bytes(), raw.len() as u32);
+        let redefined = self.is_redefined(reader, klass);
+        Ok(Some(LoadedClass {
+            is_hidden: entry.is_alone || mask_hidden(&raw) != *raw,
+            name: name.into(),
+            loader: 0,
+            initializer: (state == State::Initializing)
+                .then(|| self.thread(reader, klass))
+                .flatten(),
+            state,
+            module: None,
+            module_location: None,
+            source: None,
+            has_source_read: false,
+            is_archived: false,
+            is_redefined: redefined,
+            bytes: self.bytes(reader, klass)?,
+            methods: Vec::new(),
+        }))
+    }
+
+    /// The ClassLoaderData that a class says it is of, now.
+    pub(super) fn loader(&self, memory: &Memory, klass: Addr) -> Result<Addr> {
+        memory.pointer(at(klass, self.loader_of)?)
+    }
+
+    /// Its methods.
+    pub(super) fn methods(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Vec<Addr>> {
+        let array = reader.pages.pointer(at(klass, self.methods)?)?;
+        if array == Addr(0) {
+            return Ok(Vec::new());
+        }
+        let length = reader.pages.u32(at(array, self.array_length)?)?;
+        if length > MAX_METHODS {
+            return Err(Error::layout(format!("{length} methods in a class: implausible")));
+        }
+        let words = reader.pages.bytes(at(array, self.array_data)?, length as usize * 8)?;
+        let word = |bytes: &[u8]| Some(Addr(u64::from_ne_bytes(bytes.try_into().ok()?)));
+        Ok(words.chunks_exact(8).filter_map(word).collect())
+    }
+
+    /// The thread that initialises it.
+    fn thread(&self, reader: &mut Reader<'_>, klass: Addr) -> Option<u32> {
+        let (os_thread, id) = self.os_thread?;
+        let thread = reader.pages.pointer(klass.checked_add(self.thread)?).ok()?;
+        let native = reader.pages.pointer(at(thread, os_thread).ok()?).ok()?;
+        reader.pages.u32(at(native, id).ok()?).ok()
+    }
+
+    fn bytes(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<u64> {
+        let mut words = |field| -> Result<u64> {
+            match reader.pages.u32(at(klass, field)?)? {
+                words @ ..MAX_TABLE => Ok(u64::from(words) * 8),
+                words => Err(Error::layout(format!("a table of {words} words: implausible"))),
+            }
+        };
+        let own = self.class_size + words(self.vtable)? + words(self.itable)?;
+        let pool = reader.pages.pointer(at(klass, self.constants)?)?;
+        let entries = reader.pages.u32(at(pool, self.pool_length)?)?.min(1 << 16);
+        Ok(own + self.pool_size + u64::from(entries) * 8)
+    }
+}

@@ -1,0 +1,294 @@
+//! Where a class comes from: by its mirror, the `java.lang.Class` object, which has a protection
+//! domain, which has a code source, which has a location.
+//!
+//! Sources: hotspot/share/oops/{klass,oopHandle,compressedOops}.hpp, classfile/javaClasses.hpp;
+//! java.base's java/security/{ProtectionDomain,CodeSource}.java. Which field of an object is
+//! the one is not looked up: each object says by its header what it is, and of the classes in
+//! question no object has two fields of the next one's class, but for a string: of `CodeSource` it
+//! is the location.
+//!
+//! Collectors move objects. What is read counts only if each object on the way was of its class
+//! when it was looked at; what is copied elsewhere meanwhile says what it said before. ZGC's
+//! references are no plain addresses: there nothing is read.
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::{
+    Addr, Error, Result,
+    hotspot::{
+        Collector, flags::Flags, layout::Item, loaded::at, objects::ClassField, pages::Pages,
+        resolved::Layout,
+    },
+    names::clean,
+    process::memory::Memory,
+};
+
+/// The objects on the way are smaller; of a mirror the first fields suffice.
+const MAX_OBJECT: usize = 256;
+/// As many layout helpers are kept.
+const MAX_HELPERS: usize = 4096;
+/// A path is not longer.
+const MAX_LOCATION: u32 = 16 << 10;
+
+/// What a class's mirror says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mirror {
+    /// The location of its code source, a URL.
+    pub(super) source: Option<Arc<str>>,
+    /// Whether the class was redefined; `None` where that is unknown.
+    pub(super) is_redefined: Option<bool>,
+}
+
+/// Reads mirrors.
+#[derive(Debug)]
+pub(super) struct Mirrors {
+    mirror: u64,
+    klass_name: u64,
+    symbol_length: u64,
+    symbol_body: u64,
+    layout_helper: u64,
+    class: ClassField,
+    /// What is added to compressed references once they were shifted.
+    narrow: Option<(u64, u32)>,
+    /// Where mirrors count how often their class was redefined.
+    redefined: Option<u64>,
+    /// Where mirrors have their protection domain.
+    domain: Option<u64>,
+    /// The ways from an object to the next.
+    hops: [Hop; 4],
+    /// The class of mirrors, once one was seen.
+    class_of_mirrors: Option<Addr>,
+    /// Layout helpers by class: objects are of few classes.
+    helpers: HashMap<Addr, i32>,
+}
+
+/// From an object to one that it refers to.
+#[derive(Clone, Copy, Debug)]
+struct Hop {
+    /// The class of that one, as class files name it.
+    class: &'static str,
+    /// Where the reference is, once one was found, and the class's Klass.
+    known: Option<(usize, Addr)>,
+}
+
+const HOPS: [&str; 4] =
+    ["java/security/ProtectionDomain", "java/security/CodeSource", "java/lang/String", "[B"];
+
+impl Mirrors {
+    /// A reader for a JVM.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] of ZGC, [`Error::Layout`] naming what is missing.
+    pub(super) fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
+        let flags = Flags::read(memory, layout)?;
+        let collector = Collector::from_flags(memory, &flags, layout.major);
+        if matches!(collector, Collector::Z | Collector::GenerationalZ) {
+            let what = "ZGC's references are not read".into();
+            return Err(Error::Unsupported { what });
+        }
+        let narrow = match flags.flag_bool(memory, "UseCompressedOops") {
+            Some(true) => {
+                let base = memory.u64(layout.address(Item::NarrowOopBase)?)?;
+                match memory.u32(layout.address(Item::NarrowOopShift)?)? {
+                    shift @ 0..32 => Some((base, shift)),
+                    shift => {
+                        let what = format!("a shift of {shift} bits is implausible");
+                        return Err(Error::layout(what));
+                    }
+                }
+            }
+            _ => None,
+        };
+        let variable = |item| layout.try_address(item).and_then(|at| memory.u32(at).ok());
+        let redefined = variable(Item::RedefinedCountAt);
+        let domain = variable(Item::ProtectionDomainAt).map(u64::from);
+        Ok(Self {
+            mirror: layout.get(Item::Mirror)?,
+            klass_name: layout.get(Item::KlassName)?,
+            symbol_length: layout.get(Item::SymbolLength)?,
+            symbol_body: layout.get(Item::SymbolBody)?,
+            layout_helper: layout.get(Item::LayoutHelper)?,
+            class: ClassField::read(memory, layout, &flags)?,
+            narrow,
+            // Within the fields of all mirrors, as any other.
+            redefined: redefined.map(u64::from).filter(|at| (8..MAX_OBJECT as u64).contains(at)),
+            domain: domain.filter(|at| (8..MAX_OBJECT as u64).contains(at)),
+            hops: HOPS.map(|class| Hop { class, known: None }),
+            class_of_mirrors: None,
+            helpers: HashMap::new(),
+        })
+    }
+
+    /// What a class's mirror says; `None` where it makes no sense.
+    pub(super) fn read(
+        &mut self,
+        memory: &Memory,
+        pages: &mut Pages<'_>,
+        klass: Addr,
+    ) -> Option<Mirror> {
+        let mirror = self.object_of(memory, pages, klass).ok()?;
+        let is_redefined = self.redefined.and_then(|field| {
+            let count = mirror.field::<4>(field as usize)?;
+            Some(u32::from_ne_bytes(count) != 0)
+        });
+        Some(Mirror { source: self.source(memory, &mirror), is_redefined })
+    }
+
+    fn source(&mut self, memory: &Memory, mirror: &Object) -> Option<Arc<str>> {
+        // Most classes have none: nothing has to be looked for then.
+        if let Some(field) = self.domain {
+            self.reference(mirror, field as usize)?;
+        }
+        let (_, domain) = self.follow(memory, mirror, 0)?;
+        let (_, source) = self.follow(memory, &domain, 1)?;
+        let (_, location) = self.follow(memory, &source, 2)?;
+        let (at, array) = self.follow(memory, &location, 3)?;
+        let text = text(memory, at, &array)?;
+        (!text.is_empty()).then(|| clean::name(&text).into())
+    }
+
+    /// The mirror of a class.
+    fn object_of(&mut self, memory: &Memory, pages: &mut Pages<'_>, klass: Addr) -> Result<Object> {
+        // A handle: the address of a reference that is never compressed.
+        let handle = pages.pointer(at(klass, self.mirror)?)?;
+        let mirror = memory.pointer(at(handle, 0)?)?;
+        let object = self.object(memory, mirror)?;
+        let is_mirror = match self.class_of_mirrors {
+            Some(class) => object.klass == class,
+            None => self.is_of(memory, &object, "java/lang/Class"),
+        };
+        if !is_mirror {
+            return Err(Error::layout("a class's mirror is none"));
+        }
+        self.class_of_mirrors = Some(object.klass);
+        Ok(object)
+    }
+
+    /// An object, as much of it as is looked at.
+    fn object(&mut self, memory: &Memory, address: Addr) -> Result<Object> {
+        if address.0 == 0 || !address.0.is_multiple_of(8) {
+            return Err(Error::layout("no reference"));
+        }
+        let mut bytes = [0; MAX_OBJECT];
+        memory.read_into(address, &mut bytes)?;
+        let word = u64::from_ne_bytes(*bytes.first_chunk::<8>().unwrap_or(&[0; 8]));
+        let behind = |n: usize| bytes.get(8..8 + n).unwrap_or_default().to_vec();
+        let (klass, header) = match self.class {
+            ClassField::Pointer => {
+                let klass = behind(8).try_into().map_or(0, u64::from_ne_bytes);
+                (klass, 16)
+            }
+            ClassField::Compressed { base, shift } => {
+                let narrow = behind(4).try_into().map_or(0, u32::from_ne_bytes);
+                (base.wrapping_add(u64::from(narrow) << shift), 12)
+            }
+            ClassField::Compact { base, shift } => {
+                let narrow = word >> crate::hotspot::objects::COMPACT_SHIFT;
+                (base.wrapping_add(narrow << shift), 8)
+            }
+        };
+        let klass = Addr(klass);
+        let helper = match self.helpers.get(&klass) {
+            Some(&helper) => helper,
+            None => {
+                let helper = memory.u32(at(klass, self.layout_helper)?)?.cast_signed();
+                if self.helpers.len() >= MAX_HELPERS {
+                    self.helpers.clear();
+                }
+                *self.helpers.entry(klass).or_insert(helper)
+            }
+        };
+        Ok(Object { bytes, klass, header, helper })
+    }
+
+    /// Whether an object is of the class of this name.
+    fn is_of(&self, memory: &Memory, object: &Object, class: &str) -> bool {
+        let read = || -> Result<bool> {
+            let symbol = memory.pointer(at(object.klass, self.klass_name)?)?;
+            let length = u16::from_ne_bytes(memory.array(at(symbol, self.symbol_length)?)?);
+            if usize::from(length) != class.len() {
+                return Ok(false);
+            }
+            let text = memory.read(at(symbol, self.symbol_body)?, class.len())?;
+            Ok(text == class.as_bytes())
+        };
+        read().unwrap_or(false)
+    }
+
+    /// Goes from an object to the next one: by the first of its fields that refers to an object
+    /// of the class in question, and by the same field ever after.
+    fn follow(&mut self, memory: &Memory, object: &Object, hop: usize) -> Option<(Addr, Object)> {
+        let Hop { class, known } = *self.hops.get(hop)?;
+        if let Some((field, klass)) = known {
+            let address = self.reference(object, field)?;
+            let found = self.object(memory, address).ok()?;
+            return (found.klass == klass).then_some((address, found));
+        }
+        let end = object.size()?.min(MAX_OBJECT);
+        let width = if self.narrow.is_some() { 4 } else { 8 };
+        let first = object.header.next_multiple_of(width);
+        for field in (first..end).step_by(width) {
+            let Some(address) = self.reference(object, field) else { continue };
+            let Ok(found) = self.object(memory, address) else { continue };
+            if self.is_of(memory, &found, class) {
+                if let Some(hop) = self.hops.get_mut(hop) {
+                    hop.known = Some((field, found.klass));
+                }
+                return Some((address, found));
+            }
+        }
+        None
+    }
+
+    /// What a field refers to.
+    fn reference(&self, object: &Object, field: usize) -> Option<Addr> {
+        let address = match self.narrow {
+            Some((base, shift)) => {
+                let narrow = u32::from_ne_bytes(object.field(field)?);
+                (narrow != 0).then(|| base.wrapping_add(u64::from(narrow) << shift))?
+            }
+            None => u64::from_ne_bytes(object.field(field)?),
+        };
+        (address != 0).then_some(Addr(address))
+    }
+}
+
+/// The text of a string's array: one byte a character, or two.
+fn text(memory: &Memory, at: Addr, array: &Object) -> Option<String> {
+    // Klass::_lh_header_size: where the elements of an array begin, behind its length.
+    let header = u64::from(array.helper.cast_unsigned() >> 16 & 0xff);
+    let length_at = array.header.next_multiple_of(4);
+    let length = u32::from_ne_bytes(array.field(length_at)?);
+    if length > MAX_LOCATION {
+        return None;
+    }
+    let bytes = memory.read(at.checked_add(header)?, length as usize).ok()?;
+    // Of two bytes each where one is zero, which no path has. Latin-1 otherwise.
+    if bytes.contains(&0) {
+        let units = bytes.as_chunks::<2>().0.iter().map(|unit| u16::from_ne_bytes(*unit));
+        return Some(String::from_utf16_lossy(&units.collect::<Vec<_>>()));
+    }
+    Some(bytes.iter().map(|&byte| char::from(byte)).collect())
+}
+
+/// The beginning of an object in the Java heap.
+struct Object {
+    bytes: [u8; MAX_OBJECT],
+    klass: Addr,
+    /// How long its header is, without the length of an array.
+    header: usize,
+    /// Its class's layout helper (`Klass::_layout_helper`).
+    helper: i32,
+}
+
+impl Object {
+    fn field<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.bytes.get(at..)?.first_chunk().copied()
+    }
+
+    /// Its size; `None` of arrays, whose layout helpers are negative.
+    fn size(&self) -> Option<usize> {
+        // The lowest bits are flags.
+        usize::try_from(self.helper).ok().map(|helper| helper & !7)
+    }
+}

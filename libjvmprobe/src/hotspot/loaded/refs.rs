@@ -1,0 +1,554 @@
+//! Which methods code could call, as constants and bytecodes name them.
+//!
+//! Sources: hotspot/share/oops/constantPool.hpp, utilities/constantTag.hpp (JVMS 4.4, 6.5),
+//! interpreter/{rewriter,bytecodes}.cpp. A Symbol is kept once, so that its address stands for the
+//! name. A constructor is called by its class's name. A static or private method may be named as
+//! a subclass's, any other one as that of any class that an object with this method can be of, too
+//! (JVMS 5.4.3.3, 5.4.6). A string may be the name by which a method handle was looked up; the classes
+//! for whose methods handles were made say so.
+//!
+//! When a class is linked, HotSpot rewrites its calls: instead of a constant's index they have that
+//! of its entry in a cache, in the processor's order of bytes. The entries are made in the order of
+//! the constants; since JDK 22 methods have a cache of their own. Wherever a byte looks like a call it
+//! counts as one, be it a part of another instruction: too much is named, nothing is missing.
+
+use std::collections::HashSet;
+
+use crate::{
+    Addr, Error, Result,
+    hotspot::{
+        layout::Item,
+        loaded::{Reader, at, family::Families},
+        resolved::Layout,
+    },
+};
+
+/// Tags of constants.
+const STRING: u8 = 8;
+const METHOD: u8 = 10;
+const INTERFACE_METHOD: u8 = 11;
+const FIELD: u8 = 9;
+const METHOD_HANDLE: u8 = 15;
+/// One that could not be resolved.
+const METHOD_HANDLE_IN_ERROR: u8 = 104;
+/// The index of a constant has 16 bits.
+const MAX_CONSTANTS: u32 = 1 << 16;
+/// So many names are kept, in 64 MiB or so: some more than metaspace of 4 GiB holds.
+const MAX_REFS: usize = 1 << 22;
+
+/// A method as a constant names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Signature {
+    /// The Symbols.
+    pub(super) name: Addr,
+    pub(super) descriptor: Addr,
+}
+
+/// Which calls may be a method's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Binding {
+    /// Those of its class.
+    Constructor,
+    /// Those of its class and of subclasses, for it is static or private.
+    Static,
+    /// Those of any class that an object with this method can be of, too.
+    Virtual,
+}
+
+/// A method that may be called.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Callee {
+    /// Its class's name.
+    pub(super) class: Addr,
+    pub(super) signature: Signature,
+    pub(super) binding: Binding,
+}
+
+/// A method as a constant names it: what stands for it with its class, and without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Named {
+    own: u64,
+    any: u64,
+}
+
+/// For which methods handles may have been made.
+///
+/// C1 inlines what a constant handle refers to, without calls in bytecodes that name it, but only
+/// what cannot be overridden (`GraphBuilder::try_method_handle_inline`, c1/c1_GraphBuilder.cpp): the
+/// class of the method itself has its flag then.
+#[derive(Debug, Default)]
+pub(super) struct Handles {
+    strings: HashSet<Addr>,
+    methods: HashSet<Named>,
+    classes: Vec<HandledClass>,
+}
+
+/// A class for one of whose methods a handle was made, or may have been.
+#[derive(Debug)]
+pub(super) struct HandledClass {
+    pub(super) class: Addr,
+    /// Whether it is known that one was made.
+    pub(super) is_known: bool,
+    pub(super) methods: Vec<(Signature, Binding)>,
+}
+
+impl Handles {
+    /// Adds a class.
+    pub(super) fn push(&mut self, class: HandledClass) {
+        self.classes.push(class);
+    }
+
+    /// Adds the methods to those that are named. If nothing tells for which of a class a handle was
+    /// made, it may have been for any.
+    pub(super) fn name(self, refs: &mut Refs) {
+        let Self { strings, methods, classes } = self;
+        for HandledClass { class, is_known, methods: own } in classes {
+            let named = |&(signature, binding): &(Signature, Binding)| {
+                // Constructors are not looked up by a name.
+                (is_known && binding == Binding::Constructor)
+                    || strings.contains(&signature.name)
+                    || methods.contains(&refs.name(class, signature))
+            };
+            let is_told =
+                |method: &(Signature, Binding)| method.1 != Binding::Constructor && named(method);
+            let are_all = is_known && !own.iter().any(is_told);
+            let all: Vec<_> = own
+                .iter()
+                .filter(|method| are_all || named(method))
+                .map(|(signature, _)| refs.name(class, *signature))
+                .collect();
+            refs.insert(all);
+        }
+    }
+}
+
+/// The methods that are named.
+#[derive(Debug)]
+pub(super) struct Refs {
+    /// By hashes: two that fall together are both named, which errs on the safe side.
+    named: HashSet<u64>,
+    /// Which classes are related; without it, all may be.
+    families: Option<Families>,
+    /// Whether nothing is missing: else any method may be named.
+    is_complete: bool,
+}
+
+/// Reads constants.
+#[derive(Debug)]
+pub(super) struct RefReader {
+    constants: u64,
+    tags: u64,
+    tags_length: u64,
+    tags_data: u64,
+    pool_size: u64,
+    has_members: bool,
+    has_methods: bool,
+}
+
+impl RefReader {
+    pub(super) fn new(layout: &Layout) -> Result<Self> {
+        Ok(Self {
+            constants: layout.get(Item::ConstantsOf)?,
+            tags: layout.get(Item::PoolTags)?,
+            tags_length: layout.get(Item::MethodArrayLength)?,
+            tags_data: layout.get(Item::ByteArrayData)?,
+            pool_size: layout.get(Item::PoolSize)?,
+            // Of JDK 22, early builds have the old one.
+            has_members: layout.major <= 22,
+            has_methods: layout.major >= 22,
+        })
+    }
+
+    /// The constants of a class.
+    ///
+    /// A class that is alone with its loader's data may name itself by the name that its class
+    /// file has, which is not the one that it got (JDK 11: `fix_unsafe_anonymous_class_name`,
+    /// classfile/classFileParser.cpp): `own` is that one.
+    pub(super) fn read(
+        &self,
+        reader: &mut Reader<'_>,
+        klass: Addr,
+        own: Option<Addr>,
+    ) -> Result<Constants> {
+        let pool = reader.pages.pointer(at(klass, self.constants)?)?;
+        let tags = reader.pages.pointer(at(pool, self.tags)?)?;
+        let length = reader.pages.u32(at(tags, self.tags_length)?)?;
+        if length > MAX_CONSTANTS {
+            return Err(Error::layout(format!("{length} constants in a class: implausible")));
+        }
+        let length = length as usize;
+        let tags = reader.pages.bytes(at(tags, self.tags_data)?, length)?;
+        let slots = reader.pages.bytes(at(pool, self.pool_size)?, length * 8)?;
+        let of = |tags: &[u8], wanted: &[u8]| {
+            let indexes = (0..).zip(tags).filter(|(_, tag)| wanted.contains(tag));
+            indexes.map(|(index, _)| index).collect()
+        };
+        let members = of(&tags, &[FIELD, METHOD, INTERFACE_METHOD]);
+        let methods = of(&tags, &[METHOD, INTERFACE_METHOD]);
+        let (has_members, has_methods) = (self.has_members, self.has_methods);
+        Ok(Constants { own, tags, slots, members, methods, has_members, has_methods })
+    }
+}
+
+/// The constants of a class.
+#[derive(Debug)]
+pub(super) struct Constants {
+    /// Which class is meant by a name that no class has.
+    own: Option<Addr>,
+    tags: Vec<u8>,
+    slots: Vec<u8>,
+    /// The indexes of fields and methods, and of methods alone: the caches' entries.
+    members: Vec<u32>,
+    methods: Vec<u32>,
+    /// Which of the caches there may be.
+    has_members: bool,
+    has_methods: bool,
+}
+
+impl Constants {
+    fn tag(&self, index: u32) -> Option<u8> {
+        self.tags.get(index as usize).copied()
+    }
+
+    fn slot(&self, index: u32) -> Option<u64> {
+        let bytes = self.slots.get(index as usize * 8..)?.first_chunk()?;
+        Some(u64::from_ne_bytes(*bytes))
+    }
+
+    fn method(&self, refs: &Refs, index: u32) -> Result<Named> {
+        let named = || {
+            // Two indexes: class, and name and type.
+            let (class, name_and_type) = halves(self.slot(index)?);
+            let (name, descriptor) = halves(self.slot(name_and_type)?);
+            let (name, descriptor) = (Addr(self.slot(name)?), Addr(self.slot(descriptor)?));
+            // Two indexes: class as far as it is resolved, and name.
+            let class = Addr(self.slot(halves(self.slot(class)?).1)?);
+            let class = self.own.filter(|_| !refs.knows(class)).unwrap_or(class);
+            Some(refs.name(class, Signature { name, descriptor }))
+        };
+        named().ok_or_else(|| Error::layout("a method without a name among constants"))
+    }
+
+    fn is_method(&self, index: u32) -> bool {
+        matches!(self.tag(index), Some(METHOD | INTERFACE_METHOD))
+    }
+
+    /// By which names method handles may be looked up: strings, and what handles refer to.
+    pub(super) fn handles(&self, refs: &Refs, handles: &mut Handles) -> Result<()> {
+        for (index, &tag) in (0..).zip(&self.tags) {
+            let word = self.slot(index).unwrap_or_default();
+            match tag {
+                STRING => handles.strings.insert(Addr(word)),
+                METHOD_HANDLE | METHOD_HANDLE_IN_ERROR if self.is_method(halves(word).1) => {
+                    handles.methods.insert(self.method(refs, halves(word).1)?)
+                }
+                _ => continue,
+            };
+        }
+        Ok(())
+    }
+
+    /// What bytecodes may call.
+    pub(super) fn calls(&self, refs: &Refs, code: &[u8]) -> Result<Vec<Named>> {
+        let mut indexes = Vec::new();
+        for call in code.windows(3).filter(|call| may_be_call(call[0])) {
+            let native = usize::from(u16::from_ne_bytes([call[1], call[2]]));
+            indexes.extend(self.members.get(native).filter(|_| self.has_members));
+            indexes.extend(self.methods.get(native).filter(|_| self.has_methods));
+            // Behind these are interfaces' methods once more, for calls by super.
+            let is_behind = native >= self.methods.len() && native < 2 * self.members.len();
+            let interfaces = self.methods.iter().filter(|_| is_behind);
+            indexes.extend(interfaces.filter(|&&i| self.tag(i) == Some(INTERFACE_METHOD)));
+        }
+        indexes.retain(|&index| self.is_method(index));
+        indexes.sort_unstable();
+        indexes.dedup();
+        indexes.into_iter().map(|index| self.method(refs, index)).collect()
+    }
+}
+
+/// Whether a byte may be a call: one of JVMS 6.5, a breakpoint, one of HotSpot's own.
+fn may_be_call(code: u8) -> bool {
+    matches!(code, 0xb6..=0xb9 | 0xca | 0xe0..=0xef)
+}
+
+/// In the place of a class: any, and one that is not loaded.
+const ANY: u64 = 0;
+const STRANGE: u64 = 1;
+
+impl Refs {
+    /// None yet; without families, any two classes may be related.
+    pub(super) fn new(families: Option<Families>) -> Self {
+        Self { named: HashSet::new(), families, is_complete: true }
+    }
+
+    /// Nothing is known: any method may be named.
+    pub(super) fn unknown() -> Self {
+        Self { is_complete: false, ..Self::new(None) }
+    }
+
+    /// Adds some. Which of them were new, without their classes.
+    pub(super) fn insert(&mut self, named: impl IntoIterator<Item = Named>) -> HashSet<u64> {
+        let mut fresh = HashSet::new();
+        for Named { own, any } in named {
+            if self.named.insert(own) | self.named.insert(any) {
+                fresh.insert(any);
+            }
+        }
+        self.is_complete &= self.named.len() <= MAX_REFS;
+        fresh
+    }
+
+    /// Whether it has what it can hold.
+    pub(super) fn is_full(&self) -> bool {
+        !self.is_complete
+    }
+
+    /// Whether a method is among those that have just become known.
+    pub(super) fn is_fresh(&self, fresh: &HashSet<u64>, callee: Callee) -> bool {
+        !self.is_complete || fresh.contains(&key(ANY, callee.signature))
+    }
+
+    /// Whether anything may name a method.
+    pub(super) fn may_name(&self, callee: Callee) -> bool {
+        let Callee { class, signature, binding } = callee;
+        let has = |class| self.named.contains(&key(class, signature));
+        let has_named = |class: Addr| has(class.0);
+        if !self.is_complete || !has(ANY) {
+            return !self.is_complete;
+        }
+        let Some(families) = &self.families else { return true };
+        match binding {
+            Binding::Constructor => has_named(class),
+            // The methods of arrays, too, are Object's.
+            _ if families.is_large(class) => true,
+            Binding::Static => families.down(class).any(has_named),
+            Binding::Virtual => families.all(class).any(has_named),
+        }
+    }
+
+    /// Whether a class of this name is loaded.
+    fn knows(&self, class: Addr) -> bool {
+        self.families.as_ref().is_some_and(|families| families.has(class))
+    }
+
+    /// What stands for a method that is named as one of a class. Of a class that is not loaded
+    /// nothing is inlined (`GraphBuilder::invoke`, c1/c1_GraphBuilder.cpp).
+    pub(super) fn name(&self, class: Addr, method: Signature) -> Named {
+        let own = if self.knows(class) { class.0 } else { STRANGE };
+        Named { own: key(own, method), any: key(ANY, method) }
+    }
+}
+
+fn key(class: u64, method: Signature) -> u64 {
+    hash([method.name.0, method.descriptor.0, class])
+}
+
+/// The two indexes in a constant, the lower one first.
+fn halves(word: u64) -> (u32, u32) {
+    (u32::from(word as u16), u32::from((word >> 16) as u16))
+}
+
+/// Mixes words as FNV does bytes.
+fn hash(words: [u64; 3]) -> u64 {
+    words.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, word| {
+        let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ mixed >> 32
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hotspot::{
+        pages::Pages,
+        symbols::Symbols,
+        testing::{Image, own_memory},
+    };
+
+    const CONSTRUCTOR: Addr = Addr(0x1000);
+    const RUN: Addr = Addr(0x1008);
+    const VOID: Addr = Addr(0x1010);
+    const INT: Addr = Addr(0x1018);
+    const CLASS: Addr = Addr(0x1020);
+    const OTHER: Addr = Addr(0x1028);
+    const TEXT: Addr = Addr(0x1030);
+    const UNNAMED: Addr = Addr(0x1038);
+    const BASE: Addr = Addr(0x1040);
+    const BELOW: Addr = Addr(0x1048);
+    const STRANGER: Addr = Addr(0x1050);
+
+    /// Calls of both methods, by the entries of a cache that has only methods.
+    const CALLS: [u8; 8] = [0x2a, 0xb7, 0, 0, 0xb9, 1, 0, 1];
+
+    /// A class that names `CLASS.<init>()V`, `OTHER.run(I)V` and a string; the last word of its
+    /// constants is the name of the second.
+    fn named(name: u64, code: &[u8]) -> Result<Refs> {
+        named_by(None, OTHER, name, code)
+    }
+
+    /// The same where that one is named of another class, and the class itself is `own`.
+    fn named_by(own: Option<Addr>, other: Addr, name: u64, code: &[u8]) -> Result<Refs> {
+        let mut image = Image::new();
+        let pair = |low: u64, high: u64| low | high << 16;
+        let tags = [0, METHOD, 7, 12, 1, 1, 1, INTERFACE_METHOD, 7, 12, 1, 1, STRING, 1, 0, 0];
+        let words = tags.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap()));
+        let mut array = vec![14];
+        array.extend(words);
+        let tags = image.put(&array);
+        let slots = [
+            0,
+            pair(2, 3),
+            pair(77, 4),
+            pair(5, 6),
+            CLASS.0,
+            CONSTRUCTOR.0,
+            VOID.0,
+            pair(8, 9),
+            pair(0, 10),
+            pair(name, 11),
+            other.0,
+            INT.0,
+            TEXT.0,
+            RUN.0,
+        ];
+        let mut pool = vec![tags.0];
+        pool.extend(slots);
+        let pool = image.put(&pool);
+        let klass = image.put(&[pool.0]);
+        for (class, field, offset) in [
+            ("InstanceKlass", "_constants", 0),
+            ("ConstantPool", "_tags", 0),
+            ("Array<int>", "_length", 0),
+            ("Array<u1>", "_data", 8),
+            ("Symbol", "_length", 0),
+            ("Symbol", "_body", 2),
+            ("Symbol", "_body[0]", 2),
+        ] {
+            image.field(class, field, offset);
+        }
+        image.class("ConstantPool", 8);
+        image.finish();
+        let (memory, layout) = (own_memory(), image.read().unwrap());
+        let symbols = Symbols::passing(&layout).unwrap();
+        let mut reader = Reader { memory: &memory, pages: Pages::many(&memory), symbols };
+        let mut families = Families::default();
+        families.insert(BASE, vec![]);
+        families.insert(CLASS, vec![BASE]);
+        families.insert(OTHER, vec![BASE]);
+        families.insert(BELOW, vec![BASE, OTHER]);
+        families.insert(STRANGER, vec![]);
+        let mut refs = Refs::new(Some(families));
+        let constants = RefReader::new(&layout)?.read(&mut reader, klass, own)?;
+        let mut handles = Handles::default();
+        constants.handles(&refs, &mut handles)?;
+        for (class, is_known, names) in [
+            (OTHER, true, vec![TEXT, UNNAMED]),
+            (CLASS, false, vec![TEXT, UNNAMED]),
+            (BASE, true, vec![UNNAMED]),
+        ] {
+            let method = |name| (Signature { name, descriptor: VOID }, Binding::Virtual);
+            let constructor =
+                (Signature { name: CONSTRUCTOR, descriptor: INT }, Binding::Constructor);
+            let methods = names.into_iter().map(method).chain([constructor]).collect();
+            handles.push(HandledClass { class, is_known, methods });
+        }
+        handles.name(&mut refs);
+        let called = constants.calls(&refs, code)?;
+        refs.insert(called);
+        Ok(refs)
+    }
+
+    fn callee(class: Addr, name: Addr, descriptor: Addr, binding: Binding) -> Callee {
+        Callee { class, signature: Signature { name, descriptor }, binding }
+    }
+
+    fn may_name(refs: &Refs, class: Addr, name: Addr, descriptor: Addr) -> bool {
+        refs.may_name(callee(class, name, descriptor, Binding::Virtual))
+    }
+
+    fn may_construct(refs: &Refs, class: Addr, descriptor: Addr) -> bool {
+        refs.may_name(callee(class, CONSTRUCTOR, descriptor, Binding::Constructor))
+    }
+
+    #[test]
+    fn methods_of_related_classes_are_named_and_constructors_of_their_class() {
+        let refs = named(13, &CALLS).unwrap();
+        assert!(!refs.is_full());
+        for (class, is_named) in
+            [(OTHER, true), (BELOW, true), (BASE, true), (CLASS, false), (STRANGER, false)]
+        {
+            assert_eq!(may_name(&refs, class, RUN, INT), is_named, "{class}");
+            assert!(!may_name(&refs, class, RUN, VOID));
+            assert_eq!(may_construct(&refs, class, VOID), class == CLASS, "{class}");
+            let of_static = refs.may_name(callee(class, RUN, INT, Binding::Static));
+            assert_eq!(of_static, class == OTHER || class == BASE, "{class}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_loaded_is_not_inlined_unless_it_is_the_class_itself() {
+        const NOT_LOADED: Addr = Addr(0x2000);
+        for (own, is_named) in [(None, false), (Some(STRANGER), true)] {
+            let refs = named_by(own, NOT_LOADED, 13, &CALLS).unwrap();
+            assert!(!may_name(&refs, OTHER, RUN, INT) && !may_name(&refs, BASE, RUN, INT));
+            assert_eq!(may_name(&refs, STRANGER, RUN, INT), is_named);
+        }
+    }
+
+    #[test]
+    fn without_families_only_names_count() {
+        let mut refs = Refs::new(None);
+        let named = refs.name(CLASS, Signature { name: RUN, descriptor: INT });
+        refs.insert([named]);
+        assert!(may_name(&refs, STRANGER, RUN, INT));
+        assert!(!may_name(&refs, STRANGER, RUN, VOID));
+    }
+
+    #[test]
+    fn only_what_is_called_is_named() {
+        let names = |code: &[u8]| {
+            let refs = named(13, code).unwrap();
+            (may_construct(&refs, CLASS, VOID), may_name(&refs, OTHER, RUN, INT))
+        };
+        let call = |code, index: u16| {
+            let [a, b] = index.to_ne_bytes();
+            [code, a, b]
+        };
+        assert_eq!(names(&[]), (false, false));
+        assert_eq!(names(&[0xb2, 0, 0, 0xb4, 1, 0]), (false, false));
+        assert_eq!(names(&CALLS), (true, true));
+        assert_eq!(names(&call(0xb8, 0)), (true, false));
+        assert_eq!(names(&call(0xe3, 1)), (false, true));
+        // A second entry of the interface's method.
+        assert_eq!(names(&call(0xb7, 2)), (false, true));
+        assert_eq!(names(&call(0xb7, 700)), (false, false));
+    }
+
+    #[test]
+    fn a_string_names_what_is_called_so_where_a_handle_may_have_been_made() {
+        let refs = named(13, &[]).unwrap();
+        for (class, name, is_named) in [
+            (OTHER, TEXT, true),
+            (OTHER, UNNAMED, false),
+            (CLASS, TEXT, true),
+            (CLASS, UNNAMED, false),
+            (STRANGER, TEXT, false),
+            // One was made, and nothing tells for which.
+            (BASE, UNNAMED, true),
+        ] {
+            let own = refs.may_name(callee(class, name, VOID, Binding::Static));
+            // What is named of a class is of those above, too.
+            assert_eq!(own, is_named, "{class} {name}");
+        }
+        assert!(may_construct(&refs, OTHER, INT) && !may_construct(&refs, CLASS, INT));
+    }
+
+    #[test]
+    fn where_something_is_missing_all_may_be_named() {
+        assert!(named(99, &CALLS).is_err());
+        assert!(Refs::unknown().is_full());
+        assert!(may_name(&Refs::unknown(), CLASS, RUN, VOID));
+        assert!(!may_name(&Refs::new(None), CLASS, RUN, VOID));
+    }
+}

@@ -1,0 +1,474 @@
+//! Whether a method was called, as far as what HotSpot keeps can tell.
+//!
+//! The interpreter counts every call (interpreter/templateInterpreterGenerator.cpp), and counts
+//! are never taken back to zero. So a method without a count was not interpreted. It may have
+//! been called all the same, where compiled code does its work without counting:
+//!
+//! - accessors and methods of [`TRIVIAL`] bytes are inlined without ever having been called, and
+//!   tier 3 does not count accessors that it inlines (c1/c1_LIRGenerator.cpp; opto/bytecodeInfo.cpp,
+//!   where all others are refused as "never executed");
+//! - C1 inlines methods of up to `MaxInlineSize` bytes without asking for counts, and counts what
+//!   it inlined at tier 3 only: not at tier 2, which is for times when C2 has much to do, and not
+//!   at tier 1, which is for what C2 cannot compile (c1/c1_GraphBuilder.cpp, c1_Compilation.hpp).
+//!   What cannot stop, call or fail is not even in the debug information of that code, and the
+//!   code may be gone. Who calls it so may have run, and has a call that names it;
+//! - methods with `@ForceInline` are inlined without ever having been called;
+//! - an intrinsic's work is done by code that is not the method's;
+//! - so may those be that the JVM was told to inline (compiler/compilerOracle.cpp);
+//! - a JVM whose only compiler is C1 at tier 1 inlines up to `MaxInlineSize` bytes and counts
+//!   nothing; one with another compiler than C1 and C2 does what that one likes;
+//! - with `-Xint` nothing is counted, with `-Xcomp` nothing is interpreted.
+//!
+//! A class that is not being initialised yet has run no code of its own (JVMS 5.5).
+
+use crate::{
+    hotspot::{
+        flags::Flags,
+        layout::Item,
+        loaded::{State, method::MethodFacts},
+        resolved::Layout,
+    },
+    process::memory::Memory,
+};
+
+/// `MaxTrivialSize`: what C2 inlines without asking for counts. Accessors are not longer.
+const TRIVIAL: u64 = 6;
+/// `MaxInlineSize`, and `C1MaxInlineSize`.
+const INLINED_BY_C1: u64 = 35;
+
+/// Whether a method was called since the JVM started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Usage {
+    /// It was.
+    Called,
+    /// It was not, as far as can be known.
+    NotCalled,
+    /// It may have been, or not.
+    Unknown(Why),
+    /// It has no code.
+    Abstract,
+}
+
+/// Why it is unknown whether a method was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Why {
+    /// Compiled code has it inlined, which may have run or not.
+    Inlined,
+    /// It is so small that it is inlined without having been counted.
+    Small,
+    /// Code of tier 1 or 2 may have it inlined, which does not count, or may have had.
+    Uncounted,
+    /// It is to be inlined whenever that is possible.
+    ForcedInline,
+    /// The JVM does its work by code that is not the method's.
+    Intrinsic,
+    /// Its class was replaced, and it is counted anew since then.
+    Redefined,
+    /// It cannot be told whether its class was replaced since it was loaded.
+    PerhapsRedefined,
+    /// Its counters come from an archive, and so from another run.
+    Archived,
+    /// It has a profile, made for code that has it inlined, whose counter cannot be read.
+    Profiled,
+    /// It is compiled and was not counted: it may have been compiled in advance.
+    Compiled,
+    /// The JVM counts no calls: `-Xint`, or it has just begun.
+    NotCounted,
+    /// The JVM compiles before it interprets: `-Xcomp`.
+    CompiledFirst,
+    /// The JVM's only compiler inlines without counting: `-XX:TieredStopAtLevel=1`.
+    OnlyC1,
+    /// The JVM was told which methods to inline: `-XX:CompileCommand=inline,...`, or by a file.
+    ToldToInline,
+    /// The JVM uses a compiler that we know nothing of.
+    OtherCompiler,
+    /// Metaspace was full once, and there was no room for counters.
+    OutOfMetaspace,
+}
+
+impl Why {
+    /// As people and JSON read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inlined => "inlined",
+            Self::Small => "small",
+            Self::Uncounted => "inlined uncounted",
+            Self::ForcedInline => "forced inline",
+            Self::Intrinsic => "intrinsic",
+            Self::Redefined => "redefined",
+            Self::PerhapsRedefined => "perhaps redefined",
+            Self::Archived => "archived profile",
+            Self::Profiled => "profiled",
+            Self::Compiled => "compiled",
+            Self::NotCounted => "not counted",
+            Self::CompiledFirst => "compiled first",
+            Self::OnlyC1 => "only C1",
+            Self::ToldToInline => "told to inline",
+            Self::OtherCompiler => "other compiler",
+            Self::OutOfMetaspace => "out of metaspace",
+        }
+    }
+}
+
+impl Usage {
+    /// As people and JSON read it, without the reason.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Called => "called",
+            Self::NotCalled => "not called",
+            Self::Unknown(_) => "unknown",
+            Self::Abstract => "abstract",
+        }
+    }
+}
+
+/// What is known of a method from code and constants of others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InCode {
+    /// Whether compiled code has it inlined, and says so.
+    pub(super) is_inlined: bool,
+    /// Whether a method that may have run, or whose class is gone, has a call that may be its.
+    pub(super) may_be_called: bool,
+}
+
+/// From how many calls and rounds of loops on a method is compiled at the earliest.
+///
+/// `CallPredicate::apply_scaled` and `LoopPredicate::apply_scaled` (compiler/compilationPolicy.cpp;
+/// in JDK 11 runtime/tieredThresholdPolicy.cpp) compare the counters with these flags, times a
+/// number that is never below one: it grows with the compilers' queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CompiledFrom {
+    /// So many calls.
+    calls: u64,
+    /// Or so many calls, and so many calls and rounds together.
+    least_calls: u64,
+    together: u64,
+    /// Or so many rounds.
+    loops: u64,
+}
+
+impl CompiledFrom {
+    /// Where nothing is known: whatever was counted.
+    const ANY: Self = Self { calls: 1, least_calls: 1, together: 1, loops: 1 };
+
+    /// Whether what was counted is enough.
+    fn is_reached(self, calls: u64, loops: u64) -> bool {
+        let is_enough = calls >= self.least_calls && calls.saturating_add(loops) >= self.together;
+        calls >= self.calls || is_enough || loops >= self.loops
+    }
+}
+
+/// How a JVM counts calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counting {
+    /// Why nothing can be said of a method without a trace, whichever it is.
+    nothing: Option<Why>,
+    /// Methods of so many bytes may have been inlined uncounted, and why.
+    inlined: (u64, Why),
+    /// And methods of so many bytes, where something may call them.
+    inlined_by_c1: u64,
+    compiled_from: CompiledFrom,
+    /// Whether a class was replaced.
+    redefined: Option<bool>,
+}
+
+impl Counting {
+    /// Finds out. `counts_any` says whether any method was counted.
+    pub(super) fn read(
+        memory: &Memory,
+        layout: &Layout,
+        counts_any: impl FnOnce() -> bool,
+    ) -> Self {
+        let flags = Flags::read(memory, layout).ok();
+        let is_on = |name| flags.as_ref().and_then(|flags| flags.flag_bool(memory, name));
+        let number = |name| flags.as_ref().and_then(|flags| flags.flag_u64(memory, name));
+        let variable = |item| layout.try_address(item);
+        let is_set =
+            |item| variable(item).and_then(|at| memory.array::<1>(at).ok()).map(|b| b != [0]);
+        let redefinitions = variable(Item::Redefinitions).and_then(|at| memory.u64(at).ok());
+        let nothing = if is_on("UseJVMCICompiler") == Some(true) {
+            Some(Why::OtherCompiler)
+        } else if is_on("UseInterpreter") == Some(false) {
+            Some(Why::CompiledFirst)
+        } else if is_set(Item::OutOfMetaspace) == Some(true) {
+            Some(Why::OutOfMetaspace)
+        } else if !counts_any() {
+            Some(Why::NotCounted)
+        } else {
+            None
+        };
+        let text = |name| flags.as_ref().and_then(|flags| flags.flag_string(memory, name));
+        let is_told = text("CompileCommand").is_some_and(|commands| forces_inlining(&commands))
+            || ["CompileCommandFile", "CompilerDirectivesFile"]
+                .iter()
+                .any(|name| text(name).is_some_and(|file| !file.is_empty()));
+        // Without tiers there is C2 alone, unless it was not built in: then its flags are missing.
+        let stops_early = number("TieredStopAtLevel").is_some_and(|level| level < 4);
+        let only_c1 = is_on("TieredCompilation") != Some(false) && stops_early
+            || is_on("NeverActAsServerClassMachine") == Some(true)
+            || flags.is_some() && is_on("DoEscapeAnalysis").is_none()
+            || text("CompilationMode").is_some_and(|mode| mode.starts_with("quick"));
+        let most = |names: [&'static str; 2], least| {
+            names.into_iter().filter_map(&number).fold(least, u64::max)
+        };
+        let by_c1 = most(["MaxInlineSize", "C1MaxInlineSize"], INLINED_BY_C1);
+        let has_c1 = is_on("TieredCompilation") != Some(false);
+        let inlined_by_c1 = if has_c1 { by_c1 } else { 0 };
+        let inlined = match (is_told, only_c1) {
+            (true, _) => (u64::MAX, Why::ToldToInline),
+            (_, true) => (by_c1, Why::OnlyC1),
+            _ => (most(["MaxTrivialSize", "C1MaxTrivialSize"], TRIVIAL), Why::Small),
+        };
+        let redefined = redefinitions.map(|n| n != 0).or_else(|| is_set(Item::HasRedefined));
+        // The fourth tier's are the higher ones, unless someone has set them.
+        let least = |names: [&'static str; 2]| names.map(&number).into_iter().min().flatten();
+        let is_scaled = text("CompileCommand").is_some_and(|commands| scales(&commands));
+        let compiled_from = || {
+            Some(CompiledFrom {
+                calls: least(["Tier3InvocationThreshold", "Tier4InvocationThreshold"])?,
+                least_calls: least(["Tier3MinInvocationThreshold", "Tier4MinInvocationThreshold"])?,
+                together: least(["Tier3CompileThreshold", "Tier4CompileThreshold"])?,
+                loops: least(["Tier3BackEdgeThreshold", "Tier4BackEdgeThreshold"])?,
+            })
+        };
+        let compiled_from = compiled_from().filter(|_| !is_scaled).unwrap_or(CompiledFrom::ANY);
+        Self { nothing, inlined, inlined_by_c1, compiled_from, redefined }
+    }
+
+    /// Why nothing can be said of methods without a trace, where that is so of all.
+    pub(super) fn nothing(&self) -> Option<Why> {
+        self.nothing
+    }
+
+    /// Whether a class was replaced; `None` where that is unknown.
+    pub(super) fn has_redefined(&self) -> Option<bool> {
+        self.redefined
+    }
+
+    /// Whether C1 inlines a method, counted or not: `GraphBuilder::try_inline_full`
+    /// (c1/c1_GraphBuilder.cpp) refuses what is longer, unless it has `@ForceInline`.
+    pub(super) fn may_be_inlined_by_c1(&self, facts: &MethodFacts) -> bool {
+        let is_short = u64::from(facts.code_size) <= self.inlined_by_c1;
+        !facts.is_native && !facts.is_abstract && (is_short || facts.is_forced_inline)
+    }
+
+    /// Whether a method may have been compiled, now or ever: only then others are inlined into it.
+    ///
+    /// It is compiled when its counters say that it is worth it, and these are never taken back.
+    /// Counters from an archive may have had it compiled before it was called.
+    pub(super) fn may_have_been_compiled(&self, facts: &MethodFacts) -> bool {
+        facts.is_compiled
+            || facts.has_run_over
+            || facts.has_archived_counters
+            || facts.has_unread_profile
+            || self.compiled_from.is_reached(facts.counted, facts.loops)
+    }
+
+    /// What follows from what is known of a method, of a class in this state; `redefined` says
+    /// whether the class was replaced, where that is known.
+    pub(super) fn judge(
+        &self,
+        facts: &MethodFacts,
+        state: State,
+        redefined: Option<bool>,
+        in_code: InCode,
+    ) -> Usage {
+        if facts.is_abstract {
+            return Usage::Abstract;
+        }
+        if facts.is_counted {
+            return Usage::Called;
+        }
+        // It has run nothing yet, whoever counts what.
+        if state < State::Initializing {
+            return Usage::NotCalled;
+        }
+        let redefined = match (self.redefined, redefined) {
+            (Some(false), _) | (_, Some(false)) => None,
+            (_, Some(true)) => Some(Why::Redefined),
+            (_, None) => Some(Why::PerhapsRedefined),
+        };
+        let size = u64::from(facts.code_size);
+        let reasons = [
+            (facts.has_archived_counters, Why::Archived),
+            (facts.is_intrinsic, Why::Intrinsic),
+            (in_code.is_inlined, Why::Inlined),
+            (facts.is_compiled && self.nothing.is_some(), Why::Compiled),
+            (facts.has_unread_profile, Why::Profiled),
+        ];
+        let of_method = reasons.into_iter().find(|(holds, _)| *holds).map(|(_, why)| why);
+        // What is compiled was counted before, were it not for an archive of compiled code.
+        let compiled = facts.is_compiled.then_some(Why::Compiled);
+        let (most, why) = self.inlined;
+        let small = (!facts.is_native && size <= most).then_some(why);
+        let by_c1 = self.may_be_inlined_by_c1(facts) && in_code.may_be_called;
+        let uncounted = by_c1.then_some(Why::Uncounted);
+        let forced = facts.is_forced_inline.then_some(Why::ForcedInline);
+        let why = of_method.or(self.nothing).or(redefined).or(compiled);
+        let why = why.or(small).or(forced).or(uncounted);
+        why.map_or(Usage::NotCalled, Usage::Unknown)
+    }
+}
+
+/// Of longer commands the end is not read.
+const WHOLE: usize = 4096;
+
+/// Whether commands for the compilers say of a method that it is to be inlined.
+fn forces_inlining(commands: &str) -> bool {
+    let rest = commands.to_ascii_lowercase().replace("dontinline", "");
+    rest.contains("inline") || commands.len() >= WHOLE
+}
+
+/// Whether commands for the compilers change when a method is compiled.
+fn scales(commands: &str) -> bool {
+    commands.to_ascii_lowercase().contains("scaling") || commands.len() >= WHOLE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Addr,
+        hotspot::loaded::refs::{Binding, Signature},
+    };
+
+    fn facts() -> MethodFacts {
+        MethodFacts {
+            name: "run".into(),
+            descriptor: "()V".into(),
+            signature: Signature::default(),
+            binding: Binding::Virtual,
+            bytes: 0,
+            code: Addr(0),
+            code_size: 40,
+            is_abstract: false,
+            is_native: false,
+            is_intrinsic: false,
+            is_forced_inline: false,
+            counted: 0,
+            is_counted: false,
+            loops: 0,
+            has_run_over: false,
+            has_archived_counters: false,
+            has_unread_profile: false,
+            is_compiled: false,
+        }
+    }
+
+    const USUAL: Counting = Counting {
+        nothing: None,
+        inlined: (TRIVIAL, Why::Small),
+        inlined_by_c1: INLINED_BY_C1,
+        compiled_from: CompiledFrom { calls: 200, least_calls: 100, together: 2000, loops: 60_000 },
+        redefined: Some(false),
+    };
+    const NOWHERE: InCode = InCode { is_inlined: false, may_be_called: false };
+    const INLINED: InCode = InCode { is_inlined: true, ..NOWHERE };
+
+    fn judge(counting: Counting, facts: &MethodFacts) -> Usage {
+        counting.judge(facts, State::Initialized, None, NOWHERE)
+    }
+
+    #[test]
+    fn who_was_counted_was_called() {
+        let counted = MethodFacts { is_counted: true, ..facts() };
+        for nothing in [None, Some(Why::CompiledFirst)] {
+            assert_eq!(judge(Counting { nothing, ..USUAL }, &counted), Usage::Called);
+        }
+        assert_eq!(USUAL.judge(&counted, State::Linked, None, INLINED), Usage::Called);
+        assert_eq!(judge(USUAL, &facts()), Usage::NotCalled);
+    }
+
+    #[test]
+    fn whatever_may_run_uncounted_is_unknown() {
+        let unknown = |counting, facts: MethodFacts, why| {
+            assert_eq!(judge(counting, &facts), Usage::Unknown(why), "{facts:?}");
+        };
+        unknown(USUAL, MethodFacts { code_size: 6, ..facts() }, Why::Small);
+        unknown(USUAL, MethodFacts { is_intrinsic: true, ..facts() }, Why::Intrinsic);
+        unknown(USUAL, MethodFacts { is_forced_inline: true, ..facts() }, Why::ForcedInline);
+        unknown(USUAL, MethodFacts { has_archived_counters: true, ..facts() }, Why::Archived);
+        unknown(USUAL, MethodFacts { has_unread_profile: true, ..facts() }, Why::Profiled);
+        unknown(USUAL, MethodFacts { is_compiled: true, ..facts() }, Why::Compiled);
+        let c1 = Counting { inlined: (INLINED_BY_C1, Why::OnlyC1), ..USUAL };
+        unknown(c1, MethodFacts { code_size: 35, ..facts() }, Why::OnlyC1);
+        assert_eq!(judge(c1, &facts()), Usage::NotCalled);
+        for why in [Why::NotCounted, Why::CompiledFirst, Why::OtherCompiler, Why::OutOfMetaspace] {
+            unknown(Counting { nothing: Some(why), ..USUAL }, facts(), why);
+        }
+        let inlined = USUAL.judge(&facts(), State::Initialized, None, INLINED);
+        assert_eq!(inlined, Usage::Unknown(Why::Inlined));
+    }
+
+    #[test]
+    fn what_c1_may_have_inlined_is_unknown_if_it_may_be_called() {
+        let called = InCode { may_be_called: true, ..NOWHERE };
+        let judge = |counting: Counting, code_size, in_code| {
+            let facts = MethodFacts { code_size, ..facts() };
+            counting.judge(&facts, State::Initialized, None, in_code)
+        };
+        let unknown = Usage::Unknown(Why::Uncounted);
+        for (code_size, in_code, usage) in [
+            (7, called, unknown),
+            (35, called, unknown),
+            (36, called, Usage::NotCalled),
+            (7, NOWHERE, Usage::NotCalled),
+            (6, called, Usage::Unknown(Why::Small)),
+        ] {
+            assert_eq!(judge(USUAL, code_size, in_code), usage, "{code_size} {in_code:?}");
+        }
+        let only_c2 = Counting { inlined_by_c1: 0, ..USUAL };
+        assert_eq!(judge(only_c2, 7, called), Usage::NotCalled);
+        let native = MethodFacts { is_native: true, code_size: 0, ..facts() };
+        let native = USUAL.judge(&native, State::Initialized, None, called);
+        assert_eq!(native, Usage::NotCalled);
+    }
+
+    #[test]
+    fn commands_may_force_to_inline() {
+        for (commands, forces) in [
+            ("quiet\ndontinline,A.b", false),
+            ("dontinline A::b\ninline A::c", true),
+            ("Inline,A.b", true),
+            ("exclude,A.b", false),
+            ("", false),
+        ] {
+            assert_eq!(forces_inlining(commands), forces, "{commands}");
+        }
+    }
+
+    #[test]
+    fn native_methods_are_not_inlined() {
+        assert_eq!(
+            judge(USUAL, &MethodFacts { is_native: true, code_size: 0, ..facts() }),
+            Usage::NotCalled
+        );
+    }
+
+    #[test]
+    fn classes_that_are_not_initialized_have_run_nothing() {
+        let small = MethodFacts { code_size: 5, ..facts() };
+        for nothing in [None, Some(Why::NotCounted)] {
+            let counting = Counting { nothing, ..USUAL };
+            for state in [State::Loaded, State::Linked] {
+                assert_eq!(counting.judge(&small, state, None, NOWHERE), Usage::NotCalled);
+            }
+        }
+        let abstract_one = MethodFacts { is_abstract: true, ..facts() };
+        assert_eq!(judge(USUAL, &abstract_one), Usage::Abstract);
+    }
+
+    #[test]
+    fn what_was_replaced_is_counted_anew() {
+        let any = Counting { redefined: Some(true), ..USUAL };
+        let judge = |counting: Counting, redefined| {
+            counting.judge(&facts(), State::Initialized, redefined, NOWHERE)
+        };
+        assert_eq!(judge(any, Some(true)), Usage::Unknown(Why::Redefined));
+        assert_eq!(judge(any, Some(false)), Usage::NotCalled);
+        assert_eq!(judge(any, None), Usage::Unknown(Why::PerhapsRedefined));
+        assert_eq!(judge(USUAL, None), Usage::NotCalled);
+        let untold = Counting { redefined: None, ..USUAL };
+        assert_eq!(judge(untold, None), Usage::Unknown(Why::PerhapsRedefined));
+    }
+}

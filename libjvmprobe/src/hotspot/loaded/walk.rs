@@ -1,0 +1,264 @@
+//! The lists of class loaders and of their classes.
+//!
+//! Sources: hotspot/share/classfile/{classLoaderData,classLoaderDataGraph}.hpp,
+//! oops/klass.hpp. A new loader, and a new class of a loader, is put in front of its list;
+//! what is unloaded is taken out of it at a safepoint, and freed later.
+
+use std::collections::HashSet;
+
+use crate::{
+    Addr, Result,
+    hotspot::{layout::Item, loaded::at, pages::Pages, resolved::Layout},
+    process::memory::Memory,
+};
+
+/// As many classes are listed: some more than metaspace of 16 GiB holds. And as many loaders: each
+/// hidden class may have data of its own.
+const MAX_CLASSES: usize = 1 << 22;
+/// How often it is tried to come to the end of all lists.
+const TRIES: usize = 5;
+
+/// A class in its loader's list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Its Klass.
+    pub(super) klass: Addr,
+    /// Its loader, by its index.
+    pub(super) loader: usize,
+    /// Whether the loader's data are this class's alone: it is hidden, or of the kind that came
+    /// before.
+    pub(super) is_alone: bool,
+}
+
+/// All that is listed.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    /// The ClassLoaderData.
+    pub(super) loaders: Vec<Addr>,
+    /// Their classes, arrays apart.
+    pub(super) classes: Vec<Entry>,
+    /// Whether all lists were read to their ends.
+    pub(super) is_complete: bool,
+}
+
+/// Where the fields are.
+struct Fields {
+    head: Addr,
+    next_loader: u64,
+    first_class: u64,
+    next_class: u64,
+    loader_of: u64,
+    layout_helper: u64,
+    is_alone: u64,
+}
+
+/// Reads the lists.
+///
+/// # Errors
+/// [`crate::Error::Layout`] naming what is missing, [`crate::Error::Memory`] where not even the
+/// first loader can be read.
+pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Listed> {
+    let fields = Fields::read(layout)?;
+    let mut best = Listed::default();
+    for _ in 0..TRIES {
+        let listed = once(memory, &fields, MAX_CLASSES)?;
+        if listed.is_complete {
+            return Ok(listed);
+        }
+        // What was unloaded meanwhile breaks a list.
+        if listed.classes.len() >= best.classes.len() {
+            best = listed;
+        }
+    }
+    Ok(best)
+}
+
+/// How many classes there are, arrays apart; `None` where the lists break, or have more than a
+/// quarter of a million: who counts them again and again has no time for more.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn count(memory: &Memory, layout: &Layout) -> Result<Option<u64>> {
+    const MOST: usize = 1 << 18;
+    let listed = once(memory, &Fields::read(layout)?, MOST)?;
+    Ok(listed.is_complete.then_some(listed.classes.len() as u64))
+}
+
+impl Fields {
+    fn read(layout: &Layout) -> Result<Self> {
+        Ok(Self {
+            head: layout.address(Item::Loaders)?,
+            next_loader: layout.get(Item::NextLoader)?,
+            first_class: layout.get(Item::FirstClass)?,
+            next_class: layout.get(Item::NextClass)?,
+            loader_of: layout.get(Item::ClassLoaderOf)?,
+            layout_helper: layout.get(Item::LayoutHelper)?,
+            is_alone: layout.get(Item::HasOwnLoaderData)?,
+        })
+    }
+}
+
+/// Goes through the lists, which may have as many loaders, and as many classes.
+fn once(memory: &Memory, fields: &Fields, most: usize) -> Result<Listed> {
+    let mut pages = Pages::many(memory);
+    let mut listed = Listed { is_complete: true, ..Listed::default() };
+    let mut loader = memory.pointer(fields.head)?;
+    let mut steps = most;
+    let mut ring = Ring::default();
+    while loader != Addr(0) {
+        if listed.loaders.len() >= most || ring.closes(loader) {
+            listed.is_complete = false;
+            break;
+        }
+        let number = listed.loaders.len();
+        listed.loaders.push(loader);
+        let whole = classes(&mut pages, fields, (loader, number), &mut listed.classes, &mut steps);
+        let next = at(loader, fields.next_loader).and_then(|at| pages.pointer(at));
+        listed.is_complete &= whole.is_ok_and(|whole| whole);
+        match next {
+            Ok(next) => loader = next,
+            Err(_) => {
+                listed.is_complete = false;
+                break;
+            }
+        }
+    }
+    if !listed.is_complete {
+        // A ring was gone round more than once.
+        let mut known = HashSet::new();
+        listed.classes.retain(|entry| known.insert(entry.klass));
+    }
+    Ok(listed)
+}
+
+/// Finds out that a list goes round: remembers one of its elements, another one after twice as
+/// many steps each time (Brent's algorithm).
+#[derive(Debug, Default)]
+struct Ring {
+    seen: Addr,
+    steps: u64,
+    until: u64,
+}
+
+impl Ring {
+    /// Goes on to an element; whether it was there before.
+    fn closes(&mut self, element: Addr) -> bool {
+        if element == self.seen {
+            return true;
+        }
+        if self.steps >= self.until {
+            (self.seen, self.steps) = (element, 0);
+            self.until = (self.until * 2).max(1);
+        }
+        self.steps += 1;
+        false
+    }
+}
+
+/// The classes of a loader; whether the list was read to its end.
+fn classes(
+    pages: &mut Pages<'_>,
+    fields: &Fields,
+    (loader, number): (Addr, usize),
+    found: &mut Vec<Entry>,
+    steps: &mut usize,
+) -> Result<bool> {
+    let mut klass = pages.pointer(at(loader, fields.first_class)?)?;
+    let is_alone = pages.array::<1>(at(loader, fields.is_alone)?)? != [0];
+    let mut ring = Ring::default();
+    while klass != Addr(0) {
+        let Some(left) = steps.checked_sub(1).filter(|_| !ring.closes(klass)) else {
+            return Ok(false);
+        };
+        *steps = left;
+        // Who is in the list says so: else it is no class any more.
+        if pages.pointer(at(klass, fields.loader_of)?)? != loader {
+            return Ok(false);
+        }
+        // Arrays have negative ones; zero is no class yet.
+        if pages.u32(at(klass, fields.layout_helper)?)?.cast_signed() > 0 {
+            found.push(Entry { klass, loader: number, is_alone });
+        }
+        klass = pages.pointer(at(klass, fields.next_class)?)?;
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hotspot::testing::{Image, own_memory};
+
+    /// Two loaders: one with a class and an array, one with a class. Klass: layout helper, next,
+    /// loader.
+    fn image() -> (Image, [Addr; 4]) {
+        let mut image = Image::new();
+        let second = image.put(&[0, 0, 1]);
+        let first = image.put(&[second.0, 0, 0]);
+        let array = image.put(&[0x8010_0002, 0, first.0]);
+        let class = image.put(&[25, array.0, first.0]);
+        let other = image.put(&[40, 0, second.0]);
+        image.overwrite(Addr(first.0 + 8), class.0);
+        image.overwrite(Addr(second.0 + 8), other.0);
+        let head = image.put(&[first.0]);
+        image.static_field("ClassLoaderDataGraph", "_head", head);
+        image.field("ClassLoaderData", "_next", 0);
+        image.field("ClassLoaderData", "_klasses", 8);
+        image.field("ClassLoaderData", "_has_class_mirror_holder", 16);
+        for (field, offset) in
+            [("_layout_helper", 0), ("_next_link", 8), ("_class_loader_data", 16)]
+        {
+            image.field("Klass", field, offset);
+        }
+        image.finish();
+        (image, [first, second, class, other])
+    }
+
+    #[test]
+    fn all_lists_are_read_to_their_ends() {
+        let (image, [first, second, class, other]) = image();
+        let listed = read(&own_memory(), &image.read().unwrap()).unwrap();
+        assert!(listed.is_complete);
+        assert_eq!(listed.loaders, [first, second]);
+        let entry = |klass, loader| Entry { klass, loader, is_alone: loader == 1 };
+        assert_eq!(listed.classes, [entry(class, 0), entry(other, 1)]);
+        assert_eq!(count(&own_memory(), &image.read().unwrap()).unwrap(), Some(2));
+    }
+
+    #[test]
+    fn a_list_that_breaks_is_no_complete_one() {
+        let (mut image, [first, _, class, other]) = image();
+        // It is another loader's now.
+        image.overwrite(Addr(class.0 + 16), 8);
+        let listed = read(&own_memory(), &image.read().unwrap()).unwrap();
+        assert!(!listed.is_complete);
+        assert_eq!(listed.classes, [Entry { klass: other, loader: 1, is_alone: true }]);
+        // A list that bites its tail ends.
+        image.overwrite(Addr(class.0 + 16), first.0);
+        image.overwrite(Addr(class.0 + 8), class.0);
+        let listed = read(&own_memory(), &image.read().unwrap()).unwrap();
+        assert!(!listed.is_complete);
+        assert_eq!(listed.classes.len(), 2);
+        assert_eq!(count(&own_memory(), &image.read().unwrap()).unwrap(), None);
+        // And one of loaders.
+        image.overwrite(Addr(class.0 + 8), 0);
+        image.overwrite(first, first.0);
+        let listed = read(&own_memory(), &image.read().unwrap()).unwrap();
+        assert!(!listed.is_complete);
+        assert_eq!(listed.classes, [Entry { klass: class, loader: 0, is_alone: false }]);
+    }
+
+    #[test]
+    fn rings_of_any_length_close() {
+        for length in 1..50_u64 {
+            for tail in 0..50_u64 {
+                let mut ring = Ring::default();
+                let elements = (0..).map(|i| if i < tail { i } else { tail + (i - tail) % length });
+                let steps = elements.take_while(|&i| !ring.closes(Addr(i + 1))).count() as u64;
+                assert!(steps <= 4 * (tail + length) + 4, "{tail} {length}: {steps}");
+            }
+        }
+        let mut ring = Ring::default();
+        assert!((1..10_000).all(|i| !ring.closes(Addr(i))));
+    }
+}

@@ -1,0 +1,100 @@
+//! Objects in the heap of a native image.
+//!
+//! References are offsets from the heap's base, of eight bytes. The section begins some way
+//! behind that base, for the garbage collector's sake; how far is `found`'s to find out. An
+//! object begins with a reference to its class, whose low bits are flags; an array has its
+//! length at offset 12 and its elements at 16.
+
+use std::ops::Range;
+
+/// The low bits of the word that an object begins with.
+const FLAGS: u64 = 7;
+const LENGTH: usize = 12;
+const ELEMENTS: usize = 16;
+pub(super) const WORD: usize = 8;
+
+/// The heap's bytes.
+#[derive(Debug)]
+pub(super) struct Heap {
+    bytes: Vec<u8>,
+    /// What a reference to the first byte is.
+    pub(super) begin: u64,
+}
+
+/// An object, by its place in the section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Object(pub(super) usize);
+
+impl Heap {
+    pub(super) fn new(bytes: Vec<u8>, begin: u64) -> Self {
+        Self { bytes, begin }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(super) fn bytes(&self, range: Range<usize>) -> Option<&[u8]> {
+        self.bytes.get(range)
+    }
+
+    pub(super) fn u16(&self, at: usize) -> Option<u16> {
+        let bytes = self.bytes.get(at..at.checked_add(2)?)?;
+        Some(u16::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    pub(super) fn u32(&self, at: usize) -> Option<u32> {
+        let bytes = self.bytes.get(at..at.checked_add(4)?)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    pub(super) fn u64(&self, at: usize) -> Option<u64> {
+        let bytes = self.bytes.get(at..at.checked_add(WORD)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    /// The object that a reference at a place refers to, if it can be one.
+    pub(super) fn object(&self, at: usize) -> Option<Object> {
+        let place = usize::try_from(self.u64(at)?.checked_sub(self.begin)?).ok()?;
+        let is_one = place % WORD == 0 && place.checked_add(ELEMENTS)? <= self.len();
+        is_one.then_some(Object(place))
+    }
+
+    /// The class of an object, as a reference.
+    pub(super) fn class(&self, object: Object) -> Option<u64> {
+        Some(self.u64(object.0)? & !FLAGS)
+    }
+
+    /// Where the elements of an array are, each of so many bytes.
+    pub(super) fn elements(&self, array: Object, size: usize) -> Option<Range<usize>> {
+        let count = usize::try_from(self.u32(array.0.checked_add(LENGTH)?)?).ok()?;
+        let start = array.0.checked_add(ELEMENTS)?;
+        let end = count.checked_mul(size).and_then(|bytes| start.checked_add(bytes))?;
+        (end <= self.len()).then_some(start..end)
+    }
+
+    /// An element of an array of references.
+    pub(super) fn element(&self, array: &Range<usize>, index: usize) -> Option<Object> {
+        let at = index.checked_mul(WORD).and_then(|bytes| array.start.checked_add(bytes))?;
+        (at < array.end).then_some(())?;
+        self.object(at)
+    }
+
+    /// A string. It has a reference to its bytes, which are Latin-1, or UTF-16 where that does
+    /// not do: a field says which, but not where that field is. Names of Java code with a NUL in
+    /// them are nobody's.
+    pub(super) fn string(&self, string: Object, bytes_class: u64) -> Option<String> {
+        /// Class files have no longer one.
+        const MAX_BYTES: usize = 2 << 16;
+        let fields = [string.0 + WORD, string.0 + 2 * WORD];
+        let mut values = fields.iter().filter_map(|&at| self.object(at));
+        let value = values.find(|&value| self.class(value) == Some(bytes_class))?;
+        let range = self.elements(value, 1).filter(|range| range.len() <= MAX_BYTES)?;
+        let bytes = self.bytes(range)?;
+        if bytes.len() % 2 == 0 && bytes.contains(&0) {
+            let units = bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+            return Some(char::decode_utf16(units).map(|c| c.unwrap_or('\u{fffd}')).collect());
+        }
+        Some(bytes.iter().map(|&byte| char::from(byte)).collect())
+    }
+}

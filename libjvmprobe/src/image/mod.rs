@@ -1,0 +1,159 @@
+//! GraalVM native images: Java code that was compiled beforehand into a program of its own.
+//!
+//! Such a program has neither a code cache nor, as a rule, unwind tables for its Java code; the
+//! symbols that its linker knew are often stripped. But it walks and names its own stacks, for
+//! its garbage collector and for exceptions, by tables that lie in its image of the heap
+//! (`.svm_heap`): `ImageCodeInfo` and what that refers to. They are all that is read here, from
+//! the file.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | `heap` | objects in the image's heap |
+//! | `found` | where its tables are: found by what must be there, for nothing exports it |
+//! | `code` | what the tables say of an address: whose it is, and how large its frame is |
+//! | `names` | methods, what was inlined and lines |
+//!
+//! Nothing is taken for granted: the code's table is read from its first entry to its last, and
+//! must agree with its own index at each step. What does not is no image that is known here.
+//!
+//! Sources: substratevm's `com.oracle.svm.core.code`: `CodeInfoImpl` and `ImageCodeInfo` (the
+//! tables), `CodeInfoDecoder` (entries), `FrameInfoDecoder` (frames), and Graal's
+//! `UnsafeArrayTypeReader` (numbers).
+
+mod code;
+mod found;
+mod heap;
+mod names;
+
+pub(crate) use code::Method;
+
+use crate::{
+    Result, Vaddr,
+    elf::ElfFile,
+    image::{code::Table, heap::Heap, names::Names},
+    names::code::SourceFrame,
+};
+
+/// Where native-image puts the heap (substratevm, `SectionName.SVM_HEAP`).
+const HEAP: &str = ".svm_heap";
+
+/// Whether a program has the heap of a native image.
+pub(crate) fn is_image(elf: &ElfFile) -> bool {
+    elf.section(HEAP).is_some()
+}
+
+/// What a native image says of its code.
+#[derive(Debug)]
+pub(crate) struct Image {
+    /// Where its code begins.
+    code: Vaddr,
+    heap: Heap,
+    table: Table,
+    /// `None` where they are in a form that is not known.
+    names: Option<Names>,
+}
+
+impl Image {
+    /// Reads a program. `None` where it is no native image, or one whose tables are in a form
+    /// that is not known.
+    ///
+    /// # Errors
+    /// As for sections.
+    pub(crate) fn read(elf: &ElfFile) -> Result<Option<Self>> {
+        let Some(section) = elf.section(HEAP) else { return Ok(None) };
+        let bytes = section.data()?;
+        let Some((heap, found)) = found::find(elf, section.vaddr(), bytes) else {
+            return Ok(None);
+        };
+        let Some(table) = Table::read(&heap, &found) else { return Ok(None) };
+        let names = Names::read(&heap, &found, &table);
+        Ok(Some(Self { code: found.code, heap, table, names }))
+    }
+
+    /// Its methods, ascending.
+    pub(crate) fn methods(&self) -> impl Iterator<Item = Method> + '_ {
+        self.table.methods(self.code)
+    }
+
+    /// What is at an address, innermost first; empty where that is no Java code. Only at calls
+    /// is it told what was inlined, and which line it is: else it is the method alone.
+    pub(crate) fn at(&self, vaddr: Vaddr) -> Vec<SourceFrame> {
+        let frame = |names: &Names| {
+            let inside = vaddr.0.checked_sub(self.code.0)?;
+            names.frames(&self.heap, self.table.frame_info(&self.heap, inside)?)
+        };
+        self.names.as_ref().and_then(frame).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::testing::Library;
+
+    #[test]
+    fn an_image_tells_its_methods_and_what_was_inlined() {
+        let made = testing::Made::new();
+        let library = Library::build(&made.assembly(), &[]);
+        let image = Image::read(&library.elf()).unwrap().expect("an image");
+        let methods: Vec<_> = image.methods().collect();
+        let base = image.code.0;
+        let method = |start, end, frame_words, saves_fp| Method {
+            start: Vaddr(base + start),
+            end: Vaddr(base + end),
+            frame_words,
+            saves_fp,
+        };
+        assert_eq!(methods, [method(0, 0x40, 2, false), method(0x40, 0x1200, 10, true)]);
+        let names = |at: u64| -> Vec<_> {
+            let frames = image.at(Vaddr(base + at));
+            frames.into_iter().map(|f| (f.name.to_string(), f.line)).collect()
+        };
+        let main = |line| ("app.Main.main".to_owned(), line);
+        let inner = ("app.Main$Inner.run".to_owned(), 7);
+        // Within a method, nothing but that is known.
+        assert_eq!(names(0), [("app.Main$Inner.run".to_owned(), 0)]);
+        assert_eq!(names(0x41), [main(0)]);
+        // One byte before the address that a call returns to.
+        assert_eq!(names(0x4f), [inner.clone(), main(12)]);
+        assert_eq!(names(0x50), [main(0)]);
+        // Frames that are shared by others are told once, and so is what follows them.
+        assert_eq!(names(0x6f), [inner, main(12)]);
+        assert_eq!(names(0x1100), [main(0)]);
+        assert_eq!(names(0x1200), []);
+        assert!(image.at(Vaddr(0)).is_empty());
+    }
+
+    #[test]
+    fn what_does_not_agree_with_itself_is_no_image() {
+        let made = testing::Made::new();
+        let none = |made: testing::Made, what: &str| {
+            let library = Library::build(&made.assembly(), &[]);
+            assert!(Image::read(&library.elf()).unwrap().is_none(), "{what}");
+        };
+        let changed = |change: fn(&mut testing::Made)| {
+            let mut made = made.clone();
+            change(&mut made);
+            made
+        };
+        none(changed(|made| made.index[4] += 1), "an index that is another table's");
+        none(changed(|made| made.entries.truncate(20)), "a table that ends early");
+        none(changed(|made| made.code_size = 1 << 40), "code that does not fit");
+        none(changed(|made| made.entries[2] = 0x10), "code before the first method");
+        let library = Library::build("main: nop", &[]);
+        assert!(!is_image(&library.elf()) && Image::read(&library.elf()).unwrap().is_none());
+    }
+
+    #[test]
+    fn names_in_another_form_leave_the_methods() {
+        let mut made = testing::Made::new();
+        made.frames[0] = 1;
+        let library = Library::build(&made.assembly(), &[]);
+        let image = Image::read(&library.elf()).unwrap().expect("an image");
+        assert_eq!(image.methods().count(), 2);
+        assert!(image.at(image.code).is_empty());
+    }
+}

@@ -1,0 +1,285 @@
+//! What a process's control groups tell: the container, the pod or the service that it is in.
+//!
+//! Sources: cgroups(7); how container engines name control groups: Docker (`docker-ID.scope`,
+//! `/docker/ID`), podman (`libpod-ID.scope/container`, `libpod-payload-ID`), CRI-O (`crio-ID.scope`),
+//! containerd (`cri-containerd-ID.scope`, `SLICE:cri-containerd:ID`), nerdctl (`nerdctl-ID.scope`),
+//! ECS (`/ecs/TASK/ID`); Kubernetes, pkg/kubelet/cm: `kubepods/burstable/podUID`,
+//! `kubepods-burstable-podUID.slice` with underscores for dashes.
+
+use std::fmt::{self, Display, Formatter};
+
+/// Where a process runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The container's id, of 64 hexadecimal digits.
+    pub container: Option<String>,
+    /// What runs it: `docker`, `podman`, `cri-o`, `containerd`; `None` where its name does not tell.
+    pub runtime: Option<&'static str>,
+    /// The uid of its pod.
+    pub pod: Option<String>,
+    /// The pod's class: `Guaranteed`, `Burstable` or `BestEffort`.
+    pub qos: Option<&'static str>,
+    /// The systemd service that it is in, where that is no container: without `.service`.
+    pub service: Option<String>,
+}
+
+impl Place {
+    /// That of a process, by its /proc/PID/cgroup. The deepest container is told: one in another's
+    /// cgroup is started within that.
+    pub fn parse(cgroup: &str) -> Self {
+        // Version 1 has a line for each controller, version 2 one; a process may have both.
+        let paths = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        let places = paths.map(Self::of_path);
+        let best = places.max_by_key(|place| {
+            // Of equal ones, the last one.
+            (place.container.is_some(), place.pod.is_some(), place.service.is_some())
+        });
+        best.unwrap_or_default()
+    }
+
+    fn of_path(path: &str) -> Self {
+        let mut place = Self::default();
+        let mut before = "";
+        for part in path.split(['/', ':']) {
+            if let Some((runtime, id)) = container(part, before) {
+                (place.container, place.runtime) = (Some(id.to_owned()), runtime);
+            } else if let Some((uid, qos)) = pod(part) {
+                place.pod = Some(uid);
+                place.qos = Some(qos.or_else(|| class(before)).unwrap_or("Guaranteed"));
+            } else if let Some(service) = part.strip_suffix(".service") {
+                place.service = Some(service.to_owned());
+            }
+            before = part;
+        }
+        if place.container.is_some() {
+            place.service = None;
+        }
+        place
+    }
+}
+
+/// As a person is told of it in a column: `podman 0123456789ab`, `shop`, or nothing.
+impl Display for Place {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        /// Of a container's id, docker shows as much.
+        const SHOWN: usize = 12;
+        match (&self.container, &self.service) {
+            (Some(id), _) => {
+                let runtime = self.runtime.map(|runtime| format!("{runtime} ")).unwrap_or_default();
+                write!(f, "{runtime}{}", id.get(..SHOWN).unwrap_or(id))
+            }
+            (None, Some(service)) => f.write_str(service),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// A container's id, and what runs it, from the part of a path and the one before.
+fn container<'a>(part: &'a str, before: &str) -> Option<(Option<&'static str>, &'a str)> {
+    let name = part.strip_suffix(".scope").unwrap_or(part);
+    let (engine, id) =
+        if is_task(name) { ("", name) } else { name.rsplit_once('-').unwrap_or(("", name)) };
+    let is_id = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_id && !is_task(id) {
+        return None;
+    }
+    let runtime = match if engine.is_empty() { before } else { engine } {
+        "docker" => Some("docker"),
+        "libpod" | "libpod-payload" => Some("podman"),
+        "crio" => Some("cri-o"),
+        "cri-containerd" | "containerd" | "nerdctl" => Some("containerd"),
+        // What watches a container is not in it.
+        engine if engine.ends_with("conmon") => return None,
+        _ => None,
+    };
+    Some((runtime, id))
+}
+
+/// Whether it is a container's id as Fargate has them: a task's of 32 digits, and a number.
+fn is_task(id: &str) -> bool {
+    id.split_once('-').is_some_and(|(task, number)| {
+        task.len() == 32
+            && task.bytes().all(|byte| byte.is_ascii_hexdigit())
+            && (1..=20).contains(&number.len())
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+/// A pod's uid, and its class where the name tells.
+fn pod(part: &str) -> Option<(String, Option<&'static str>)> {
+    let name = part.strip_suffix(".slice").unwrap_or(part);
+    let (head, uid) = match name.rsplit_once("-pod") {
+        Some(parts) => parts,
+        None => ("", name.strip_prefix("pod")?),
+    };
+    // Those of static pods are hashes, without dashes.
+    let is_uid = matches!(uid.len(), 32 | 36)
+        && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'-' | b'_'));
+    is_uid.then(|| (uid.replace('_', "-"), class(head)))
+}
+
+/// The class that is in the name of a pod's slice, or of what it is in.
+fn class(name: &str) -> Option<&'static str> {
+    match name.rsplit('-').next() {
+        Some("burstable") => Some("Burstable"),
+        Some("besteffort") => Some("BestEffort"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const UID: &str = "0f3b1c5e-86a2-4b0f-9d3e-2b9a0c1d2e3f";
+
+    /// What is told of a path: container, runtime, pod, class, service.
+    fn told(cgroup: &str) -> [String; 5] {
+        let place = Place::parse(cgroup);
+        let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+        [
+            text(place.container.as_deref()),
+            text(place.runtime),
+            text(place.pod.as_deref()),
+            text(place.qos),
+            text(place.service.as_deref()),
+        ]
+    }
+
+    #[test]
+    fn engines_name_containers() {
+        let id = &"0123456789ab".repeat(6)[..64];
+        for (cgroup, runtime) in [
+            (format!("0::/system.slice/docker-{id}.scope\n"), "docker"),
+            (format!("12:pids:/docker/{id}\n1:name=systemd:/docker/{id}\n0::/\n"), "docker"),
+            (format!("0::/../docker-{id}.scope"), "docker"),
+            (format!("1:name=systemd:/docker/{}/docker/{id}", id.replace('0', "f")), "docker"),
+            (format!("0::/machine.slice/libpod-{id}.scope/container"), "podman"),
+            (
+                format!("0::/user.slice/user-1.slice/user@1.service/user.slice/libpod-{id}.scope"),
+                "podman",
+            ),
+            (format!("0::/system.slice/shop.service/libpod-payload-{id}"), "podman"),
+            (format!("4:memory:/libpod_parent/libpod-{id}"), "podman"),
+            (format!("0::/system.slice/nerdctl-{id}.scope"), "containerd"),
+            (format!("0::/system.slice/crio-{id}.scope/container"), "cri-o"),
+            (format!("0::/default/{id}"), ""),
+            (format!("9:cpu:/ecs/shop/0123456789abcdef0123456789abcdef/{id}"), ""),
+        ] {
+            assert_eq!(told(&cgroup), [id, runtime, "", "", ""], "{cgroup}");
+        }
+        let task = "0123456789abcdef0123456789abcdef-1234567890";
+        assert_eq!(told(&format!("9:cpu:/ecs/x/{task}")), [task, "", "", "", ""]);
+    }
+
+    #[test]
+    fn kubernetes_names_pods_and_their_class() {
+        let id = &"fedcba987654".repeat(6)[..64];
+        let low = UID.replace('-', "_");
+        for (cgroup, runtime, class) in [
+            (
+                format!(
+                    "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{low}.slice/\
+                      cri-containerd-{id}.scope"
+                ),
+                "containerd",
+                "Burstable",
+            ),
+            (
+                format!(
+                    "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{low}.slice/\
+                      crio-{id}.scope"
+                ),
+                "cri-o",
+                "BestEffort",
+            ),
+            (
+                format!("0::/kubepods.slice/kubepods-pod{low}.slice/docker-{id}.scope"),
+                "docker",
+                "Guaranteed",
+            ),
+            (format!("11:cpu:/kubepods/burstable/pod{UID}/{id}\n0::/"), "", "Burstable"),
+            (format!("11:cpu:/kubepods/besteffort/pod{UID}/{id}"), "", "BestEffort"),
+            (format!("11:cpu:/kubepods/pod{UID}/{id}"), "", "Guaranteed"),
+            (
+                format!(
+                    "11:cpu:/system.slice/containerd.service/kubepods-burstable-pod{low}.slice:\
+                      cri-containerd:{id}"
+                ),
+                "containerd",
+                "Burstable",
+            ),
+            // kind: a node that is a container itself.
+            (
+                format!(
+                    "0::/docker/{}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/\
+                      kubelet-kubepods-burstable-pod{low}.slice/cri-containerd-{id}.scope",
+                    id.replace('f', "0")
+                ),
+                "containerd",
+                "Burstable",
+            ),
+            (
+                format!(
+                    "3:memory:/docker/{}/kubelet/kubepods/besteffort/pod{UID}/{id}",
+                    id.replace('f', "0")
+                ),
+                "",
+                "BestEffort",
+            ),
+        ] {
+            assert_eq!(told(&cgroup), [id, runtime, UID, class, ""], "{cgroup}");
+        }
+        let hash = "0123456789abcdef0123456789abcdef";
+        let of_static = format!("0::/kubepods/burstable/pod{hash}/{id}");
+        assert_eq!(told(&of_static), [id, "", hash, "Burstable", ""]);
+    }
+
+    #[test]
+    fn services_are_told_where_there_is_no_container() {
+        for (cgroup, service) in [
+            ("0::/system.slice/shop.service", "shop"),
+            ("0::/system.slice/system-shop.slice/shop@1.service", "shop@1"),
+            (
+                "1:name=systemd:/system.slice/shop.service\n0::/system.slice/shop.service/worker",
+                "shop",
+            ),
+            ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/shop.service", "shop"),
+            ("0::/machine.slice/systemd-nspawn@web.service/payload", "systemd-nspawn@web"),
+            ("0::/user.slice/user-0.slice/session-1.scope", ""),
+            ("0::/", ""),
+            ("", ""),
+            ("odd", ""),
+        ] {
+            assert_eq!(told(cgroup), ["", "", "", "", service], "{cgroup}");
+        }
+    }
+
+    #[test]
+    fn what_watches_a_container_is_not_in_it() {
+        let id = "0123456789abcdef".repeat(4);
+        for engine in ["libpod-conmon", "crio-conmon"] {
+            let cgroup = format!("0::/machine.slice/{engine}-{id}.scope");
+            assert_eq!(Place::parse(&cgroup), Place::default());
+        }
+    }
+
+    #[test]
+    fn people_are_told_little() {
+        let id = "0123456789abcdef".repeat(4);
+        let shown = |cgroup: &str| Place::parse(cgroup).to_string();
+        assert_eq!(shown(&format!("0::/docker-{id}.scope")), "docker 0123456789ab");
+        assert_eq!(shown(&format!("0::/x/{id}")), "0123456789ab");
+        assert_eq!(shown("0::/system.slice/shop.service"), "shop");
+        assert_eq!(shown("0::/"), "");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in "([0-9a-f]{31,33}|[0-9a-f]{64}|pod|-|_|/|:|docker|\\.slice|\\.scope|ä|\n){0,20}") {
+            let _ = Place::parse(&text).to_string();
+        }
+    }
+}

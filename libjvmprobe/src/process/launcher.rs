@@ -1,0 +1,99 @@
+//! The `java` launcher: its command line, and the libjvm.so that it loads. Source:
+//! java.base/share/native/libjli/java.c.
+
+use std::{env, ffi::OsStr, path::PathBuf};
+
+/// Where the library is, from the folder of the launcher: since JDK 9, and before.
+const LIBRARIES: [&str; 5] = [
+    "../lib/server/libjvm.so",
+    "../lib/amd64/server/libjvm.so",
+    "../lib/aarch64/server/libjvm.so",
+    "../jre/lib/amd64/server/libjvm.so",
+    "../jre/lib/aarch64/server/libjvm.so",
+];
+
+/// Options whose value is an argument of its own.
+pub const WITH_VALUE: [&str; 12] = [
+    "-cp",
+    "-classpath",
+    "--class-path",
+    "-p",
+    "--module-path",
+    "--upgrade-module-path",
+    "--add-modules",
+    "--limit-modules",
+    "--add-reads",
+    "--add-exports",
+    "--add-opens",
+    "--source",
+];
+
+/// What a JVM runs, from the arguments behind its name: the first that is no option and no
+/// option's value, or what `-jar` or `-m` name.
+pub(crate) fn main_in<'a>(arguments: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut arguments = arguments;
+    while let Some(argument) = arguments.next() {
+        match argument {
+            "-jar" | "-m" | "--module" => return arguments.next(),
+            _ if WITH_VALUE.contains(&argument) => _ = arguments.next(),
+            // Options, and files of options.
+            _ if argument.starts_with(['-', '@']) || argument.is_empty() => {}
+            main => return Some(main),
+        }
+    }
+    None
+}
+
+/// The libjvm.so that a program will load if it is a launcher of a JDK, as a shell would find it.
+pub(crate) fn library(program: &OsStr) -> Option<PathBuf> {
+    let found = if program.as_encoded_bytes().contains(&b'/') {
+        PathBuf::from(program)
+    } else {
+        let is_file = |path: &PathBuf| path.is_file();
+        env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(program)).find(is_file)?
+    };
+    let launcher = found.canonicalize().ok()?;
+    let folder = launcher.parent()?;
+    let library = LIBRARIES.iter().map(|path| folder.join(path)).find(|path| path.is_file())?;
+    library.canonicalize().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn what_a_jvm_runs_is_told_by_its_arguments() {
+        for (arguments, main) in [
+            (&["-Xmx1g", "-cp", "a:b", "com.example.Main", "-x"][..], Some("com.example.Main")),
+            (&["-Dx=y", "-jar", "/srv/shop.jar", "serve"], Some("/srv/shop.jar")),
+            (&["@options", "-m", "app/app.Main"], Some("app/app.Main")),
+            (&["--add-opens", "java.base/java.lang=ALL-UNNAMED", "Main"], Some("Main")),
+            (&["-version"], None),
+            (&[], None),
+        ] {
+            assert_eq!(main_in(arguments.iter().copied()), main, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn a_launcher_has_its_library_beside_it() {
+        let dir = env::temp_dir().join(format!("launcher-{}", std::process::id()));
+        fs::create_dir_all(dir.join("jdk/bin")).unwrap();
+        fs::create_dir_all(dir.join("jdk/lib/server")).unwrap();
+        let java = dir.join("jdk/bin/java");
+        fs::write(&java, "").unwrap();
+        assert_eq!(library(java.as_os_str()), None);
+        let expected = dir.join("jdk/lib/server/libjvm.so");
+        fs::write(&expected, "").unwrap();
+        symlink(&java, dir.join("link")).unwrap();
+        let expected = expected.canonicalize().ok();
+        assert_eq!(library(java.as_os_str()), expected);
+        assert_eq!(library(dir.join("link").as_os_str()), expected);
+        assert_eq!(library(OsStr::new("no-such-program")), None);
+        assert_eq!(library(Path::new("/").as_os_str()), None);
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,260 @@
+//! What a JVM is called by who runs it: from its arguments, and from a few variables of its
+//! environment. Nothing else of these is kept, for there may be secrets in them.
+//!
+//! Sources: OpenTelemetry, "Resource SDK" (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`), "Resource
+//! semantic conventions" (`service.name`), and its Java agent (`-Dotel.service.name`, names of jars);
+//! Spring Boot, "Externalized configuration" (`spring.application.name`); the JVM's
+//! `JAVA_TOOL_OPTIONS`, the launcher's `JDK_JAVA_OPTIONS`.
+
+use std::collections::BTreeMap;
+
+use crate::{names::clean, process::launcher};
+
+/// Attributes by their names.
+pub type Attributes = BTreeMap<String, String>;
+
+/// So many attributes are taken over; as many as OpenTelemetry's SDKs keep.
+const MAX_ATTRIBUTES: usize = 128;
+/// No name and no value is longer.
+const MAX_LENGTH: usize = 1024;
+
+/// What its command line and its environment tell of a JVM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// `service.name`.
+    pub name: String,
+    /// Its main class, jar or module; empty where its arguments do not tell.
+    pub main: String,
+    /// What OpenTelemetry's variables say beyond the name.
+    pub attributes: Attributes,
+}
+
+/// The variables that are read, in the order that they are kept in.
+const VARIABLES: [&str; 5] = [
+    "OTEL_SERVICE_NAME",
+    "OTEL_RESOURCE_ATTRIBUTES",
+    "SPRING_APPLICATION_NAME",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+];
+
+impl Service {
+    /// That of a JVM with these arguments, its program's name first, and this environment as
+    /// /proc/PID/environ has it.
+    ///
+    /// The name is the first of: `otel.service.name`, `OTEL_SERVICE_NAME`; `service.name` among
+    /// `otel.resource.attributes`, `OTEL_RESOURCE_ATTRIBUTES`; `spring.application.name`,
+    /// `SPRING_APPLICATION_NAME`; its jar without folder and ending, its main class, its module. What is
+    /// a system property goes before what is a variable, as OpenTelemetry's Java agent has it.
+    pub fn of(arguments: &[String], environment: &[u8]) -> Self {
+        let [service, resource, spring, tool, jdk] =
+            VARIABLES.map(|name| variable(environment, name).unwrap_or_default());
+        let behind = arguments.get(1..).unwrap_or_default();
+        let main = launcher::main_in(behind.iter().map(String::as_str)).unwrap_or_default();
+        // The last one that says it is right: the command line comes behind the variables.
+        let (tool, jdk) = (words(&tool), words(&jdk));
+        let ours = behind.iter().map(String::as_str).take_while(|argument| *argument != main);
+        let options: Vec<_> = tool
+            .iter()
+            .map(String::as_str)
+            .chain(jdk.iter().map(String::as_str))
+            .chain(ours)
+            .collect();
+        let property = |name: &str| {
+            let mut values = options.iter().rev().filter_map(|option| {
+                option.strip_prefix("-D")?.strip_prefix(name)?.strip_prefix('=')
+            });
+            values.next().filter(|value| !value.trim().is_empty())
+        };
+        // What is wrong in a part is not believed as a whole.
+        let mut attributes = resource_attributes(&resource).unwrap_or_default();
+        attributes.extend(
+            property("otel.resource.attributes").and_then(resource_attributes).unwrap_or_default(),
+        );
+        let of_resource = attributes.remove("service.name");
+        let spring_argument = behind
+            .iter()
+            .rev()
+            .find_map(|argument| argument.strip_prefix("--spring.application.name="));
+        let candidates = [
+            property("otel.service.name"),
+            Some(&*service),
+            of_resource.as_deref(),
+            spring_argument,
+            property("spring.application.name"),
+            Some(&*spring),
+            Some(short(main)),
+            Some("unknown_service:java"),
+        ];
+        let name = candidates.into_iter().flatten().find(|name| !name.trim().is_empty());
+        Self { name: bounded(name.unwrap_or_default()), main: bounded(main), attributes }
+    }
+}
+
+/// A jar without its folder and ending; anything else as it is.
+fn short(main: &str) -> &str {
+    match main.strip_suffix(".jar") {
+        Some(path) => path.rsplit('/').next().unwrap_or(path),
+        None => main,
+    }
+}
+
+/// A variable's value; of several, the first one, as getenv(3) has it.
+fn variable(environment: &[u8], name: &str) -> Option<String> {
+    let value = |entry: &[u8]| {
+        let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    };
+    environment.split(|&byte| byte == 0).find_map(value)
+}
+
+/// The words of a variable with options: set apart by blanks, but for those in quotes.
+fn words(text: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    for c in text.chars() {
+        match quote {
+            Some(open) if c == open => quote = None,
+            None if matches!(c, '"' | '\'') => quote = Some(c),
+            None if c.is_whitespace() => words.push(std::mem::take(&mut word)),
+            _ => word.push(c),
+        }
+    }
+    words.push(word);
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// `key=value,key=value`, both percent-encoded where they have to be. `None` for what is not of this
+/// form: then nothing of it is to be believed.
+fn resource_attributes(text: &str) -> Option<Attributes> {
+    let mut attributes = Attributes::new();
+    for member in text.split(',').filter(|member| !member.trim().is_empty()).take(MAX_ATTRIBUTES) {
+        let (key, value) = member.split_once('=')?;
+        let key = decoded(key.trim())?;
+        if key.is_empty() {
+            return None;
+        }
+        attributes.insert(bounded(&key), bounded(&decoded(value.trim())?));
+    }
+    Some(attributes)
+}
+
+/// What is percent-encoded; `None` where it is wrong, or no text.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+                let (high, low) = (digit(rest.next())?, digit(rest.next())?);
+                u8::try_from(high * 16 + low).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Harmless, and no longer than a name should be.
+pub(crate) fn bounded(text: &str) -> String {
+    let text = text.trim();
+    let end = (0..=MAX_LENGTH.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+    clean::name(&text[..end.unwrap_or(0)]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(arguments: &[&str], environment: &str) -> Service {
+        let arguments: Vec<_> = ["java"].iter().chain(arguments).map(|a| (*a).to_owned()).collect();
+        Service::of(&arguments, environment.replace('|', "\0").as_bytes())
+    }
+
+    #[test]
+    fn the_name_is_what_people_say_first() {
+        for (arguments, environment, name) in [
+            (&["-jar", "/srv/shop.jar"][..], "", "shop"),
+            (
+                &["-cp", "x", "com.example.Main", "-Dspring.application.name=no"],
+                "",
+                "com.example.Main",
+            ),
+            (&["-m", "app/app.Main"], "", "app/app.Main"),
+            (&["-version"], "", "unknown_service:java"),
+            (&["-Dspring.application.name=shop", "Main"], "", "shop"),
+            (&["-Dspring.application.name=a", "-Dspring.application.name=b", "Main"], "", "b"),
+            (&["Main"], "SPRING_APPLICATION_NAME=shop", "shop"),
+            (
+                &["-Dspring.application.name=b", "Main", "--spring.application.name=a"],
+                "SPRING_APPLICATION_NAME=c",
+                "a",
+            ),
+            (&["-Dspring.application.name=b", "Main"], "A=b|OTEL_SERVICE_NAME=otel|C=d", "otel"),
+            (&["-Dspring.application.name=b", "Main"], "OTEL_SERVICE_NAME=", "b"),
+            (&["Main"], "OTEL_RESOURCE_ATTRIBUTES=service.name=shop%20a", "shop a"),
+            (&["Main"], "OTEL_RESOURCE_ATTRIBUTES=service.name=a|OTEL_SERVICE_NAME=b", "b"),
+            (&["-Dotel.service.name=a", "Main"], "OTEL_SERVICE_NAME=b", "a"),
+            (&["Main"], "JAVA_TOOL_OPTIONS=-Xmx1g  '-Dspring.application.name=my shop'", "my shop"),
+            (
+                &["-Dspring.application.name=b", "Main"],
+                "JAVA_TOOL_OPTIONS=-Dspring.application.name=a",
+                "b",
+            ),
+            // Another variable ends like it.
+            (&["Main"], "XOTEL_SERVICE_NAME=a|OTEL_SERVICE_NAMES=b", "Main"),
+            (&["Main"], "OTEL_SERVICE_NAME=a\nb\u{202e}", "a\\x0ab\\u{202e}"),
+        ] {
+            assert_eq!(of(arguments, environment).name, name, "{arguments:?} {environment}");
+        }
+    }
+
+    #[test]
+    fn attributes_are_decoded_or_not_believed() {
+        let of = |text: &str| {
+            let attributes = of(&["Main"], &format!("OTEL_RESOURCE_ATTRIBUTES={text}")).attributes;
+            attributes
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(
+            of("service.namespace=prod, a.b = c ,service.version=1"),
+            "a.b=c service.namespace=prod service.version=1"
+        );
+        assert_eq!(of("a=b%2Cc%3Dd,e=%C3%A4,"), "a=b,c=d e=ä");
+        assert_eq!(of("a=b=c"), "a=b=c");
+        for wrong in ["a=%2", "a=%zz,b=c", "a", "b=c,a", "=b", "a=%ff"] {
+            assert_eq!(of(wrong), "", "{wrong}");
+        }
+        let many: Vec<_> = (0..1000).map(|n| format!("k{n}={}", "v".repeat(5000))).collect();
+        let all = resource_attributes(&many.join(",")).unwrap();
+        assert_eq!(all.len(), MAX_ATTRIBUTES);
+        assert!(all.values().all(|value| value.len() == MAX_LENGTH));
+    }
+
+    #[test]
+    fn what_is_told_of_attributes_adds_up() {
+        let both =
+            of(&["-Dotel.resource.attributes=a=1,b=2", "Main"], "OTEL_RESOURCE_ATTRIBUTES=b=3,c=4");
+        let all: Vec<_> = both.attributes.values().map(String::as_str).collect();
+        assert_eq!(all, ["1", "2", "4"]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            text in "(OTEL_RESOURCE_ATTRIBUTES=|%[0-9a-f]?|=|,|ä|'|\"| |\0|-D){0,30}",
+        ) {
+            let both = [text.as_bytes(), &bytes[..]].concat();
+            let words: Vec<_> = text.split(' ').map(str::to_owned).collect();
+            let service = Service::of(&words, &both);
+            prop_assert!(!service.name.is_empty());
+        }
+    }
+}

@@ -1,0 +1,153 @@
+// From where methods are called: a tree of which only what is looked at is made. All of it would
+// have a place for each frame of each stack, of which a large profile has tens of millions.
+
+class Callers extends Tree {
+  /** Each sample once, from the method's innermost call outwards. Without a method, of each sample
+   * from the one that ran. */
+  constructor(choice, method) {
+    super(choice);
+    this.forest = choice.forest;
+    const { parent, method: methods } = this.forest;
+    const from = new Int32Array(parent.length);
+    for (let node = 1; node < from.length; node++) {
+      from[node] = method === null || methods[node] === method ? node : from[parent[node]];
+    }
+    Object.assign(this, { parent: [], method: [], total: [], depth: [], left: [], children: [] });
+    if (this.isDifference) this.base = [];
+    /** Of each place, where in the forest its samples are: nodes, with their counts. */
+    this.held = [];
+    this.kinds = new CallerKinds(this);
+    const all = new Held(this.isDifference);
+    const before = choice.baseOwn ?? new Float64Array(from.length);
+    choice.own.forEach((count, node) => {
+      if (count === 0 && before[node] === 0) return;
+      if (from[node] > 0 && this.forest.kind[from[node]] !== GROUP) all.add(from[node], count, before[node]);
+    });
+    this.add(-1, -1, all);
+  }
+
+  add(parent, method, held) {
+    const place = this.parent.length;
+    this.parent.push(parent);
+    this.method.push(method);
+    this.held.push(held);
+    this.children.push(null);
+    this.depth.push(parent < 0 ? 0 : this.depth[parent] + 1);
+    this.left.push(0);
+    const sum = (counts) => (counts.length === 1 ? counts[0] : counts.reduce((a, b) => a + b, 0));
+    this.total.push(sum(held.counts));
+    this.base?.push(sum(held.base));
+    return place;
+  }
+
+  /** Made when they are first asked for. */
+  childrenOf(place) {
+    return (this.children[place] ??= this.open(place));
+  }
+
+  open(place) {
+    const { parent, method, kind } = this.forest;
+    const held = this.held[place];
+    // Around all is what was met itself, of all others who called them.
+    const callerOf = (node) => (place === 0 ? node : parent[node]);
+    const isOne = (caller) => caller > 0 && kind[caller] !== GROUP;
+    if (held.nodes.length === 1) {
+      // Most places are of one stack alone.
+      const caller = callerOf(held.nodes[0]);
+      if (!isOne(caller) || this.total[place] === 0) return [];
+      const child = this.add(place, method[caller], held.at(caller));
+      this.left[child] = this.left[place];
+      return [child];
+    }
+    const by = new Map();
+    held.nodes.forEach((node, row) => {
+      const caller = callerOf(node);
+      if (!isOne(caller)) return;
+      if (!by.has(method[caller])) by.set(method[caller], new Held(this.isDifference));
+      by.get(method[caller]).add(caller, held.counts[row], held.base?.[row]);
+    });
+    const ranks = this.names.ranks();
+    const methods = [...by.keys()].sort((a, b) => ranks[a] - ranks[b]);
+    const children = methods.map((number) => this.add(place, number, by.get(number)));
+    let left = this.left[place];
+    for (const child of children) {
+      this.left[child] = left;
+      left += this.total[child];
+    }
+    // Those that only the base has take no room.
+    return children.filter((child) => this.total[child] > 0);
+  }
+
+  lay() {
+    this.largestChange = 0;
+    if (this.isDifference) {
+      const near = this.childrenOf(0).flatMap((child) => [child, ...this.childrenOf(child)]);
+      for (const place of near) this.largestChange = Math.max(this.largestChange, Math.abs(this.change(place)));
+    }
+    return this;
+  }
+
+  matching(within, isMatch) {
+    const { parent, method, kind } = this.forest;
+    const isAround = new Uint8Array(parent.length);
+    for (let node = 1; node < isAround.length; node++) {
+      isAround[node] = kind[node] !== GROUP && (isMatch[method[node]] || isAround[parent[node]]) ? 1 : 0;
+    }
+    const { nodes, counts } = this.held[within];
+    return nodes.reduce((sum, node, row) => sum + (isAround[node] ? counts[row] : 0), 0);
+  }
+}
+
+/** Nodes, each once, with what was counted of it, and of it in what is compared with. */
+class Held {
+  constructor(isDifference) {
+    this.nodes = [];
+    this.counts = [];
+    this.base = isDifference ? [] : null;
+    this.rows = null;
+  }
+
+  add(node, count, before) {
+    // Few are found as fast by looking at all.
+    if (this.rows === null && this.nodes.length > 8) this.rows = new Map(this.nodes.map((other, row) => [other, row]));
+    const row = this.rows === null ? this.nodes.indexOf(node) : (this.rows.get(node) ?? -1);
+    if (row >= 0) {
+      this.counts[row] += count;
+      if (this.base) this.base[row] += before;
+      return;
+    }
+    this.rows?.set(node, this.nodes.length);
+    this.nodes.push(node);
+    this.counts.push(count);
+    this.base?.push(before);
+  }
+
+  /** The same, of one node, at another one. */
+  at(node) {
+    const held = new Held(false);
+    Object.assign(held, { nodes: [node], counts: this.counts, base: this.base });
+    return held;
+  }
+}
+
+/** What was counted of each kind: as KindCounts, when somebody asks. */
+class CallerKinds {
+  constructor(tree) {
+    this.tree = tree;
+    this.known = [];
+  }
+
+  parts(place) {
+    const { forest, held } = this.tree;
+    const sums = new Map();
+    held[place].nodes.forEach((node, row) => {
+      const count = held[place].counts[row];
+      if (count > 0) sums.set(forest.kind[node], (sums.get(forest.kind[node]) ?? 0) + count);
+    });
+    return [...sums].sort((a, b) => b[1] - a[1] || a[0] - b[0]);
+  }
+
+  most(place) {
+    return (this.known[place] ??= this.parts(place)[0]?.[0] ?? GROUP - 1);
+  }
+}

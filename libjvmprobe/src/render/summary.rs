@@ -1,0 +1,376 @@
+//! The answer at a glance: where the time goes, and how good the profile is.
+
+use std::{collections::HashMap, fmt::Write, time::Duration};
+
+use comfy_table::{CellAlignment, Table, TableStyle};
+
+use crate::{
+    render::{
+        columns::wrap,
+        units::{count, percent},
+    },
+    stack::{
+        Kind,
+        profile::{Measure, Profile, Sample},
+        waiting::{BLOCKED, IDLE, RUNNABLE, SHORT, UNSEEN},
+    },
+};
+
+/// How many methods are shown, of those with at least half a per cent.
+const TOP: usize = 15;
+/// How much of the tree is shown: the smallest share, and how many lines.
+struct Room {
+    share: f64,
+    lines: usize,
+}
+const AT_A_GLANCE: Room = Room { share: 0.03, lines: 40 };
+/// With `--stacks`.
+const MORE: Room = Room { share: 0.002, lines: 1000 };
+
+/// What a processor was busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// Compiled or interpreted Java code, and stubs it uses.
+    Java,
+    /// libjvm.so on behalf of Java code.
+    Jvm,
+    /// Threads of the garbage collector.
+    Gc,
+    /// Threads that compile.
+    Jit,
+    /// Other native code.
+    Native,
+    /// The kernel on behalf of any of these but collector and compiler.
+    Kernel,
+    /// Nothing: a thread waited until it was woken.
+    Blocked,
+    /// Nothing, for want of a processor.
+    Runnable,
+    /// Nothing, for there was no work.
+    Idle,
+    /// Nothing, shortly.
+    Short,
+    /// Nothing, since before the trace: nobody knows where.
+    Asleep,
+}
+
+const WORKS: [(Work, &str); 11] = [
+    (Work::Asleep, "asleep since before the trace"),
+    (Work::Blocked, "blocked"),
+    (Work::Runnable, "waiting for a processor"),
+    (Work::Idle, "idle"),
+    (Work::Short, "in short waits"),
+    (Work::Java, "Java"),
+    (Work::Jvm, "JVM"),
+    (Work::Gc, "GC"),
+    (Work::Jit, "JIT"),
+    (Work::Native, "native"),
+    (Work::Kernel, "kernel"),
+];
+
+/// How HotSpot's collector and compiler threads are named: the kernel keeps 15 bytes, the first ones or,
+/// from JDK 27 on, the first and last ones with two dots between.
+const GC_THREADS: [&str; 11] = [
+    "GC Thread#",
+    "GC task thread",
+    "Concurrent Mark",
+    "G1 ",
+    "ParGC",
+    "ZWorker",
+    "ZDriver",
+    "XWorker",
+    "XDriver",
+    "Shenand",
+    "Gang worker",
+];
+const JIT_THREADS: [&str; 4] = ["C1 Comp", "C2 Comp", "JVMCI", "Sweeper thread"];
+
+/// The thread that does what is done in stops: with Serial, collections.
+const VM_THREAD: &str = "VM Thread";
+/// How the operations begin that are collections (hotspot/share/runtime/vmOperation.hpp).
+const COLLECTIONS: [&str; 11] = [
+    "VM_GC",
+    "VM_Gen",
+    "VM_G1",
+    "VM_CollectFor",
+    "VM_Serial",
+    "VM_Parallel",
+    "VM_PS",
+    "VM_CMS",
+    "VM_Z",
+    "VM_X",
+    "VM_Shenandoah",
+];
+
+/// What a sample shows.
+pub fn work(profile: &Profile, sample: &Sample) -> Work {
+    let innermost = sample.stack.last().map(|&id| &*profile.frame(id).name);
+    let waits = [
+        (BLOCKED, Work::Blocked),
+        (RUNNABLE, Work::Runnable),
+        (SHORT, Work::Short),
+        (IDLE, Work::Idle),
+        (UNSEEN, Work::Asleep),
+    ];
+    if let Some((_, work)) = waits.into_iter().find(|(name, _)| innermost == Some(name)) {
+        return work;
+    }
+    let is_one_of = |names: &[&str]| names.iter().any(|name| sample.thread.starts_with(name));
+    if is_one_of(&GC_THREADS) || is_one_of(&[VM_THREAD]) && collects(profile, sample) {
+        return Work::Gc;
+    }
+    if is_one_of(&JIT_THREADS) {
+        return Work::Jit;
+    }
+    // What is told beside a stack is no code.
+    let mut kinds = sample.stack.iter().rev().map(|&id| profile.frame(id).kind);
+    match kinds.find(|kind| *kind != Kind::Class) {
+        Some(Kind::Java | Kind::Inlined | Kind::Interpreted | Kind::Stub) => Work::Java,
+        Some(Kind::Jvm) => Work::Jvm,
+        Some(Kind::Kernel) => Work::Kernel,
+        Some(Kind::Native | Kind::Class | Kind::Unknown) | None => Work::Native,
+    }
+}
+
+/// Whether the VM thread runs an operation that is a collection.
+fn collects(profile: &Profile, sample: &Sample) -> bool {
+    let is_one = |name: &str| COLLECTIONS.iter().any(|begin| name.starts_with(begin));
+    sample.stack.iter().any(|&id| is_one(&profile.frame(id).name))
+}
+
+/// The shares of [`Work`], largest first, of all samples.
+pub fn shares(profile: &Profile) -> Vec<(&'static str, f64)> {
+    let mut counts: HashMap<Work, u64> = HashMap::new();
+    for sample in &profile.samples {
+        *counts.entry(work(profile, sample)).or_default() += sample.count;
+    }
+    let total = profile.total().max(1) as f64;
+    let share = |(work, name): &(Work, &'static str)| {
+        counts.get(work).map(|&count| (*name, count as f64 / total))
+    };
+    let mut shares: Vec<_> = WORKS.iter().filter_map(share).collect();
+    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+    shares
+}
+
+/// Whose own a wait is: the innermost Java method's, or where there is none the innermost
+/// function's that is not the kernel's. `None` for what is no wait.
+fn own<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {
+    if !matches!(work(profile, sample), Work::Blocked | Work::Runnable) {
+        return None;
+    }
+    let innermost = |wanted: fn(Kind) -> bool| {
+        let mut frames = sample.stack.iter().rev().map(|&id| profile.frame(id));
+        frames.find(|frame| wanted(frame.kind)).map(|frame| &*frame.name)
+    };
+    innermost(|kind| matches!(kind, Kind::Java | Kind::Inlined | Kind::Interpreted))
+        .or_else(|| innermost(|kind| !matches!(kind, Kind::Kernel | Kind::Unknown)))
+        // What says that it was not walked, or the kernel's.
+        .or_else(|| sample.stack.iter().rev().nth(1).map(|&id| &*profile.frame(id).name))
+}
+
+/// Samples of each method: with it innermost, and with it anywhere.
+pub fn methods(profile: &Profile) -> Vec<(&str, u64, u64)> {
+    let mut counts: HashMap<&str, (u64, u64)> = HashMap::new();
+    for sample in &profile.samples {
+        let mut names: Vec<_> = sample.stack.iter().map(|&id| &*profile.frame(id).name).collect();
+        if let Some(leaf) = own(profile, sample).or(names.last().copied()) {
+            counts.entry(leaf).or_default().0 += sample.count;
+        }
+        // Recursion does not count twice.
+        names.sort_unstable();
+        names.dedup();
+        for name in names {
+            counts.entry(name).or_default().1 += sample.count;
+        }
+    }
+    let mut all: Vec<_> = counts.into_iter().map(|(name, (own, all))| (name, own, all)).collect();
+    all.sort_by(|a, b| (b.1, b.2, a.0).cmp(&(a.1, a.2, b.0)));
+    all
+}
+
+/// The summary as text, under the event's name if there are several; with more of the stacks if
+/// wanted.
+pub fn text(profile: &Profile, is_named: bool, stacks: bool) -> String {
+    let total = profile.total();
+    let mut out = String::new();
+    // Writing into a String does not fail, here and below.
+    if is_named {
+        let _ = writeln!(out, "\n{}", profile.measure.name());
+    }
+    let _ = writeln!(out, "{}", wrap(&spent(profile)));
+    if total == 0 {
+        out.push_str(match profile.measure {
+            Measure::Time => "No samples: nothing of it was running.\n",
+            _ => "No samples: it did not happen.\n",
+        });
+        return out;
+    }
+    out.push('\n');
+    out.push_str(&top_methods(profile, total));
+    out.push_str("\nHottest stacks\n");
+    out.push_str(&tree(profile, total, if stacks { &MORE } else { &AT_A_GLANCE }));
+    out.push('\n');
+    out.push_str(&quality(profile));
+    out
+}
+
+/// How much there was, and what it went to.
+pub fn spent(profile: &Profile) -> String {
+    let seconds = Duration::from_nanos(profile.duration_ns).as_secs_f64();
+    let total = profile.total();
+    let a_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
+    let amount = match &profile.measure {
+        Measure::Time => {
+            let busy = total as f64 / profile.hertz.max(1) as f64;
+            let cores = a_second(busy);
+            format!("{busy:.2} s of processor time in {seconds:.2} s ({cores:.2} cores)")
+        }
+        Measure::Elapsed(name) => {
+            let spent = Duration::from_nanos(total).as_secs_f64();
+            let times = profile.sampled();
+            format!("{spent:.2} s of {name} in {seconds:.2} s, {times} times")
+        }
+        measure => {
+            let rate = a_second(total as f64);
+            let counted = measure.counted();
+            format!("{total} {counted} in {seconds:.2} s ({rate:.1} a second)")
+        }
+    };
+    let shares: Vec<_> = shares(profile)
+        .iter()
+        .map(|(name, share)| format!("{name} {}", percent(*share, 1.0)))
+        .collect();
+    match shares.is_empty() {
+        true => amount,
+        false => format!("{amount}: {}", shares.join(", ")),
+    }
+}
+
+fn top_methods(profile: &Profile, total: u64) -> String {
+    let share = |count: u64| percent(count as f64, total as f64);
+    let mut table = Table::new();
+    table.load_style(TableStyle::new());
+    let counted = match profile.measure {
+        Measure::Time => "SAMPLES",
+        Measure::Allocation => "BYTES",
+        Measure::Events(_) => "COUNT",
+        Measure::Elapsed(_) => "MS",
+    };
+    table.set_header(["SELF", "TOTAL", counted, "METHOD"]);
+    let least = (total / 200).max(1);
+    for (name, own, all) in methods(profile).into_iter().take(TOP).filter(|m| m.1 >= least) {
+        let number = match profile.measure {
+            Measure::Elapsed(_) => format!("{:.3}", Duration::from_nanos(own).as_secs_f64() * 1e3),
+            _ => own.to_string(),
+        };
+        table.add_row([share(own), share(all), number, name.to_owned()]);
+    }
+    for column in 0..3 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.to_string() + "\n"
+}
+
+#[derive(Default)]
+struct Node<'a> {
+    count: u64,
+    children: HashMap<&'a str, Self>,
+}
+
+fn tree(profile: &Profile, total: u64, room: &Room) -> String {
+    let mut root = Node::default();
+    for sample in &profile.samples {
+        let mut node = &mut root;
+        node.count += sample.count;
+        for &id in &sample.stack {
+            node = node.children.entry(&profile.frame(id).name).or_default();
+            node.count += sample.count;
+        }
+    }
+    let mut lines = Vec::new();
+    let least = ((total as f64 * room.share) as u64).max(1);
+    show(&root, 0, total, least, &mut lines);
+    if lines.len() > room.lines {
+        lines.truncate(room.lines);
+        lines.push("...".into());
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Chains of calls without branches take one line.
+fn show(node: &Node<'_>, depth: usize, total: u64, least: u64, lines: &mut Vec<String>) {
+    let mut children: Vec<_> = node.children.iter().filter(|(_, n)| n.count >= least).collect();
+    children.sort_by(|a, b| (b.1.count, a.0).cmp(&(a.1.count, b.0)));
+    for (name, child) in children {
+        let mut end = child;
+        let (mut last, mut skipped) = (*name, 0);
+        while let Some((name, only)) = only_child(end) {
+            end = only;
+            last = name;
+            skipped += 1;
+        }
+        let share = percent(child.count as f64, total as f64);
+        let between = match skipped {
+            0 => String::new(),
+            1 => format!("{name} > "),
+            n => format!("{name} > {} more > ", n - 1),
+        };
+        lines.push(format!("{share:>8} {:indent$}{between}{last}", "", indent = depth * 2));
+        show(end, depth + 1, total, least, lines);
+    }
+}
+
+/// The child that all of a node's samples go to.
+fn only_child<'a, 'n>(node: &'n Node<'a>) -> Option<(&'a str, &'n Node<'a>)> {
+    let (name, child) = node.children.iter().next()?;
+    (node.children.len() == 1 && child.count == node.count).then_some((*name, child))
+}
+
+/// How good a profile is.
+#[derive(Clone, Copy, Debug)]
+pub struct Quality {
+    /// The share of samples whose stacks are complete to the thread's entry.
+    pub complete: f64,
+    /// The share of samples whose stacks are in part a guess.
+    pub guessed: f64,
+    /// The share of samples of which the innermost inlined methods are not sure.
+    pub unsure: f64,
+    /// The share of frames that have no name.
+    pub unnamed_frames: f64,
+}
+
+impl Quality {
+    /// That of a profile.
+    pub fn of(profile: &Profile) -> Self {
+        let total = profile.total().max(1) as f64;
+        let share = |filter: fn(&&Sample) -> bool| {
+            let samples = profile.samples.iter().filter(filter).map(|sample| sample.count);
+            samples.sum::<u64>() as f64 / total
+        };
+        let frames: u64 = profile.samples.iter().map(|s| s.count * s.stack.len() as u64).sum();
+        Self {
+            complete: share(|sample| sample.complete),
+            guessed: share(|sample| sample.guessed),
+            unsure: share(|sample| sample.unsure),
+            unnamed_frames: profile.unnamed_frames() as f64 / frames.max(1) as f64,
+        }
+    }
+}
+
+/// One honest line.
+fn quality(profile: &Profile) -> String {
+    let Quality { complete, guessed, unsure, unnamed_frames } = Quality::of(profile);
+    let [complete, guessed, unsure, unnamed] =
+        [complete, guessed, unsure, unnamed_frames].map(|share| percent(share, 1.0));
+    let text = format!(
+        "{}; {complete} of the stacks are complete to the thread's entry, {guessed} are in part a \
+         guess; of {unsure} the innermost inlined methods are not sure; {unnamed} of the frames have \
+         no name; {} lost",
+        count(profile.sampled(), "sample"),
+        count(profile.lost, "sample")
+    );
+    wrap(&text) + "\n"
+}

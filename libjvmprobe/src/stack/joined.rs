@@ -1,0 +1,212 @@
+//! Profiles of successive times, put together to one; and a part of one's time, cut out.
+
+use crate::stack::{
+    profile::{Measure, Profile},
+    times,
+};
+
+/// Puts profiles of one measure together. Slots of time are as long as the longest of theirs, and
+/// no shorter than `least_slot_ns`; the samples of one of which it is not known when they were
+/// taken count as of its begin. Durations, losses and folded samples are added up: where the
+/// profiles are of the same time, the caller knows better.
+///
+/// Where processor time was sampled at different rates, a sample counts for as many as there would
+/// have been at the highest one: the sums of each profile stay as exact as one sample, and what a
+/// single stack has is as exact as one, too.
+pub fn join(profiles: Vec<Profile>, least_slot_ns: u64) -> Profile {
+    let begin = profiles.iter().map(|profile| profile.begin_unix_ns).min().unwrap_or(0);
+    let slot_ns = profiles.iter().map(|p| p.slot_ns).max().unwrap_or(0).max(least_slot_ns).max(1);
+    let is_time = |profile: &Profile| profile.measure == Measure::Time;
+    let rates = profiles.iter().filter(|profile| is_time(profile)).map(|p| p.hertz.max(1));
+    let hertz = rates.max().unwrap_or(0);
+    let mut joined = Profile::default();
+    (joined.begin_unix_ns, joined.slot_ns, joined.hertz) = (begin, slot_ns, hertz);
+    for (number, profile) in profiles.into_iter().enumerate() {
+        if number == 0 {
+            joined.measure = profile.measure.clone();
+        }
+        let mut scale = Scale::new(hertz.max(1), profile.hertz.max(1));
+        let slot = |slot: u32| {
+            let at = u64::from(slot).saturating_mul(profile.slot_ns);
+            let since = profile.begin_unix_ns.saturating_add(at) - begin;
+            u32::try_from(since / slot_ns).unwrap_or(u32::MAX)
+        };
+        let ids: Vec<_> =
+            profile.frames().iter().map(|frame| joined.intern(frame.clone())).collect();
+        joined.duration_ns = joined.duration_ns.saturating_add(profile.duration_ns);
+        joined.lost = joined.lost.saturating_add(profile.lost);
+        joined.folded = joined.folded.saturating_add(profile.folded);
+        for sample in &profile.samples {
+            let mut sample = sample.clone();
+            sample.stack.iter_mut().for_each(|id| *id = ids[*id as usize]);
+            match profile.slot_ns {
+                0 => sample.times = vec![(slot(0), sample.count)],
+                _ => sample.times.iter_mut().for_each(|(at, _)| *at = slot(*at)),
+            }
+            if is_time(&profile) && !scale.is_one() {
+                let is_known = times::sum(&sample.times) == sample.count;
+                sample.times.iter_mut().for_each(|(_, count)| *count = scale.apply(*count));
+                sample.count = match is_known {
+                    true => times::sum(&sample.times),
+                    false => scale.apply(sample.count),
+                };
+            }
+            times::add_up(&mut sample.times);
+            joined.samples.push(sample);
+        }
+    }
+    joined
+}
+
+/// Counts by another measure. What is rounded off one is given to the next one, so that sums are
+/// right.
+struct Scale {
+    to: u64,
+    of: u64,
+    /// What is left, less than `of`.
+    rest: u128,
+}
+
+impl Scale {
+    fn new(to: u64, of: u64) -> Self {
+        // The first one is rounded to the nearest.
+        Self { to, of: of.max(1), rest: u128::from(of.max(1) / 2) }
+    }
+
+    fn is_one(&self) -> bool {
+        self.to == self.of
+    }
+
+    fn apply(&mut self, count: u64) -> u64 {
+        let scaled = u128::from(count) * u128::from(self.to) + self.rest;
+        let of = u128::from(self.of);
+        self.rest = scaled % of;
+        u64::try_from(scaled / of).unwrap_or(u64::MAX)
+    }
+}
+
+impl Profile {
+    /// Keeps what was sampled from one instant on until another one, in nanoseconds since 1970, as
+    /// exactly as its slots of time tell: one of which more than half is left out is left out. Of
+    /// samples that are in part of another time, what they are of things is an estimate.
+    pub fn cut_out(&mut self, from_ns: u64, until_ns: u64) {
+        if self.slot_ns == 0 {
+            return;
+        }
+        let (begin, slot_ns) = (self.begin_unix_ns, self.slot_ns);
+        let is_inside = |slot: u32| {
+            let at = u64::from(slot).saturating_mul(slot_ns).saturating_add(slot_ns / 2);
+            (from_ns..until_ns).contains(&begin.saturating_add(at))
+        };
+        self.samples.retain_mut(|sample| {
+            let all = times::sum(&sample.times);
+            sample.times.retain(|&(slot, _)| is_inside(slot));
+            let kept = times::sum(&sample.times);
+            if kept < all {
+                let part = |count| Scale { to: kept, of: all, rest: 0 }.apply(count);
+                (sample.count, sample.things) = (part(sample.count), part(sample.things));
+            }
+            kept > 0
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+    use crate::stack::{Frame, Kind, profile::Sample};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn profile(begin_s: u64, hertz: u64, slot_ns: u64, samples: &[(u8, u64, u32)]) -> Profile {
+        let mut profile = Profile::default();
+        (profile.hertz, profile.duration_ns) = (hertz, 15 * SECOND);
+        (profile.begin_unix_ns, profile.slot_ns) = (begin_s * SECOND, slot_ns);
+        for &(frame, count, slot) in samples {
+            let stack = vec![profile.intern(Frame::new(Kind::Java, format!("m{frame}")))];
+            profile.samples.push(Sample {
+                pid: 1,
+                command: "java".into(),
+                thread: "main".into(),
+                tid: 1,
+                cpu: None,
+                stack,
+                complete: true,
+                guessed: false,
+                unsure: false,
+                count,
+                things: 0,
+                times: if slot_ns == 0 { Vec::new() } else { vec![(slot, count)] },
+            });
+        }
+        profile
+    }
+
+    #[test]
+    fn samples_of_a_lower_rate_stand_for_more() {
+        // 2/19 s and 3/7 s.
+        let joined =
+            join(vec![profile(0, 19, 0, &[(0, 2, 0)]), profile(15, 7, 0, &[(0, 3, 0)])], 0);
+        assert_eq!((joined.hertz, joined.total()), (19, 2 + 8));
+        // A thousand stacks of one sample each are 1000/9 s, in sum and slot by slot.
+        let many: Vec<_> = (0..1000).map(|slot| (0, 1, slot / 10)).collect();
+        let low = profile(0, 9, SECOND, &many);
+        let joined = join(vec![low, profile(100, 19, SECOND, &[(1, 1, 0)])], 0);
+        assert_eq!((joined.hertz, joined.total()), (19, 2111 + 1));
+        assert!(joined.samples.iter().all(|sample| (1..=3).contains(&sample.count)));
+        let in_slots: u64 = joined.samples.iter().flat_map(|s| &s.times).map(|t| t.1).sum();
+        assert_eq!(in_slots, joined.total());
+    }
+
+    #[test]
+    fn samples_are_where_they_were_in_time() {
+        let first = profile(100, 19, SECOND, &[(0, 5, 3)]);
+        let second = profile(115, 19, 0, &[(1, 7, 0)]);
+        let mut joined = join(vec![first, second], 0);
+        assert_eq!((joined.begin_unix_ns, joined.slot_ns), (100 * SECOND, SECOND));
+        assert_eq!(joined.duration_ns, 30 * SECOND);
+        let times = |joined: &Profile| -> Vec<_> {
+            joined.samples.iter().map(|sample| sample.times.clone()).collect()
+        };
+        assert_eq!(times(&joined), [[(3, 5)], [(15, 7)]]);
+        joined.cut_out(110 * SECOND, 120 * SECOND);
+        assert_eq!(times(&joined), [[(15, 7)]]);
+        joined.cut_out(116 * SECOND, 120 * SECOND);
+        assert!(joined.samples.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn sums_stay_as_they_are(
+            all in vec((0..10_000_u64, 0..3_u64, vec((0..4_u8, 0..1000_u64, 0..750_u32), 0..9)), 1..9),
+            least in 0..30_u64,
+        ) {
+            let of = |profiles: &[Profile]| {
+                let mut sums = std::collections::BTreeMap::new();
+                for profile in profiles {
+                    for sample in &profile.samples {
+                        let name = profile.frame(sample.stack[0]).name.to_string();
+                        *sums.entry(name).or_insert(0) += sample.count;
+                    }
+                }
+                sums
+            };
+            let all = all.iter().map(|(begin, slot, samples)| {
+                profile(*begin, 19, slot * times::SLOT, samples)
+            });
+            let all: Vec<_> = all.collect();
+            let (sums, number) = (of(&all), all.len() as u64);
+            let mut joined = join(all, least * SECOND);
+            prop_assert_eq!(&of(std::slice::from_ref(&joined)), &sums);
+            joined.merge(false);
+            prop_assert_eq!(&of(std::slice::from_ref(&joined)), &sums);
+            prop_assert_eq!(joined.duration_ns, number * 15 * SECOND);
+            let in_slots = joined.samples.iter().flat_map(|s| &s.times).map(|t| t.1).sum::<u64>();
+            prop_assert_eq!(in_slots, joined.total());
+            joined.cut_out(0, u64::MAX);
+            prop_assert_eq!(in_slots, joined.total());
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! The books of one JVM: what the kernel side has counted so far becomes what was allocated, in
+//! the whole trace and in the interval.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::{
+    Addr, Pid,
+    bpf::clock,
+    hotspot::threads::ThreadBytes,
+    own::budget::Budget,
+    take::allocations::{
+        Options,
+        counters::Counted,
+        event::{ClassId, tally},
+        moments::{Hit, Moments},
+        record,
+        split::Part,
+        stacks::{self, StackId},
+        tally::{Allocated, Count, Key, OTHER, Totals},
+    },
+};
+
+/// What is kept of a JVM's counters.
+pub(crate) struct Books {
+    pid: Pid,
+    options: Options,
+    thread_names: HashMap<u32, String>,
+    /// The kernel side's counters at the last look.
+    seen: HashMap<SeenKey, tally>,
+    seen_others: tally,
+    /// Bytes in TLABs that belonged to no sample at the last look, by thread.
+    in_flight: HashMap<Addr, u64>,
+    /// When it was counted, where that is wanted.
+    pub(crate) moments: Option<Moments>,
+    /// Of the whole trace, and of the interval.
+    spans: [Span; 2],
+    budget: Budget,
+}
+
+/// Names of so many threads are kept: more than live at a time. Others are `?`.
+const MAX_THREADS: usize = 1 << 16;
+
+/// A key of the kernel side, without the JVM's: class, stack and thread.
+pub(crate) type SeenKey = (ClassId, u64, u32);
+
+/// What was counted since when.
+#[derive(Debug, Default)]
+struct Span {
+    begin_ns: u64,
+    totals: Totals,
+}
+
+const TRACE: usize = 0;
+const INTERVAL: usize = 1;
+
+/// What a table is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The whole trace.
+    Trace,
+    /// The time since the last table.
+    Interval,
+}
+
+/// What was allocated in a time.
+pub struct Table {
+    /// The totals.
+    pub summary: record::Summary,
+    /// All classes, in no order.
+    pub rows: Vec<Row>,
+}
+
+/// What a class has allocated.
+pub struct Row {
+    /// All of it.
+    pub class: record::Class,
+    /// By stack, largest first; none where stacks are not wanted.
+    pub parts: Vec<Part>,
+}
+
+impl Books {
+    /// Nothing counted yet.
+    pub(crate) fn new(pid: Pid, options: Options, budget: Budget, begin_ns: u64) -> Self {
+        let span = || Span { begin_ns, totals: Totals::within(&budget) };
+        Self {
+            pid,
+            options,
+            thread_names: HashMap::new(),
+            seen: HashMap::new(),
+            seen_others: tally::default(),
+            in_flight: HashMap::new(),
+            moments: (options.slot_ns > 0 && options.keeps_all)
+                .then(|| Moments::new(options.slot_ns)),
+            spans: [span(), span()],
+            budget,
+        }
+    }
+
+    /// Those that are wanted.
+    fn spans(&mut self) -> &mut [Span] {
+        let first = if self.options.keeps_all { TRACE } else { INTERVAL };
+        &mut self.spans[first..]
+    }
+
+    /// Takes a thread's name.
+    pub(crate) fn name_thread(&mut self, tid: u32, name: String) {
+        keep(&mut self.thread_names, tid, name);
+    }
+
+    /// What is more in the kernel side's counters of a key than at the last look; `None` where
+    /// nothing is.
+    pub(crate) fn more(&mut self, key: SeenKey, now: &tally) -> Option<Count> {
+        let before = self.seen.insert(key, *now).unwrap_or_default();
+        let more = difference(&before, now);
+        (more != Count::default()).then_some(more)
+    }
+
+    /// Adds what was allocated from a stack.
+    pub(crate) fn add(&mut self, row: &Key, stack: StackId, count: &Count) {
+        let by_stack = self.options.by_stack;
+        for span in self.spans() {
+            span.totals.add(row, count);
+            if by_stack {
+                span.totals.add_stack(row, stack, count);
+            }
+        }
+    }
+
+    /// Adds when it was counted what a class has allocated from a stack.
+    pub(crate) fn add_hit(&mut self, row: &Key, stack: StackId, slot: u32, hit: Hit) {
+        if let Some(moments) = &mut self.moments {
+            moments.add(row, stack, slot, hit);
+        }
+    }
+
+    /// Takes the kernel side's counters of classes that found no room.
+    pub(crate) fn take_others(&mut self, now: &tally) {
+        let before = std::mem::replace(&mut self.seen_others, *now);
+        let more = difference(&before, now);
+        if more != Count::default() {
+            self.add(&Key { class: OTHER.into(), tid: 0 }, stacks::OTHER, &more);
+        }
+    }
+
+    /// Adds what was found in a full TLAB of a thread, by class.
+    pub(crate) fn add_tlab(&mut self, tid: u32, found: &[(Key, Count)]) {
+        for span in self.spans() {
+            for (row, count) in found {
+                span.totals.add(row, count);
+            }
+            span.totals.add_read(tid);
+        }
+    }
+
+    /// Takes what its threads have allocated, and up to where that is attributed. Returns those
+    /// of the latter that have ended.
+    pub(crate) fn take_threads<'a>(
+        &mut self,
+        threads: &[ThreadBytes],
+        counted: &[&'a Counted],
+    ) -> Vec<&'a Counted> {
+        let known: HashMap<Addr, &Counted> = counted.iter().map(|&c| (c.thread, c)).collect();
+        let mut in_flight = HashMap::with_capacity(threads.len());
+        for thread in threads {
+            let counted = known.get(&thread.thread);
+            let bytes = thread.allocated.saturating_sub(counted.map_or(0, |c| c.bytes));
+            let before = self.in_flight.get(&thread.thread).copied().unwrap_or(0);
+            let more = bytes.cast_signed().saturating_sub(before.cast_signed());
+            let tid = counted.filter(|_| self.options.by_thread).and_then(|c| c.tid).unwrap_or(0);
+            for span in self.spans() {
+                span.totals.add_in_flight(u32::try_from(tid).unwrap_or(0), more);
+            }
+            in_flight.insert(thread.thread, bytes);
+        }
+        self.in_flight = in_flight;
+        let live: HashSet<Addr> = threads.iter().map(|t| t.thread).collect();
+        counted.iter().filter(|c| !live.contains(&c.thread)).copied().collect()
+    }
+
+    /// Forgets which of the kernel side's counters it has seen: those have begun anew.
+    pub(crate) fn forget_seen(&mut self) {
+        self.seen.clear();
+        self.thread_names.clear();
+    }
+
+    /// So many events were lost.
+    pub(crate) fn lost(&mut self, events: u64) {
+        for span in self.spans() {
+            span.totals.lost += events;
+        }
+    }
+
+    /// What was allocated; `jvm` is the JVM's version.
+    pub(crate) fn table(&self, jvm: Option<&str>, scope: Scope, now_ns: u64) -> Table {
+        let span = &self.spans[if scope == Scope::Trace { TRACE } else { INTERVAL }];
+        let Options { by_thread, by_stack, exact, .. } = self.options;
+        let all = if exact { span.totals.exact() } else { span.totals.estimate() };
+        let duration_ns = now_ns.saturating_sub(span.begin_ns).max(1);
+        let seconds = duration_ns as f64 / 1e9;
+        let count = |of: fn(&Count) -> u64| all.iter().map(|a| of(&a.count)).sum::<u64>();
+        let bytes: u64 = all.iter().map(Allocated::rounded_bytes).sum();
+        let (tlabs, read) = span.totals.tlabs();
+        let sampled = |n| (!exact).then_some(n);
+        let time = clock::rfc3339(now_ns);
+        let is_other = |a: &&Allocated| &*a.key.class == OTHER;
+        let parts: Vec<_> = match by_stack {
+            true => all.iter().map(|class| span.totals.split(class)).collect(),
+            false => vec![Vec::new(); all.len()],
+        };
+        let with_stacks = |n| by_stack.then_some(n);
+        let bytes_of = |id| {
+            let parts = parts.iter().flatten().filter(|part| part.stack == id);
+            parts.map(|part| part.bytes).sum::<u64>()
+        };
+        let distinct: HashSet<_> = parts.iter().flatten().map(|part| part.stack).collect();
+        let summary = record::Summary {
+            time: time.clone(),
+            ts_ns: now_ns,
+            pid: self.pid.0,
+            jvm: jvm.filter(|version| !version.is_empty()).map(Into::into),
+            scope: if scope == Scope::Trace { "trace" } else { "interval" },
+            duration_ns,
+            bytes,
+            objects: all.iter().map(Allocated::rounded_objects).sum(),
+            estimated: !exact,
+            bytes_per_second: bytes as f64 / seconds,
+            classes: all.len() as u64,
+            other_bytes: all.iter().filter(is_other).map(Allocated::rounded_bytes).sum(),
+            stacks: with_stacks(distinct.len() as u64),
+            other_stack_bytes: with_stacks(bytes_of(stacks::OTHER)),
+            unsampled_bytes: with_stacks(bytes_of(stacks::UNSAMPLED)),
+            tlabs: sampled(tlabs),
+            tlabs_read: sampled(read),
+            outside_objects: sampled(count(|c| c.outside)),
+            outside_bytes: sampled(count(|c| c.outside_bytes)),
+            humongous_objects: count(|c| c.humongous),
+            humongous_bytes: count(|c| c.humongous_bytes),
+            lost: span.totals.lost,
+        };
+        let pid = self.pid.0;
+        let class = |a: Allocated| record::Class {
+            time: time.clone(),
+            pid,
+            tid: by_thread.then_some(a.key.tid),
+            thread: by_thread.then(|| self.thread_name(a.key.tid)),
+            class: a.key.class.to_string(),
+            bytes: a.rounded_bytes(),
+            objects: a.rounded_objects(),
+            estimated: !exact,
+            bytes_per_second: a.bytes / seconds,
+            share: if bytes > 0 { a.bytes / bytes as f64 } else { 0.0 },
+            average_bytes: if a.objects > 0.0 { a.bytes / a.objects } else { 0.0 },
+            outside_objects: sampled(a.count.outside),
+            outside_bytes: sampled(a.count.outside_bytes),
+            humongous_objects: a.count.humongous,
+            humongous_bytes: a.count.humongous_bytes,
+        };
+        let rows = all.into_iter().zip(parts);
+        let rows = rows.map(|(a, parts)| Row { class: class(a), parts }).collect();
+        Table { summary, rows }
+    }
+
+    /// Begins the next interval.
+    pub(crate) fn next_interval(&mut self, now_ns: u64) {
+        self.spans[INTERVAL] = Span { begin_ns: now_ns, totals: Totals::within(&self.budget) };
+    }
+
+    fn thread_name(&self, tid: u32) -> String {
+        self.thread_names.get(&tid).cloned().unwrap_or_else(|| "?".into())
+    }
+}
+
+/// Keeps a thread's name, if there is room.
+fn keep(names: &mut HashMap<u32, String>, tid: u32, name: String) {
+    if names.len() < MAX_THREADS || names.contains_key(&tid) {
+        names.insert(tid, name);
+    }
+}
+
+fn difference(before: &tally, now: &tally) -> Count {
+    Count {
+        samples: now.samples.saturating_sub(before.samples),
+        bytes: now.bytes.saturating_sub(before.bytes),
+        objects: now.objects.saturating_sub(before.objects) as f64 / 256.0,
+        outside: now.outside.saturating_sub(before.outside),
+        outside_bytes: now.outside_bytes.saturating_sub(before.outside_bytes),
+        humongous: now.humongous.saturating_sub(before.humongous),
+        humongous_bytes: now.humongous_bytes.saturating_sub(before.humongous_bytes),
+        ..Count::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn books(options: Options) -> Books {
+        Books::new(Pid(7), options, Budget::default(), 0)
+    }
+
+    const PLAIN: Options = Options::NONE;
+
+    fn row(class: &str, tid: u32) -> Key {
+        Key { class: class.into(), tid }
+    }
+
+    fn seen(symbol: u64, stack: u64, tid: u32) -> SeenKey {
+        (ClassId { symbol, tail: 0, len: 1 }, stack, tid)
+    }
+
+    /// Objects outside of TLABs: those are counted one by one.
+    fn outside(objects: u64, bytes: u64) -> tally {
+        tally { outside: objects, outside_bytes: bytes, ..tally::default() }
+    }
+
+    fn thread(addr: u64, allocated: u64) -> ThreadBytes {
+        ThreadBytes { thread: Addr(addr), allocated }
+    }
+
+    fn counted(addr: u64, bytes: u64) -> Counted {
+        Counted { target: 7, tid: Some(addr), thread: Addr(addr), bytes }
+    }
+
+    /// Classes with their threads, objects and bytes, sorted.
+    fn rows(table: &Table) -> Vec<(&str, Option<u32>, u64, u64)> {
+        let classes = table.rows.iter().map(|row| &row.class);
+        let mut rows: Vec<_> =
+            classes.map(|c| (c.class.as_str(), c.tid, c.objects, c.bytes)).collect();
+        rows.sort_unstable();
+        rows
+    }
+
+    #[test]
+    fn only_what_is_more_counts() {
+        let mut books = books(PLAIN);
+        let more = books.more(seen(1, 0, 0), &outside(2, 64)).unwrap();
+        assert_eq!((more.outside, more.outside_bytes), (2, 64));
+        assert_eq!(books.more(seen(1, 0, 0), &outside(2, 64)), None);
+        let more = books.more(seen(1, 0, 0), &outside(3, 96)).unwrap();
+        assert_eq!((more.outside, more.outside_bytes), (1, 32));
+        // Another class, stack or thread has counters of its own.
+        for other in [seen(2, 0, 0), seen(1, 5, 0), seen(1, 0, 9)] {
+            assert_eq!(books.more(other, &outside(1, 32)).unwrap().outside, 1);
+        }
+    }
+
+    #[test]
+    fn counters_that_begin_anew_are_counted_from_nothing() {
+        let mut books = books(PLAIN);
+        books.more(seen(1, 0, 0), &outside(5, 64)).unwrap();
+        books.forget_seen();
+        assert_eq!(books.more(seen(1, 0, 0), &outside(2, 32)).unwrap().outside, 2);
+    }
+
+    #[test]
+    fn of_what_no_total_is_wanted_an_interval_is_all() {
+        let mut books = books(Options { keeps_all: false, slot_ns: 1000, ..PLAIN });
+        books.add(&row("A", 0), 0, &Count { outside: 1, outside_bytes: 16, ..Count::default() });
+        assert!(rows(&books.table(None, Scope::Trace, 1)).is_empty());
+        assert_eq!(rows(&books.table(None, Scope::Interval, 1)), [("A", None, 1, 16)]);
+        assert!(books.moments.is_none());
+    }
+
+    #[test]
+    fn an_interval_has_what_came_in_it_and_the_trace_has_all() {
+        let mut books = books(PLAIN);
+        let count = |outside, outside_bytes| Count { outside, outside_bytes, ..Count::default() };
+        books.add(&row("A", 0), 0, &count(2, 64));
+        books.next_interval(1000 * MS);
+        books.add(&row("B", 0), 0, &count(1, 16));
+        books.lost(3);
+        let interval = books.table(None, Scope::Interval, 1500 * MS);
+        assert_eq!(rows(&interval), [("B", None, 1, 16)]);
+        assert_eq!(interval.summary.duration_ns, 500 * MS);
+        assert_eq!(interval.summary.bytes_per_second, 32.0);
+        books.next_interval(1500 * MS);
+        let trace = books.table(Some("17.0.9"), Scope::Trace, 2000 * MS);
+        assert_eq!(rows(&trace), [("A", None, 2, 64), ("B", None, 1, 16)]);
+        let summary = trace.summary;
+        assert_eq!((summary.duration_ns, summary.bytes, summary.lost), (2000 * MS, 80, 3));
+        assert_eq!((summary.scope, summary.jvm.as_deref()), ("trace", Some("17.0.9")));
+        assert_eq!(books.table(None, Scope::Interval, 2000 * MS).summary.lost, 0);
+    }
+
+    #[test]
+    fn what_found_no_room_is_one_row() {
+        let mut books = books(Options { by_stack: true, ..PLAIN });
+        books.take_others(&outside(2, 48));
+        books.take_others(&outside(2, 48));
+        books.take_others(&outside(3, 64));
+        let table = books.table(None, Scope::Trace, 1);
+        assert_eq!(rows(&table), [(OTHER, None, 3, 64)]);
+        assert_eq!((table.summary.other_bytes, table.summary.other_stack_bytes), (64, Some(64)));
+    }
+
+    #[test]
+    fn bytes_that_no_sample_stands_for_yet_are_counted_once() {
+        let mut books = books(PLAIN);
+        let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
+        // Up to 300 of 1000 bytes belong to samples.
+        let of = counted(1, 300);
+        assert!(books.take_threads(&[thread(1, 1000)], &[&of]).is_empty());
+        assert_eq!(sum(&books), 700);
+        // Nothing has happened since.
+        books.take_threads(&[thread(1, 1000)], &[&of]);
+        assert_eq!(sum(&books), 700);
+        // A sample stands for some of them now: those are no more in flight.
+        let of = counted(1, 900);
+        books.add(
+            &row("A", 0),
+            0,
+            &Count { samples: 1, bytes: 600, objects: 1.0, ..Count::default() },
+        );
+        books.take_threads(&[thread(1, 1000)], &[&of]);
+        assert_eq!(sum(&books), 700);
+        // A thread without a sample: all of its bytes.
+        books.take_threads(&[thread(1, 1000), thread(2, 50)], &[&of]);
+        assert_eq!(sum(&books), 750);
+    }
+
+    #[test]
+    fn threads_that_have_ended_are_told() {
+        let mut books = books(PLAIN);
+        let (one, other) = (counted(1, 10), counted(2, 20));
+        let ended = books.take_threads(&[thread(2, 20)], &[&one, &other]);
+        assert_eq!(ended.iter().map(|c| c.thread).collect::<Vec<_>>(), [Addr(1)]);
+    }
+
+    #[test]
+    fn threads_are_kept_apart_where_that_is_wanted() {
+        let mut books = books(Options { by_thread: true, ..PLAIN });
+        books.name_thread(1, "main".into());
+        let count = Count { outside: 1, outside_bytes: 16, ..Count::default() };
+        books.add(&row("A", 1), 0, &count);
+        books.add(&row("A", 2), 0, &count);
+        let table = books.table(None, Scope::Trace, 1);
+        assert_eq!(rows(&table), [("A", Some(1), 1, 16), ("A", Some(2), 1, 16)]);
+        let name = |tid| {
+            let row = table.rows.iter().find(|row| row.class.tid == Some(tid)).unwrap();
+            row.class.thread.as_deref().unwrap()
+        };
+        assert_eq!((name(1), name(2)), ("main", "?"));
+    }
+
+    #[test]
+    fn bytes_are_split_among_stacks_where_that_is_wanted() {
+        let count = |outside_bytes| Count { outside: 1, outside_bytes, ..Count::default() };
+        for by_stack in [false, true] {
+            let mut books = books(Options { by_stack, ..PLAIN });
+            books.add(&row("A", 0), 5, &count(16));
+            books.add(&row("A", 0), 6, &count(48));
+            let table = books.table(None, Scope::Trace, 1);
+            let parts: Vec<_> = table.rows[0].parts.iter().map(|p| (p.stack, p.bytes)).collect();
+            let expected = [(6, 48), (5, 16)];
+            assert_eq!(parts, if by_stack { &expected[..] } else { &[] });
+            assert_eq!(table.summary.stacks, by_stack.then_some(2));
+            assert_eq!(table.rows[0].class.bytes, 64);
+        }
+    }
+
+    #[test]
+    fn tlabs_that_were_read_are_counted() {
+        let mut books = books(PLAIN);
+        let begun = Count { samples: 20, bytes: 2000, objects: 20.0, ..Count::default() };
+        books.add(&row("A", 0), 0, &begun);
+        let read = Count { read_objects: 5.0, read_bytes: 80.0, ..Count::default() };
+        books.add_tlab(0, &[(row("B", 0), read)]);
+        let summary = books.table(None, Scope::Trace, 1).summary;
+        assert_eq!((summary.tlabs, summary.tlabs_read), (Some(20), Some(1)));
+        assert!(summary.estimated);
+    }
+
+    #[test]
+    fn where_every_object_is_counted_nothing_is_estimated() {
+        let mut books = books(Options { exact: true, ..PLAIN });
+        books.add(&row("A", 0), 0, &Count { samples: 3, bytes: 72, ..Count::default() });
+        let table = books.table(None, Scope::Trace, 1);
+        assert_eq!(rows(&table), [("A", None, 3, 72)]);
+        assert!(!table.summary.estimated);
+        assert_eq!((table.summary.tlabs, table.rows[0].class.outside_objects), (None, None));
+    }
+
+    #[test]
+    fn so_many_threads_have_names() {
+        let mut names = HashMap::new();
+        for tid in 0..2 * MAX_THREADS as u32 {
+            keep(&mut names, tid, "a".into());
+        }
+        keep(&mut names, 7, "b".into());
+        assert_eq!((names.len(), names[&7].as_str()), (MAX_THREADS, "b"));
+    }
+}

@@ -1,0 +1,272 @@
+//! What the kernel side counts and sends.
+//!
+//! The layouts come from the BPF object's own type information: the skeleton
+//! generator turns the structs of `bpf/javaobjnew.h` into these types.
+
+use plain::Plain;
+
+use crate::{
+    bpf::{
+        records::{copy, text, word},
+        stops::Stop,
+    },
+    stack::raw::RawStack,
+};
+
+pub(crate) use crate::take::allocations::skel::types::{
+    class_id, hit, large_event, layout, name_event, old_thread, tally, tally_key, thread_key,
+    thread_state, tlab_event,
+};
+
+// `enum event_kind` of bpf/javaobjnew.h.
+const NAME: u64 = 1;
+const LARGE: u64 = 2;
+const TLAB: u64 = 3;
+const STACK: u64 = 4;
+const STOP: u64 = 5;
+/// The number of the stacks that found no room: `STACK_OTHER` of bpf/walk/walk.h.
+pub(crate) const STACK_OTHER: u64 = 2;
+/// Where a name begins in its event.
+const TEXT: usize = std::mem::offset_of!(name_event, text);
+
+// SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
+// which any bit pattern is a value.
+unsafe impl Plain for class_id {}
+// SAFETY: as above.
+unsafe impl Plain for hit {}
+// SAFETY: as above.
+unsafe impl Plain for layout {}
+// SAFETY: as above.
+unsafe impl Plain for large_event {}
+// SAFETY: as above.
+unsafe impl Plain for name_event {}
+// SAFETY: as above.
+unsafe impl Plain for old_thread {}
+// SAFETY: as above.
+unsafe impl Plain for tally {}
+// SAFETY: as above.
+unsafe impl Plain for tally_key {}
+// SAFETY: as above.
+unsafe impl Plain for thread_key {}
+// SAFETY: as above.
+unsafe impl Plain for thread_state {}
+// SAFETY: as above.
+unsafe impl Plain for tlab_event {}
+
+/// A class by the Symbol of its name, with what tells it from a later one in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ClassId {
+    /// The Symbol's address.
+    pub(crate) symbol: u64,
+    /// The last bytes of the name, at most eight.
+    pub(crate) tail: u64,
+    /// The name's length in bytes.
+    pub(crate) len: u32,
+}
+
+impl ClassId {
+    /// Whether this may be its name, which is as long as `len` says: all of the text, or its
+    /// beginning. The class may have been unloaded before the name was read. (Where the kernel
+    /// could not read the last bytes, they are zero, and only the length tells.)
+    pub(crate) fn may_be(&self, text: &[u8], len: u32) -> bool {
+        let mut tail = [0; 8];
+        let last = &text[text.len().saturating_sub(tail.len())..];
+        tail[..last.len()].copy_from_slice(last);
+        let has_end = text.len() == self.len as usize && self.tail != 0;
+        len == self.len && (!has_end || u64::from_ne_bytes(tail) == self.tail)
+    }
+}
+
+impl From<&class_id> for ClassId {
+    fn from(id: &class_id) -> Self {
+        Self { symbol: id.symbol, tail: id.tail, len: id.len }
+    }
+}
+
+/// A decoded event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Names of a class and a thread that were not seen together before.
+    Name(Name),
+    /// A large object was allocated.
+    Large(Large),
+    /// A TLAB is full.
+    Tlab(Tlab),
+    /// A stack is new, and known by this number from now on.
+    Stack(u64, RawStack),
+    /// The application was stopped.
+    Stop(Stop),
+}
+
+/// Names, as they are when their class and thread are first counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    /// The key of the JVM.
+    pub(crate) target: u64,
+    /// The class.
+    pub(crate) class: ClassId,
+    /// As much of the class's name as is sent: bytes of its Symbol; none where the kernel
+    /// could not read it.
+    pub(crate) text: Vec<u8>,
+    /// The thread, 0 where threads are not kept apart.
+    pub(crate) tid: u32,
+    /// The thread's name.
+    pub(crate) comm: String,
+}
+
+/// A large object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Large {
+    /// The key of the JVM.
+    pub(crate) target: u64,
+    /// When, on `CLOCK_MONOTONIC`.
+    pub(crate) ts_ns: u64,
+    /// Its class.
+    pub(crate) class: ClassId,
+    /// The number of the stack it was allocated from.
+    pub(crate) stack: u64,
+    /// Its size in bytes.
+    pub(crate) bytes: u64,
+    /// The thread, by the kernel's number.
+    pub(crate) tid: u32,
+    /// The thread's name.
+    pub(crate) comm: String,
+    /// Whether it got heap regions of its own.
+    pub(crate) humongous: bool,
+}
+
+/// A TLAB with objects from its start on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tlab {
+    /// The key of the JVM.
+    pub(crate) target: u64,
+    /// Where it begins.
+    pub(crate) start: u64,
+    /// The bytes of all objects in it.
+    pub(crate) size: u64,
+    /// The JVM's count of collections while it was filled.
+    pub(crate) collections: u32,
+    /// The thread, 0 where threads are not kept apart.
+    pub(crate) tid: u32,
+}
+
+impl Event {
+    /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
+        match word(record, 0)? {
+            NAME => {
+                let size = word(record, TEXT - 8)?;
+                let bytes = record.get(TEXT..)?.get(..usize::try_from(size).ok()?)?;
+                // The struct has room for the longest name.
+                let mut whole = record.to_vec();
+                whole.resize(size_of::<name_event>(), 0);
+                let event: name_event = copy(&whole)?;
+                Some(Self::Name(Name {
+                    target: event.target,
+                    class: (&event.class).into(),
+                    text: bytes.to_vec(),
+                    // A number of 32 bits.
+                    tid: event.tid as u32,
+                    comm: text(&event.comm),
+                }))
+            }
+            LARGE => copy::<large_event>(record).map(|e| {
+                Self::Large(Large {
+                    target: e.target,
+                    ts_ns: e.ts_ns,
+                    class: (&e.class).into(),
+                    stack: e.stack,
+                    bytes: e.size,
+                    tid: e.tid,
+                    comm: text(&e.comm),
+                    humongous: e.humongous != 0,
+                })
+            }),
+            TLAB => copy::<tlab_event>(record).map(|e| {
+                Self::Tlab(Tlab {
+                    target: e.target,
+                    start: e.start,
+                    size: e.size,
+                    // Both are numbers of 32 bits.
+                    collections: e.collections as u32,
+                    tid: e.tid as u32,
+                })
+            }),
+            STACK => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
+            STOP => Stop::decode(record).map(Self::Stop),
+            _ => None,
+        }
+    }
+
+    /// The key of the JVM that it came from.
+    pub(crate) fn target(&self) -> u64 {
+        match self {
+            Self::Name(name) => name.target,
+            Self::Large(large) => large.target,
+            Self::Tlab(tlab) => tlab.target,
+            Self::Stack(_, stack) => stack.target,
+            Self::Stop(stop) => stop.target,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::take::allocations::skel::types::stop_event;
+
+    #[test]
+    fn layouts_are_those_of_the_header() {
+        assert_eq!(size_of::<class_id>(), 3 * 8);
+        assert_eq!(size_of::<layout>(), 9 * 8);
+        assert_eq!(size_of::<tally_key>(), 6 * 8);
+        assert_eq!(size_of::<tally>(), 7 * 8);
+        assert_eq!(size_of::<hit>(), 2 * 8);
+        assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
+        assert_eq!(size_of::<thread_key>(), 2 * 8);
+        assert_eq!(size_of::<thread_state>(), 6 * 8);
+        assert_eq!(size_of::<old_thread>(), 2 * 8);
+        assert_eq!(size_of::<large_event>(), 3 * 8 + 3 * 8 + 2 * 8 + 8 + 16);
+        assert_eq!(size_of::<tlab_event>(), 6 * 8);
+        assert_eq!(TEXT, 9 * 8);
+        assert_eq!(size_of::<name_event>(), 9 * 8 + 1024);
+    }
+
+    #[test]
+    fn a_name_is_as_long_as_it_says() {
+        let comm = u64::from_ne_bytes(*b"worker\0\0");
+        let words = [NAME, 7, 0x1000, 0x6261, 2, 5, comm, 0, 2];
+        let mut record = words.map(u64::to_ne_bytes).concat();
+        record.extend(b"ab");
+        let class = ClassId { symbol: 0x1000, tail: 0x6261, len: 2 };
+        let (text, comm) = (b"ab".to_vec(), "worker".into());
+        let name = Name { target: 7, class, text, tid: 5, comm };
+        assert_eq!(Event::decode(&record), Some(Event::Name(name)));
+        assert_eq!(Event::decode(&record[..73]), None);
+    }
+
+    #[test]
+    fn a_stack_comes_with_its_number() {
+        let words = [STACK, 9, 42, 0, 1, 1, 0x10].map(u64::to_ne_bytes).concat();
+        let Some(Event::Stack(9, stack)) = Event::decode(&words) else {
+            panic!("no stack");
+        };
+        assert_eq!((stack.target, stack.frames.len()), (42, 1));
+        assert_eq!(Event::decode(&words[..words.len() - 8]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_records_do_no_harm(mut record in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Event::decode(&record);
+            for kind in [NAME, LARGE, TLAB, STACK, STOP] {
+                if let Some(head) = record.get_mut(..8) {
+                    head.copy_from_slice(&kind.to_ne_bytes());
+                }
+                let _ = Event::decode(&record);
+            }
+        }
+    }
+}

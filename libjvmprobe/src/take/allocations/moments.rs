@@ -1,0 +1,281 @@
+//! When it was allocated.
+//!
+//! What a class has allocated from a stack is an estimate, known only in the end. What was counted
+//! of it has a time: an object outside of TLABs when it was allocated, an object that begins a TLAB
+//! with the bytes that it stands for, which its thread has allocated until then. So the estimate
+//! is shared among the slots of time in proportion to what was counted in them, to the byte.
+
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use crate::{
+    stack::times::{self, Times},
+    take::allocations::{
+        split::{Part, apportion},
+        stacks::StackId,
+        tally::Key,
+    },
+};
+
+/// What was counted in a slot of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hit {
+    /// Bytes that objects stand for that began a TLAB; with `--exact`, their own.
+    pub(crate) bytes: u64,
+    /// Bytes of objects outside of TLABs.
+    pub(crate) outside_bytes: u64,
+}
+
+/// About how many bytes one takes.
+const HIT: usize = 2 * size_of::<(u32, u64)>();
+
+/// When it was counted.
+#[derive(Debug, Default)]
+struct When {
+    inside: Times,
+    outside: Times,
+}
+
+impl When {
+    fn add(&mut self, slot: u32, hit: Hit) {
+        for (times, bytes) in
+            [(&mut self.inside, hit.bytes), (&mut self.outside, hit.outside_bytes)]
+        {
+            if bytes == 0 {
+                continue;
+            }
+            times.push((slot, bytes));
+            // Slots come in order, but for what is late.
+            if times.len().is_power_of_two() {
+                times::add_up(times);
+            }
+        }
+    }
+
+    fn coarsen(&mut self, factor: u32) {
+        times::coarsen(&mut self.inside, factor);
+        times::coarsen(&mut self.outside, factor);
+    }
+
+    /// When objects began TLABs; where none did, when there were others.
+    fn begun(&self) -> &Times {
+        if self.inside.is_empty() { &self.outside } else { &self.inside }
+    }
+
+    /// How many slots there are, those of both.
+    fn count(&mut self) -> usize {
+        times::add_up(&mut self.inside);
+        times::add_up(&mut self.outside);
+        self.inside.len() + self.outside.len()
+    }
+}
+
+/// All that is known of one JVM.
+#[derive(Debug)]
+pub(crate) struct Moments {
+    slot_ns: u64,
+    /// How many of the kernel side's slots are one.
+    factor: u32,
+    by: HashMap<(Key, StackId), When>,
+    all: When,
+    /// How many slots were added to all of them since they were counted.
+    added: usize,
+}
+
+impl Moments {
+    /// Nothing yet; slots are so long at first.
+    pub(crate) fn new(slot_ns: u64) -> Self {
+        let (by, all) = (HashMap::new(), When::default());
+        Self { slot_ns, factor: 1, by, all, added: 0 }
+    }
+
+    /// In which of the kernel side's slots it is so long after the begin.
+    pub(crate) fn told_slot(&self, elapsed_ns: u64) -> u64 {
+        let length = self.slot_ns / u64::from(self.factor);
+        elapsed_ns.checked_div(length).unwrap_or(0)
+    }
+
+    /// How long slots are now, in nanoseconds.
+    pub(crate) fn slot_ns(&self) -> u64 {
+        self.slot_ns
+    }
+
+    /// Adds what was counted of a class and a stack in one of the kernel side's slots.
+    pub(crate) fn add(&mut self, row: &Key, stack: StackId, slot: u32, hit: Hit) {
+        // At most two of its own, and two of all.
+        self.added += 4;
+        let slot = slot / self.factor;
+        self.by.entry((row.clone(), stack)).or_default().add(slot, hit);
+        self.all.add(slot, hit);
+    }
+
+    /// Of each second one slot in which something was counted, with all of the second. Which one is
+    /// by chance, the likelier the more was counted in it, and the same each time for a class: so
+    /// that many classes together are as all others, and each takes little room.
+    fn some_of_each_second(&self, row: &Key) -> Times {
+        const SECOND: u64 = 1_000_000_000;
+        let mut hasher = DefaultHasher::new();
+        (&row.class, row.tid).hash(&mut hasher);
+        let mut all = self.all.begun().clone();
+        times::add_up(&mut all);
+        let second = |slot: u32| u64::from(slot).saturating_mul(self.slot_ns) / SECOND;
+        let seconds = all.chunk_by(|a, b| second(a.0) == second(b.0));
+        let chosen = seconds.filter_map(|slots| {
+            let sum = slots.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
+            second(slots.first()?.0).hash(&mut hasher);
+            let mut at = hasher.finish().checked_rem(sum)?;
+            let (slot, _) = slots.iter().find(|(_, bytes)| {
+                let is_it = at < *bytes;
+                at = at.saturating_sub(*bytes);
+                is_it
+            })?;
+            Some((*slot, sum))
+        });
+        chosen.collect()
+    }
+
+    /// Makes slots longer until it takes about so many bytes at most, if it can.
+    pub(crate) fn shrink(&mut self, max: usize) {
+        if self.added.saturating_mul(HIT) <= max {
+            return;
+        }
+        self.count();
+        while self.added.saturating_mul(HIT) > max && self.coarsen() {}
+    }
+
+    /// Makes slots longer; `false` where they cannot be.
+    fn coarsen(&mut self) -> bool {
+        let Some(factor) = times::next(self.slot_ns) else { return false };
+        self.slot_ns = self.slot_ns.saturating_mul(factor.into());
+        self.factor = self.factor.saturating_mul(factor);
+        self.by.values_mut().chain([&mut self.all]).for_each(|when| when.coarsen(factor));
+        self.count();
+        true
+    }
+
+    /// Puts together what was in one slot, and counts what there is.
+    fn count(&mut self) {
+        let all = self.by.values_mut().chain([&mut self.all]);
+        self.added = all.map(When::count).sum();
+    }
+
+    /// How the bytes of one of a class's parts are shared among slots. Of what was never counted,
+    /// only found, it is unknown when it was: it is shared as all others together; where there are
+    /// none, it is in the slot of its end, `last`, one of the kernel side's.
+    pub(crate) fn share(&self, row: &Key, part: &Part, last: u32) -> Times {
+        let sum =
+            |times: &Times| times.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
+        let mut times = match self.by.get(&(row.clone(), part.stack)) {
+            Some(when) => {
+                // Objects outside of TLABs are counted, not estimated.
+                let outside = sum(&when.outside).min(part.bytes);
+                let mut times = shared(outside, &when.outside);
+                times.extend(shared(part.bytes - outside, when.begun()));
+                times
+            }
+            // No object is in two slots: of few, most slots have none.
+            None => {
+                shared(part.bytes, &shared(part.objects.max(1), &self.some_of_each_second(row)))
+            }
+        };
+        if times.is_empty() {
+            times.push((last / self.factor, part.bytes));
+        }
+        times::add_up(&mut times);
+        times
+    }
+}
+
+/// A sum, in proportion to what was in each slot; none where nothing was.
+fn shared(bytes: u64, times: &Times) -> Times {
+    let mut times = times.clone();
+    times::add_up(&mut times);
+    let weights: Vec<_> = times.iter().map(|(_, bytes)| *bytes as f64).collect();
+    let slots = times.iter().map(|(slot, _)| *slot);
+    slots.zip(apportion(bytes, &weights)).filter(|(_, bytes)| *bytes > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(class: &str) -> Key {
+        Key { class: class.into(), tid: 0 }
+    }
+
+    fn part(stack: StackId, bytes: u64) -> Part {
+        Part { stack, bytes, objects: 1 }
+    }
+
+    fn hit(bytes: u64, outside_bytes: u64) -> Hit {
+        Hit { bytes, outside_bytes }
+    }
+
+    #[test]
+    fn bytes_are_when_their_likes_were_counted() {
+        let mut moments = Moments::new(times::SLOT);
+        moments.add(&key("A"), 5, 3, hit(300, 0));
+        moments.add(&key("A"), 5, 9, hit(100, 0));
+        moments.add(&key("A"), 5, 9, hit(0, 50));
+        moments.add(&key("B"), 6, 1, hit(0, 70));
+        // 50 are outside and stay where they are; 800 are shared three to one.
+        assert_eq!(moments.share(&key("A"), &part(5, 850), 99), [(3, 600), (9, 250)]);
+        assert_eq!(moments.share(&key("B"), &part(6, 70), 99), [(1, 70)]);
+        // Never counted: as all others.
+        moments.add(&key("A"), 5, 59, hit(1200, 0));
+        let all = Part { stack: 2, bytes: 6400, objects: 4 };
+        let share = moments.share(&key("C"), &all, 99);
+        assert!([3, 9].contains(&share[0].0), "{share:?}");
+        assert_eq!((share[0].1, share[1]), (1600, (59, 4800)));
+        assert_eq!(moments.share(&key("C"), &part(2, 6400), 99), [(59, 6400)]);
+        // By chance, but as all others: of a thousand classes in one second, three in four are
+        // where three in four of the bytes are.
+        let first = (0..1000).filter(|i| moments.share(&key(&i.to_string()), &all, 99)[0].0 == 3);
+        assert!((700..800).contains(&first.count()));
+        let none = Moments::new(times::SLOT);
+        assert_eq!(none.share(&key("C"), &part(2, 52), 99), [(99, 52)]);
+    }
+
+    #[test]
+    fn longer_slots_have_the_same_in_them() {
+        let mut moments = Moments::new(times::SLOT);
+        for slot in 0..100 {
+            moments.add(&key("A"), 5, slot, hit(10, 0));
+        }
+        assert!(moments.coarsen());
+        assert_eq!(moments.slot_ns(), 5 * times::SLOT);
+        moments.add(&key("A"), 5, 99, hit(1000, 0));
+        let shared = moments.share(&key("A"), &part(5, 2000), 0);
+        assert_eq!((shared.len(), shared[0], shared[19]), (20, (0, 50), (19, 1050)));
+        // Where there is room for it, nothing changes; what comes again and again takes no room.
+        for _ in 0..1000 {
+            moments.add(&key("A"), 5, 99, hit(1, 0));
+        }
+        moments.shrink(40 * HIT);
+        assert_eq!(moments.slot_ns(), 5 * times::SLOT);
+        moments.shrink(39 * HIT);
+        assert_eq!(moments.slot_ns(), 10 * times::SLOT);
+    }
+
+    proptest! {
+        #[test]
+        fn the_slots_sum_up_to_the_part(
+            bytes in 0_u64..1 << 50,
+            hits in prop::collection::vec((0_u32..60, 0_u64..1 << 40, 0_u64..1 << 20), 0..200),
+        ) {
+            let mut moments = Moments::new(times::SLOT);
+            for (slot, inside, outside) in hits {
+                moments.add(&key("A"), 5, slot, hit(inside, outside));
+            }
+            for part in [part(5, bytes), part(7, bytes)] {
+                let times = moments.share(&key("A"), &part, 70);
+                prop_assert_eq!(times.iter().map(|(_, bytes)| bytes).sum::<u64>(), bytes);
+                prop_assert!(times.is_sorted_by(|a, b| a.0 < b.0));
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The names of one JVM's classes.
+//!
+//! The kernel side sends a name with the first allocation of its class, so that classes
+//! that are unloaded later have theirs. What it could not read, because the page was not
+//! there, is read from the JVM's memory.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use crate::{
+    Addr,
+    hotspot::{
+        HotSpot,
+        classes::{ClassLayout, java_name},
+    },
+    take::allocations::event::ClassId,
+};
+
+/// As many names are kept.
+const MAX_NAMES: usize = 1 << 18;
+
+/// Names by what the kernel side and the heap know classes by.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    by_id: HashMap<ClassId, Arc<str>>,
+    by_symbol: HashMap<(Addr, Addr), Arc<str>>,
+    /// Each text once: classes of different loaders may have the same name.
+    texts: HashSet<Arc<str>>,
+}
+
+impl Names {
+    /// Takes a name that the kernel side has sent, if it is the class's: another one may have
+    /// taken its place before it was read.
+    pub(crate) fn told(&mut self, class: ClassId, text: &[u8]) {
+        if !class.may_be(text, class.len) {
+            return;
+        }
+        let name = self.keep(&java_name(text, class.len));
+        self.keep_id(class, name);
+    }
+
+    fn keep_id(&mut self, class: ClassId, name: Arc<str>) {
+        if self.by_id.len() < MAX_NAMES || self.by_id.contains_key(&class) {
+            self.by_id.insert(class, name);
+        }
+    }
+
+    /// The name of a class that the kernel side has counted.
+    pub(crate) fn of_id(
+        &mut self,
+        class: ClassId,
+        jvm: Option<(&HotSpot, &ClassLayout)>,
+    ) -> Arc<str> {
+        if let Some(name) = self.by_id.get(&class) {
+            return Arc::clone(name);
+        }
+        let text = || {
+            let (hotspot, layout) = jvm?;
+            let (text, len) = hotspot.symbol(layout, Addr(class.symbol)).ok()?;
+            // By now another one may lie there.
+            class.may_be(&text, len).then(|| java_name(&text, len))
+        };
+        let Some(text) = text() else {
+            return self.keep("(unknown)");
+        };
+        let name = self.keep(&text);
+        self.keep_id(class, Arc::clone(&name));
+        name
+    }
+
+    /// The name of a class in the heap. Its Klass is asked each time which Symbol it has:
+    /// another class may lie there by now.
+    pub(crate) fn of_klass(
+        &mut self,
+        klass: Addr,
+        hotspot: &HotSpot,
+        layout: &ClassLayout,
+    ) -> Option<Arc<str>> {
+        let symbol = hotspot.class_symbol(layout, klass).ok()?;
+        if let Some(name) = self.by_symbol.get(&(klass, symbol)) {
+            return Some(Arc::clone(name));
+        }
+        let (text, len) = hotspot.symbol(layout, symbol).ok()?;
+        let name = self.keep(&java_name(&text, len));
+        if self.by_symbol.len() >= MAX_NAMES {
+            self.by_symbol.clear();
+        }
+        self.by_symbol.insert((klass, symbol), Arc::clone(&name));
+        Some(name)
+    }
+
+    fn keep(&mut self, text: &str) -> Arc<str> {
+        if let Some(name) = self.texts.get(text) {
+            return Arc::clone(name);
+        }
+        let name: Arc<str> = text.into();
+        if self.texts.len() < MAX_NAMES {
+            self.texts.insert(Arc::clone(&name));
+        }
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(name: &[u8]) -> ClassId {
+        let mut tail = [0; 8];
+        let last = &name[name.len().saturating_sub(8)..];
+        tail[..last.len()].copy_from_slice(last);
+        ClassId { symbol: 1, tail: u64::from_ne_bytes(tail), len: name.len() as u32 }
+    }
+
+    #[test]
+    fn so_many_names_are_kept() {
+        let mut names = Names::default();
+        for symbol in 0..MAX_NAMES as u64 + 10 {
+            names.told(ClassId { symbol, tail: 0, len: 1 }, b"A");
+        }
+        assert_eq!((names.by_id.len(), names.texts.len()), (MAX_NAMES, 1));
+        assert_eq!(&*names.of_id(ClassId { symbol: 7, tail: 0, len: 1 }, None), "A");
+    }
+
+    #[test]
+    fn a_name_that_was_told_is_known() {
+        let mut names = Names::default();
+        names.told(class(b"a/B"), b"a/B");
+        assert_eq!(&*names.of_id(class(b"a/B"), None), "a.B");
+        // Another class at the same address.
+        assert_eq!(&*names.of_id(class(b"a/C"), None), "(unknown)");
+    }
+
+    #[test]
+    fn a_name_of_another_class_is_not_taken() {
+        let mut names = Names::default();
+        let own = class(b"app/Generated$$Lambda$17");
+        names.told(own, b"app/Generated$$Lambda$18");
+        assert_eq!(&*names.of_id(own, None), "(unknown)");
+        names.told(own, b"app/Generated$$Lambda$17");
+        assert_eq!(&*names.of_id(own, None), "app.Generated$$Lambda$17");
+    }
+
+    #[test]
+    fn of_a_name_that_was_cut_the_end_is_not_known() {
+        let mut names = Names::default();
+        let long = class(&[b'x'; 2000]);
+        names.told(long, &[b'x'; 1024]);
+        assert!(names.of_id(long, None).starts_with("xxx"));
+    }
+}

@@ -1,0 +1,153 @@
+//! Where allocations can be watched in a libjvm.so.
+//!
+//! HotSpot's `AllocTracer` (gc/shared/allocTracer.cpp) is called for each object that
+//! begins a TLAB or lies outside of one. Its functions are private: only a symbol table
+//! tells where they are. They are given the thread, without which nothing can be said of the
+//! objects in between. JDK 8 does so where it has a flight recorder: Zulu, under names of its own,
+//! and since 8u262 all.
+
+use crate::{
+    Error, Result,
+    bpf::probes::{Plan, Site, function, packaged},
+    hotspot::HotSpot,
+    process::{LibJvm, Target},
+};
+
+const FUNCTIONS: [(&str, [&str; 2]); 2] = [
+    // First, so that what is outside of TLABs is never taken for what is inside.
+    (
+        "fn_outside_tlab",
+        [
+            "_ZN11AllocTracer28send_allocation_outside_tlabE",
+            "_ZN11AllocTracer34send_allocation_outside_tlab_eventE11KlassHandleP8HeapWordmP6Thread",
+        ],
+    ),
+    (
+        "fn_new_tlab",
+        [
+            "_ZN11AllocTracer27send_allocation_in_new_tlabE",
+            "_ZN11AllocTracer33send_allocation_in_new_tlab_eventE11KlassHandleP8HeapWordmmP6Thread",
+        ],
+    ),
+];
+/// Without the thread.
+const OLD_FUNCTION: &str = "_ZN11AllocTracer33send_allocation_in_new_tlab_eventE";
+const PROBE: (&str, &str) = ("hotspot", "object__alloc");
+
+/// The last JDK that knows `ExtendedDTraceProbes`.
+const LAST_EXTENDED: u32 = 17;
+
+/// The functions to attach to.
+///
+/// # Errors
+/// [`Error::NoProbes`] where the symbols are missing, saying what works instead.
+pub(crate) fn sampled(libjvm: &LibJvm) -> Result<Vec<Plan>> {
+    let elf = libjvm.elf()?;
+    let symbols = elf.symbols()?;
+    let plan = |&(program, names): &(&'static str, [&str; 2])| {
+        let site = names.iter().find_map(|name| function(&elf, &symbols, name))?;
+        Some(Plan { program, site, optional: None })
+    };
+    let plans: Option<Vec<_>> = FUNCTIONS.iter().map(plan).collect();
+    if let Some(plans) = plans {
+        return Ok(plans);
+    }
+    let has_probe = elf.stapsdt()?.find(PROBE.0, PROBE.1).next().is_some();
+    let is_old = symbols.find_prefix(OLD_FUNCTION).is_some();
+    let is_stripped = elf.is_stripped()?;
+    let (what, mut hint) = missing(is_old, is_stripped, has_probe);
+    if is_stripped {
+        hint += &packaged(&libjvm.seen_as);
+    }
+    Err(Error::NoProbes { path: libjvm.seen_as.clone(), what, hint })
+}
+
+/// What a file lacks that has not all of the functions, and what works instead.
+fn missing(is_old: bool, is_stripped: bool, has_probe: bool) -> (String, String) {
+    let function = "AllocTracer::send_allocation_in_new_tlab";
+    let (what, instead) = match (is_old, is_stripped) {
+        (true, _) => (
+            format!("{function} that is given the thread (before 8u262, JDK 8 has another one)"),
+            "8u262 or later",
+        ),
+        (_, true) => (
+            format!("symbol table to find {function} by (it is stripped)"),
+            "a build with its symbol table (Temurin, Debian, Alpine)",
+        ),
+        (_, false) => (format!("function {function} in its symbol table"), "JDK 11 or later"),
+    };
+    let exact = match has_probe {
+        true => ", or start the JVM with -XX:+DTraceAllocProbes and use --exact",
+        false => "",
+    };
+    (what, format!("use {instead}{exact}"))
+}
+
+/// The probe that fires for every object.
+///
+/// # Errors
+/// [`Error::NoProbes`] where it is missing.
+pub(crate) fn exact(libjvm: &LibJvm) -> Result<Vec<Plan>> {
+    let elf = libjvm.elf()?;
+    let probes = elf.stapsdt()?;
+    let (provider, name) = PROBE;
+    if probes.find(provider, name).next().is_none() {
+        let why = probes.explain_missing(provider, name);
+        return Err(Error::NoProbes {
+            path: libjvm.seen_as.clone(),
+            what: format!("USDT probe {provider}:{name} ({why})"),
+            hint: match sampled(libjvm).is_ok() {
+                true => "leave --exact out: its symbol table is enough for estimates".into(),
+                false => "use a JDK build with probes (Temurin, Debian, Ubuntu, Fedora)".into(),
+            },
+        });
+    }
+    Ok(vec![Plan {
+        program: "object_alloc",
+        site: Site::Usdt { provider: provider.into(), name: name.into() },
+        optional: None,
+    }])
+}
+
+/// Whether a JVM was started with the flag that makes it fire the probe.
+///
+/// # Errors
+/// [`Error::Unsupported`] with the flag's name, for a JVM that has set itself up without it.
+pub(crate) fn fires(target: &Target, hotspot: &HotSpot) -> Result<()> {
+    // Up to JDK 10 there was only the one for all.
+    let flags = ["DTraceAllocProbes", "ExtendedDTraceProbes"];
+    if flags.iter().any(|flag| hotspot.flag(flag) == Some(true)) {
+        return Ok(());
+    }
+    let has_own = hotspot.flag(flags[0]).is_some();
+    let flag = match (has_own, hotspot.major) {
+        (true, ..=LAST_EXTENDED) => "-XX:+DTraceAllocProbes (or -XX:+ExtendedDTraceProbes)",
+        (true, _) => "-XX:+DTraceAllocProbes",
+        (false, _) => "-XX:+ExtendedDTraceProbes",
+    };
+    let otherwise = if sampled(&target.libjvm).is_ok() { ", or leave --exact out" } else { "" };
+    Err(Error::Unsupported {
+        what: format!(
+            "process {} (JDK {}) does not tell of every object; start it with {flag}{otherwise}",
+            target.pid(),
+            hotspot.major,
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::missing;
+
+    #[test]
+    fn what_is_missing_is_said_of_each_build() {
+        let (what, hint) = missing(true, false, true);
+        assert!(what.contains("JDK 8") && !what.contains("stripped"), "{what}");
+        assert!(hint.contains("8u262") && hint.contains("--exact"), "{hint}");
+        let (what, hint) = missing(false, true, false);
+        assert!(what.contains("it is stripped"), "{what}");
+        assert!(hint.contains("with its symbol table") && !hint.contains("--exact"), "{hint}");
+        let (what, _) = missing(false, false, false);
+        assert!(what.contains("in its symbol table") && !what.contains("stripped"), "{what}");
+    }
+}

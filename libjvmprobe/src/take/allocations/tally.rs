@@ -1,0 +1,366 @@
+//! Adds up what was counted, and estimates what every class has allocated.
+//!
+//! Known exactly: the bytes that each thread allocated in TLABs (HotSpot's own count), and
+//! each object outside of them. How the former are shared among classes is estimated, best
+//! from the TLABs that were read, each one standing for as many as it was one of; where
+//! there are too few of these, from the objects that began TLABs, each standing for the
+//! bytes since the one before. Of these, large objects are more often seen than small ones,
+//! in proportion to their size: so one stands for as many objects as fit into its bytes.
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::{
+    own::budget::{Budget, Kept},
+    take::allocations::{
+        split::{Part, split},
+        stacks::{self, StackId},
+    },
+};
+
+/// So many TLABs that were read are enough.
+const ENOUGH_READ: u64 = 16;
+/// More classes (times threads) than this are not kept apart.
+const MAX_ROWS: usize = 1 << 18;
+
+/// About how many bytes a row takes.
+const ROW: usize = 2 * (size_of::<Key>() + size_of::<Count>());
+
+/// The class of what is not kept apart.
+pub(crate) const OTHER: &str = "(other)";
+/// The class of what no sample was taken of.
+const UNSAMPLED: &str = "(not sampled)";
+
+/// What is kept apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// The class, by its name.
+    pub(crate) class: Arc<str>,
+    /// The thread, 0 where threads are not kept apart.
+    pub(crate) tid: u32,
+}
+
+/// What was counted of one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Count {
+    /// Objects that began a TLAB; with `--exact`, all.
+    pub(crate) samples: u64,
+    /// Bytes that these stand for; with `--exact`, their own.
+    pub(crate) bytes: u64,
+    /// Objects that these stand for.
+    pub(crate) objects: f64,
+    /// Objects outside of TLABs.
+    pub(crate) outside: u64,
+    /// Their bytes.
+    pub(crate) outside_bytes: u64,
+    /// Humongous objects, among all that were seen.
+    pub(crate) humongous: u64,
+    /// Their bytes.
+    pub(crate) humongous_bytes: u64,
+    /// Objects in TLABs that were read, each as often as its TLAB stands for.
+    pub(crate) read_objects: f64,
+    /// Their bytes, likewise.
+    pub(crate) read_bytes: f64,
+}
+
+impl Count {
+    /// Bytes of the objects themselves that began TLABs, by their average size.
+    fn seen_bytes(&self) -> f64 {
+        let bytes = self.bytes as f64;
+        let share = if self.objects > 0.0 { self.samples as f64 / self.objects } else { 1.0 };
+        bytes * share.min(1.0)
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.samples += other.samples;
+        self.bytes += other.bytes;
+        self.objects += other.objects;
+        self.outside += other.outside;
+        self.outside_bytes += other.outside_bytes;
+        self.humongous += other.humongous;
+        self.humongous_bytes += other.humongous_bytes;
+        self.read_objects += other.read_objects;
+        self.read_bytes += other.read_bytes;
+    }
+}
+
+/// What one key has allocated.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Allocated {
+    /// Which.
+    pub(crate) key: Key,
+    /// Bytes.
+    pub(crate) bytes: f64,
+    /// Objects.
+    pub(crate) objects: f64,
+    /// What was counted.
+    pub(crate) count: Count,
+}
+
+impl Allocated {
+    /// Bytes, as they are shown.
+    pub(crate) fn rounded_bytes(&self) -> u64 {
+        self.bytes.round() as u64
+    }
+
+    /// Objects, as they are shown.
+    pub(crate) fn rounded_objects(&self) -> u64 {
+        self.objects.round() as u64
+    }
+}
+
+/// One thread's TLABs; of all threads together where they are not kept apart.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    /// Bytes in TLABs that belong to no sample yet. Negative when more of what was begun
+    /// before was sampled than was begun.
+    in_flight: i64,
+    /// TLABs that were read.
+    read: u64,
+}
+
+/// What was counted in a time.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    counts: HashMap<Key, Count>,
+    /// The same by stack, save what was read.
+    stacks: HashMap<Key, HashMap<StackId, Count>>,
+    stack_rows: usize,
+    groups: HashMap<u32, Group>,
+    kept: Kept,
+    /// Things that the kernel side could not count or send.
+    pub(crate) lost: u64,
+}
+
+impl Totals {
+    /// Nothing yet, and no more than there is room for.
+    pub(crate) fn within(budget: &Budget) -> Self {
+        Self { kept: Kept::within(budget), ..Self::default() }
+    }
+
+    /// Adds what was counted.
+    pub(crate) fn add(&mut self, key: &Key, count: &Count) {
+        if let Some(known) = self.counts.get_mut(key) {
+            known.add(count);
+            return;
+        }
+        let key = if self.counts.len() < MAX_ROWS && self.kept.take(ROW) {
+            key.clone()
+        } else {
+            Key { class: OTHER.into(), tid: 0 }
+        };
+        self.counts.entry(key).or_default().add(count);
+    }
+
+    /// Notes from which stack it was what [`Totals::add`] has added.
+    pub(crate) fn add_stack(&mut self, key: &Key, stack: StackId, count: &Count) {
+        let other = Key { class: OTHER.into(), tid: 0 };
+        let key = if self.counts.contains_key(key) { key } else { &other };
+        let stacks = self.stacks.entry(key.clone()).or_default();
+        let is_kept =
+            stacks.contains_key(&stack) || (self.stack_rows < MAX_ROWS && self.kept.take(ROW));
+        let stack = if is_kept { stack } else { stacks::OTHER };
+        let before = stacks.len();
+        stacks.entry(stack).or_default().add(count);
+        self.stack_rows += stacks.len() - before;
+    }
+
+    /// How a class's bytes and objects, by [`Totals::exact`] or [`Totals::estimate`], are split
+    /// among its stacks.
+    pub(crate) fn split(&self, class: &Allocated) -> Vec<Part> {
+        match self.stacks.get(&class.key) {
+            Some(counts) => split(class, counts),
+            None => split(class, &HashMap::new()),
+        }
+    }
+
+    /// Adds bytes that are in TLABs and belong to no sample yet.
+    pub(crate) fn add_in_flight(&mut self, tid: u32, bytes: i64) {
+        self.groups.entry(tid).or_default().in_flight += bytes;
+    }
+
+    /// Counts a TLAB that was read.
+    pub(crate) fn add_read(&mut self, tid: u32) {
+        self.groups.entry(tid).or_default().read += 1;
+    }
+
+    /// How many TLABs were begun, how many of them were read.
+    pub(crate) fn tlabs(&self) -> (u64, u64) {
+        let begun = self.counts.values().map(|count| count.samples).sum();
+        (begun, self.groups.values().map(|group| group.read).sum())
+    }
+
+    /// Every object was seen: nothing to estimate.
+    pub(crate) fn exact(&self) -> Vec<Allocated> {
+        let exact = |(key, count): (&Key, &Count)| Allocated {
+            key: key.clone(),
+            bytes: count.bytes as f64,
+            objects: count.samples as f64,
+            count: *count,
+        };
+        self.counts.iter().map(exact).collect()
+    }
+
+    /// The estimate.
+    pub(crate) fn estimate(&self) -> Vec<Allocated> {
+        let mut sums: HashMap<u32, Count> = HashMap::new();
+        for (key, count) in &self.counts {
+            sums.entry(key.tid).or_default().add(count);
+        }
+        for &tid in self.groups.keys() {
+            sums.entry(tid).or_default();
+        }
+        let mut unread: HashMap<u32, f64> = HashMap::new();
+        for (key, count) in self.counts.iter().filter(|(_, count)| count.read_objects == 0.0) {
+            *unread.entry(key.tid).or_default() += count.seen_bytes();
+        }
+        let share = |(&tid, sum): (&u32, &Count)| {
+            (tid, self.share(tid, sum, unread.get(&tid).copied().unwrap_or(0.0)))
+        };
+        let shares: HashMap<u32, Share> = sums.iter().map(share).collect();
+        let mut all: Vec<_> = self
+            .counts
+            .iter()
+            .map(|(key, count)| {
+                let share = shares.get(&key.tid).copied().unwrap_or(Share::Sampled(1.0));
+                let (bytes, objects) = match share {
+                    // In no TLAB that was read, but seen: so much it is at least.
+                    Share::Read(_) if count.read_objects == 0.0 => {
+                        (count.seen_bytes(), count.samples as f64)
+                    }
+                    Share::Read(scale) => (count.read_bytes * scale, count.read_objects * scale),
+                    Share::Sampled(scale) => (count.bytes as f64 * scale, count.objects * scale),
+                    Share::Unknown(_) => (0.0, 0.0),
+                };
+                Allocated {
+                    key: key.clone(),
+                    bytes: bytes + count.outside_bytes as f64,
+                    objects: objects + count.outside as f64,
+                    count: *count,
+                }
+            })
+            .filter(|allocated| allocated.bytes > 0.0)
+            .collect();
+        for (tid, share) in shares {
+            if let Share::Unknown(bytes) = share
+                && bytes > 0.0
+            {
+                let key = Key { class: UNSAMPLED.into(), tid };
+                all.push(Allocated { key, bytes, objects: 0.0, count: Count::default() });
+            }
+        }
+        all
+    }
+
+    /// How a group's bytes in TLABs are shared among its classes.
+    fn share(&self, tid: u32, sum: &Count, unread: f64) -> Share {
+        let group = self.groups.get(&tid).copied().unwrap_or_default();
+        let bytes = (sum.bytes as f64 + group.in_flight as f64).max(0.0);
+        let is_enough = group.read >= ENOUGH_READ || group.read * 2 >= sum.samples;
+        if sum.read_bytes > 0.0 && is_enough {
+            Share::Read((bytes - unread).max(0.0) / sum.read_bytes)
+        } else if sum.bytes > 0 {
+            Share::Sampled(bytes / sum.bytes as f64)
+        } else {
+            Share::Unknown(bytes)
+        }
+    }
+}
+
+/// What bytes in TLABs are shared by, and the factor from there to the bytes allocated.
+#[derive(Clone, Copy, Debug)]
+enum Share {
+    Read(f64),
+    Sampled(f64),
+    Unknown(f64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(class: &str) -> Key {
+        Key { class: class.into(), tid: 0 }
+    }
+
+    fn find(all: &[Allocated], class: &str) -> (f64, f64) {
+        let found = all.iter().find(|a| &*a.key.class == class);
+        found.map_or((0.0, 0.0), |a| (a.bytes, a.objects))
+    }
+
+    #[test]
+    fn without_reading_samples_share_the_bytes() {
+        let mut totals = Totals::default();
+        totals.add(&key("A"), &Count { samples: 3, bytes: 300, objects: 30.0, ..Count::default() });
+        totals.add(&key("B"), &Count { samples: 1, bytes: 100, objects: 1.0, ..Count::default() });
+        totals.add_in_flight(0, 40);
+        let outside = Count { outside: 1, outside_bytes: 5000, ..Count::default() };
+        totals.add(&key("B"), &outside);
+        let all = totals.estimate();
+        assert_eq!(find(&all, "A"), (330.0, 33.0));
+        assert_eq!(find(&all, "B"), (5110.0, 2.1));
+    }
+
+    #[test]
+    fn what_was_read_counts_for_more() {
+        let mut totals = Totals::default();
+        totals.add(&key("A"), &Count { samples: 20, bytes: 1000, ..Count::default() });
+        for _ in 0..ENOUGH_READ {
+            totals.add_read(0);
+        }
+        let read =
+            |objects, bytes| Count { read_objects: objects, read_bytes: bytes, ..Count::default() };
+        totals.add(&key("A"), &read(2.0, 20.0));
+        totals.add(&key("B"), &read(1.0, 80.0));
+        let all = totals.estimate();
+        assert_eq!(find(&all, "A"), (200.0, 20.0));
+        assert_eq!(find(&all, "B"), (800.0, 10.0));
+    }
+
+    #[test]
+    fn what_was_seen_is_never_left_out() {
+        let mut totals = Totals::default();
+        totals
+            .add(&key("A"), &Count { samples: 20, bytes: 900, objects: 90.0, ..Count::default() });
+        totals.add(&key("B"), &Count { samples: 1, bytes: 100, objects: 4.0, ..Count::default() });
+        for _ in 0..ENOUGH_READ {
+            totals.add_read(0);
+        }
+        let read = Count { read_objects: 10.0, read_bytes: 100.0, ..Count::default() };
+        totals.add(&key("A"), &read);
+        let all = totals.estimate();
+        assert_eq!(find(&all, "B"), (25.0, 1.0));
+        assert_eq!(find(&all, "A"), (975.0, 97.5));
+    }
+
+    #[test]
+    fn nothing_sampled_is_said() {
+        let mut totals = Totals::default();
+        totals.add_in_flight(0, 40);
+        assert_eq!(find(&totals.estimate(), UNSAMPLED), (40.0, 0.0));
+    }
+
+    #[test]
+    fn stacks_without_number_are_folded() {
+        let mut totals = Totals::default();
+        let one = Count { samples: 1, bytes: 8, ..Count::default() };
+        for stack in 3..3 + MAX_ROWS as StackId + 10 {
+            totals.add(&key("A"), &one);
+            totals.add_stack(&key("A"), stack, &one);
+        }
+        let parts = totals.split(&totals.exact()[0]);
+        assert_eq!(parts.len(), MAX_ROWS + 1);
+        assert_eq!(parts[0], Part { stack: stacks::OTHER, bytes: 80, objects: 10 });
+        assert_eq!(parts.iter().map(|p| p.bytes).sum::<u64>(), 8 * (MAX_ROWS as u64 + 10));
+    }
+
+    #[test]
+    fn classes_without_number_are_folded() {
+        let mut totals = Totals::default();
+        let one = Count { samples: 1, bytes: 8, ..Count::default() };
+        for i in 0..MAX_ROWS + 1000 {
+            totals.add(&key(&i.to_string()), &one);
+        }
+        assert_eq!(find(&totals.exact(), OTHER), (8000.0, 1000.0));
+        assert_eq!(totals.exact().len(), MAX_ROWS + 1);
+    }
+}

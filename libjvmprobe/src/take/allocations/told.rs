@@ -1,0 +1,101 @@
+//! What is told of a JVM, and a profile of it: bytes by stack, the class innermost, as
+//! async-profiler and JFR have it.
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    bpf::clock,
+    stack::{
+        Frame, Kind,
+        profile::{Measure, Profile, Sample},
+    },
+    take::allocations::{
+        books::{Scope, Table},
+        moments::Moments,
+        stacks::Stacks,
+        tally::Key,
+    },
+};
+
+/// When it was begun to count.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Begin {
+    /// On the kernel's clock.
+    pub ns: u64,
+    /// In nanoseconds since 1970.
+    pub unix_ns: u64,
+}
+
+impl Begin {
+    pub(super) fn now() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let unix_ns = since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
+        Self { ns: clock::monotonic_ns(), unix_ns }
+    }
+}
+
+/// What a JVM has allocated in a time.
+pub struct Told<'a> {
+    /// By class.
+    pub table: &'a Table,
+    /// In which time.
+    pub scope: Scope,
+    /// Its command's name.
+    pub command: &'a str,
+    /// What the stacks in the table are, where they are wanted.
+    pub stacks: Option<&'a Stacks>,
+    pub(super) moments: Option<&'a Moments>,
+    /// When the trace began.
+    pub begin: Begin,
+}
+
+impl Told<'_> {
+    /// The same as a profile, where stacks are wanted.
+    pub fn profile(&self) -> Option<Profile> {
+        let Self { table, scope, stacks: Some(stacks), moments, begin, .. } = *self else {
+            return None;
+        };
+        let summary = &table.summary;
+        let mut profile = Profile::of(Measure::Allocation);
+        profile.slot_ns = moments.map_or(0, Moments::slot_ns);
+        profile.duration_ns = summary.duration_ns;
+        profile.lost = summary.lost;
+        let elapsed = summary.ts_ns.saturating_sub(begin.ns);
+        profile.begin_unix_ns = match scope {
+            Scope::Trace => begin.unix_ns,
+            Scope::Interval => begin.unix_ns + elapsed.saturating_sub(summary.duration_ns),
+        };
+        let last = moments.and_then(|m| u32::try_from(m.told_slot(elapsed)).ok());
+        let last = last.unwrap_or(u32::MAX);
+        let command: Arc<str> = self.command.into();
+        for row in &table.rows {
+            let name = row.class.class.as_str();
+            let class = profile.intern(Frame::new(Kind::Class, name));
+            let thread: Arc<str> = row.class.thread.as_deref().unwrap_or_default().into();
+            let key = Key { class: name.into(), tid: row.class.tid.unwrap_or(0) };
+            for part in &row.parts {
+                let frames = stacks.frames(part.stack).iter().rev();
+                let mut stack: Vec<_> = frames.map(|f| profile.intern(f.clone())).collect();
+                stack.push(class);
+                profile.samples.push(Sample {
+                    pid: summary.pid,
+                    command: Arc::clone(&command),
+                    thread: Arc::clone(&thread),
+                    tid: key.tid,
+                    cpu: None,
+                    stack,
+                    complete: true,
+                    guessed: false,
+                    unsure: false,
+                    count: part.bytes,
+                    things: part.objects,
+                    times: moments.map(|m| m.share(&key, part, last)).unwrap_or_default(),
+                });
+            }
+        }
+        Some(profile)
+    }
+}

@@ -1,0 +1,386 @@
+//! What is done with JVMs that are followed: what the kernel side counts of them goes
+//! into their models.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Error, Pid, Result,
+    bpf::{
+        clock,
+        probes::Plan,
+        session::Attach,
+        stops::{self, Stop},
+    },
+    follow::{ByKey, Followed, Tool},
+    hotspot::HotSpot,
+    own::{Pace, budget, note},
+    process::Target,
+    render::table::Lost,
+    stack::native::Files,
+    take::allocations::{
+        books::Scope,
+        census::Budget,
+        counters::{self, Session},
+        event::Event,
+        model::{Jvm, kernel_layout},
+        probes,
+        record::Large,
+        stacks::Stacks,
+        told::{Begin, Told},
+    },
+};
+
+/// How often the share of TLABs that are read is adapted.
+const ADAPT: Duration = Duration::from_millis(200);
+
+/// Of 65,536 threads (before Linux 6.1: 32,768) that the kernel side can know. Beyond this,
+/// it is told to forget those that have ended.
+const MANY_THREADS: usize = 16_384;
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Every object is counted; the JVMs must run with a flag for that.
+    pub exact: bool,
+    /// Threads are kept apart.
+    pub by_thread: bool,
+    /// Stacks are walked, and kept apart.
+    pub by_stack: bool,
+    /// Objects outside of TLABs of so many bytes are told as they are allocated.
+    pub large: Option<u64>,
+    /// How long slots of time are in which allocations are counted apart, in nanoseconds; 0 where
+    /// nobody wants to know when. Known of the whole trace alone.
+    pub slot_ns: u64,
+    /// About so many bytes are kept of classes, threads and stacks.
+    pub max_memory: usize,
+    /// Tell of each interval.
+    pub intervals: bool,
+    /// Keep what was allocated in the whole trace of a JVM, and tell that when it ends. Otherwise
+    /// the rest of an interval is told then, and nothing grows however long it takes.
+    pub keeps_all: bool,
+    /// How soon events are read, and how many TLABs.
+    pub pace: Pace,
+}
+
+impl Options {
+    /// Classes, of the whole trace.
+    pub const NONE: Self = Self {
+        exact: false,
+        by_thread: false,
+        by_stack: false,
+        large: None,
+        slot_ns: 0,
+        max_memory: usize::MAX,
+        intervals: false,
+        keeps_all: true,
+        pace: Pace::Prompt,
+    };
+}
+
+/// Who is told.
+pub trait Sink {
+    /// Takes what a JVM has allocated in an interval, or in the whole trace when that is over.
+    ///
+    /// # Errors
+    /// Where the trace cannot go on; so below.
+    fn table(&mut self, told: &Told<'_>) -> Result<()>;
+
+    /// Takes a large object, as it is allocated. Nobody else is told.
+    ///
+    /// # Errors
+    /// As above.
+    fn large(&mut self, large: Large) -> Result<()> {
+        let _ = large;
+        Ok(())
+    }
+
+    /// Takes a time in which a JVM had stopped its application, where slots of time are wanted.
+    fn stop(&mut self, stop: Stop) {
+        let _ = stop;
+    }
+
+    /// So much of a JVM could not be counted or sent. By default a line says so.
+    ///
+    /// # Errors
+    /// As above.
+    fn lost(&mut self, lost: Lost) -> Result<()> {
+        lost.tell();
+        Ok(())
+    }
+
+    /// Whether nobody wants more of it: then the trace ends.
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// Of 65,536 stacks that the kernel side can know. Beyond this, all begins anew, where nothing is
+/// kept of the whole trace.
+const MANY_STACKS: usize = 1 << 15;
+
+/// A trace of allocations, for [`crate::follow::Trace`].
+pub struct Taker<S> {
+    /// Who is told.
+    pub sink: S,
+    options: Options,
+    session: Session,
+    budget: Budget,
+    memory: budget::Budget,
+    adapted: Instant,
+    /// How many counters there were when they were read last.
+    tallies: usize,
+    /// Files that JVMs have mapped.
+    files: Files,
+    /// What is ready for the stacks of JVMs that are about to be added.
+    stacks: HashMap<u64, Stacks>,
+    /// When the first of them was counted.
+    begin: Option<Begin>,
+}
+
+impl<S: Sink> Taker<S> {
+    /// Loads what is needed.
+    ///
+    /// # Errors
+    /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
+    pub fn new(options: Options, sink: S) -> Result<Self> {
+        let budget = Budget::new(options.pace.census());
+        let mut session = counters::load(&options)?;
+        counters::set_tlab_share(&mut session, budget.share());
+        Ok(Self {
+            sink,
+            options,
+            session,
+            budget,
+            memory: budget::Budget::of(options.max_memory),
+            adapted: Instant::now(),
+            tallies: 0,
+            files: Files::default(),
+            stacks: HashMap::new(),
+            begin: None,
+        })
+    }
+
+    /// Tells what is not told yet of JVMs that still run, when the trace is over.
+    ///
+    /// # Errors
+    /// What the sink says.
+    pub fn finish(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        let now = clock::monotonic_ns();
+        for jvm in jvms.values_mut() {
+            if !self.options.intervals {
+                jvm.tell_stops();
+            }
+            self.tell(jvm, self.last_scope(), now)?;
+        }
+        Ok(())
+    }
+
+    /// Whether there will soon be no room for what is new, for what is old takes it.
+    fn is_crowded(&self, jvms: &ByKey<Jvm>) -> bool {
+        let stacks: Vec<_> = jvms.values().map(|followed| followed.jvm.stacks_kept()).collect();
+        self.tallies > counters::most_tallies(&self.session) / 2
+            || stacks.iter().map(|(count, _)| count).sum::<usize>() > MANY_STACKS
+            || stacks.iter().any(|(_, is_full)| *is_full)
+    }
+
+    /// Takes all counters out of the kernel side.
+    fn empty(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        for (key, tally) in counters::take_tallies(&self.session)? {
+            if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
+                jvm.take(hotspot, &key, &tally);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is told last of a JVM.
+    fn last_scope(&self) -> Scope {
+        if self.options.keeps_all { Scope::Trace } else { Scope::Interval }
+    }
+
+    fn tell(&mut self, followed: &Followed<Jvm>, scope: Scope, now_ns: u64) -> Result<()> {
+        let jvm = &followed.jvm;
+        let table = jvm.table(followed.hotspot(), scope, now_ns);
+        self.sink.table(&Told {
+            table: &table,
+            scope,
+            command: &followed.target.process.comm,
+            stacks: jvm.stacks.as_ref(),
+            moments: jvm.moments().filter(|_| scope == Scope::Trace),
+            begin: self.begin.unwrap_or_default(),
+        })
+    }
+
+    fn take(&mut self, followed: &mut Followed<Jvm>, event: Event) -> Result<()> {
+        let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { return Ok(()) };
+        match event {
+            Event::Name(name) => jvm.told(name),
+            Event::Large(large) => {
+                if let Some(record) = jvm.large(hotspot, large) {
+                    self.sink.large(record)?;
+                }
+            }
+            Event::Tlab(tlab) => {
+                let stands_for = 1.0 / self.budget.share();
+                self.budget.spend(|| jvm.read_tlab(hotspot, &tlab, stands_for));
+            }
+            Event::Stop(stop) => self.sink.stop(stop),
+            Event::Stack(number, stack) => {
+                if let Some(walker) = self.session.walker() {
+                    jvm.take_stack(hotspot, number, &stack, &mut self.files, walker)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: Sink> Tool for Taker<S> {
+    type Jvm = Jvm;
+    const TAKES_YOUNG: bool = false;
+
+    fn session(&mut self) -> &mut dyn Attach {
+        &mut self.session
+    }
+
+    fn plan(&self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
+        let libjvm = &target.libjvm;
+        let exact = self.options.exact;
+        let mut plans = if exact { probes::exact(libjvm) } else { probes::sampled(libjvm) }?;
+        if self.options.slot_ns > 0 {
+            plans.extend(stops::plans(libjvm)?);
+        }
+        Ok(plans)
+    }
+
+    /// Gets ready for a JVM's stacks, where they are wanted.
+    fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
+        let (Some(walker), Some(hotspot)) = (self.session.walker(), hotspot) else { return };
+        let stacks = Stacks::new(key, pid, hotspot, &mut self.files, walker, &self.memory);
+        let stacks = stacks.unwrap_or_else(|error| {
+            note(&format!("stacks of process {pid} are not shown: {error}"));
+            Stacks::default()
+        });
+        self.stacks.insert(key, stacks);
+    }
+
+    /// From here on it is counted: what is attached does nothing before.
+    fn admit(&mut self, key: u64, target: &Target, hotspot: &Result<HotSpot>) -> Result<Jvm> {
+        let pid = target.pid();
+        let Ok(hotspot) = hotspot else { return Err(Error::NoSuchProcess { pid }) };
+        let stacks = self.stacks.remove(&key);
+        if self.options.exact {
+            probes::fires(target, hotspot)?;
+        }
+        let walks = stacks.as_ref().is_some_and(Stacks::are_known);
+        let layout = kernel_layout(hotspot, walks)?;
+        let before = if self.options.exact { Vec::new() } else { hotspot.thread_bytes()? };
+        let options = Options { by_stack: stacks.is_some(), ..self.options };
+        let jvm = Jvm::new(pid, hotspot, options, stacks, &self.memory)?;
+        if self.begin.is_none() {
+            let begin = Begin::now();
+            self.begin = Some(begin);
+            counters::begin_times(&mut self.session, begin.ns);
+        }
+        counters::add(&self.session, key, &layout, &before)?;
+        Ok(jvm)
+    }
+
+    fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
+        for event in self.session.events(timeout)? {
+            if let Some(followed) = jvms.get_mut(&event.target()) {
+                self.take(followed, event)?;
+            }
+        }
+        let elapsed = self.adapted.elapsed();
+        if elapsed >= ADAPT {
+            self.adapted = Instant::now();
+            let share = self.budget.adapt(elapsed);
+            counters::set_tlab_share(&mut self.session, share);
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.files.let_go(self.session.walker());
+        let tallies = counters::tallies(&self.session)?;
+        self.tallies = tallies.len();
+        let hits = match self.options.slot_ns {
+            0 => Vec::new(),
+            _ => counters::take_hits(&self.session)?,
+        };
+        // What it told before it counted.
+        self.take_events(jvms, Duration::ZERO)?;
+        jvms.values_mut().for_each(|followed| followed.jvm.begin_collection());
+        for (key, tally) in tallies {
+            if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
+                jvm.take(hotspot, &key, &tally);
+            }
+        }
+        for (key, hit) in hits {
+            if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
+                jvm.take_hit(hotspot, &key, hit);
+            }
+        }
+        // A quarter of what classes and stacks may take, beside it.
+        let share = self.options.max_memory / 4 / jvms.len().max(1);
+        jvms.values_mut().for_each(|followed| followed.jvm.shrink_moments(share));
+        for (target, tally) in counters::others(&self.session)? {
+            if let Some(followed) = jvms.get_mut(&target) {
+                followed.jvm.take_others(&tally);
+            }
+        }
+        if self.options.exact {
+            return Ok(());
+        }
+        let mut counted = HashMap::<u64, Vec<_>>::new();
+        let all = counters::counted(&self.session)?;
+        for one in &all {
+            counted.entry(one.target).or_default().push(one);
+        }
+        for (target, followed) in jvms {
+            let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
+            let own = counted.remove(target).unwrap_or_default();
+            let ended = jvm.take_threads(hotspot, &own);
+            if all.len() > MANY_THREADS {
+                ended.into_iter().for_each(|one| counters::forget_thread(&self.session, one));
+            }
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, followed: &mut Followed<Jvm>, events: u64) -> Result<()> {
+        followed.jvm.lost(events);
+        self.sink.lost(Lost::now(followed.target.pid().0, events))
+    }
+
+    fn report(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        let begins_anew = !self.options.keeps_all && self.is_crowded(jvms);
+        if begins_anew {
+            self.empty(jvms)?;
+        }
+        let now = clock::monotonic_ns();
+        for followed in jvms.values_mut() {
+            if self.options.intervals {
+                self.tell(followed, Scope::Interval, now)?;
+                followed.tell_stops();
+            }
+            followed.jvm.next_interval(now);
+            if begins_anew {
+                followed.jvm.begin_anew();
+            }
+        }
+        Ok(())
+    }
+
+    fn gone(&mut self, _: u64, followed: Followed<Jvm>) -> Result<()> {
+        self.tell(&followed, self.last_scope(), clock::monotonic_ns())
+    }
+
+    fn is_closed(&self) -> bool {
+        self.sink.is_closed()
+    }
+}

@@ -1,0 +1,156 @@
+//! Events as the kernel side sends them.
+//!
+//! The layouts come from the BPF object's own type information: the skeleton
+//! generator turns the structs of `bpf/javagc.h` into these types.
+
+use plain::Plain;
+
+use crate::{
+    bpf::records::{copy, text, word},
+    stack::raw::RawStack,
+};
+
+pub(crate) use crate::take::pauses::skel::types::{
+    moment_event, operation, pool_event, request_event, stop_event,
+};
+
+// `enum event_kind` and `UNKNOWN` of bpf/javagc.h and bpf/gauge.h.
+const STOP: u64 = 1;
+const POOL: u64 = 2;
+const CYCLE: u64 = 3;
+const REQUEST: u64 = 4;
+const STACK: u64 = 5;
+const UNKNOWN: u64 = u64::MAX;
+
+// SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
+// which any bit pattern is a value.
+unsafe impl Plain for stop_event {}
+// SAFETY: as above.
+unsafe impl Plain for pool_event {}
+// SAFETY: as above.
+unsafe impl Plain for moment_event {}
+// SAFETY: as above.
+unsafe impl Plain for request_event {}
+
+/// A decoded event.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// A stop is over.
+    Stop(Box<stop_event>),
+    /// A memory pool before or after a collection.
+    Pool(Box<pool_event>),
+    /// A concurrent cycle begins or ends.
+    Cycle(Box<moment_event>),
+    /// A thread asks for a collection.
+    Request(Request),
+    /// A stack that is new, and its number.
+    Stack(u64, RawStack),
+}
+
+/// A thread asks for a collection.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The key of the JVM.
+    pub(crate) target: u64,
+    /// When, on `CLOCK_MONOTONIC`.
+    pub(crate) ts_ns: u64,
+    /// The thread.
+    pub(crate) tid: u64,
+    /// Its name.
+    pub(crate) comm: String,
+    /// The number of its stack.
+    pub(crate) stack: u64,
+}
+
+impl Request {
+    fn new(event: &request_event) -> Self {
+        Self {
+            target: event.target,
+            ts_ns: event.ts_ns,
+            tid: event.tid,
+            comm: text(&event.comm),
+            stack: event.stack,
+        }
+    }
+}
+
+impl Event {
+    /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
+        match word(record, 0)? {
+            STOP => copy(record).map(|e| Self::Stop(Box::new(e))),
+            POOL => copy(record).map(|e| Self::Pool(Box::new(e))),
+            CYCLE => copy(record).map(|e| Self::Cycle(Box::new(e))),
+            REQUEST => copy(record).map(|e| Self::Request(Request::new(&e))),
+            STACK => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
+            _ => None,
+        }
+    }
+
+    /// The key of the JVM that it came from.
+    pub(crate) fn target(&self) -> u64 {
+        match self {
+            Self::Stop(e) => e.target,
+            Self::Pool(e) => e.at.target,
+            Self::Cycle(e) => e.target,
+            Self::Request(e) => e.target,
+            Self::Stack(_, stack) => stack.target,
+        }
+    }
+}
+
+/// A number that the kernel side may not have known.
+pub(crate) fn known(value: u64) -> Option<u64> {
+    (value != UNKNOWN).then_some(value)
+}
+
+/// HotSpot keeps the cause while it collects and then moves it to `lastCause`.
+pub(crate) fn cause<T: Copy + Into<i64>>(cause: &[T], last_cause: &[T]) -> Option<String> {
+    [text(cause), text(last_cause)].into_iter().find(|c| !c.is_empty() && c != "No GC")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{offset_of, size_of};
+
+    use super::*;
+
+    /// The C side's `OP_LEN`, `CAUSE_LEN` and `POOL_LEN`.
+    const LEN: usize = 64;
+
+    #[test]
+    fn layouts_are_those_of_the_header() {
+        assert_eq!(size_of::<operation>(), 8 + LEN);
+        assert_eq!(size_of::<request_event>(), 5 * 8 + 16);
+        assert_eq!(offset_of!(stop_event, before), 11 * 8);
+        assert_eq!(offset_of!(stop_event, gc_pairs), 21 * 8);
+        assert_eq!(offset_of!(stop_event, op), 26 * 8);
+        assert_eq!(size_of::<stop_event>(), 26 * 8 + 3 * (8 + LEN) + 2 * LEN);
+        assert_eq!(size_of::<moment_event>(), 6 * 8 + 2 * LEN);
+        assert_eq!(offset_of!(pool_event, manager), size_of::<moment_event>() + 4 * 8);
+        assert_eq!(size_of::<pool_event>(), size_of::<moment_event>() + 4 * 8 + 2 * LEN);
+    }
+
+    #[test]
+    fn the_gauge_is_as_large_as_the_header_says() {
+        use crate::hotspot::gauge::Gauge;
+        assert_eq!(
+            Gauge::default().to_bytes().len(),
+            size_of::<crate::take::pauses::skel::types::gauge>()
+        );
+    }
+
+    #[test]
+    fn hostile_records_are_dropped() {
+        assert!(Event::decode(&[]).is_none());
+        assert!(Event::decode(&[1, 0, 0, 0, 0, 0, 0, 0]).is_none());
+        assert!(Event::decode(&[9; 4096]).is_none());
+    }
+
+    #[test]
+    fn the_cause_moves_when_the_collection_ends() {
+        assert_eq!(cause(b"System.gc()", b"No GC").as_deref(), Some("System.gc()"));
+        assert_eq!(cause(b"No GC", b"System.gc()").as_deref(), Some("System.gc()"));
+        assert_eq!(cause(b"", b""), None);
+    }
+}

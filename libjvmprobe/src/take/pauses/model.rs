@@ -1,0 +1,174 @@
+//! What one JVM has done so far.
+
+use std::{cell::RefCell, collections::HashMap};
+
+use crate::{
+    bpf::clock,
+    hotspot::{Collector, HotSpot},
+    take::pauses::{
+        assemble::{self, Assembler},
+        counted::Collected,
+        event::Event,
+        record::{Record, Stop},
+        summary::{JvmName, Totals},
+    },
+};
+
+/// A JVM under observation.
+pub struct Jvm {
+    pid: u32,
+    assembler: Assembler,
+    totals: Totals,
+    /// Stops that began earlier were not seen whole.
+    since_ns: u64,
+    operations: Operations,
+}
+
+/// HotSpot has about a hundred operations.
+const MAX_OPERATIONS: usize = 512;
+
+/// Names of operations by number and by vtable, looked up once.
+#[derive(Default)]
+struct Operations {
+    numbered: RefCell<HashMap<u64, Option<String>>>,
+    vtables: RefCell<HashMap<u64, Option<String>>>,
+}
+
+/// What the assembler asks for.
+struct Asked<'a> {
+    pid: u32,
+    /// Unknown until the JVM has set itself up.
+    hotspot: Option<&'a HotSpot>,
+    operations: &'a Operations,
+}
+
+impl Jvm {
+    /// Begins now.
+    pub(crate) fn new(pid: u32, totals: Totals, since_ns: u64, keep_pools: bool) -> Self {
+        let (assembler, operations) = (Assembler::new(keep_pools), Operations::default());
+        Self { pid, assembler, totals, since_ns, operations }
+    }
+
+    /// Takes an event; returns the record that it completes, already counted.
+    pub(crate) fn take(&mut self, event: &Event, hotspot: Option<&HotSpot>) -> Option<Record> {
+        if matches!(event, Event::Stop(stop) if stop.begin_ns < self.since_ns) {
+            return None;
+        }
+        let asked = Asked { pid: self.pid, hotspot, operations: &self.operations };
+        let record = self.assembler.take(event, &asked)?;
+        match &record {
+            Record::Pause(stop) | Record::Safepoint(stop) => self.totals.stop(stop),
+            Record::Cycle(cycle) => self.totals.cycle(cycle.duration_ns),
+            Record::Summary(_) | Record::Lost(_) => {}
+        }
+        Some(record)
+    }
+
+    /// Takes what was told by counters alone.
+    pub(crate) fn count(&mut self, found: Collected, hotspot: &HotSpot) -> Record {
+        let stop = Stop {
+            time: clock::rfc3339(found.begin_ns),
+            ts_ns: found.begin_ns,
+            pid: self.pid,
+            collector: hotspot.collector.name(),
+            cause: hotspot.last_cause(),
+            full: found.kind == 1 && hotspot.collector != Collector::Cms,
+            collections: found.collections,
+            operations: u32::try_from(found.collections).unwrap_or(u32::MAX),
+            pause_ns: Some(found.pause_ns),
+            // At least: when stops began and ended is not counted.
+            stopped_ns: found.pause_ns,
+            ..Stop::default()
+        };
+        self.totals.stop(&stop);
+        Record::Pause(stop)
+    }
+
+    /// So many events were lost.
+    pub(crate) fn lost(&mut self, events: u64) {
+        self.totals.lost(events);
+    }
+
+    /// The totals up to now.
+    pub(crate) fn summary(&self, hotspot: Option<&HotSpot>, now_ns: u64) -> Record {
+        let name = JvmName {
+            pid: self.pid,
+            collector: hotspot.map_or(Collector::Unknown, |h| h.collector).name(),
+            version: hotspot.map(|h| h.version.clone()),
+        };
+        let frees_in_pauses = hotspot.is_some_and(|h| !h.collector.is_concurrent());
+        Record::Summary(Box::new(self.totals.summary(now_ns, &name, frees_in_pauses)))
+    }
+
+    /// Begins the next interval.
+    pub(crate) fn next_interval(&mut self, now_ns: u64) {
+        self.totals = self.totals.next(now_ns);
+    }
+}
+
+impl assemble::Jvm for Asked<'_> {
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn collector(&self) -> &'static str {
+        self.hotspot.map_or(Collector::Unknown, |h| h.collector).name()
+    }
+
+    fn operation_named(&self, op_type: u64) -> Option<String> {
+        once(&self.operations.numbered, op_type, || self.hotspot?.operation_named(op_type))
+    }
+
+    fn operation_of(&self, vtable: u64) -> Option<String> {
+        once(&self.operations.vtables, vtable, || self.hotspot?.operation_of(vtable))
+    }
+
+    fn collections(
+        &self,
+        op: Option<&str>,
+        before: &[u64; 4],
+        after: &[u64; 4],
+    ) -> Option<(u64, bool)> {
+        self.hotspot?.collections(op, before, after)
+    }
+
+    fn settles(&self, op: Option<&str>, collections: u64) -> bool {
+        self.hotspot.is_some_and(|h| h.settles(op, collections))
+    }
+
+    fn is_pause(&self, op: Option<&str>) -> bool {
+        self.hotspot.is_some_and(|h| h.is_pause(op))
+    }
+}
+
+fn once(
+    known: &RefCell<HashMap<u64, Option<String>>>,
+    key: u64,
+    look_up: impl FnOnce() -> Option<String>,
+) -> Option<String> {
+    let mut known = known.borrow_mut();
+    if known.len() >= MAX_OPERATIONS && !known.contains_key(&key) {
+        return None;
+    }
+    known.entry(key).or_insert_with(look_up).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_so_many_operations_are_looked_up() {
+        let known = RefCell::default();
+        let mut looked_up = 0;
+        for key in 0..100_000 {
+            let name = once(&known, key, || {
+                looked_up += 1;
+                Some(key.to_string())
+            });
+            assert_eq!(name.is_some(), key < MAX_OPERATIONS as u64);
+        }
+        assert_eq!((looked_up, known.borrow().len()), (MAX_OPERATIONS, MAX_OPERATIONS));
+        assert_eq!(once(&known, 7, || None).as_deref(), Some("7"));
+    }
+}

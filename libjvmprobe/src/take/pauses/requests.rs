@@ -1,0 +1,264 @@
+//! Who asked for a collection: stacks of System.gc(), until its pause comes.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use crate::{
+    Pid, Result,
+    bpf::walker::Walker,
+    hotspot::HotSpot,
+    render::stack::StackFrame,
+    stack::{namer::StackNamer, native::Files, raw::RawStack},
+    take::pauses::{
+        event,
+        record::{Request, Stop},
+    },
+};
+
+/// A request whose stack may still be on its way: another processor may send it.
+#[derive(Clone, Debug)]
+struct Waiting {
+    request: Request,
+    /// The number of its stack.
+    stack: u64,
+}
+
+/// The cause of a collection that Java code asked for.
+const CAUSE: &str = "System.gc()";
+/// More threads than that are seldom at it at once; and with -XX:+DisableExplicitGC,
+/// nothing follows.
+const MAX_WAITING: usize = 64;
+
+/// Of 4,096 stacks that the kernel side can know.
+const MANY_STACKS: usize = 1 << 11;
+
+/// So many nanoseconds after a pause, another one is for nobody who asked before it: a thread waits
+/// for its collection, and that comes at once, unless the thread gets no processor.
+const CARRIED: u64 = 1_000_000_000;
+
+/// Requests that pauses were for. Which pause was whose, nobody tells: the first to ask need not be
+/// the first to be heard, and one pause may be enough for all.
+#[derive(Debug, Default)]
+struct Served {
+    requests: Vec<Waiting>,
+    /// So many pauses were for them.
+    pauses: usize,
+    /// When the last one began.
+    begin: u64,
+}
+
+impl Served {
+    /// What is left for a pause that begins then, beside the new requests.
+    fn carry(mut self, begin: u64, new: &VecDeque<Waiting>) -> Self {
+        if begin.saturating_sub(self.begin) > CARRIED {
+            return Self::default();
+        }
+        // Whoever has asked again has got what it wanted before.
+        let before = self.requests.len();
+        self.requests.retain(|old| !new.iter().any(|new| new.request.tid == old.request.tid));
+        self.pauses = self.pauses.saturating_sub(before - self.requests.len());
+        self
+    }
+}
+
+/// The requests of all JVMs.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    files: Files,
+    /// By the key of their JVM.
+    names: HashMap<u64, StackNamer>,
+    /// Stacks by the key of their JVM and their number, which the kernel side tells once.
+    stacks: HashMap<u64, HashMap<u64, Vec<StackFrame>>>,
+    waiting: HashMap<u64, VecDeque<Waiting>>,
+    served: HashMap<u64, Served>,
+}
+
+impl Requests {
+    /// Gets ready to name the stacks of a JVM.
+    ///
+    /// # Errors
+    /// Where they can be walked by frame pointers only.
+    pub(crate) fn add(
+        &mut self,
+        key: u64,
+        pid: Pid,
+        hotspot: &HotSpot,
+        walker: &mut Walker,
+    ) -> Result<()> {
+        let names = StackNamer::new(key, pid, hotspot, &mut self.files, false, walker)?;
+        self.names.insert(key, names);
+        Ok(())
+    }
+
+    /// Forgets a JVM that has ended.
+    pub(crate) fn forget(&mut self, key: u64) {
+        self.names.remove(&key);
+        self.stacks.remove(&key);
+        self.waiting.remove(&key);
+        self.served.remove(&key);
+    }
+
+    /// Lets go of what no JVM needs any more.
+    pub(crate) fn let_go(&mut self, walker: Option<&mut Walker>) {
+        self.files.let_go(walker);
+    }
+
+    /// Takes a stack, and names it while its code is there. The walker learns of files that were
+    /// mapped since.
+    ///
+    /// # Errors
+    /// [`crate::Error::Bpf`].
+    pub(crate) fn take_stack(
+        &mut self,
+        number: u64,
+        stack: &RawStack,
+        hotspot: Option<&HotSpot>,
+        walker: &mut Walker,
+    ) -> Result<()> {
+        let (Some(names), Some(hotspot)) = (self.names.get_mut(&stack.target), hotspot) else {
+            return Ok(());
+        };
+        let frames = names.name(hotspot, &mut self.files, walker, stack)?;
+        let frames = frames.iter().rev().map(StackFrame::from).collect();
+        self.stacks.entry(stack.target).or_default().insert(number, frames);
+        Ok(())
+    }
+
+    /// The numbers of stacks that nobody waits for, if there are many.
+    pub(crate) fn superfluous(&self) -> Vec<u64> {
+        if self.stacks.values().map(HashMap::len).sum::<usize>() < MANY_STACKS {
+            return Vec::new();
+        }
+        let served = self.served.values().flat_map(|served| &served.requests);
+        let wanted = self.waiting.values().flatten().chain(served);
+        let wanted: HashSet<_> = wanted.map(|waiting| waiting.stack).collect();
+        let numbers = self.stacks.values().flat_map(HashMap::keys).copied();
+        numbers.filter(|number| !wanted.contains(number)).collect()
+    }
+
+    /// Forgets stacks: those that come again are sent again.
+    pub(crate) fn forget_stacks(&mut self, numbers: &[u64]) {
+        let numbers: HashSet<_> = numbers.iter().collect();
+        for stacks in self.stacks.values_mut() {
+            stacks.retain(|number, _| !numbers.contains(number));
+        }
+    }
+
+    /// Takes a request.
+    pub(crate) fn take(&mut self, request: &event::Request) {
+        let waiting = self.waiting.entry(request.target).or_default();
+        if waiting.len() >= MAX_WAITING {
+            waiting.pop_front();
+        }
+        waiting.push_back(Waiting {
+            request: Request {
+                ts_ns: request.ts_ns,
+                tid: request.tid,
+                thread: request.comm.clone(),
+                stack: Vec::new(),
+            },
+            stack: request.stack,
+        });
+    }
+
+    /// Gives a pause those requests that were made before it. Where several were, each may
+    /// get a pause of its own, or one pause is enough for all: so those behind the first
+    /// are given to the next one as well, unless their thread has asked again since.
+    pub(crate) fn settle(&mut self, key: u64, stop: &mut Stop) {
+        if stop.cause.as_deref() != Some(CAUSE) {
+            return;
+        }
+        let begin = stop.ts_ns.saturating_add(stop.ttsp_ns.unwrap_or(0));
+        let waiting = self.waiting.remove(&key).unwrap_or_default();
+        let (now, later): (VecDeque<_>, VecDeque<_>) =
+            waiting.into_iter().partition(|waiting| waiting.request.ts_ns <= begin);
+        self.waiting.insert(key, later);
+        let mut served = self.served.remove(&key).unwrap_or_default().carry(begin, &now);
+        served.requests.extend(now);
+        let stacks = self.stacks.get(&key);
+        let with_stack = |waiting: &Waiting| {
+            let stack = stacks.and_then(|stacks| stacks.get(&waiting.stack)).cloned();
+            Request { stack: stack.unwrap_or_default(), ..waiting.request.clone() }
+        };
+        stop.requests = served.requests.iter().skip(served.pauses).map(with_stack).collect();
+        served.pauses += 1;
+        served.begin = begin;
+        if served.pauses < served.requests.len() && served.requests.len() <= MAX_WAITING {
+            self.served.insert(key, served);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(ts_ns: u64) -> Waiting {
+        request_of(1, ts_ns)
+    }
+
+    fn request_of(tid: u64, ts_ns: u64) -> Waiting {
+        let request = Request { ts_ns, tid, thread: "main".into(), stack: Vec::new() };
+        Waiting { request, stack: 0 }
+    }
+
+    fn pause(requests: &mut Requests, key: u64, ts_ns: u64, cause: &str) -> Vec<u64> {
+        let mut stop = Stop { ts_ns, cause: Some(cause.into()), ..Default::default() };
+        requests.settle(key, &mut stop);
+        stop.requests.iter().map(|request| request.ts_ns).collect()
+    }
+
+    #[test]
+    fn a_pause_gets_the_requests_before_it() {
+        let mut requests = Requests::default();
+        requests.waiting.insert(7, VecDeque::from([request(100), request(300)]));
+        assert!(pause(&mut requests, 7, 150, "Allocation Failure").is_empty());
+        assert!(pause(&mut requests, 8, 150, CAUSE).is_empty(), "another JVM");
+        assert_eq!(pause(&mut requests, 7, 150, CAUSE), [100]);
+        assert_eq!(pause(&mut requests, 7, 400, CAUSE), [300]);
+        assert!(pause(&mut requests, 7, 500, CAUSE).is_empty());
+    }
+
+    #[test]
+    fn stacks_that_somebody_waits_for_are_kept() {
+        let mut requests = Requests::default();
+        let stacks = (0..MANY_STACKS as u64).map(|number| (number, Vec::new()));
+        requests.stacks.insert(7, stacks.collect());
+        requests.waiting.insert(7, VecDeque::from([Waiting { stack: 5, ..request(100) }]));
+        let superfluous = requests.superfluous();
+        assert_eq!(superfluous.len(), MANY_STACKS - 1);
+        requests.forget_stacks(&superfluous);
+        assert_eq!(requests.stacks[&7].keys().collect::<Vec<_>>(), [&5]);
+        assert!(requests.superfluous().is_empty());
+    }
+
+    #[test]
+    fn of_two_requests_each_may_have_its_pause() {
+        let mut requests = Requests::default();
+        requests.waiting.insert(7, VecDeque::from([request(100), request(110)]));
+        assert_eq!(pause(&mut requests, 7, 150, CAUSE), [100, 110]);
+        assert_eq!(pause(&mut requests, 7, 160, CAUSE), [110]);
+        assert!(pause(&mut requests, 7, 170, CAUSE).is_empty());
+    }
+
+    /// Whose pause came first and who asked first need not be the same.
+    #[test]
+    fn who_asks_again_has_got_a_pause() {
+        let mut requests = Requests::default();
+        requests.waiting.insert(7, VecDeque::from([request_of(1, 100), request_of(2, 110)]));
+        assert_eq!(pause(&mut requests, 7, 150, CAUSE), [100, 110]);
+        requests.waiting.insert(7, VecDeque::from([request_of(2, 155)]));
+        assert_eq!(pause(&mut requests, 7, 160, CAUSE), [100, 155]);
+        assert_eq!(pause(&mut requests, 7, 170, CAUSE), [155]);
+        assert!(pause(&mut requests, 7, 180, CAUSE).is_empty());
+    }
+
+    #[test]
+    fn a_pause_much_later_is_for_others() {
+        let mut requests = Requests::default();
+        requests.waiting.insert(7, VecDeque::from([request_of(1, 100), request_of(2, 110)]));
+        assert_eq!(pause(&mut requests, 7, 150, CAUSE), [100, 110]);
+        let later = 150 + CARRIED + 1;
+        requests.waiting.insert(7, VecDeque::from([request_of(3, later)]));
+        assert_eq!(pause(&mut requests, 7, later, CAUSE), [later]);
+    }
+}

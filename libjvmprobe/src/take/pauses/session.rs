@@ -1,0 +1,66 @@
+//! The BPF object, as the options want it.
+
+use std::collections::HashSet;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+
+use crate::{
+    Result,
+    bpf::{
+        self, preflight,
+        room::{self, Roomy},
+        session, walker,
+    },
+    own::Pace,
+    take::pauses::{
+        event::Event,
+        probes::REQUEST_PROGRAM,
+        skel::{JavagcSkel, JavagcSkelBuilder},
+    },
+};
+
+/// The loaded programs, their maps and their events.
+pub(crate) type Session = session::Session<JavagcSkel<'static>, Event>;
+
+/// One entry a JVM: 4 MB where they are allocated beforehand.
+const ROOMY: [Roomy; 2] = [
+    Roomy { name: "stops", most: 1 << 12, allocated: 1 << 12 },
+    Roomy { name: "gauges", most: 1 << 12, allocated: 1 << 12 },
+];
+/// Stacks from which collections are asked for: few lines of a program do so.
+const KNOWN_STACKS: u32 = 1 << 12;
+/// Maps with entries by JVM.
+const BY_JVM: [&str; 3] = ["gauges", "stops", "known_stacks"];
+
+/// Loads the object; of its programs only those named, or all; the stack walker only if stacks
+/// are wanted.
+///
+/// # Errors
+/// [`Error::Permission`](crate::Error::Permission) or
+/// [`Error::Kernel`](crate::Error::Kernel) where the kernel refuses.
+pub(crate) fn load(programs: Option<&HashSet<&str>>, stacks: bool, pace: Pace) -> Result<Session> {
+    let mut open =
+        JavagcSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
+    for mut program in open.open_object_mut().progs_mut() {
+        let wanted = programs
+            .is_none_or(|names| program.name().to_str().is_some_and(|name| names.contains(name)));
+        program.set_autoload(wanted && (stacks || program.name() != REQUEST_PROGRAM));
+    }
+    if stacks {
+        preflight::check_walker()?;
+        open.maps.known_stacks.set_max_entries(KNOWN_STACKS).map_err(bpf::load_error)?;
+    } else {
+        walker::leave_out(open.open_object_mut())?;
+    }
+    room::make(open.open_object_mut(), &ROOMY)?;
+    if let Some(data) = open.maps.rodata_data.as_deref_mut() {
+        data.know_jvms = stacks;
+        data.wakes_late = pace == Pace::Calm;
+    }
+    // All JVMs send through it: some thousand stops.
+    if programs.is_none() {
+        open.maps.events.set_max_entries(pace.ring()).map_err(bpf::load_error)?;
+    }
+    let skel = session::load(open)?;
+    Ok(Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM))
+}

@@ -1,0 +1,104 @@
+//! What is told beside stacks: the class of an exception, the method that is compiled, a reason.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::java::JavaEvent;
+use crate::{
+    hotspot::{classes::java_name, deopt::Traps},
+    stack::{Frame, Kind},
+    take::samples::session::LABEL_IS_TEXT,
+};
+
+/// `LABEL_OTHER` of bpf/javaprof.h: there were too many to keep them apart.
+const OTHER: u64 = LABEL_IS_TEXT | 1;
+
+/// The labels of one JVM.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Labels {
+    texts: HashMap<u64, Arc<str>>,
+    /// How requests to give up compiled code are packed.
+    pub(crate) traps: Option<Arc<Traps>>,
+}
+
+impl Labels {
+    /// Takes the text of a label. The kernel side tells so many of all JVMs together as it has
+    /// room to remember.
+    pub(crate) fn take(&mut self, label: u64, text: &[u8]) {
+        self.texts.insert(label, name(text).into());
+    }
+
+    /// What a label says, outermost first.
+    pub(crate) fn frames(&self, event: JavaEvent, label: u64) -> Vec<Frame> {
+        let class = |name: &str| Frame::new(Kind::Class, name);
+        if label == OTHER {
+            return vec![class("[others]")];
+        }
+        let Some(text) = self.texts.get(&label) else {
+            return vec![match (event, &self.traps, u32::try_from(label.saturating_sub(1))) {
+                (JavaEvent::Deopt, Some(traps), Ok(request)) => {
+                    let (reason, action) = traps.explain(request as i32);
+                    class(&format!("{reason} ({action})"))
+                }
+                _ => Frame::new(Kind::Unknown, "[unknown]"),
+            }];
+        };
+        match event {
+            JavaEvent::Compiles => match compilation(text) {
+                Some((method, compiler)) => vec![class(&compiler), class(method)],
+                None => vec![class(text)],
+            },
+            _ => vec![class(text)],
+        }
+    }
+}
+
+/// The method and the compiler of `Class.method COMPILER TIER%`, where the tier is 0 if it is not
+/// known, and the sign a blank unless the method was entered in a loop.
+fn compilation(text: &str) -> Option<(&str, String)> {
+    let is_osr = text.ends_with('%');
+    let mut words = text.trim_end_matches(['%', ' ']).rsplitn(3, ' ');
+    let (tier, compiler, method) = (words.next()?, words.next()?, words.next()?);
+    let tier = if tier == "0" { String::new() } else { format!(" tier {tier}") };
+    Some((method, format!("{compiler}{tier}{}", if is_osr { " (OSR)" } else { "" })))
+}
+
+/// A class, or what begins with one, as its source has it. What was cut is not marked: how long
+/// it was is not told.
+fn name(text: &[u8]) -> String {
+    java_name(text, u32::try_from(text.len()).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_frames() {
+        let mut labels = Labels::default();
+        labels.take(LABEL_IS_TEXT | 6, b"java/lang/IllegalStateException");
+        labels.take(LABEL_IS_TEXT | 8, b"java/lang/String.hashCode C2 4 ");
+        labels.take(LABEL_IS_TEXT | 10, b"a/B.c C1 3%");
+        labels.take(LABEL_IS_TEXT | 12, b"a/B.c C1 0 ");
+        let frames = |event, label| -> Vec<_> {
+            labels.frames(event, label).iter().map(|frame| frame.name.to_string()).collect()
+        };
+        let text = |label| LABEL_IS_TEXT | label;
+        assert_eq!(frames(JavaEvent::Exceptions, text(6)), ["java.lang.IllegalStateException"]);
+        let compiled = |label| frames(JavaEvent::Compiles, text(label));
+        assert_eq!(compiled(8), ["C2 tier 4", "java.lang.String.hashCode"]);
+        assert_eq!(
+            (compiled(10), compiled(12)),
+            (vec!["C1 tier 3 (OSR)".into(), "a.B.c".into()], vec!["C1".into(), "a.B.c".into()])
+        );
+        assert_eq!(frames(JavaEvent::Exceptions, text(1)), ["[others]"]);
+        assert_eq!(frames(JavaEvent::Exceptions, text(14)), ["[unknown]"]);
+        assert_eq!(frames(JavaEvent::Deopt, 5), ["[unknown]"]);
+    }
+
+    #[test]
+    fn hidden_classes_of_one_kind_are_one() {
+        assert_eq!(name(b"a/B$$Lambda+0x00007f0123456789.run"), "a.B$$Lambda.run");
+        assert_eq!(name(b"a/B$$Lambda/0x0000abcd"), "a.B$$Lambda");
+        assert_eq!(name(b"a/B"), "a.B");
+    }
+}

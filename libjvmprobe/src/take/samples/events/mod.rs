@@ -1,0 +1,309 @@
+//! What can be sampled: `--event EVENT[/RATE]`.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`java`] | events of Java programs that have names |
+//! | `attach` | attaching to events of the kernel and of files |
+//! | `labels` | what is told beside their stacks |
+
+pub(super) mod attach;
+pub mod java;
+pub(super) mod labels;
+
+use std::{str::FromStr, sync::Arc};
+
+use java::JavaEvent;
+
+use crate::{
+    bpf::perf::{Event, Rate},
+    names::near,
+    stack::profile::Measure,
+};
+
+/// `MAX_EVENTS` of bpf/javaprof.h.
+pub const MAX_EVENTS: usize = 16;
+
+/// Beyond this, sampling would slow down what it measures.
+pub const MAX_HERTZ: u64 = 10_000;
+
+/// An event that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its name, without the rate.
+    pub name: Arc<str>,
+    /// What it is.
+    pub what: What,
+    /// When a sample is taken, if that was said.
+    pub rate: Option<Rate>,
+}
+
+/// What an event is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Processor time.
+    Cpu,
+    /// Something that the kernel counts itself.
+    Software(Event),
+    /// Something that processors count.
+    Hardware(Event),
+    /// A tracepoint of the kernel.
+    Tracepoint {
+        /// The group it is in.
+        category: String,
+        /// Its name there.
+        name: String,
+    },
+    /// A function of the kernel.
+    Kprobe(String),
+    /// A function of a file that the process has mapped.
+    Uprobe {
+        /// The file's last name, or the beginning of it: `libjvm.so`, `libc`.
+        library: String,
+        /// The function, as the file's symbol table has it.
+        symbol: String,
+    },
+    /// A USDT probe of a file that the process has mapped.
+    Usdt {
+        /// For example `hotspot`.
+        provider: String,
+        /// For example `thread__start`.
+        name: String,
+    },
+    /// One that Java programs have.
+    Java(JavaEvent),
+    /// Time that threads do not run.
+    OffCpu,
+    /// The same and the time that they run: all that goes by.
+    Wall,
+}
+
+const SOFTWARE: u32 = 1;
+const HARDWARE: u32 = 0;
+
+/// Those that perf_event_open(2) has numbers for.
+const COUNTED: [(&str, u32, u64); 9] = [
+    ("page-faults", SOFTWARE, 2),
+    ("context-switches", SOFTWARE, 3),
+    ("minor-faults", SOFTWARE, 5),
+    ("major-faults", SOFTWARE, 6),
+    ("cpu-migrations", SOFTWARE, 4),
+    ("cycles", HARDWARE, 0),
+    ("instructions", HARDWARE, 1),
+    ("cache-misses", HARDWARE, 3),
+    ("branch-misses", HARDWARE, 5),
+];
+
+const CPU: &str = "cpu";
+const WALL: &str = "wall";
+const OFF_CPU: &str = "off-cpu";
+
+/// Those that are completed by who asks.
+const OPEN_ENDED: [(&str, &str); 4] = [
+    ("tracepoint", "tracepoint:CATEGORY:NAME"),
+    ("usdt", "usdt:PROVIDER:NAME"),
+    ("uprobe", "uprobe:LIBRARY:FUNCTION"),
+    ("kprobe", "kprobe:FUNCTION"),
+];
+
+/// The names of all events, as they are written.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let counted = COUNTED.iter().map(|(name, ..)| *name);
+    let java = JavaEvent::ALL.iter().map(|event| event.name());
+    let open = OPEN_ENDED.iter().map(|(_, how)| *how);
+    [CPU, WALL, OFF_CPU].into_iter().chain(counted).chain(java).chain(open)
+}
+
+impl FromStr for Asked {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, rate) = match text.rsplit_once('/') {
+            Some((name, rate)) => (name, Some(parse_rate(rate)?)),
+            None => (text, None),
+        };
+        let what = What::from_str(name)?;
+        let asked = Self { name: name.into(), what, rate };
+        match (&asked.what, asked.rate) {
+            (What::Cpu | What::Software(_) | What::Hardware(_), _) | (_, None) => {}
+            (What::Wall | What::OffCpu, _) => {
+                return Err(format!("{name} is measured, not sampled: leave out the rate"));
+            }
+            (_, Some(Rate::Hertz(_))) => {
+                return Err(format!(
+                    "{name} happens when it does: give a number, /N for each N-th"
+                ));
+            }
+            (What::Java(_), Some(_)) => {
+                return Err(format!("of {name} each is counted, and walked as often as it can be"));
+            }
+            (_, Some(Rate::Each(_))) => {
+                return Err(format!("of {name} each is counted: leave out the rate"));
+            }
+        }
+        if let (What::Cpu, Some(Rate::Each(_))) = (&asked.what, asked.rate) {
+            return Err("cpu is sampled so often a second: cpu/99hz".into());
+        }
+        Ok(asked)
+    }
+}
+
+impl FromStr for What {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            CPU => return Ok(Self::Cpu),
+            WALL => return Ok(Self::Wall),
+            OFF_CPU => return Ok(Self::OffCpu),
+            _ => {}
+        }
+        if let Some(&(_, kind, config)) = COUNTED.iter().find(|(known, ..)| *known == name) {
+            let event = Event { kind, config };
+            return Ok(if kind == HARDWARE {
+                Self::Hardware(event)
+            } else {
+                Self::Software(event)
+            });
+        }
+        if let Some(event) = JavaEvent::ALL.into_iter().find(|event| event.name() == name) {
+            return Ok(Self::Java(event));
+        }
+        let parts: Vec<_> = name.split(':').collect();
+        let whole = parts.iter().all(|part| !part.is_empty());
+        match parts[..] {
+            ["tracepoint", category, name] if whole => {
+                Ok(Self::Tracepoint { category: category.into(), name: name.into() })
+            }
+            ["usdt", provider, name] if whole => {
+                Ok(Self::Usdt { provider: provider.into(), name: name.into() })
+            }
+            ["uprobe", library, symbol] if whole => {
+                Ok(Self::Uprobe { library: library.into(), symbol: symbol.into() })
+            }
+            ["kprobe", function] if whole => Ok(Self::Kprobe(function.into())),
+            [kind, ..] => Err(match OPEN_ENDED.iter().find(|(known, _)| *known == kind) {
+                Some((_, how)) => format!("{how} is expected"),
+                None => unknown(name),
+            }),
+            [] => Err(unknown(name)),
+        }
+    }
+}
+
+fn unknown(name: &str) -> String {
+    let all = names().map(|name| name.split(':').next().unwrap_or(name).to_owned());
+    match near(name, all) {
+        near if near.is_empty() => {
+            format!("no such event; there are {}", names().collect::<Vec<_>>().join(", "))
+        }
+        near => format!("no such event; like it are {}", near.join(", ")),
+    }
+}
+
+/// `N` for each N-th, `Nhz` for so often a second.
+fn parse_rate(text: &str) -> Result<Rate, String> {
+    let lower = text.to_ascii_lowercase();
+    let rate = match lower.strip_suffix("hz") {
+        Some(hertz) => hertz.parse().ok().filter(|h| (1..=MAX_HERTZ).contains(h)).map(Rate::Hertz),
+        None => lower.parse().ok().filter(|n| (1..=1_000_000_000_000).contains(n)).map(Rate::Each),
+    };
+    rate.ok_or_else(|| {
+        format!("the rate {text}: N for each N-th, or Nhz for N times a second, 1 to {MAX_HERTZ}")
+    })
+}
+
+impl Asked {
+    /// Processor time, as often as `-F` says.
+    pub fn cpu() -> Self {
+        Self { name: CPU.into(), what: What::Cpu, rate: None }
+    }
+
+    /// Time that threads spend off the processor.
+    pub fn off_cpu() -> Self {
+        Self { name: OFF_CPU.into(), what: What::OffCpu, rate: None }
+    }
+
+    /// Whether it is processor time.
+    pub fn is_cpu(&self) -> bool {
+        self.what == What::Cpu
+    }
+
+    /// Samples a second, of each processor; so many if that was not said.
+    pub fn hertz(&self, frequency: u64) -> u64 {
+        match self.rate {
+            Some(Rate::Hertz(hertz)) => hertz,
+            _ => frequency,
+        }
+    }
+
+    /// What its profile is of.
+    pub fn measure(&self) -> Measure {
+        match &self.what {
+            What::Cpu => Measure::Time,
+            What::Java(event) if event.has_duration() => Measure::Elapsed(Arc::clone(&self.name)),
+            What::Wall | What::OffCpu => Measure::Elapsed(Arc::clone(&self.name)),
+            _ => Measure::Events(Arc::clone(&self.name)),
+        }
+    }
+
+    /// The programs of bpf/javaprof.bpf.c that catch it.
+    pub fn programs(&self) -> Vec<&'static str> {
+        const WAITS: [&str; 3] = ["switches", "wakes", "ends"];
+        match &self.what {
+            What::Cpu | What::Software(_) | What::Hardware(_) => vec!["sample"],
+            What::Tracepoint { .. } => vec!["any_tracepoint"],
+            What::Kprobe(_) => vec!["any_kprobe"],
+            What::Uprobe { .. } => vec!["any_uprobe"],
+            What::Usdt { .. } => vec!["any_usdt"],
+            What::Java(event) => event.programs().collect(),
+            What::OffCpu => WAITS.to_vec(),
+            What::Wall => [&["sample"], &WAITS[..]].concat(),
+        }
+    }
+
+    /// Whether it tells waits of threads.
+    pub fn has_waits(&self) -> bool {
+        matches!(self.what, What::Wall | What::OffCpu)
+    }
+
+    /// Whether too many of it are thinned: all that is not sampled at a rate already.
+    pub fn is_thinned(&self) -> bool {
+        match self.what {
+            What::Cpu | What::Hardware(_) | What::Wall | What::OffCpu => false,
+            What::Software(_) => self.rate.is_none(),
+            What::Java(event) => !event.has_duration(),
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_understood() {
+        let what = |text: &str| text.parse::<Asked>().map(|asked| (asked.what, asked.rate));
+        let faults = What::Software(Event { kind: 1, config: 2 });
+        assert_eq!(what("page-faults/100"), Ok((faults, Some(Rate::Each(100)))));
+        assert_eq!(what("cpu/49Hz"), Ok((What::Cpu, Some(Rate::Hertz(49)))));
+        assert_eq!(what("exceptions"), Ok((What::Java(JavaEvent::Exceptions), None)));
+        let tracepoint = What::Tracepoint { category: "sched".into(), name: "sched_switch".into() };
+        assert_eq!(what("tracepoint:sched:sched_switch"), Ok((tracepoint, None)));
+        let uprobe = What::Uprobe { library: "libc.so.6".into(), symbol: "malloc".into() };
+        assert_eq!(what("uprobe:libc.so.6:malloc"), Ok((uprobe, None)));
+    }
+
+    #[test]
+    fn what_is_no_event_is_told_with_those_near_it() {
+        let error = |text: &str| text.parse::<Asked>().unwrap_err();
+        assert!(error("pagefaults").contains("page-faults"), "{}", error("pagefaults"));
+        assert!(error("exception").contains("exceptions"));
+        assert!(error("zzz").contains("there are cpu, wall"), "{}", error("zzz"));
+        assert!(error("usdt:hotspot").contains("usdt:PROVIDER:NAME"));
+        assert!(error("tracepoint::x").contains("CATEGORY"));
+        for rate in ["page-faults/0", "cpu/1000000000hz", "cpu/7", "cycles/x", "deopt/9"] {
+            assert!(!error(rate).is_empty(), "{rate}");
+        }
+    }
+}

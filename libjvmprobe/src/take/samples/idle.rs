@@ -1,0 +1,118 @@
+//! Where threads wait because there is nothing to do: workers of pools, event loops, and most
+//! threads of the JVM itself.
+
+use crate::stack::{Frame, Kind, waiting};
+
+/// How such a wait is shown in place of its stack.
+pub const IDLE: &str = waiting::IDLE;
+
+/// Methods that wait for nothing but work, whatever they call for that.
+const METHODS: [&str; 22] = [
+    // Executors, and the pool behind parallel streams and virtual threads.
+    "java.util.concurrent.ThreadPoolExecutor.getTask",
+    "java.util.concurrent.ForkJoinPool.awaitWork",
+    "java.util.concurrent.ForkJoinPool.deactivate",
+    "java.util.TimerThread.mainLoop",
+    // Event loops, and those that accept connections.
+    "sun.nio.ch.EPoll.wait",
+    "sun.nio.ch.EPollArrayWrapper.epollWait",
+    "sun.nio.ch.EPollSelectorImpl.doSelect",
+    "sun.nio.ch.Net.accept",
+    "sun.nio.ch.ServerSocketChannelImpl.accept",
+    "sun.nio.ch.NioSocketImpl.accept",
+    "java.net.PlainSocketImpl.socketAccept",
+    "java.net.ServerSocket.implAccept",
+    "io.netty.channel.epoll.Native.epollWait",
+    "io.netty.channel.epoll.EpollEventLoop.epollWait",
+    "org.eclipse.jetty.util.thread.QueuedThreadPool.idleJobPoll",
+    // The JDK's own.
+    "java.lang.ref.Reference.waitForReferencePendingList",
+    "java.lang.ref.ReferenceQueue.remove",
+    "java.lang.ref.ReferenceQueue.remove0",
+    "java.lang.ref.NativeReferenceQueue.remove",
+    "jdk.internal.ref.CleanerImpl.run",
+    "sun.misc.GC$Daemon.run",
+    "sun.rmi.transport.ObjectTable$Reaper.run",
+];
+
+/// The same in libjvm.so and in the launcher.
+const FUNCTIONS: [&str; 24] = [
+    "CompileQueue::get",
+    "VMThread::loop",
+    "VMThread::wait_for_operation",
+    "VMThread::wait_until_executed",
+    "WatcherThread::sleep",
+    "os::signal_wait",
+    "signal_thread_entry",
+    "ServiceThread::service_thread_entry",
+    "NMethodSweeper::sweeper_loop",
+    "MonitorDeflationThread::monitor_deflation_thread_entry",
+    "NotificationThread::notification_thread_entry",
+    "AttachListener::dequeue",
+    "StringDedupThread::run",
+    "GangWorker::wait_for_task",
+    "GangWorker::loop",
+    "AbstractGangWorker::loop",
+    "WorkerThread::run",
+    "WorkerThreads::wait",
+    "G1ConcurrentRefineThread::run_service",
+    "G1ConcurrentMarkThread::wait_for_next_cycle",
+    "G1ServiceThread::wait_for_task",
+    "ConcurrentGCThread::run",
+    "GCTaskThread::run",
+    "CallJavaMainInNewThread",
+];
+
+/// What they do when they work: then they wait for something else.
+const AT_WORK: [&str; 3] = ["::work", "VM_Operation::evaluate", "::do_it"];
+
+/// The worker of a pool in JDK 11 waits right in its loop.
+const WORKER: (&str, &str) =
+    ("java.util.concurrent.ForkJoinPool.runWorker", "java.util.concurrent.locks.LockSupport.park");
+
+/// Whether a wait with these frames, outermost first, is for work.
+pub(super) fn is_idle<'a>(frames: impl Iterator<Item = &'a Frame>) -> bool {
+    let mut before = "";
+    let mut is_idle = false;
+    for frame in frames {
+        let name = &*frame.name;
+        let listed = match frame.kind {
+            Kind::Java | Kind::Inlined | Kind::Interpreted => {
+                METHODS.contains(&name) || (before == WORKER.0 && name.starts_with(WORKER.1))
+            }
+            Kind::Jvm | Kind::Native => FUNCTIONS.contains(&name),
+            _ => false,
+        };
+        is_idle |= listed;
+        if frame.kind == Kind::Jvm && AT_WORK.iter().any(|work| name.ends_with(work)) {
+            return false;
+        }
+        before = name;
+    }
+    is_idle
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_work_is_idle() {
+        let idle = |frames: &[(Kind, &str)]| {
+            let frames: Vec<_> =
+                frames.iter().map(|(kind, name)| Frame::new(*kind, *name)).collect();
+            is_idle(frames.iter())
+        };
+        let run = (Kind::Java, "java.lang.Thread.run");
+        let park = (Kind::Java, "java.util.concurrent.locks.LockSupport.park");
+        let task = (Kind::Inlined, "java.util.concurrent.ThreadPoolExecutor.getTask");
+        assert!(idle(&[run, task, park]));
+        assert!(!idle(&[run, park]), "whatever for");
+        assert!(idle(&[run, (Kind::Java, WORKER.0), park]));
+        assert!(!idle(&[run, (Kind::Java, WORKER.0), (Kind::Java, "My.job"), park]));
+        assert!(idle(&[(Kind::Jvm, "CompileQueue::get")]));
+        assert!(idle(&[(Kind::Jvm, "WorkerThread::run")]));
+        assert!(!idle(&[(Kind::Jvm, "WorkerThread::run"), (Kind::Jvm, "G1EvacuateTask::work")]));
+        assert!(!idle(&[(Kind::Java, "CompileQueue::get")]), "a method of that name");
+    }
+}

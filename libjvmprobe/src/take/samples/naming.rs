@@ -1,0 +1,461 @@
+//! From addresses to names: what was sampled becomes a profile.
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::{
+    stack::{
+        Frame, Kind, Stack, WalkEnd,
+        java_frames::Places,
+        name::{JavaNames, KernelNames, Name, NativeNames, Sources},
+        namer::{NamedStack, name_stack},
+        profile::{FrameId, Measure, Profile, Sample},
+    },
+    take::samples::{
+        events::{Asked, What, labels::Labels},
+        idle::{IDLE, is_idle},
+        session::{NOT_WALKED, SampleKey, UNSEEN},
+        taker::{About, Samples, Stacks},
+        traced::Named,
+        waits::{Part, UNSEEN_NAME},
+    },
+};
+
+/// Profiles that grow by one process after the other: one of each event.
+pub(crate) struct Naming {
+    events: Vec<Asked>,
+    profiles: Vec<Profile>,
+    slot_ns: u64,
+    kernel: KernelNames,
+    signatures: bool,
+    /// Whether waits for work are shown with their stacks.
+    shows_idle: bool,
+    /// About how many bytes the profiles take.
+    size: usize,
+    lost_stacks: u64,
+}
+
+impl Naming {
+    /// Names methods with their parameters if wanted, and where idle threads are.
+    /// `slot_ns`: see [`Profile::slot_ns`].
+    pub(crate) fn new(
+        events: Vec<Asked>,
+        signatures: bool,
+        shows_idle: bool,
+        slot_ns: u64,
+    ) -> Self {
+        let kernel = KernelNames::default();
+        let profiles = empty(&events, slot_ns);
+        Self { events, profiles, slot_ns, kernel, signatures, shows_idle, size: 0, lost_stacks: 0 }
+    }
+
+    /// Names all samples of a process. Of one that nothing is known of, the command alone
+    /// is.
+    pub(crate) fn add(&mut self, named: Option<Named>, samples: &Samples, stacks: &Stacks) {
+        // Most programs that come and go are never sampled.
+        let Some(first) = samples.keys().next() else { return };
+        let mut namer = match named {
+            Some(named) => Namer::of(named, self.signatures),
+            None => Namer::without_sources(first.comm.as_str().into()),
+        };
+        let nothing = Stack::default();
+        for (key, count) in samples {
+            let number = key.event as usize;
+            // The kernel side samples nothing else.
+            let (Some(event), Some(profile)) =
+                (self.events.get(number), self.profiles.get_mut(number))
+            else {
+                continue;
+            };
+            let missing = match key.user {
+                NOT_WALKED => Some("[not walked]"),
+                UNSEEN => Some(UNSEEN_NAME),
+                _ => None,
+            };
+            let is_lost = |id: u64| id != 0 && !stacks.contains_key(&id);
+            if missing.is_none() && (is_lost(key.user) || is_lost(key.kernel)) {
+                self.lost_stacks += count.samples;
+            }
+            let user = stacks.get(&key.user).unwrap_or(&nothing);
+            let (end, known) = WalkEnd::from_code(key.user_end);
+            let named = namer.user(profile, key, user, known);
+            // A kernel thread, or not wanted.
+            let has_user_part = end != WalkEnd::Nothing;
+            let is_at_entry = end == WalkEnd::Entry && known.is_none();
+            let complete = named.complete || is_at_entry || !has_user_part;
+            let unsure = named.unsure;
+            let mut stack = named.frames.clone();
+            if let Some(kernel_stack) = stacks.get(&key.kernel) {
+                let mut frames = Vec::new();
+                for addr in kernel_stack.addresses() {
+                    self.kernel.name(addr, 0, &mut frames);
+                }
+                if event.has_waits() {
+                    cut_switch(&mut frames);
+                }
+                stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
+            }
+            // Without a user part, the sample counts for the command alone.
+            if stack.is_empty() && has_user_part {
+                stack.push(profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
+            }
+            if let Some(missing) = missing {
+                stack.push(profile.intern(Frame::new(Kind::Unknown, missing)));
+            }
+            if event.has_waits() {
+                let part = Part::of(key.label);
+                let is_wait = part != Part::Sampled && part != Part::OnCpu;
+                if is_wait && !self.shows_idle && is_idle(stack.iter().map(|&id| profile.frame(id)))
+                {
+                    stack = vec![profile.intern(Frame::new(Kind::Unknown, IDLE))];
+                } else if let Some(name) = part.name().filter(|_| key.user != UNSEEN) {
+                    stack.push(profile.intern(Frame::new(Kind::Unknown, name)));
+                }
+            }
+            for frame in namer.label(event, key.label) {
+                stack.push(profile.intern(frame));
+            }
+            let (count, things) = match profile.measure {
+                Measure::Time => (count.samples, 0),
+                _ => (count.value, count.samples),
+            };
+            self.size += size_of::<Sample>() + size_of_val(&*stack);
+            profile.samples.push(Sample {
+                pid: key.pid,
+                command: Arc::clone(&namer.command),
+                thread: key.comm.as_str().into(),
+                tid: key.tid,
+                cpu: Some(key.cpu),
+                stack,
+                complete,
+                guessed: known.is_some() && !complete,
+                unsure,
+                count,
+                things,
+                times: times_of(profile, self.slot_ns, key.slot, count),
+            });
+        }
+    }
+
+    /// About how many bytes the profiles take.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Makes the profiles smaller than so many bytes together.
+    pub(crate) fn shrink(&mut self, max: usize) {
+        self.size = shrink(&mut self.profiles, max);
+    }
+
+    /// Samples, so far, of which a stack found no room on its way here.
+    pub(crate) fn lost_stacks(&self) -> u64 {
+        self.lost_stacks
+    }
+
+    /// The profiles so far, with what is said of them as a whole; begins new ones.
+    pub(crate) fn take(&mut self, about: &About) -> Vec<Profile> {
+        self.size = 0;
+        let mut profiles = std::mem::replace(&mut self.profiles, empty(&self.events, self.slot_ns));
+        for profile in &mut profiles {
+            about.describe(profile);
+            // What differs in its time alone is one sample, with several times.
+            if self.slot_ns > 0 {
+                profile.merge(true);
+            }
+        }
+        profiles
+    }
+}
+
+/// A profile of each event, without samples.
+pub(crate) fn empty(events: &[Asked], slot_ns: u64) -> Vec<Profile> {
+    let profile = |event: &Asked| {
+        let mut profile = Profile::of(event.measure());
+        profile.slot_ns = slot_ns;
+        profile
+    };
+    events.iter().map(profile).collect()
+}
+
+/// Makes profiles smaller than so many bytes together, the largest ones; returns what they take.
+pub(crate) fn shrink(profiles: &mut [Profile], max: usize) -> usize {
+    let share = max / profiles.len().max(1);
+    let mut size: usize = profiles.iter().map(Profile::size).sum();
+    for profile in profiles {
+        let own = profile.size();
+        if size > max && own > share {
+            profile.shrink(share);
+            size = size - own + profile.size();
+        }
+    }
+    size
+}
+
+/// In which slots of time so much was, that ended in this one of `slot_ns` each: what is elapsed
+/// time may have begun long before. The profile's slots may have become longer.
+fn times_of(profile: &Profile, slot_ns: u64, slot: u32, count: u64) -> Vec<(u32, u64)> {
+    let longer = profile.slot_ns.checked_div(slot_ns).unwrap_or(1).max(1);
+    let slot = u32::try_from(u64::from(slot) / longer).unwrap_or(u32::MAX);
+    match (profile.slot_ns, &profile.measure) {
+        (0, _) => Vec::new(),
+        (length, Measure::Elapsed(_)) => {
+            let earlier = (count / length).min(slot.into());
+            let first = slot - u32::try_from(earlier).unwrap_or(slot);
+            let mut times: Vec<_> = (first + 1..=slot).map(|slot| (slot, length)).collect();
+            times.push((first, count.saturating_sub(earlier.saturating_mul(length))));
+            times.retain(|(_, count)| *count > 0);
+            times
+        }
+        _ => vec![(slot, count)],
+    }
+}
+
+/// Leaves out how the kernel switches and tells us so: that is no part of why it does. And a thread
+/// that is found asleep has no such frames.
+fn cut_switch(frames: &mut Vec<Frame>) {
+    if let Some(at) = frames.iter().position(|frame| &*frame.name == "__schedule") {
+        let has_caller = frames.get(at + 1).is_some_and(|frame| &*frame.name == "schedule");
+        frames.drain(..=at + usize::from(has_caller));
+    }
+}
+
+/// A user stack, named.
+struct UserStack {
+    /// Outermost first.
+    frames: Vec<FrameId>,
+    complete: bool,
+    unsure: bool,
+}
+
+/// Names the stacks of one process.
+struct Namer {
+    command: Arc<str>,
+    sources: Sources,
+    places: Option<Places>,
+    labels: Labels,
+    /// What was named already, by event, stack and epoch.
+    known: HashMap<(u32, u64, u64), UserStack>,
+}
+
+impl Namer {
+    fn of(named: Named, signatures: bool) -> Self {
+        let native = NativeNames::new(named.maps, named.symbols);
+        let java = JavaNames::new(named.code, signatures);
+        let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
+        let (places, labels) = (named.places, named.labels);
+        Self { places, labels, ..Self::new(named.command, Sources::new(sources)) }
+    }
+
+    fn new(command: Arc<str>, sources: Sources) -> Self {
+        let (places, labels) = (None, Labels::default());
+        Self { command, sources, places, labels, known: HashMap::new() }
+    }
+
+    /// For a process of which nothing is known.
+    fn without_sources(command: Arc<str>) -> Self {
+        Self::new(command, Sources::new(Vec::new()))
+    }
+
+    /// Names a stack, of which the steps from `known` frames on were guesses.
+    fn user(
+        &mut self,
+        profile: &mut Profile,
+        key: &SampleKey,
+        stack: &Stack,
+        known: Option<usize>,
+    ) -> &UserStack {
+        let (sources, places) = (&mut self.sources, self.places.as_ref());
+        let epoch = key.epoch;
+        self.known.entry((key.event, key.user, epoch)).or_insert_with(|| {
+            let NamedStack { frames, complete, unsure } =
+                name_stack(stack, known, places, |addr, frames| sources.name(addr, epoch, frames));
+            let frames = frames.into_iter().map(|frame| profile.intern(frame)).collect();
+            UserStack { frames, complete, unsure }
+        })
+    }
+
+    /// What is told beside a stack, outermost first.
+    fn label(&self, event: &Asked, label: u64) -> Vec<Frame> {
+        match &event.what {
+            What::Java(java) if label != 0 => self.labels.frames(*java, label),
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::{
+        Addr,
+        stack::{
+            java_frames,
+            raw::{RawFrame, RawStack},
+        },
+        take::samples::session::Count,
+    };
+
+    fn key(user: u64, kernel: u64) -> SampleKey {
+        SampleKey { user, kernel, ..SampleKey::of(7) }
+    }
+
+    fn times(samples: u64) -> Count {
+        Count { samples, value: 0 }
+    }
+
+    /// The stack of one frame that nobody can name, by the number 3.
+    fn stacks() -> Stacks {
+        let frames = vec![RawFrame::Code { addr: Addr(0x10), compile_id: 0 }];
+        Stacks::from([(3, java_frames::plain(&RawStack { target: 7, unloads: 0, frames }))])
+    }
+
+    fn wall() -> Asked {
+        Asked { name: "wall".into(), what: What::Wall, rate: None }
+    }
+
+    /// The only sample of an event, with the names of its frames, outermost first.
+    fn only(event: Asked, key: SampleKey) -> (Sample, Vec<String>) {
+        let mut naming = Naming::new(vec![event], false, false, 0);
+        naming.add(None, &Samples::from([(key, times(1))]), &stacks());
+        let profile = naming.take(&About::default()).remove(0);
+        let [sample] = &profile.samples[..] else { panic!("{:?}", profile.samples) };
+        let names = sample.stack.iter().map(|&id| profile.frame(id).name.to_string());
+        (sample.clone(), names.collect())
+    }
+
+    #[test]
+    fn each_event_has_a_profile_and_a_unit_of_its_own() {
+        let mut naming = Naming::new(vec![Asked::cpu(), wall()], false, false, 0);
+        let of = |event| SampleKey { event, ..key(3, 0) };
+        let count = Count { samples: 2, value: 500 };
+        // The last is of none that was asked for.
+        let samples = Samples::from([(of(0), count), (of(1), count), (of(2), count)]);
+        naming.add(None, &samples, &stacks());
+        let profiles = naming.take(&About::default());
+        let counts = |profile: &Profile| -> Vec<_> {
+            profile.samples.iter().map(|sample| (sample.count, sample.things)).collect()
+        };
+        assert_eq!(profiles.iter().map(counts).collect::<Vec<_>>(), [[(2, 0)], [(500, 2)]]);
+        assert_eq!(profiles[1].measure, Measure::Elapsed("wall".into()));
+    }
+
+    #[test]
+    fn what_was_taken_is_begun_anew() {
+        let mut naming = Naming::new(vec![Asked::cpu()], false, false, 0);
+        naming.add(None, &Samples::from([(key(3, 0), times(1))]), &stacks());
+        assert!(naming.size() > 0);
+        let about = About { hertz: 99, lost: 4, ..About::default() };
+        let profile = naming.take(&about).remove(0);
+        assert_eq!((profile.samples.len(), profile.hertz, profile.lost), (1, 99, 4));
+        assert_eq!(naming.size(), 0);
+        assert!(naming.take(&about).iter().all(|profile| profile.samples.is_empty()));
+    }
+
+    #[test]
+    fn a_stack_is_complete_if_each_step_to_the_entry_was_known() {
+        let marks = |user_end| {
+            let (sample, _) = only(Asked::cpu(), SampleKey { user_end, ..key(3, 0) });
+            (sample.complete, sample.guessed)
+        };
+        let [nothing, unreadable, entry] = [0, 2, 5];
+        // A kernel thread has no more than that.
+        assert_eq!(marks(nothing), (true, false));
+        assert_eq!(marks(entry), (true, false));
+        assert_eq!(marks(unreadable), (false, false));
+        // From the second frame on it was a guess.
+        assert_eq!(marks(entry | 1 << 8), (false, true));
+    }
+
+    #[test]
+    fn what_has_no_stack_says_why() {
+        let names = |event, user, user_end| {
+            only(event, SampleKey { user_end, label: Part::Blocked as u64, ..key(user, 0) }).1
+        };
+        assert_eq!(names(Asked::cpu(), NOT_WALKED, 0), ["[not walked]"]);
+        // Where it waits is not known, nor whether for a processor.
+        assert_eq!(names(wall(), UNSEEN, 0), [UNSEEN_NAME]);
+        assert_eq!(names(Asked::cpu(), 0, 1), ["[unknown]"]);
+        assert!(names(Asked::cpu(), 0, 0).is_empty());
+    }
+
+    #[test]
+    fn a_wait_says_for_what() {
+        let names = |part: Part| only(wall(), SampleKey { label: part as u64, ..key(3, 0) }).1;
+        let sampled = names(Part::Sampled);
+        for part in [Part::Blocked, Part::Runnable, Part::Short] {
+            let (last, rest) =
+                names(part).split_last().map(|(l, r)| (l.clone(), r.to_vec())).unwrap();
+            assert_eq!((Some(last.as_str()), rest), (part.name(), sampled.clone()));
+        }
+    }
+
+    #[test]
+    fn how_the_kernel_switches_is_left_out() {
+        let cut = |names: &[&'static str]| -> Vec<_> {
+            let mut frames =
+                names.iter().map(|&name| Frame::new(Kind::Kernel, name)).collect::<Vec<_>>();
+            cut_switch(&mut frames);
+            frames.iter().map(|frame| frame.name.to_string()).collect()
+        };
+        let told = ["bpf_prog", "trace_call", "__schedule"];
+        assert_eq!(cut(&[&told[..], &["schedule", "futex_wait"]].concat()), ["futex_wait"]);
+        // Not by the way that sleepers go, but off the processor all the same.
+        assert_eq!(
+            cut(&[&told[..], &["preempt_schedule", "x"]].concat()),
+            ["preempt_schedule", "x"]
+        );
+        assert_eq!(cut(&["do_page_fault"]), ["do_page_fault"]);
+    }
+
+    #[test]
+    fn the_largest_profiles_are_made_smaller() {
+        let of = |samples: u32| {
+            let mut profile = Profile::default();
+            for i in 0..samples {
+                let stack = vec![profile.intern(Frame::new(Kind::Java, format!("a.A.m{i}")))];
+                let name: Arc<str> = "x".into();
+                profile.samples.push(Sample {
+                    pid: 7,
+                    command: Arc::clone(&name),
+                    thread: name,
+                    tid: 7,
+                    cpu: None,
+                    stack,
+                    complete: true,
+                    guessed: false,
+                    unsure: false,
+                    count: 1,
+                    things: 0,
+                    times: Vec::new(),
+                });
+            }
+            profile
+        };
+        let mut profiles = [of(10), of(10_000)];
+        let small = profiles[0].size();
+        let max = 4 * small;
+        assert!(shrink(&mut profiles, max) <= max + small);
+        assert_eq!((profiles[0].folded, profiles[0].samples.len()), (0, 10));
+        assert!(profiles[1].folded > 9_000, "{}", profiles[1].folded);
+        // Nothing is lost but the stacks.
+        assert_eq!(profiles[1].total(), 10_000);
+        // What fits stays.
+        let mut profiles = [of(10)];
+        assert_eq!(shrink(&mut profiles, max), small);
+        assert_eq!(profiles[0].folded, 0);
+    }
+
+    #[test]
+    fn stacks_that_did_not_come_are_counted() {
+        // Known, none at all, and one or the other lost.
+        let samples = Samples::from([
+            (key(3, 0), times(1)),
+            (key(0, 0), times(2)),
+            (key(5, 0), times(4)),
+            (key(3, 9), times(8)),
+        ]);
+        let mut naming = Naming::new(vec![Asked::cpu()], false, false, 0);
+        naming.add(None, &samples, &stacks());
+        assert_eq!(naming.lost_stacks(), 12);
+    }
+}

@@ -1,0 +1,151 @@
+//! What is kept of what was sampled: until it has names, and within bounds.
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use super::{Samples, Sink, Stacks, Taker, newcomers::Parted};
+use crate::{
+    Result,
+    follow::Watch,
+    stack::{Stack, raw::RawStack},
+    take::samples::{
+        session::{self, Count, SampleKey, Session},
+        traced::Traced,
+    },
+};
+
+impl<S: Sink> Taker<S> {
+    /// About how many bytes it keeps of what was sampled and has no names yet.
+    pub(super) fn size(&self) -> usize {
+        /// A sample in a table, with the name of its thread.
+        const SAMPLE: usize = 2 * (size_of::<SampleKey>() + size_of::<Count>() + 16);
+        let samples = self.sampled.len() + self.newcomers.keys().count();
+        let code = self.processes.values().map(Traced::size).sum::<usize>();
+        let raws = self.raws.values().map(RawStack::size).sum::<usize>();
+        samples * SAMPLE + self.stacks_size + raws + code
+    }
+
+    /// Keeps within what it may keep: half of it what was sampled, half of it what has names.
+    pub(super) fn stay_within_memory(&mut self) -> Result<()> {
+        if self.size() > self.options.max_memory / 2 {
+            self.name_all()?;
+        }
+        self.shrink_named();
+        self.files.let_go(self.session.walker());
+        Ok(())
+    }
+
+    /// Gives up stacks that were named, if they take too much.
+    pub(super) fn shrink_named(&mut self) {
+        let max = self.options.max_memory / 2;
+        if self.naming.size() > max {
+            self.naming.shrink(max);
+        }
+    }
+
+    /// Names all that was sampled so far.
+    pub(super) fn name_all(&mut self) -> Result<()> {
+        self.name_retired();
+        // From here on all stacks are sent again, and named anew, ...
+        let named: Vec<_> = self
+            .processes
+            .iter_mut()
+            .map(|(&pid, traced)| (pid, traced.settle(self.options.signatures)))
+            .collect();
+        let mut stacks = std::mem::take(&mut self.stacks);
+        self.stacks_size = 0;
+        session::forget_stacks(&self.session);
+        self.stacks_sent = 0;
+        // ... and what was counted before is complete.
+        let counted = self.counted();
+        let mut samples = self.sampled.take_all(counted, |id| stacks.contains_key(&id));
+        self.take_events(Duration::ZERO)?;
+        self.keep_waiting();
+        // The kernel's stacks have the same names before and after.
+        for (id, stack) in &self.stacks {
+            stacks.entry(*id).or_insert_with(|| stack.clone());
+        }
+        for (pid, named) in named {
+            let mut samples = samples.remove(&pid).unwrap_or_default();
+            self.settle(&mut samples);
+            self.naming.add(Some(named), &samples, &stacks);
+        }
+        for mut samples in samples.into_values() {
+            self.settle(&mut samples);
+            self.naming.add(None, &samples, &stacks);
+        }
+        // What is a newcomer's is no part of the profile yet.
+        for key in self.newcomers.keys() {
+            for id in [key.user, key.kernel] {
+                if let Some(stack) = stacks.remove(&id) {
+                    self.stacks.entry(id).or_insert(stack);
+                }
+            }
+        }
+        self.stacks_size = self.stacks.values().map(size_of_stack).sum();
+        Ok(())
+    }
+
+    /// Keeps the stacks of threads that wait: these waits are counted when they end. Their Java
+    /// frames are named anew, with all that comes from here on.
+    fn keep_waiting(&mut self) {
+        let Some(waits) = &self.waits else { return };
+        let threads = session::threads(&self.session);
+        let waiting = threads.iter().filter(|thread| thread.is_away != 0 && thread.is_walked != 0);
+        let wanted = waiting.flat_map(|thread| [thread.user, thread.kernel]);
+        let asleep = waits.places().flat_map(|place| [place.user, place.kernel]);
+        let wanted: HashSet<_> = wanted.chain(asleep).collect();
+        let mut raws = std::mem::take(&mut self.raws);
+        raws.retain(|id, _| wanted.contains(id) || self.stacks.contains_key(id));
+        for (id, raw) in &raws {
+            if !self.stacks.contains_key(id) {
+                self.take_stack(*id, raw);
+            }
+        }
+        self.raws = raws;
+    }
+
+    /// Samples those no more that have not turned out to be JVMs.
+    pub(super) fn part_with_newcomers(&mut self) {
+        for Parted { pid, samples, is_ignored } in self.newcomers.part(Instant::now()) {
+            let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
+            self.stacks_size = self.stacks_size.saturating_sub(gone);
+            // What was thinned of it is not wanted either.
+            session::collect_thinned(&self.session, Some(pid));
+            if is_ignored {
+                session::ignore(&self.session, pid.into());
+            }
+        }
+        let lives = |pid| Path::new(&format!("/proc/{pid}")).exists();
+        for pid in self.newcomers.free(lives) {
+            session::heed(&self.session, pid.into());
+        }
+    }
+
+    /// Names the processes that were put aside, and lets them go. The first time, this reads
+    /// the kernel's symbols, which takes longer than some JVMs live.
+    pub(super) fn name_retired(&mut self) {
+        for (traced, mut samples) in self.sampled.take_retired() {
+            self.settle(&mut samples);
+            self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
+            let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
+            self.stacks_size = self.stacks_size.saturating_sub(gone);
+        }
+    }
+}
+
+/// Forgets the stacks of samples that are named, or not wanted. Returns how many bytes
+/// they took.
+pub(super) fn forget_stacks(samples: &Samples, stacks: &mut Stacks, session: &Session) -> usize {
+    session::forget_stacks_of(session, samples.keys().map(|key| key.user));
+    let gone = samples.keys().filter_map(|key| stacks.remove(&key.user));
+    gone.map(|stack| size_of_stack(&stack)).sum()
+}
+
+/// About how many bytes a stack takes in a table.
+pub(super) fn size_of_stack(stack: &Stack) -> usize {
+    2 * (size_of::<Stack>() + 8) + size_of_val(&*stack.places)
+}

@@ -1,0 +1,181 @@
+//! Processes that were sampled, and that nothing is known of yet. Where all JVMs are profiled,
+//! those that turn out to be JVMs soon are wanted from their first sample on, and all others are
+//! sampled no more.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
+
+use super::Samples;
+use crate::take::samples::{
+    event::Label,
+    session::{Count, SampleKey},
+};
+
+/// A process that is sampled and does not turn out to be a JVM in this time is none.
+const NEWCOMER: Duration = Duration::from_secs(2);
+
+/// So many labels are kept, a few kilobytes each at most.
+const MAX_LABELS: usize = 4096;
+
+/// `MAX_IGNORED` of bpf/javaprof.h.
+const MAX_IGNORED: usize = 16_384;
+
+/// Processes by their numbers.
+#[derive(Default)]
+pub(crate) struct Newcomers {
+    sampled: HashMap<u32, Newcomer>,
+    /// What labels of their samples say: they are sent once.
+    labels: Vec<(u32, Label)>,
+    /// Those that were none; the kernel side knows them.
+    ignored: HashSet<u32>,
+}
+
+struct Newcomer {
+    since: Instant,
+    samples: Samples,
+}
+
+/// One that is no JVM.
+pub(crate) struct Parted {
+    /// Its number.
+    pub(crate) pid: u32,
+    /// What was sampled of it.
+    pub(crate) samples: Samples,
+    /// Whether the kernel side is to ignore it from here on.
+    pub(crate) is_ignored: bool,
+}
+
+impl Newcomers {
+    /// Takes what was counted of one.
+    pub(crate) fn add(&mut self, key: SampleKey, count: Count, now: Instant) {
+        let newcomer = self
+            .sampled
+            .entry(key.pid)
+            .or_insert_with(|| Newcomer { since: now, samples: Samples::new() });
+        *newcomer.samples.entry(key).or_default() += count;
+    }
+
+    /// Takes what a label says, if there is room.
+    pub(crate) fn tell(&mut self, pid: u32, label: Label) {
+        if self.labels.len() < MAX_LABELS {
+            self.labels.push((pid, label));
+        }
+    }
+
+    /// Takes out the samples of one that is wanted, and what its labels say.
+    pub(crate) fn take(&mut self, pid: u32) -> (Samples, Vec<Label>) {
+        let samples = self.sampled.remove(&pid).map(|newcomer| newcomer.samples);
+        let labels = self.labels.extract_if(.., |(of, _)| *of == pid).map(|(_, label)| label);
+        (samples.unwrap_or_default(), labels.collect())
+    }
+
+    /// Takes out those that have not turned out to be JVMs.
+    pub(crate) fn part(&mut self, now: Instant) -> Vec<Parted> {
+        let late = self.sampled.extract_if(|_, newcomer| now - newcomer.since >= NEWCOMER);
+        let parted = late.map(|(pid, Newcomer { samples, .. })| {
+            self.labels.retain(|(of, _)| *of != pid);
+            let is_ignored = self.ignored.len() < MAX_IGNORED && self.ignored.insert(pid);
+            Parted { pid, samples, is_ignored }
+        });
+        parted.collect()
+    }
+
+    /// Takes out the numbers of those that were ignored and live no more: they may be given to
+    /// others.
+    pub(crate) fn free(&mut self, lives: impl Fn(u32) -> bool) -> Vec<u32> {
+        self.ignored.extract_if(|&pid| !lives(pid)).collect()
+    }
+
+    /// What was sampled of all.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &SampleKey> {
+        self.sampled.values().flat_map(|newcomer| newcomer.samples.keys())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(pid: u32, user: u64) -> SampleKey {
+        SampleKey { user, ..SampleKey::of(pid) }
+    }
+
+    const ONCE: Count = Count { samples: 1, value: 0 };
+
+    fn label(pid: u32, label: u64) -> Label {
+        Label { target: pid.into(), label, text: Vec::new() }
+    }
+
+    #[test]
+    fn one_that_turns_out_to_be_a_jvm_has_its_first_samples() {
+        let mut newcomers = Newcomers::default();
+        let now = Instant::now();
+        for key in [key(7, 1), key(7, 1), key(7, 3), key(8, 1)] {
+            newcomers.add(key, ONCE, now);
+        }
+        for (pid, number) in [(7, 1), (8, 2), (7, 3)] {
+            newcomers.tell(pid, label(pid, number));
+        }
+        assert_eq!(newcomers.keys().count(), 3);
+        let (samples, labels) = newcomers.take(7);
+        let twice = Count { samples: 2, value: 0 };
+        assert_eq!(samples, Samples::from([(key(7, 1), twice), (key(7, 3), ONCE)]));
+        assert_eq!(labels, [label(7, 1), label(7, 3)]);
+        assert_eq!(newcomers.keys().count(), 1);
+        // It is no newcomer any more.
+        let parted = newcomers.part(now + NEWCOMER);
+        assert_eq!(parted.iter().map(|parted| parted.pid).collect::<Vec<_>>(), [8]);
+    }
+
+    #[test]
+    fn one_that_does_not_is_ignored_after_a_while() {
+        let mut newcomers = Newcomers::default();
+        let now = Instant::now();
+        newcomers.add(key(7, 1), ONCE, now);
+        newcomers.tell(7, label(7, 1));
+        let later = now + NEWCOMER / 2;
+        // From its first sample on.
+        newcomers.add(key(7, 3), ONCE, later);
+        newcomers.add(key(8, 1), ONCE, later);
+        assert!(newcomers.part(later).is_empty());
+        let parted = newcomers.part(now + NEWCOMER);
+        let [Parted { pid: 7, samples, is_ignored: true }] = &parted[..] else {
+            panic!("{}", parted.len())
+        };
+        assert_eq!(samples.len(), 2);
+        assert_eq!(newcomers.take(7).1, []);
+        // What the kernel side had counted before it was told.
+        newcomers.add(key(7, 1), ONCE, now);
+        assert!(newcomers.part(now + NEWCOMER).iter().all(|parted| !parted.is_ignored));
+    }
+
+    #[test]
+    fn numbers_of_the_dead_are_free() {
+        let mut newcomers = Newcomers::default();
+        let now = Instant::now();
+        for pid in [7, 8] {
+            newcomers.add(key(pid, 1), ONCE, now);
+        }
+        newcomers.part(now + NEWCOMER);
+        assert_eq!(newcomers.free(|pid| pid == 8), [7]);
+        assert!(newcomers.free(|pid| pid == 8).is_empty());
+        // It may be ignored again.
+        newcomers.add(key(7, 1), ONCE, now);
+        assert!(newcomers.part(now + NEWCOMER)[0].is_ignored);
+    }
+
+    #[test]
+    fn so_much_is_kept() {
+        let mut newcomers = Newcomers::default();
+        let now = Instant::now();
+        for pid in 0..MAX_IGNORED as u32 + 10 {
+            newcomers.tell(pid, label(pid, 1));
+            newcomers.add(key(pid, 1), ONCE, now);
+        }
+        assert_eq!(newcomers.labels.len(), MAX_LABELS);
+        let parted = newcomers.part(now + NEWCOMER);
+        assert_eq!(parted.iter().filter(|parted| parted.is_ignored).count(), MAX_IGNORED);
+    }
+}

@@ -1,0 +1,223 @@
+//! The processes that are profiled, as they come, become JVMs, and end.
+
+use super::{Sink, Taker};
+use crate::{
+    Pid, Result,
+    bpf::session::Attach,
+    follow::{Arrival, Arrivals},
+    own::note,
+    process::{Fate, Process},
+    take::samples::{
+        StackWalk, SymbolSource,
+        asleep::{self, Found},
+        events::attach,
+        session,
+        traced::Traced,
+    },
+};
+
+impl<S: Sink> Taker<S> {
+    pub(super) fn add(&mut self, mut traced: Traced) -> Result<()> {
+        let pid = traced.pid();
+        if !self.processes.contains_key(&pid.0) {
+            session::add_target(&self.session, pid.0.into())?;
+            if let Some(waits) = &mut self.waits {
+                waits.add(pid.0);
+            }
+        }
+        // It may have ended already: then this is said when its fate is seen.
+        traced.try_refresh_maps(&mut self.files, &mut self.session);
+        self.follow(&mut traced);
+        let attached = self.attach_events(&mut traced);
+        self.processes.insert(pid.0, traced);
+        attached?;
+        self.welcome(pid.0);
+        Ok(())
+    }
+
+    /// What was sampled of a process before it was known is a part of its profile.
+    pub(super) fn welcome(&mut self, pid: u32) {
+        let (samples, labels) = self.newcomers.take(pid);
+        if let Some(traced) = self.processes.get_mut(&pid) {
+            labels.iter().for_each(|label| traced.labels.take(label.label, &label.text));
+        }
+        samples.into_iter().for_each(|(key, count)| self.sampled.add(key, count));
+    }
+
+    pub(super) fn follow(&mut self, traced: &mut Traced) {
+        if self.options.symbols != SymbolSource::None
+            && let Err(error) =
+                traced.follow(&mut self.session, self.shared.as_mut(), self.options.slot_ns > 0)
+        {
+            let pid = traced.pid();
+            note(&format!("what process {pid} compiles meanwhile is not followed: {error}"));
+        }
+    }
+
+    /// Attaches to the events in a process's files. One that a named process does not have is an
+    /// error, unless that may be; of all others a line says so.
+    fn attach_events(&mut self, traced: &mut Traced) -> Result<()> {
+        let shared = self.shared.is_some().then_some(&mut self.shared_events);
+        let missing = traced.attach_events(&self.options.events, &mut self.session, shared);
+        let pid = traced.pid();
+        for (number, error) in missing {
+            // What is to come may have it.
+            if traced.may_become_jvm() {
+                continue;
+            }
+            if self.options.may_ask && !self.options.skip_missing {
+                return Err(error);
+            }
+            note(&format!(
+                "process {pid}: {}",
+                attach::missing(&self.options.events[number], &error)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Looks for events that were not found, in files that were mapped since.
+    pub(super) fn look_for_events(&mut self) {
+        let mut shared = self.shared.is_some().then_some(&mut self.shared_events);
+        for traced in self.processes.values_mut() {
+            traced.attach_events(&self.options.events, &mut self.session, shared.as_deref_mut());
+        }
+    }
+
+    pub(super) fn tell_walker(&mut self) -> Result<()> {
+        for traced in self.processes.values_mut() {
+            match traced.tell_walker(&self.options, &mut self.files, &mut self.session) {
+                Ok(()) => {}
+                Err(_) if traced.fate() != Fate::Alive => {}
+                Err(error) if self.options.walk == StackWalk::Auto => {
+                    let pid = traced.pid();
+                    note(&format!("stacks of process {pid} are walked by frame pointers: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.find_sleepers()
+    }
+
+    /// Finds out where threads sleep that were not seen to go, of JVMs that are new to the walker.
+    pub(super) fn find_sleepers(&mut self) -> Result<()> {
+        if self.waits.is_none() {
+            return Ok(());
+        }
+        let jvms = self.processes.iter_mut();
+        let jvms: Vec<_> =
+            jvms.filter_map(|(&pid, traced)| Some((pid, traced.first_layout()?))).collect();
+        if jvms.is_empty() {
+            return Ok(());
+        }
+        for Found { thread, place, stack } in asleep::find(&mut self.session, &jvms)? {
+            if let Some(waits) = &mut self.waits {
+                waits.found(thread, place);
+            }
+            self.keep_stack(place.user, stack);
+        }
+        Ok(())
+    }
+
+    pub(super) fn get_maps(&mut self) -> Result<()> {
+        for traced in self.processes.values_mut() {
+            match traced.get_map(&self.options, &self.session) {
+                Ok(_) => {}
+                Err(_) if traced.fate() != Fate::Alive => {}
+                Err(error) if self.options.symbols == SymbolSource::Auto => {
+                    let pid = traced.pid();
+                    note(&format!(
+                        "process {pid}: methods compiled before the profile have no names: {error}"
+                    ));
+                    self.about.unnamed.push(pid);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the mappings of all processes.
+    pub(super) fn refresh_maps(&mut self) {
+        for traced in self.processes.values_mut() {
+            traced.try_refresh_maps(&mut self.files, &mut self.session);
+        }
+    }
+
+    /// Puts aside a process that is no more what it was, with all of its samples: what comes
+    /// under its number from now on is another one's. Its samples have been collected.
+    pub(super) fn retire(&mut self, pid: u32) {
+        self.collect_thinned(Some(pid));
+        if let Some(traced) = self.processes.remove(&pid) {
+            self.about.lost_code += self.session.lost(pid.into());
+            self.sampled.retire(traced);
+        }
+        self.session.forget(pid.into());
+        if let Some(waits) = &mut self.waits {
+            waits.forget(&self.session, pid);
+        }
+    }
+
+    /// Notices processes that ended, run another program or became JVMs.
+    /// Of those that run another program only if it is to look `closely`.
+    pub(super) fn follow_changes(&mut self, closely: bool) -> Result<()> {
+        let fate = |traced: &Traced| traced.fate_if(closely);
+        let fates: Vec<_> = self.processes.iter().map(|(pid, p)| (*pid, fate(p))).collect();
+        if fates.iter().any(|(_, fate)| *fate != Fate::Alive) {
+            self.collect()?;
+        }
+        for (pid, fate) in fates {
+            let is_named = self.processes.get(&pid).is_some_and(Traced::is_named);
+            match fate {
+                Fate::Alive => {}
+                Fate::Ended => {
+                    if is_named {
+                        self.options.pace.tell(&format!("process {pid} has ended"));
+                    }
+                    self.retire(pid);
+                    if let Some(arrivals) = &mut self.arrivals {
+                        arrivals.forget(Pid(pid));
+                    }
+                }
+                // As the command that was started does when it becomes a JVM.
+                Fate::Execed => {
+                    if let Ok(process) = Process::open(Pid(pid)) {
+                        if is_named {
+                            let line = format!("process {pid} runs another program now");
+                            self.options.pace.tell(&line);
+                        }
+                        self.retire(pid);
+                        let future = Traced::future_jvm(process, &mut self.files);
+                        self.add(future)?;
+                    }
+                }
+            }
+        }
+        let mut became = Vec::new();
+        for (pid, traced) in &mut self.processes {
+            if traced.has_become_jvm(&mut self.files) {
+                became.push(*pid);
+            }
+        }
+        for pid in became {
+            if let Some(mut traced) = self.processes.remove(&pid) {
+                self.follow(&mut traced);
+                let attached = self.attach_events(&mut traced);
+                self.processes.insert(pid, traced);
+                attached?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_arrivals(&mut self) {
+        let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
+        for Arrival { target, hotspot } in arrivals {
+            let pid = target.pid();
+            let traced = Traced::jvm(target, hotspot, &mut self.files);
+            if let Err(error) = self.add(traced) {
+                note(&format!("process {pid} is not profiled: {error}"));
+            }
+        }
+    }
+}

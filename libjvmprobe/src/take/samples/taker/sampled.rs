@@ -1,0 +1,140 @@
+//! What was sampled and has no names yet, by process.
+
+use std::collections::HashMap;
+
+use super::Samples;
+use crate::take::samples::{
+    session::{Count, SampleKey},
+    traced::Traced,
+};
+
+/// What was sampled of processes.
+#[derive(Default)]
+pub(crate) struct Sampled {
+    /// Of those that are profiled, by their numbers.
+    pub(crate) by_pid: HashMap<u32, Samples>,
+    /// Of those that are no more, to be named when there is time.
+    retired: Vec<(Traced, Samples)>,
+    /// What was counted, and belongs to stacks that are to come.
+    early: Vec<(SampleKey, Count)>,
+    /// How many samples there were.
+    taken: u64,
+}
+
+impl Sampled {
+    /// Adds what was counted of a process.
+    pub(crate) fn add(&mut self, key: SampleKey, count: Count) {
+        self.taken += count.samples;
+        *self.by_pid.entry(key.pid).or_default().entry(key).or_default() += count;
+    }
+
+    /// How many samples there were so far.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// How many entries there are.
+    pub(crate) fn len(&self) -> usize {
+        let retired = self.retired.iter().map(|(_, samples)| samples);
+        self.by_pid.values().chain(retired).map(Samples::len).sum()
+    }
+
+    /// Takes out what was sampled of a process.
+    pub(crate) fn take(&mut self, pid: u32) -> Samples {
+        self.by_pid.remove(&pid).unwrap_or_default()
+    }
+
+    /// Takes out all that was sampled of those that are profiled, with what was `counted` since.
+    /// What of the latter has a stack that is not among those that have come is kept for
+    /// [later](Self::take_early).
+    pub(crate) fn take_all(
+        &mut self,
+        counted: Vec<(SampleKey, Count)>,
+        has_come: impl Fn(u64) -> bool,
+    ) -> HashMap<u32, Samples> {
+        for (key, count) in counted {
+            if key.user == 0 || has_come(key.user) {
+                self.add(key, count);
+            } else {
+                self.early.push((key, count));
+            }
+        }
+        std::mem::take(&mut self.by_pid)
+    }
+
+    /// Takes out what came before its stacks.
+    pub(crate) fn take_early(&mut self) -> Vec<(SampleKey, Count)> {
+        std::mem::take(&mut self.early)
+    }
+
+    /// Puts aside a process that is no more what it was, with all of its samples: what comes
+    /// under its number from here on is another one's.
+    pub(crate) fn retire(&mut self, traced: Traced) {
+        let samples = self.take(traced.pid().0);
+        self.retired.push((traced, samples));
+    }
+
+    /// Takes out those that were put aside.
+    pub(crate) fn take_retired(&mut self) -> Vec<(Traced, Samples)> {
+        std::mem::take(&mut self.retired)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    use crate::{Pid, process::Process, stack::native::Files};
+
+    fn key(pid: u32, user: u64) -> SampleKey {
+        SampleKey { user, ..SampleKey::of(pid) }
+    }
+
+    fn times(samples: u64) -> Count {
+        Count { samples, value: 0 }
+    }
+
+    #[test]
+    fn what_is_alike_is_one_entry() {
+        let mut sampled = Sampled::default();
+        for (pid, user, samples) in [(7, 1, 2), (7, 1, 3), (7, 3, 4), (8, 1, 5)] {
+            sampled.add(key(pid, user), times(samples));
+        }
+        assert_eq!((sampled.taken(), sampled.len()), (14, 3));
+        assert_eq!(sampled.take(7)[&key(7, 1)], times(5));
+        assert_eq!((sampled.take(7).len(), sampled.take(8).len()), (0, 1));
+        // What was taken out was sampled all the same.
+        assert_eq!(sampled.taken(), 14);
+    }
+
+    #[test]
+    fn what_comes_before_its_stack_waits_for_it() {
+        let mut sampled = Sampled::default();
+        sampled.add(key(7, 1), times(1));
+        // Of a stack that is there, of none, and of one that is to come.
+        let counted = vec![(key(7, 1), times(2)), (key(7, 0), times(4)), (key(7, 9), times(8))];
+        let all = sampled.take_all(counted, |id| id == 1);
+        assert_eq!(all[&7], Samples::from([(key(7, 1), times(3)), (key(7, 0), times(4))]));
+        // It is counted when it is added, once.
+        assert_eq!((sampled.taken(), sampled.len()), (7, 0));
+        assert_eq!(sampled.take_early(), [(key(7, 9), times(8))]);
+        assert!(sampled.take_early().is_empty());
+    }
+
+    #[test]
+    fn samples_of_one_that_is_no_more_are_not_its_successors() {
+        let pid = std::process::id();
+        let mut files = Files::default();
+        let traced = Traced::other(Process::open(Pid(pid)).unwrap(), &mut files);
+        let mut sampled = Sampled::default();
+        sampled.add(key(pid, 1), times(2));
+        sampled.retire(traced);
+        sampled.add(key(pid, 1), times(3));
+        assert_eq!(sampled.len(), 2);
+        let retired = sampled.take_retired();
+        assert_eq!(retired[0].1, Samples::from([(key(pid, 1), times(2))]));
+        assert_eq!(sampled.take(pid), Samples::from([(key(pid, 1), times(3))]));
+        assert!(sampled.take_retired().is_empty());
+    }
+}

@@ -1,0 +1,125 @@
+//! What is attached to the files of a process: probes by which its compiled code is followed, and
+//! the events that are in them.
+
+use std::collections::{HashMap, hash_map::Entry};
+
+use super::{Traced, Who};
+use crate::{
+    Error,
+    bpf::{
+        probes::{Instant, Links, Scope, resolve},
+        session::Attach,
+        stops,
+    },
+    process::FileId,
+    take::samples::{
+        events::{Asked, What, attach::find},
+        session::Session,
+    },
+};
+
+/// What HotSpot tells of its compiled methods, without any flag.
+const CODE: [Instant; 2] = [
+    Instant::of_probe("hotspot", "compiled__method__unload", "code_unload"),
+    Instant::of_probe("hotspot", "compiled__method__load", "code_load"),
+];
+
+impl Traced {
+    /// Follows what it compiles, and when it stops the application if `with_stops`. Through `shared`,
+    /// which all JVMs have that run the same file, or by attachments of its own.
+    ///
+    /// # Errors
+    /// What is lost where it cannot.
+    pub(crate) fn follow(
+        &mut self,
+        session: &mut Session,
+        shared: Option<&mut HashMap<FileId, Links>>,
+        with_stops: bool,
+    ) -> Result<(), Error> {
+        let Who::Jvm(jvm) = &self.who else {
+            return Ok(());
+        };
+        let libjvm = &jvm.0.libjvm;
+        let plans = || -> Result<_, Error> {
+            let elf = libjvm.elf()?;
+            let mut plans = resolve(&libjvm.seen_as, &elf, &CODE)?;
+            if with_stops {
+                plans.extend(stops::plans(libjvm)?);
+            }
+            Ok(plans)
+        };
+        match shared {
+            Some(files) => {
+                if let Entry::Vacant(file) = files.entry(libjvm.id) {
+                    file.insert(session.attach(&libjvm.into(), &plans()?, Scope::Everyone, 0)?);
+                }
+            }
+            None => {
+                let pid = jvm.0.pid();
+                let scope = Scope::Process(pid);
+                self.links.extend(session.attach(
+                    &libjvm.into(),
+                    &plans()?,
+                    scope,
+                    pid.0.into(),
+                )?);
+            }
+        }
+        self.is_followed = true;
+        Ok(())
+    }
+
+    /// Attaches to the events that are in its files. Those in libjvm.so through `shared`, as
+    /// [`follow`](Self::follow) does. Returns those that are not there, the first time.
+    pub(crate) fn attach_events(
+        &mut self,
+        events: &[Asked],
+        session: &mut Session,
+        mut shared: Option<&mut HashMap<(FileId, usize), Links>>,
+    ) -> Vec<(usize, Error)> {
+        let version = self.maps.version();
+        let is_first = self.searched.is_none();
+        let wanted: Vec<_> = match self.searched.replace(version) {
+            None => (0..events.len()).collect(),
+            Some(searched) if searched == version => return Vec::new(),
+            Some(_) => std::mem::take(&mut self.missing),
+        };
+        let (pid, libjvm) = match &self.who {
+            Who::Jvm(jvm) => (jvm.0.pid(), Some(&jvm.0.libjvm)),
+            Who::Future(process) | Who::Other(process) => (process.pid, None),
+        };
+        let mut failed = Vec::new();
+        for number in wanted {
+            let cookie = number as u64;
+            let found = find(&events[number], libjvm, &self.maps).and_then(|found| {
+                let Some(found) = found else { return Ok(None) };
+                let mut attach = |scope| session.attach(&found.binary, &found.plans, scope, cookie);
+                match (&mut shared, libjvm) {
+                    (Some(shared), Some(libjvm)) if found.is_libjvm => {
+                        if let Entry::Vacant(file) = shared.entry((libjvm.id, number)) {
+                            file.insert(attach(Scope::Everyone)?);
+                        }
+                        Ok(None)
+                    }
+                    _ => attach(Scope::Process(pid)).map(Some),
+                }
+            });
+            match found {
+                Ok(links) => self.links.extend(links.unwrap_or_default()),
+                Err(error) => {
+                    // It may be in a file that is mapped later.
+                    if !matches!(events[number].what, What::Java(_)) {
+                        self.missing.push(number);
+                    }
+                    failed.push((number, error));
+                }
+            }
+        }
+        if is_first { failed } else { Vec::new() }
+    }
+
+    /// Takes no more events of its files, nor of what it compiles.
+    pub(crate) fn stop_events(&mut self) {
+        self.links = Links::default();
+    }
+}

@@ -1,0 +1,89 @@
+//! What is told beside the stacks of events: how the kernel side, and we, read the JVM for that.
+
+use std::sync::Arc;
+
+use crate::{
+    Error, Pid, Result,
+    hotspot::{
+        Collector, HotSpot,
+        deopt::Traps,
+        objects::{COMPACT_SHIFT, ClassField},
+    },
+    own::{note, remark},
+    take::samples::{
+        event::java,
+        events::{Asked, What, java::JavaEvent},
+        session::{self, Session},
+    },
+};
+
+/// Gets ready for what is told beside the stacks of events. Returns how requests to give up code
+/// are packed, if that is wanted. Where something cannot be read, the stacks stand alone.
+pub(super) fn tell_events(
+    pid: Pid,
+    hotspot: &HotSpot,
+    events: &[Asked],
+    session: &Session,
+) -> Option<Arc<Traps>> {
+    let unknown = |what: &str, error: &Error| {
+        remark(|| format!("process {pid}: {what} is not told: {error}"));
+    };
+    let wants = |filter: fn(JavaEvent) -> bool| {
+        events.iter().any(|event| matches!(event.what, What::Java(java) if filter(java)))
+    };
+    let mut java = None;
+    if wants(JavaEvent::reads_classes) {
+        let read = classes_of(hotspot).map(|classes| java = Some(classes));
+        read.unwrap_or_else(|error| unknown("of which class objects are", &error));
+    }
+    if wants(|java| java == JavaEvent::Compiles) {
+        match hotspot.compile_task() {
+            Ok((task_level, task_osr_bci)) => {
+                java = Some(java { task_level, task_osr_bci, ..java.unwrap_or_default() });
+            }
+            Err(error) => unknown("the tier of compilations", &error),
+        }
+    }
+    if let Some(java) = java {
+        session::tell_java(session, pid.0.into(), &java)
+            .unwrap_or_else(|error| unknown("what events are of", &error));
+    }
+    if wants(|java| java == JavaEvent::Stalls)
+        && !matches!(hotspot.collector, Collector::Z | Collector::GenerationalZ)
+    {
+        let name = hotspot.collector.name();
+        note(&format!("process {pid} runs {name}: only with ZGC do allocations stall"));
+    }
+    if !wants(|java| java == JavaEvent::Deopt) {
+        return None;
+    }
+    let traps = hotspot.traps().inspect_err(|error| unknown("why code was given up", error));
+    traps.ok().map(Arc::new)
+}
+
+/// What the kernel side reads of a JVM's objects.
+fn classes_of(hotspot: &HotSpot) -> Result<java> {
+    let layout = hotspot.class_layout()?;
+    let offset = |at: u64| {
+        let implausible = |_| Error::Layout { what: format!("a field at {at}: implausible") };
+        u32::try_from(at).map_err(implausible)
+    };
+    /// Behind the mark.
+    const KLASS_AT: u32 = 8;
+    let (klass_at, klass_bytes, klass_bit, klass_base, klass_shift) = match hotspot.class_field()? {
+        ClassField::Pointer => (KLASS_AT, 8, 0, 0, 0),
+        ClassField::Compressed { base, shift } => (KLASS_AT, 4, 0, base, shift),
+        ClassField::Compact { base, shift } => (0, 4, COMPACT_SHIFT, base, shift),
+    };
+    Ok(java {
+        klass_name: offset(layout.klass_name)?,
+        symbol_length: offset(layout.symbol_length)?,
+        symbol_body: offset(layout.symbol_body)?,
+        klass_bytes,
+        klass_at,
+        klass_bit,
+        klass_shift,
+        klass_base,
+        ..java::default()
+    })
+}

@@ -1,0 +1,401 @@
+//! Time that threads do not run: from the kernel side's entry of each thread to samples.
+//!
+//! Waits are counted when they end, with their stacks. What is only added up (how long each thread
+//! ran, and its short waits) is read out of the entries; so is what goes on when the trace ends. In
+//! the end each thread's times make up what went by.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+};
+
+use crate::{
+    bpf::clock,
+    stack::waiting,
+    take::samples::{
+        asleep::Place,
+        event::thread,
+        session::{self, Count, NOT_WALKED, SampleKey, Session, UNSEEN},
+        taker::Samples,
+    },
+};
+
+/// What a sample of waits is of: `LABEL_*` of bpf/javaprof.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It ran, and was sampled: these have no label.
+    Sampled = 0,
+    /// Until it was woken.
+    Blocked,
+    /// Until it had a processor.
+    Runnable,
+    /// Waits that are too short to be told one by one.
+    Short,
+    /// It ran.
+    OnCpu,
+}
+
+impl Part {
+    const ALL: [Self; 5] = [Self::Sampled, Self::Blocked, Self::Runnable, Self::Short, Self::OnCpu];
+
+    /// From a sample's label.
+    pub(super) fn of(label: u64) -> Self {
+        Self::ALL.into_iter().find(|part| part.label() == label).unwrap_or(Self::Sampled)
+    }
+
+    fn label(self) -> u64 {
+        self as u64
+    }
+
+    /// How it stands at the end of a stack.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Sampled => None,
+            Self::Blocked => Some(waiting::BLOCKED),
+            Self::Runnable => Some(waiting::RUNNABLE),
+            Self::Short => Some(waiting::SHORT),
+            Self::OnCpu => Some("[runs, not sampled]"),
+        }
+    }
+}
+
+/// How a thread is shown that had gone to sleep before the trace, until it wakes up.
+pub const UNSEEN_NAME: &str = waiting::UNSEEN;
+
+/// What was read of a thread before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    on_ns: u64,
+    short_ns: u64,
+    shorts: u64,
+}
+
+/// Reads what is added up.
+pub(super) struct Waits {
+    /// The number of the event that they are of.
+    event: u32,
+    /// Whether the time that threads run is a part of it.
+    is_wall: bool,
+    /// When the trace began, on the kernel's clock.
+    began: u64,
+    /// By process and thread.
+    seen: HashMap<(u32, u32), Seen>,
+    /// When a process was added that came later.
+    added: HashMap<u32, u64>,
+    /// Where threads sleep that have done so since before, by process and thread.
+    asleep: HashMap<(u32, u32), Place>,
+    /// See [`crate::stack::profile::Profile::slot_ns`].
+    slot_ns: u64,
+}
+
+type Counted = (SampleKey, Count);
+
+impl Waits {
+    /// Begins to count.
+    pub(super) fn begin(session: &mut Session, event: u32, is_wall: bool, slot_ns: u64) -> Self {
+        let began = clock::monotonic_ns();
+        session::begin_waits(session, began);
+        Self {
+            event,
+            is_wall,
+            began,
+            seen: HashMap::new(),
+            added: HashMap::new(),
+            asleep: HashMap::new(),
+            slot_ns,
+        }
+    }
+
+    /// In which slot of time it is then.
+    fn slot(&self, now: u64) -> u32 {
+        let slot = now.saturating_sub(self.began).checked_div(self.slot_ns).unwrap_or(0);
+        u32::try_from(slot).unwrap_or(u32::MAX)
+    }
+
+    /// Learns where a thread sleeps that was not seen to go.
+    pub(super) fn found(&mut self, thread: (u32, u32), place: Place) {
+        self.asleep.insert(thread, place);
+    }
+
+    /// The stacks of threads that were not seen to go.
+    pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
+        self.asleep.values()
+    }
+
+    /// Says where a thread was that was not seen to go, if that is known.
+    pub(super) fn place(&self, key: SampleKey) -> SampleKey {
+        match self.asleep.get(&(key.pid, key.tid)) {
+            Some(&Place { user, user_end, kernel, epoch }) if key.user == UNSEEN => {
+                SampleKey { user, user_end, kernel, epoch, ..key }
+            }
+            _ => key,
+        }
+    }
+
+    /// Counts those of a process from now on.
+    pub(super) fn add(&mut self, pid: u32) {
+        self.added.insert(pid, clock::monotonic_ns());
+    }
+
+    /// Forgets a process that has ended, or is another one now.
+    pub(super) fn forget(&mut self, session: &Session, pid: u32) {
+        self.added.remove(&pid);
+        self.seen.retain(|(of, _), _| *of != pid);
+        self.asleep.retain(|(of, _), _| *of != pid);
+        session::forget_threads(session, pid);
+    }
+
+    fn key(&self, thread: &thread, comm: String, part: Part) -> SampleKey {
+        SampleKey {
+            tid: thread.tid,
+            comm,
+            event: self.event,
+            label: part.label(),
+            ..SampleKey::of(thread.tgid)
+        }
+    }
+
+    /// What was added up since the last time.
+    pub(super) fn collect(&mut self, session: &Session, now: u64) -> Vec<Counted> {
+        let threads = session::threads(session);
+        threads.iter().flat_map(|thread| self.sums(thread, now)).collect()
+    }
+
+    fn sums(&mut self, thread: &thread, now: u64) -> Vec<Counted> {
+        let slot = self.slot(now);
+        let seen = self.seen.entry((thread.tgid, thread.tid)).or_default();
+        // What it runs just now is a part, or those who never go would have none.
+        let runs = if thread.is_away == 0 { now.saturating_sub(thread.since) } else { 0 };
+        let on_ns = thread.on_ns.saturating_add(runs).max(seen.on_ns);
+        let now = Seen { on_ns, short_ns: thread.short_ns, shorts: thread.shorts };
+        let before = std::mem::replace(seen, now);
+        let since = |now: u64, before: u64| now.saturating_sub(before);
+        let shorts = since(now.shorts, before.shorts);
+        let comm = session::comm(thread);
+        let sum = |part, samples, value| {
+            let count = Count { samples, value };
+            let key = || SampleKey { slot, ..self.key(thread, comm.clone(), part) };
+            (value > 0).then(|| (key(), count))
+        };
+        let on = sum(Part::OnCpu, 0, since(now.on_ns, before.on_ns));
+        let short = sum(Part::Short, shorts, since(now.short_ns, before.short_ns));
+        on.into_iter().chain(short).collect()
+    }
+
+    /// Of a sum that the kernel side has counted itself, because the thread has ended, the part
+    /// that was not read before.
+    pub(super) fn rest(&mut self, key: &SampleKey, count: &mut Count) {
+        let of = (key.pid, key.tid);
+        let Some(seen) = self.seen.get_mut(&of) else { return };
+        let before = match Part::of(key.label) {
+            Part::OnCpu => std::mem::take(&mut seen.on_ns),
+            Part::Short => std::mem::take(&mut seen.short_ns),
+            _ => return,
+        };
+        count.value = count.value.saturating_sub(before);
+        if seen.on_ns == 0 && seen.short_ns == 0 {
+            self.seen.remove(&of);
+        }
+    }
+
+    /// What goes on when the trace ends, and threads that were never seen: those slept all the
+    /// time.
+    pub(super) fn finish(
+        &mut self,
+        session: &Session,
+        now: u64,
+        pids: impl Iterator<Item = u32>,
+        samples: &HashMap<u32, Samples>,
+    ) -> Vec<Counted> {
+        let threads = session::threads(session);
+        let mut counted = Vec::new();
+        let mut known = HashSet::new();
+        for thread in &threads {
+            known.insert((thread.tgid, thread.tid));
+            counted.extend(self.sums(thread, now));
+            counted.extend(self.goes_on(thread, now));
+        }
+        for pid in pids {
+            let is_sampled =
+                |key: &&SampleKey| key.event == self.event && Part::of(key.label) == Part::Sampled;
+            let keys = samples.get(&pid).into_iter().flat_map(Samples::keys);
+            let ran: HashSet<_> = keys.filter(is_sampled).map(|key| key.tid).collect();
+            for tid in tasks(pid) {
+                // One that ran all the time has samples, which stand for that.
+                if known.contains(&(pid, tid)) || ran.contains(&tid) {
+                    continue;
+                }
+                let thread = thread { tgid: pid, tid, ..thread::default() };
+                let comm = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
+                let comm = comm.unwrap_or_default().trim_end().to_owned();
+                let slot = self.slot(now);
+                let key =
+                    SampleKey { user: UNSEEN, slot, ..self.key(&thread, comm, Part::Blocked) };
+                let since = self.added.get(&pid).copied().unwrap_or(0).max(self.began);
+                let value = now.saturating_sub(since);
+                counted.push((self.place(key), Count { samples: 1, value }));
+            }
+        }
+        counted
+    }
+
+    fn goes_on(&self, thread: &thread, now: u64) -> Vec<Counted> {
+        let comm = session::comm(thread);
+        let count = |value| Count { samples: 1, value };
+        let lasts = now.saturating_sub(thread.since);
+        if thread.is_away == 0 {
+            return Vec::new();
+        }
+        let stack = |key: SampleKey| match (thread.is_walked, thread.is_unseen) {
+            (0, 0) => SampleKey { user: NOT_WALKED, ..key },
+            (0, _) => self.place(SampleKey { user: UNSEEN, ..key }),
+            _ => SampleKey {
+                user: thread.user,
+                kernel: thread.kernel,
+                user_end: thread.user_end,
+                epoch: thread.epoch,
+                ..key
+            },
+        };
+        let blocked = match thread.woken {
+            0 => lasts,
+            woken => woken.saturating_sub(thread.since).min(lasts),
+        };
+        let parts = [(Part::Blocked, blocked), (Part::Runnable, lasts - blocked)];
+        let parts = parts.into_iter().filter(|(_, ns)| *ns > 0);
+        let slot = self.slot(now);
+        let key = |part| SampleKey { slot, ..stack(self.key(thread, comm.clone(), part)) };
+        parts.map(|(part, ns)| (key(part), count(ns))).collect()
+    }
+
+    /// Gives the samples of a process their times: those of a thread together stand for how long
+    /// it ran. Without wall-clock time, that is left out.
+    pub(super) fn settle(&self, samples: &mut Samples, hertz: u64) {
+        let is_ours = |key: &SampleKey| key.event == self.event;
+        if !self.is_wall {
+            samples.retain(|key, _| !is_ours(key) || Part::of(key.label) != Part::OnCpu);
+            return;
+        }
+        // How long each thread ran, and how many samples there are of that.
+        let mut threads: HashMap<u32, (u64, u64)> = HashMap::new();
+        for (key, count) in samples.iter().filter(|(key, _)| is_ours(key)) {
+            let (ran, sampled) = threads.entry(key.tid).or_default();
+            match Part::of(key.label) {
+                Part::OnCpu => *ran += count.value,
+                Part::Sampled => *sampled += count.samples,
+                _ => {}
+            }
+        }
+        samples.retain(|key, count| {
+            if !is_ours(key) {
+                return true;
+            }
+            let (ran, sampled) = threads.get(&key.tid).copied().unwrap_or_default();
+            match Part::of(key.label) {
+                Part::OnCpu => sampled == 0,
+                Part::Sampled => {
+                    let each = match ran {
+                        0 => u128::from(count.samples) * 1_000_000_000 / u128::from(hertz.max(1)),
+                        ran => u128::from(ran) * u128::from(count.samples) / u128::from(sampled),
+                    };
+                    count.value = u64::try_from(each).unwrap_or(u64::MAX);
+                    true
+                }
+                _ => true,
+            }
+        });
+    }
+}
+
+/// The threads of a process.
+fn tasks(pid: u32) -> Vec<u32> {
+    /// More than any process has.
+    const MOST: usize = 1 << 17;
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    entries.take(MOST).filter_map(tid).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waits(is_wall: bool) -> Waits {
+        Waits {
+            event: 1,
+            is_wall,
+            began: 0,
+            seen: HashMap::new(),
+            added: HashMap::new(),
+            asleep: HashMap::new(),
+            slot_ns: 0,
+        }
+    }
+
+    fn key(part: Part) -> SampleKey {
+        SampleKey { event: 1, label: part.label(), ..SampleKey::of(7) }
+    }
+
+    fn value(value: u64) -> Count {
+        Count { samples: 1, value }
+    }
+
+    #[test]
+    fn sums_are_told_once() {
+        let mut waits = waits(true);
+        let mut thread =
+            thread { tgid: 7, tid: 7, on_ns: 10, short_ns: 5, shorts: 2, ..thread::default() };
+        thread.is_away = 1;
+        assert_eq!(waits.sums(&thread, 50).len(), 2);
+        assert!(waits.sums(&thread, 60).is_empty());
+        // It came at 60, and runs since.
+        (thread.is_away, thread.since) = (0, 60);
+        let sums = waits.sums(&thread, 63);
+        assert_eq!(sums, [(key(Part::OnCpu), Count { samples: 0, value: 3 })]);
+        (thread.is_away, thread.on_ns) = (1, 14);
+        let sums = waits.sums(&thread, 70);
+        assert_eq!(sums, [(key(Part::OnCpu), Count { samples: 0, value: 1 })]);
+        // It has ended: the kernel side has told all, of which some was read before.
+        let mut all = value(20);
+        waits.rest(&key(Part::OnCpu), &mut all);
+        assert_eq!(all.value, 6);
+        let mut again = value(3);
+        waits.rest(&key(Part::OnCpu), &mut again);
+        assert_eq!(again.value, 3, "another thread of the same number");
+    }
+
+    #[test]
+    fn samples_stand_for_the_time_that_their_thread_ran() {
+        let other = SampleKey { cpu: 1, ..key(Part::Sampled) };
+        let all = || {
+            Samples::from([
+                (key(Part::OnCpu), value(9_000)),
+                (key(Part::Sampled), Count { samples: 1, value: 0 }),
+                (other.clone(), Count { samples: 2, value: 0 }),
+                (key(Part::Blocked), value(1_000)),
+            ])
+        };
+        let mut wall = all();
+        waits(true).settle(&mut wall, 99);
+        assert_eq!(wall.len(), 3);
+        assert_eq!((wall[&key(Part::Sampled)].value, wall[&other].value), (3_000, 6_000));
+        let mut off = all();
+        waits(false).settle(&mut off, 99);
+        assert!(!off.contains_key(&key(Part::OnCpu)));
+        // Too short to be sampled.
+        let mut unsampled = Samples::from([(key(Part::OnCpu), value(5))]);
+        waits(true).settle(&mut unsampled, 99);
+        assert_eq!(unsampled[&key(Part::OnCpu)].value, 5);
+    }
+
+    #[test]
+    fn what_goes_on_is_counted_up_to_the_end() {
+        let away =
+            thread { tgid: 7, tid: 7, since: 100, is_away: 1, woken: 140, ..thread::default() };
+        let parts = waits(true).goes_on(&away, 150);
+        let parts: Vec<_> =
+            parts.iter().map(|(key, count)| (Part::of(key.label), key.user, count.value)).collect();
+        assert_eq!(parts, [(Part::Blocked, NOT_WALKED, 40), (Part::Runnable, NOT_WALKED, 10)]);
+        assert!(waits(true).goes_on(&thread { is_away: 0, ..away }, 150).is_empty());
+    }
+}

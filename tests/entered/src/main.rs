@@ -1,0 +1,148 @@
+//! entered: for tests, which methods a JVM has entered while this was attached. The JVM runs with
+//! `-XX:+DTraceMethodProbes`, which tells of each, be it interpreted, compiled or inlined, and
+//! changes neither bytecodes nor their sizes.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Parser;
+use libbpf_rs::{
+    MapCore,
+    skel::{OpenSkel, SkelBuilder},
+};
+use libjvmprobe::{
+    Result,
+    bpf::{
+        self,
+        probes::{Instant, Plan, resolve},
+        records::text,
+        session::{self, Attach, Session},
+    },
+    cli::{self, CommandLine, Common},
+    follow::{ByKey, Followed, Tool, Trace, jvms},
+    hotspot::HotSpot,
+    own::{note, stop_on_signal},
+    process::Target,
+    render::output::Output,
+};
+use serde::Serialize;
+
+/// Generated from entered.bpf.c.
+#[allow(missing_docs, unused_imports, unused_qualifications, clippy::all, clippy::restriction)]
+#[allow(clippy::nursery, clippy::pedantic)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/entered.skel.rs"));
+}
+use skel::{EnteredSkel, EnteredSkelBuilder};
+
+/// As in entered.bpf.c.
+const CLASS: usize = 128;
+const NAME: usize = 64;
+
+/// Tells which methods a JVM enters.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "entered", version)]
+struct Args {
+    #[command(flatten)]
+    common: Common,
+}
+
+impl CommandLine for Args {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+}
+
+const ENTRY: [Instant; 1] = [Instant {
+    usdt: ("hotspot", "method__entry"),
+    usdt_program: "method_entry",
+    functions: &[],
+    function_program: "method_entry",
+}];
+
+#[derive(Serialize)]
+struct Entered {
+    class: String,
+    method: String,
+    descriptor: String,
+}
+
+struct Tracer {
+    out: Output,
+    session: Session<EnteredSkel<'static>, ()>,
+}
+
+impl Tracer {
+    fn new() -> Result<Self> {
+        let open =
+            EnteredSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
+        let skel = open.load().map_err(bpf::load_error)?;
+        Ok(Self { out: Output::open(None)?, session: Session::new(skel, |_| None, false)? })
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let keys: Vec<_> = self.session.skel.maps.methods.keys().collect();
+        for key in keys {
+            let part = |range: std::ops::Range<usize>| {
+                let bytes = key.get(range).unwrap_or_default();
+                let signed: Vec<_> = bytes.iter().map(|&byte| byte.cast_signed()).collect();
+                text(&signed)
+            };
+            self.out.json(&Entered {
+                class: part(0..CLASS).replace('/', "."),
+                method: part(CLASS..CLASS + NAME),
+                descriptor: part(CLASS + NAME..key.len()),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Tool for Tracer {
+    type Jvm = ();
+    const TAKES_YOUNG: bool = false;
+
+    fn session(&mut self) -> &mut dyn Attach {
+        &mut self.session
+    }
+
+    fn plan(&self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
+        resolve(&target.libjvm.seen_as, &target.libjvm.elf()?, &ENTRY)
+    }
+
+    fn admit(&mut self, _: u64, _: &Target, _: &Result<HotSpot>) -> Result<()> {
+        Ok(())
+    }
+
+    fn take_events(&mut self, _: &mut ByKey<()>, timeout: Duration) -> Result<()> {
+        self.session.events(timeout).map(|events| events.for_each(drop))
+    }
+
+    fn report(&mut self, _: &mut ByKey<()>) -> Result<()> {
+        Ok(())
+    }
+
+    fn gone(&mut self, _: u64, _: Followed<()>) -> Result<()> {
+        self.write()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.out.is_closed()
+    }
+}
+
+fn main() -> ExitCode {
+    cli::run(run)
+}
+
+fn run(args: &Args) -> Result<()> {
+    bpf::preflight::check()?;
+    let stop = stop_on_signal()?;
+    let named = jvms::find(&args.common.pids()?)?;
+    let mut trace = Trace::start(Tracer::new()?, named, None, args.common.verbose)?;
+    note("Tracing methods... Hit Ctrl-C to end.");
+    trace.run(args.common.times(), &stop)?;
+    match trace.jvms.is_empty() {
+        true => Ok(()),
+        false => trace.tool.write(),
+    }
+}

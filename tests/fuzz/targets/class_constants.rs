@@ -1,0 +1,16 @@
+//! Texts in class files, and names of classes in them.
+#![no_main]
+
+#[path = "../../../tools/javaclass/src/strip/constants.rs"]
+mod constants;
+#[path = "../../../tools/javaclass/src/strip/names.rs"]
+mod names;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let mut names = names::Names::default();
+    names.add("a.B");
+    names.in_text(bytes, drop);
+    for text in constants::texts(bytes).into_iter().flatten() {
+        names.in_text(text, drop);
+    }
+});

@@ -1,0 +1,175 @@
+//! What a JVM holds, as it is read from outside: equal to what its own management beans count.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{collections::HashMap, process::Command};
+
+use jvmprobe_tests::{
+    beside_others,
+    load::{Load, numbers},
+    runtimes::{Runtime, named, of_unstable},
+};
+use libjvmprobe::{Pid, hotspot::HotSpot, process::Target};
+
+/// What a JVM tells of itself.
+fn told(load: &mut Load) -> HashMap<String, u64> {
+    numbers(&load.ask("tell"))
+}
+
+/// What we read, between two times that the JVM tells the same: it allocates code for answering.
+fn read(hotspot: &HotSpot, load: &mut Load) -> [Option<u64>; 3] {
+    const TRIES: usize = 200;
+    for _ in 0..TRIES {
+        let before = told(load);
+        let fill = hotspot.code_cache().unwrap();
+        let classes = hotspot.loaded_classes().ok();
+        if before == told(load) {
+            let truth = ["used", "size", "classes"].map(|key| before[key]);
+            assert_eq!([fill.used, fill.size], truth[..2], "{before:?}");
+            return [Some(fill.used), Some(fill.size), classes.map(|n| n.abs_diff(truth[2]))];
+        }
+    }
+    panic!("the JVM never stands still: {:?}", told(load));
+}
+
+fn start(runtime: &Runtime, flags: &[&str]) -> (Load, HotSpot) {
+    let mut command = runtime.command();
+    command.args(flags);
+    let load = Load::spawn_program(command, "HoldLoad", runtime.major);
+    let target = Target::open(Pid(load.pid())).unwrap();
+    let hotspot = HotSpot::read(&target).unwrap();
+    assert!(hotspot.is_set_up);
+    (load, hotspot)
+}
+
+/// With some classes more, then with fewer, and by performance data and without.
+fn check(runtime: &Runtime, flags: &[&str]) {
+    beside_others();
+    let (mut load, hotspot) = start(runtime, flags);
+    read(&hotspot, &mut load);
+    let begin = hotspot.loaded_classes().unwrap();
+    load.ask("load 300");
+    let [.., off] = read(&hotspot, &mut load);
+    let loaded = hotspot.loaded_classes().unwrap();
+    assert!((300..600).contains(&(loaded - begin)), "{begin} and then {loaded}");
+    load.ask("drop");
+    let [_, _, off_then] = read(&hotspot, &mut load);
+    let left = hotspot.loaded_classes().unwrap();
+    assert!(left + 250 < loaded, "{loaded} and then {left}");
+    assert_eq!((off, off_then), (Some(0), Some(0)));
+    load.quit();
+
+    // Lists of classes hold what JMX does not count: hidden classes that live no more, and classes
+    // that are there and were never asked for.
+    let without = [flags, &["-XX:-UsePerfData"]].concat();
+    let (mut load, hotspot) = start(runtime, &without);
+    let fill = read(&hotspot, &mut load);
+    if runtime.major == 8 {
+        assert!(hotspot.loaded_classes().is_err() && fill[2].is_none());
+    } else {
+        let truth = told(&mut load)["classes"];
+        let off = hotspot.loaded_classes().unwrap().abs_diff(truth);
+        assert!(off * 100 <= truth, "{truth}: {off}");
+    }
+    load.quit();
+}
+
+#[test]
+fn jdk_8() {
+    check(named("zulu-8"), &["-XX:+UseSerialGC"]);
+}
+
+#[test]
+fn jdk_11() {
+    check(named("temurin-11"), &["-XX:+UseParallelGC"]);
+}
+
+#[test]
+fn jdk_17() {
+    check(named("temurin-17"), &["-XX:+UseG1GC"]);
+}
+
+#[test]
+fn jdk_17_with_one_code_heap() {
+    check(named("temurin-17"), &["-XX:-SegmentedCodeCache", "-XX:ReservedCodeCacheSize=20m"]);
+}
+
+#[test]
+fn jdk_21() {
+    check(named("temurin-21"), &["-XX:+UseSerialGC"]);
+}
+
+#[test]
+fn jdk_25() {
+    check(named("temurin-25"), &["-XX:+UseG1GC"]);
+}
+
+#[test]
+fn musl() {
+    check(named("musl-17"), &["-XX:+UseSerialGC"]);
+}
+
+/// What was compiled for classes that are unloaded leaves room.
+#[test]
+fn code_that_was_given_back_is_not_in_use() {
+    beside_others();
+    for name in ["temurin-11", "temurin-21", "temurin-25"] {
+        let (mut load, hotspot) = start(named(name), &["-Xcomp", "-XX:+UseSerialGC"]);
+        load.ask("load 300");
+        let [before, ..] = read(&hotspot, &mut load);
+        load.ask("drop");
+        // JDK 11 sweeps when it comes by.
+        let [after, ..] = read(&hotspot, &mut load);
+        println!("{name}: {before:?} and then {after:?}");
+        assert!(after < before || name == "temurin-11");
+        load.quit();
+    }
+}
+
+#[test]
+fn of_debian_unstable() {
+    for name in ["sid-8", "sid-26", "sid-27", "sid-28"] {
+        if let Some(runtime) = of_unstable(name) {
+            check(runtime, &["-XX:+UseSerialGC"]);
+        }
+    }
+}
+
+/// The same by the JDK's own tools.
+#[test]
+fn jcmd_and_jstat_tell_the_same() {
+    beside_others();
+    let (mut load, hotspot) = start(named("temurin-17"), &["-XX:+UseSerialGC"]);
+    let pid = load.pid().to_string();
+    let run = |tool: &str, args: &[&str]| {
+        let output = Command::new(tool).args(args).output().unwrap();
+        assert!(output.status.success(), "{tool}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // What is asked for first loads and compiles something.
+    for _ in 0..3 {
+        run("jcmd", &[&pid, "Compiler.codecache"]);
+    }
+    let (mut kilobytes, mut fill) = (Vec::new(), Vec::new());
+    for _ in 0..50 {
+        let before = hotspot.code_cache().unwrap();
+        let text = run("jcmd", &[&pid, "Compiler.codecache"]);
+        if before != hotspot.code_cache().unwrap() {
+            continue;
+        }
+        let of = |key: &str| -> u64 {
+            let values = text.split(key).skip(1);
+            values.map(|rest| rest.split("Kb").next().unwrap().parse::<u64>().unwrap()).sum()
+        };
+        // Each of at most three heaps is rounded down.
+        kilobytes = vec![of(" used="), of(" size=")];
+        fill = vec![before.used / 1024, before.size / 1024];
+        break;
+    }
+    assert_eq!(kilobytes.len(), 2, "the JVM never stands still");
+    assert!(kilobytes.iter().zip(&fill).all(|(a, b)| b - a <= 2), "{kilobytes:?} {fill:?}");
+    let jstat = run("jstat", &["-class", &pid]);
+    let row: Vec<f64> =
+        jstat.lines().nth(1).unwrap().split_whitespace().map(|n| n.parse().unwrap()).collect();
+    assert_eq!(hotspot.loaded_classes().unwrap(), (row[0] - row[2]) as u64, "{jstat}");
+    load.kill();
+}

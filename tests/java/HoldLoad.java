@@ -1,0 +1,56 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+import java.lang.management.MemoryPoolMXBean;
+import java.lang.reflect.Proxy;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * Tells what the JVM holds, as its own management beans count it.
+ *
+ * Commands on stdin, answers on stdout: "ready PID" once; "tell" is answered by "done used=BYTES
+ * size=BYTES classes=NUMBER", of the code cache and of loaded classes; "load NUMBER" loads so many
+ * classes, each by a loader of its own, and "drop" lets all of them be unloaded; "quit" ends.
+ */
+public class HoldLoad {
+    /** Kept until they are dropped. */
+    private static final List<Object> KEPT = new ArrayList<>();
+
+    /** Something to be implemented. */
+    public interface Told {
+        /** Never called. */
+        void tell();
+    }
+
+    public static void main(String[] args) throws Exception {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        // PID@HOST: JDK 8 has no ProcessHandle.
+        System.out.println("ready " + ManagementFactory.getRuntimeMXBean().getName().split("@")[0]);
+        for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
+            if (line.startsWith("load ")) {
+                for (int left = Integer.parseInt(line.substring(5)); left > 0; left--) {
+                    ClassLoader loader = new ClassLoader(HoldLoad.class.getClassLoader()) { };
+                    KEPT.add(Proxy.newProxyInstance(loader, new Class<?>[] {Told.class}, (o, m, a) -> null));
+                }
+                System.out.println("done");
+            } else if (line.equals("drop")) {
+                KEPT.clear();
+                System.gc();
+                System.gc();
+                System.out.println("done");
+            } else if (line.equals("tell")) {
+                long used = 0;
+                long size = 0;
+                for (MemoryPoolMXBean pool : ManagementFactory.getMemoryPoolMXBeans()) {
+                    if (pool.getName().startsWith("Code")) {
+                        used += pool.getUsage().getUsed();
+                        size += pool.getUsage().getMax();
+                    }
+                }
+                int classes = ManagementFactory.getClassLoadingMXBean().getLoadedClassCount();
+                System.out.println("done used=" + used + " size=" + size + " classes=" + classes);
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.lang.instrument.ClassFileTransformer;
+import java.lang.instrument.Instrumentation;
+import java.security.ProtectionDomain;
+
+/**
+ * Is its own agent, and has a class of its own replaced by the same one at "go", which is answered by
+ * "done": the JVM counts its calls anew.
+ */
+public class RedefineLoad {
+    static int sink;
+    private static Instrumentation instrumentation;
+
+    public static void premain(String arguments, Instrumentation given) {
+        instrumentation = given;
+        given.addTransformer(new ClassFileTransformer() {
+            @Override
+            public byte[] transform(ClassLoader loader, String name, Class<?> old, ProtectionDomain domain,
+                    byte[] bytes) {
+                return null;
+            }
+        }, true);
+    }
+
+    public static void main(String[] args) throws Exception {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        new Replaced().calledBefore(1);
+        new Kept().calledBefore(2);
+        System.out.println("ready " + ProcessHandle.current().pid());
+        for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
+            instrumentation.retransformClasses(Replaced.class);
+            System.out.println("done " + sink);
+        }
+    }
+
+    static class Replaced {
+        void calledBefore(int x) {
+            sink += x * 31 + 7;
+        }
+
+        void neverCalled(int x) {
+            sink += x * 37 + 7;
+        }
+    }
+
+    static class Kept {
+        void calledBefore(int x) {
+            sink += x * 31 + 7;
+        }
+
+        void neverCalled(int x) {
+            sink += x * 37 + 7;
+        }
+
+        /** No compiler inlines it before it was counted. */
+        void neverCalledLong(int x) {
+            sink += x * 37 + 7;
+            sink += (x + 1) * 41 + 8;
+            sink += (x + 2) * 43 + 9;
+            sink += (x + 3) * 47 + 10;
+            sink += (x + 4) * 53 + 11;
+        }
+    }
+}

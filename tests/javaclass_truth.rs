@@ -1,0 +1,495 @@
+//! javaclass against what the JVM's log, the JVM's own probes and a program say of classes and
+//! methods: each class, each method.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use jvmprobe_tests::{
+    load::{self, Load},
+    need_root,
+    runtimes::{self, Runtime},
+    tool::{Tool, run},
+};
+use serde_json::Value;
+
+const JDKS: [&str; 4] = ["temurin-11", "temurin-17", "temurin-21", "temurin-25"];
+const NEWEST: [&str; 3] = ["sid-26", "sid-27", "sid-28"];
+
+fn text<'a>(record: &'a Value, field: &str) -> &'a str {
+    record[field].as_str().unwrap_or_else(|| panic!("no {field} in {record}"))
+}
+
+/// The records of a JVM, of which none may be missing.
+fn records(load: &Load, args: &[&str]) -> Vec<Value> {
+    let pid = load.pid().to_string();
+    let output = run("javaclass", &[&["-p", &pid, "-j"], args].concat());
+    assert!(output.status.success(), "{output:?}");
+    let records = output.json();
+    let summary = records.last().unwrap();
+    assert_eq!((text(summary, "type"), &summary["complete"]), ("summary", &true.into()));
+    assert_eq!(summary["unreadable"], 0, "{}", output.stderr);
+    records
+}
+
+fn classes(records: &[Value]) -> impl Iterator<Item = &Value> {
+    records.iter().filter(|record| record["type"] == "class")
+}
+
+/// By class and method with its descriptor: usage, and why.
+fn methods(records: &[Value]) -> BTreeMap<(String, String), (String, String)> {
+    let mut found = BTreeMap::new();
+    for class in classes(records) {
+        for method in class["method_list"].as_array().into_iter().flatten() {
+            let name = format!("{}{}", text(method, "name"), text(method, "descriptor"));
+            let why = method["why"].as_str().unwrap_or_default();
+            let usage = (text(method, "usage").to_owned(), why.to_owned());
+            found.insert((text(class, "class").to_owned(), name), usage);
+        }
+    }
+    found
+}
+
+/// Whether names and usage agree; how many called methods are unknown.
+fn check_names(title: &str, records: &[Value], knows: bool) {
+    let (mut called, mut unknown) = (0, 0);
+    for ((class, method), (usage, why)) in methods(records) {
+        if !class.starts_with("UseLoad$") || usage == "abstract" {
+            continue;
+        }
+        let what = format!("{title}: {class}.{method} is {usage} ({why})");
+        if method.starts_with("called") || method.starts_with("late") {
+            assert_ne!(usage, "not called", "{what}");
+            called += 1;
+            unknown += u32::from(usage == "unknown");
+        } else if method.starts_with("never") {
+            assert_ne!(usage, "called", "{what}");
+            let is_small = method.starts_with("neverGetter");
+            assert!(!knows || is_small || usage == "not called", "{what}");
+        }
+    }
+    println!("{title}: {unknown} of {called} called methods are unknown");
+    assert!(called > 20, "{title}: {called}");
+    // Accessors that were first called by compiled code are what it cannot know.
+    assert!(!knows || unknown * 10 <= called, "{title}: {unknown} of {called} unknown");
+}
+
+fn check_states(title: &str, records: &[Value]) {
+    let state = |name: &str| {
+        let class = classes(records).find(|class| text(class, "class") == name);
+        class.map(|class| text(class, "state").to_owned())
+    };
+    for (class, expected) in [
+        ("UseLoad", Some("initialized")),
+        ("UseLoad$OnlyLoaded", Some("loaded")),
+        ("UseLoad$OnlyLinked", Some("linked")),
+        ("UseLoad$Blocks", Some("initializing")),
+        ("UseLoad$Fails", Some("failed")),
+        ("UseLoad$NeverLoaded", None),
+    ] {
+        assert_eq!(state(class).as_deref(), expected, "{title}: {class}");
+    }
+}
+
+fn check_use(runtime: &Runtime, flags: &str, knows: bool) {
+    let title = format!("{} {flags}", runtime.name);
+    let mut load = Load::start_program(runtime, flags, "UseLoad");
+    let records_before = records(&load, &["--methods"]);
+    check_states(&title, &records_before);
+    load.ask("go");
+    load.ask("late");
+    let records = records(&load, &["--methods"]);
+    check_states(&title, &records);
+    check_names(&title, &records, knows);
+    let blocks = classes(&records).find(|class| text(class, "class") == "UseLoad$Blocks");
+    let tid = blocks.unwrap()["initializer"].as_u64().unwrap();
+    let comm = std::fs::read_to_string(format!("/proc/{}/task/{tid}/comm", load.pid()));
+    assert_eq!(comm.unwrap(), "blocks\n", "{title}");
+    load.quit();
+}
+
+#[test]
+fn what_a_program_calls_is_never_said_to_be_unused() {
+    for name in JDKS {
+        check_use(runtimes::named(name), "", true);
+    }
+}
+
+#[test]
+fn nor_in_the_newest_jdks() {
+    for runtime in NEWEST.into_iter().filter_map(runtimes::of_unstable) {
+        check_use(runtime, "", true);
+    }
+}
+
+#[test]
+fn nor_however_the_jvm_runs() {
+    for (name, flags, knows) in [
+        ("temurin-25", "-Xshare:off", true),
+        ("temurin-11", "-XX:-TieredCompilation -XX:+UseSerialGC", true),
+        ("temurin-17", "-Xint", false),
+        ("temurin-21", "-XX:+UseZGC", true),
+    ] {
+        check_use(runtimes::named(name), flags, knows);
+    }
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn nor_in_any_other_way() {
+    for (name, flags, knows) in [
+        ("temurin-17", "-Xshare:off", true),
+        ("temurin-21", "-XX:-TieredCompilation", true),
+        ("temurin-17", "-XX:TieredStopAtLevel=1", false),
+        ("temurin-21", "-XX:TieredStopAtLevel=3", false),
+        ("temurin-25", "-Xint", false),
+        ("temurin-11", "-Xcomp", false),
+        ("temurin-21", "-Xcomp", false),
+        ("temurin-25", "-XX:+UseZGC", true),
+        ("temurin-25", "-XX:+UseCompactObjectHeaders", true),
+        ("temurin-17", "-XX:-UseCompressedOops", true),
+        ("temurin-21", "-XX:+UseParallelGC -XX:-UseCompressedClassPointers", true),
+    ] {
+        check_use(runtimes::named(name), flags, knows);
+    }
+}
+
+/// A name as our records have it: addresses and numbers of hidden classes left out.
+fn folded(name: &str) -> String {
+    let name = name.split(['/', '+']).next().unwrap();
+    match name.rsplit_once("$$Lambda$") {
+        Some((host, number)) if number.bytes().all(|b| b.is_ascii_digit()) => {
+            format!("{host}$$Lambda")
+        }
+        _ => name.to_owned(),
+    }
+}
+
+/// What a log says: names of all classes that were loaded, with their sources, and of those that
+/// were initialised.
+struct Log {
+    loaded: Vec<(String, String)>,
+    initialized: BTreeSet<String>,
+}
+
+fn read_log(path: &Path) -> Log {
+    let log = std::fs::read_to_string(path).unwrap();
+    let mut read = Log { loaded: Vec::new(), initialized: BTreeSet::new() };
+    for line in log.lines() {
+        if let Some((name, source)) = line.split_once(" source: ") {
+            read.loaded.push((folded(name.trim()), source.trim().to_owned()));
+        } else if let Some((_, rest)) = line.split_once("Initializing '") {
+            let name = rest.split('\'').next().unwrap();
+            // Addresses are behind a plus or a slash that is no package's.
+            let cut = name.find("/0x").or_else(|| name.find("+0x")).unwrap_or(name.len());
+            read.initialized.insert(folded(&name[..cut].replace('/', ".")));
+        }
+    }
+    read
+}
+
+/// Each class that the log names, as often, and in the state that the log tells.
+fn check_log(runtime: &Runtime, flags: &str) {
+    let title = format!("{} {flags}", runtime.name);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("classes.log");
+    let flags = format!("{flags} -Xlog:class+load,class+init:file={}:none", path.display());
+    let mut load = Load::start_program(runtime, &flags, "UseLoad");
+    load.ask("go");
+    let records = records(&load, &[]);
+    // Before the JVM does what it does at its end.
+    let log = read_log(&path);
+    load.quit();
+    let mut counts: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
+    for (name, _) in &log.loaded {
+        counts.entry(name).or_default().0 += 1;
+    }
+    for class in classes(&records) {
+        counts.entry(text(class, "class")).or_default().1 += class["classes"].as_i64().unwrap();
+    }
+    let wrong: Vec<_> = counts.iter().filter(|(_, (logged, told))| logged != told).collect();
+    assert!(wrong.is_empty(), "{title}: logged and told: {wrong:?}");
+    let mut states = 0;
+    for class in classes(&records).filter(|class| class["hidden"] == false) {
+        let name = text(class, "class");
+        let has_begun = !matches!(text(class, "state"), "loaded" | "linked");
+        let is_logged = log.initialized.contains(name);
+        // From JDK 26 on, archives hold classes that are initialised already.
+        let is_ready = runtime.major >= 26 && class["archived"] == true && !is_logged;
+        assert!(has_begun == is_logged || is_ready && has_begun, "{title}: {class}");
+        states += 1;
+    }
+    for (name, source) in &log.loaded {
+        let class = classes(&records).find(|class| text(class, "class") == name.as_str());
+        let Some(class) = class else { continue };
+        if class["hidden"] == true {
+            continue;
+        }
+        if source.starts_with("shared objects file") {
+            assert_eq!(class["archived"], true, "{title}: {source}: {class}");
+        } else if let Some(module) = source.strip_prefix("jrt:/") {
+            assert_eq!(class["origin"], module, "{title}: {source}: {class}");
+            assert_eq!(class["archived"], false, "{title}: {source}: {class}");
+        } else if let Some(path) = source.strip_prefix("file:") {
+            assert_eq!(class["origin"], path, "{title}: {source}: {class}");
+        }
+    }
+    println!("{title}: {} classes logged, {states} states right", log.loaded.len());
+    assert!(states > 300, "{title}: {states}");
+}
+
+#[test]
+fn every_class_is_told_that_the_log_names_with_state_and_origin() {
+    for name in JDKS {
+        check_log(runtimes::named(name), "");
+        check_log(runtimes::named(name), "-Xshare:off");
+    }
+    for runtime in NEWEST.into_iter().filter_map(runtimes::of_unstable) {
+        check_log(runtime, "");
+    }
+}
+
+/// A program that does all sorts of things with the JDK: no method that it enters is said to be
+/// unused.
+fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>) {
+    need_root();
+    let title = format!("{} {flags}", runtime.name);
+    let flags = format!("-XX:+DTraceMethodProbes {flags}");
+    let jar = jar.unwrap_or_else(|| load::classes());
+    let mut load = Load::start_jar(runtime, &flags, jar, "WorkLoad");
+    let pid = load.pid().to_string();
+    let tracer = Tool::start("entered", &["-p", &pid]);
+    load.ask(&format!("go {rounds}"));
+    let entered = tracer.interrupt();
+    assert!(entered.status.success(), "{entered:?}");
+    let told = methods(&records(&load, &["--methods"]));
+    load.quit();
+    let (mut called, mut unknown, mut missing) = (0_usize, BTreeMap::<_, usize>::new(), Vec::new());
+    let mut wrong = Vec::new();
+    for record in entered.json() {
+        let (class, method) = (&folded(text(&record, "class")), text(&record, "method"));
+        let descriptor = text(&record, "descriptor");
+        // What is longer was cut, or is a hidden class with its address.
+        if class.contains("0x") || descriptor.len() > 120 || method.len() > 60 {
+            continue;
+        }
+        match told.get(&(class.to_owned(), format!("{method}{descriptor}"))) {
+            None => missing.push(format!("{class}.{method}{descriptor}")),
+            Some((usage, why)) => {
+                called += 1;
+                match usage.as_str() {
+                    "called" => {}
+                    "unknown" => *unknown.entry(why.clone()).or_default() += 1,
+                    _ => wrong.push(format!("{class}.{method}{descriptor}: {usage}")),
+                }
+            }
+        }
+    }
+    let all: usize = unknown.values().sum();
+    println!(
+        "{title}: {called} methods entered, {all} of them unknown {unknown:?}, {} gone",
+        missing.len()
+    );
+    assert!(wrong.is_empty(), "{title}: {} wrong: {wrong:#?}", wrong.len());
+    assert!(called > 3000, "{title}: {called}");
+    assert!(all * 10 < called, "{title}: {all} of {called} unknown: {unknown:?}");
+    assert!(missing.len() * 100 < called, "{title}: {called} told, not {missing:#?}");
+}
+
+#[test]
+fn no_method_that_was_entered_is_said_to_be_unused() {
+    check_entered(runtimes::named("temurin-21"), "", 20, None);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn nor_one_of_the_other_jdks() {
+    for name in JDKS.into_iter().filter(|name| *name != "temurin-21") {
+        check_entered(runtimes::named(name), "", 20, None);
+    }
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn nor_one_of_the_newest_jdks() {
+    for runtime in NEWEST.into_iter().filter_map(runtimes::of_unstable) {
+        check_entered(runtime, "", 20, None);
+    }
+}
+
+/// Without an archive, without tiers, and compiled early and often, and given up again.
+fn check_entered_otherwise(runtime: &str) {
+    const EARLY: &str = "-XX:Tier3InvocationThreshold=2 -XX:Tier3MinInvocationThreshold=2 \
+                         -XX:Tier3CompileThreshold=2 -XX:Tier4InvocationThreshold=20 \
+                         -XX:Tier4MinInvocationThreshold=20 -XX:Tier4CompileThreshold=20";
+    for flags in [EARLY, "-XX:-TieredCompilation", "-Xshare:off"] {
+        check_entered(runtimes::named(runtime), flags, 60, None);
+    }
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn nor_however_it_is_compiled_jdk_11() {
+    check_entered_otherwise("temurin-11");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn nor_however_it_is_compiled_jdk_17() {
+    check_entered_otherwise("temurin-17");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn nor_however_it_is_compiled_jdk_21() {
+    check_entered_otherwise("temurin-21");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn nor_however_it_is_compiled_jdk_25() {
+    check_entered_otherwise("temurin-25");
+}
+
+/// Counts of another run lie in an AOT cache (JEP 515).
+#[test]
+fn nor_with_profiles_of_another_run() {
+    let runtime = runtimes::named("temurin-25");
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("load.aot");
+    let flags = format!("-XX:AOTCacheOutput={}", cache.display());
+    // Caches are of jars.
+    let jar = load::jar(dir.path());
+    let mut load = Load::start_jar(runtime, &flags, &jar, "WorkLoad");
+    load.ask("go 30");
+    load.quit();
+    assert!(cache.exists());
+    let flags = format!("-XX:AOTCache={}", cache.display());
+    // Nothing is called that the first round does not call; what only that run called is unknown.
+    let load = Load::start_jar(runtime, &flags, &jar, "WorkLoad");
+    let told = methods(&records(&load, &["--methods"]));
+    let of_parser = told.iter().filter(|((class, _), _)| class.starts_with("com.sun.org.apache"));
+    for (method, (usage, _)) in of_parser {
+        assert_ne!(usage, "called", "{method:?}");
+    }
+    load.quit();
+    check_entered(runtime, &flags, 5, Some(&jar));
+}
+
+#[test]
+fn what_was_replaced_since_is_unknown() {
+    let dir = tempfile::tempdir().unwrap();
+    let (jar, manifest) = (dir.path().join("agent.jar"), dir.path().join("manifest"));
+    let lines = "Premain-Class: RedefineLoad\nCan-Retransform-Classes: true\n";
+    std::fs::write(&manifest, lines).unwrap();
+    let mut command = std::process::Command::new("jar");
+    command.arg("cfm").args([&jar, &manifest]).arg("-C").arg(load::classes());
+    assert!(command.arg("RedefineLoad.class").status().unwrap().success());
+    for name in JDKS {
+        let flags = format!("-javaagent:{}", jar.display());
+        let mut load = Load::start_program(runtimes::named(name), &flags, "RedefineLoad");
+        let usage = |load: &Load, class: &str, method: &str| {
+            let told = methods(&records(load, &["--methods"]));
+            let key = (format!("RedefineLoad${class}"), format!("{method}(I)V"));
+            told[&key].clone()
+        };
+        let (called, not) = ("called".to_owned(), "not called".to_owned());
+        for class in ["Replaced", "Kept"] {
+            assert_eq!(usage(&load, class, "calledBefore").0, called, "{name}");
+            assert_eq!(usage(&load, class, "neverCalled").0, not, "{name}");
+        }
+        assert_eq!(usage(&load, "Kept", "neverCalledLong").0, not, "{name}");
+        load.ask("go");
+        let unknown = ("unknown".to_owned(), "redefined".to_owned());
+        assert_eq!(usage(&load, "Replaced", "calledBefore"), unknown, "{name}");
+        assert_eq!(usage(&load, "Replaced", "neverCalled"), unknown, "{name}");
+        assert_eq!(usage(&load, "Kept", "calledBefore").0, called, "{name}");
+        // The code that is gone may have been compiled, with anything that is short in it.
+        let uncounted = ("unknown".to_owned(), "inlined uncounted".to_owned());
+        assert_eq!(usage(&load, "Kept", "neverCalled"), uncounted, "{name}");
+        assert_eq!(usage(&load, "Kept", "neverCalledLong").0, not, "{name}");
+        load.quit();
+    }
+}
+
+#[test]
+fn a_list_decides_the_exit_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("list");
+    let mut load = Load::start_program(runtimes::named("temurin-21"), "", "UseLoad");
+    load.ask("go");
+    let pid = load.pid().to_string();
+    let check = |lines: &str, status: i32, words: &[&str]| {
+        std::fs::write(&list, lines).unwrap();
+        let output = run("javaclass", &["-p", &pid, "--list", list.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(status), "{lines}: {output:?}");
+        for word in words {
+            assert!(output.stdout.contains(word), "no {word:?}: {output:?}");
+        }
+    };
+    check("UseLoad$Used\n", 3, &["initialized", "UseLoad$Used"]);
+    check("UseLoad$NeverLoaded\n# a comment\n\n", 0, &["not loaded"]);
+    check("UseLoad$OnlyLoaded", 0, &["loaded"]);
+    check("UseLoad$Used#calledOnce\nUseLoad$NeverLoaded", 3, &["called", "not loaded"]);
+    check("UseLoad$Used#neverStatic(I)I", 0, &["not called"]);
+    check("UseLoad$Used#neverGetter", 3, &["unknown", "small"]);
+    check("com.acme.*", 0, &["not loaded"]);
+    check("java.util.concurrent.*", 3, &["initialized", "java.base"]);
+    check("a b", 1, &[]);
+    let path = load::classes().display().to_string();
+    check("UseLoad", 3, &[&path]);
+}
+
+#[test]
+fn with_zgc_origins_are_found_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let jar = load::jar(dir.path());
+    for name in ["temurin-21", "temurin-25"] {
+        for path in [load::classes(), jar.as_path()] {
+            let load = Load::start_jar(runtimes::named(name), "-XX:+UseZGC", path, "UseLoad");
+            let records = records(&load, &[]);
+            let mine = classes(&records).find(|class| text(class, "class") == "UseLoad").unwrap();
+            let slash = if path.is_dir() { "/" } else { "" };
+            assert_eq!(text(mine, "origin"), format!("{}{slash}", path.display()), "{name}");
+            assert_eq!(mine["origin_by_name"], true, "{name}: {mine}");
+            load.quit();
+        }
+    }
+}
+
+/// Each generation of a program's classes is unloaded while the next one runs.
+#[test]
+fn classes_that_are_unloaded_meanwhile_do_no_harm() {
+    check_churn(&["temurin-17"]);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn nor_do_they_in_other_jdks() {
+    check_churn(&["temurin-11", "temurin-21", "temurin-25"]);
+}
+
+fn check_churn(names: &[&str]) {
+    for name in names {
+        let mut load = Load::start_program(runtimes::named(name), "-Xmx32m", "ChurnLoad");
+        let pid = load.pid().to_string();
+        load.go(8.0);
+        for _ in 0..40 {
+            let output = run("javaclass", &["-p", &pid, "-j", "--methods"]);
+            assert!(output.status.success(), "{name}: {output:?}");
+            let records = output.json();
+            assert_eq!(records.last().unwrap()["complete"], true, "{name}: {}", output.stderr);
+            let unreadable = records.last().unwrap()["unreadable"].as_u64().unwrap();
+            assert_eq!(unreadable, 0, "{name}: {}", output.stderr);
+            for class in classes(&records) {
+                let is_named = |c: char| c.is_alphanumeric() || "._$-".contains(c);
+                assert!(text(class, "class").chars().all(is_named), "{name}: {class}");
+            }
+        }
+        load.done();
+        load.quit();
+    }
+}

@@ -1,0 +1,315 @@
+//! jvmprobed as a whole: what it keeps of a JVM is what that did.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{
+    allocated,
+    load::Load,
+    need_root,
+    runtimes::named,
+    tool::{Tool, assert_refused, run},
+};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+/// A daemon's folders and port.
+struct Place {
+    dir: TempDir,
+    listen: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        Self { dir: tempfile::tempdir().unwrap(), listen: free.to_string() }
+    }
+
+    fn store(&self) -> String {
+        self.dir.path().join("store").display().to_string()
+    }
+
+    fn args<'a>(&'a self, store: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+        // What this machine has configured is no part of this.
+        let config: &[&str] =
+            if more.contains(&"--config") { &[] } else { &["--config", "/dev/null"] };
+        let own = [config, &["--listen", &self.listen, "--dir", store]].concat();
+        own.into_iter().chain(more.iter().copied()).collect()
+    }
+
+    fn start(&self, more: &[&str]) -> Tool {
+        Tool::start("jvmprobed", &self.args(&self.store(), more))
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.listen).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn show(&self, args: &[&str]) -> jvmprobe_tests::tool::Output {
+        let store = self.store();
+        let mut all = vec!["show", "--dir", &store];
+        all.extend(args);
+        run("jvmprobed", &all)
+    }
+}
+
+/// Pauses that the JVM's log tells.
+fn logged(load: &Load) -> usize {
+    let is_pause = |line: &&str| line.contains(" Pause ") && line.ends_with("ms");
+    load.log().lines().filter(is_pause).count()
+}
+
+/// The sum of folded stacks with a word in them.
+fn sum(path: &Path, word: &str) -> u64 {
+    let text = fs::read_to_string(path).unwrap();
+    let counts = text.lines().filter(|line| line.contains(word));
+    counts.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn what_is_kept_is_what_a_jvm_did() {
+    need_root();
+    let place = Place::new();
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
+    load.ask("go 1 200 2");
+    let tool = place.start(&["-F", "99"]);
+    let before = logged(&load);
+    let truth = allocated::parse(&load.ask("go 6 200 2"));
+    let pauses = logged(&load) - before;
+    let info = place.get("/metrics");
+    let pid = format!("pid=\"{}\"", load.pid());
+    assert!(info.contains("jvm=\"AllocLoad\"") && info.contains(&pid), "{info}");
+    assert!(place.get("/-/ready").starts_with("HTTP/1.1 200"));
+    let begin = Instant::now();
+    tool.signal(Signal::TERM);
+    let output = tool.wait();
+    assert!(output.status.success(), "{output:?}");
+    println!("ended within {:?}", begin.elapsed());
+
+    let kept = place.show(&["--gc", "-j", "--jvm", "AllocLoad"]);
+    assert!(kept.status.success(), "{kept:?}");
+    let of_type = |kind: &str| kept.json().iter().filter(|r| r["type"] == kind).count();
+    assert_eq!((of_type("pause"), of_type("lost")), (pauses, 0));
+    assert!(pauses > 0);
+
+    let alloc = place.dir.path().join("alloc.folded");
+    let wanted = ["--alloc", "-q", "--jvm", "AllocLoad", "-o", alloc.to_str().unwrap()];
+    assert!(place.show(&wanted).status.success());
+    let off = sum(&alloc, "") as f64 / truth.total as f64 - 1.0;
+    assert!(off.abs() <= 0.05, "allocated: {off}");
+
+    let cpu = place.dir.path().join("cpu.folded");
+    let wanted = ["-q", "--jvm", "AllocLoad", "-o", cpu.to_str().unwrap()];
+    assert!(place.show(&wanted).status.success());
+    let (own, all) = (sum(&cpu, "AllocLoad."), sum(&cpu, ""));
+    assert!(own > all / 2 && all > 5, "{own} of {all}");
+    load.quit();
+}
+
+/// As it comes after 15 seconds, and as it is when nobody lets it end.
+#[test]
+fn a_window_is_there_when_it_is_over_whatever_comes_then() {
+    need_root();
+    let place = Place::new();
+    let mut load = Load::start(named("temurin-21"), "-XX:+UseParallelGC");
+    let tool = place.start(&[]);
+    let begin = Instant::now();
+    load.go(8.0);
+    while !place.get("/metrics").contains("jvmprobed_windows_total 1") {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", place.get("/metrics"));
+        thread::sleep(Duration::from_millis(200));
+    }
+    tool.signal(Signal::KILL);
+    assert!(!tool.wait().status.success());
+    let table = place.show(&["--jvm", "GcLoad"]);
+    assert!(table.status.success() && table.stdout.contains("GcLoad."), "{table:?}");
+    let kept = place.show(&["--gc", "-j", "--jvm", "GcLoad"]);
+    assert!(kept.json().iter().any(|record| record["type"] == "pause"), "{kept:?}");
+    // The next one goes on with what there is.
+    let tool = place.start(&[]);
+    assert!(tool.interrupt().stderr.contains("1 window"));
+    load.quit();
+}
+
+/// A value of `/metrics`.
+fn metric(metrics: &str, name: &str) -> f64 {
+    let line =
+        metrics.lines().find(|line| line.strip_prefix(name).is_some_and(|l| l.starts_with(' ')));
+    let line = line.unwrap_or_else(|| panic!("no {name}: {metrics}"));
+    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+/// Waits until the daemon has gone so many steps down, and returns its metrics of then.
+fn wait_for_step(place: &Place, step: f64) -> String {
+    let begin = Instant::now();
+    loop {
+        let metrics = place.get("/metrics");
+        if metric(&metrics, "jvmprobed_saving") == step {
+            return metrics;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(400), "{metrics}");
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// It may take next to nothing: the rate cannot be lower, so that allocation goes, then samples.
+fn goes_down(place: &Place, load: &mut Load, more: &[&str]) -> Tool {
+    let tool = place.start(&[&["-F", "1"], more].concat());
+    let metrics = wait_for_step(place, 0.0);
+    assert_eq!(metric(&metrics, "jvmprobed_sampling_hertz"), 1.0);
+    assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"alloc\"}"), 1.0);
+    load.go(300.0);
+    let metrics = wait_for_step(place, 1.0);
+    assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"alloc\"}"), 0.0);
+    assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"cpu\"}"), 1.0);
+    let metrics = wait_for_step(place, 2.0);
+    assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"cpu\"}"), 0.0);
+    assert_eq!(metric(&metrics, "jvmprobed_sampling_hertz"), 0.0);
+    tool
+}
+
+#[test]
+fn who_takes_too_much_takes_less_and_says_so() {
+    need_root();
+    let place = Place::new();
+    let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
+    let tool = goes_down(&place, &mut load, &["--max-cpu", "0.01"]);
+    // A window without both, in which pauses are taken.
+    let windows = metric(&place.get("/metrics"), "jvmprobed_windows_total");
+    let begin = Instant::now();
+    while metric(&place.get("/metrics"), "jvmprobed_windows_total") < windows + 2.0 {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(200));
+    }
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let told: Vec<_> = output.stderr.lines().filter(|line| line.contains("[saving ")).collect();
+    assert_eq!(told.len(), 2, "{output:?}");
+    assert!(
+        told[0].contains("less is collected: pauses, 1 processor samples a second. "),
+        "{told:?}"
+    );
+    assert!(
+        told[0].contains("step=\"1\" steps=\"2\" hertz=\"1\"")
+            && told[0].contains("allocation=\"no\"")
+    );
+    assert!(told[1].contains("step=\"2\" steps=\"2\" hertz=\"0\""), "{told:?}");
+    // Nothing has ended but what was to end.
+    assert!(!output.stderr.contains("not taken any more"), "{output:?}");
+    let kept = place.show(&["--alloc", "--jvm", "GcLoad"]);
+    assert!(kept.stdout.contains("Left out to save: alloc, for "), "{kept:?}");
+    let kept = place.show(&["--since", "15s", "--gc", "-j", "--jvm", "GcLoad"]);
+    assert!(kept.json().iter().any(|record| record["type"] == "pause"), "{kept:?}");
+    load.kill();
+}
+
+/// With more room, all is collected again: as much as the load allocates.
+#[test]
+#[ignore = "long: make test-all"]
+fn who_may_take_more_again_takes_all() {
+    need_root();
+    let place = Place::new();
+    let config = place.dir.path().join("own.toml");
+    fs::write(&config, "[take]\nmax-cpu = 0.01\n").unwrap();
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
+    let mut other = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
+    let tool = goes_down(&place, &mut other, &["--config", config.to_str().unwrap()]);
+    fs::write(&config, "[take]\nmax-cpu = 400.0\n").unwrap();
+    tool.signal(Signal::HUP);
+    let metrics = wait_for_step(&place, 1.0);
+    assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"cpu\"}"), 1.0);
+    let metrics = wait_for_step(&place, 0.0);
+    assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"alloc\"}"), 1.0);
+    // Attached again.
+    thread::sleep(Duration::from_secs(5));
+    let name =
+        format!("jvmprobe_allocated_bytes_total{{jvm=\"AllocLoad\",pid=\"{}\"}}", load.pid());
+    let before = metric(&place.get("/metrics"), &name);
+    let truth = allocated::parse(&load.ask("go 6 200 2"));
+    let windows = metric(&place.get("/metrics"), "jvmprobed_windows_total");
+    let begin = Instant::now();
+    while metric(&place.get("/metrics"), "jvmprobed_windows_total") < windows + 2.0 {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(200));
+    }
+    let off = (metric(&place.get("/metrics"), &name) - before) / truth.total as f64 - 1.0;
+    assert!(off.abs() <= 0.05, "allocated: {off}");
+    let output = tool.interrupt();
+    assert_eq!(output.stderr.matches("more is collected").count(), 2, "{output:?}");
+    assert!(!output.stderr.contains("not taken any more"), "{output:?}");
+    other.kill();
+    load.quit();
+}
+
+/// Targets that are not there, or are something else: a line of each, and all else goes on.
+#[test]
+fn targets_that_do_not_answer_are_told_once_each() {
+    need_root();
+    let place = Place::new();
+    let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
+    // Nobody listens there; the daemon's own port speaks HTTP, and takes no profiles.
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let targets = [
+        format!("otlp=http://{closed}/"),
+        format!("otlp=grpc://{}/", place.listen),
+        format!("pyroscope=http://{}/", place.listen),
+    ];
+    let push: Vec<_> = targets.iter().flat_map(|to| ["--push", to]).collect();
+    let tool = place.start(&push);
+    load.go(30.0);
+    let begin = Instant::now();
+    while metric(&place.get("/metrics"), "jvmprobed_windows_total") < 2.0 {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        thread::sleep(Duration::from_millis(200));
+    }
+    let metrics = place.get("/metrics");
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    for to in &targets {
+        // Profiles and metrics may be answered differently.
+        let told: Vec<_> = output.stderr.lines().filter(|line| line.contains(&**to)).collect();
+        assert!((1..=2).contains(&told.len()), "{to}: {output:?}");
+        assert!(told[0].ends_with("; it is tried again, and what is taken waits"), "{told:?}");
+        let later = format!("jvmprobed_push_requests_total{{target=\"{to}\",outcome=\"later\"}}");
+        assert!(metric(&metrics, &later) > 0.0, "{metrics}");
+    }
+    assert!(output.stderr.contains("onnection refused"), "{output:?}");
+    assert!(place.show(&["--jvm", "GcLoad"]).status.success());
+    load.kill();
+}
+
+#[test]
+fn what_stands_in_the_way_is_one_line() {
+    need_root();
+    let place = Place::new();
+    let store = place.store();
+    let other = place.dir.path().join("other").display().to_string();
+    let tool = place.start(&["--no-alloc"]);
+    assert_refused(&run("jvmprobed", &place.args(&store, &[])), 1, &["another", &store]);
+    assert_refused(&run("jvmprobed", &place.args(&other, &[])), 1, &["in use", &place.listen]);
+    let wrong = place.dir.path().join("wrong.toml");
+    fs::write(&wrong, "[take]\nfrequencies = 5\n").unwrap();
+    let wrong = wrong.to_str().unwrap();
+    let refused = run("jvmprobed", &["--config", wrong, "--dir", &other]);
+    assert_refused(&refused, 1, &["line 2", "frequencies"]);
+    let refused = run("jvmprobed", &place.args(&other, &["--push", "otlp=ftp://127.0.0.1/"]));
+    assert_refused(&refused, 2, &["ftp"]);
+    let refused = run("jvmprobed", &["--config", "/dev/null", "--listen", "192.0.2.1:9464"]);
+    assert_refused(&refused, 1, &["192.0.2.1:9464", "no address of this host"]);
+    // A configuration that is wrong by now does not end it.
+    tool.signal(Signal::HUP);
+    thread::sleep(Duration::from_millis(500));
+    let output = tool.interrupt();
+    assert!(output.status.success() && output.stderr.contains("read again"), "{output:?}");
+}

@@ -1,0 +1,457 @@
+//! How jvmprobed is deployed: the service, Kubernetes, packages.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{Read, Write, stderr},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{self, Child, Command, Stdio},
+    sync::Once,
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use jvmprobe_tests::{
+    beside_others,
+    container::Container,
+    load::{Load, classes},
+    need_root,
+    receiver::fetched,
+    runtimes::named,
+    tool::{Tool, binary},
+    windows::made_up,
+};
+use jvmprobed::store::Store;
+
+fn house() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn deploy(path: &str) -> PathBuf {
+    house().join("tools/jvmprobed/deploy").join(path)
+}
+
+/// The names of capabilities in a text, without CAP_.
+fn capabilities(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_uppercase() && c != '_');
+    words.filter_map(|word| word.strip_prefix("CAP_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn all_say_the_same_capabilities() {
+    beside_others();
+    let unit = fs::read_to_string(deploy("systemd/jvmprobed.service")).unwrap();
+    let line = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    let wanted = capabilities(line("CapabilityBoundingSet="));
+    assert!(wanted.contains("BPF") && wanted.len() > 5, "{wanted:?}");
+
+    let pod = fs::read_to_string(deploy("kubernetes/daemonset.yaml")).unwrap();
+    let added = pod.lines().find_map(|line| line.trim().strip_prefix("add: [")).unwrap();
+    let added: BTreeSet<String> =
+        added.trim_end_matches(']').split(", ").map(str::to_owned).collect();
+    assert_eq!(added, wanted);
+    assert!(pod.contains("drop: [ALL]") && pod.contains("privileged: false"), "{pod}");
+
+    let pages = ["man/jvmprobed.8", "man/jvmprobed-push.inc"];
+    let man = pages.iter().find_map(|page| fs::read_to_string(house().join(page)).ok()).unwrap();
+    assert_eq!(capabilities(&man), wanted);
+}
+
+/// systemd's own check; what it finds in a unit that is wrong, it says.
+#[test]
+fn systemd_takes_the_unit() {
+    beside_others();
+    let folder = tempfile::tempdir().unwrap();
+    let unit = fs::read_to_string(deploy("systemd/jvmprobed.service")).unwrap();
+    // Neither the program nor its page is installed.
+    let unit = unit.replace("/usr/sbin/jvmprobed", "/bin/true").replace("man:jvmprobed(8)", "");
+    let verify = |text: &str| {
+        let path = folder.path().join("jvmprobed.service");
+        fs::write(&path, text).unwrap();
+        let output = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8(said).unwrap();
+        // It also reads the units that this machine has.
+        said.lines().filter(|line| line.contains("jvmprobed")).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(verify(&unit), "");
+    let wrong = verify(&unit.replace("ProtectSystem=strict", "ProtectSystem=strictly"));
+    assert!(wrong.contains("strictly"), "{wrong}");
+    // It is off, and neither program nor user gets more rights by it.
+    assert!(!unit.contains("AmbientCapabilities"));
+    for line in ["NoNewPrivileges=yes", "ProtectSystem=strict", "Type=notify"] {
+        assert!(unit.lines().any(|l| l == line), "{line}");
+    }
+    assert!(unit.lines().any(|line| line.starts_with("MemoryMax=")));
+}
+
+/// Runs the validator of Kubernetes' schemas, with some YAML.
+fn validate(yaml: &str) -> (bool, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("all.yaml");
+    fs::write(&path, yaml).unwrap();
+    let output = Command::new("python3")
+        .args(["-m", "kubernetes_validate", "--strict"])
+        .arg(&path)
+        .env("PYTHONPATH", fetched("kubernetes"))
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[test]
+fn kubernetes_takes_the_manifests() {
+    beside_others();
+    for name in ["namespace.yaml", "daemonset.yaml"] {
+        let yaml = fs::read_to_string(deploy("kubernetes").join(name)).unwrap();
+        let (good, said) = validate(&yaml);
+        assert!(good, "{name}: {said}");
+        let (good, _) = validate(&yaml.replace("metadata:", "metadata:\n  nothing: there"));
+        assert!(!good, "{name}: anything is taken");
+    }
+    let kustomized = Command::new("kubectl").arg("kustomize").arg(deploy("kubernetes")).output();
+    let Ok(kustomized) = kustomized else {
+        writeln!(stderr(), "NOT TESTED: kustomization, for there is no kubectl").unwrap();
+        return;
+    };
+    let yaml = String::from_utf8(kustomized.stdout).unwrap();
+    assert!(kustomized.status.success(), "{}", String::from_utf8_lossy(&kustomized.stderr));
+    for kind in ["Namespace", "ConfigMap", "DaemonSet"] {
+        assert!(yaml.contains(&format!("kind: {kind}\n")), "{yaml}");
+    }
+    let (good, said) = validate(&yaml);
+    assert!(good, "{said}");
+}
+
+/// All files of a root but those that come and go by themselves.
+fn files(root: &Path) -> BTreeSet<String> {
+    let output = Command::new("find")
+        .arg(root)
+        .args(["-xdev", "-path", "*/var/lib/dpkg", "-prune", "-o", "-path", "*/var/log", "-prune"])
+        .args(["-o", "-path", "*/var/cache", "-prune", "-o", "-printf", "%P\n"])
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.stderr(Stdio::inherit()).output().unwrap();
+    assert!(output.status.success(), "{command:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs a command and expects that it fails.
+fn fails(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(!output.status.success(), "{command:?}");
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+/// What `make packages` has written: the .deb and the .rpm.
+fn packages() -> [PathBuf; 2] {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| _ = run(Command::new("make").arg("-C").arg(house()).arg("packages")));
+    let all = fs::read_dir(house().join("target/packages")).unwrap();
+    let all: Vec<_> = all.map(|entry| entry.unwrap().path()).collect();
+    ["deb", "rpm"].map(|wanted| {
+        let found = all.iter().find(|path| path.extension().is_some_and(|e| e == wanted));
+        found.unwrap().clone()
+    })
+}
+
+/// A small Debian of its own, with some packages more.
+fn debian(root: &Path, suite: &str, include: &str) {
+    // Where this machine gets Debian from; its own sources tell.
+    let mirrors = run(Command::new("apt-get").args(["indextargets", "--format", "$(REPO_URI)"]));
+    let mirror = mirrors.lines().find(|uri| uri.trim_end_matches('/').ends_with("/debian"));
+    let mut debootstrap = Command::new("debootstrap");
+    debootstrap.arg("--variant=minbase");
+    if !include.is_empty() {
+        debootstrap.arg(format!("--include={include}"));
+    }
+    run(debootstrap.arg(suite).arg(root).args(mirror));
+}
+
+const TOOLS: [&str; 5] = ["javagc", "javaprof", "javaobjnew", "javaclass", "jvmprobed"];
+
+/// All in a root that packages have put there; `chroot` into it works.
+fn is_used(root: &Path) {
+    let inside = |words: &[&str]| {
+        let mut command = Command::new("chroot");
+        command.arg(root).args(words);
+        command
+    };
+    for tool in TOOLS {
+        assert!(run(&mut inside(&[&format!("/usr/sbin/{tool}"), "--version"])).starts_with(tool));
+        let completions = format!("usr/share/bash-completion/completions/{tool}");
+        assert!(root.join(&completions).exists(), "{completions}");
+    }
+    // Nothing is kept yet; then what was kept is shown.
+    let said = fails(&mut inside(&["/usr/sbin/jvmprobed", "show"]));
+    assert!(said.contains("/var/lib/jvmprobe") && said.lines().count() == 1, "{said}");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let dir = root.join("var/lib/jvmprobe");
+    let mut store = Store::open(&dir, Duration::from_secs(86_400), 1 << 30).unwrap();
+    (0..4).for_each(|at| _ = store.put(made_up(now - 60, at)));
+    drop(store);
+    let table = run(&mut inside(&["/usr/sbin/jvmprobed", "show", "--jvm", "shop"]));
+    assert!(table.contains("shop.Main.run"), "{table}");
+    // The configuration that comes with it is one, and the unit is off.
+    let config =
+        ["/usr/sbin/jvmprobed", "--config", "/etc/jvmprobe/jvmprobed.toml", "--dir", "/dev/null/x"];
+    let said = fails(&mut inside(&config));
+    assert!(said.contains("/dev/null/x") && said.lines().count() == 1, "{said}");
+    let unit = "usr/lib/systemd/system/jvmprobed.service";
+    let links = root.join("etc/systemd/system/multi-user.target.wants/jvmprobed.service");
+    assert!(root.join(unit).exists() && !links.exists());
+    // What it names is there: systemd says nothing of it.
+    let verify = Command::new("systemd-analyze")
+        .args(["verify", "--man=no", "--root"])
+        .arg(root)
+        .arg("jvmprobed.service")
+        .output()
+        .unwrap();
+    let said = String::from_utf8([verify.stdout, verify.stderr].concat()).unwrap();
+    // A minimal root lacks systemd's own units, and what reloads it.
+    let of_ours: Vec<_> = said
+        .lines()
+        .filter(|line| line.contains("jvmprobed"))
+        .filter(|line| !line.contains("not found") && !line.contains("/bin/kill"))
+        .collect();
+    assert!(of_ours.is_empty(), "{said}");
+}
+
+/// The .deb in a Debian that has nothing else.
+#[test]
+#[ignore = "long: make test-all"]
+fn packages_are_installed_and_removed_with_nothing_left() {
+    need_root();
+    let [deb, _] = packages();
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root");
+    debian(&root, "stable", "");
+    let before = files(&root);
+    fs::copy(deb, root.join("tmp/jvmprobe.deb")).unwrap();
+    let inside = |words: &[&str]| run(Command::new("chroot").arg(&root).args(words));
+    inside(&["dpkg", "-i", "/tmp/jvmprobe.deb"]);
+    is_used(&root);
+    // Removed, what was kept and configured stays; purged, nothing does.
+    inside(&["dpkg", "--remove", "jvmprobe"]);
+    assert!(root.join("var/lib/jvmprobe").exists() && root.join("etc/jvmprobe").exists());
+    assert!(!root.join("usr/sbin/jvmprobed").exists());
+    inside(&["dpkg", "--purge", "jvmprobe"]);
+    fs::remove_file(root.join("tmp/jvmprobe.deb")).unwrap();
+    assert_eq!(files(&root), before);
+}
+
+/// The .rpm in a folder with a shell and nothing else.
+#[test]
+#[ignore = "long: make test-all"]
+fn the_rpm_is_installed_into_a_root_and_removed() {
+    need_root();
+    let [_, rpm] = packages();
+    let listed = run(Command::new("rpm").arg("-qlp").arg(&rpm));
+    let wanted = ["/usr/lib/systemd/system/jvmprobed.service", "/etc/jvmprobe/jvmprobed.toml"];
+    let tools = TOOLS.map(|tool| format!("/usr/sbin/{tool}"));
+    for path in wanted.into_iter().chain(tools.iter().map(|path| &**path)) {
+        assert!(listed.lines().any(|line| line == path), "{path}: {listed}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root");
+    // Its scripts need a shell, and what removes files.
+    fs::create_dir_all(root.join("bin")).unwrap();
+    for name in ["sh", "rm", "rmdir"] {
+        fs::copy("/bin/busybox", root.join("bin").join(name)).unwrap();
+    }
+    for folder in ["proc", "dev", "var/lib"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    // What scripts say to nobody goes there.
+    fs::write(root.join("dev/null"), "").unwrap();
+    let with = |words: &[&str]| {
+        let mut command = Command::new("rpm");
+        // What made this machine is no part of it.
+        run(command.arg("--root").arg(&root).args(words))
+    };
+    with(&["--nodeps", "--ignoresize", "-i", rpm.to_str().unwrap()]);
+    let before = files(&root);
+    is_used(&root);
+    assert!(with(&["-q", "jvmprobe"]).starts_with("jvmprobe-"));
+    with(&["--nodeps", "-e", "jvmprobe"]);
+    let left: Vec<_> = files(&root).into_iter().filter(|path| path.contains("jvmprobe")).collect();
+    assert!(left.is_empty() && before.iter().any(|path| path.contains("jvmprobe")), "{left:?}");
+}
+
+/// A program that is ended by its number when the test ends.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until something is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(90), "{what}");
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Podman as it runs here: crun refuses the mixed cgroups of some machines, and limits beyond ours
+/// nobody can set.
+fn podman_run() -> Command {
+    let mut command = Command::new("podman");
+    command.args(["--runtime", "runc", "run", "--rm", "--network=none"]);
+    command.args(["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"]);
+    command
+}
+
+/// The image as the DaemonSet runs it: with the capabilities of the unit and no more, a file system
+/// that nobody writes to, and the host's processes in sight.
+#[test]
+#[ignore = "long: make test-all"]
+fn the_image_runs_and_sees_the_jvms_of_the_host() {
+    need_root();
+    run(Command::new("make").arg("-C").arg(house()).arg("image"));
+    let unit = fs::read_to_string(deploy("systemd/jvmprobed.service")).unwrap();
+    let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (state, id) = (folder.path().join("state"), folder.path().join("id"));
+    fs::create_dir(&state).unwrap();
+    let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
+    let mut command = podman_run();
+    command.args(["--pid=host", "--read-only", "--cap-drop=all", "--cidfile"]).arg(&id);
+    command.args(capabilities(line).iter().map(|name| format!("--cap-add={name}")));
+    command.arg("-v").arg(format!("{}:/var/lib/jvmprobe", state.display()));
+    command.args(["localhost/jvmprobe", "-F", "99"]).stderr(Stdio::piped());
+    let mut daemon = Started(command.spawn().unwrap());
+    load.go(60.0);
+    let windows = || {
+        let names = fs::read_dir(&state).unwrap().flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("15s-")).count()
+    };
+    until("two windows", || windows() >= 2);
+    let id = fs::read_to_string(&id).unwrap();
+    run(Command::new("podman").args(["--runtime", "runc", "stop", "-t", "10", id.trim()]));
+    let mut said = String::new();
+    daemon.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(daemon.0.wait().unwrap().success(), "{said}");
+    assert!(said.lines().any(|line| line.contains("Takes all JVMs")), "{said}");
+    let show = |args: &[&str]| {
+        run(Command::new(binary("jvmprobed")).args(["show", "--dir"]).arg(&state).args(args))
+    };
+    let table = show(&["--jvm", "GcLoad"]);
+    assert!(table.contains("GcLoad.allocate"), "{table} {said}");
+    let pauses = show(&["--gc", "-j", "--jvm", "GcLoad"]);
+    assert!(pauses.contains(&format!("\"pid\":{},", load.pid())), "{pauses}");
+    let classes = show(&["--alloc", "--jvm", "GcLoad"]);
+    assert!(classes.contains("byte[]"), "{classes}");
+    load.kill();
+}
+
+/// The unit as it is installed, under a systemd of its own: ready, read again, alive and ended as
+/// systemd wants it, with its sandbox, and with a JVM beside it.
+#[test]
+#[ignore = "long: make test-all"]
+fn systemd_runs_the_service() {
+    need_root();
+    let [deb, _] = packages();
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root");
+    // A systemd that takes machines with control groups of version 1, too.
+    debian(&root, "bookworm", "systemd,procps");
+    fs::copy(deb, root.join("tmp/jvmprobe.deb")).unwrap();
+    run(Command::new("chroot").arg(&root).args(["dpkg", "-i", "/tmp/jvmprobe.deb"]));
+    let java = named("temurin-21").java.canonicalize().unwrap();
+    let home = java.ancestors().nth(2).unwrap();
+    let name = format!("jvmprobe-test-{}", process::id());
+    let mut command = podman_run();
+    command.args(["--privileged", "--systemd=always", "--name", &name]);
+    command.arg("-v").arg(format!("{}:/jre:ro", home.display()));
+    command.arg("-v").arg(format!("{}:/classes:ro", classes().display()));
+    command.arg("--rootfs").arg(&root).arg("/lib/systemd/systemd");
+    let mut systemd = Started(command.stdout(Stdio::null()).spawn().unwrap());
+    let exec = |words: &[&str]| {
+        let mut command = Command::new("podman");
+        command.args(["--runtime", "runc", "exec", "-i", &name]).args(words);
+        command
+    };
+    let is = |words: &[&str], wanted: &str| {
+        let output = exec(words).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim() == wanted
+    };
+    until("systemd", || is(&["systemctl", "is-system-running"], "running"));
+    // Off until somebody says so.
+    assert!(is(&["systemctl", "is-enabled", "jvmprobed"], "disabled"));
+    assert!(is(&["systemctl", "is-active", "jvmprobed"], "inactive"));
+    let mut load =
+        exec(&["/jre/bin/java", "-Xmx64m", "-XX:+UseSerialGC", "-cp", "/classes", "GcLoad"]);
+    let mut load = Started(load.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+    let mut asks = load.0.stdin.take().unwrap();
+    writeln!(asks, "go 60").unwrap();
+    let journal = || run(&mut exec(&["journalctl", "-u", "jvmprobed", "-o", "cat"]));
+    // It returns when the daemon has said that it is ready.
+    let started = exec(&["systemctl", "enable", "--now", "jvmprobed"]).status().unwrap();
+    assert!(started.success(), "{}", journal());
+    let show = |property: &str| {
+        run(&mut exec(&["systemctl", "show", "jvmprobed", "-p", property, "--value"]))
+            .trim()
+            .to_owned()
+    };
+    assert_eq!((show("ActiveState"), show("SubState")), ("active".into(), "running".into()));
+    assert!(journal().contains("Takes all JVMs of this host"), "{}", journal());
+    assert!(show("StatusText").contains("JVMs"), "{}", show("StatusText"));
+    // With no more rights than it says.
+    let status = run(&mut exec(&["cat", &format!("/proc/{}/status", show("MainPID"))]));
+    assert!(status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"), "{status}");
+    assert!(exec(&["systemctl", "reload", "jvmprobed"]).status().unwrap().success());
+    assert!(journal().contains("read again"), "{}", journal());
+    until("a window", || show("StatusText").contains("1 window"));
+    let stopped = exec(&["systemctl", "stop", "jvmprobed"]).status().unwrap();
+    assert!(stopped.success() && show("Result") == "success", "{}", journal());
+    let table = run(&mut exec(&["jvmprobed", "show", "--jvm", "GcLoad"]));
+    assert!(table.contains("GcLoad.allocate"), "{table} {}", journal());
+    let pauses = run(&mut exec(&["jvmprobed", "show", "--gc", "--jvm", "GcLoad"]));
+    assert!(pauses.contains("System.gc()"), "{pauses}");
+    drop((asks, load));
+    run(Command::new("podman").args(["--runtime", "runc", "stop", "-t", "10", &name]));
+    systemd.0.wait().unwrap();
+}
+
+/// Two JVMs in podman's containers have their containers' names.
+#[test]
+#[ignore = "long: make test-all"]
+fn jvms_in_containers_are_labelled_with_these() {
+    need_root();
+    let loads =
+        ["temurin-17", "temurin-21"].map(|name| Container::start_in_podman(named(name), "GcLoad"));
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let args = ["--config", "/dev/null", "--listen", &free, "--dir", store.to_str().unwrap()];
+    let tool = Tool::start("jvmprobed", &args);
+    let mut metrics = String::new();
+    let mut stream = TcpStream::connect(&free).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    stream.read_to_string(&mut metrics).unwrap();
+    assert!(tool.interrupt().status.success());
+    let ids: BTreeSet<_> = loads.iter().map(Container::id).collect();
+    assert_eq!(ids.len(), 2);
+    for load in &loads {
+        let pid = format!("pid=\"{}\"", load.pid());
+        let info = metrics
+            .lines()
+            .find(|line| line.starts_with("jvmprobe_jvm_info{") && line.contains(&pid))
+            .unwrap_or_else(|| panic!("{metrics}"));
+        assert!(info.contains("jvm=\"GcLoad\""), "{info}");
+        assert_eq!(load.id().len(), 64);
+        assert!(info.contains(&format!("container_id=\"{}\"", load.id())), "{info}");
+    }
+}

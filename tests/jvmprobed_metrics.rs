@@ -1,0 +1,384 @@
+//! What scrapers get of jvmprobed: Prometheus itself, and its checks.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{beside_others, receiver::fetched};
+use jvmprobed::{
+    metrics::{
+        Limits, SharedBook,
+        figures::{Figures, Gauges, Own, Processor, Stop},
+        server::{self, Health},
+    },
+    net::Net,
+    window::Identity,
+};
+use serde_json::Value;
+
+/// Durations of the stops that the book has, in milliseconds.
+const STOPS_MS: [u64; 6] = [1, 2, 4, 8, 40, 400];
+
+fn filled() -> SharedBook {
+    let book = SharedBook::new(Limits::default());
+    let who = |pid: u32| {
+        let attributes = BTreeMap::from([
+            ("process.runtime.version".into(), "21.0.5+11".into()),
+            ("k8s.pod.uid".into(), format!("uid-{pid}")),
+        ]);
+        Arc::new(Identity { pid, started_ns: 1, name: format!("shop \"{pid}\""), attributes })
+    };
+    let stop = |ms: u64| Stop {
+        op: "G1CollectForAllocation".into(),
+        cause: Some("G1 Evacuation Pause".into()),
+        stopped_ns: ms * 1_000_000,
+        ttsp_ns: Some(50_000),
+        collections: 1,
+        heap_before: Some(300 << 20),
+        heap_after: Some(100 << 20),
+    };
+    let mut locked = book.lock();
+    for pid in 1..=3 {
+        let who = who(pid);
+        locked.found(&who);
+        let mut stops: Vec<_> = STOPS_MS.into_iter().map(stop).collect();
+        stops.push(Stop { op: "ThreadDump".into(), stopped_ns: 500_000, ..Stop::default() });
+        let processor =
+            Processor { java_ns: 3_000_000_000, gc_ns: 500_000_000, ..Processor::default() };
+        let gauges = Gauges {
+            code_cache_used: Some(5 << 20),
+            code_cache_size: Some(240 << 20),
+            loaded_classes: Some(9000),
+            threads: Some(42),
+        };
+        locked.add(&who, &Figures { stops, processor, allocated_bytes: 1 << 30, gauges });
+    }
+    locked.own = Own { memory_bytes: 60 << 20, hertz: 19, ..Own::default() };
+    locked.take("cpu", 1234);
+    locked.lose("ring-buffer", 5);
+    locked.give_up("GraalVM native image");
+    locked.windows = 7;
+    drop(locked);
+    book
+}
+
+/// Serves a book on some port.
+fn serve(net: &Net, book: &SharedBook, ready: &Arc<Health>) -> SocketAddr {
+    let port = server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = port.local_addr().unwrap();
+    let (book, ready) = (book.clone(), ready.clone());
+    net.spawn(async move { server::serve(port, book, ready).await.unwrap() });
+    address
+}
+
+/// Status and body of an answer, by hand.
+fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, Vec<u8>) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+    let head = String::from_utf8(answer[..end].to_vec()).unwrap();
+    let mut body = answer.split_off(end + 4);
+    // Prometheus's API answers in chunks where the length is not known before.
+    if head.to_lowercase().contains("transfer-encoding: chunked") {
+        body = whole(&body);
+    }
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
+}
+
+/// The chunks of a body put together.
+fn whole(mut chunked: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let end = chunked.windows(2).position(|two| two == b"\r\n").unwrap();
+        let size = std::str::from_utf8(&chunked[..end]).unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 {
+            return body;
+        }
+        body.extend_from_slice(&chunked[end + 2..end + 2 + size]);
+        chunked = &chunked[end + 4 + size..];
+    }
+}
+
+/// A Prometheus that scrapes one address each second.
+struct Prometheus {
+    child: Child,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Prometheus {
+    fn start(scraped: SocketAddr, features: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = format!(
+            "global: {{scrape_interval: 1s}}\nscrape_configs:\n- job_name: jvmprobed\n  static_configs: [{{targets: ['{scraped}']}}]\n"
+        );
+        let path = folder.path().join("prometheus.yml");
+        fs::write(&path, config).unwrap();
+        let place = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = place.local_addr().unwrap();
+        drop(place);
+        let child = Command::new(fetched("prometheus"))
+            .arg(format!("--config.file={}", path.display()))
+            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .args(features)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, address, _folder: folder }
+    }
+
+    /// The values that a query gives, with their labels.
+    fn query(&self, query: &str) -> Vec<(Value, f64)> {
+        let escaped: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let (status, body) = get(self.address, &format!("/api/v1/query?query={escaped}"), "");
+        let answer: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(status, 200, "{query}: {answer}");
+        let results = answer["data"]["result"].as_array().unwrap();
+        let value = |one: &Value| {
+            let value = one["value"][1].as_str().unwrap().parse().unwrap();
+            (one["metric"].clone(), value)
+        };
+        results.iter().map(value).collect()
+    }
+
+    /// The one value that a query gives.
+    fn one(&self, query: &str) -> f64 {
+        let all = self.query(query);
+        assert_eq!(all.len(), 1, "{query}: {all:?}");
+        all[0].1
+    }
+
+    fn wait(&self) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(self.address).is_err() || self.query("up == 1").is_empty() {
+            assert!(Instant::now() < until, "it scrapes within a minute");
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn prometheus_answers_with_what_was_put_in() {
+    beside_others();
+    let (net, book) = (Net::start().unwrap(), filled());
+    let address = serve(&net, &book, &Arc::default());
+    for native in [true, false] {
+        let features: &[&str] = if native { &["--enable-feature=native-histograms"] } else { &[] };
+        let prometheus = Prometheus::start(address, features);
+        prometheus.wait();
+        let near = |query: &str, value: f64| {
+            let got = prometheus.one(query);
+            assert!((got - value).abs() < 1e-9 * value.max(1.0), "{query}: {got}, not {value}");
+        };
+        let ms: u64 = STOPS_MS.iter().sum();
+        near("sum(jvmprobe_stopped_seconds_total)", 3.0 * (ms as f64 / 1000.0 + 0.0005));
+        near(
+            r#"jvmprobe_stopped_seconds_total{jvm="shop \"2\"",pid="2",cause="G1 Evacuation Pause"}"#,
+            ms as f64 / 1000.0,
+        );
+        near("sum(jvmprobe_collections_total)", 18.0);
+        near("sum(jvmprobe_allocated_bytes_total)", 3.0 * f64::from(1 << 30));
+        near("max(jvmprobe_heap_used_before_bytes)", f64::from(300 << 20));
+        near("min(jvmprobe_heap_used_after_bytes)", f64::from(100 << 20));
+        near(r#"sum(jvmprobe_processor_seconds_total{kind="java"})"#, 9.0);
+        near("avg(jvmprobe_code_cache_used_bytes / jvmprobe_code_cache_size_bytes)", 5.0 / 240.0);
+        near("sum(jvmprobe_loaded_classes)", 27_000.0);
+        near("max(jvmprobe_threads)", 42.0);
+        near("jvmprobed_memory_bytes", f64::from(60 << 20));
+        near(r#"jvmprobed_samples_total{of="cpu"}"#, 1234.0);
+        near(r#"jvmprobed_lost_total{reason="ring-buffer"}"#, 5.0);
+        near(r#"jvmprobed_jvms_given_up_total{reason="GraalVM native image"}"#, 1.0);
+        near("jvmprobed_jvms_seen_total", 3.0);
+        near("jvmprobed_jvms", 3.0);
+        let joined = "jvmprobe_threads * on(jvm, pid) group_left(k8s_pod_uid) jvmprobe_jvm_info";
+        let joined = prometheus.query(joined);
+        assert!(joined.iter().any(|(labels, _)| labels["k8s_pod_uid"] == "uid-3"), "{joined:?}");
+
+        // The median of 1, 2, 4, 8, 40 and 400 ms: a native bucket is 9 % wide.
+        if native {
+            let collections =
+                r#"jvmprobe_stop_duration_seconds{op="G1CollectForAllocation",pid="1"}"#;
+            near(&format!("histogram_count({collections})"), 6.0);
+            near(&format!("histogram_sum({collections})"), ms as f64 / 1000.0);
+            let median = prometheus.one(&format!("histogram_quantile(0.5, {collections})"));
+            assert!((0.0036..=0.0044).contains(&median), "{median}");
+            near("sum(histogram_count(jvmprobe_time_to_safepoint_seconds))", 18.0);
+        } else {
+            let of = r#"op="G1CollectForAllocation",pid="1""#;
+            near(&format!("jvmprobe_stop_duration_seconds_count{{{of}}}"), 6.0);
+            for (bound, count) in [("0.001", 1.0), ("0.0025", 2.0), ("0.05", 5.0), ("+Inf", 6.0)] {
+                let bucket =
+                    format!("jvmprobe_stop_duration_seconds_bucket{{{of},le=\"{bound}\"}}");
+                near(&bucket, count);
+            }
+        }
+    }
+}
+
+/// Runs a check of promtool's; a sign that it can fail is that it fails on what is wrong.
+fn promtool(arguments: &[&str], input: &[u8]) -> (bool, String) {
+    let mut child = Command::new(fetched("promtool"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+#[test]
+fn promtool_finds_nothing_wrong() {
+    beside_others();
+    let (net, book) = (Net::start().unwrap(), filled());
+    let address = serve(&net, &book, &Arc::default());
+    let (status, text) = get(address, "/metrics", "Accept: text/plain; version=0.0.4\r\n");
+    assert_eq!(status, 200);
+    let (good, said) = promtool(&["check", "metrics"], &text);
+    assert!(good && said.is_empty(), "{said}");
+    let (good, _) = promtool(&["check", "metrics"], b"# TYPE a counter\na 1\n");
+    assert!(!good, "promtool takes anything");
+
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("tools/jvmprobed");
+    let alerts = folder.join("deploy/prometheus/alerts.yml");
+    let (good, said) = promtool(&["check", "rules", alerts.to_str().unwrap()], b"");
+    assert!(good && said.contains("SUCCESS"), "{said}");
+    let tests = folder.join("deploy/prometheus/alerts_test.yml");
+    let (good, said) = promtool(&["test", "rules", tests.to_str().unwrap()], b"");
+    assert!(good && said.contains("SUCCESS"), "{said}");
+}
+
+/// The words of a query that are names of metrics of ours.
+fn names(text: &str) -> Vec<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let ours = |word: &&str| word.starts_with("jvmprobe_") || word.starts_with("jvmprobed_");
+    words.filter(ours).map(str::to_owned).collect()
+}
+
+/// A dashboard or an alert that asks for what there is not shows nothing, and nobody notices.
+#[test]
+fn dashboard_and_alerts_ask_for_what_there_is() {
+    beside_others();
+    let (net, book) = (Net::start().unwrap(), filled());
+    let push = {
+        let options = jvmprobed::push::target::Options::new("dir=/nowhere".parse().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        jvmprobed::push::Push::start(&net, &[options], folder.path(), Default::default()).unwrap()
+    };
+    book.lock().targets = push.ledgers();
+    let address = serve(&net, &book, &Arc::default());
+    let (_, text) = get(address, "/metrics", "Accept: text/plain\r\n");
+    let text = String::from_utf8(text).unwrap();
+    // A native histogram has the name alone, its classic buckets have others.
+    let is_there = |name: &String| {
+        text.lines().any(|line| {
+            let rest = line.strip_prefix(&**name);
+            rest.is_some_and(|rest| !rest.starts_with('_') || rest.starts_with("_count"))
+        })
+    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("tools/jvmprobed");
+    let dashboard = fs::read_to_string(folder.join("deploy/grafana/jvmprobed.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    assert!(panels.len() > 8);
+    let mut asked = Vec::new();
+    for panel in panels {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            asked.extend(names(target["expr"].as_str().unwrap()));
+        }
+    }
+    let alerts = fs::read_to_string(folder.join("deploy/prometheus/alerts.yml")).unwrap();
+    asked.extend(alerts.lines().filter(|line| line.contains("expr:")).flat_map(names));
+    assert!(asked.len() > 20, "{asked:?}");
+    // No request was made yet: it has no outcome that could be counted.
+    let later = |name: &String| name == "jvmprobed_push_requests_total";
+    let missing: Vec<_> = asked.iter().filter(|name| !later(name) && !is_there(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}\n{text}");
+}
+
+#[test]
+fn the_server_says_how_it_is() {
+    beside_others();
+    let (net, book) = (Net::start().unwrap(), filled());
+    let ready = Arc::new(Health::default());
+    let address = serve(&net, &book, &ready);
+    assert_eq!(get(address, "/-/healthy", "").0, 200);
+    assert_eq!(get(address, "/-/ready", "").0, 503);
+    ready.set_ready(true);
+    assert_eq!(get(address, "/-/ready", "").0, 200);
+    assert_eq!(get(address, "/", "").0, 404);
+    let (_, zipped) = get(address, "/metrics", "Accept-Encoding: gzip\r\n");
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&zipped[..]).read_to_string(&mut text).unwrap();
+    assert!(text.ends_with("# EOF\n"));
+
+    // Whoever connects and says nothing keeps nobody else out.
+    let silent: Vec<_> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
+    assert_eq!(get(address, "/metrics", "").0, 200);
+    drop(silent);
+    // What is no HTTP, and a head without an end.
+    for bytes in [&b"\x16\x03\x01\0\0"[..], &[b'x'; 100_000]] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    assert_eq!(get(address, "/metrics", "").0, 200);
+
+    let error = server::bind(address).unwrap_err().to_string();
+    assert!(error.contains("is in use") && error.contains("--listen"), "{error}");
+    assert_eq!(error.lines().count(), 1);
+    let error = server::bind("192.0.2.1:9464".parse().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("no address of this host"), "{error}");
+}
+
+#[test]
+fn five_hundred_jvms_stay_within_bounds() {
+    beside_others();
+    let book = SharedBook::new(Limits::default());
+    for pid in 1..=2000 {
+        let who = Arc::new(Identity { pid, name: format!("jvm-{pid}"), ..Identity::default() });
+        for op in 0..50 {
+            let op = format!("Operation{op}").into();
+            let stop = Stop { op, stopped_ns: 1, collections: 1, ..Stop::default() };
+            book.lock().add(&who, &Figures { stops: vec![stop], ..Figures::default() });
+        }
+    }
+    let net = Net::start().unwrap();
+    let address = serve(&net, &book, &Arc::default());
+    let (_, text) = get(address, "/metrics", "Accept: text/plain\r\n");
+    let text = String::from_utf8(text).unwrap();
+    let series =
+        |name: &str| text.lines().filter(|line| line.starts_with(&format!("{name}{{"))).count();
+    assert_eq!(series("jvmprobe_allocated_bytes_total"), 501);
+    assert_eq!(series("jvmprobe_collections_total"), 501 * 17);
+    let sum: f64 = text
+        .lines()
+        .filter(|line| line.starts_with("jvmprobe_collections_total{"))
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+        .sum();
+    assert_eq!(sum, 100_000.0);
+}

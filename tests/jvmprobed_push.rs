@@ -1,0 +1,825 @@
+//! What jvmprobed pushes arrives, or is counted as dropped: whatever the receiver does.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::Command,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{beside_others, made_up::Dice, need_root, pprof, receiver::Receiver};
+use jvmprobed::{
+    metrics::{
+        Limits, SharedBook,
+        figures::{Figures, Processor, Stop},
+    },
+    net::Net,
+    push::{Push, ledger::Counts, retry, samples, target::Options},
+    window::{Identity, Taken, Window},
+};
+use libjvmprobe::stack::{
+    Frame, Kind,
+    profile::{Measure, Profile, Sample},
+};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde_json::Value;
+
+/// Soon enough for a test.
+const SOON: retry::Limits =
+    retry::Limits { first: Duration::from_millis(20), longest: Duration::from_millis(200) };
+
+fn target(to: &str) -> Options {
+    Options { metrics: false, timeout: Duration::from_secs(5), ..Options::new(to.parse().unwrap()) }
+}
+
+/// A JVM's processor time and allocation, with stacks as chance has them.
+fn window(number: u64, jvms: u32, stacks: u32) -> Window {
+    named(number, jvms, stacks, 0)
+}
+
+/// The same, with names that are so much longer, by what cannot be compressed well.
+fn named(number: u64, jvms: u32, stacks: u32, longer: usize) -> Window {
+    let mut dice = Dice(number * 7919 + 1);
+    let begin_ns = 1_790_000_000_000_000_000 + number * 15_000_000_000;
+    let jvms = (1..=jvms).map(|jvm| {
+        let mut profiles = vec![Profile::of(Measure::Time), Profile::of(Measure::Allocation)];
+        for profile in &mut profiles {
+            (profile.begin_unix_ns, profile.duration_ns) = (begin_ns, 15_000_000_000);
+            profile.hertz = 20;
+            let main = profile.intern(Frame::new(Kind::Java, "app.Main.main"));
+            for _ in 0..stacks {
+                let kind = [Kind::Java, Kind::Native, Kind::Kernel][dice.below(3) as usize];
+                let mut name = format!("some.Code.of{}", dice.below(500));
+                name.extend((0..longer).map(|_| char::from(b'A' + dice.below(50) as u8)));
+                let mut frame = Frame::new(kind, name.replace('\\', "x"));
+                frame.line = dice.below(100) as u32;
+                frame.module = (kind == Kind::Native).then(|| "libz.so".into());
+                let leaf = profile.intern(frame);
+                let thread = 10 + dice.below(3) as u32;
+                profile.samples.push(Sample {
+                    pid: jvm,
+                    command: "java".into(),
+                    thread: format!("thread {thread}").into(),
+                    tid: thread,
+                    cpu: None,
+                    stack: vec![main, leaf],
+                    complete: true,
+                    guessed: false,
+                    unsure: false,
+                    count: 1 + dice.below(50),
+                    things: 1 + dice.below(5),
+                    times: Vec::new(),
+                });
+            }
+        }
+        let attributes = BTreeMap::from([
+            ("host.name".into(), "node-1".into()),
+            ("k8s.pod.uid".into(), format!("uid-{jvm}")),
+        ]);
+        let name = format!("shop-{jvm}");
+        let who = Identity { pid: jvm, started_ns: 1, name, attributes };
+        Taken { who: Arc::new(who), profiles, pauses: vec![r#"{"type":"pause"}"#.into()] }
+    });
+    Window {
+        begin_ns,
+        end_ns: begin_ns + 15_000_000_000,
+        jvms: jvms.collect(),
+        ..Window::default()
+    }
+}
+
+fn samples_in(window: &Window) -> u64 {
+    window.jvms.iter().flat_map(|jvm| &jvm.profiles).map(samples).sum()
+}
+
+/// By JVM, what is measured, and stack (innermost first): how much.
+type Truth = BTreeMap<(String, String, String), i64>;
+
+fn truth(windows: &[Window]) -> Truth {
+    let mut truth = Truth::new();
+    for jvm in windows.iter().flat_map(|window| &window.jvms) {
+        for profile in &jvm.profiles {
+            for sample in &profile.samples {
+                let names = sample.stack.iter().rev().map(|&id| profile.frame(id).name.to_string());
+                let stack = names.collect::<Vec<_>>().join(";");
+                let mut add = |measure: &str, value: u64| {
+                    let key = (jvm.who.name.clone(), measure.to_owned(), stack.clone());
+                    *truth.entry(key).or_default() += i64::try_from(value).unwrap();
+                };
+                match profile.measure {
+                    Measure::Time => add("cpu", sample.count * 1_000_000_000 / profile.hertz),
+                    _ => {
+                        add("alloc_objects", sample.things);
+                        add("alloc_space", sample.count);
+                    }
+                }
+            }
+        }
+    }
+    truth
+}
+
+/// What a receiver got over OTLP, each profile once.
+fn received_otlp(requests: &[Value]) -> Truth {
+    let (mut got, mut known) = (Truth::new(), BTreeSet::new());
+    for profile in requests.iter().flat_map(|r| r["profiles"].as_array().into_iter().flatten()) {
+        if !known.insert(profile["id"].as_str().unwrap().to_owned()) {
+            continue;
+        }
+        for sample in profile["samples"].as_array().unwrap() {
+            let frames = sample["stack"].as_array().unwrap().iter();
+            let stack: Vec<_> = frames.map(|frame| frame["name"].as_str().unwrap()).collect();
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            let name = text(&profile["resource"]["service.name"]);
+            let key = (name, text(&profile["type"][0]), stack.join(";"));
+            *got.entry(key).or_default() += sample["values"][0].as_i64().unwrap();
+        }
+    }
+    got
+}
+
+/// The same of Pyroscope's API.
+fn received_pyroscope(requests: &[Value]) -> Truth {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut got, mut known) = (Truth::new(), BTreeSet::new());
+    for series in requests.iter().flat_map(|r| r["pyroscope"].as_array().into_iter().flatten()) {
+        for profile in series["profiles"].as_array().unwrap() {
+            if !known.insert(profile["id"].as_str().unwrap().to_owned()) {
+                continue;
+            }
+            let path = folder.path().join("profile");
+            write_base64(&path, profile["pprof"].as_str().unwrap());
+            let name = series["labels"]["service_name"].as_str().unwrap();
+            add_pprof(&mut got, name, &path);
+        }
+    }
+    got
+}
+
+fn add_pprof(to: &mut Truth, name: &str, path: &Path) {
+    let profile = pprof::read(path);
+    for sample in &profile.samples {
+        for ((measure, _), value) in profile.types.iter().zip(&sample.values) {
+            if measure == "samples" || *value == 0 {
+                continue;
+            }
+            let key = (name.to_owned(), measure.clone(), sample.functions.join(";"));
+            *to.entry(key).or_default() += i64::try_from(*value).unwrap();
+        }
+    }
+}
+
+fn write_base64(path: &Path, text: &str) {
+    let mut child = Command::new("base64")
+        .arg("-d")
+        .stdin(std::process::Stdio::piped())
+        .stdout(fs::File::create(path).unwrap())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+/// The law: what was accepted is delivered, dropped or waits.
+fn balanced(push: &Push, handed_in: u64) -> Counts {
+    let counts = push.ledgers()[0].read();
+    let dropped: u64 = counts.dropped.values().map(|dropped| dropped.samples).sum();
+    assert_eq!(counts.accepted_samples, handed_in, "{counts:?}");
+    assert_eq!(
+        counts.delivered_samples + dropped + counts.waiting_samples,
+        handed_in,
+        "{counts:?}"
+    );
+    counts
+}
+
+/// Waits until nothing waits any more.
+fn delivered(push: &Push, handed_in: u64) -> Counts {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let counts = push.ledgers()[0].read();
+        if counts.waiting_bytes == 0 {
+            return balanced(push, handed_in);
+        }
+        assert!(Instant::now() < until, "still waiting after a minute: {counts:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// How many samples of processor time and objects that is.
+fn samples_of(truth: &Truth) -> u64 {
+    let sum = |measure: &str| {
+        let of = truth.iter().filter(|((_, m, _), _)| m == measure);
+        u64::try_from(of.map(|(_, value)| value).sum::<i64>()).unwrap()
+    };
+    sum("cpu") / 50_000_000 + sum("alloc_objects")
+}
+
+#[test]
+fn each_kind_of_target_gets_the_same_profiles() {
+    beside_others();
+    let receiver = Receiver::start(None);
+    let folder = tempfile::tempdir().unwrap();
+    let files = tempfile::tempdir().unwrap();
+    let net = Net::start().unwrap();
+    let windows: Vec<_> = (1..=3).map(|number| window(number, 4, 50)).collect();
+    let handed_in = windows.iter().map(samples_in).sum();
+    let (http, grpc) = (receiver.http, receiver.grpc);
+    for (to, read) in [
+        (format!("otlp=http://127.0.0.1:{http}"), received_otlp as fn(&[Value]) -> Truth),
+        (format!("otlp=grpc://127.0.0.1:{grpc}"), received_otlp),
+        (format!("pyroscope=http://127.0.0.1:{http}/base/"), received_pyroscope),
+    ] {
+        let before = receiver.requests().len();
+        let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+        windows.iter().for_each(|window| push.window(window));
+        let counts = delivered(&push, handed_in);
+        assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0), "{to}");
+        let requests = receiver.requests().split_off(before);
+        assert_eq!(read(&requests), truth(&windows), "{to}");
+        check_words(&requests);
+    }
+    let to = format!("dir={}", files.path().display());
+    let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+    windows.iter().for_each(|window| push.window(window));
+    delivered(&push, handed_in);
+    let mut got = Truth::new();
+    for window in &windows {
+        for jvm in &window.jvms {
+            let base =
+                format!("{}-{}-{}", jvm.who.name, jvm.who.pid, window.begin_ns / 1_000_000_000);
+            add_pprof(&mut got, &jvm.who.name, &files.path().join(format!("{base}.pb.gz")));
+            let pauses = fs::read_to_string(files.path().join(format!("{base}.jsonl"))).unwrap();
+            assert_eq!(pauses, "{\"type\":\"pause\"}\n");
+        }
+    }
+    assert_eq!(got, truth(&windows));
+    assert_eq!(fs::read_dir(files.path()).unwrap().count(), 24);
+}
+
+/// What is said of profiles beside their stacks.
+fn check_words(requests: &[Value]) {
+    for request in requests {
+        for profile in request["profiles"].as_array().into_iter().flatten() {
+            assert_eq!(profile["resource"]["host.name"], "node-1");
+            assert_eq!(profile["scope"], "jvmprobed");
+            assert_eq!(profile["duration"], 15_000_000_000_u64);
+            if profile["type"][0] == "cpu" {
+                assert_eq!(profile["period_type"], profile["type"]);
+                assert_eq!(profile["period"], 50_000_000);
+            }
+            for sample in profile["samples"].as_array().unwrap() {
+                let leaf = &sample["stack"][0];
+                let kinds = ["jvm", "native", "kernel"];
+                assert!(kinds.contains(&leaf["kind"].as_str().unwrap()), "{leaf}");
+                assert_eq!(leaf["kind"] == "native", leaf["module"] == "libz.so", "{leaf}");
+                let thread = sample["attributes"]["thread.id"].as_i64().unwrap();
+                assert_eq!(sample["attributes"]["thread.name"], format!("thread {thread}"));
+            }
+        }
+        for series in request["pyroscope"].as_array().into_iter().flatten() {
+            let name = series["labels"]["__name__"].as_str().unwrap();
+            assert!(["process_cpu", "memory"].contains(&name), "{name}");
+            assert_eq!(series["labels"]["host_name"], "node-1");
+        }
+        if !request["pyroscope"].is_null() {
+            assert_eq!(request["path"], "/base/push.v1.PusherService/Push");
+        }
+        let agent = request["headers"]["user-agent"].as_str().unwrap();
+        assert!(agent.starts_with("jvmprobed/"), "{agent}");
+    }
+}
+
+/// A receiver in trouble: only what it has refused for good is missing in the end.
+#[test]
+fn nothing_is_lost_but_what_is_counted() {
+    beside_others();
+    for (scheme, troubles) in [
+        ("http", &["cut", "status 503", "status 429 1", "slow 2", "status 500", "page"][..]),
+        ("grpc", &["grpc 14", "grpc 8 1", "slow 2", "grpc 4"][..]),
+    ] {
+        let mut receiver = Receiver::start(None);
+        let port = if scheme == "http" { receiver.http } else { receiver.grpc };
+        let folder = tempfile::tempdir().unwrap();
+        let net = Net::start().unwrap();
+        let mut options = target(&format!("otlp={scheme}://127.0.0.1:{port}"));
+        options.timeout = Duration::from_secs(1);
+        let push = Push::start(&net, &[options], folder.path(), SOON).unwrap();
+        let (mut windows, mut handed_in) = (Vec::new(), 0);
+        for (number, trouble) in (0..).zip(troubles) {
+            receiver.mode(trouble);
+            let before = receiver.requests().len();
+            let new = window(number, 2, 20);
+            handed_in += samples_in(&new);
+            push.window(&new);
+            windows.push(new);
+            // It has come twice before it is taken.
+            receiver.wait_for(before + 2);
+            balanced(&push, handed_in);
+            receiver.mode("ok");
+            delivered(&push, handed_in);
+        }
+        let counts = balanced(&push, handed_in);
+        assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0), "{counts:?}");
+        assert_eq!(received_otlp(&receiver.requests()), truth(&windows));
+        assert!(counts.requests["later"] >= 2 * troubles.len() as u64, "{counts:?}");
+
+        // What it refuses for good is dropped, and what comes after is not.
+        let (refusal, partial) = if scheme == "http" { ("status 400", 3) } else { ("grpc 3", 3) };
+        receiver.mode(refusal);
+        let refused = window(100, 2, 20);
+        handed_in += samples_in(&refused);
+        push.window(&refused);
+        let counts = delivered(&push, handed_in);
+        assert_eq!(counts.dropped["refused"].samples, samples_in(&refused), "{counts:?}");
+        receiver.mode(&format!("partial {partial}"));
+        let partly = window(101, 2, 20);
+        handed_in += samples_in(&partly);
+        push.window(&partly);
+        let counts = delivered(&push, handed_in);
+        // 2 JVMs have 6 profiles of OTLP: half of them were refused.
+        let share = samples_in(&partly).div_ceil(2);
+        assert_eq!(counts.dropped["partly-refused"].samples, share, "{counts:?}");
+    }
+}
+
+#[test]
+fn what_waits_survives_a_restart() {
+    beside_others();
+    let folder = tempfile::tempdir().unwrap();
+    // Nobody listens there, and then somebody does.
+    let place = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = place.local_addr().unwrap().port();
+    drop(place);
+    let to = format!("pyroscope=http://127.0.0.1:{port}");
+    let windows: Vec<_> = (1..=5).map(|number| window(number, 2, 30)).collect();
+    let handed_in = windows.iter().map(samples_in).sum();
+    let net = Net::start().unwrap();
+    let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+    windows.iter().for_each(|window| push.window(window));
+    let counts = balanced(&push, handed_in);
+    assert_eq!((counts.waiting_samples, counts.delivered_samples), (handed_in, 0));
+    let begun = Instant::now();
+    push.end(&net, Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(20), "it waits for nobody");
+    // As when the configuration is read again: the queue is free at once, also while a request hangs.
+    let hangs = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    for _ in 0..3 {
+        let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+        hangs.accept().unwrap();
+        assert_eq!(balanced(&push, handed_in).waiting_samples, handed_in);
+        push.end(&net, Duration::from_millis(100));
+    }
+    drop(hangs);
+    drop(net);
+
+    let receiver = Receiver::start(None);
+    relay(port, receiver.http);
+    let net = Net::start().unwrap();
+    let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+    let counts = delivered(&push, handed_in);
+    assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0));
+    assert_eq!(received_pyroscope(&receiver.requests()), truth(&windows));
+}
+
+/// Hands connections to a port on to another one.
+fn relay(from: u16, to: u16) {
+    let listener = TcpListener::bind(("127.0.0.1", from)).unwrap();
+    thread::spawn(move || {
+        for one in listener.incoming().map_while(Result::ok) {
+            join(one, TcpStream::connect(("127.0.0.1", to)).unwrap());
+        }
+    });
+}
+
+/// Copies what comes from each to the other.
+fn join(one: TcpStream, other: TcpStream) {
+    for (mut from, mut to) in [
+        (one.try_clone().unwrap(), other.try_clone().unwrap()),
+        (other.try_clone().unwrap(), one.try_clone().unwrap()),
+    ] {
+        thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(std::net::Shutdown::Write);
+        });
+    }
+}
+
+/// A file system of half a megabyte, for as long as this lives.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options = c"size=512k,mode=0700";
+        mount("tmpfs", folder.path(), "tmpfs", MountFlags::empty(), Some(options)).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = unmount(self.0.path(), UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_full_disk_loses_nothing_that_is_not_counted() {
+    need_root();
+    let mut receiver = Receiver::start(None);
+    receiver.mode("down");
+    let small = Small::new();
+    let to = format!("otlp=http://127.0.0.1:{}", receiver.http);
+    let net = Net::start().unwrap();
+    let push = Push::start(&net, &[target(&to)], small.0.path(), SOON).unwrap();
+    let (mut windows, mut handed_in) = (Vec::new(), 0);
+    // Some 8 MB: the disk takes half a megabyte of it, memory four.
+    for number in 0..60 {
+        let new = named(number, 2, 100, 500);
+        handed_in += samples_in(&new);
+        push.window(&new);
+        windows.push(new);
+        balanced(&push, handed_in);
+    }
+    let counts = balanced(&push, handed_in);
+    assert!(counts.dropped["not-stored"].samples > 0, "{counts:?}");
+    assert!(counts.waiting_bytes < 6 << 20, "{counts:?}");
+    let before = receiver.requests().len();
+    receiver.mode("ok");
+    let counts = delivered(&push, handed_in);
+    let taken = received_otlp(
+        &receiver.requests()[before..]
+            .iter()
+            .filter(|r| r["mode"] == "ok")
+            .cloned()
+            .collect::<Vec<_>>(),
+    );
+    assert_eq!(samples_of(&taken), counts.delivered_samples);
+    // There is room again.
+    let new = window(1000, 2, 20);
+    handed_in += samples_in(&new);
+    push.window(&new);
+    delivered(&push, handed_in);
+}
+
+#[test]
+fn a_queue_that_is_full_drops_the_oldest() {
+    beside_others();
+    let mut receiver = Receiver::start(None);
+    receiver.mode("down");
+    let folder = tempfile::tempdir().unwrap();
+    let net = Net::start().unwrap();
+    let mut options = target(&format!("pyroscope=http://127.0.0.1:{}", receiver.http));
+    options.queue_size = 60_000;
+    let push = Push::start(&net, &[options], folder.path(), SOON).unwrap();
+    let windows: Vec<_> = (0..30).map(|number| window(number, 2, 200)).collect();
+    let handed_in = windows.iter().map(samples_in).sum();
+    for window in &windows {
+        push.window(window);
+    }
+    let before = receiver.requests().len();
+    receiver.mode("ok");
+    let counts = delivered(&push, handed_in);
+    assert!(counts.dropped["queue-full"].samples > handed_in / 2, "{counts:?}");
+    let requests = receiver.requests();
+    let taken: Vec<_> = requests[before..].iter().filter(|r| r["mode"] == "ok").cloned().collect();
+    let got = received_pyroscope(&taken);
+    assert_eq!(samples_of(&got), counts.delivered_samples);
+    // The last one is among what was kept.
+    let newest = truth(&windows[29..]);
+    assert!(newest.iter().all(|(key, value)| got[key] >= *value));
+}
+
+#[test]
+fn secrets_certificates_and_proxies_are_used() {
+    beside_others();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+        .args(["-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .arg("-keyout")
+        .arg(file("key"))
+        .arg("-out")
+        .arg(file("certificate"))
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let both = [fs::read(file("key")).unwrap(), fs::read(file("certificate")).unwrap()].concat();
+    fs::write(file("both"), both).unwrap();
+    fs::write(file("token"), "first\n").unwrap();
+    let receiver = Receiver::start(Some(&file("both")));
+    let net = Net::start().unwrap();
+
+    // Without the certificate it is not trusted; nothing is sent.
+    let to = format!("otlp=https://localhost:{}", receiver.http);
+    let push = Push::start(&net, &[target(&to)], &file("untrusted"), SOON).unwrap();
+    push.window(&window(1, 1, 5));
+    let until = Instant::now() + Duration::from_secs(60);
+    while !push.ledgers()[0].read().requests.contains_key("later") {
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(receiver.requests().is_empty());
+    drop(push);
+
+    let mut options = target(&to);
+    options.ca_file = Some(file("certificate"));
+    options.bearer_token_file = Some(file("token"));
+    options.headers = BTreeMap::from([("X-Scope-OrgID".into(), "tenant".into())]);
+    let push = Push::start(&net, &[options.clone()], &file("trusted"), SOON).unwrap();
+    let one = window(1, 1, 5);
+    push.window(&one);
+    delivered(&push, samples_in(&one));
+    // A token that was replaced is used from then on.
+    fs::write(file("token"), "second\n").unwrap();
+    push.window(&one);
+    delivered(&push, 2 * samples_in(&one));
+    let tokens: Vec<_> = receiver
+        .requests()
+        .iter()
+        .map(|r| (r["headers"]["authorization"].clone(), r["headers"]["x-scope-orgid"].clone()))
+        .collect();
+    assert_eq!(
+        tokens,
+        [("Bearer first".into(), "tenant".into()), ("Bearer second".into(), "tenant".into())]
+    );
+
+    // The same over gRPC.
+    let before = receiver.requests().len();
+    options.to = format!("otlp=grpcs://localhost:{}", receiver.grpc).parse().unwrap();
+    let push = Push::start(&net, &[options.clone()], &file("grpc"), SOON).unwrap();
+    push.window(&one);
+    delivered(&push, samples_in(&one));
+    let headers = receiver.requests()[before]["headers"].clone();
+    assert_eq!(headers["authorization"], "Bearer second");
+    assert_eq!(headers["x-scope-orgid"], "tenant");
+
+    // Through a proxy, by a name that it alone knows.
+    let (proxy, asked) = proxy(receiver.http);
+    options.to = "otlp=https://localhost:4318".parse().unwrap();
+    options.proxy = Some(format!("http://127.0.0.1:{proxy}"));
+    let push = Push::start(&net, &[options.clone()], &file("proxy"), SOON).unwrap();
+    push.window(&one);
+    delivered(&push, samples_in(&one));
+    assert_eq!(asked.recv().unwrap(), "CONNECT localhost:4318 HTTP/1.1");
+
+    options.basic_auth_file = Some(file("token"));
+    let error = Push::start(&net, &[options], &file("both-kinds"), SOON).unwrap_err();
+    assert!(format!("{error:#}").contains("exclude each other"), "{error:#}");
+}
+
+/// A proxy that leads all connections to one port, and says what it was asked.
+fn proxy(to: u16) -> (u16, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (say, asked) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for mut one in listener.incoming().map_while(Result::ok) {
+            let (mut head, mut byte) = (Vec::new(), [0]);
+            while !head.ends_with(b"\r\n\r\n") {
+                one.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            let first = String::from_utf8(head).unwrap().lines().next().unwrap().to_owned();
+            say.send(first).unwrap();
+            one.write_all(b"HTTP/1.1 200 Established\r\n\r\n").unwrap();
+            join(one, TcpStream::connect(("127.0.0.1", to)).unwrap());
+        }
+    });
+    (port, asked)
+}
+
+#[test]
+fn a_target_that_speaks_something_else_is_tried_again() {
+    beside_others();
+    let receiver = Receiver::start(None);
+    let folder = tempfile::tempdir().unwrap();
+    let net = Net::start().unwrap();
+    for to in [
+        format!("otlp=grpc://127.0.0.1:{}", receiver.http),
+        format!("otlp=http://127.0.0.1:{}", receiver.grpc),
+        format!("otlp=https://127.0.0.1:{}", receiver.http),
+    ] {
+        let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+        let one = window(1, 1, 5);
+        push.window(&one);
+        let until = Instant::now() + Duration::from_secs(60);
+        while push.ledgers()[0].read().requests.get("later").is_none_or(|times| *times < 2) {
+            assert!(Instant::now() < until, "{to}: {:?}", push.ledgers()[0].read());
+            thread::sleep(Duration::from_millis(20));
+        }
+        let counts = balanced(&push, samples_in(&one));
+        assert_eq!(counts.waiting_samples, samples_in(&one), "{to}");
+    }
+    // It has not understood any of it.
+    assert!(receiver.requests().is_empty());
+}
+
+#[test]
+fn metrics_arrive_over_otlp() {
+    beside_others();
+    let receiver = Receiver::start(None);
+    let folder = tempfile::tempdir().unwrap();
+    let net = Net::start().unwrap();
+    let book = SharedBook::new(Limits::default());
+    let who = window(1, 1, 1).jvms.remove(0).who;
+    let stop = |ns| Stop {
+        op: "G1CollectForAllocation".into(),
+        cause: Some("G1 Evacuation Pause".into()),
+        stopped_ns: ns,
+        collections: 1,
+        heap_after: Some(1 << 20),
+        ..Stop::default()
+    };
+    let processor = Processor { java_ns: 2_500_000_000, ..Processor::default() };
+    let stops = vec![stop(1_000_000), stop(1_000_000), stop(64_000_000)];
+    book.lock().add(&who, &Figures { stops, processor, allocated_bytes: 77, ..Figures::default() });
+    for to in [
+        format!("otlp=http://127.0.0.1:{}", receiver.http),
+        format!("otlp=grpc://127.0.0.1:{}", receiver.grpc),
+    ] {
+        let mut options = target(&to);
+        options.metrics = true;
+        let push = Push::start(&net, &[options], folder.path(), SOON).unwrap();
+        let before = receiver.requests().len();
+        push.metrics(&book);
+        let request = receiver.wait_for(before + 1).remove(before);
+        let points = request["metrics"].as_array().unwrap();
+        let of = |name: &str| -> Vec<&Value> {
+            points.iter().filter(|point| point["name"] == name).collect()
+        };
+        let stopped = of("jvmprobe.stopped");
+        assert_eq!((stopped.len(), stopped[0]["value"].as_f64().unwrap()), (1, 0.066));
+        assert_eq!((&stopped[0]["unit"], &stopped[0]["kind"]), (&"s".into(), &"sum".into()));
+        assert_eq!(stopped[0]["resource"]["service.name"], "shop-1");
+        assert_eq!(stopped[0]["resource"]["k8s.pod.uid"], "uid-1");
+        assert_eq!(stopped[0]["labels"]["cause"], "G1 Evacuation Pause");
+        assert_eq!(of("jvmprobe.allocated")[0]["value"], 77.0);
+        let java = of("jvmprobe.processor").into_iter().find(|p| p["labels"]["kind"] == "java");
+        assert_eq!(java.unwrap()["value"], 2.5);
+        let lengths = of("jvmprobe.stop_duration")[0];
+        assert_eq!((&lengths["count"], &lengths["scale"]), (&3.into(), &3.into()));
+        // Bucket i is from 2^(i/8), which is not in it, to 2^((i+1)/8) seconds.
+        let offset = lengths["offset"].as_i64().unwrap();
+        let buckets = lengths["buckets"].as_array().unwrap();
+        let of_length = |seconds: f64| {
+            let index = (seconds.log2() * 8.0).ceil() as i64 - 1 - offset;
+            buckets[usize::try_from(index).unwrap()].as_i64().unwrap()
+        };
+        assert_eq!((of_length(0.001), of_length(0.064)), (2, 1));
+        assert_eq!(of("jvmprobed.jvms")[0]["resource"]["service.name"], "jvmprobed");
+    }
+}
+
+/// A process that is ended with this.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// OpenTelemetry's own collector, as Debian has it: it takes what is sent, and prints it.
+#[test]
+#[ignore = "long: make test-all"]
+fn a_real_collector_takes_profiles_and_metrics() {
+    need_root();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("otelcol/build");
+    let output = Command::new(script).stderr(std::process::Stdio::inherit()).output().unwrap();
+    assert!(output.status.success(), "tests/otelcol/build failed");
+    let root = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    let port = || {
+        let place = TcpListener::bind("127.0.0.1:0").unwrap();
+        place.local_addr().unwrap().port()
+    };
+    let (grpc, http) = (port(), port());
+    let config = format!(
+        "receivers: {{otlp: {{protocols: {{grpc: {{endpoint: 127.0.0.1:{grpc}}}, http: {{endpoint: 127.0.0.1:{http}}}}}}}}}\n\
+         exporters: {{debug: {{verbosity: detailed}}}}\n\
+         service:\n  telemetry: {{metrics: {{level: none}}}}\n  pipelines:\n\
+         \x20   profiles: {{receivers: [otlp], exporters: [debug]}}\n\
+         \x20   metrics: {{receivers: [otlp], exporters: [debug]}}\n"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    fs::write(folder.path().join("config.yaml"), config).unwrap();
+    // Its program is linked with the C library of where it was built.
+    let collector = Command::new(format!("{root}/lib64/ld-linux-x86-64.so.2"))
+        .arg("--library-path")
+        .arg(format!("{root}/usr/lib/x86_64-linux-gnu"))
+        .arg(format!("{root}/b/otelcol"))
+        .arg("--config")
+        .arg(folder.path().join("config.yaml"))
+        .args(["--feature-gates", "service.profilesSupport"])
+        .stdout(fs::File::create(&log).unwrap())
+        .stderr(fs::OpenOptions::new().append(true).open(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let _collector = Ended(collector);
+    let net = Net::start().unwrap();
+    let windows = [window(1, 2, 20)];
+    let handed_in = windows.iter().map(samples_in).sum();
+    let book = SharedBook::new(Limits::default());
+    book.lock()
+        .add(&windows[0].jvms[0].who, &Figures { allocated_bytes: 4711, ..Figures::default() });
+    for to in [format!("otlp=http://127.0.0.1:{http}"), format!("otlp=grpc://127.0.0.1:{grpc}")] {
+        let mut options = target(&to);
+        options.metrics = true;
+        let push = Push::start(&net, &[options], &folder.path().join("queue"), SOON).unwrap();
+        push.window(&windows[0]);
+        push.metrics(&book);
+        let counts = delivered(&push, handed_in);
+        assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0), "{counts:?}");
+    }
+    let said = fs::read_to_string(&log).unwrap();
+    assert_eq!(said.matches("jvmprobe.allocated").count(), 2, "{said}");
+    assert!(said.contains("4711") && said.contains("app.Main.main"), "{said}");
+    assert!(said.contains("uid-1") && said.contains("alloc_space"), "{said}");
+}
+
+/// What `go tool pprof -raw` says of a file: it writes values and locations of each sample, and
+/// then what the locations are.
+fn add_raw(to: &mut Truth, name: &str, raw: &str) {
+    let (_, rest) = raw.split_once("Samples:\n").unwrap();
+    let (samples, rest) = rest.split_once("Locations\n").unwrap();
+    let functions: BTreeMap<&str, &str> = rest
+        .lines()
+        .take_while(|line| !line.starts_with("Mappings"))
+        .map(|line| {
+            let (id, rest) = line.trim().split_once(": ").unwrap();
+            // An address, the function, and what is known of its place.
+            (id, rest.split_whitespace().skip(1).find(|word| !word.starts_with("M=")).unwrap())
+        })
+        .collect();
+    let mut lines = samples.lines();
+    let types = lines.next().unwrap().split_whitespace();
+    let types: Vec<_> = types.map(|kind| kind.split('/').next().unwrap()).collect();
+    for line in lines.filter(|line| !line.contains('[')) {
+        let (values, ids) = line.split_once(": ").unwrap();
+        let stack: Vec<_> = ids.split_whitespace().map(|id| functions[id]).collect();
+        for (measure, value) in types.iter().zip(values.split_whitespace()) {
+            let value: i64 = value.parse().unwrap();
+            if *measure != "samples" && value != 0 {
+                let key = (name.to_owned(), (*measure).to_owned(), stack.join(";"));
+                *to.entry(key).or_default() += value;
+            }
+        }
+    }
+}
+
+/// Go's own reader, in the Debian that the collector was built in.
+#[test]
+#[ignore = "long: make test-all"]
+fn go_reads_the_files_that_are_pushed() {
+    need_root();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("otelcol/build");
+    let output = Command::new(script).stderr(std::process::Stdio::inherit()).output().unwrap();
+    assert!(output.status.success(), "tests/otelcol/build failed");
+    let root = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    let files = tempfile::tempdir_in(format!("{root}/tmp")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let net = Net::start().unwrap();
+    let to = format!("dir={}", files.path().display());
+    let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+    let windows = [window(1, 3, 60)];
+    push.window(&windows[0]);
+    delivered(&push, samples_in(&windows[0]));
+    let mut got = Truth::new();
+    for entry in fs::read_dir(files.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let file = path.file_name().unwrap().to_str().unwrap();
+        let Some(stem) = file.strip_suffix(".pb.gz") else { continue };
+        // NAME-PID-BEGIN
+        let name = stem.rsplitn(3, '-').last().unwrap();
+        let inside = format!("/{}", path.strip_prefix(&root).unwrap().display());
+        let output = Command::new("chroot")
+            .arg(&root)
+            .args([
+                "env",
+                "HOME=/tmp",
+                "GOROOT=/usr/lib/go",
+                "go",
+                "tool",
+                "pprof",
+                "-raw",
+                &inside,
+            ])
+            .output()
+            .unwrap();
+        let raw = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        add_raw(&mut got, name, &raw);
+    }
+    assert_eq!(got, truth(&windows));
+}

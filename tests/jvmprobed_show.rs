@@ -1,0 +1,388 @@
+//! `jvmprobed show`: what is kept is shown as the tools show what they trace.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::Path,
+    process::{Command, Output},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use jvmprobe_tests::{
+    need_root, page, pprof,
+    tool::binary,
+    windows::{SAMPLES, SECOND, folder, made_up},
+};
+use jvmprobed::store::Store;
+use tempfile::TempDir;
+
+/// A directory with windows of an hour until now, and of the same hour yesterday.
+struct Kept {
+    dir: TempDir,
+    /// When the last hour began, in seconds since 1970.
+    begin: u64,
+}
+
+const HOUR: u64 = 240;
+
+impl Kept {
+    fn new() -> Self {
+        let dir = folder();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let begin = now - HOUR * 15;
+        let mut store = Store::open(dir.path(), Duration::from_secs(48 * 3600), 1 << 40).unwrap();
+        for day in [86_400, 0] {
+            (0..HOUR).for_each(|at| _ = store.put(made_up(begin - day, at)));
+        }
+        Self { dir, begin }
+    }
+
+    fn show(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(binary("jvmprobed"));
+        command.arg("show").arg("--dir").arg(self.dir.path()).args(args).output().unwrap()
+    }
+
+    /// What it says, where it ends well.
+    fn said(&self, args: &[&str]) -> String {
+        let output = self.show(args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The only line, where it does not.
+    fn refused(&self, args: &[&str]) -> String {
+        let output = self.show(args);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said
+    }
+
+    /// An instant so many windows after the begin of the last hour, as an argument.
+    fn at(&self, window: u64) -> String {
+        let at = jiff::Timestamp::from_second(i64::try_from(self.begin + window * 15).unwrap());
+        at.unwrap().to_string()
+    }
+}
+
+/// So many samples are of `shop.Main.window` in these windows of one JVM.
+fn of_numbers(windows: std::ops::Range<u64>) -> u64 {
+    windows.sum()
+}
+
+#[test]
+fn a_time_is_shown_as_a_table() {
+    let kept = Kept::new();
+    let (from, until) = (kept.at(20), kept.at(24));
+    let said = kept.said(&["--since", &from, "--until", &until, "--jvm", "^shop$"]);
+    assert!(said.contains("\nJVM shop 77, "), "{said}");
+    // 400 and 20 + 21 + 22 + 23 samples at 20 a second.
+    assert!(
+        said.contains("24.30 s of processor time in 60.00 s (0.41 cores): Java 100.00 %"),
+        "{said}"
+    );
+    let samples = |name: &str| {
+        let row =
+            said.lines().find(|line| line.ends_with(name)).unwrap_or_else(|| panic!("{said}"));
+        row.split_whitespace().nth_back(1).unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(samples("shop.Main.run"), 4 * SAMPLES);
+    assert_eq!(samples("shop.Main.window"), of_numbers(20..24));
+    // Its main jar names both, and two JVMs are told by their names.
+    let (from, until) = (kept.at(16), kept.at(20));
+    let both = kept.said(&["--since", &from, "--until", &until, "--jvm", "shop.jar"]);
+    assert!(both.contains("2 JVMs (batch 78, shop 77), "), "{both}");
+}
+
+/// Windows of a daemon that had to save: the rate was lower for a while, then allocation was left out.
+#[test]
+fn what_was_saved_changes_no_sum_and_is_told() {
+    let mut kept = Kept { dir: folder(), begin: 0 };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    kept.begin = now - 40 * 15;
+    let mut store = Store::open(kept.dir.path(), Duration::from_secs(86_400), 1 << 40).unwrap();
+    // Ten of each: 20, 9 and 4 samples a second, each with as many seconds of run().
+    for at in 0..30 {
+        let mut window = made_up(kept.begin, at);
+        window.jvms.truncate(1);
+        let hertz = [20, 9, 4][at as usize / 10];
+        let [cpu, _] = &mut window.jvms[0].profiles[..] else { panic!("{window:?}") };
+        cpu.hertz = hertz;
+        cpu.samples.truncate(1);
+        (cpu.samples[0].count, cpu.samples[0].times) = (5 * hertz, vec![(3, 5 * hertz)]);
+        if at >= 20 {
+            window.jvms[0].profiles.truncate(1);
+            window.left_out.insert("alloc".into(), 15 * SECOND);
+        }
+        store.put(window);
+    }
+    let (from, until) = (kept.at(0), kept.at(30));
+    let time = ["--since", &from, "--until", &until];
+    let said = kept.said(&time);
+    // 5 s of each window, and no more samples than there would have been.
+    assert!(said.contains("150.00 s of processor time in 450.00 s"), "{said}");
+    assert!(
+        said.contains(
+            "The rate was as low as 4 a second, to save; samples are counted as of 20 a second\n"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("\n3000 samples;"), "{said}");
+    let alloc = kept.said(&[&time[..], &["--alloc"]].concat());
+    assert!(alloc.contains("Left out to save: alloc, for 150.00 s of 450.00 s\n"), "{alloc}");
+    // A rate of the time in which it was taken: 1000 bytes in each of 20 windows.
+    assert!(alloc.contains("allocated in 300.00 s, 66B/s"), "{alloc}");
+    // Where nothing was saved, nothing is said.
+    let (from, until) = (kept.at(1), kept.at(9));
+    let said = kept.said(&["--since", &from, "--until", &until]);
+    assert!(!said.contains("save"), "{said}");
+}
+
+#[test]
+fn a_part_of_a_coarse_window_is_shown() {
+    let kept = Kept::new();
+    // Yesterday's are of five minutes or an hour: a minute of them.
+    let since = kept.begin - 86_400;
+    let minute = since.next_multiple_of(60) + 600;
+    let at = |second: u64| {
+        jiff::Timestamp::from_second(i64::try_from(second).unwrap()).unwrap().to_string()
+    };
+    let said = kept.said(&["--since", &at(minute), "--until", &at(minute + 60), "--jvm", "^shop$"]);
+    assert!(said.contains("in 60.00 s"), "{said}");
+    let row = said.lines().find(|line| line.ends_with(" shop.Main.run")).unwrap();
+    let samples: u64 = row.split_whitespace().nth_back(1).unwrap().parse().unwrap();
+    // Slots of a minute begin with a window, not with the minute.
+    assert!((3 * SAMPLES..=5 * SAMPLES).contains(&samples), "{said}");
+}
+
+#[test]
+fn allocation_and_pauses_are_shown_as_their_tools_do() {
+    let kept = Kept::new();
+    let (from, until) = (kept.at(20), kept.at(24));
+    let when = ["--since", &from, "--until", &until, "--jvm", "^shop$"];
+    let said = kept.said(&[&when[..], &["--alloc"]].concat());
+    assert!(said.contains("3.9K allocated in 60.00 s, 66B/s; 40 objects"), "{said}");
+    assert!(said.contains("BYTES/s") && said.lines().any(|line| line.contains("byte[]")), "{said}");
+    let said = kept.said(&[&when[..], &["--gc", "-T"]].concat());
+    let rows: Vec<_> = said.lines().filter(|line| line.contains("G1 Evacuation Pause")).collect();
+    assert_eq!(rows.len(), 4, "{said}");
+    assert!(rows[0].ends_with("0.001      2.000       2.500      100.0M      20.0M"), "{said}");
+    assert!(
+        said.contains("GC stopped it 4 times for 10.0 ms: 0.02 % of the time; 0 full"),
+        "{said}"
+    );
+    let lines = kept.said(&[&when[..], &["--gc", "--json"]].concat());
+    let stopped = lines.lines().map(|line| {
+        let pause: serde_json::Value = serde_json::from_str(line).unwrap();
+        pause["stopped_ns"].as_u64().unwrap()
+    });
+    assert_eq!(stopped.collect::<Vec<_>>(), [2_500_020, 2_500_021, 2_500_022, 2_500_023]);
+}
+
+#[test]
+fn files_have_what_the_table_has() {
+    let kept = Kept::new();
+    let out = TempDir::new().unwrap();
+    let path = |name: &str| out.path().join(name).into_os_string().into_string().unwrap();
+    let files = ["a.folded", "a.pb.gz", "a.svg", "a.html", "a.json"].map(path);
+    let (from, until) = (kept.at(20), kept.at(24));
+    let mut args = vec!["--quiet", "--since", &from, "--until", &until, "--jvm", "^shop$"];
+    files.iter().for_each(|file| args.extend(["-o", file]));
+    assert_eq!(kept.said(&args), "");
+    let folded = fs::read_to_string(&files[0]).unwrap();
+    let expected = format!(
+        "java;shop.Main.main;shop.Main.run {}\njava;shop.Main.main;shop.Main.window {}\n",
+        4 * SAMPLES,
+        of_numbers(20..24)
+    );
+    assert_eq!(folded, expected);
+    let profile = pprof::read(Path::new(&files[1]));
+    assert_eq!(
+        counts(&profile, 0),
+        [("shop.Main.run", 4 * SAMPLES), ("shop.Main.window", of_numbers(20..24))]
+    );
+    for file in [&files[2], &files[4]] {
+        assert!(fs::read_to_string(file).unwrap().contains("shop.Main.run"), "{file}");
+    }
+    // On the page's axis of time, samples and pauses stand where they were: in slots of a second.
+    let times = page::times(Path::new(&files[3]));
+    assert_eq!((times.begin_ms, times.slot_ns), ((kept.begin + 300) * 1000, SECOND));
+    let slots: Vec<_> = times.counts.iter().map(|count| (count[0], count[3])).collect();
+    assert_eq!(
+        slots,
+        [(3, 100), (9, 20), (18, 100), (24, 21), (33, 100), (39, 22), (48, 100), (54, 23)]
+    );
+    let bands: Vec<_> = times.bands.iter().map(|band| (band.0, band.2, &*band.3)).collect();
+    let pause = |second: u64| (second * 1_000_000, true, "G1 Evacuation Pause");
+    assert_eq!(bands, [pause(7), pause(22), pause(37), pause(52)]);
+}
+
+/// Samples by their innermost function, in one of the values.
+fn counts(profile: &pprof::Pprof, value: usize) -> Vec<(&str, u64)> {
+    let mut counts = std::collections::BTreeMap::new();
+    for sample in &profile.samples {
+        *counts.entry(&*sample.functions[0]).or_insert(0) += sample.values[value];
+    }
+    counts.into_iter().filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn others_read_what_is_kept() {
+    let kept = Kept::new();
+    // The last window of all, which has one JVM or two.
+    let names = fs::read_dir(kept.dir.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap());
+    let last = names.filter(|name| name.starts_with("15s-")).max().unwrap();
+    let profile = pprof::read(&kept.dir.path().join(&last).join("profiles.pb.gz"));
+    let types: Vec<_> =
+        profile.types.iter().map(|(kind, unit)| (kind.as_str(), unit.as_str())).collect();
+    assert_eq!(
+        types,
+        [
+            ("samples", "count"),
+            ("cpu", "nanoseconds"),
+            ("alloc_objects", "count"),
+            ("alloc_space", "bytes")
+        ]
+    );
+    let jvms = if (HOUR - 1) % 7 == 3 { 2 } else { 1 };
+    let samples = [("shop.Main.run", jvms * SAMPLES), ("shop.Main.window", jvms * (HOUR - 1))];
+    assert_eq!(counts(&profile, 0), samples);
+    assert_eq!(counts(&profile, 1), samples.map(|(name, count)| (name, count * 50_000_000)));
+    assert_eq!(counts(&profile, 3), [("byte[]", jvms * 1000)]);
+    let lines = kept.dir.path().join(&last).join("jvms.jsonl.gz");
+    let lines = Command::new("zcat").arg(lines).output().unwrap().stdout;
+    let types = String::from_utf8(lines)
+        .unwrap()
+        .lines()
+        .map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            line["type"].as_str().unwrap().to_owned()
+        })
+        .collect::<Vec<_>>();
+    assert_eq!(types[..3], ["window", "jvm", "pause"]);
+}
+
+#[test]
+fn two_times_are_compared() {
+    let kept = Kept::new();
+    let out = TempDir::new().unwrap();
+    let svg = out.path().join("d.svg").into_os_string().into_string().unwrap();
+    let (from, until) = (kept.at(40), kept.at(44));
+    let when = ["--since", &from, "--until", &until, "--jvm", "^shop$"];
+    // An hour earlier, less was spent in it; yesterday was as today.
+    let said = kept.said(&[&when[..], &["--diff", "5m", "-o", &svg]].concat());
+    assert!(said.contains("\nCompared with JVM shop 77, "), "{said}");
+    let row = said.lines().rfind(|line| line.ends_with(" shop.Main.window")).unwrap();
+    // 40 + 41 + 42 + 43 = 166 of 566 samples, 20 + 21 + 22 + 23 = 86 of 486.
+    assert_eq!(
+        row.split_whitespace().collect::<Vec<_>>(),
+        ["29.33", "%", "17.70", "%", "+11.63", "shop.Main.window"]
+    );
+    assert!(fs::read_to_string(&svg).unwrap().contains("shop.Main.window"));
+    let folded = out.path().join("d.folded").into_os_string().into_string().unwrap();
+    let error = kept.refused(&[&when[..], &["--diff", "5m", "-o", &folded]].concat());
+    assert!(error.contains("--diff can be drawn in FILE.svg or FILE.html only"), "{error}");
+}
+
+#[test]
+fn what_is_not_there_is_told_in_one_line() {
+    let kept = Kept::new();
+    let error = kept.refused(&["--since", "10h", "--until", "9h"]);
+    assert!(error.contains("nothing is kept from ") && error.contains("; kept are "), "{error}");
+    // Two spans, the newer one first.
+    assert_eq!(error.matches(" to ").count(), 3, "{error}");
+    let error = kept.refused(&["--since", "1h", "--jvm", "nobody"]);
+    assert!(
+        error.contains("matches `nobody`; there were ") && error.contains("shop 77"),
+        "{error}"
+    );
+    assert!(
+        kept.refused(&["--since", "5m", "--until", "10m"])
+            .contains("--since is to be before --until")
+    );
+    assert!(kept.refused(&["--event", "off-cpu"]).contains("taken were cpu, alloc"));
+    let nowhere = TempDir::new().unwrap();
+    let nowhere = Kept { dir: nowhere, begin: 0 };
+    assert!(nowhere.refused(&[]).contains("has no windows of jvmprobed"));
+    let output = kept.show(&["--since", "yesterday"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn who_may_read_the_directory_may_look() {
+    need_root();
+    let tool = TempDir::new().unwrap();
+    let binary_of_all = tool.path().join("jvmprobed");
+    fs::copy(binary("jvmprobed"), &binary_of_all).unwrap();
+    fs::set_permissions(tool.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // What is open when it is written is open to others, and nothing else is.
+    for (mode, is_open) in [(0o700, false), (0o755, true)] {
+        let dir = folder();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let mut store = Store::open(dir.path(), Duration::from_secs(86_400), 1 << 40).unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        (0..HOUR).for_each(|at| _ = store.put(made_up(now - HOUR * 15, at)));
+        let mut command = Command::new(&binary_of_all);
+        command.args(["show", "--since", "1h", "--dir"]).arg(dir.path());
+        let output = command.uid(65534).gid(65534).current_dir("/").output().unwrap();
+        let (said, error) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.success(), is_open, "{error}");
+        assert_eq!(said.contains("shop.Main.run"), is_open, "{said}");
+        if !is_open {
+            assert!(error.contains("Permission denied") && error.lines().count() == 1, "{error}");
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_in_the_configuration_is_told_with_its_line() {
+    let dir = TempDir::new().unwrap();
+    let (file, kept) = (dir.path().join("a.toml"), dir.path().join("kept"));
+    fs::write(&file, format!("[store]\ndir = {kept:?}\nkepp = \"1h\"\n")).unwrap();
+    let run =
+        |file: &Path| Command::new(binary("jvmprobed")).arg("--config").arg(file).output().unwrap();
+    let refused = |file: &Path| {
+        let output = run(file);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+        said
+    };
+    let said = refused(&file);
+    assert!(said.contains("a.toml: line 3: unknown field `kepp`"), "{said}");
+    assert!(refused(&dir.path().join("none")).contains("none: No such file"));
+    // Nothing was made of it.
+    assert!(!kept.exists());
+}
+
+#[test]
+fn completions_and_man_page_know_every_option() {
+    let said = |args: &[&str]| {
+        let output = Command::new(binary("jvmprobed")).args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let man = include_str!("../man/jvmprobed.8").replace('\\', "");
+    let bash = said(&["--completions", "bash"]);
+    for help in [said(&["--help"]), said(&["show", "--help"])] {
+        let options: Vec<_> = help
+            .split(|c: char| c.is_whitespace() || c == ',')
+            .filter(|word| word.starts_with("--") && word.len() > 4)
+            .map(|word| word.trim_end_matches([']', '.', ')', ':', ';']))
+            .collect();
+        assert!(options.len() > 6, "{options:?}");
+        for option in options {
+            assert!(man.contains(option), "{option} is not in the man page");
+            assert!(bash.contains(option), "{option} is not completed");
+        }
+    }
+    let lint = Command::new("mandoc")
+        .args(["-T", "lint", "-W", "warning"])
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../man/jvmprobed.8"))
+        .output();
+    let lint = lint.expect("mandoc (tests/setup installs it)");
+    assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
+}

@@ -1,0 +1,333 @@
+//! What jvmprobed keeps: whole windows, whatever happens to it and to its directory.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::{PermissionsExt, chown, symlink},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use jvmprobe_tests::{
+    need_root,
+    tool::binary,
+    windows::{PID, SAMPLES, SECOND, folder, made_up},
+};
+use jvmprobed::store::{Store, shelf::Shelf};
+use tempfile::TempDir;
+
+const DAY: Duration = Duration::from_secs(86_400);
+const MUCH: u64 = 1 << 40;
+/// 2025-11-22T03:00:00Z, the begin of an hour.
+const BEGIN: u64 = 1_763_780_400;
+
+/// The numbers of the windows that are kept, in their order, after all that is in them was looked at.
+fn kept(dir: &Path) -> Vec<u64> {
+    let windows = Shelf::open(dir).unwrap().read(0, u64::MAX).unwrap();
+    let (mut numbers, mut sums, mut bytes) = (Vec::new(), BTreeMap::new(), 0);
+    for taken in windows.iter().flat_map(|stored| &stored.window.jvms) {
+        if taken.who.pid != PID {
+            continue;
+        }
+        assert_eq!(taken.who.name, "shop");
+        for line in &taken.pauses {
+            let pause: serde_json::Value = serde_json::from_str(line).unwrap();
+            numbers.push(pause["stopped_ns"].as_u64().unwrap() - 2_500_000);
+        }
+        for profile in &taken.profiles {
+            for sample in &profile.samples {
+                let frame = profile.frame(*sample.stack.last().unwrap());
+                match &*frame.name {
+                    "byte[]" => bytes += sample.count,
+                    name => *sums.entry(name.to_owned()).or_insert(0) += sample.count,
+                }
+            }
+        }
+    }
+    let number = numbers.len() as u64;
+    assert_eq!(sums.get("shop.Main.run").copied().unwrap_or(0), number * SAMPLES);
+    let of_numbers = sums.get("shop.Main.window").copied().unwrap_or(0);
+    assert_eq!(of_numbers, numbers.iter().sum::<u64>());
+    assert_eq!(bytes, number * 1000);
+    let covered: u64 = windows.iter().map(|stored| stored.covered_ns).sum();
+    assert_eq!(covered, number * 15 * SECOND);
+    numbers
+}
+
+/// All names in a directory.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// A process that writes windows until it is killed.
+fn writer(dir: &Path, first: u64, count: u64) -> Command {
+    let mut command = Command::new(binary("window-writer"));
+    let numbers = [DAY.as_secs() * 30, MUCH, BEGIN, first, count].map(|number| number.to_string());
+    command.arg(dir).args(numbers).stdout(Stdio::piped());
+    command
+}
+
+/// Some milliseconds that are others each time.
+fn chance(most: u64) -> Duration {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).unwrap();
+    Duration::from_micros(u64::from_le_bytes(bytes) % (most * 1000))
+}
+
+#[test]
+fn whoever_is_killed_has_lost_the_last_window_at_most() {
+    need_root();
+    let dir = folder();
+    let (mut next, mut merged, mut cut_short) = (0, 0, 0);
+    for round in 0..100 {
+        let mut child = writer(dir.path(), next, 1_000_000).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "open", "round {round}");
+        thread::sleep(chance(250));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let told = lines.map(|line| line.unwrap().parse::<u64>().unwrap()).last();
+        cut_short += names(dir.path()).iter().filter(|name| name.starts_with('.')).count();
+        // While nobody writes, and again after somebody has put it in order.
+        let numbers = kept(dir.path());
+        let expected = told.map_or(next, |told| told + 1);
+        let number = numbers.len() as u64;
+        assert!(number == expected || number == expected + 1, "{round}: {number} of {expected}");
+        assert_eq!(numbers, (0..number).collect::<Vec<_>>(), "round {round}");
+        drop(Store::open(dir.path(), 30 * DAY, MUCH).unwrap());
+        assert_eq!(kept(dir.path()), numbers);
+        let names = names(dir.path());
+        assert!(!names.iter().any(|name| name.starts_with('.')), "{names:?}");
+        merged = names.iter().filter(|name| !name.starts_with("15s")).count();
+        next = number;
+    }
+    // Some were killed in the midst of a window, and there were enough to be merged.
+    println!("{next} windows, {cut_short} cut short, {merged} other entries");
+    assert!(cut_short > 10, "{cut_short}");
+    assert!(next < 300 || merged > 2, "{next} windows, {merged}");
+}
+
+#[test]
+fn what_is_merged_is_as_much_as_before() {
+    let dir = folder();
+    let mut store = Store::open(dir.path(), 30 * DAY, MUCH).unwrap();
+    // Ten hours.
+    let number = 2400;
+    let begin = BEGIN;
+    for at in 0..number {
+        store.put(made_up(begin, at));
+    }
+    assert_eq!(kept(dir.path()), (0..number).collect::<Vec<_>>());
+    let names = names(dir.path());
+    let of = |level: &str| names.iter().filter(|name| name.starts_with(level)).count();
+    assert!(of("15s-") <= 262 && of("5m-") <= 84 && of("1h-") >= 2, "{names:?}");
+    // When it was is still known within a minute.
+    let minute = |at: u64| (begin + at * 60) * SECOND;
+    let mut windows = Shelf::open(dir.path()).unwrap().read(minute(0), minute(60)).unwrap();
+    let profile = &mut windows[0].window.jvms[0].profiles[0];
+    assert!(profile.samples.iter().all(|sample| sample.times.len() == 60), "{:?}", profile.samples);
+    profile.cut_out(minute(3), minute(4));
+    let count = |profile: &libjvmprobe::stack::profile::Profile, name: &str| -> u64 {
+        let is = |sample: &&libjvmprobe::stack::profile::Sample| {
+            &*profile.frame(*sample.stack.last().unwrap()).name == name
+        };
+        profile.samples.iter().filter(is).map(|sample| sample.count).sum()
+    };
+    assert_eq!(count(profile, "shop.Main.run"), 4 * SAMPLES);
+    assert_eq!(count(profile, "shop.Main.window"), 12 + 13 + 14 + 15);
+}
+
+#[test]
+fn age_and_size_are_bounded() {
+    let dir = folder();
+    let size = 400_000;
+    let mut store = Store::open(dir.path(), Duration::from_secs(7200), size).unwrap();
+    for at in 0..600 {
+        store.put(made_up(BEGIN, at));
+        assert!(store.counts().bytes <= size);
+    }
+    let numbers = kept(dir.path());
+    // The newest ones are there, and no others than those before them.
+    assert_eq!(numbers.last(), Some(&599));
+    assert!(numbers.windows(2).all(|two| two[0] + 1 == two[1]));
+    assert!(numbers.len() > 20 && numbers.len() <= 480 + 240, "{}", numbers.len());
+    let on_disk: u64 = names(dir.path())
+        .iter()
+        .filter(|name| dir.path().join(name).is_dir())
+        .flat_map(|name| fs::read_dir(dir.path().join(name)).unwrap())
+        .map(|file| file.unwrap().metadata().unwrap().len())
+        .sum();
+    assert!(on_disk <= size, "{on_disk}");
+}
+
+/// A file system in memory, unmounted in the end.
+struct Mounted(TempDir);
+
+impl Mounted {
+    fn new(options: &str) -> Self {
+        let dir = TempDir::new().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(dir.path());
+        assert!(mount.status().unwrap().success());
+        Self(dir)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("kept")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn on_a_full_disk_the_daemon_goes_on_and_counts() {
+    need_root();
+    let disk = Mounted::new("size=600k");
+    let mut command = writer(&disk.path(), 0, 200);
+    let child = command.stderr(Stdio::piped()).output().unwrap();
+    let (said, errors) =
+        (String::from_utf8(child.stdout).unwrap(), String::from_utf8(child.stderr).unwrap());
+    let lost = said.lines().filter(|line| line.starts_with("lost")).count();
+    assert!(child.status.success() && lost > 0, "{said}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("the disk is full"), "{errors}");
+    // Those that were told are there, and nothing of the others.
+    let told: Vec<u64> = said.lines().skip(1).filter_map(|line| line.parse().ok()).collect();
+    assert_eq!(kept(&disk.path()), told);
+    assert!(!names(&disk.path()).iter().any(|name| name.starts_with('.')));
+    // With room again, it goes on.
+    let first = names(&disk.path()).into_iter().filter(|name| name.starts_with("15s"));
+    first.take(9).for_each(|name| fs::remove_dir_all(disk.path().join(name)).unwrap());
+    let mut store = Store::open(&disk.path(), DAY, MUCH).unwrap();
+    store.put(made_up(BEGIN, 200));
+    assert_eq!((store.counts().written, store.counts().lost), (1, 0));
+}
+
+/// A disk without any room, from the start: a daemon that could keep nothing does not begin.
+#[test]
+fn a_disk_that_is_full_at_the_start_is_told_in_one_line() {
+    need_root();
+    let disk = Mounted::new("size=64k");
+    let filler = disk.0.path().join("filler");
+    while fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&filler)
+        .and_then(|mut file| std::io::Write::write_all(&mut file, &[0; 4096]))
+        .is_ok()
+    {}
+    let said = refused(&disk.path());
+    assert!(said.contains("No space left on device"), "{said}");
+    assert!(!disk.path().join("version").exists());
+}
+
+/// The one line that a daemon says of a directory.
+fn refused(dir: &Path) -> String {
+    let own = format!("{:#}", Store::open(dir, DAY, MUCH).unwrap_err());
+    let output = Command::new(binary("jvmprobed")).arg("--dir").arg(dir).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(said, format!("jvmprobed: {own}\n"));
+    assert_eq!(own.lines().count(), 1);
+    own
+}
+
+#[test]
+fn a_directory_that_is_not_ours_is_refused_in_one_line() {
+    need_root();
+    let scratch = TempDir::new().unwrap();
+    let dir = scratch.path().join("kept");
+    // Someone else's, and one that others may write to.
+    fs::create_dir(&dir).unwrap();
+    chown(&dir, Some(65534), None).unwrap();
+    assert!(refused(&dir).contains("belongs to user 65534"));
+    chown(&dir, Some(0), None).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(refused(&dir).contains("can be written by others"));
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    // A link to it, a file, and what is nowhere.
+    let link = scratch.path().join("link");
+    symlink(&dir, &link).unwrap();
+    assert!(refused(&link).contains("symbolic link"));
+    fs::write(scratch.path().join("file"), "").unwrap();
+    assert!(refused(&scratch.path().join("file")).contains("is no directory"));
+    assert!(refused(&scratch.path().join("a/b/c")).contains("cannot make"));
+    // Nothing was written to any of them.
+    assert!(names(&dir).is_empty());
+    // Two daemons.
+    let store = Store::open(&dir, DAY, MUCH).unwrap();
+    assert!(refused(&dir).contains("another jvmprobed writes to"));
+    drop(store);
+    // A newer version's, for who looks as well.
+    fs::write(dir.join("version"), "2\n").unwrap();
+    assert!(refused(&dir).contains("newer jvmprobed, as version 2"));
+    let show =
+        Command::new(binary("jvmprobed")).args(["show", "--dir"]).arg(&dir).output().unwrap();
+    let said = String::from_utf8(show.stderr).unwrap();
+    assert!(said.contains("newer jvmprobed") && said.lines().count() == 1, "{said}");
+    fs::write(dir.join("version"), "x").unwrap();
+    assert!(refused(&dir).contains("is no number"));
+}
+
+#[test]
+fn a_read_only_disk_is_told_in_one_line() {
+    need_root();
+    let disk = Mounted::new("size=1m");
+    let mut store = Store::open(&disk.path(), DAY, MUCH).unwrap();
+    store.put(made_up(BEGIN, 0));
+    drop(store);
+    let remount = Command::new("mount").args(["-o", "remount,ro"]).arg(disk.0.path()).status();
+    assert!(remount.unwrap().success());
+    assert!(refused(&disk.path()).contains("Read-only file system"));
+    assert!(refused(&disk.0.path().join("other")).contains("Read-only file system"));
+    // Who only looks may look.
+    assert_eq!(kept(&disk.path()), [0]);
+}
+
+#[test]
+fn what_others_put_there_is_not_followed() {
+    need_root();
+    let scratch = folder();
+    let (dir, other) = (scratch.path().join("kept"), scratch.path().join("other"));
+    drop(Store::open(&dir, DAY, MUCH).unwrap());
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("precious"), "x").unwrap();
+    symlink(&other, dir.join(".new-15s-20251122T030000.000Z-15000ms")).unwrap();
+    symlink(&other, dir.join("15s-20251122T030000.000Z-15000ms")).unwrap();
+    let mut store = Store::open(&dir, DAY, MUCH).unwrap();
+    for at in 0..300 {
+        store.put(made_up(BEGIN + 1, at));
+    }
+    // A pipe, which nobody writes to, in the place of a file.
+    let window = names(&dir).into_iter().find(|name| name.starts_with("15s-20251122T04")).unwrap();
+    let file = dir.join(window).join("profiles.pb.gz");
+    fs::remove_file(&file).unwrap();
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let all = names(&dir).iter().filter(|name| name.contains("-20251122T")).count();
+    assert_eq!(Shelf::open(&dir).unwrap().read(0, u64::MAX).unwrap().len(), all - 1);
+    let show = Command::new(binary("jvmprobed"))
+        .args([
+            "show",
+            "--since",
+            "2025-11-22T03:00:00Z",
+            "--until",
+            "2025-11-22T05:00:00Z",
+            "--dir",
+        ])
+        .arg(&dir)
+        .output();
+    let show = show.unwrap();
+    let said = String::from_utf8(show.stderr).unwrap();
+    assert!(show.status.success() && said.contains("cannot be read, and is left out"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(fs::read_to_string(other.join("precious")).unwrap(), "x");
+}

@@ -1,0 +1,92 @@
+//! Who a JVM is, as jvmprobed tells: by what those who run it say, and by where it runs.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+
+use jvmprobe_tests::{beside_others, load::Load, need_root, runtimes::named};
+use libjvmprobe::{Pid, follow::Who, hotspot::HotSpot, process::Target};
+
+/// What is known of a JVM.
+fn who(load: &Load) -> Who {
+    let target = Target::open(Pid(load.pid())).unwrap();
+    let hotspot = HotSpot::read(&target).unwrap();
+    Who::of(&target, Some(&hotspot))
+}
+
+#[test]
+fn a_jvm_is_called_what_its_environment_says() {
+    beside_others();
+    let runtime = named("temurin-21");
+    let mut command = runtime.command();
+    command
+        .env("OTEL_SERVICE_NAME", "shop")
+        .env("OTEL_RESOURCE_ATTRIBUTES", "service.namespace=a%20b,service.version=1")
+        .env("SECRET", "hunter2")
+        .arg("-Dspring.application.name=other");
+    let load = Load::spawn(command);
+    let before = std::time::SystemTime::now();
+    let who = who(&load);
+    let attribute = |key: &str| who.attributes.get(key).map_or("", String::as_str);
+    assert_eq!((&*who.name, attribute("service.name")), ("shop", "shop"));
+    assert_eq!((attribute("service.namespace"), attribute("service.version")), ("a b", "1"));
+    assert_eq!(attribute("process.pid"), load.pid().to_string());
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(attribute("host.name"), host.trim());
+    assert_eq!(attribute("process.executable.name"), "java");
+    assert!(attribute("process.runtime.version").starts_with("21."), "{who:?}");
+    assert!(attribute("process.runtime.name").contains("Runtime Environment"), "{who:?}");
+    assert!(attribute("jvm.main").ends_with("GcLoad"), "{who:?}");
+    assert!(!format!("{who:?}").contains("hunter2"), "{who:?}");
+    // It was started a moment ago.
+    let started = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(who.started_ns);
+    let ago = before.duration_since(started).unwrap();
+    assert!(ago.as_secs() < 120, "{ago:?}");
+}
+
+/// A control group, removed when what was in it has ended.
+struct Group(std::path::PathBuf);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() || !self.0.exists() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let _ = self.0.parent().map(fs::remove_dir);
+    }
+}
+
+/// A control group as a container engine makes them; nothing else of a container is needed.
+#[test]
+fn a_container_is_told_by_its_control_group() {
+    need_root();
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let is_group = |fields: &Vec<&str>| match fields[2] {
+        "cgroup2" => true,
+        "cgroup" => fields[3].split(',').any(|option| option == "pids"),
+        _ => false,
+    };
+    let all = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let Some(root) = all.filter(is_group).map(|fields| fields[1].to_owned()).next() else {
+        println!("no control groups are mounted here");
+        return;
+    };
+    let id = "0123456789abcdef".repeat(4);
+    let pod =
+        format!("{root}/kubepods-pod0f3b1c5e_86a2_4b0f_9d3e_{:012x}.slice", std::process::id());
+    let group = Group(format!("{pod}/crio-{id}.scope").into());
+    if let Err(e) = fs::create_dir_all(&group.0) {
+        println!("no control group can be made here: {e}");
+        return;
+    }
+    let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
+    fs::write(group.0.join("cgroup.procs"), load.pid().to_string()).unwrap();
+    let who = who(&load);
+    let attribute = |key: &str| who.attributes.get(key).map_or("", String::as_str);
+    assert_eq!((attribute("container.id"), attribute("container.runtime")), (&*id, "cri-o"));
+    let uid = format!("0f3b1c5e-86a2-4b0f-9d3e-{:012x}", std::process::id());
+    assert_eq!((attribute("k8s.pod.uid"), attribute("k8s.pod.qos_class")), (&*uid, "Guaranteed"));
+    load.kill();
+}

@@ -1,0 +1,111 @@
+//! The times that a page has, read back.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use serde_json::Value;
+
+use crate::gclog;
+
+/// What a page has of times.
+#[derive(Debug)]
+pub struct Times {
+    /// Milliseconds since 1970.
+    pub begin_ms: u64,
+    /// How long a slot is.
+    pub slot_ns: u64,
+    /// Slot, stack, thread, count.
+    pub counts: Vec<[u64; 4]>,
+    /// Begin and end in microseconds, whether that was a collection, the operation.
+    pub bands: Vec<(u64, u64, bool, String)>,
+}
+
+/// Numbers as libjvmprobe/src/render/page/packed.rs writes them.
+fn numbers(text: &str) -> Vec<u64> {
+    const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let (mut all, mut number, mut shift) = (Vec::new(), 0, 0);
+    for digit in text.chars().map(|c| DIGITS.find(c).expect("a digit") as u64) {
+        number |= (digit & 31) << shift;
+        shift += 5;
+        if digit < 32 {
+            all.push(number);
+            (number, shift) = (0, 0);
+        }
+    }
+    all
+}
+
+/// The times of the first of a page's profiles.
+///
+/// # Panics
+/// Where there are none.
+pub fn times(page: &Path) -> Times {
+    let text = fs::read_to_string(page).expect("a page");
+    let (_, rest) = text.split_once("id=\"data\">").expect("data");
+    let (json, _) = rest.split_once("</script>").expect("the end of data");
+    let data: Value = serde_json::from_str(json).expect("JSON");
+    let times = &data["events"][0]["times"];
+    let mut slot = 0;
+    let counts = numbers(times["counts"].as_str().expect("counts"));
+    let (counts, rest) = counts.as_chunks::<4>();
+    assert!(rest.is_empty());
+    let counts = counts.iter().map(|&[step, stack, thread, count]| {
+        slot += step;
+        [slot, stack, thread, count]
+    });
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let band = |band: &Value| {
+        let name = band[3].as_str().expect("a name").to_owned();
+        (number(&band[0]), number(&band[1]), band[2] == "gc", name)
+    };
+    Times {
+        begin_ms: number(&times["begin_ms"]),
+        slot_ns: number(&times["slot_ns"]),
+        counts: counts.collect(),
+        bands: times["bands"].as_array().expect("bands").iter().map(band).collect(),
+    }
+}
+
+impl Times {
+    /// What was counted in each second.
+    pub fn by_second(&self) -> BTreeMap<u64, u64> {
+        let mut seconds = BTreeMap::new();
+        for [slot, _, _, count] in &self.counts {
+            *seconds.entry(slot * self.slot_ns / 1_000_000_000).or_default() += count;
+        }
+        seconds
+    }
+
+    /// What was counted between two instants, in milliseconds since 1970.
+    pub fn between(&self, begin_ms: u64, end_ms: u64) -> u64 {
+        let at = |slot: u64| self.begin_ms + slot * self.slot_ns / 1_000_000;
+        let within = self.counts.iter().filter(|row| (begin_ms..end_ms).contains(&at(row[0])));
+        within.map(|row| row[3]).sum()
+    }
+
+    /// Compares each stop, by its operation and length, with a JVM's log.
+    ///
+    /// # Panics
+    /// Where they differ.
+    pub fn stops_are_those_of(&self, log: &str, what: &str) {
+        let seen = &self.bands;
+        let told = gclog::parse(log).stops;
+        assert!(seen.len() > 5, "{what}: {seen:?}");
+        // Those before and after the trace are only in the log.
+        let at = told
+            .windows(seen.len())
+            .position(|some| some.iter().zip(seen).all(|(told, (.., name))| told.op == *name));
+        let at = at.unwrap_or_else(|| panic!("{what}: {seen:?} in {told:?}"));
+        let mut off = Vec::new();
+        for ((begin, end, is_gc, name), told) in seen.iter().zip(&told[at..]) {
+            let length = (end - begin) * 1000;
+            let total = told.total_ns;
+            if length.abs_diff(total) > total / 10 + 100_000 {
+                off.push(format!("{name}: {length} of {total}"));
+            }
+            assert_eq!(*is_gc, !told.collections.is_empty(), "{what} {name}");
+        }
+        // When the application runs again, it may take the processor from the JVM's thread before
+        // that comes to the probe.
+        assert!(off.len() * 20 < seen.len() + 20, "{what}: {off:?}");
+    }
+}

@@ -1,0 +1,128 @@
+//! A receiver of what jvmprobed pushes: `tests/receiver/receiver.py`, which decodes it by other
+//! means than it was written with.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::{Arc, Condvar, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// A program or folder that `tests/receivers` has fetched.
+///
+/// # Panics
+/// Where that fails.
+pub fn fetched(name: &str) -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("receivers");
+    let output = Command::new(script).stderr(Stdio::inherit()).output().expect("run it");
+    assert!(output.status.success(), "tests/receivers failed");
+    let text = String::from_utf8(output.stdout).expect("paths are UTF-8");
+    let path = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    path.unwrap_or_else(|| panic!("no {name}")).into()
+}
+
+/// What it has said.
+#[derive(Debug, Default)]
+struct Said {
+    modes: usize,
+    requests: Vec<Value>,
+}
+
+/// One that runs.
+#[derive(Debug)]
+pub struct Receiver {
+    child: Child,
+    input: ChildStdin,
+    said: Arc<(Mutex<Said>, Condvar)>,
+    /// Its port for HTTP, or HTTPS.
+    pub http: u16,
+    /// Its port for gRPC.
+    pub grpc: u16,
+}
+
+impl Receiver {
+    /// Starts one; with a file of certificate and key, it speaks HTTPS.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start(tls: Option<&Path>) -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("receiver/receiver.py");
+        let mut child = Command::new("python3")
+            .arg(script)
+            .args(tls)
+            .env("PYTHONPATH", fetched("python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3");
+        let input = child.stdin.take().expect("a pipe");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let ready = lines.next().expect("a line").expect("text");
+        let ports: Vec<u16> =
+            ready.split(' ').skip(1).map(|port| port.parse().expect("a port")).collect();
+        let said: Arc<(Mutex<Said>, Condvar)> = Arc::default();
+        let heard = Arc::clone(&said);
+        thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let mut said = heard.0.lock().expect("no panic");
+                match line.starts_with("mode ") {
+                    true => said.modes += 1,
+                    false => said.requests.push(serde_json::from_str(&line).expect("JSON")),
+                }
+                heard.1.notify_all();
+            }
+        });
+        Self { child, input, said, http: ports[0], grpc: ports[1] }
+    }
+
+    /// How the next requests are answered: see the head of the script.
+    ///
+    /// # Panics
+    /// Where it does not take that.
+    pub fn mode(&mut self, mode: &str) {
+        let before = self.said.0.lock().expect("no panic").modes;
+        writeln!(self.input, "{mode}").expect("it runs");
+        self.wait(|said| said.modes > before, "it takes a mode");
+    }
+
+    /// Waits until so many requests have come in all, and gives them.
+    ///
+    /// # Panics
+    /// Where they do not come.
+    pub fn wait_for(&self, count: usize) -> Vec<Value> {
+        self.wait(|said| said.requests.len() >= count, "requests come")
+    }
+
+    /// All requests so far.
+    ///
+    /// # Panics
+    /// Where the thread that reads has.
+    pub fn requests(&self) -> Vec<Value> {
+        self.said.0.lock().expect("no panic").requests.clone()
+    }
+
+    fn wait(&self, met: impl Fn(&Said) -> bool, what: &str) -> Vec<Value> {
+        let (said, news) = &*self.said;
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut said = said.lock().expect("no panic");
+        while !met(&said) {
+            let left = until.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{what} within a minute: {} requests", said.requests.len());
+            said = news.wait_timeout(said, left).expect("no panic").0;
+        }
+        said.requests.clone()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        // A child that has ended already is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

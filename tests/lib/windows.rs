@@ -1,0 +1,99 @@
+//! Made-up windows, of which each number can be checked when they are read again.
+
+use std::{path::Path, sync::Arc};
+
+use jvmprobed::window::{Identity, Taken, Window};
+use libjvmprobe::stack::{
+    Frame, Kind,
+    profile::{Measure, Profile, Sample},
+};
+use tempfile::TempDir;
+
+/// A folder in memory, where there is one: thousands of windows, each on the disk before the next one,
+/// would take a busy disk minutes.
+///
+/// # Panics
+/// Where none can be made.
+pub fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
+    made.expect("a folder")
+}
+
+/// In nanoseconds.
+pub const SECOND: u64 = 1_000_000_000;
+
+/// The process of the JVM that is in each window.
+pub const PID: u32 = 77;
+
+/// So many samples of processor time a window has, in as many milliseconds of it.
+pub const SAMPLES: u64 = 100;
+
+/// The window number `at` of 15 seconds each, from then on, in seconds since 1970. It has [`SAMPLES`]
+/// samples of `shop.Main.run`, each window's number in those of `shop.Main.window`, 1000 bytes of
+/// `byte[]` in 10 objects, one pause, and a second JVM now and then.
+pub fn made_up(begin_s: u64, at: u64) -> Window {
+    let begin_ns = (begin_s + at * 15) * SECOND;
+    let mut jvms = vec![taken("shop", PID, begin_ns, at)];
+    if at % 7 == 3 {
+        jvms.push(taken("batch", PID + 1, begin_ns, at));
+    }
+    Window { begin_ns, end_ns: begin_ns + 15 * SECOND, jvms, ..Window::default() }
+}
+
+fn taken(name: &str, pid: u32, begin_ns: u64, at: u64) -> Taken {
+    let attributes = [
+        ("service.name", name),
+        ("jvm.main", "shop.jar"),
+        ("process.runtime.description", "OpenJDK 64-Bit Server VM 21"),
+    ];
+    let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let who =
+        Identity { pid, started_ns: SECOND, name: name.into(), attributes: attributes.into() };
+    let (mut cpu, mut alloc) = (Profile::default(), Profile::of(Measure::Allocation));
+    cpu.hertz = 20;
+    cpu.slot_ns = SECOND;
+    for profile in [&mut cpu, &mut alloc] {
+        profile.begin_unix_ns = begin_ns;
+        profile.duration_ns = 15 * SECOND;
+    }
+    let run =
+        [Frame::new(Kind::Java, "shop.Main.main"), Frame::new(Kind::Inlined, "shop.Main.run")];
+    add(&mut cpu, pid, &run, SAMPLES, 0, 3);
+    let window = [run[0].clone(), Frame::new(Kind::Interpreted, "shop.Main.window")];
+    add(&mut cpu, pid, &window, at, 0, 9);
+    let class = [run[0].clone(), Frame::new(Kind::Class, "byte[]")];
+    add(&mut alloc, pid, &class, 1000, 10, 0);
+    let time = jiff_time(begin_ns + 7 * SECOND);
+    let pause = serde_json::json!({
+        "type": "pause", "time": time, "ts_ns": 1, "pid": pid, "collector": "G1",
+        "op": "G1CollectForAllocation", "cause": "G1 Evacuation Pause", "full": false,
+        "collections": 1, "operations": 1, "ttsp_ns": 1000, "pause_ns": 2_000_000,
+        "stopped_ns": 2_500_000 + at, "heap_before": 100 << 20, "heap_after": 20 << 20,
+    });
+    Taken { who: Arc::new(who), profiles: vec![cpu, alloc], pauses: vec![pause.to_string()] }
+}
+
+fn add(profile: &mut Profile, pid: u32, frames: &[Frame], count: u64, things: u64, slot: u32) {
+    let stack = frames.iter().map(|frame| profile.intern(frame.clone())).collect();
+    profile.samples.push(Sample {
+        pid,
+        command: "java".into(),
+        thread: "main".into(),
+        tid: pid,
+        cpu: None,
+        stack,
+        complete: true,
+        guessed: false,
+        unsure: false,
+        count,
+        things,
+        times: if profile.slot_ns > 0 { vec![(slot, count)] } else { Vec::new() },
+    });
+}
+
+/// An instant as RFC 3339 has it.
+fn jiff_time(ns: u64) -> String {
+    let at = jiff::Timestamp::from_nanosecond(ns.into()).unwrap_or_default();
+    format!("{at:.9}")
+}

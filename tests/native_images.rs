@@ -1,0 +1,142 @@
+//! GraalVM native images: javaprof profiles them, the other tools say why they do not.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use jvmprobe_tests::{
+    beside_others, need_root,
+    other::Other,
+    programs::jars,
+    tool::{self, assert_refused},
+};
+use serde_json::Value;
+
+/// So many functions take Closure Compiler some ten seconds.
+const FUNCTIONS: usize = 3000;
+
+/// JavaScript with something to check and to optimize.
+fn script(folder: &Path) -> PathBuf {
+    let mut text = String::new();
+    for n in 0..FUNCTIONS {
+        let _ = write!(
+            text,
+            "function f{n}(a, b) {{ var s = 0; for (var i = 0; i < a; i++) {{ \
+             if (i % 3 === 0) {{ s += b.length * i; }} else {{ s -= g{n}(i, b + 'x{n}'); }} }} \
+             switch (s) {{ case 1: return 2; default: try {{ return s; }} catch (e) {{ return -1; }} }} }}\n\
+             function g{n}(a, b) {{ var o = {{x: a, z: [1, {n}]}}; \
+             return o.x + o.z.map(function(q) {{ return q * {n}; }}).length + b.length; }}\n\
+             class C{n} {{ constructor(p) {{ this.p = p; }} m(q) {{ return f{n}(q, 'a'); }} }}\n"
+        );
+    }
+    let path = folder.join("script.js");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+fn compiler(folder: &Path) -> Command {
+    let mut command = Command::new(jars("closure").remove(0));
+    command.args(["-O", "SIMPLE", "--js"]).arg(script(folder)).arg("--js_output_file");
+    command.arg(folder.join("out.js")).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Of a profile: the summary, and each stack with its samples, outermost method last.
+fn stacks(stdout: &str) -> (Value, Vec<(u64, Vec<Value>)>) {
+    let (mut summary, mut stacks) = (Value::Null, Vec::new());
+    for line in stdout.lines() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        match record["type"].as_str().unwrap() {
+            "stack" => stacks.push((
+                record["samples"].as_u64().unwrap(),
+                record["stack"].as_array().unwrap().clone(),
+            )),
+            "summary" => summary = record,
+            _ => {}
+        }
+    }
+    (summary, stacks)
+}
+
+fn method(frame: &Value) -> &str {
+    frame["method"].as_str().unwrap()
+}
+
+/// Each stack of a thread leads from where the image is entered to what runs, with the names,
+/// the inlined methods and the lines that the image itself has for exceptions.
+fn assert_whole(stdout: &str, least: f64) {
+    let (summary, stacks) = stacks(stdout);
+    let samples: u64 = stacks.iter().map(|(samples, _)| samples).sum();
+    assert!(samples > 50, "{summary}");
+    // What is not is in the C library, which is linked in without unwind tables: a guess, and
+    // said to be one.
+    assert!(summary["complete"].as_f64().unwrap() > least, "{summary}");
+    assert!(summary["unnamed_frames"].as_f64().unwrap() < 0.01, "{summary}");
+    let entered = |(_, stack): &&(u64, Vec<Value>)| {
+        let outermost = stack.last().map(method).unwrap_or_default();
+        outermost.starts_with("com.oracle.svm.core.code.IsolateEnterStub.")
+    };
+    let whole: u64 = stacks.iter().filter(entered).map(|(samples, _)| samples).sum();
+    assert!(whole as f64 > samples as f64 * least, "{whole} of {samples}");
+    // It is known what the compiler does: passes run in a thread of its own.
+    for (_, stack) in stacks.iter().filter(entered) {
+        let names: Vec<_> = stack.iter().map(method).collect();
+        let at = |name: &str| names.iter().rposition(|n| *n == name);
+        if let Some(pass) = at("com.google.javascript.jscomp.PhaseOptimizer$NamedPass.process") {
+            assert!(at("java.lang.Thread.run") > Some(pass), "{names:?}");
+            // Some passes are run in a loop, which the same method runs.
+            let in_loop =
+                names[pass + 1] == "com.google.javascript.jscomp.PhaseOptimizer$Loop.process";
+            assert_eq!(
+                names[pass + 1 + usize::from(in_loop)],
+                "com.google.javascript.jscomp.PhaseOptimizer.process",
+                "{names:?}"
+            );
+        }
+    }
+    let frames = || stacks.iter().flat_map(|(_, stack)| stack);
+    let is_compiler = |f: &&Value| method(f).starts_with("com.google.javascript.");
+    let lines = frames().filter(is_compiler).filter(|f| f["line"].as_u64() > Some(0));
+    assert!(lines.count() > 10, "{summary}");
+}
+
+#[test]
+fn a_native_images_stacks_are_whole_and_named() {
+    beside_others();
+    need_root();
+    let folder = tempfile::tempdir().unwrap();
+    let image = Other::spawn(&mut compiler(folder.path()));
+    let pid = image.pid().to_string();
+    let output = tool::run("javaprof", &["-p", &pid, "-F", "199", "-s", "--json", "4"]);
+    assert!(output.status.success(), "{}", output.stderr);
+    let first = output.stderr.lines().next().unwrap_or_default();
+    assert!(first.contains("native image: its stacks are walked and named"), "{first}");
+    assert_whole(&output.stdout, 0.95);
+    for tool in ["javagc", "javaobjnew", "javaclass"] {
+        let refused = tool::run(tool, &["-p", &pid]);
+        assert_refused(&refused, 1, &["native image", "no JVM to trace", "javaprof profiles it"]);
+    }
+}
+
+#[test]
+fn a_native_image_that_is_started_is_profiled_from_its_start() {
+    beside_others();
+    need_root();
+    let folder = tempfile::tempdir().unwrap();
+    let command = compiler(folder.path());
+    let mut args = vec!["-F", "199", "-s", "--json", "-d", "6", "--"];
+    let program = command.get_program().to_str().unwrap().to_owned();
+    let rest: Vec<_> = command.get_args().map(|arg| arg.to_str().unwrap().to_owned()).collect();
+    args.push(&program);
+    args.extend(rest.iter().map(String::as_str));
+    let output = tool::run("javaprof", &args);
+    assert!(output.status.success(), "{}", output.stderr);
+    // The compiler prints lines of its own.
+    let records = output.stdout.lines().filter(|line| line.starts_with("{\"type\""));
+    // Until the program is known to be one, its stacks are walked otherwise.
+    assert_whole(&records.collect::<Vec<_>>().join("\n"), 0.9);
+}

@@ -1,0 +1,315 @@
+"""Receives what jvmprobed pushes, over HTTP and gRPC, and tells of it in lines of JSON.
+
+    receiver.py [TLS-FILE]          (key and then certificate: it speaks TLS on both ports)
+
+It prints "ready HTTP-PORT GRPC-PORT". A line on standard input says how the next requests are
+answered: "ok", "slow SECONDS", "status CODE [RETRY-AFTER]", "cut", "page", "partial COUNT",
+"grpc CODE [RETRY-SECONDS]", "down" (503 to
+what nobody looks into). Each line is answered by "mode LINE". Each request, by a line with all
+that was in it, before it is answered. OTLP is decoded by OpenTelemetry's own messages for Python;
+Pyroscope's request by hand; a pprof is handed on as it is.
+"""
+
+import base64
+import gzip
+import json
+import ssl
+import sys
+import threading
+import time
+from concurrent import futures
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import grpc
+from google.protobuf import duration_pb2
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
+from opentelemetry.proto.collector.profiles.v1development import (
+    profiles_service_pb2,
+    profiles_service_pb2_grpc,
+)
+
+mode = ["ok"]
+lock = threading.Lock()
+
+
+def tell(**what):
+    with lock:
+        print(json.dumps(what), flush=True)
+
+
+def fields(message):
+    """The fields of a message: number and value (protobuf.dev, "Encoding")."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(message):
+        tag = varint()
+        if tag & 7 == 0:
+            yield tag >> 3, varint()
+        elif tag & 7 == 2:
+            size = varint()
+            yield tag >> 3, message[at : at + size]
+            at += size
+        else:
+            raise ValueError(f"wire type {tag & 7}")
+
+
+def pyroscope(body):
+    """push.v1.PushRequest."""
+    series = []
+    for _, one in fields(body):
+        labels, profiles = {}, []
+        for number, value in fields(one):
+            parts = dict(fields(value))
+            if number == 1:
+                labels[parts[1].decode()] = parts[2].decode()
+            else:
+                profiles.append(
+                    {"id": parts[2].decode(), "pprof": base64.b64encode(parts[1]).decode()}
+                )
+        series.append({"labels": labels, "profiles": profiles})
+    return series
+
+
+def value_of(value):
+    kind = value.WhichOneof("value")
+    return getattr(value, kind) if kind else None
+
+
+def attributes(all):
+    return {one.key: value_of(one.value) for one in all}
+
+
+def profiles(request):
+    words = request.dictionary
+    text = words.string_table
+    for table in (
+        words.string_table,
+        words.stack_table,
+        words.location_table,
+        words.function_table,
+        words.mapping_table,
+        words.attribute_table,
+        words.link_table,
+    ):
+        assert len(table) > 0 and not table[0] or table[0] == type(table[0])(), "no zero value"
+
+    def frame(index):
+        location = words.location_table[index]
+        line = location.lines[0]
+        function = words.function_table[line.function_index]
+        kinds = [
+            value_of(words.attribute_table[at].value)
+            for at in location.attribute_indices
+            if text[words.attribute_table[at].key_strindex] == "profile.frame.type"
+        ]
+        return {
+            "name": text[function.name_strindex],
+            "file": text[function.filename_strindex],
+            "line": line.line,
+            "module": text[words.mapping_table[location.mapping_index].filename_strindex],
+            "kind": kinds[0] if kinds else None,
+        }
+
+    told = []
+    for resource in request.resource_profiles:
+        for scope in resource.scope_profiles:
+            for profile in scope.profiles:
+                told.append(
+                    {
+                        "resource": attributes(resource.resource.attributes),
+                        "scope": scope.scope.name,
+                        "type": [
+                            text[profile.sample_type.type_strindex],
+                            text[profile.sample_type.unit_strindex],
+                        ],
+                        "period_type": [
+                            text[profile.period_type.type_strindex],
+                            text[profile.period_type.unit_strindex],
+                        ],
+                        "period": profile.period,
+                        "time": profile.time_unix_nano,
+                        "duration": profile.duration_nano,
+                        "id": profile.profile_id.hex(),
+                        "samples": [
+                            {
+                                "stack": [
+                                    frame(at)
+                                    for at in words.stack_table[sample.stack_index].location_indices
+                                ],
+                                "values": list(sample.values),
+                                "attributes": {
+                                    text[words.attribute_table[at].key_strindex]: value_of(
+                                        words.attribute_table[at].value
+                                    )
+                                    for at in sample.attribute_indices
+                                },
+                            }
+                            for sample in profile.samples
+                        ],
+                    }
+                )
+    return told
+
+
+def metrics(request):
+    told = []
+    for resource in request.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                kind = metric.WhichOneof("data")
+                data = getattr(metric, kind)
+                for point in data.data_points:
+                    one = {
+                        "resource": attributes(resource.resource.attributes),
+                        "name": metric.name,
+                        "unit": metric.unit,
+                        "kind": kind,
+                        "labels": attributes(point.attributes),
+                    }
+                    if kind == "exponential_histogram":
+                        one |= {
+                            "count": point.count,
+                            "sum": point.sum,
+                            "scale": point.scale,
+                            "offset": point.positive.offset,
+                            "buckets": list(point.positive.bucket_counts),
+                        }
+                    else:
+                        one["value"] = point.as_double
+                    told.append(one)
+    return told
+
+
+def decode(path, body):
+    if path.endswith("/push.v1.PusherService/Push"):
+        return {"pyroscope": pyroscope(body)}
+    if path.endswith("/v1development/profiles"):
+        request = profiles_service_pb2.ExportProfilesServiceRequest.FromString(body)
+        return {"profiles": profiles(request)}
+    if path.endswith("/v1/metrics"):
+        request = metrics_service_pb2.ExportMetricsServiceRequest.FromString(body)
+        return {"metrics": metrics(request)}
+    return {}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.headers.get("content-encoding") == "gzip":
+            body = gzip.decompress(body)
+        now = mode[0]
+        words = now.split()
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        told = {} if words[0] == "down" else decode(self.path, body)
+        tell(path=self.path, mode=now, headers=headers, **told)
+        code, answer, extra = 200, b"", {}
+        if words[0] == "slow":
+            time.sleep(float(words[1]))
+        elif words[0] == "down":
+            code = 503
+        elif words[0] == "status":
+            code, answer = int(words[1]), b"not now\n"
+            if len(words) > 2:
+                extra["retry-after"] = words[2]
+        elif words[0] == "cut":
+            self.close_connection = True
+            self.connection.close()
+            return
+        elif words[0] == "page":
+            answer, extra = b"<html>hello</html>", {"content-type": "text/html"}
+        elif words[0] == "partial":
+            partial = profiles_service_pb2.ExportProfilesServiceResponse()
+            partial.partial_success.rejected_profiles = int(words[1])
+            partial.partial_success.error_message = "too old"
+            answer = partial.SerializeToString()
+        try:
+            self.send_response(code)
+            for name, value in extra.items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+        except OSError:
+            pass
+
+    def log_message(self, *_):
+        pass
+
+
+def answer_grpc(name, request, told, response, context):
+    headers = {one.key: str(one.value) for one in context.invocation_metadata()}
+    now = mode[0]
+    tell(path=name, mode=now, headers=headers, **told(request))
+    words = now.split()
+    if words[0] == "slow":
+        time.sleep(float(words[1]))
+    elif words[0] == "partial":
+        response.partial_success.rejected_profiles = int(words[1])
+    elif words[0] == "grpc":
+        code = {c.value[0]: c for c in grpc.StatusCode}[int(words[1])]
+        if len(words) > 2:
+            # google.rpc.Status with google.rpc.RetryInfo, by hand.
+            delay = duration_pb2.Duration(seconds=int(words[2])).SerializeToString()
+            info = b"\x0a" + bytes([len(delay)]) + delay
+            url = b"type.googleapis.com/google.rpc.RetryInfo"
+            any = b"\x0a" + bytes([len(url)]) + url + b"\x12" + bytes([len(info)]) + info
+            status = b"\x08" + bytes([int(words[1])]) + b"\x1a" + bytes([len(any)]) + any
+            context.set_trailing_metadata((("grpc-status-details-bin", status),))
+        context.abort(code, "not now")
+    return response
+
+
+class Profiles(profiles_service_pb2_grpc.ProfilesServiceServicer):
+    def Export(self, request, context):
+        told = lambda request: {"profiles": profiles(request)}
+        response = profiles_service_pb2.ExportProfilesServiceResponse()
+        return answer_grpc("grpc profiles", request, told, response, context)
+
+
+class Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
+    def Export(self, request, context):
+        told = lambda request: {"metrics": metrics(request)}
+        response = metrics_service_pb2.ExportMetricsServiceResponse()
+        return answer_grpc("grpc metrics", request, told, response, context)
+
+
+def main():
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if len(sys.argv) > 1:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(sys.argv[1])
+        http.socket = context.wrap_socket(http.socket, server_side=True)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
+    profiles_service_pb2_grpc.add_ProfilesServiceServicer_to_server(Profiles(), server)
+    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(Metrics(), server)
+    if len(sys.argv) > 1:
+        text = open(sys.argv[1], "rb").read()
+        begin = text.index(b"-----BEGIN CERTIFICATE")
+        pair = (text[:begin], text[begin:])
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    else:
+        port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    print("ready", http.server_address[1], port, flush=True)
+    for line in sys.stdin:
+        mode[0] = line.strip()
+        with lock:
+            print("mode", mode[0], flush=True)
+    server.stop(None)
+
+
+main()

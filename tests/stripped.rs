@@ -1,0 +1,129 @@
+//! Builds whose symbols a package has apart.
+
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use jvmprobe_tests::{
+    fake::build_library,
+    load::Load,
+    need_root,
+    runtimes::{Runtime, named},
+    tool::{self, assert_refused, binary},
+};
+
+/// javaobjnew, where /usr/lib/debug is another folder.
+fn with_debug_files(debug: &Path, pid: &str) -> std::process::Output {
+    let script = "mount --bind \"$1\" /usr/lib/debug && exec \"$2\" -p \"$3\" -d 2";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(debug);
+    command.arg(binary("javaobjnew")).arg(pid).output().expect("run unshare")
+}
+
+/// The debug file that is below a folder like /usr/lib/debug.
+fn debug_file(debug: &Path) -> PathBuf {
+    let only = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).expect("a folder");
+        entries.flatten().next().expect("something in it").path()
+    };
+    only(&only(&debug.join(".build-id")))
+}
+
+/// javaobjnew tells what a JVM of a stripped build allocates.
+fn assert_names_functions(load: &mut Load, options: &[&str]) {
+    let pid = load.pid().to_string();
+    // Before the load, which does not wait for it.
+    binary("javaobjnew");
+    load.go(6.0);
+    let output = tool::run("javaobjnew", &[&["-p", &pid, "-d", "2"], options].concat());
+    load.done();
+    assert!(output.status.success() && output.stdout.contains("byte[]"), "{}", output.stderr);
+}
+
+#[test]
+fn symbols_are_taken_from_a_file_that_is_named() {
+    need_root();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let debug = folder.path().join("debug");
+    let runtime = named("temurin-25").stripped(folder.path(), &debug);
+    let file = debug_file(&debug);
+    let file = file.to_str().expect("UTF-8");
+    let mut load = Load::start(&runtime, "-XX:+UseSerialGC");
+    let pid = load.pid().to_string();
+    let run = |file: &str| tool::run("javaobjnew", &["-p", &pid, "--symbols-from", file]);
+    // That of another build; one without symbols; one that is none.
+    let other = build_library(folder.path());
+    let other = run(other.to_str().expect("UTF-8"));
+    let lines: Vec<_> = other.stderr.lines().collect();
+    assert_eq!((other.status.code(), lines.len()), (Some(1), 2), "{}", other.stderr);
+    assert!(lines[0].contains("it is of the build") && lines[0].contains("not used"), "{lines:?}");
+    assert!(lines[1].contains("it is stripped"), "{lines:?}");
+    let libjvm = runtime.libjvm();
+    let stripped = run(libjvm.to_str().expect("UTF-8"));
+    assert_refused(&stripped, 1, &["--symbols-from", "it has no symbol table"]);
+    assert_refused(&run("/proc/self/status"), 1, &["--symbols-from", "malformed ELF"]);
+    assert_names_functions(&mut load, &["--symbols-from", file]);
+}
+
+#[test]
+fn symbols_are_unpacked() {
+    need_root();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let debug = folder.path().join("debug");
+    let runtime = named("temurin-25").stripped(folder.path(), &debug);
+    let run = |command: &mut Command| {
+        assert!(command.status().expect("tests/setup installs it").success(), "{command:?}");
+    };
+    let packed = folder.path().join("packed");
+    let symbols = named("temurin-25").libjvm();
+    run(Command::new("objcopy").args(["--strip-debug"]).args([&symbols, &packed]));
+    run(Command::new("xz").arg("-1").arg(&packed));
+    let section = format!(".gnu_debugdata={}.xz", packed.display());
+    run(Command::new("objcopy").args(["--add-section", &section]).arg(runtime.libjvm()));
+    let mut load = Load::start(&runtime, "-XX:+UseSerialGC");
+    assert_names_functions(&mut load, &[]);
+}
+
+#[test]
+fn debug_files_of_a_container_are_found() {
+    need_root();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let debug = folder.path().join("debug");
+    let runtime = named("temurin-25").stripped(folder.path(), &debug);
+    let script = folder.path().join("java-in-a-namespace");
+    let text = format!(
+        "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind {} /usr/lib/debug && exec {} \"$@\"' \
+         sh \"$@\"\n",
+        debug.display(),
+        runtime.java.display()
+    );
+    std::fs::write(&script, text).expect("write a script");
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).expect("chmod");
+    let contained = Runtime { java: script, ..runtime };
+    let mut load = Load::start(&contained, "-XX:+UseSerialGC");
+    assert_names_functions(&mut load, &[]);
+}
+
+#[test]
+fn symbols_are_found_by_the_build_id() {
+    need_root();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let debug = folder.path().join("debug");
+    let runtime = named("temurin-25").stripped(folder.path(), &debug);
+    let mut load = Load::start(&runtime, "-XX:+UseSerialGC");
+    let pid = load.pid().to_string();
+    assert_refused(&tool::run("javaobjnew", &["-p", &pid]), 1, &["it is stripped"]);
+    load.go(4.0);
+    let output = with_debug_files(&debug, &pid);
+    load.done();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("byte[]"), "{output:?}");
+    // Those of another build are none.
+    let file = debug_file(&debug);
+    std::fs::copy(named("temurin-21").libjvm(), &file).expect("copy");
+    let output = with_debug_files(&debug, &pid);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && text.contains("it is stripped"), "{output:?}");
+}

@@ -1,0 +1,203 @@
+//! What is taken, by the library alone: several takers in one process, as a daemon has them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Sender, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use jvmprobe_tests::{allocated, load::Load, need_root, runtimes::named};
+use libjvmprobe::{
+    Result,
+    bpf::preflight,
+    follow::{Arrivals, Times, Trace},
+    own::Pace,
+    stack::profile::Profile,
+    take::{
+        allocations::{self, Told, books::Scope},
+        pauses::{self, record::Record},
+        samples::{self, About, StackWalk, SymbolSource, Whom, events::Asked},
+    },
+};
+
+const INTERVAL: Duration = Duration::from_millis(700);
+
+const TIMES: Times =
+    Times { interval: Some(INTERVAL), duration: None, count: None, pace: Pace::Calm };
+
+/// What a JVM's intervals have told.
+struct Seen {
+    pid: u32,
+    intervals: u64,
+    sum: u64,
+}
+
+impl Seen {
+    fn of(pid: u32) -> Self {
+        Self { pid, intervals: 0, sum: 0 }
+    }
+
+    fn add(&mut self, amount: u64) {
+        self.intervals += 1;
+        self.sum += amount;
+    }
+}
+
+/// Pauses one by one, which have to be those of the summaries.
+struct Pauses {
+    seen: Seen,
+    told: u64,
+}
+
+impl pauses::Sink for Pauses {
+    fn record(&mut self, record: &Record) -> Result<()> {
+        match record {
+            Record::Pause(stop) if stop.pid == self.seen.pid => self.told += 1,
+            Record::Summary(summary) if summary.pid == self.seen.pid => {
+                self.seen.add(summary.pauses);
+            }
+            Record::Lost(lost) => panic!("{lost:?}"),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+struct Allocations(Seen);
+
+impl allocations::Sink for Allocations {
+    fn table(&mut self, told: &Told<'_>) -> Result<()> {
+        assert_eq!(told.scope, Scope::Interval);
+        let (summary, profile) = (&told.table.summary, told.profile().unwrap());
+        assert_eq!(profile.total(), told.table.rows.iter().map(|row| row.class.bytes).sum::<u64>());
+        if summary.pid == self.0.pid {
+            assert_eq!(summary.lost, 0);
+            self.0.add(summary.bytes);
+        }
+        Ok(())
+    }
+}
+
+struct Samples(Seen);
+
+impl samples::Sink for Samples {
+    fn profiles(&mut self, profiles: &mut [Profile], _: &About) -> Result<()> {
+        let profile = std::mem::take(&mut profiles[0]);
+        let is_loads = |name: &str| name.starts_with("AllocLoad.");
+        let own = profile.samples.iter().filter(|sample| {
+            let mut frames = sample.stack.iter().map(|&id| profile.frame(id));
+            sample.pid == self.0.pid && frames.any(|frame| is_loads(&frame.name))
+        });
+        self.0.add(own.map(|sample| sample.count).sum());
+        Ok(())
+    }
+}
+
+fn take_pauses(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Pauses> {
+    let options = pauses::Options { all: true, pace: Pace::Calm, ..Default::default() };
+    let seen = Pauses { seen: Seen::of(pid), told: 0 };
+    let taker = pauses::Taker::new(options, seen, &[])?;
+    let mut trace =
+        Trace::start(taker, Vec::new(), Some(Arrivals::open(false).at(Pace::Calm)), false)?;
+    begun.send(()).unwrap();
+    trace.run(TIMES, stop)?;
+    trace.tool.finish(&mut trace.jvms)?;
+    Ok(trace.tool.sink)
+}
+
+fn take_allocations(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Allocations> {
+    let options = allocations::Options {
+        by_stack: true,
+        max_memory: 64 << 20,
+        intervals: true,
+        keeps_all: false,
+        pace: Pace::Calm,
+        ..allocations::Options::NONE
+    };
+    let taker = allocations::Taker::new(options, Allocations(Seen::of(pid)))?;
+    let mut trace =
+        Trace::start(taker, Vec::new(), Some(Arrivals::open(false).at(Pace::Calm)), false)?;
+    begun.send(()).unwrap();
+    trace.run(TIMES, stop)?;
+    trace.tool.finish(&mut trace.jvms)?;
+    Ok(trace.tool.sink)
+}
+
+fn take_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Samples> {
+    let options = samples::Options {
+        whom: Whom::EveryJvm,
+        may_ask: false,
+        events: vec![Asked::cpu()],
+        frequency: 99,
+        rate: None,
+        skip_missing: false,
+        user: true,
+        kernel: true,
+        walk: StackWalk::Auto,
+        symbols: SymbolSource::Auto,
+        signatures: false,
+        min_wait: Duration::from_millis(1),
+        idle: false,
+        slot_ns: 0,
+        max_memory: 64 << 20,
+        keeps_all: false,
+        pace: Pace::Calm,
+        verbose: false,
+    };
+    let mut taker = samples::Taker::new(options, Samples(Seen::of(pid)))?;
+    taker.start()?;
+    begun.send(()).unwrap();
+    taker.run(TIMES, stop)?;
+    let (sink, _, profiles) = taker.finish()?;
+    assert!(profiles.iter().all(|profile| profile.samples.is_empty()), "nothing was to be kept");
+    Ok(sink)
+}
+
+/// Pauses that the JVM's log tells.
+fn logged(load: &Load) -> u64 {
+    let is_pause = |line: &&str| line.contains(" Pause ") && line.ends_with("ms");
+    load.log().lines().filter(is_pause).count() as u64
+}
+
+#[test]
+fn three_takers_in_one_process_tell_each_what_the_jvm_did() {
+    need_root();
+    preflight::check().unwrap();
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
+    load.ask("go 1 200 2");
+    let (pid, before) = (load.pid(), logged(&load));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (begun, all) = channel();
+    let takers = {
+        let spawn = |take: fn(u32, Sender<()>, &AtomicBool) -> Result<Seen>| {
+            let (begun, stop) = (begun.clone(), Arc::clone(&stop));
+            thread::spawn(move || take(pid, begun, &stop))
+        };
+        [
+            spawn(|pid, begun, stop| {
+                let Pauses { seen, told } = take_pauses(pid, begun, stop)?;
+                assert_eq!(seen.sum, told);
+                Ok(seen)
+            }),
+            spawn(|pid, begun, stop| take_allocations(pid, begun, stop).map(|taken| taken.0)),
+            spawn(|pid, begun, stop| take_samples(pid, begun, stop).map(|taken| taken.0)),
+        ]
+    };
+    drop(begun);
+    for _ in &takers {
+        all.recv_timeout(Duration::from_secs(60)).expect("each begins");
+    }
+    let truth = allocated::parse(&load.ask("go 5 200 2"));
+    stop.store(true, Ordering::Relaxed);
+    let [pauses, allocations, samples] = takers.map(|taker| taker.join().unwrap().unwrap());
+    assert!(pauses.intervals > 2 && allocations.intervals > 2 && samples.intervals > 2);
+    assert_eq!(pauses.sum, logged(&load) - before);
+    assert!(pauses.sum > 0 && samples.sum > 0, "{} {}", pauses.sum, samples.sum);
+    let off = allocations.sum as f64 / truth.total as f64 - 1.0;
+    assert!(off.abs() <= 0.05, "allocations: {off}");
+}

@@ -1,0 +1,97 @@
+//! What is kept of an instant: which kind it is, and, where one more of that is wanted, a recording.
+
+use std::error::Error;
+
+use walk_harness::{
+    harness::{self, Start},
+    recording::Recording,
+};
+
+use crate::{
+    kinds::{self, Kind},
+    recorder::Recorder,
+};
+
+/// A recording that is larger is left to others of its kind.
+const MAX_BYTES: usize = 9_000;
+impl Recorder<'_> {
+    pub fn kind(&mut self, at: &Start, since_entry: usize, since_leave: usize) -> Kind {
+        let code = self.live.bytes::<16>(at.ip).unwrap_or_default();
+        let blob =
+            if self.live.is_code(at.ip) { self.live.blob(at.ip) } else { Default::default() };
+        let name = match blob.kind {
+            4 => self.name_of_stub(at),
+            _ => String::new(),
+        };
+        let instant = kinds::Instant { ip: at.ip, blob, code: &code, since_entry, since_leave };
+        kinds::kind(&self.live, &instant, || name)
+    }
+
+    fn name_of_stub(&mut self, at: &Start) -> String {
+        if let Some(name) = self.names_of_stubs.get(&at.ip) {
+            return name.clone();
+        }
+        let stack = self.live.walk(at);
+        let name = self.live.names(&stack).pop().unwrap_or_default();
+        self.names_of_stubs.insert(at.ip, name.clone());
+        name
+    }
+
+    /// Records where the thread is.
+    pub fn record(
+        &mut self,
+        at: &Start,
+        kind: Kind,
+        thread: &str,
+        is_counted: bool,
+    ) -> Result<(), Box<dyn Error>> {
+        let mut recording = self.live.record(at)?;
+        let end = recording.stack.end;
+        recording.names = self.live.names(&recording.stack);
+        if !self.is_whole(end) {
+            self.count(&format!("not to the entry at {}", kind.name), "");
+            return Ok(());
+        }
+        if !self.is_in_table(thread, &recording.stack, is_counted) {
+            let what = format!("not in the table at {}", kind.name);
+            self.count(&what, &recording.names.join(";"));
+            return Ok(());
+        }
+        let Kind { name, detail } = &kind;
+        recording.about = format!("{} {}: {name}: {detail}", self.runtime.name, self.flags);
+        recording.truth = match is_counted {
+            true => "calls and returns counted since a stack that the call table knows",
+            false => "the call table, and what the frames that were made have come to be",
+        }
+        .into();
+        if end >> 8 > 0 {
+            recording.about += ", partly guessed";
+        }
+        // What was recorded is enough.
+        let again = harness::walk(&mut &recording, at);
+        if again != recording.stack {
+            self.count("a recording that is not walked as the live thread", name);
+            return Ok(());
+        }
+        if self.save(&recording, &kind)? {
+            self.seen.add(&kind);
+        }
+        Ok(())
+    }
+
+    /// Writes the file, unless it is large.
+    fn save(&mut self, recording: &Recording, kind: &Kind) -> Result<bool, Box<dyn Error>> {
+        let bytes = recording.compressed()?;
+        if bytes.len() > MAX_BYTES {
+            return Ok(false);
+        }
+        let words = format!("{} {} {} {}", self.runtime.name, self.flags, kind.name, kind.detail);
+        let words: Vec<String> = words
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .filter(|word| !word.is_empty() && *word != "XX" && *word != "temurin")
+            .map(str::to_ascii_lowercase)
+            .collect();
+        self.found.push((format!("{}.gz", words.join("-")), bytes));
+        Ok(true)
+    }
+}

@@ -1,0 +1,439 @@
+//! Takes threads of a JVM through some thousand instructions each, and compares at each what the
+//! walker says with what was counted and with the table of calls.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    error::Error,
+    fs,
+    path::Path,
+};
+
+use jvmprobe_tests::{
+    callgraph::{CallGraph, Walk},
+    runtimes::Runtime,
+};
+use walk_harness::harness::{Stack, Start};
+
+use crate::{
+    kinds::Seen,
+    live::Live,
+    shadow::{Insn, Shadow, Step, decode},
+    tracee::{Stop, Tracee},
+};
+
+/// Stacks that are deeper take long to walk at each instruction, and are large.
+const MAX_DEPTH: usize = 60;
+/// Instructions of a thread at a time.
+const STEPS: usize = 4_000;
+/// The same of one whose code is given up all the time: it is stopped where that happens.
+const STEPS_OF_CHANGES: usize = 1_500;
+/// `walk_end` of a stack that reaches the thread's entry with no step guessed, ...
+const ENTRY: u64 = 5;
+/// ... and of one that ends where no caller is left.
+const OUTERMOST: u64 = 1;
+
+/// One run of a JVM.
+pub struct Recorder<'a> {
+    pub folder: &'a Path,
+    pub runtime: &'a Runtime,
+    pub flags: String,
+    pub live: Live,
+    table: CallGraph,
+    pub seen: Seen,
+    pub names_of_stubs: HashMap<u64, String>,
+    steps: u64,
+    agreed: u64,
+    /// Where the interpreter has no frame.
+    early: u64,
+    recorded: usize,
+    /// Files of the thread that is looked at.
+    pub found: Vec<(String, Vec<u8>)>,
+    /// Of these, from when frames were being made, and the callers then: whether these are right
+    /// shows when what was made is run.
+    made: Vec<(String, Vec<u64>)>,
+    disagreements: usize,
+    /// Where deoptimisation begins, and where methods are entered in a loop.
+    rare: Vec<u64>,
+    /// The same of code that is new all the time: functions of the JVM that are called shortly
+    /// before, and what makes frames.
+    turning_points: Vec<u64>,
+    functions: usize,
+    turn: usize,
+    /// What happened how often, with an example.
+    told: BTreeMap<String, (u64, String)>,
+}
+
+impl<'a> Recorder<'a> {
+    pub fn new(
+        folder: &'a Path,
+        runtime: &'a Runtime,
+        flags: &str,
+        mut live: Live,
+        seen: Seen,
+    ) -> Self {
+        let (making, loops) = live.rare();
+        let functions = live.turning_points();
+        let turning_points = [&functions[..], &making].concat();
+        Self {
+            folder,
+            runtime,
+            flags: flags.into(),
+            live,
+            table: CallGraph::new(Walk::Whole),
+            seen,
+            names_of_stubs: HashMap::new(),
+            steps: 0,
+            agreed: 0,
+            early: 0,
+            recorded: 0,
+            found: Vec::new(),
+            made: Vec::new(),
+            disagreements: 0,
+            rare: [making, loops].concat(),
+            turning_points,
+            functions: functions.len(),
+            turn: 0,
+            told: BTreeMap::new(),
+        }
+    }
+
+    pub fn count(&mut self, what: &str, example: &str) {
+        self.told.entry(what.into()).or_insert_with(|| (0, example.into())).0 += 1;
+    }
+
+    pub fn tell(&self, part: &str) {
+        println!(
+            "{} {} {part}: {} instructions, at {} of them the walker and the count agreed, at {} \
+             the interpreter was without a frame; {} recorded",
+            self.runtime.name, self.flags, self.steps, self.agreed, self.early, self.recorded
+        );
+        for (what, (times, example)) in &self.told {
+            println!("  {times:6} x {what}: {example}");
+        }
+    }
+
+    /// Whether a stack with this end goes to the thread's entry. musl's own code has no table that
+    /// says which that is.
+    pub fn is_whole(&self, end: u64) -> bool {
+        end & 0xff == ENTRY || self.runtime.musl && end & 0xff == OUTERMOST
+    }
+
+    /// Whether no step of it was a guess, but for those to that entry.
+    fn is_sure(&self, end: u64) -> bool {
+        self.is_whole(end) && (end >> 8 == 0 || self.runtime.musl)
+    }
+
+    /// Whether the program's table of calls has nothing against a stack. Where an inlined method
+    /// ends, HotSpot tells of its neighbour, which leaves gaps in the table's eyes.
+    pub fn is_in_table(&mut self, thread: &str, stack: &Stack, with_gaps: bool) -> bool {
+        let names = self.live.names(stack).join(";");
+        let report = self.table.check(&format!("java;{thread}-1;{names} 1"));
+        let is_whole = report.samples == 1 && report.complete == 1 && report.wrong == 0;
+        is_whole && (with_gaps || report.gaps == 0)
+    }
+
+    /// Takes a thread through some thousand instructions. Where walker and count disagree, one of
+    /// the two may have been wrong for longer than it shows: then nothing is kept.
+    pub fn thread(&mut self, tid: i32, name: &str) -> Result<(), Box<dyn Error>> {
+        let seen = self.seen.clone();
+        self.found.clear();
+        self.made.clear();
+        self.disagreements = 0;
+        let result = self.steps_of(tid, name);
+        let mut found = std::mem::take(&mut self.found);
+        found.retain(|(file, _)| self.made.iter().all(|(unsure, _)| unsure != file));
+        if self.disagreements > 0 {
+            self.seen = seen;
+            return result;
+        }
+        for (file, bytes) in found {
+            fs::write(self.folder.join(file), bytes)?;
+            self.recorded += 1;
+        }
+        result
+    }
+
+    fn steps_of(&mut self, tid: i32, name: &str) -> Result<(), Box<dyn Error>> {
+        self.live.refresh()?;
+        let mut tracee = Tracee::stop(tid)?;
+        // Every third thread is stopped where it is seldom found, and one that changes always.
+        self.turn += 1;
+        let changes = name == "changes";
+        if (changes || self.turn.is_multiple_of(3))
+            && self.stop_where_rare(&mut tracee, changes)? == Stop::Away
+        {
+            return Ok(());
+        }
+        self.live.moved();
+        if !self.goes_to_a_bytecode(&mut tracee)? {
+            return Ok(());
+        }
+        let first = start(&tracee.registers()?);
+        let stack = self.live.walk(&first);
+        if stack.frames.len() > MAX_DEPTH {
+            return Ok(());
+        }
+        let is_known = self.is_whole(stack.end) && (changes || self.is_sure(stack.end));
+        if !is_known || !self.is_in_table(name, &stack, false) {
+            let names = self.live.names(&stack).join(";");
+            let example = format!("end {:x}, {names}", stack.end);
+            self.count("a stack that the table does not know, to begin with", &example);
+            return Ok(());
+        }
+        let trail = self.live.trail(&first);
+        // What is guessed is nothing to count from.
+        let mut shadow = self.is_sure(stack.end).then(|| Shadow::new(&trail[1..]));
+        // One that changes has just been made to go there.
+        let (mut since_entry, mut since_leave) =
+            (if changes { 0 } else { usize::MAX / 2 }, usize::MAX / 2);
+        let mut region = self.region(first.ip);
+        let mut signals = 0;
+        // Since the walker and the count agreed last.
+        let mut doubts: Vec<(String, String)> = Vec::new();
+        for _ in 0..if changes { STEPS_OF_CHANGES } else { STEPS } {
+            let regs = tracee.registers()?;
+            let code = self.live.bytes::<16>(regs.rip).unwrap_or_default();
+            let insn = decode(&code);
+            let old_top = self.live.word(regs.rsp);
+            let is_sigreturn = regs.rax == 15;
+            let stop = tracee.step()?;
+            self.live.moved();
+            let (from, now) = (
+                regs.rip,
+                match stop {
+                    Stop::Away => return Ok(()),
+                    _ => tracee.registers()?,
+                },
+            );
+            if let Stop::Signal(_) = stop {
+                // The instruction has not run: it is interrupted before it.
+                let interrupted = now.rip;
+                if tracee.step()? != Stop::Stepped {
+                    return Ok(());
+                }
+                self.live.moved();
+                let now = tracee.registers()?;
+                if let Some(shadow) = &mut shadow {
+                    shadow.signal(interrupted, self.live.word(now.rsp));
+                }
+                signals += 1;
+                continue;
+            }
+            self.steps += 1;
+            let top = self.live.word(now.rsp);
+            let step = Step {
+                insn,
+                from,
+                to: now.rip,
+                old_top,
+                top,
+                is_sigreturn,
+                from_interpreter: self.live.is_interpreter(from),
+                top_interpreter: self.live.is_interpreter(top),
+            };
+            if insn == Insn::Syscall && is_sigreturn {
+                signals -= 1;
+            }
+            let live = &mut self.live;
+            if shadow.as_mut().is_some_and(|s| !s.step(&step, |a, b| same_code(live, a, b))) {
+                shadow = None;
+            }
+            // What generated code calls of the JVM takes long, and is like other native code.
+            let is_out = self.live.is_code(from) && !self.live.is_code(now.rip);
+            let now = match insn == Insn::Call && is_out && !self.steps.is_multiple_of(4) {
+                true => {
+                    if tracee.run_to(top, now.rsp + 8)? == Stop::Away {
+                        return Ok(());
+                    }
+                    self.live.moved();
+                    if let Some(shadow) = &mut shadow {
+                        shadow.callers.pop();
+                    }
+                    tracee.registers()?
+                }
+                false => now,
+            };
+            let old = std::mem::replace(&mut region, self.region(now.rip));
+            let is_entered = region != old && insn != Insn::Return;
+            since_entry = if is_entered { 0 } else { since_entry.saturating_add(1) };
+            since_leave = if code[0] == 0xc9 { 0 } else { since_leave.saturating_add(1) };
+            let is_entry = insn == Insn::Call || is_entered;
+            since_entry = if is_entry { 0 } else { since_entry };
+
+            let at = start(&now);
+            let mut kind = self.kind(&at, since_entry, since_leave);
+            if signals > 0 {
+                kind.name = format!("signal: {}", kind.name);
+            }
+            if name.starts_with("ForkJoi") {
+                kind.name = format!("virtual thread: {}", kind.name);
+            }
+            let trail = self.live.trail(&at);
+            let Some(counted) = &shadow else {
+                // Without a count there is the table, and what becomes of the frames.
+                if kind.name.contains("deoptimisation") && self.seen.wants(&kind) {
+                    self.record(&at, kind, name, false)?;
+                    let is_new = self.found.len() > self.made.len();
+                    if let Some((file, _)) = self.found.last().filter(|_| is_new) {
+                        self.made.push((file.clone(), trail));
+                    }
+                } else if kind.name.starts_with("interpreted") && !self.made.is_empty() {
+                    self.look_at_what_was_made(&at, &trail, name);
+                }
+                continue;
+            };
+            let callers = trail[1..].iter().zip(counted.callers.iter().rev());
+            let is_same = trail.len() == counted.callers.len() + 1;
+            let mut is_deoptimised = false;
+            let live = &mut self.live;
+            let is_same = is_same
+                && callers.into_iter().all(|(&found, &counted)| {
+                    let is_patched = found != counted && same_code(live, found, counted);
+                    is_deoptimised |= is_patched;
+                    found == counted || is_patched
+                });
+            if !is_same {
+                // Where the interpreter has no frame (a method that is entered or left, or one
+                // that is an intrinsic), or calls a part of itself, it is not told as such.
+                let counted: Vec<u64> = counted.callers.iter().rev().copied().collect();
+                // It takes frames away that were never returned from.
+                if kind.name.contains("deoptimisation") {
+                    shadow = None;
+                    continue;
+                }
+                let first = counted.iter().zip(&trail[1..]).take_while(|(a, b)| a == b).count();
+                if counted.get(first).is_some_and(|caller| self.live.is_interpreter(*caller))
+                    && trail.get(1 + first..) == counted.get(first + 1..)
+                {
+                    self.early += 1;
+                    continue;
+                }
+                let stack = self.live.walk(&at);
+                let guess = if stack.end >> 8 > 0 { ", and said to be a guess" } else { "" };
+                let is_known = self.is_whole(stack.end) && self.is_in_table(name, &stack, false);
+                let table = if is_known { ", where the table agrees with the walker" } else { "" };
+                let code = self.live.bytes::<16>(at.ip).unwrap_or_default();
+                let what = format!("{}{guess}{table}", kind.name);
+                self.disagreements += 1;
+                let tail = |trail: &[u64]| format!("{:x?}", &trail[..trail.len().min(4)]);
+                let example = format!(
+                    "{} {code:02x?} ip {:x}, {} frames {}, counted {} {}",
+                    kind.detail,
+                    at.ip,
+                    trail.len() - 1,
+                    tail(&trail[1..]),
+                    counted.len(),
+                    tail(&counted)
+                );
+                doubts.push((what, example));
+                continue;
+            }
+            self.agreed += 1;
+            // The count is right, so the walker was wrong before.
+            for (what, example) in doubts.drain(..) {
+                self.count(&format!("WRONG at {what}"), &example);
+            }
+            is_deoptimised |= changes && trail[1..].iter().any(|&addr| self.live.is_handler(addr));
+            if is_deoptimised {
+                kind.name = "deoptimised caller".into();
+            }
+            if self.has_anothers_fp(&at, &trail) {
+                kind.name += ", called by compiled code";
+            }
+            if self.seen.wants(&kind) {
+                self.record(&at, kind, name, true)?;
+            }
+        }
+        if let Some((what, example)) = doubts.first() {
+            let what = format!("no agreement since {what}");
+            let example = example.clone();
+            self.count(&what, &example);
+        }
+        Ok(())
+    }
+
+    /// Lets a thread run until it is somewhere in code that is seldom run.
+    fn stop_where_rare(&self, tracee: &mut Tracee, changes: bool) -> Result<Stop, Box<dyn Error>> {
+        let (places, round) = match changes {
+            true => (&self.turning_points, self.turn),
+            false => (&self.rare, self.turn / 3),
+        };
+        let index = round % places.len().max(1);
+        let Some(&place) = places.get(index) else { return Ok(Stop::Stepped) };
+        let stop = tracee.run_to(place, 0)?;
+        if stop == Stop::Away || !changes || index >= self.functions {
+            return Ok(stop);
+        }
+        // The function itself takes long, and is like other native code.
+        self.live.moved();
+        let regs = tracee.registers()?;
+        Ok(tracee.run_to(self.live.word(regs.rsp), regs.rsp + 8)?)
+    }
+
+    /// Whether an interpreted method has no frame, and fp leads to one that is not its caller's.
+    fn has_anothers_fp(&self, at: &Start, trail: &[u64]) -> bool {
+        let Some(&caller) = trail.get(1) else { return false };
+        let other = self.live.word(at.fp + 8);
+        self.live.is_interpreter(at.ip)
+            && self.live.is_code(caller)
+            && !self.live.is_interpreter(caller)
+            && self.live.is_code(other)
+            && other != caller
+    }
+
+    /// Lets a thread that interprets come to where a bytecode begins: where a method is entered
+    /// or left, the stack does not tell how far that is. `false` where it takes too long.
+    fn goes_to_a_bytecode(&self, tracee: &mut Tracee) -> Result<bool, Box<dyn Error>> {
+        // jmp [r10 + 8 * rbx]: dispatch_base(), interp_masm_x86.cpp.
+        const DISPATCH: [u8; 3] = [0x41, 0xff, 0x24];
+        for _ in 0..STEPS {
+            let ip = tracee.registers()?.rip;
+            if !self.live.is_interpreter(ip) {
+                return Ok(true);
+            }
+            let is_last = self.live.bytes::<3>(ip) == Some(DISPATCH);
+            if tracee.step()? != Stop::Stepped {
+                return Ok(false);
+            }
+            self.live.moved();
+            if is_last {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The thread runs what was made. Its callers were those before, as far as they were made.
+    fn look_at_what_was_made(&mut self, at: &Start, trail: &[u64], thread: &str) {
+        let stack = self.live.walk(at);
+        if !self.is_sure(stack.end) || !self.is_in_table(thread, &stack, false) {
+            return;
+        }
+        for (file, callers) in std::mem::take(&mut self.made) {
+            // The innermost one may run already.
+            if !trail.ends_with(&callers[callers.len().min(2)..]) {
+                self.disagreements += 1;
+                let example = format!("{file} {callers:x?}, and then {trail:x?}");
+                self.count("WRONG while frames are made", &example);
+            }
+        }
+    }
+
+    /// Which code an address is in: that of a blob, the interpreter's, a file's.
+    fn region(&mut self, ip: u64) -> u64 {
+        if self.live.is_interpreter(ip) {
+            return 1;
+        }
+        if self.live.is_code(ip) { self.live.blob(ip).begin } else { 2 }
+    }
+}
+
+/// Whether two addresses lie in the same method.
+fn same_code(live: &mut Live, a: u64, b: u64) -> bool {
+    let of = live.blob(a.wrapping_sub(1));
+    of.kind != 0 && (of.begin..of.end).contains(&b)
+}
+
+fn start(regs: &libc::user_regs_struct) -> Start {
+    Start { ip: regs.rip, sp: regs.rsp, fp: regs.rbp, ax: regs.rax, bx: regs.rbx, r13: regs.r13 }
+}

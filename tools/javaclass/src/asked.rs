@@ -1,0 +1,49 @@
+//! What `--list` asks of all JVMs together: the exit status, and what `--vex` writes.
+
+use anyhow::{Result, bail};
+use libjvmprobe::{follow::main_of, process::Target};
+
+use crate::{
+    args::Args,
+    list::{Hits, Listing},
+    report::Report,
+    vex::Vex,
+};
+
+/// A list, and what was found of it so far.
+pub struct Asked {
+    /// The list.
+    pub listing: Listing,
+    vex: Option<Vex>,
+    in_use: bool,
+}
+
+impl Asked {
+    /// Reads the list that was given, if one was.
+    pub fn open(args: &Args) -> Result<Option<Self>> {
+        let Some(path) = &args.list else { return Ok(None) };
+        let listing = Listing::read(path)?;
+        if let (Some(_), Some(line)) = (&args.vex, listing.without_vulnerability()) {
+            bail!("{}: `{line}` is below no vulnerability, `[CVE-...]`", path.display());
+        }
+        let vex = args.vex.as_deref().map(|path| Vex::create(path, args)).transpose()?;
+        Ok(Some(Self { listing, vex, in_use: false }))
+    }
+
+    /// Tells what was found in a JVM.
+    pub fn tell(&mut self, target: &Target, hits: Hits, report: &mut Report) -> Result<()> {
+        let listed = hits.into_listed(&self.listing, target.pid().0);
+        self.in_use |= listed.iter().any(|line| line.in_use);
+        if let Some(vex) = &mut self.vex {
+            vex.add(target.pid(), &main_of(target), &listed);
+        }
+        Ok(report.listed(&listed)?)
+    }
+
+    /// Writes what is to be written, and says whether anything was in use in any JVM, or may have
+    /// been.
+    pub fn finish(self) -> Result<bool> {
+        self.vex.map(Vex::write).transpose()?;
+        Ok(self.in_use)
+    }
+}

@@ -1,0 +1,103 @@
+//! Hidden classes that are alike are told as one: a program may make millions.
+
+use std::collections::BTreeMap;
+
+use crate::record::{Class, Method};
+
+/// As many names are kept; others go together under one.
+const MAX_NAMES: usize = 100_000;
+/// As many methods of hidden classes of one name.
+const MAX_METHODS: usize = 1000;
+/// What these are called.
+const OTHERS: &str = "(other hidden classes)";
+
+/// Hidden classes by name and loader.
+#[derive(Debug, Default)]
+pub struct Folded {
+    classes: BTreeMap<(String, Option<String>), Class>,
+}
+
+impl Folded {
+    /// Adds one.
+    pub fn add(&mut self, mut class: Class) {
+        class.class = host(&class.class).to_owned();
+        let key = |class: &Class| (class.class.clone(), class.loader_id.clone());
+        if self.classes.len() >= MAX_NAMES && !self.classes.contains_key(&key(&class)) {
+            class.class = OTHERS.into();
+            (class.loader, class.loader_name, class.loader_id) = (None, None, None);
+            class.list = Vec::new();
+        }
+        match self.classes.get_mut(&key(&class)) {
+            Some(known) => join(known, class),
+            None => _ = self.classes.insert(key(&class), class),
+        }
+    }
+
+    /// All of them.
+    pub fn into_classes(self) -> impl Iterator<Item = Class> {
+        self.classes.into_values()
+    }
+}
+
+/// Up to JDK 20, lambdas are numbered: `Main$$Lambda$14`.
+fn host(name: &str) -> &str {
+    match name.rsplit_once("$$Lambda$") {
+        Some((host, number)) if number.bytes().all(|b| b.is_ascii_digit()) => {
+            name.get(..host.len() + "$$Lambda".len()).unwrap_or(name)
+        }
+        _ => name,
+    }
+}
+
+/// How far a class has got, from the record's word.
+fn rank(state: &str) -> usize {
+    const STATES: [&str; 5] = ["loaded", "linked", "initializing", "failed", "initialized"];
+    STATES.iter().position(|name| *name == state).unwrap_or(0)
+}
+
+fn join(known: &mut Class, other: Class) {
+    known.classes += other.classes;
+    known.bytes += other.bytes;
+    let (a, b) = (&mut known.counts, other.counts);
+    a.methods += b.methods;
+    a.called += b.called;
+    a.unknown += b.unknown;
+    a.not_called += b.not_called;
+    if rank(other.state) > rank(known.state) {
+        known.state = other.state;
+    }
+    for method in other.list {
+        let same = |m: &&mut Method| m.name == method.name && m.descriptor == method.descriptor;
+        let has_room = known.list.len() < MAX_METHODS;
+        match known.list.iter_mut().find(same) {
+            Some(known) => join_method(known, method),
+            None if has_room => known.list.push(method),
+            None => {}
+        }
+    }
+}
+
+fn join_method(known: &mut Method, other: Method) {
+    /// What was called in one of them was called.
+    fn rank(usage: &str) -> usize {
+        const USAGES: [&str; 4] = ["abstract", "not called", "unknown", "called"];
+        USAGES.iter().position(|name| *name == usage).unwrap_or(0)
+    }
+    known.counted += other.counted;
+    known.compiled |= other.compiled;
+    if rank(other.usage) > rank(known.usage) {
+        (known.usage, known.why) = (other.usage, other.why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lambdas_belong_to_their_host() {
+        assert_eq!(host("a.B$$Lambda$14"), "a.B$$Lambda");
+        assert_eq!(host("a.B$$Lambda"), "a.B$$Lambda");
+        assert_eq!(host("a.B$$Lambda$x"), "a.B$$Lambda$x");
+    }
+}

@@ -1,0 +1,96 @@
+//! Which jar or folder of the class path has a class of a name: the first one. That is where it
+//! comes from, unless a loader does otherwise; needed where the JVM's objects cannot be read.
+
+use std::{collections::HashMap, path::Path};
+
+use libjvmprobe::{
+    own::remark,
+    process::{Target, root::Root},
+};
+
+use crate::{
+    jars::{
+        path::{class_path, is_jar},
+        zip::{self, Room},
+    },
+    origin::{Kind, Origin},
+};
+
+/// The class path of a JVM.
+#[derive(Debug, Default)]
+pub struct Index {
+    /// Jars and jars within them, in order.
+    jars: Vec<String>,
+    /// Which of them has a class.
+    classes: HashMap<String, usize>,
+    folders: Vec<String>,
+    root: Option<Root>,
+}
+
+impl Index {
+    /// Reads the directories of its jars. What cannot be read is left out.
+    pub fn read(target: &Target) -> Self {
+        let mut index = Self { root: Root::open(&target.process).ok(), ..Self::default() };
+        let mut room = Room::default();
+        let path = index.root.as_ref().map(|root| class_path(target, root, &mut room));
+        for path in path.unwrap_or_default() {
+            if !is_jar(&path) {
+                index.folders.push(path);
+                continue;
+            }
+            let opened = index.root.as_ref().and_then(|root| root.file(Path::new(&path)).ok());
+            match opened.map(|file| zip::classes(&file, &mut room)) {
+                Some(Ok(found)) => {
+                    for (inner, classes) in found {
+                        index.add(&path, &inner, classes);
+                    }
+                }
+                _ => remark(|| format!("{path} is not looked at")),
+            }
+        }
+        index
+    }
+
+    fn add(&mut self, path: &str, inner: &str, classes: impl IntoIterator<Item = String>) {
+        let number = self.jars.len();
+        let jar = if inner.is_empty() { path.to_owned() } else { format!("{path}!/{inner}") };
+        self.jars.push(jar);
+        for class in classes {
+            self.classes.entry(class).or_insert(number);
+        }
+    }
+
+    /// Where a class of this name comes from.
+    pub fn find(&self, class: &str) -> Option<Origin> {
+        if let Some(jar) = self.classes.get(class).and_then(|&number| self.jars.get(number)) {
+            return Some(Origin { kind: Kind::Jar, name: jar.clone() });
+        }
+        // A name that says `..` leads nowhere else: it has no empty parts.
+        let is_plain = class.split('.').all(|part| !part.is_empty() && !part.contains('/'));
+        let file = format!("{}.class", class.replace('.', "/"));
+        let has = |folder: &&String| {
+            let path = Path::new(folder).join(&file);
+            is_plain && self.root.as_ref().is_some_and(|root| root.file(&path).is_ok())
+        };
+        let folder = self.folders.iter().find(has)?;
+        Some(Origin { kind: Kind::Directory, name: format!("{}/", folder.trim_end_matches('/')) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_jar_that_has_a_class_counts() {
+        let mut index = Index::default();
+        index.add("/a.jar", "", ["x.Both".into(), "x.Mine".into()]);
+        index.add("/b.jar", "BOOT-INF/lib/c.jar", ["x.Both".into(), "x.Other".into()]);
+        let find = |class| index.find(class).map(|origin| origin.name);
+        assert_eq!(find("x.Both").as_deref(), Some("/a.jar"));
+        assert_eq!(find("x.Other").as_deref(), Some("/b.jar!/BOOT-INF/lib/c.jar"));
+        for none in ["x.None", "", "..", "a..b", "a/b"] {
+            assert_eq!(find(none), None, "{none}");
+        }
+    }
+}

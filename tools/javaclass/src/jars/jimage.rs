@@ -1,0 +1,138 @@
+//! Which classes a JDK has, by the index of its `lib/modules`.
+//!
+//! Source: java.base/share/native/libjimage/{imageFile,endian}.hpp (version 1.0, JDK 9 and later): a
+//! header, a table of hashes, where each location is, the locations, the strings; then what they
+//! describe, which is not read.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::Read,
+};
+
+use anyhow::{Context, Result, ensure};
+
+/// Header: magic number, version, flags, count of resources, length of the tables, size of the
+/// locations and of the strings, each of four bytes in the order of the machine.
+const HEADER: usize = 28;
+const MAGIC: u32 = 0xcafe_dada;
+const VERSION: u32 = 1 << 16;
+/// The index is smaller, and so is a name.
+const MAX_INDEX: u64 = 256 << 20;
+const MAX_NAME: usize = 4096;
+
+/// Attributes of a location.
+const END: u8 = 0;
+const MODULE: usize = 1;
+const PARENT: usize = 2;
+const BASE: usize = 3;
+const EXTENSION: usize = 4;
+const ATTRIBUTES: usize = 8;
+
+/// The classes by module.
+pub fn classes(file: &File) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let mut header = [0; HEADER];
+    let mut file = file;
+    file.read_exact(&mut header).context("its header")?;
+    let word = |at: usize| -> Result<u32> {
+        let bytes = header.get(at..).and_then(<[u8]>::first_chunk).context("its header")?;
+        Ok(u32::from_ne_bytes(*bytes))
+    };
+    ensure!(word(0)? == MAGIC && word(4)? == VERSION, "it is no image of modules that is known");
+    let (table, locations, strings) = (u64::from(word(16)?), word(20)?, word(24)?);
+    let size = table * 8 + u64::from(locations) + u64::from(strings);
+    ensure!(size <= MAX_INDEX, "its index has {size} bytes, which is too much");
+    let mut index = vec![0; usize::try_from(size)?];
+    file.read_exact(&mut index).context("its index")?;
+    parse(&index, usize::try_from(table)?, locations as usize)
+}
+
+/// Reads an index, which begins with two tables of so many words.
+pub fn parse(
+    index: &[u8],
+    table: usize,
+    locations: usize,
+) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let tables = table.checked_mul(4).context("too large")?;
+    let (_, rest) = index.split_at_checked(tables).context("its table")?;
+    let (offsets, rest) = rest.split_at_checked(tables).context("its offsets")?;
+    let (locations, strings) = rest.split_at_checked(locations).context("its locations")?;
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for offset in offsets.as_chunks::<4>().0 {
+        let at = u32::from_ne_bytes(*offset) as usize;
+        let location = locations.get(at..).context("a location")?;
+        let attributes = attributes(location).context("a location's attributes")?;
+        let text = |attribute: usize| {
+            let at = attributes.get(attribute).copied().unwrap_or_default();
+            let text = strings.get(usize::try_from(at).ok()?..)?;
+            let text = text.get(..MAX_NAME.min(text.len()))?;
+            str::from_utf8(text.split(|&byte| byte == 0).next()?).ok()
+        };
+        let (module, parent) = (text(MODULE).context("a name")?, text(PARENT).context("a name")?);
+        let (base, extension) = (text(BASE).context("a name")?, text(EXTENSION).context("a name")?);
+        if extension != "class"
+            || module.is_empty()
+            || matches!(base, "module-info" | "package-info")
+        {
+            continue;
+        }
+        let class = match parent {
+            "" => base.to_owned(),
+            parent => format!("{}.{base}", parent.replace('/', ".")),
+        };
+        match found.get_mut(module) {
+            Some(classes) => _ = classes.insert(class),
+            None => _ = found.insert(module.to_owned(), BTreeSet::from([class])),
+        }
+    }
+    Ok(found)
+}
+
+/// The attributes of a location: each a byte of its kind and of how long its number is, which is in
+/// the order of networks.
+fn attributes(mut location: &[u8]) -> Option<[u64; ATTRIBUTES]> {
+    let mut attributes = [0; ATTRIBUTES];
+    loop {
+        let (&first, rest) = location.split_first()?;
+        let kind = first >> 3;
+        if kind == END {
+            return Some(attributes);
+        }
+        let (number, rest) = rest.split_at_checked(usize::from(first & 7) + 1)?;
+        location = rest;
+        let value = number.iter().fold(0_u64, |value, &byte| value << 8 | u64::from(byte));
+        *attributes.get_mut(usize::from(kind))? = value;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// An index of one location.
+    fn index(strings: &[u8], attributes: &[u8]) -> (Vec<u8>, usize) {
+        ([&[0; 8][..], attributes, strings].concat(), attributes.len())
+    }
+
+    #[test]
+    fn a_location_is_a_class() {
+        let strings = b"\0java.base\0java/lang\0String\0class\0";
+        let attributes = [MODULE, PARENT, BASE, EXTENSION].into_iter().zip([1_u8, 11, 21, 28]);
+        let bytes: Vec<u8> = attributes.flat_map(|(kind, at)| [(kind as u8) << 3, at]).collect();
+        let (bytes, locations) = index(strings, &[&bytes[..], &[0]].concat());
+        let found = parse(&bytes, 1, locations).unwrap();
+        assert_eq!(found["java.base"].iter().collect::<Vec<_>>(), ["java.lang.String"]);
+        assert!(parse(&bytes, 2, locations).is_err());
+        assert!(parse(&bytes, 1, locations - 1).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_images_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), table in 0..9_usize, locations in 0..200_usize) {
+            let _ = parse(&bytes, table, locations);
+        }
+    }
+}

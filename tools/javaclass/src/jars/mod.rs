@@ -1,0 +1,141 @@
+//! What is in the jars that a JVM uses, be it loaded or not.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | `zip` | which classes an archive has, and archives within it |
+//! | `folder` | which classes and jars a folder has |
+//! | `jimage` | which classes the JDK has |
+//! | `path` | which jars and folders a JVM was started with |
+//! | [`index`] | which of them has a class, by its name |
+
+mod folder;
+pub mod index;
+mod jimage;
+mod path;
+mod zip;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::Path,
+};
+
+use anyhow::{Context, Result, anyhow};
+use libjvmprobe::{
+    own::note,
+    process::{Target, root::Root},
+};
+
+use crate::{
+    origin::Kind,
+    record::{Class, Unused},
+};
+use path::is_jar;
+use zip::Room;
+pub use zip::class_of;
+
+/// What is said of a class that nobody has loaded.
+pub const NOT_LOADED: &str = "not loaded";
+
+/// The classes of a JVM by name, and the jars that they come from.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Whether a class of that name was initialised, by any loader.
+    initialized: HashMap<String, bool>,
+    /// Jars and folders.
+    places: BTreeSet<String>,
+}
+
+impl Seen {
+    /// Adds a class.
+    pub fn add(&mut self, class: &Class, has_run: bool) {
+        if class.hidden {
+            return;
+        }
+        *self.initialized.entry(class.class.clone()).or_default() |= has_run;
+        if matches!(class.origin_kind, Kind::Jar | Kind::Directory) {
+            let outer = class.origin.split("!/").next().unwrap_or_default();
+            self.places.insert(outer.trim_end_matches('/').to_owned());
+        }
+    }
+}
+
+/// What of a jar is used.
+#[derive(Debug)]
+pub struct Jar {
+    /// Its path, within another one behind `!/`.
+    pub path: String,
+    /// How many classes it has.
+    pub classes: u64,
+    /// Those that are not loaded, or not initialised.
+    pub unused: Vec<Unused>,
+}
+
+/// Looks into the jars and folders that a JVM was started with and those that classes come from,
+/// and into the JDK itself where `with_jdk` is set.
+pub fn look(target: &Target, seen: &Seen, with_jdk: bool) -> Result<Vec<Jar>> {
+    let root = Root::open(&target.process).map_err(|why| anyhow!("its files: {why}"))?;
+    let mut room = Room::default();
+    let mut paths = seen.places.clone();
+    let path = path::class_path(target, &root, &mut room);
+    paths.extend(path.into_iter().map(|path| path.trim_end_matches('/').to_owned()));
+    let mut jars = Vec::new();
+    for path in paths {
+        let mut read = || -> Result<BTreeMap<String, BTreeSet<String>>> {
+            if is_jar(&path) {
+                return zip::classes(&root.file(path.as_ref())?, &mut room);
+            }
+            let classes = folder::classes(&root, &path, &mut room)?;
+            Ok(BTreeMap::from([(String::new(), classes)]))
+        };
+        match read() {
+            Ok(found) => jars.extend(tell(target, &path, found, seen)),
+            Err(error) => note(&format!("{path} is not looked at: {error:#}")),
+        }
+    }
+    if with_jdk {
+        let modules = modules(target, &root).with_context(|| "the JDK's modules")?;
+        jars.extend(
+            modules.into_iter().map(|(module, classes)| one(target, module, classes, seen)),
+        );
+    }
+    Ok(jars)
+}
+
+/// The classes of the JDK that a JVM runs, by module.
+fn modules(target: &Target, root: &Root) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    // It is at lib/modules, the library at lib/server/libjvm.so.
+    let lib = target.libjvm.seen_as.parent().and_then(Path::parent);
+    let path = lib.context("the JDK is nowhere")?.join("modules");
+    let file = root.file(&path).with_context(|| path.display().to_string())?;
+    jimage::classes(&file).with_context(|| path.display().to_string())
+}
+
+fn tell(
+    target: &Target,
+    path: &str,
+    found: BTreeMap<String, BTreeSet<String>>,
+    seen: &Seen,
+) -> Vec<Jar> {
+    let jar = |(inner, classes): (String, BTreeSet<String>)| {
+        let path = match (inner.is_empty(), is_jar(path)) {
+            (true, true) => path.to_owned(),
+            (true, false) => format!("{path}/"),
+            (false, _) => format!("{path}!/{inner}"),
+        };
+        one(target, path, classes, seen)
+    };
+    found.into_iter().map(jar).collect()
+}
+
+fn one(target: &Target, path: String, classes: BTreeSet<String>, seen: &Seen) -> Jar {
+    let count = classes.len() as u64;
+    let unused = classes.into_iter().filter_map(|class| {
+        let state = match seen.initialized.get(&class) {
+            Some(true) => return None,
+            Some(false) => "not initialized",
+            None => NOT_LOADED,
+        };
+        Some(Unused { pid: target.pid().0, jar: path.clone(), class, state })
+    });
+    Jar { classes: count, unused: unused.collect(), path: path.clone() }
+}

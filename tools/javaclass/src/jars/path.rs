@@ -1,0 +1,110 @@
+//! What a JVM was started with, as its command line has it: jars, folders, and modules. What a
+//! manifest's `Class-Path` adds, and what a program opens by itself, shows by the classes that come
+//! from it.
+
+use libjvmprobe::process::{Target, launcher::WITH_VALUE, root::Root};
+
+use crate::jars::{folder, zip::Room};
+
+/// The options whose value is a path of jars and folders, ...
+const PATHS: [&str; 3] = ["-cp", "-classpath", "--class-path"];
+/// ... and those whose value is a path of modules, and of folders of modules.
+const MODULE_PATHS: [&str; 2] = ["-p", "--module-path"];
+
+/// A part of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    path: String,
+    is_of_modules: bool,
+}
+
+/// Jars and folders with classes, in their order, by absolute paths. `lib/*` is all jars of a folder.
+pub fn class_path(target: &Target, root: &Root, room: &mut Room) -> Vec<String> {
+    let Ok(arguments) = target.process.arguments() else { return Vec::new() };
+    let working = target.process.working_path();
+    let absolute = |path: String| match (path.starts_with('/'), &working) {
+        (true, _) => Some(path),
+        (false, Ok(working)) => Some(format!("{}/{path}", working.display())),
+        (false, Err(_)) => None,
+    };
+    let mut paths = Vec::new();
+    for Part { path, is_of_modules } in named(&arguments) {
+        let Some(path) = absolute(path) else { continue };
+        if let Some(folder) = path.strip_suffix("/*").filter(|_| !is_of_modules) {
+            paths.extend(folder::jars(root, folder, room).unwrap_or_default());
+        } else if is_jar(&path) || !is_of_modules {
+            paths.push(path);
+        } else {
+            // It has modules, in jars and folders, or is one.
+            paths.extend(folder::jars(root, &path, room).unwrap_or_default());
+            let inner = folder::folders(root, &path, room).unwrap_or_default();
+            let is_module = |path: &String| root.file(format!("{path}/module-info.class").as_ref());
+            paths.extend(inner.into_iter().chain([path]).filter(|path| is_module(path).is_ok()));
+        }
+    }
+    paths
+}
+
+/// Whether a path is that of a jar, not of a folder.
+pub fn is_jar(path: &str) -> bool {
+    [".jar", ".war", ".zip"].iter().any(|end| path.ends_with(end))
+}
+
+/// The jars and folders that arguments name.
+fn named(arguments: &[String]) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut rest = arguments.iter().skip(1);
+    let is_path = |option: &str| PATHS.contains(&option) || MODULE_PATHS.contains(&option);
+    while let Some(argument) = rest.next() {
+        let (option, value) = match argument.split_once('=') {
+            Some((option, value)) if option.starts_with("--") => (option, Some(value)),
+            _ => (argument.as_str(), None),
+        };
+        if option == "-jar" {
+            let path = rest.next().cloned();
+            parts.extend(path.map(|path| Part { path, is_of_modules: false }));
+            break;
+        } else if is_path(option) {
+            let value = value.or_else(|| rest.next().map(String::as_str)).unwrap_or_default();
+            let is_of_modules = MODULE_PATHS.contains(&option);
+            let some = value.split(':').filter(|path| !path.is_empty());
+            parts.extend(some.map(|path| Part { path: path.to_owned(), is_of_modules }));
+        } else if WITH_VALUE.contains(&option) && value.is_none() {
+            rest.next();
+        } else if !argument.starts_with('-') {
+            // Behind the main class there are its own.
+            break;
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(line: &str) -> String {
+        let arguments: Vec<_> = line.split(' ').map(str::to_owned).collect();
+        let shown = |part: Part| if part.is_of_modules { part.path + "!" } else { part.path };
+        named(&arguments).into_iter().map(shown).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn jars_are_found_in_arguments() {
+        for (line, expected) in [
+            ("java -Xmx1g -cp a.jar:classes:/b.jar Main -cp c.jar", "a.jar classes /b.jar"),
+            ("java --class-path=a.jar -jar app.jar x.jar", "a.jar app.jar"),
+            ("java -p mods:m.jar -m m/Main", "mods! m.jar!"),
+            ("java --module-path=mods -m m/Main", "mods!"),
+            ("java --add-modules x.y -cp a.jar Main", "a.jar"),
+            ("java --add-modules=x.y -cp a.jar Main", "a.jar"),
+            ("java -cp lib/*::x Main", "lib/* x"),
+            ("java -Da=b -cp x Main", "x"),
+            ("java Main", ""),
+            ("java -cp", ""),
+        ] {
+            assert_eq!(all(line), expected, "{line}");
+        }
+        assert!(is_jar("/a.jar") && !is_jar("/classes"));
+    }
+}

@@ -1,0 +1,217 @@
+//! Which classes a jar has, by the directory at its end; and those of jars within it.
+//!
+//! Sources: the JAR file specification (multi-release), Spring Boot's executable jars
+//! (`BOOT-INF`), web applications (`WEB-INF`). Only directories are read, and archives that are
+//! in archives: so a zip bomb is a matter of [`Room`].
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::Read,
+};
+
+use anyhow::{Context, Result, bail};
+use flate2::read::DeflateDecoder;
+use rawzip::{
+    CompressionMethod, RECOMMENDED_BUFFER_SIZE, ReaderAt, ZipArchive, ZipArchiveEntryWayfinder,
+};
+
+/// A jar within a jar is not larger.
+const MAX_INNER: u64 = 256 << 20;
+/// Folders of classes, which are no part of their names.
+const FOLDERS: [&str; 2] = ["BOOT-INF/classes/", "WEB-INF/classes/"];
+/// Where other versions' classes are.
+const VERSIONS: &str = "META-INF/versions/";
+
+/// What may still be read of all jars of a JVM.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Entries of directories.
+    pub entries: u64,
+    /// Bytes of jars within jars.
+    bytes: u64,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { entries: 4_000_000, bytes: 2 << 30 }
+    }
+}
+
+impl Room {
+    /// Takes room for an entry.
+    pub fn take_entry(&mut self) -> Result<()> {
+        self.entries = self.entries.checked_sub(1).context("too many entries")?;
+        Ok(())
+    }
+}
+
+/// The classes of a jar and of those within it, by the inner one's path, which is empty for its
+/// own.
+pub fn classes(file: &File, room: &mut Room) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
+    let archive = ZipArchive::from_file(file.try_clone()?, &mut buffer)?;
+    let mut found = BTreeMap::new();
+    let (own, inner) = directory(&archive, room)?;
+    for (path, at) in inner {
+        let mut read = || -> Result<BTreeSet<String>> {
+            let bytes = unpack(&archive, at, room)?;
+            let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
+            let archive = ZipArchive::from_seekable(std::io::Cursor::new(bytes), &mut buffer)?;
+            Ok(directory(&archive, room)?.0)
+        };
+        let classes = read().with_context(|| format!("{path} within it"))?;
+        found.insert(path, classes);
+    }
+    if !own.is_empty() || found.is_empty() {
+        found.insert(String::new(), own);
+    }
+    Ok(found)
+}
+
+type Inner = (String, (ZipArchiveEntryWayfinder, CompressionMethod));
+
+/// The classes that a directory lists, and the archives.
+fn directory<R: ReaderAt>(
+    archive: &ZipArchive<R>,
+    room: &mut Room,
+) -> Result<(BTreeSet<String>, Vec<Inner>)> {
+    let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
+    let mut entries = archive.entries(&mut buffer);
+    let (mut classes, mut inner) = (BTreeSet::new(), Vec::new());
+    while let Some(entry) = entries.next_entry()? {
+        room.take_entry()?;
+        let Ok(path) = std::str::from_utf8(entry.file_path().as_bytes()) else { continue };
+        if let Some(class) = class_of(path) {
+            classes.insert(class);
+        } else if path.ends_with(".jar") {
+            inner.push((path.to_owned(), (entry.wayfinder(), entry.compression_method())));
+        }
+    }
+    Ok((classes, inner))
+}
+
+/// The class that an entry has; none of what is no class.
+pub fn class_of(path: &str) -> Option<String> {
+    let path = path.strip_suffix(".class")?;
+    let path = FOLDERS.iter().find_map(|folder| path.strip_prefix(folder)).unwrap_or(path);
+    let path = match path.strip_prefix(VERSIONS) {
+        Some(versioned) => versioned.split_once('/')?.1,
+        None => path,
+    };
+    let last = path.rsplit('/').next().unwrap_or(path);
+    // They are descriptions of a module and of a package.
+    let is_class = !path.is_empty() && !matches!(last, "" | "module-info" | "package-info");
+    // What is elsewhere in META-INF is nobody's class.
+    (is_class && !path.starts_with("META-INF/")).then(|| path.replace('/', "."))
+}
+
+/// The bytes of an archive within an archive.
+fn unpack<R: ReaderAt>(
+    archive: &ZipArchive<R>,
+    (at, compression): (ZipArchiveEntryWayfinder, CompressionMethod),
+    room: &mut Room,
+) -> Result<Vec<u8>> {
+    let entry = archive.get_entry(at)?;
+    let most = MAX_INNER.min(room.bytes);
+    let mut bytes = Vec::new();
+    let read = match compression {
+        CompressionMethod::STORE => entry.reader().take(most + 1).read_to_end(&mut bytes)?,
+        CompressionMethod::DEFLATE => {
+            DeflateDecoder::new(entry.reader()).take(most + 1).read_to_end(&mut bytes)?
+        }
+        other => bail!("its compression, {other:?}, is not known"),
+    };
+    match read as u64 {
+        read if read > most => bail!("it is too large"),
+        read => room.bytes -= read,
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::io::{Seek, Write};
+
+    use proptest::prelude::*;
+    use rawzip::ZipArchiveWriter;
+
+    use super::*;
+
+    fn jar(entries: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut archive = ZipArchiveWriter::new(Vec::new());
+        for (path, bytes) in entries {
+            let (mut entry, config) = archive.new_file(*path).start().unwrap();
+            let mut writer = config.wrap(&mut entry);
+            writer.write_all(bytes).unwrap();
+            let (_, output) = writer.finish().unwrap();
+            entry.finish(output).unwrap();
+        }
+        archive.finish().unwrap()
+    }
+
+    fn file(bytes: &[u8]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file.rewind().unwrap();
+        file
+    }
+
+    #[test]
+    fn classes_are_listed_with_those_of_inner_jars() {
+        let inner = jar(&[("b/C.class", b""), ("b/c.txt", b"")]);
+        let outer = jar(&[
+            ("BOOT-INF/classes/a/B.class", b""),
+            ("META-INF/versions/11/a/B.class", b""),
+            ("module-info.class", b""),
+            ("BOOT-INF/lib/c.jar", &inner),
+        ]);
+        let found = classes(&file(&outer), &mut Room::default()).unwrap();
+        let of = |path: &str| found[path].iter().map(String::as_str).collect::<Vec<_>>();
+        assert_eq!(of(""), ["a.B"]);
+        assert_eq!(of("BOOT-INF/lib/c.jar"), ["b.C"]);
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused() {
+        let inner = jar(&[("b/C.class", &[0; 4096])]);
+        let outer = jar(&[("lib/c.jar", &inner)]);
+        for room in [Room { entries: 1, bytes: 1 << 20 }, Room { entries: 9, bytes: 100 }] {
+            assert!(classes(&file(&outer), &mut room.clone()).is_err(), "{room:?}");
+        }
+        assert!(classes(&file(b"no jar"), &mut Room::default()).is_err());
+        assert!(classes(&file(&outer[..outer.len() - 10]), &mut Room::default()).is_err());
+    }
+
+    #[test]
+    fn entries_become_names() {
+        for (path, class) in [
+            ("a/B$C.class", Some("a.B$C")),
+            ("B.class", Some("B")),
+            ("WEB-INF/classes/a/B.class", Some("a.B")),
+            ("a/package-info.class", None),
+            ("META-INF/x/B.class", None),
+            ("META-INF/versions/9/module-info.class", None),
+            ("a/.class", None),
+            (".class", None),
+            ("a/b.txt", None),
+        ] {
+            assert_eq!(class_of(path).as_deref(), class, "{path}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn hostile_jars_do_no_harm(at in any::<usize>(), byte in any::<u8>(), cut in any::<usize>()) {
+            let inner = jar(&[("b/C.class", b"x")]);
+            let mut outer = jar(&[("a/B.class", b"y"), ("c.jar", &inner)]);
+            let len = outer.len();
+            outer[at % len] = byte;
+            outer.truncate(len - cut % 8);
+            let _ = classes(&file(&outer), &mut Room::default());
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! A list of what is looked for, and what of it was found in a JVM.
+
+use std::{collections::HashMap, path::Path, sync::Arc};
+
+use anyhow::Result;
+use libjvmprobe::hotspot::loaded::{LoadedClass, State, Usage};
+
+use crate::{
+    origin::{Origin, package},
+    record::{Changed, Listed},
+    wanted::{self, Line, Wanted},
+};
+
+/// The exit status where something is in use.
+pub const IN_USE: u8 = 3;
+
+/// How much of something is used, from nothing to certainty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Found {
+    #[default]
+    NotLoaded,
+    /// The class is there and has not run.
+    Loaded,
+    /// The class has run, this method of it has not.
+    NotCalled,
+    /// The class has run; whether this method has is unknown.
+    Unknown,
+    /// The class has run.
+    Initialized,
+    /// The method has run.
+    Called,
+}
+
+impl Found {
+    fn name(self) -> &'static str {
+        match self {
+            Self::NotLoaded => "not loaded",
+            Self::Loaded => "loaded",
+            Self::NotCalled => "not called",
+            Self::Unknown => "unknown",
+            Self::Initialized => "initialized",
+            Self::Called => "called",
+        }
+    }
+}
+
+/// What was found of a line.
+#[derive(Clone, Debug, Default)]
+struct Hit {
+    found: Found,
+    example: Option<String>,
+    why: Option<&'static str>,
+    classes: u64,
+    origin: Option<String>,
+    /// Whether any of its classes has run.
+    has_run: bool,
+    first_loaded: Option<Box<Changed>>,
+    first_initialized: Option<Box<Changed>>,
+}
+
+/// A list.
+#[derive(Debug)]
+pub struct Listing {
+    lines: Vec<Line>,
+    /// The lines that name a class, or a method of it.
+    classes: HashMap<String, Vec<usize>>,
+    /// The lines that name a package.
+    packages: HashMap<String, Vec<usize>>,
+}
+
+impl Listing {
+    /// Reads a list.
+    pub fn read(path: &Path) -> Result<Self> {
+        Ok(Self::new(wanted::read(path)?))
+    }
+
+    fn new(lines: Vec<Line>) -> Self {
+        let (mut classes, mut packages) = (HashMap::new(), HashMap::new());
+        for (number, line) in lines.iter().enumerate() {
+            let (numbers, name) = match &line.wanted {
+                Wanted::Class(class) | Wanted::Method { class, .. } => (&mut classes, class),
+                Wanted::Package(package) => (&mut packages, package),
+            };
+            numbers.entry(name.clone()).or_insert_with(Vec::new).push(number);
+        }
+        Self { lines, classes, packages }
+    }
+
+    /// The lines that a class is meant by.
+    pub fn lines_of(&self, class: &str) -> Vec<usize> {
+        let mut numbers = self.classes.get(class).cloned().unwrap_or_default();
+        let mut next = package(class);
+        while let Some(name) = next {
+            numbers.extend(self.packages.get(name).into_iter().flatten());
+            next = package(name);
+        }
+        numbers
+    }
+
+    /// A line that belongs to no vulnerability.
+    pub fn without_vulnerability(&self) -> Option<&str> {
+        self.lines.iter().find(|line| line.vulnerability.is_none()).map(|line| &*line.text)
+    }
+}
+
+/// What was found of a list in a JVM.
+#[derive(Clone, Debug)]
+pub struct Hits(Vec<Hit>);
+
+impl Hits {
+    /// Nothing yet.
+    pub fn new(listing: &Listing) -> Self {
+        Self(vec![Hit::default(); listing.lines.len()])
+    }
+
+    /// Looks at a class.
+    pub fn look(&mut self, listing: &Listing, class: &LoadedClass, origin: &Origin) {
+        for number in listing.lines_of(&class.name) {
+            let (Some(line), Some(hit)) = (listing.lines.get(number), self.0.get_mut(number))
+            else {
+                continue;
+            };
+            hit.classes += 1;
+            hit.has_run |= class.state >= State::Initializing;
+            let (found, example, why) = found(&line.wanted, class);
+            if found > hit.found || hit.example.is_none() {
+                hit.found = hit.found.max(found);
+                (hit.example, hit.why) = (Some(example), why);
+                hit.origin = Some(origin.name.clone());
+            }
+        }
+    }
+
+    /// Forgets how many classes there are: they are looked at once more.
+    pub fn look_again(&mut self) {
+        self.0.iter_mut().for_each(|hit| hit.classes = 0);
+    }
+
+    /// Notes what became of a class that was watched.
+    pub fn saw(&mut self, listing: &Listing, changed: &Changed) {
+        let (has_run, has_come) = match changed.event {
+            "initialized" | "failed" => (true, true),
+            event => (false, event == "loaded"),
+        };
+        if !has_come {
+            return;
+        }
+        for number in listing.lines_of(&changed.class) {
+            let (Some(line), Some(hit)) = (listing.lines.get(number), self.0.get_mut(number))
+            else {
+                continue;
+            };
+            let is_class = !matches!(line.wanted, Wanted::Method { .. });
+            let found = if has_run && is_class { Found::Initialized } else { Found::Loaded };
+            hit.found = hit.found.max(found);
+            hit.has_run |= has_run;
+            hit.example.get_or_insert_with(|| changed.class.clone());
+            let first = if has_run { &mut hit.first_initialized } else { &mut hit.first_loaded };
+            first.get_or_insert_with(|| Box::new(changed.clone()));
+        }
+    }
+
+    /// The JVM cannot be looked at any more: what its methods did last is not known.
+    pub fn ended(&mut self, listing: &Listing) {
+        for (line, hit) in listing.lines.iter().zip(&mut self.0) {
+            let is_method = matches!(line.wanted, Wanted::Method { .. });
+            if is_method && hit.has_run && hit.found < Found::Called {
+                (hit.found, hit.why) = (Found::Unknown, Some("the JVM has ended"));
+            }
+        }
+    }
+
+    /// What was found, in the order of the list.
+    pub fn into_listed(self, listing: &Listing, pid: u32) -> Vec<Listed> {
+        let listed = |(line, hit): (&Line, Hit)| {
+            // A class that fails to initialise has run, too.
+            let in_use = match line.wanted {
+                Wanted::Method { .. } => matches!(hit.found, Found::Called | Found::Unknown),
+                _ => hit.found >= Found::NotCalled,
+            };
+            Listed {
+                pid,
+                pattern: line.text.clone(),
+                vulnerability: line.vulnerability.as_ref().map(Arc::to_string),
+                found: hit.found.name(),
+                in_use,
+                example: hit.example,
+                why: hit.why,
+                classes: hit.classes,
+                origin: hit.origin,
+                first_loaded: hit.first_loaded,
+                first_initialized: hit.first_initialized,
+            }
+        };
+        listing.lines.iter().zip(self.0).map(listed).collect()
+    }
+}
+
+/// What a class says of what is wanted.
+fn found(wanted: &Wanted, class: &LoadedClass) -> (Found, String, Option<&'static str>) {
+    let has_run = class.state >= State::Initializing;
+    let Wanted::Method { name, descriptor, .. } = wanted else {
+        let found = if has_run { Found::Initialized } else { Found::Loaded };
+        return (found, class.name.to_string(), None);
+    };
+    // What a class does not declare it may inherit, and then it is another class's that counts.
+    let inherited = (Found::Unknown, class.name.to_string(), Some("not declared in this class"));
+    let mut best = None;
+    for method in &class.methods {
+        let is_meant = *method.name == **name
+            && descriptor.as_ref().is_none_or(|wanted| *method.descriptor == **wanted);
+        if !is_meant {
+            continue;
+        }
+        let (found, why) = match method.usage {
+            Usage::Called => (Found::Called, None),
+            Usage::Unknown(why) => (Found::Unknown, Some(why.name())),
+            Usage::NotCalled | Usage::Abstract if has_run => (Found::NotCalled, None),
+            Usage::NotCalled | Usage::Abstract => (Found::Loaded, None),
+        };
+        if best.as_ref().is_none_or(|(known, _, _)| found > *known) {
+            let example = format!("{}#{}{}", class.name, method.name, method.descriptor);
+            best = Some((found, example, why));
+        }
+    }
+    match best {
+        Some(best) => best,
+        None if has_run => inherited,
+        None => (Found::Loaded, class.name.to_string(), None),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use libjvmprobe::hotspot::loaded::{LoadedMethod, Why};
+
+    use super::*;
+
+    fn class(state: State, usages: &[(&str, Usage)]) -> LoadedClass {
+        let method = |&(name, usage): &(&str, Usage)| LoadedMethod {
+            name: name.into(),
+            descriptor: "()V".into(),
+            usage,
+            counted: 0,
+            is_compiled: false,
+        };
+        LoadedClass {
+            name: "a.B".into(),
+            is_hidden: false,
+            loader: 0,
+            state,
+            initializer: None,
+            module: None,
+            module_location: None,
+            source: None,
+            has_source_read: true,
+            is_archived: false,
+            is_redefined: None,
+            bytes: 0,
+            methods: usages.iter().map(method).collect(),
+        }
+    }
+
+    fn look(line: &str, classes: &[LoadedClass]) -> (&'static str, bool) {
+        let (listing, mut hits) = listing(line);
+        for class in classes {
+            let kind = crate::origin::Kind::Jar;
+            hits.look(&listing, class, &Origin { kind, name: "/a.jar".into() });
+        }
+        let listed = hits.into_listed(&listing, 1).remove(0);
+        (listed.found, listed.in_use)
+    }
+
+    fn listing(line: &str) -> (Listing, Hits) {
+        let wanted = Wanted::parse(line).unwrap().unwrap();
+        let line = Line { text: line.to_owned(), wanted, vulnerability: None };
+        let listing = Listing::new(vec![line]);
+        let hits = Hits::new(&listing);
+        (listing, hits)
+    }
+
+    #[test]
+    fn what_was_watched_is_in_use_even_if_the_jvm_has_ended() {
+        let changed = |class: &str, event| Changed {
+            time: String::new(),
+            ts_ns: 7,
+            pid: 1,
+            tid: 1,
+            thread: "main".into(),
+            event,
+            class: class.into(),
+            boot_loader: false,
+            archived: None,
+            duration_ns: None,
+            stack: None,
+        };
+        for (line, class, events, expected) in [
+            ("a.*", "a.b.C", &["loaded", "initialized"][..], ("initialized", true)),
+            ("a.B", "a.B", &["loaded"], ("loaded", false)),
+            ("a.B", "a.B", &["unloaded"], ("not loaded", false)),
+            ("a.B", "a.C", &["initialized"], ("not loaded", false)),
+            ("a.B#run", "a.B", &["loaded", "failed"], ("unknown", true)),
+            ("a.B#run", "a.B", &["loaded"], ("loaded", false)),
+        ] {
+            let (listing, mut hits) = listing(line);
+            for event in events {
+                hits.saw(&listing, &changed(class, event));
+            }
+            hits.ended(&listing);
+            let listed = hits.into_listed(&listing, 1).remove(0);
+            assert_eq!((listed.found, listed.in_use), expected, "{line} {class} {events:?}");
+            assert_eq!(listed.first_loaded.is_some(), events[0] == "loaded");
+        }
+    }
+
+    #[test]
+    fn what_may_have_run_is_in_use() {
+        let unknown = Usage::Unknown(Why::Small);
+        let usages = [("called", Usage::Called), ("not", Usage::NotCalled), ("small", unknown)];
+        let ready = class(State::Initialized, &usages);
+        for (line, found, in_use) in [
+            ("a.B", "initialized", true),
+            ("a.*", "initialized", true),
+            ("a.C", "not loaded", false),
+            ("a.B#called", "called", true),
+            ("a.B#not", "not called", false),
+            ("a.B#small", "unknown", true),
+            ("a.B#inherited", "unknown", true),
+            ("a.B#called(I)V", "unknown", true),
+        ] {
+            assert_eq!(look(line, std::slice::from_ref(&ready)), (found, in_use), "{line}");
+        }
+        let linked = class(State::Linked, &[("not", Usage::NotCalled)]);
+        for line in ["a.B", "a.B#not", "a.B#inherited"] {
+            assert_eq!(look(line, std::slice::from_ref(&linked)), ("loaded", false), "{line}");
+        }
+        // Two loaders have one each.
+        for classes in [[linked.clone(), ready.clone()], [ready, linked]] {
+            assert_eq!(look("a.B#called", &classes), ("called", true));
+        }
+    }
+}

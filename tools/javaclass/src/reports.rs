@@ -1,0 +1,189 @@
+//! Reports, as `javaclass -j` and `javaclass merge -j` have printed them, of this version or another.
+//!
+//! Each JVM's classes end with its summary, which says how many there are: so what was cut is
+//! noticed. Lines of kinds that this version does not know are passed over.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use libjvmprobe::own::note;
+use serde::Deserialize;
+
+/// A class with all its methods takes less.
+const MAX_LINE: u64 = 256 << 20;
+
+/// A line of a report, as far as it is of interest.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Line {
+    Class(ClassLine),
+    Summary(SummaryLine),
+    Merged(MergedLine),
+    Runs(RunsLine),
+    #[serde(other)]
+    Other,
+}
+
+/// A class of a JVM.
+#[derive(Debug, Deserialize)]
+pub struct ClassLine {
+    /// Its name.
+    pub class: String,
+    /// Where it comes from.
+    pub origin: String,
+    /// How far it has got.
+    pub state: String,
+    /// How many of its methods were called.
+    pub called: u64,
+    /// How many classes these are.
+    #[serde(default = "one")]
+    pub classes: u64,
+    /// Its methods, where they were told.
+    #[serde(default)]
+    pub method_list: Vec<MethodLine>,
+}
+
+/// A method of a class.
+#[derive(Debug, Deserialize)]
+pub struct MethodLine {
+    /// Its name.
+    pub name: String,
+    /// Its descriptor.
+    pub descriptor: String,
+    /// Whether it was called.
+    pub usage: String,
+}
+
+/// The end of a JVM's classes.
+#[derive(Debug, Deserialize)]
+pub struct SummaryLine {
+    complete: bool,
+    unreadable: u64,
+    classes: u64,
+    /// How many were unloaded, where that is known.
+    #[serde(default)]
+    pub unloaded: Option<u64>,
+    #[serde(default)]
+    version: Option<String>,
+}
+
+/// A class of a merged report.
+#[derive(Debug, Deserialize)]
+pub struct MergedLine {
+    /// Its name.
+    pub class: String,
+}
+
+/// The end of a merged report.
+#[derive(Debug, Deserialize)]
+pub struct RunsLine {
+    /// How many of its runs are incomplete.
+    pub incomplete: u64,
+    classes: u64,
+    /// How many classes were unloaded in all runs, as far as that is known.
+    pub unloaded: u64,
+    #[serde(default)]
+    version: Option<String>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// What a report tells, in its order.
+pub enum Told {
+    /// A class of the JVM that the next summary ends.
+    Class(ClassLine),
+    /// The end of a JVM.
+    Jvm(SummaryLine),
+    /// A class of several runs.
+    Merged(MergedLine),
+    /// The end of these.
+    Runs(RunsLine),
+}
+
+impl SummaryLine {
+    /// Whether all its classes were read.
+    pub fn is_complete(&self) -> bool {
+        self.complete && self.unreadable == 0
+    }
+}
+
+/// Reads reports.
+///
+/// # Errors
+/// Where one cannot be read, is none or was cut; what `take` says.
+pub fn read(files: &[PathBuf], mut take: impl FnMut(&Path, Told) -> Result<()>) -> Result<()> {
+    for path in files {
+        let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+        read_one(path, BufReader::new(file), |told| take(path, told))?;
+    }
+    Ok(())
+}
+
+/// Reads a report, of this name.
+pub fn read_one(
+    path: &Path,
+    mut report: impl BufRead,
+    mut take: impl FnMut(Told) -> Result<()>,
+) -> Result<()> {
+    let mut line = String::new();
+    // Classes since the last summary, and whether there was any.
+    let (mut open, mut has_ended) = (0_u64, false);
+    let mut others = None;
+    let name = path.display();
+    for number in 1_u64.. {
+        let at = || format!("{name}, line {number}");
+        line.clear();
+        let read = report.by_ref().take(MAX_LINE).read_line(&mut line).with_context(at)?;
+        if read == 0 {
+            break;
+        }
+        if line.trim().is_empty() {
+            continue;
+        }
+        let what = || format!("{}: no line of a report of javaclass -j", at());
+        let mut end = |classes: u64, version: &mut Option<String>| {
+            ensure!(
+                classes == open,
+                "{}: {open} of {classes} classes are told: it was cut, or made with --quiet",
+                at()
+            );
+            (open, has_ended) = (0, true);
+            others = version.take().filter(|version| version != env!("CARGO_PKG_VERSION"));
+            Ok(())
+        };
+        take(match serde_json::from_str(&line).with_context(what)? {
+            Line::Class(class) => {
+                open = open.saturating_add(class.classes);
+                Told::Class(class)
+            }
+            Line::Merged(class) => {
+                open = open.saturating_add(1);
+                Told::Merged(class)
+            }
+            Line::Summary(mut summary) => {
+                end(summary.classes, &mut summary.version)?;
+                Told::Jvm(summary)
+            }
+            Line::Runs(mut runs) => {
+                end(runs.classes, &mut runs.version)?;
+                Told::Runs(runs)
+            }
+            Line::Other => continue,
+        })?;
+    }
+    if let Some(version) = others {
+        let own = env!("CARGO_PKG_VERSION");
+        note(&format!("{name} was written by version {version}, this is {own}"));
+    }
+    match (open, has_ended) {
+        (1.., _) => bail!("{name} ends without a summary: it was cut"),
+        (0, false) => bail!("{name} is no report of javaclass -j: it has no summary"),
+        (0, true) => Ok(()),
+    }
+}

@@ -1,0 +1,81 @@
+//! The texts in a class file's constant pool: names of classes, descriptors, signatures, strings.
+//!
+//! Source: JVMS 4.1 and 4.4. Whatever a class refers to, it does by such a text, so nothing else of
+//! the file is read.
+
+const MAGIC: [u8; 4] = [0xca, 0xfe, 0xba, 0xbe];
+/// What is before the pool: magic number, minor and major version.
+const HEAD: usize = 8;
+
+/// The texts, as modified UTF-8, which for names is UTF-8; `None` of what is no class file.
+pub fn texts(class: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut rest = class.strip_prefix(&MAGIC)?.get(HEAD - MAGIC.len()..)?;
+    let count = take(&mut rest)?;
+    let mut texts = Vec::new();
+    // Entry 0 is none.
+    let mut entry = 1;
+    while entry < count {
+        let (&tag, behind) = rest.split_first()?;
+        rest = behind;
+        let size = match tag {
+            1 => {
+                let length = usize::from(take(&mut rest)?);
+                texts.push(rest.get(..length)?);
+                length
+            }
+            // Class, String, MethodType, Module, Package: an index.
+            7 | 8 | 16 | 19 | 20 => 2,
+            // MethodHandle.
+            15 => 3,
+            // Integer, Float; what refers to two others.
+            3 | 4 | 9..=12 | 17 | 18 => 4,
+            // Long, Double, which take two entries.
+            5 | 6 => {
+                entry += 1;
+                8
+            }
+            _ => return None,
+        };
+        rest = rest.get(size..)?;
+        entry += 1;
+    }
+    Some(texts)
+}
+
+fn take(rest: &mut &[u8]) -> Option<u16> {
+    let (number, behind) = rest.split_first_chunk()?;
+    *rest = behind;
+    Some(u16::from_be_bytes(*number))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A class file's beginning, with these constants.
+    fn class(count: u16, constants: &[&[u8]]) -> Vec<u8> {
+        let head = [&MAGIC[..], &[0, 0, 0, 61], &count.to_be_bytes()].concat();
+        [head, constants.concat()].concat()
+    }
+
+    #[test]
+    fn texts_are_found_among_other_constants() {
+        let bytes =
+            class(6, &[b"\x01\0\x03a/B", b"\x05\0\0\0\0\0\0\0\0", b"\x07\0\x01", b"\x01\0\0"]);
+        assert_eq!(texts(&bytes), Some(vec![&b"a/B"[..], b""]));
+        for bad in [&bytes[..bytes.len() - 1], &bytes[..9], b"", b"PK"] {
+            assert_eq!(texts(bad), None);
+        }
+        assert_eq!(texts(&class(2, &[b"\x02\0\0"])), None, "a tag that is none");
+        assert_eq!(texts(&class(1, &[])), Some(Vec::new()));
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_classes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = texts(&class(u16::MAX, &[&bytes]));
+        }
+    }
+}

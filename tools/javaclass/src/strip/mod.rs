@@ -1,0 +1,207 @@
+//! A jar without the classes that no report has seen.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`jar`] | the entries of a jar, and how to write some of them |
+//! | [`constants`] | the texts in a class file |
+//! | [`names`] | which classes a text names |
+//! | [`keep`] | which classes stay, and why |
+
+mod constants;
+mod jar;
+mod keep;
+mod names;
+
+use std::{
+    collections::HashSet,
+    fs::{self, File},
+    os::unix::fs::MetadataExt,
+    path::Path,
+};
+
+use anyhow::{Context, Result, bail};
+use libjvmprobe::{
+    own::note,
+    render::{
+        output::Output,
+        units::{bytes, count},
+    },
+};
+use serde::Serialize;
+
+use crate::{
+    args::Strip,
+    reports::{self, Told},
+    wanted,
+};
+use jar::Jar;
+use keep::Class;
+
+/// As many classes may have been seen.
+const MAX_SEEN: usize = 4_000_000;
+
+/// What is told of a class of the jar.
+#[derive(Debug, Serialize)]
+struct Stripped<'a> {
+    r#type: &'static str,
+    class: &'a str,
+    kept: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'a str>,
+    bytes: u64,
+}
+
+/// What is told of the jar.
+#[derive(Debug, Default, Serialize)]
+struct Total {
+    r#type: &'static str,
+    jar: String,
+    out: Option<String>,
+    classes: u64,
+    seen: u64,
+    listed: u64,
+    named: u64,
+    referred: u64,
+    removed: u64,
+    removed_bytes: u64,
+    bytes: u64,
+    bytes_out: Option<u64>,
+    inner: u64,
+}
+
+/// Strips a jar.
+pub fn run(args: &Strip) -> Result<()> {
+    let seen = seen(args)?;
+    let list = match &args.keep {
+        Some(path) => wanted::read(path)?.into_iter().map(|line| line.wanted).collect(),
+        None => Vec::new(),
+    };
+    let name = args.jar.display();
+    let file = File::open(&args.jar).with_context(|| format!("open {name}"))?;
+    let meta = file.metadata().with_context(|| format!("look at {name}"))?;
+    let refused = || format!("{name} is not stripped");
+    if let Some(out) = &args.out
+        && fs::metadata(out).is_ok_and(|to| (to.dev(), to.ino()) == (meta.dev(), meta.ino()))
+    {
+        bail!("{} is {name} itself, which is not changed: name another file", out.display());
+    }
+    let jar = Jar::open(file).with_context(refused)?;
+    if let Some(path) = jar.signature() {
+        bail!(
+            "{name} is signed ({path}), and would not be any more: strip what was signed, and \
+             sign that"
+        );
+    }
+    let classes = keep::decide(&jar, &seen, &list).with_context(refused)?;
+    let mut total = sum(&jar, &classes);
+    total.jar = name.to_string();
+    total.bytes = meta.len();
+    if let Some(out) = &args.out {
+        let gone: HashSet<usize> =
+            gone(&classes).flat_map(|class| &class.entries).copied().collect();
+        let written = jar::put(out, |file| jar.write(|number| !gone.contains(&number), file));
+        written.with_context(|| format!("{} is not written", out.display()))?;
+        total.out = Some(out.display().to_string());
+        total.bytes_out = fs::metadata(out).ok().map(|meta| meta.len());
+    }
+    tell(args, &jar, &classes, &total)
+}
+
+/// The classes that the reports have, by any loader and from anywhere.
+fn seen(args: &Strip) -> Result<HashSet<String>> {
+    let mut seen = HashSet::new();
+    let mut unloaded = 0;
+    let incomplete = |path: &Path| {
+        bail!("{} lacks classes that could not be read: they may be in use", path.display())
+    };
+    reports::read(&args.reports, |path, told| {
+        match told {
+            Told::Class(reports::ClassLine { class, .. })
+            | Told::Merged(reports::MergedLine { class }) => _ = seen.insert(class),
+            Told::Jvm(jvm) if !jvm.is_complete() => return incomplete(path),
+            Told::Runs(runs) if runs.incomplete > 0 => return incomplete(path),
+            Told::Jvm(jvm) => unloaded += jvm.unloaded.unwrap_or(0),
+            Told::Runs(runs) => unloaded += runs.unloaded,
+        }
+        if seen.len() > MAX_SEEN {
+            bail!("these are more than {MAX_SEEN} classes");
+        }
+        Ok(())
+    })?;
+    if unloaded > 0 {
+        note(&format!(
+            "{unloaded} classes were unloaded before the reports were made: name those that are \
+             needed with --keep"
+        ));
+    }
+    Ok(seen)
+}
+
+fn gone(classes: &[Class]) -> impl Iterator<Item = &Class> {
+    classes.iter().filter(|class| class.why.is_none())
+}
+
+/// What a class takes in the jar, in all its versions.
+fn packed(jar: &Jar, class: &Class) -> u64 {
+    class.entries.iter().filter_map(|&entry| jar.entries.get(entry)).map(|e| e.packed).sum()
+}
+
+fn sum(jar: &Jar, classes: &[Class]) -> Total {
+    let of = |why| {
+        let is_it = |class: &&Class| class.why.as_ref().map(keep::Why::name) == why;
+        classes.iter().filter(is_it).count() as u64
+    };
+    let is_inner = |entry: &&jar::Entry| entry.path.ends_with(".jar");
+    Total {
+        r#type: "strip",
+        classes: classes.len() as u64,
+        seen: of(Some("seen")),
+        listed: of(Some("listed")),
+        named: of(Some("named")),
+        referred: of(Some("referred to")),
+        removed: of(None),
+        removed_bytes: gone(classes).map(|class| packed(jar, class)).sum(),
+        inner: jar.entries.iter().filter(is_inner).count() as u64,
+        ..Total::default()
+    }
+}
+
+fn tell(args: &Strip, jar: &Jar, classes: &[Class], total: &Total) -> Result<()> {
+    let mut out = Output::open(None)?;
+    let shown = classes.iter().filter(|_| !args.quiet);
+    if args.json {
+        for class in shown {
+            out.json(&Stripped {
+                r#type: "stripped",
+                class: &class.name,
+                kept: class.why.is_some(),
+                why: class.why.as_ref().map(keep::Why::name),
+                by: class.why.as_ref().and_then(keep::Why::by),
+                bytes: packed(jar, class),
+            })?;
+        }
+        out.json(total)?;
+    } else {
+        for class in shown.filter(|class| class.why.is_none()) {
+            let word = if args.warn_only { "not needed" } else { "removed" };
+            out.line(&format!("{word} {}", class.name))?;
+        }
+        let Total { classes, seen, listed, named, referred, removed, .. } = total;
+        out.line(&format!(
+            "{}: {}, {seen} of them seen, {listed} listed, {named} named by its files, {referred} \
+             that these refer to; {removed} that nothing needs, {}",
+            total.jar,
+            count(*classes, "class"),
+            bytes(total.removed_bytes),
+        ))?;
+    }
+    if total.inner > 0 {
+        note(&format!("jars within it stay as they are: {}", total.inner));
+    }
+    if let (Some(path), Some(to)) = (&total.out, total.bytes_out) {
+        note(&format!("wrote {path}: {} of {}", bytes(to), bytes(total.bytes)));
+    }
+    Ok(())
+}

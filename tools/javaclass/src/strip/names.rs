@@ -1,0 +1,94 @@
+//! Which classes of a jar a text names.
+
+use std::collections::HashMap;
+
+/// Of one word, so many beginnings are tried: a descriptor's primitive types come before a class.
+const MAX_BEGINNINGS: usize = 64;
+
+/// The classes of a jar by name, with slashes for dots.
+#[derive(Debug, Default)]
+pub struct Names {
+    classes: HashMap<String, usize>,
+    longest: usize,
+}
+
+impl Names {
+    /// Adds a class by its name with dots, and returns its number; the same name has the same.
+    pub fn add(&mut self, name: &str) -> usize {
+        self.longest = self.longest.max(name.len());
+        let next = self.classes.len();
+        *self.classes.entry(name.replace('.', "/")).or_insert(next)
+    }
+
+    /// Tells `found` of each class that a text names, be it as a class file names it, in a
+    /// descriptor or a signature, or as people do. Whatever may be meant is.
+    pub fn in_text(&self, text: &[u8], mut found: impl FnMut(usize)) {
+        let text = String::from_utf8_lossy(text);
+        let is_part = |c: char| c.is_alphanumeric() || "_$./-".contains(c);
+        for word in text.split(|c| !is_part(c)) {
+            let word = word.trim_matches(['.', '/']).replace('.', "/");
+            let word = word.strip_suffix("/class").unwrap_or(&word);
+            if word.len() <= self.longest
+                && let Some(&class) = self.classes.get(word)
+            {
+                found(class);
+            }
+            // `(ILa/B;)V`: what is behind an L may be a class.
+            for (at, _) in word.match_indices('L').take(MAX_BEGINNINGS) {
+                let name = word.get(at + 1..).unwrap_or_default();
+                if name.len() <= self.longest
+                    && let Some(&class) = self.classes.get(name)
+                {
+                    found(class);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn found(text: &str) -> Vec<usize> {
+        let mut names = Names::default();
+        for name in ["a.B", "a.B$C", "Main", "a.Long"] {
+            names.add(name);
+        }
+        let mut found = Vec::new();
+        names.in_text(text.as_bytes(), |class| found.push(class));
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    #[test]
+    fn names_are_found_however_they_are_spelt() {
+        for (text, expected) in [
+            ("a/B", &[0][..]),
+            ("a.B", &[0]),
+            ("[[La/B$C;", &[1]),
+            ("(ILa/B;J[La/Long;)LMain;", &[0, 2, 3]),
+            ("Ljava/util/Map<La/B;-La/B$C;>;", &[0, 1]),
+            ("java/util/Map<+La/B$C;TK;>", &[1]),
+            ("Main-Class: Main\r\n", &[2]),
+            ("<bean class=\"a.B$C\"/>", &[1]),
+            ("com.x=a.B,a.Long # see a.B.", &[0, 3]),
+            ("/a/B.class", &[0]),
+            ("a/B.class", &[0]),
+            ("a.Bx b.a.B", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(found(text), expected, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_texts_do_no_harm(text in "[L/.;a$\\PC]{0,300}") {
+            let _ = found(&text);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! One JVM: its classes, added up.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use anyhow::Result;
+use libjvmprobe::{
+    Pid,
+    hotspot::{
+        HotSpot,
+        loaded::{Loaded, LoadedClass, Loader, State, Usage},
+    },
+    own::note,
+    process::Target,
+};
+
+use crate::{
+    args::Args,
+    asked::Asked,
+    fold::Folded,
+    jars::{self, Seen, index::Index},
+    list::Hits,
+    origin::{Kind, Origin, package},
+    record::{Class, Method, MethodCounts, Summary},
+    report::Report,
+};
+
+/// As many groups are kept apart.
+const MAX_GROUPS: usize = 100_000;
+
+/// What the classes of a group are together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum {
+    /// How many.
+    pub classes: u64,
+    /// How many are linked, or further.
+    pub linked: u64,
+    /// How many are initialised, or were begun to be.
+    pub initialized: u64,
+    /// Of how many a method was called.
+    pub called: u64,
+    /// Their methods.
+    pub counts: MethodCounts,
+    /// What they take of metaspace.
+    pub bytes: u64,
+}
+
+impl Sum {
+    fn add(&mut self, class: &Class, state: State) {
+        self.classes += class.classes;
+        self.linked += u64::from(state >= State::Linked);
+        self.initialized += u64::from(state >= State::Initializing);
+        self.called += u64::from(class.counts.called > 0);
+        self.counts.methods += class.counts.methods;
+        self.counts.called += class.counts.called;
+        self.counts.unknown += class.counts.unknown;
+        self.counts.not_called += class.counts.not_called;
+        self.bytes += class.bytes;
+    }
+}
+
+/// What is told of a JVM.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// By origin or loader.
+    pub groups: BTreeMap<String, Sum>,
+    /// By package, with the group that it belongs to.
+    pub packages: BTreeMap<(String, String), Sum>,
+    /// Each class by group, where that is wanted.
+    pub classes: BTreeMap<(String, String), Vec<Class>>,
+}
+
+/// Reads a JVM's classes and tells of them.
+pub fn tell(
+    target: &Target,
+    hotspot: &HotSpot,
+    args: &Args,
+    asked: Option<&mut Asked>,
+    report: &mut Report,
+) -> Result<()> {
+    let begin = Instant::now();
+    let pid = target.pid();
+    let mut seen = args.unused.then(Seen::default);
+    let mut tally = Tally::default();
+    let mut total = Sum::default();
+    let mut hidden = 0;
+    let mut index = None;
+    let mut hits = asked.as_ref().map(|asked| Hits::new(&asked.listing));
+    let mut folded = Folded::default();
+    let keep = |class: Class, tally: &mut Tally, report: &mut Report| {
+        if args.tree {
+            let group = group(&class, args);
+            tally.classes.entry((group, named_package(&class.class))).or_default().push(class);
+            return Ok(());
+        }
+        report.class(&class)
+    };
+    let loaded = hotspot.loaded(|loaded, class| {
+        let loader = loaded.loaders.get(class.loader).cloned().unwrap_or_default();
+        let mut origin = Origin::of(&class, loader.is_boot);
+        let is_guessed = origin.kind == Kind::Unknown;
+        if is_guessed {
+            let index = index.get_or_insert_with(|| Index::read(target));
+            origin = index.find(&class.name).unwrap_or(origin);
+        }
+        if let (Some(hits), Some(asked)) = (&mut hits, &asked) {
+            hits.look(&asked.listing, &class, &origin);
+            return Ok(());
+        }
+        let state = class.state;
+        hidden += u64::from(class.is_hidden);
+        let mut record = record(pid, class, &loader, origin, args.methods);
+        record.origin_by_name = is_guessed && record.origin_kind != Kind::Unknown;
+        total.add(&record, state);
+        if let Some(seen) = &mut seen {
+            seen.add(&record, state >= State::Initializing);
+            return Ok(());
+        }
+        let group = group(&record, args);
+        let package = (named_package(&record.class), group.clone());
+        add(&mut tally.groups, group, &record, state);
+        add(&mut tally.packages, package, &record, state);
+        match record.hidden {
+            true => folded.add(record),
+            false => keep(record, &mut tally, report)?,
+        }
+        Ok(())
+    })?;
+    for class in folded.into_classes() {
+        keep(class, &mut tally, report)?;
+    }
+    let duration = begin.elapsed();
+    warn(pid, &loaded);
+    // Who asks what is not used, shall know of what is not there to be asked any more.
+    if asked.is_some() || args.unused {
+        tell_unloaded(pid, &loaded);
+    }
+    if let (Some(hits), Some(asked)) = (hits, asked) {
+        asked.tell(target, hits, report)?;
+        // What is missing may be in use.
+        anyhow::ensure!(loaded.is_complete && loaded.unreadable == 0, "not all classes were read");
+        return Ok(());
+    }
+    if let Some(seen) = seen {
+        // What is missing would be told as not loaded.
+        anyhow::ensure!(loaded.is_complete && loaded.unreadable == 0, "not all classes were read");
+        return Ok(report.unused(pid, &jars::look(target, &seen, args.jdk)?)?);
+    }
+    let Sum { classes, linked, initialized, called, counts, bytes } = total;
+    report.tally(
+        &tally,
+        Summary {
+            pid: pid.0,
+            version: env!("CARGO_PKG_VERSION"),
+            jvm: hotspot.version.clone(),
+            classes,
+            hidden,
+            linked,
+            initialized,
+            classes_called: called,
+            counts,
+            bytes,
+            loaders: loaded.loaders.len() as u64,
+            unloaded: loaded.unloaded,
+            unreadable: loaded.unreadable,
+            complete: loaded.is_complete,
+            not_counted: loaded.not_counted.map(|why| why.name()),
+            duration_ns: u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
+        },
+    )?;
+    Ok(())
+}
+
+fn warn(pid: Pid, loaded: &Loaded) {
+    if !loaded.is_complete {
+        note(&format!("process {pid} unloads classes all the time: some are missing here"));
+    }
+    if loaded.unreadable > 0 {
+        note(&format!("process {pid}: {} classes could not be read", loaded.unreadable));
+    }
+    if let Some(why) = loaded.not_counted {
+        let why = why.name();
+        note(&format!("process {pid} does not tell which methods were called: {why}"));
+    }
+}
+
+fn tell_unloaded(pid: Pid, loaded: &Loaded) {
+    match loaded.unloaded {
+        Some(0) => {}
+        Some(n) => {
+            let classes = if n == 1 { "class" } else { "classes" };
+            note(&format!(
+                "process {pid} has unloaded {n} {classes} since it started: these may have been used"
+            ));
+        }
+        None => note(&format!("process {pid} does not tell whether it has unloaded classes")),
+    }
+}
+
+fn add<K: Ord>(sums: &mut BTreeMap<K, Sum>, key: K, class: &Class, state: State) {
+    // A JVM that makes up names shall not take all memory.
+    if sums.len() < MAX_GROUPS || sums.contains_key(&key) {
+        sums.entry(key).or_default().add(class, state);
+    }
+}
+
+/// What a class is counted with.
+fn group(class: &Class, args: &Args) -> String {
+    if !args.by_loader {
+        return class.origin.clone();
+    }
+    let id = class.loader_id.as_ref().or(class.loader.as_ref());
+    id.cloned().unwrap_or_else(|| "bootstrap".into())
+}
+
+/// The package of a class, for people.
+fn named_package(class: &str) -> String {
+    package(class).unwrap_or("(no package)").into()
+}
+
+fn record(pid: Pid, class: LoadedClass, loader: &Loader, origin: Origin, methods: bool) -> Class {
+    let mut counts = MethodCounts::default();
+    for method in &class.methods {
+        match method.usage {
+            Usage::Called => counts.called += 1,
+            Usage::NotCalled => counts.not_called += 1,
+            Usage::Unknown(_) => counts.unknown += 1,
+            Usage::Abstract => continue,
+        }
+        counts.methods += 1;
+    }
+    let list = if methods { &class.methods[..] } else { &[] };
+    let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().map(str::to_owned);
+    Class {
+        pid: pid.0,
+        class: class.name.to_string(),
+        classes: 1,
+        hidden: class.is_hidden,
+        origin_kind: origin.kind,
+        origin: origin.name,
+        origin_by_name: false,
+        module: text(&class.module),
+        loader: text(&loader.class),
+        loader_name: text(&loader.name),
+        loader_id: text(&loader.identity),
+        state: class.state.name(),
+        initializer: class.initializer,
+        archived: class.is_archived,
+        redefined: class.is_redefined,
+        bytes: class.bytes,
+        counts,
+        list: list
+            .iter()
+            .map(|method| Method {
+                name: method.name.to_string(),
+                descriptor: method.descriptor.to_string(),
+                usage: method.usage.name(),
+                why: match method.usage {
+                    Usage::Unknown(why) => Some(why.name()),
+                    _ => None,
+                },
+                counted: method.counted,
+                compiled: method.is_compiled,
+            })
+            .collect(),
+    }
+}

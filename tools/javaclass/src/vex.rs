@@ -1,0 +1,190 @@
+//! What was found of vulnerable classes, as a VEX document: evidence for whoever judges, no judgement.
+//!
+//! Source: the OpenVEX specification 0.2.0 (openvex/spec, OPENVEX-SPEC.md). Each status is
+//! `under_investigation`: that a class was not used so far does not say that it cannot be, and that
+//! it was used does not say that it can be exploited. What was seen is in the notes.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use libjvmprobe::{Pid, bpf::clock};
+use rustix::{
+    rand::{GetRandomFlags, getrandom},
+    system::uname,
+};
+use serde::Serialize;
+
+use crate::{args::Args, record::Listed};
+
+/// So many lines of the list are named in a note.
+const NAMED: usize = 20;
+
+/// A document that is being made.
+pub struct Vex {
+    file: File,
+    path: PathBuf,
+    /// What it is about, where that was said.
+    product: Option<String>,
+    host: String,
+    statements: Vec<Statement>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(rename = "@context")]
+    context: &'static str,
+    #[serde(rename = "@id")]
+    id: String,
+    author: String,
+    timestamp: String,
+    version: u32,
+    tooling: &'static str,
+    statements: &'a [Statement],
+}
+
+/// What is said of a vulnerability in a process.
+#[derive(Serialize)]
+struct Statement {
+    vulnerability: Vulnerability,
+    products: [Product; 1],
+    status: &'static str,
+    status_notes: String,
+    timestamp: String,
+}
+
+#[derive(Serialize)]
+struct Vulnerability {
+    name: String,
+}
+
+#[derive(Serialize)]
+struct Product {
+    #[serde(rename = "@id")]
+    id: String,
+}
+
+impl Vex {
+    /// Creates the file, so that one that cannot be written is told at once.
+    pub fn create(path: &Path, args: &Args) -> Result<Self> {
+        let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
+        let host = uname().nodename().to_string_lossy().into_owned();
+        let product = args.product.clone();
+        Ok(Self { file, path: path.to_owned(), product, host, statements: Vec::new() })
+    }
+
+    /// Adds what was found in a JVM, which runs this class or jar.
+    pub fn add(&mut self, pid: Pid, main: &str, listed: &[Listed]) {
+        let mut by_vulnerability: BTreeMap<&str, Vec<&Listed>> = BTreeMap::new();
+        for line in listed {
+            let name = line.vulnerability.as_deref().unwrap_or_default();
+            by_vulnerability.entry(name).or_default().push(line);
+        }
+        let now = clock::rfc3339(clock::monotonic_ns());
+        let product = self.product.clone().unwrap_or_else(|| product_of(main));
+        for (name, lines) in by_vulnerability {
+            let place = format!("process {pid} ({main}) on {} until {now}", self.host);
+            self.statements.push(Statement {
+                vulnerability: Vulnerability { name: name.to_owned() },
+                products: [Product { id: product.clone() }],
+                status: "under_investigation",
+                status_notes: notes(&lines, &place),
+                timestamp: now.clone(),
+            });
+        }
+    }
+
+    /// Writes it.
+    pub fn write(mut self) -> Result<()> {
+        let written = if self.statements.is_empty() {
+            // A document says something.
+            std::fs::remove_file(&self.path)
+        } else {
+            let document = Document {
+                context: "https://openvex.dev/ns/v0.2.0",
+                id: format!("urn:uuid:{}", uuid()?),
+                author: format!("javaclass on {}", self.host),
+                timestamp: clock::rfc3339(clock::monotonic_ns()),
+                version: 1,
+                tooling: concat!("javaclass/", env!("CARGO_PKG_VERSION")),
+                statements: &self.statements,
+            };
+            let text = serde_json::to_string_pretty(&document)?;
+            writeln!(self.file, "{text}")
+        };
+        written.with_context(|| format!("write {}", self.path.display()))
+    }
+}
+
+/// A random one (RFC 9562, version 4).
+fn uuid() -> Result<String> {
+    let mut bytes = [0; 16];
+    let read = getrandom(&mut bytes, GetRandomFlags::empty()).context("get random bytes")?;
+    anyhow::ensure!(read == bytes.len(), "the kernel gives no random bytes");
+    let number = u128::from_be_bytes(bytes) & !(0xf << 76 | 0b11 << 62) | 4 << 76 | 0b10 << 62;
+    let hex = format!("{number:032x}");
+    let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
+    Ok([part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-"))
+}
+
+/// What was seen, for a person.
+fn notes(lines: &[&Listed], place: &str) -> String {
+    let used: Vec<_> = lines.iter().filter(|line| line.in_use).collect();
+    let mut text = match used.is_empty() {
+        true => format!("Not seen in use (evidence, not proof) by {place}, since that started:"),
+        false => format!("In use, or perhaps, by {place}:"),
+    };
+    let shown: Vec<_> = if used.is_empty() { lines.iter().collect() } else { used };
+    for (number, line) in shown.iter().take(NAMED).enumerate() {
+        let comma = if number > 0 { "," } else { "" };
+        // Writing into a String does not fail.
+        let _ = write!(text, "{comma} {} is {}", line.pattern, line.found);
+        if let Some(why) = line.why {
+            let _ = write!(text, " ({why})");
+        }
+    }
+    if let Some(more @ 1..) = shown.len().checked_sub(NAMED) {
+        let _ = write!(text, " and {more} more");
+    }
+    text
+}
+
+/// A package URL for what a JVM runs.
+fn product_of(main: &str) -> String {
+    let name = main.rsplit('/').next().unwrap_or(main);
+    let mut url = "pkg:generic/".to_owned();
+    for byte in name.bytes() {
+        match byte {
+            b'.' | b'-' | b'_' | b'~' => url.push(byte.into()),
+            _ if byte.is_ascii_alphanumeric() => url.push(byte.into()),
+            _ => _ = write!(url, "%{byte:02X}"),
+        }
+    }
+    url
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_are_package_urls() {
+        assert_eq!(product_of("/opt/my app.jar"), "pkg:generic/my%20app.jar");
+        assert_eq!(product_of("com.acme.Main"), "pkg:generic/com.acme.Main");
+        assert_eq!(product_of("m/a$B"), "pkg:generic/a%24B");
+    }
+
+    #[test]
+    fn documents_have_names_of_their_own() {
+        let (one, other) = (uuid().unwrap(), uuid().unwrap());
+        assert_ne!(one, other);
+        assert_eq!(one.len(), 36);
+        assert!(one.as_bytes()[14] == b'4' && b"89ab".contains(&one.as_bytes()[19]), "{one}");
+    }
+}

@@ -1,0 +1,163 @@
+//! What a list asks for: classes, packages, methods.
+
+use std::{fs::File, io::Read, path::Path, sync::Arc};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::origin::package;
+
+/// A list has fewer lines than that, and fewer bytes.
+const MAX_LINES: usize = 1_000_000;
+const MAX_BYTES: u64 = 64 << 20;
+
+/// A line of a list.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// As it stands there.
+    pub text: String,
+    /// What it asks for.
+    pub wanted: Wanted,
+    /// Which vulnerability it belongs to: the last `[NAME]` above it.
+    pub vulnerability: Option<Arc<str>>,
+}
+
+/// Reads a list.
+pub fn read(path: &Path) -> Result<Vec<Line>> {
+    let name = path.display();
+    let mut text = String::new();
+    let file = File::open(path).with_context(|| format!("open {name}"))?;
+    let mut file = file.take(MAX_BYTES + 1);
+    let read = file.read_to_string(&mut text).with_context(|| format!("read {name}"))?;
+    if read as u64 > MAX_BYTES {
+        bail!("{name} is too long for a list");
+    }
+    let mut lines = Vec::new();
+    let mut vulnerability = None;
+    for line in text.lines() {
+        let text = line.trim();
+        if let Some(named) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) {
+            vulnerability = Some(named.trim()).filter(|named| !named.is_empty()).map(Arc::from);
+            continue;
+        }
+        let wanted = Wanted::parse(text).map_err(|why| anyhow!("{name}: {why}"))?;
+        let line =
+            |wanted| Line { text: text.to_owned(), wanted, vulnerability: vulnerability.clone() };
+        lines.extend(wanted.map(line));
+        if lines.len() > MAX_LINES {
+            bail!("{name} has more than {MAX_LINES} lines");
+        }
+    }
+    if lines.is_empty() {
+        bail!("{name} lists nothing");
+    }
+    Ok(lines)
+}
+
+/// One line of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A class, by its name.
+    Class(String),
+    /// All classes of a package, and of those below it.
+    Package(String),
+    /// A method of a class, perhaps with its descriptor.
+    Method {
+        /// The class.
+        class: String,
+        /// The method's name.
+        name: String,
+        /// Its descriptor, where only one of that name is meant.
+        descriptor: Option<String>,
+    },
+}
+
+impl Wanted {
+    /// From a line; `None` of one that is empty or a comment.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub fn parse(line: &str) -> Result<Option<Self>, String> {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            return Ok(None);
+        }
+        if line.contains(char::is_whitespace) {
+            return Err(format!("`{line}`: one class, `package.*` or `class#method` a line"));
+        }
+        let (class, method) = match line.split_once('#') {
+            Some((class, method)) => (class, Some(method)),
+            None => (line, None),
+        };
+        let class = class.replace('/', ".");
+        let class = class.strip_suffix(".class").unwrap_or(&class);
+        let package = class.strip_suffix(".*").or_else(|| class.strip_suffix(".**"));
+        let is_name = |name: &str| !name.is_empty() && !name.contains('*');
+        match (package, method) {
+            (Some(package), None) if is_name(package) => Ok(Some(Self::Package(package.into()))),
+            (None, None) if is_name(class) => Ok(Some(Self::Class(class.into()))),
+            (None, Some(method)) if is_name(class) && is_name(method) => {
+                let (name, descriptor) = match method.find('(') {
+                    Some(at) => method.split_at(at),
+                    None => (method, ""),
+                };
+                let descriptor = Some(descriptor).filter(|d| !d.is_empty()).map(Into::into);
+                Ok(Some(Self::Method { class: class.into(), name: name.into(), descriptor }))
+            }
+            _ => Err(format!("`{line}`: one class, `package.*` or `class#method` a line")),
+        }
+    }
+
+    /// Whether a class is meant, or has a method that is.
+    pub fn is_of(&self, name: &str) -> bool {
+        match self {
+            Self::Class(class) | Self::Method { class, .. } => class == name,
+            Self::Package(wanted) => package(name).is_some_and(|package| {
+                let below = package.strip_prefix(wanted.as_str());
+                below.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(line: &str) -> Wanted {
+        Wanted::parse(line).unwrap().unwrap()
+    }
+
+    #[test]
+    fn classes_packages_and_methods() {
+        assert!(parse("a.B").is_of("a.B") && !parse("a.B").is_of("a.B$C"));
+        assert!(parse("a/B.class").is_of("a.B"));
+        let package = parse("a.b.*");
+        assert!(package.is_of("a.b.C") && package.is_of("a.b.c.D"));
+        assert!(!package.is_of("a.bc.D") && !package.is_of("a.C") && !package.is_of("Main"));
+        let method = parse("a.B#run(I)V");
+        let expected = Wanted::Method {
+            class: "a.B".into(),
+            name: "run".into(),
+            descriptor: Some("(I)V".into()),
+        };
+        assert_eq!(method, expected);
+        assert!(method.is_of("a.B"));
+        for nothing in ["", "  ", "# a comment"] {
+            assert_eq!(Wanted::parse(nothing), Ok(None));
+        }
+        for bad in ["a b", "*", "a.*#b", "#", "a#", "a*.b", "a.B#*"] {
+            assert!(!matches!(Wanted::parse(bad), Ok(Some(_))), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_lines_do_no_harm(line in "\\PC{0,40}", name in "\\PC{0,40}") {
+            if let Ok(Some(wanted)) = Wanted::parse(&line) {
+                let _ = wanted.is_of(&name);
+            }
+        }
+    }
+}

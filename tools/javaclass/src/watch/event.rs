@@ -1,0 +1,112 @@
+//! What the kernel side sends.
+//!
+//! The layouts come from the BPF object's own type information: the skeleton generator turns the
+//! structs of `bpf/javaclass.h` into these types.
+
+use libjvmprobe::{
+    bpf::records::{copy, text, word},
+    hotspot::classes::java_name,
+    stack::raw::RawStack,
+};
+use plain::Plain;
+
+use crate::skel::types::class_event;
+
+// `enum event_kind` of bpf/javaclass.h.
+const CLASS: u64 = 1;
+const STACK: u64 = 2;
+
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only, for which any bit
+// pattern is a value.
+unsafe impl Plain for class_event {}
+
+/// What has become of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// It was loaded.
+    Loaded,
+    /// It was unloaded.
+    Unloaded,
+    /// It was initialised.
+    Initialized,
+    /// Its initialiser threw.
+    Failed,
+}
+
+/// Something that became of a class.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The JVM's key.
+    pub target: u64,
+    /// When, on `CLOCK_MONOTONIC`.
+    pub ts_ns: u64,
+    /// How long the initialisation took.
+    pub duration_ns: u64,
+    /// The number of the stack that caused it.
+    pub stack: u64,
+    /// HotSpot's number of its loader: the boot loader's is 0.
+    pub loader: u64,
+    /// The thread.
+    pub tid: u32,
+    /// The thread's name.
+    pub thread: String,
+    /// What it was.
+    pub what: What,
+    /// The class.
+    pub class: String,
+    /// Whether it comes from an archive.
+    pub is_archived: bool,
+}
+
+/// An event.
+pub enum Event {
+    /// Something became of a class.
+    Class(Box<Change>),
+    /// A new stack, and its number.
+    Stack(u64, RawStack),
+}
+
+impl Event {
+    /// From a record of the ring buffer; `None` of what makes no sense.
+    pub fn decode(record: &[u8]) -> Option<Self> {
+        match word(record, 0)? {
+            CLASS => class(record).map(Box::new).map(Self::Class),
+            STACK => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
+            _ => None,
+        }
+    }
+
+    /// The JVM's key.
+    pub fn target(&self) -> u64 {
+        match self {
+            Self::Class(change) => change.target,
+            Self::Stack(_, stack) => stack.target,
+        }
+    }
+}
+
+fn class(record: &[u8]) -> Option<Change> {
+    let event: class_event = copy(record)?;
+    let what = match event.what {
+        1 => What::Loaded,
+        2 => What::Unloaded,
+        3 => What::Initialized,
+        4 => What::Failed,
+        _ => return None,
+    };
+    let room = event.name.len().saturating_sub(1);
+    let length = (event.length as usize).min(room);
+    let name: Vec<_> = event.name.iter().take(length).map(|&c| c as u8).collect();
+    Some(Change {
+        target: event.target,
+        ts_ns: event.ts_ns,
+        duration_ns: event.duration_ns,
+        stack: event.stack,
+        loader: event.loader,
+        tid: event.tid,
+        thread: text(&event.comm),
+        what,
+        class: java_name(&name, event.length),
+        is_archived: event.shared != 0,
+    })
+}

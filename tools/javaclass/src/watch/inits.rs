@@ -1,0 +1,172 @@
+//! Initialisations as a profile: how long each took, within the one that caused it, and when.
+//!
+//! The initialiser of a class runs those of other classes. Each is told when it ends, so what a
+//! thread was told of before, and has begun later, was within it.
+
+use std::{collections::HashMap, sync::Arc};
+
+use libjvmprobe::stack::{
+    Frame, Kind,
+    profile::{FrameId, Measure, Profile, Sample},
+    times::Times,
+};
+
+/// So many are kept.
+const MAX_INITS: u64 = 1_000_000;
+/// Slots of time, and how deep initialisers may be within each other.
+const SLOT_NS: u64 = 1_000_000;
+const MAX_DEPTH: usize = 1024;
+
+/// Initialisations of all JVMs.
+pub struct Inits {
+    profile: Profile,
+    begin: u64,
+    count: u64,
+    threads: HashMap<(u32, u32), Thread>,
+}
+
+#[derive(Default)]
+struct Thread {
+    name: Arc<str>,
+    /// Those that are within no other so far, in their order.
+    roots: Vec<Init>,
+}
+
+struct Init {
+    class: FrameId,
+    begin: u64,
+    end: u64,
+    inner: Vec<Self>,
+}
+
+impl Inits {
+    /// Begins at this time, on both clocks.
+    pub fn new(begin: u64, begin_unix_ns: u64) -> Self {
+        let mut profile = Profile::default();
+        profile.measure = Measure::Elapsed("init".into());
+        profile.begin_unix_ns = begin_unix_ns;
+        profile.slot_ns = SLOT_NS;
+        Self { profile, begin, count: 0, threads: HashMap::new() }
+    }
+
+    /// A thread has initialised a class, and that took so long.
+    pub fn add(&mut self, (pid, tid): (u32, u32), thread: &str, class: &str, end: u64, ns: u64) {
+        // What began before there was anybody to see it took no time that is known.
+        let begin = end.saturating_sub(ns).max(self.begin);
+        if ns == 0 || self.count >= MAX_INITS {
+            self.profile.lost += u64::from(ns > 0);
+            return;
+        }
+        self.count += 1;
+        let class = self.profile.intern(Frame::new(Kind::Class, class));
+        let known = self.threads.entry((pid, tid)).or_default();
+        known.name = thread.into();
+        let first = known.roots.partition_point(|init| init.begin < begin);
+        let inner = known.roots.split_off(first);
+        known.roots.push(Init { class, begin, end, inner });
+    }
+
+    /// The profile, at this time.
+    pub fn into_profile(mut self, now: u64) -> Profile {
+        self.profile.duration_ns = now.saturating_sub(self.begin);
+        let mut threads: Vec<_> = self.threads.drain().collect();
+        threads.sort_by_key(|(ids, _)| *ids);
+        for ((pid, tid), Thread { name, roots }) in threads {
+            let mut open: Vec<_> = roots.into_iter().map(|init| (Vec::new(), init)).collect();
+            while let Some((mut stack, init)) = open.pop() {
+                let Init { class, begin, end, inner } = init;
+                stack.push(class);
+                // Its own time is what is between those within it.
+                let mut times = Times::new();
+                let mut from = begin;
+                for inner in &inner {
+                    slots(
+                        &mut times,
+                        from.saturating_sub(self.begin),
+                        inner.begin.saturating_sub(self.begin),
+                    );
+                    from = from.max(inner.end);
+                }
+                slots(&mut times, from.saturating_sub(self.begin), end.saturating_sub(self.begin));
+                self.profile.samples.push(Sample {
+                    pid,
+                    command: "java".into(),
+                    thread: Arc::clone(&name),
+                    tid,
+                    cpu: None,
+                    stack: stack.clone(),
+                    complete: true,
+                    guessed: false,
+                    unsure: false,
+                    count: times.iter().map(|(_, ns)| ns).sum(),
+                    things: 1,
+                    times,
+                });
+                if stack.len() < MAX_DEPTH {
+                    open.extend(inner.into_iter().map(|init| (stack.clone(), init)));
+                }
+            }
+        }
+        self.profile
+    }
+}
+
+/// Adds a time to the slots that it is in.
+fn slots(times: &mut Times, begin: u64, end: u64) {
+    let mut at = begin;
+    while at < end {
+        let slot = at / SLOT_NS;
+        let until = end.min((slot + 1) * SLOT_NS);
+        let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+        match times.last_mut() {
+            Some((last, ns)) if *last == slot => *ns += until - at,
+            _ => times.push((slot, until - at)),
+        }
+        at = until;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn an_initialisation_is_within_the_one_that_caused_it() {
+        let mut inits = Inits::new(100 * MS, 0);
+        let mut add = |tid, class, begin: u64, end: u64| {
+            inits.add((1, tid), "main", class, (100 + end) * MS, (end - begin) * MS);
+        };
+        add(1, "B", 2, 4);
+        add(2, "X", 3, 9);
+        add(1, "C", 5, 6);
+        add(1, "A", 1, 8);
+        add(1, "D", 8, 9);
+        let profile = inits.into_profile(120 * MS);
+        let mut told: Vec<_> = profile
+            .samples
+            .iter()
+            .map(|sample| {
+                let name = |id: &FrameId| profile.frames()[*id as usize].name.to_string();
+                let stack: Vec<_> = sample.stack.iter().map(name).collect();
+                (sample.tid, stack.join(";"), sample.count / MS)
+            })
+            .collect();
+        told.sort();
+        let expected = [(1, "A", 4), (1, "A;B", 2), (1, "A;C", 1), (1, "D", 1), (2, "X", 6)];
+        assert_eq!(told, expected.map(|(tid, stack, ms)| (tid, stack.to_owned(), ms)));
+        let a = profile.samples.iter().find(|sample| sample.count == 4 * MS).unwrap();
+        assert_eq!(a.times, [(1, MS), (4, MS), (6, MS), (7, MS)]);
+    }
+
+    #[test]
+    fn what_cannot_be_does_no_harm() {
+        let mut inits = Inits::new(100, 0);
+        inits.add((1, 1), "t", "A", 50, 10);
+        inits.add((1, 1), "t", "B", 200, u64::MAX);
+        inits.add((1, 1), "t", "C", 0, 0);
+        assert!(inits.into_profile(0).samples.iter().all(|sample| sample.count <= 100));
+    }
+}

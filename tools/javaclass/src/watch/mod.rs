@@ -1,0 +1,415 @@
+//! Watching: classes as they are loaded, unloaded and initialised.
+//!
+//! HotSpot's probes tell of each without any flag. Sources:
+//! hotspot/share/oops/instanceKlass.cpp (initialisation), services/classLoadingService.cpp.
+
+mod event;
+mod inits;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::Result;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libjvmprobe::{
+    Pid,
+    bpf::{
+        self, clock, preflight,
+        probes::{Instant, Plan, resolve},
+        session::{self, Attach, Session},
+        walker,
+    },
+    cli::describe,
+    follow::{Arrivals, ByKey, Followed, Tool, Trace, command::Waiting, jvms},
+    hotspot::HotSpot,
+    own::{
+        note,
+        privileges::{ATTACH, HURRY, MAPS, READ, keep},
+        stop_on_signal,
+    },
+    process::{Fate, Target},
+    render::{
+        files,
+        formats::{How, Titled, flamegraph::Title},
+        stack::StackFrame,
+        table::Lost,
+        units::{count, span},
+    },
+    stack::{namer::StackNamer, native::Files, timeline::Timeline},
+};
+
+use crate::{
+    args::Args,
+    asked::Asked,
+    list::Hits,
+    origin::Origin,
+    record::{Changed, Rates},
+    report::Report,
+    skel::{JavaclassSkel, JavaclassSkelBuilder},
+    status,
+};
+use event::{Change, Event, What};
+use inits::Inits;
+
+/// Bytes of the ring buffer: some ten thousand classes.
+const RING: u32 = 1 << 23;
+/// Stacks are kept by their numbers; so many of a JVM, some kilobytes each.
+const MAX_STACKS: usize = 10_000;
+
+const fn probe(name: &'static str, program: &'static str) -> Instant {
+    Instant::of_probe("hotspot", name, program)
+}
+
+/// The probes.
+const PROBES: [Instant; 8] = [
+    probe("class__loaded", "class_loaded"),
+    probe("class__unloaded", "class_unloaded"),
+    probe("class__initialization__required", "init_required"),
+    probe("class__initialization__end", "init_end"),
+    probe("class__initialization__error", "init_failed"),
+    probe("class__initialization__super__failed", "init_failed"),
+    probe("class__initialization__erroneous", "init_elsewhere"),
+    probe("class__initialization__concurrent", "init_elsewhere"),
+];
+
+/// Events of JVMs that are not known yet: so many are kept.
+const MAX_EARLY: usize = 100_000;
+
+/// What is known of a JVM.
+#[derive(Default)]
+struct Jvm {
+    namer: Option<StackNamer>,
+    stacks: HashMap<u64, Vec<StackFrame>>,
+    /// What was found of a list.
+    hits: Option<Hits>,
+    interval: Rates,
+    trace: Rates,
+    /// What came before it was known.
+    early: Vec<Event>,
+}
+
+struct Tracer<'a> {
+    args: &'a Args,
+    report: Report,
+    session: Session<JavaclassSkel<'static>, Event>,
+    files: Files,
+    namers: HashMap<u64, StackNamer>,
+    begin: u64,
+    interval_begin: u64,
+    /// What came before its JVM was known: one that starts just now.
+    early: VecDeque<Event>,
+    /// What is written to files.
+    inits: Option<Inits>,
+    asked: Option<Asked>,
+    /// Whether something of a list may have been missed.
+    has_failed: bool,
+}
+
+impl<'a> Tracer<'a> {
+    fn new(args: &'a Args) -> Result<Self> {
+        let mut open =
+            JavaclassSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
+        if args.stacks {
+            preflight::check_walker()?;
+        } else {
+            walker::leave_out(open.open_object_mut())?;
+        }
+        open.maps.events.set_max_entries(RING).map_err(bpf::load_error)?;
+        if let Some(data) = open.maps.rodata_data.as_deref_mut() {
+            (data.know_jvms, data.wants_stacks) = (args.stacks, args.stacks);
+        }
+        let skel = open.load().map_err(bpf::load_error)?;
+        let session = Session::new(skel, Event::decode, args.stacks)?;
+        let session = session.with_maps_by_jvm(&["known_stacks"]);
+        let now = clock::monotonic_ns();
+        Ok(Self {
+            args,
+            report: Report::open(args)?,
+            session,
+            files: Files::default(),
+            namers: HashMap::new(),
+            begin: now,
+            interval_begin: now,
+            early: VecDeque::new(),
+            inits: (!args.output.is_empty()).then(|| Inits::new(now, clock::unix_ns(now))),
+            asked: Asked::open(args)?,
+            has_failed: false,
+        })
+    }
+
+    fn take(&mut self, event: Event, of: &mut Followed<Jvm>) -> libjvmprobe::Result<()> {
+        let Followed { jvm, hotspot, target, .. } = of;
+        match event {
+            Event::Class(change) => self.change(*change, jvm, target.pid()),
+            Event::Stack(number, raw) => {
+                if let (Ok(hotspot), Some(namer), Some(walker)) =
+                    (hotspot, &mut jvm.namer, self.session.walker())
+                    && jvm.stacks.len() < MAX_STACKS
+                {
+                    let frames = namer.name(hotspot, &mut self.files, walker, &raw)?;
+                    let frames = frames.iter().rev().map(StackFrame::from).collect();
+                    jvm.stacks.insert(number, frames);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn change(&mut self, change: Change, jvm: &mut Jvm, pid: Pid) -> libjvmprobe::Result<()> {
+        for rates in [&mut jvm.interval, &mut jvm.trace] {
+            match change.what {
+                What::Loaded => rates.loaded += 1,
+                What::Unloaded => rates.unloaded += 1,
+                What::Initialized => rates.initialized += 1,
+                What::Failed => rates.failed += 1,
+            }
+        }
+        let is_init = matches!(change.what, What::Initialized | What::Failed);
+        if let (Some(inits), true) = (&mut self.inits, is_init) {
+            let Change { tid, thread, class, ts_ns, duration_ns, .. } = &change;
+            inits.add((pid.0, *tid), thread, class, *ts_ns, *duration_ns);
+        }
+        let listing = self.asked.as_ref().map(|asked| &asked.listing);
+        let is_listed = listing.is_none_or(|listing| !listing.lines_of(&change.class).is_empty());
+        if !is_listed || self.args.common.quiet && listing.is_none() {
+            return Ok(());
+        }
+        let stack = self.args.stacks.then(|| jvm.stacks.get(&change.stack).cloned());
+        let changed = Changed {
+            time: clock::rfc3339(change.ts_ns),
+            ts_ns: change.ts_ns,
+            pid: pid.0,
+            tid: change.tid,
+            thread: change.thread,
+            event: match change.what {
+                What::Loaded => "loaded",
+                What::Unloaded => "unloaded",
+                What::Initialized => "initialized",
+                What::Failed => "failed",
+            },
+            class: change.class,
+            boot_loader: change.loader == 0,
+            archived: (change.what == What::Loaded).then_some(change.is_archived),
+            duration_ns: is_init.then_some(change.duration_ns),
+            stack: stack.map(Option::unwrap_or_default),
+        };
+        if let (Some(listing), Some(hits)) = (listing, &mut jvm.hits) {
+            hits.saw(listing, &changed);
+        }
+        match self.args.common.quiet {
+            true => Ok(()),
+            false => self.report.changed(&changed),
+        }
+    }
+
+    /// Looks at the classes that a JVM has now for those of the list.
+    fn look(&mut self, target: &Target, hotspot: &HotSpot, hits: &mut Hits) {
+        let Some(Asked { listing, .. }) = &self.asked else { return };
+        hits.look_again();
+        let read = hotspot.loaded(|loaded, class| {
+            let is_boot = loaded.loaders.get(class.loader).is_some_and(|loader| loader.is_boot);
+            hits.look(listing, &class, &Origin::of(&class, is_boot));
+            Ok(())
+        });
+        let why = match read {
+            Ok(loaded) if loaded.is_complete && loaded.unreadable == 0 => return,
+            Ok(_) => "not all classes were read".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        // One that ends just now was watched until then.
+        if target.process.fate() == Fate::Alive {
+            self.has_failed = true;
+            note(&format!("process {}: {why}", target.pid()));
+        }
+    }
+
+    /// Tells what was found of the list.
+    fn tell_list(&mut self, followed: &mut Followed<Jvm>) -> Result<()> {
+        let Followed { jvm, target, hotspot, .. } = followed;
+        let Some(mut hits) = jvm.hits.take() else { return Ok(()) };
+        match hotspot {
+            Ok(hotspot) if target.process.fate() == Fate::Alive => {
+                self.look(target, hotspot, &mut hits);
+            }
+            _ => {}
+        }
+        let Some(asked) = &mut self.asked else { return Ok(()) };
+        if target.process.fate() != Fate::Alive {
+            hits.ended(&asked.listing);
+        }
+        asked.tell(target, hits, &mut self.report)
+    }
+
+    fn rates(
+        &mut self,
+        followed: &mut Followed<Jvm>,
+        scope: &'static str,
+    ) -> libjvmprobe::Result<()> {
+        let now = clock::monotonic_ns();
+        let (rates, begin) = match scope {
+            "interval" => (&mut followed.jvm.interval, self.interval_begin),
+            _ => (&mut followed.jvm.trace, self.begin),
+        };
+        let mut rates = std::mem::take(rates);
+        rates.time = clock::rfc3339(now);
+        rates.pid = followed.target.pid().0;
+        rates.scope = scope;
+        rates.duration_ns = now.saturating_sub(begin);
+        self.report.rates(&rates)?;
+        followed.tell_stops();
+        Ok(())
+    }
+}
+
+impl Tool for Tracer<'_> {
+    type Jvm = Jvm;
+    const TAKES_YOUNG: bool = true;
+
+    fn session(&mut self) -> &mut dyn Attach {
+        &mut self.session
+    }
+
+    fn plan(&self, target: &Target, _: Option<&HotSpot>) -> libjvmprobe::Result<Vec<Plan>> {
+        resolve(&target.libjvm.seen_as, &target.libjvm.elf()?, &PROBES)
+    }
+
+    fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
+        let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) else { return };
+        match StackNamer::new(key, pid, hotspot, &mut self.files, false, walker) {
+            Ok(namer) => _ = self.namers.insert(key, namer),
+            Err(error) => note(&format!("stacks of process {pid} are not shown: {error}")),
+        }
+    }
+
+    fn admit(
+        &mut self,
+        key: u64,
+        target: &Target,
+        hotspot: &libjvmprobe::Result<HotSpot>,
+    ) -> libjvmprobe::Result<Jvm> {
+        let mut hits = self.asked.as_ref().map(|asked| Hits::new(&asked.listing));
+        // What is loaded already. Of one that is being made, all is watched.
+        if let (Some(hits), Ok(hotspot)) = (&mut hits, hotspot)
+            && hotspot.is_set_up
+        {
+            self.look(target, hotspot, hits);
+        }
+        let all = std::mem::take(&mut self.early);
+        let (early, others) = all.into_iter().partition(|event| event.target() == key);
+        self.early = others;
+        Ok(Jvm { namer: self.namers.remove(&key), early: early.into(), hits, ..Jvm::default() })
+    }
+
+    fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> libjvmprobe::Result<()> {
+        for followed in jvms.values_mut() {
+            for event in std::mem::take(&mut followed.jvm.early) {
+                self.take(event, followed)?;
+            }
+        }
+        for event in self.session.events(timeout)? {
+            match jvms.get_mut(&event.target()) {
+                Some(followed) => self.take(event, followed)?,
+                None => {
+                    if self.early.len() >= MAX_EARLY {
+                        self.early.pop_front();
+                    }
+                    self.early.push_back(event);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, jvms: &mut ByKey<Jvm>) -> libjvmprobe::Result<()> {
+        for followed in jvms.values_mut() {
+            self.rates(followed, "interval")?;
+        }
+        self.interval_begin = clock::monotonic_ns();
+        Ok(())
+    }
+
+    fn gone(&mut self, _: u64, mut followed: Followed<Jvm>) -> libjvmprobe::Result<()> {
+        if let Err(error) = self.tell_list(&mut followed) {
+            self.has_failed = true;
+            note(&format!("process {}: {error:#}", followed.target.pid()));
+        }
+        self.rates(&mut followed, "trace")
+    }
+
+    fn lost(&mut self, jvm: &mut Followed<Jvm>, events: u64) -> libjvmprobe::Result<()> {
+        self.has_failed |= self.asked.is_some();
+        Lost::now(jvm.target.pid().0, events).tell();
+        Ok(())
+    }
+
+    fn is_closed(&self) -> bool {
+        self.report.is_closed()
+    }
+}
+
+/// Writes initialisations to files.
+fn write(inits: Inits, files: files::Files, what: &str) -> Result<()> {
+    let profile = inits.into_profile(clock::monotonic_ns());
+    if profile.lost > 0 {
+        note(&format!("{} were too many to be written", count(profile.lost, "initialisation")));
+    }
+    let timeline = Timeline::of(&profile);
+    let subtitle = format!("{} in {}", span(profile.total()), span(profile.duration_ns));
+    let title = Title { title: format!("Class initialisers, {what}"), subtitle: Some(subtitle) };
+    let titled = Titled { profile: &profile, title, timeline: timeline.as_ref() };
+    let how = How { threads: true, ..How::default() };
+    for path in files.write(&[titled], &how)? {
+        note(&format!("wrote {}", path.display()));
+    }
+    Ok(())
+}
+
+/// Watches until it is time to end.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let common = &args.common;
+    bpf::set_libbpf_output(common.verbose);
+    preflight::check()?;
+    // A name that nobody has is told at once.
+    let user = args.started.user()?;
+    let files = files::Files::create(&args.output, &["init"])?;
+    let stop = stop_on_signal()?;
+    let tracer = Tracer::new(args)?;
+    // It keeps what rights it would have without us.
+    let waiting = args.started.fork(user)?;
+    keep(MAPS | READ | ATTACH | HURRY);
+    let arrivals = match &waiting {
+        Some(waiting) => Some(Arrivals::of_command(waiting.pid, common.verbose)?),
+        None => common.arrivals(),
+    };
+    let named = jvms::find(&common.pids()?)?;
+    let mut trace = Trace::start(tracer, named, arrivals, common.verbose)?;
+    if let (Some(waiting), Some(program)) = (&waiting, args.started.program()) {
+        trace.expect(waiting.pid, program)?;
+    }
+    let joins_later = common.all || waiting.is_some();
+    keep(MAPS | READ | if joins_later { ATTACH } else { MAPS });
+    let what = match args.started.program() {
+        Some(program) => program.display().to_string(),
+        None => describe(common.all, trace.names()),
+    };
+    note(&format!("Tracing classes of {what}... Hit Ctrl-C to end."));
+    let running = waiting.map(Waiting::go).transpose()?;
+    trace.run(common.times(), &stop)?;
+    for (_, mut followed) in std::mem::take(&mut trace.jvms) {
+        trace.tool.tell_list(&mut followed)?;
+        trace.tool.rates(&mut followed, "trace")?;
+    }
+    let Tracer { asked, has_failed, inits, .. } = trace.tool;
+    if let Some(inits) = inits {
+        write(inits, files, &what)?;
+    }
+    let in_use = asked.map(Asked::finish).transpose()?.unwrap_or_default();
+    // What there is to see was shown before anybody waits.
+    if let Some(running) = running {
+        running.end();
+    }
+    Ok(status(in_use, has_failed))
+}

@@ -1,0 +1,193 @@
+//! The command line.
+
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+use clap::{Args as Group, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
+use libjvmprobe::{cli::parse_bytes, render::formats};
+use regex::Regex;
+
+use crate::{
+    config::{self, parse_age},
+    metrics::Listen,
+    push::target::Address,
+    show::when::When,
+};
+
+/// Where windows are kept.
+pub const DIR: &str = "/var/lib/jvmprobe";
+
+const EXAMPLES: &str = "\
+Examples:
+  jvmprobed                                  all JVMs of this host, until it is told to end
+  jvmprobed show                             what they did in the last ten minutes
+  jvmprobed show --since 03:10 --until 03:15 --jvm shop -o night.html
+  jvmprobed show --since 10m --diff 24h      compared with yesterday at this time
+  jvmprobed show --since 1h --gc             what stopped them";
+
+/// Profiles, allocation and pauses of all JVMs of a host, all the time: to look back into, and to
+/// push on.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "jvmprobed", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Args {
+    /// What is done instead of staying.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// What the daemon is told.
+    #[command(flatten)]
+    pub daemon: Daemon,
+
+    /// Say on stderr what is found, attached and ignored
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Print a completion script for SHELL and exit
+    #[arg(long, value_name = "SHELL", exclusive = true)]
+    pub completions: Option<Shell>,
+}
+
+/// What is done instead of staying.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Show what is kept of a time
+    Show(Box<Show>),
+}
+
+/// Of the daemon.
+#[derive(Clone, Debug, Default, Group)]
+pub struct Daemon {
+    /// Keep windows in this directory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
+        help = format!("Keep windows in this directory [default: {DIR}]"))]
+    pub dir: Option<PathBuf>,
+
+    /// Keep them so long (90s, 10m, 24h, 7d)
+    #[arg(long, value_name = "TIME", value_parser = parse_age,
+        help = "Keep them so long: 90m, 24h, 7d [default: 24h]")]
+    pub keep: Option<Duration>,
+
+    /// Keep no more than this
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes,
+        help = "Keep no more than this: 500M, 1G [default: 1G]")]
+    pub keep_size: Option<u64>,
+
+    /// Processor samples a second, of each processor
+    #[arg(short = 'F', long, value_name = "HERTZ", value_parser = clap::value_parser!(u64).range(1..=999),
+        help = "Processor samples a second [default: 19]")]
+    pub frequency: Option<u64>,
+
+    /// Times off the processor, too
+    #[arg(long)]
+    pub off_cpu: bool,
+
+    /// Leave allocation out
+    #[arg(long)]
+    pub no_alloc: bool,
+
+    /// Take less where the daemon's own memory is more
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes,
+        help = "Take less where more memory is held [default: 150M]")]
+    pub max_memory: Option<u64>,
+
+    /// Take less where it takes more of a processor
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent,
+        help = "Take less where more of one processor is taken for long [default: 1 for every 4 there are]")]
+    pub max_cpu: Option<f64>,
+
+    /// Serve metrics
+    #[arg(
+        long,
+        value_name = "ADDR",
+        help = "Serve metrics on this address and port, or none [default: 127.0.0.1:9464]"
+    )]
+    pub listen: Option<Listen>,
+
+    /// Push on to
+    #[arg(
+        long,
+        value_name = "KIND=WHERE",
+        help = "Push on to pyroscope=URL, otlp=URL or dir=PATH (repeatable)"
+    )]
+    pub push: Vec<Address>,
+
+    /// Read this configuration file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+        help = format!("Read this configuration [default: {}, where it is there]", config::PATH))]
+    pub config: Option<PathBuf>,
+}
+
+/// Of `show`.
+#[derive(Clone, Debug, Group)]
+pub struct Show {
+    /// From then on: 10m ago, 03:12 today, or 2026-11-22T03:12:00Z
+    #[arg(long, value_name = "WHEN", default_value = "10m", value_parser = When::from_str)]
+    pub since: When,
+
+    /// Until then; now if it is not given
+    #[arg(long, value_name = "WHEN", value_parser = When::from_str)]
+    pub until: Option<When>,
+
+    /// Only JVMs whose service.name, main class or jar, container or pod matches
+    #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
+    pub jvm: Option<Regex>,
+
+    /// Compare with what was so long before: 24h
+    #[arg(long, value_name = "TIME", value_parser = parse_age, conflicts_with = "gc")]
+    pub diff: Option<Duration>,
+
+    /// What was allocated, by class
+    #[arg(long, conflicts_with = "gc")]
+    pub alloc: bool,
+
+    /// What stopped them: collections and, with --safepoints, all else
+    #[arg(long, conflicts_with_all = ["output", "threads", "stacks"])]
+    pub gc: bool,
+
+    /// With --gc: stops without a collection, too
+    #[arg(long, requires = "gc")]
+    pub safepoints: bool,
+
+    /// Another measure than processor time, by its name: off-cpu
+    #[arg(short, long, value_name = "EVENT", conflicts_with_all = ["alloc", "gc"])]
+    pub event: Option<String>,
+
+    /// Also write FILE, in the format of its name (repeatable)
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath,
+        help = format!("Also write FILE: {} (repeatable)", formats::list()))]
+    pub output: Vec<PathBuf>,
+
+    /// Keep threads apart in files
+    #[arg(short, long)]
+    pub threads: bool,
+
+    /// Show more of the stacks
+    #[arg(short, long)]
+    pub stacks: bool,
+
+    /// Print dates and UTC offsets with the times
+    #[arg(short = 'T', long)]
+    pub timestamps: bool,
+
+    /// With --gc: print what is kept, as JSON lines
+    #[arg(short, long, requires = "gc")]
+    pub json: bool,
+
+    /// Print nothing but errors: with -o
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Where the windows are
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
+        help = format!("Where the windows are [default: as configured, or {DIR}]"))]
+    pub dir: Option<PathBuf>,
+}
+
+/// A share of a processor.
+fn parse_percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if (0.01..=100_000.0).contains(&percent) => Ok(percent),
+        _ => Err("a share of one processor is expected, in per cent, at least 0.01".into()),
+    }
+}

@@ -1,0 +1,105 @@
+//! Windows handed on, to the store and to targets: in a thread of its own, for disks may be slow, and
+//! the loop must not be late for JVMs that come and for systemd's watchdog.
+
+use std::{
+    sync::mpsc::{Receiver, SyncSender, channel, sync_channel},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use libjvmprobe::own::note;
+
+use crate::{
+    metrics::SharedBook,
+    push::{Push, ledger::unix_ns},
+    store::Store,
+    window::Window,
+};
+
+/// So many windows may wait: a minute.
+const WAITING: usize = 4;
+
+enum Job {
+    Window(Window),
+    Bounds(Duration, u64),
+}
+
+/// The thread.
+#[derive(Debug)]
+pub struct Handing {
+    jobs: SyncSender<Job>,
+    /// What targets have left to do, when all is handed on.
+    done: Receiver<Push>,
+    book: SharedBook,
+    is_late: bool,
+}
+
+impl Handing {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// That of making a thread.
+    pub fn start(mut store: Store, push: Push, book: &SharedBook) -> Result<Self> {
+        let (jobs, todo) = sync_channel(WAITING);
+        let (end, done) = channel();
+        book.lock().kept = store.counts();
+        let told = book.clone();
+        let run = move || {
+            for job in todo {
+                match job {
+                    Job::Window(window) => hand_on(window, &mut store, &push, &told),
+                    Job::Bounds(age, size) => store.set_bounds(age, size),
+                }
+            }
+            // Nobody waits for it any more where that took too long.
+            let _ = end.send(push);
+        };
+        thread::Builder::new().name("hand-on".into()).spawn(run).context("start a thread")?;
+        Ok(Self { jobs, done, book: book.clone(), is_late: false })
+    }
+
+    /// Hands a window on, or gives it up where too many wait.
+    pub fn window(&mut self, window: Window) {
+        match self.jobs.try_send(Job::Window(window)) {
+            Ok(()) => self.is_late = false,
+            Err(_) => {
+                self.book.lock().given_up_windows += 1;
+                if !std::mem::replace(&mut self.is_late, true) {
+                    note("windows are given up: the disk is too slow for them; all else goes on");
+                }
+            }
+        }
+    }
+
+    /// Other bounds of what is kept.
+    pub fn set_bounds(&mut self, age: Duration, size: u64) {
+        // A thread that does not even come to this is late for more than this.
+        if self.jobs.try_send(Job::Bounds(age, size)).is_err() {
+            note("the store is busy: its bounds stay as they were");
+        }
+    }
+
+    /// Waits so long until all is handed on; returns the targets, which may have something left to
+    /// send.
+    pub fn end(self, within: Duration) -> Option<Push> {
+        drop(self.jobs);
+        let done = self.done.recv_timeout(within).ok();
+        if done.is_none() {
+            note("the disk is too slow: what was taken last may not be kept");
+        }
+        done
+    }
+}
+
+fn hand_on(window: Window, store: &mut Store, push: &Push, book: &SharedBook) {
+    let end_ns = window.end_ns;
+    push.window(&window);
+    store.put(window);
+    let mut told = book.lock();
+    told.windows += 1;
+    told.kept = store.counts();
+    told.own.window_delay_ns = unix_ns().saturating_sub(end_ns);
+    drop(told);
+    push.metrics(book);
+}

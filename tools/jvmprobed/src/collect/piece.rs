@@ -1,0 +1,48 @@
+//! What takers hand over.
+
+use libjvmprobe::stack::profile::Profile;
+
+/// A piece of what was taken.
+#[derive(Debug)]
+pub enum Piece {
+    /// A taker has begun: of JVMs that run, it takes all from here on.
+    Begun,
+    /// An interval's processor samples, and times off the processor where these are wanted: of all
+    /// JVMs together.
+    Samples {
+        /// One of each event.
+        profiles: Vec<Profile>,
+        /// Samples without their stacks.
+        lost_stacks: u64,
+        /// Loads of code that were missed: names may be wrong.
+        lost_code: u64,
+    },
+    /// What a JVM has allocated in an interval.
+    Allocated {
+        /// Its process.
+        pid: u32,
+        /// By class and stack.
+        profile: Option<Profile>,
+    },
+    /// A stop of a JVM, a cycle of its collector, or a loss of these.
+    Pause {
+        /// Its process.
+        pid: u32,
+        /// As javagc(8) has it in JSON.
+        line: String,
+    },
+    /// Something of a JVM could not be handed over by the kernel.
+    Lost {
+        /// What it is of, in one word.
+        what: &'static str,
+        /// How many.
+        events: u64,
+    },
+    /// A taker has ended, and not because it was asked to.
+    Ended {
+        /// What it took.
+        what: &'static str,
+        /// Why.
+        why: String,
+    },
+}

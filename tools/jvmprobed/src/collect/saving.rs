@@ -1,0 +1,418 @@
+//! How much of the machine we take, and how to take less.
+//!
+//! Processor time is judged by an account: each window pays in what may be taken in it, and pays
+//! what it took. It holds what may be taken in ten minutes and is full at the start, so that a
+//! window that takes much, for it attaches to JVMs, does not matter, and what takes too much all the
+//! time does. JVMs that there were not before are given what attaching to one takes. Memory is too
+//! much where it was at the end of two windows in a row.
+//!
+//! What is too much goes a step down: see `ladder`. When some windows in a row would have borne
+//! twice as much, it goes a step up; if that was too early, it waits twice as long the next time.
+
+use std::{
+    collections::VecDeque,
+    fs,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    process::getpid,
+    time::{ClockId, clock_gettime},
+};
+
+/// The account holds what may be taken in this time.
+const SPAN: Duration = Duration::from_secs(600);
+/// And this much after a step down, that its effect is seen before the next one.
+const AFTER: Duration = Duration::from_secs(60);
+/// Attaching to one JVM takes about this, all takers together; the first one of a libjvm.so takes
+/// more, others less.
+const ATTACH: Duration = Duration::from_millis(250);
+/// JVMs are new where there were fewer in all of these windows: ten minutes. Else JVMs that come and
+/// go would allow for anything.
+const REMEMBERED: usize = 40;
+/// What of that was not taken in a window is partly forgotten: this share is left.
+const FORGOTTEN: f64 = 0.9;
+/// So many windows in a row with too much memory.
+const LONG: u32 = 2;
+/// So many quiet windows before a step up, and at most.
+const QUIET: u32 = 8;
+const MOST_QUIET: u32 = 240;
+
+/// What may be taken of the machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of one processor, in per cent.
+    pub processor: f64,
+    /// Resident memory, in bytes.
+    pub memory: u64,
+}
+
+/// What was taken of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Processor time since the start, in nanoseconds.
+    pub processor_ns: u64,
+    /// Resident memory.
+    pub memory: u64,
+}
+
+impl Taken {
+    /// By this process, until now.
+    pub fn now() -> Self {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+        let status = fs::read_to_string(format!("/proc/{}/status", getpid())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kb = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+        Self {
+            processor_ns: seconds.saturating_mul(1_000_000_000).saturating_add(nanos),
+            memory: kb.unwrap_or(0) << 10,
+        }
+    }
+}
+
+/// What is collected; pauses always are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taking {
+    /// Processor samples a second; 0 for none.
+    pub hertz: u64,
+    /// Times off the processor, by the taker of samples.
+    pub off_cpu: bool,
+    /// Allocation.
+    pub allocation: bool,
+}
+
+impl Taking {
+    /// Each kind, by the name of its measure, and whether it is collected.
+    pub fn kinds(self) -> [(&'static str, bool); 3] {
+        [("cpu", self.hertz > 0), ("off-cpu", self.off_cpu), ("alloc", self.allocation)]
+    }
+}
+
+/// What is collected at each step down, from what was asked for on: the rate is halved twice; times
+/// off the processor are left out, then allocation; the rate is halved down to one sample a second;
+/// samples are left out.
+fn ladder(asked: Taking) -> Vec<Taking> {
+    let mut steps = vec![asked];
+    let mut down = |to: Taking| {
+        if steps.last() != Some(&to) {
+            steps.push(to);
+        }
+        to
+    };
+    let half = |taking: Taking| Taking { hertz: (taking.hertz / 2).max(1), ..taking };
+    let mut at = down(half(asked));
+    at = down(half(at));
+    at = down(Taking { off_cpu: false, ..at });
+    at = down(Taking { allocation: false, ..at });
+    while at.hertz > 1 {
+        at = down(half(at));
+    }
+    down(Taking { hertz: 0, ..at });
+    steps
+}
+
+/// A step, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// What is collected from now on.
+    pub to: Taking,
+    step: usize,
+    steps: usize,
+    is_down: bool,
+    /// Of the last window, in per cent of a processor; and bytes.
+    share: f64,
+    memory: u64,
+    processor_limit: f64,
+    memory_limit: u64,
+}
+
+impl Change {
+    /// For the log: a sentence, and the same for programs.
+    pub fn told(&self) -> String {
+        let Self { to, step, steps, share, memory, processor_limit, memory_limit, .. } = *self;
+        let which = if self.is_down { "less" } else { "more" };
+        let mut collected = vec!["pauses".to_owned()];
+        if to.hertz > 0 {
+            collected.push(format!("{} processor samples a second", to.hertz));
+        }
+        collected.extend(to.off_cpu.then(|| "times off the processor".into()));
+        collected.extend(to.allocation.then(|| "allocation".into()));
+        let yes = |is: bool| if is { "yes" } else { "no" };
+        format!(
+            "from now on {which} is collected: {}. The last window took {share:.1} % of a processor \
+             ({processor_limit:.1} are allowed on the average of ten minutes) and {} MB ({} are \
+             allowed) [saving step=\"{step}\" steps=\"{steps}\" hertz=\"{}\" off-cpu=\"{}\" \
+             allocation=\"{}\" processor-percent=\"{share:.2}\" processor-limit=\"{processor_limit:.2}\" \
+             memory-bytes=\"{memory}\" memory-limit=\"{memory_limit}\"]",
+            collected.join(", "),
+            memory >> 20,
+            memory_limit >> 20,
+            to.hertz,
+            yes(to.off_cpu),
+            yes(to.allocation),
+        )
+    }
+}
+
+/// Decides what is collected.
+#[derive(Debug)]
+pub struct Saving {
+    limits: Limits,
+    ladder: Vec<Taking>,
+    step: usize,
+    /// What may be taken before it is too much, in seconds of a processor.
+    account: f64,
+    /// The same for JVMs that are new, on top of that.
+    newcomers: f64,
+    /// How many JVMs there were, by window.
+    jvms: VecDeque<usize>,
+    /// Windows in a row with too much memory, and such as would have borne twice as much.
+    heavy: u32,
+    quiet: u32,
+    /// So many quiet ones before a step up.
+    patience: u32,
+    /// Windows since the last step up.
+    since_up: Option<u32>,
+    last: (Instant, Taken),
+}
+
+impl Saving {
+    /// This is what was asked for.
+    pub fn new(limits: Limits, asked: Taking) -> Self {
+        let last = (Instant::now(), Taken::now());
+        Self {
+            limits,
+            ladder: ladder(asked),
+            step: 0,
+            account: limits.of(SPAN),
+            newcomers: 0.0,
+            jvms: VecDeque::new(),
+            heavy: 0,
+            quiet: 0,
+            patience: QUIET,
+            since_up: None,
+            last,
+        }
+    }
+
+    /// Other limits, from now on.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+        self.account = self.account.min(limits.of(SPAN));
+    }
+
+    /// How many steps down it has gone.
+    pub fn step(&self) -> u64 {
+        self.step as u64
+    }
+
+    /// What is collected.
+    pub fn taking(&self) -> Taking {
+        self.ladder.get(self.step).copied().unwrap_or(self.ladder[0])
+    }
+
+    /// What was asked for, by the names of measures, and whether it is collected.
+    pub fn collected(&self) -> Vec<(&'static str, bool)> {
+        let both = self.ladder[0].kinds().into_iter().zip(self.taking().kinds());
+        both.filter(|(asked, _)| asked.1).map(|(_, taking)| taking).collect()
+    }
+
+    /// Judges the window that ends now, with so many JVMs; returns what changes, if something does.
+    pub fn judge(&mut self, jvms: usize) -> Option<Change> {
+        let (then, before) = self.last;
+        let now = (Instant::now(), Taken::now());
+        self.last = now;
+        let ns = now.1.processor_ns.saturating_sub(before.processor_ns);
+        self.judge_window(now.0 - then, ns, now.1.memory, jvms)
+    }
+
+    fn judge_window(
+        &mut self,
+        window: Duration,
+        ns: u64,
+        memory: u64,
+        jvms: usize,
+    ) -> Option<Change> {
+        let Limits { processor, memory: most } = self.limits;
+        let (spent, allowed) = (ns as f64 / 1e9, self.limits.of(window));
+        let share = 100.0 * spent / window.as_secs_f64().max(1e-9);
+        self.pay(spent, allowed, jvms);
+        self.heavy = if memory > most { self.heavy + 1 } else { 0 };
+        let is_quiet = share < processor / 2.0 && memory < most / 10 * 9;
+        self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
+        self.since_up = self.since_up.map(|windows| windows.saturating_add(1));
+
+        let before = self.step;
+        if self.account < 0.0 || self.heavy >= LONG {
+            self.account = self.account.max(self.limits.of(AFTER));
+            (self.heavy, self.quiet) = (0, 0);
+            self.step = (self.step + 1).min(self.ladder.len() - 1);
+            // Up was too early.
+            let is_early = self.since_up.take().is_some_and(|windows| windows <= 2 * self.patience);
+            self.patience = if is_early { (2 * self.patience).min(MOST_QUIET) } else { QUIET };
+        } else if self.quiet >= self.patience && self.step > 0 {
+            self.quiet = 0;
+            self.step -= 1;
+            self.since_up = Some(0);
+        }
+        (self.step != before).then(|| Change {
+            to: self.taking(),
+            step: self.step,
+            steps: self.ladder.len() - 1,
+            is_down: self.step > before,
+            share,
+            memory,
+            processor_limit: processor,
+            memory_limit: most,
+        })
+    }
+
+    /// Enters a window into the account. What is more than allowed is new JVMs' first.
+    fn pay(&mut self, spent: f64, allowed: f64, jvms: usize) {
+        let known = self.jvms.iter().max().copied().unwrap_or(0);
+        self.newcomers += jvms.saturating_sub(known) as f64 * ATTACH.as_secs_f64();
+        self.jvms.push_back(jvms);
+        if self.jvms.len() > REMEMBERED {
+            self.jvms.pop_front();
+        }
+        let theirs = (spent - allowed).max(0.0).min(self.newcomers);
+        self.newcomers = (self.newcomers - theirs) * FORGOTTEN;
+        self.account = (self.account + allowed - (spent - theirs)).min(self.limits.of(SPAN));
+    }
+}
+
+impl Limits {
+    /// What may be taken in a time, in seconds of a processor.
+    fn of(self, time: Duration) -> f64 {
+        self.processor / 100.0 * time.as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Duration = Duration::from_secs(15);
+    const ASKED: Taking = Taking { hertz: 19, off_cpu: false, allocation: true };
+    const LITTLE: u64 = 50 << 20;
+
+    fn saving() -> Saving {
+        Saving::new(Limits { processor: 1.0, memory: 100 << 20 }, ASKED)
+    }
+
+    /// Windows with this share of a processor, until something changes.
+    fn until_change(saving: &mut Saving, share: f64, memory: u64) -> Option<(u32, Change)> {
+        let ns = (share / 100.0 * WINDOW.as_nanos() as f64) as u64;
+        let mut judged = (1..=400).map(|n| (n, saving.judge_window(WINDOW, ns, memory, 10)));
+        judged.find_map(|(n, change)| Some((n, change?)))
+    }
+
+    #[test]
+    fn the_rate_goes_down_first_then_what_is_collected() {
+        let steps = ladder(Taking { off_cpu: true, ..ASKED });
+        let told: Vec<_> = steps.iter().map(|t| (t.hertz, t.off_cpu, t.allocation)).collect();
+        let expected = [
+            (19, true, true),
+            (9, true, true),
+            (4, true, true),
+            (4, false, true),
+            (4, false, false),
+            (2, false, false),
+            (1, false, false),
+            (0, false, false),
+        ];
+        assert_eq!(told, expected);
+        let one = ladder(Taking { hertz: 1, off_cpu: false, allocation: false });
+        assert_eq!(one.iter().map(|t| t.hertz).collect::<Vec<_>>(), [1, 0]);
+    }
+
+    #[test]
+    fn what_takes_too_much_all_the_time_goes_down_and_comes_back() {
+        let mut saving = saving();
+        assert_eq!(until_change(&mut saving, 0.99, LITTLE), None);
+        // Ten minutes' worth is used up within ten minutes by twice as much, and a minute's later.
+        let (windows, change) = until_change(&mut saving, 2.0, LITTLE).unwrap();
+        assert_eq!((windows, change.to.hertz, saving.step()), (41, 9, 1));
+        let (windows, change) = until_change(&mut saving, 2.0, LITTLE).unwrap();
+        assert_eq!((windows, change.to.hertz), (4, 4));
+        let (_, change) = until_change(&mut saving, 2.0, LITTLE).unwrap();
+        assert_eq!((change.to.hertz, change.to.allocation), (4, false));
+        // As much as is allowed stays.
+        assert_eq!(until_change(&mut saving, 0.6, LITTLE), None);
+        let (windows, change) = until_change(&mut saving, 0.4, LITTLE).unwrap();
+        assert_eq!((windows, change.to.allocation, change.is_down), (QUIET, true, false));
+    }
+
+    #[test]
+    fn who_comes_back_too_early_waits_longer() {
+        let mut saving = saving();
+        until_change(&mut saving, 20.0, LITTLE).unwrap();
+        for round in 0..8 {
+            let (windows, _) = until_change(&mut saving, 0.1, LITTLE).unwrap();
+            assert_eq!(windows, (QUIET << round).min(MOST_QUIET));
+            assert!(until_change(&mut saving, 80.0, LITTLE).unwrap().1.is_down);
+        }
+        // What was borne for long is forgiven.
+        until_change(&mut saving, 0.1, LITTLE).unwrap();
+        (0..3).for_each(|_| assert_eq!(until_change(&mut saving, 0.7, LITTLE), None));
+        until_change(&mut saving, 20.0, LITTLE).unwrap();
+        assert_eq!(until_change(&mut saving, 0.1, LITTLE).unwrap().0, QUIET);
+    }
+
+    #[test]
+    fn attaching_is_forgiven_and_coming_and_going_is_not() {
+        let mut saving = saving();
+        let second = |n: u64| n * 1_000_000_000;
+        // 500 JVMs at the start, then 200 more, each time some windows that take all.
+        for (jvms, windows) in [(500, 6), (700, 3)] {
+            for _ in 0..windows {
+                assert_eq!(saving.judge_window(WINDOW, second(15), LITTLE, jvms), None, "{jvms}");
+            }
+            for _ in 0..40 {
+                assert_eq!(saving.judge_window(WINDOW, second(0), LITTLE, jvms), None);
+            }
+        }
+        // As many as before, others each time.
+        let windows: Vec<_> = (0..100)
+            .filter_map(|n| saving.judge_window(WINDOW, second(15), LITTLE, 600 + n % 2 * 100))
+            .collect();
+        assert!(windows.len() == saving.ladder.len() - 1, "{windows:?}");
+    }
+
+    #[test]
+    fn memory_is_too_much_if_it_lasts() {
+        let mut saving = saving();
+        for memory in [101, 99, 101, 99] {
+            assert_eq!(saving.judge_window(WINDOW, 0, memory << 20, 1), None);
+        }
+        let (windows, change) = until_change(&mut saving, 0.1, 101 << 20).unwrap();
+        assert_eq!((windows, change.to.hertz), (LONG, 9));
+        // It never stops, and never takes more than asked.
+        for _ in 0..20 {
+            saving.judge_window(WINDOW, 0, 200 << 20, 1);
+        }
+        assert_eq!(saving.taking(), Taking { hertz: 0, off_cpu: false, allocation: false });
+        for _ in 0..100 * QUIET {
+            saving.judge_window(WINDOW, 0, 0, 1);
+        }
+        assert_eq!((saving.taking(), saving.step()), (ASKED, 0));
+    }
+
+    #[test]
+    fn a_change_is_told_in_one_line_for_people_and_programs() {
+        let mut saving = saving();
+        let (_, change) = until_change(&mut saving, 50.0, 101 << 20).unwrap();
+        let told = change.told();
+        assert!(told.starts_with("from now on less is collected: pauses, 9 processor samples"));
+        assert!(told.contains(r#"[saving step="1" steps="6" hertz="9" off-cpu="no" allocation="yes" processor-percent="50.00""#), "{told}");
+        assert_eq!(told.lines().count(), 1);
+    }
+
+    #[test]
+    fn this_process_takes_something() {
+        let taken = Taken::now();
+        assert!(taken.processor_ns > 0 && taken.memory > 0, "{taken:?}");
+    }
+}

@@ -1,0 +1,58 @@
+//! SIGTERM and Ctrl-C end the daemon, SIGHUP has it read its configuration again.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use libjvmprobe::own::Endings;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::net::Net;
+
+/// What was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// To end.
+    pub stop: Arc<AtomicBool>,
+    /// To read the configuration.
+    pub reload: Arc<AtomicBool>,
+}
+
+/// Listens from now on. A second signal ends the process at once.
+///
+/// # Errors
+/// Those of installing the handlers.
+pub fn listen(net: &Net) -> io::Result<Asked> {
+    let asked = Asked::default();
+    let to_end = net.enter(|| {
+        Ok::<_, io::Error>([
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::quit())?,
+        ])
+    })?;
+    let mut hangup = net.enter(|| signal(SignalKind::hangup()))?;
+    let reload = Arc::clone(&asked.reload);
+    net.spawn(async move {
+        while hangup.recv().await.is_some() {
+            reload.store(true, Ordering::Relaxed);
+        }
+    });
+    let endings = Arc::default();
+    for signal in to_end {
+        net.spawn(end(signal, Arc::clone(&endings), Arc::clone(&asked.stop)));
+    }
+    Ok(asked)
+}
+
+/// Waits for one kind of signal; the second one of any kind ends the process.
+async fn end(mut signal: Signal, endings: Arc<Mutex<Endings>>, stop: Arc<AtomicBool>) {
+    while signal.recv().await.is_some() {
+        endings.lock().unwrap_or_else(PoisonError::into_inner).come();
+        stop.store(true, Ordering::Relaxed);
+    }
+}

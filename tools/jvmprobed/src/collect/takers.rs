@@ -1,0 +1,268 @@
+//! The library's takers, each in a thread of its own, in which it is made.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::Sender,
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use libjvmprobe::{
+    Result as Taken,
+    follow::{Arrivals, Times, Trace},
+    own::Pace,
+    render::table::Lost,
+    stack::profile::Profile,
+    take::{
+        allocations::{self, Told},
+        pauses::{self, record::Record},
+        samples::{self, About, StackWalk, SymbolSource, Whom, events::Asked},
+    },
+};
+
+use crate::collect::{piece::Piece, saving::Taking};
+
+/// How long a window is.
+pub const WINDOW: Duration = Duration::from_secs(15);
+
+/// Nobody waits for anything before a window is over.
+const PACE: Pace = Pace::Calm;
+
+/// What is taken.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Processor samples a second; what is in it may change.
+    pub rate: Arc<AtomicU64>,
+    /// Times off the processor, too.
+    pub off_cpu: bool,
+    /// Allocation.
+    pub allocation: bool,
+    /// About so many bytes are kept by those that keep much.
+    pub max_memory: usize,
+    /// Say what is found and ignored.
+    pub verbose: bool,
+}
+
+/// All takers, of which some may be left out for a while.
+#[derive(Debug)]
+pub struct Takers {
+    options: Options,
+    /// Where those that are started send to; `None` when all are to end.
+    out: Option<Sender<Piece>>,
+    running: Vec<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    what: &'static str,
+    stop: Arc<AtomicBool>,
+}
+
+type Take = fn(&Options, &Sender<Piece>, &AtomicBool) -> Taken<()>;
+
+impl Takers {
+    /// Starts them. Each says that it has begun, or why it has ended.
+    ///
+    /// # Errors
+    /// Those of making threads.
+    pub fn start(options: Options, out: Sender<Piece>) -> Result<Self> {
+        let has_allocation = options.allocation;
+        let mut takers = Self { options, out: Some(out), running: Vec::new() };
+        takers.add("pauses", pauses)?;
+        takers.add("samples", samples)?;
+        if has_allocation {
+            takers.add("allocations", allocations)?;
+        }
+        Ok(takers)
+    }
+
+    fn add(&mut self, what: &'static str, take: Take) -> Result<()> {
+        let Some(out) = self.out.clone() else { return Ok(()) };
+        let stop = Arc::new(AtomicBool::new(false));
+        let (options, stopped) = (self.options.clone(), Arc::clone(&stop));
+        let run = move || {
+            let ended = take(&options, &out, &stopped);
+            let why = match ended {
+                Err(error) => error.to_string(),
+                Ok(()) if stopped.load(Ordering::Relaxed) => return,
+                Ok(()) => "nothing is left to do".into(),
+            };
+            // Nobody listens any more when all ends.
+            let _ = out.send(Piece::Ended { what, why });
+        };
+        let thread = thread::Builder::new().name(format!("take-{what}"));
+        thread.spawn(run).context("start a thread")?;
+        self.running.push(Running { what, stop });
+        Ok(())
+    }
+
+    /// Has one hand over what it has, and end.
+    fn leave_out(&mut self, what: &str) {
+        self.running.retain(|taker| {
+            if taker.what == what {
+                taker.stop.store(true, Ordering::Relaxed);
+            }
+            taker.what != what
+        });
+    }
+
+    /// Collects other things from now on.
+    ///
+    /// # Errors
+    /// Those of making threads.
+    pub fn change(&mut self, from: Taking, to: Taking) -> Result<()> {
+        self.options.rate.store(to.hertz.max(1), Ordering::Relaxed);
+        self.options.off_cpu = to.off_cpu;
+        // What the taker of samples takes beside them is decided when it begins.
+        let samples = |taking: Taking| (taking.hertz > 0, taking.off_cpu);
+        if samples(from) != samples(to) {
+            self.leave_out("samples");
+            if to.hertz > 0 {
+                self.add("samples", self::samples)?;
+            }
+        }
+        if from.allocation != to.allocation {
+            self.leave_out("allocations");
+            if to.allocation {
+                self.add("allocations", allocations)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Asks all to hand over what they have, and to end: then nobody sends any more.
+    pub fn stop(&mut self) {
+        self.out = None;
+        for taker in self.running.drain(..) {
+            taker.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn times() -> Times {
+    Times { interval: Some(WINDOW), duration: None, count: None, pace: PACE }
+}
+
+/// Sends on. That nobody listens means that all ends.
+struct Out(Sender<Piece>);
+
+impl Out {
+    fn send(&self, piece: Piece) {
+        let _ = self.0.send(piece);
+    }
+}
+
+impl pauses::Sink for Out {
+    fn record(&mut self, record: &Record) -> Taken<()> {
+        let pid = match record {
+            Record::Pause(stop) | Record::Safepoint(stop) => stop.pid,
+            Record::Cycle(cycle) => cycle.pid,
+            // What it adds up is told one by one.
+            Record::Summary(_) => return Ok(()),
+            Record::Lost(lost) => {
+                self.send(Piece::Lost { what: "pauses", events: lost.events() });
+                lost.pid()
+            }
+        };
+        // Numbers and texts, which always can be written.
+        if let Ok(line) = serde_json::to_string(record) {
+            self.send(Piece::Pause { pid, line });
+        }
+        Ok(())
+    }
+}
+
+fn pauses(options: &Options, out: &Sender<Piece>, stop: &AtomicBool) -> Taken<()> {
+    let wanted = pauses::Options { all: true, pace: PACE, ..Default::default() };
+    let taker = pauses::Taker::new(wanted, Out(out.clone()), &[])?;
+    let arrivals = Arrivals::open(options.verbose).at(PACE);
+    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
+    trace.tool.sink.send(Piece::Begun);
+    trace.run(times(), stop)?;
+    trace.tool.finish(&mut trace.jvms)
+}
+
+impl allocations::Sink for Out {
+    fn table(&mut self, told: &Told<'_>) -> Taken<()> {
+        let pid = told.table.summary.pid;
+        self.send(Piece::Allocated { pid, profile: told.profile() });
+        Ok(())
+    }
+
+    fn lost(&mut self, lost: Lost) -> Taken<()> {
+        self.send(Piece::Lost { what: "allocations", events: lost.events() });
+        Ok(())
+    }
+}
+
+fn allocations(options: &Options, out: &Sender<Piece>, stop: &AtomicBool) -> Taken<()> {
+    let wanted = allocations::Options {
+        by_stack: true,
+        max_memory: options.max_memory,
+        intervals: true,
+        keeps_all: false,
+        pace: PACE,
+        ..allocations::Options::NONE
+    };
+    let taker = allocations::Taker::new(wanted, Out(out.clone()))?;
+    // One of them is enough to say what is ignored.
+    let mut trace = Trace::start(taker, Vec::new(), Some(Arrivals::open(false).at(PACE)), false)?;
+    trace.tool.sink.send(Piece::Begun);
+    trace.run(times(), stop)?;
+    trace.tool.finish(&mut trace.jvms)
+}
+
+impl samples::Sink for Out {
+    fn profiles(&mut self, profiles: &mut [Profile], about: &About) -> Taken<()> {
+        let profiles = profiles.iter_mut().map(std::mem::take).collect();
+        let About { lost_stacks, lost_code, .. } = *about;
+        self.send(Piece::Samples { profiles, lost_stacks, lost_code });
+        Ok(())
+    }
+}
+
+fn samples(options: &Options, out: &Sender<Piece>, stop: &AtomicBool) -> Taken<()> {
+    let mut events = vec![Asked::cpu()];
+    if options.off_cpu {
+        events.push(Asked::off_cpu());
+    }
+    let wanted = samples::Options {
+        whom: Whom::EveryJvm,
+        may_ask: false,
+        events,
+        frequency: options.rate.load(Ordering::Relaxed),
+        rate: Some(Arc::clone(&options.rate)),
+        skip_missing: true,
+        user: true,
+        kernel: true,
+        walk: StackWalk::Auto,
+        symbols: SymbolSource::HotSpot,
+        signatures: false,
+        min_wait: Duration::from_millis(1),
+        idle: false,
+        slot_ns: 0,
+        max_memory: options.max_memory,
+        keeps_all: false,
+        pace: PACE,
+        verbose: false,
+    };
+    let mut taker = samples::Taker::new(wanted, Out(out.clone()))?;
+    taker.start()?;
+    taker.sink.send(Piece::Begun);
+    taker.run(times(), stop)?;
+    taker.finish().map(drop)
+}

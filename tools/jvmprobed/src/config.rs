@@ -1,0 +1,244 @@
+//! The configuration file: TOML, of which nothing has to be there. A key that is not known is an
+//! error, for it may be a spelling mistake.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use regex::Regex;
+use serde::{Deserialize, Deserializer, de::Error};
+
+use crate::{metrics, push::target};
+
+/// Where it is looked for.
+pub const PATH: &str = "/etc/jvmprobe/jvmprobed.toml";
+
+/// More than anybody writes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// What the file says.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// What is kept.
+    #[serde(default)]
+    pub store: StoreSection,
+    /// What is taken, and what that may cost.
+    #[serde(default)]
+    pub take: TakeSection,
+    /// Where metrics are served.
+    #[serde(default)]
+    pub metrics: metrics::Options,
+    /// Where to push to.
+    #[serde(default, rename = "push")]
+    pub targets: Vec<target::Options>,
+    /// Which JVMs are taken, and what they are called: in this order.
+    #[serde(default, rename = "rule")]
+    pub rules: Vec<Rule>,
+}
+
+/// `[store]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StoreSection {
+    /// As `--dir`.
+    pub dir: Option<PathBuf>,
+    /// As `--keep`.
+    #[serde(default, deserialize_with = "age")]
+    pub keep: Option<Duration>,
+    /// As `--keep-size`.
+    #[serde(default, deserialize_with = "size")]
+    pub keep_size: Option<u64>,
+}
+
+/// `[take]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TakeSection {
+    /// As `--frequency`.
+    pub frequency: Option<u64>,
+    /// As `--off-cpu`.
+    #[serde(default)]
+    pub off_cpu: bool,
+    /// Whether allocation is taken.
+    pub allocation: Option<bool>,
+    /// As `--max-memory`.
+    #[serde(default, deserialize_with = "size")]
+    pub max_memory: Option<u64>,
+    /// As `--max-cpu`.
+    pub max_cpu: Option<f64>,
+}
+
+/// `[[rule]]`: what becomes of JVMs of which each of some attributes matches.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Rule {
+    /// What becomes of them.
+    pub action: Action,
+    /// Regular expressions by attributes' names; where an attribute is missing, it is empty.
+    #[serde(default)]
+    pub when: BTreeMap<String, Pattern>,
+    /// What those are called that are renamed; `$1` is what a group of the expression for
+    /// `service.name` has matched.
+    pub to: Option<String>,
+}
+
+/// What becomes of JVMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// They get another `service.name`.
+    Rename,
+    /// They are left alone.
+    Drop,
+    /// They are taken: where there is such a rule, others are not.
+    Select,
+}
+
+/// A regular expression.
+#[derive(Clone, Debug)]
+pub struct Pattern(pub Regex);
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        // Its own words are of several lines.
+        let wrong = |_| D::Error::custom(format!("`{text}` is no regular expression"));
+        Regex::new(&text).map(Self).map_err(wrong)
+    }
+}
+
+fn age<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    parse_age(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let text = String::deserialize(from)?;
+    libjvmprobe::cli::parse_bytes(&text).map(Some).map_err(D::Error::custom)
+}
+
+/// A time with its unit: `90s`, `10m`, `24h`, `7d`.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn parse_age(text: &str) -> Result<Duration, String> {
+    let units = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
+    let seconds = units.into_iter().find_map(|(unit, seconds)| {
+        text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(seconds)
+    });
+    seconds
+        .filter(|&seconds| (1..=366 * 86_400).contains(&seconds))
+        .map(Duration::from_secs)
+        .ok_or_else(|| "a time is expected, for example 90s, 10m, 24h or 7d".into())
+}
+
+impl Config {
+    /// Reads the file that was asked for, or that of [`PATH`], which may be missing.
+    ///
+    /// # Errors
+    /// A line that says what is wrong where.
+    pub fn read(asked: Option<&Path>) -> Result<Self> {
+        let path = asked.unwrap_or(Path::new(PATH));
+        let shown = path.display();
+        let file = match File::open(path) {
+            Err(e) if asked.is_none() && e.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self::default());
+            }
+            file => file.with_context(|| format!("cannot read {shown}"))?,
+        };
+        let mut text = String::new();
+        file.take(MAX_BYTES)
+            .read_to_string(&mut text)
+            .with_context(|| format!("cannot read {shown}"))?;
+        Self::parse(&text).with_context(|| shown.to_string())
+    }
+
+    /// Reads its text.
+    ///
+    /// # Errors
+    /// A line that says what is wrong where.
+    pub fn parse(text: &str) -> Result<Self> {
+        let config: Self = match toml::from_str(text) {
+            Ok(config) => config,
+            Err(e) => {
+                let before = e.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+                let line = before.matches('\n').count() + 1;
+                bail!("line {line}: {}", e.message().replace('\n', " "));
+            }
+        };
+        if config.take.frequency.is_some_and(|hertz| !(1..=999).contains(&hertz)) {
+            bail!("[take] frequency: 1 to 999 samples a second are expected");
+        }
+        if config.take.max_cpu.is_some_and(|percent| !(0.01..=100_000.0).contains(&percent)) {
+            bail!("[take] max-cpu: a share of one processor is expected, in per cent");
+        }
+        for (number, rule) in (1..).zip(&config.rules) {
+            match (rule.action, &rule.to) {
+                (Action::Rename, None) => {
+                    bail!("rule {number}: `to` is missing: what are they called?")
+                }
+                (Action::Drop | Action::Select, Some(_)) => {
+                    bail!("rule {number}: `to` is of use where `action` is \"rename\"")
+                }
+                _ => {}
+            }
+            if rule.when.is_empty() {
+                bail!("rule {number}: `when` is missing: which JVMs are meant?");
+            }
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_may_be_said_is_read() {
+        let config = Config::parse(
+            "[store]\ndir = \"/srv/x\"\nkeep = \"7d\"\nkeep-size = \"2G\"\n\
+             [[rule]]\naction = \"rename\"\nwhen = { \"service.name\" = \"^com\\\\.(.*)$\" }\nto = \"$1\"\n",
+        );
+        let config = config.unwrap();
+        assert_eq!(config.store.keep, Some(Duration::from_secs(7 * 86_400)));
+        assert_eq!(config.store.keep_size, Some(2 << 30));
+        assert_eq!(config.rules[0].action, Action::Rename);
+        assert!(Config::parse("").unwrap().rules.is_empty());
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        for (text, words) in [
+            ("[store]\n\nkep = \"1h\"", &["line 3", "unknown field `kep`", "`keep`"][..]),
+            ("[stor]\nkeep = \"1h\"", &["line 1", "unknown field `stor`"]),
+            ("[store]\nkeep = \"1 hour\"", &["line 2", "24h"]),
+            ("[store]\nkeep-size = 5", &["line 2", "string"]),
+            ("[store\n", &["line 1"]),
+            ("\n[[rule]]\naction = \"take\"", &["line 3", "`take`", "`select`"]),
+            ("[[rule]]\naction = \"drop\"\nwhen = { a = \"(\" }", &["line 3", "`(`"]),
+            ("[[rule]]\naction = \"drop\"", &["rule 1", "`when`"]),
+            ("[[rule]]\naction = \"rename\"\nwhen = { a = \"b\" }", &["rule 1", "`to`"]),
+            ("[[rule]]\naction = \"drop\"\nto = \"x\"\nwhen = { a = \"b\" }", &["rule 1", "`to`"]),
+        ] {
+            let error = format!("{:#}", Config::parse(text).unwrap_err());
+            for word in words {
+                assert!(error.contains(word), "{text}: {error}");
+            }
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(parse_age("10m"), Ok(Duration::from_secs(600)));
+        for bad in ["", "10", "m", "-1m", "0s", "10 m", "1.5h", "99999999999999999d", "400d"] {
+            assert!(parse_age(bad).is_err(), "{bad}");
+        }
+    }
+}

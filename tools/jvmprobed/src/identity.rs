@@ -1,0 +1,164 @@
+//! Who a JVM is to those who look: as it is found, as the rules have it, and how often it was started
+//! again.
+
+use std::{collections::HashMap, sync::Arc};
+
+use libjvmprobe::follow::Who;
+
+use crate::{
+    config::{Action, Rule},
+    window::Identity,
+};
+
+/// The name of the attribute that tells how often a JVM of this name was started again.
+const RESTARTS: &str = "jvmprobe.restarts";
+
+/// So many names are remembered.
+const MAX_NAMES: usize = 4096;
+
+/// Tells who JVMs are.
+#[derive(Debug, Default)]
+pub struct Identities {
+    rules: Vec<Rule>,
+    /// How many processes of a name have ended, and when one was last heard of.
+    ended: HashMap<String, (u64, u64)>,
+    clock: u64,
+}
+
+impl Identities {
+    /// With these rules.
+    pub fn new(rules: Vec<Rule>) -> Self {
+        Self { rules, ..Self::default() }
+    }
+
+    /// Other rules, from now on: who is known stays who it is.
+    pub fn set_rules(&mut self, rules: Vec<Rule>) {
+        self.rules = rules;
+    }
+
+    /// Who a JVM is that has come; `None` where the rules leave it alone.
+    pub fn came(&mut self, pid: u32, who: Who) -> Option<Arc<Identity>> {
+        let Who { name, started_ns, attributes } = who;
+        let mut identity = Identity { pid, started_ns, name, attributes };
+        apply(&self.rules, &mut identity).then_some(())?;
+        let restarts = self.heard_of(&identity.name).to_string();
+        identity.attributes.insert(RESTARTS.into(), restarts);
+        Some(identity.into())
+    }
+
+    /// It has ended: the next one of its name is another start.
+    pub fn ended(&mut self, identity: &Identity) {
+        self.heard_of(&identity.name);
+        if let Some((ended, _)) = self.ended.get_mut(&identity.name) {
+            *ended += 1;
+        }
+    }
+
+    /// How many of a name have ended. The one that was not heard of for the longest time is forgotten
+    /// where there are too many.
+    fn heard_of(&mut self, name: &str) -> u64 {
+        self.clock += 1;
+        if let Some((ended, at)) = self.ended.get_mut(name) {
+            *at = self.clock;
+            return *ended;
+        }
+        if self.ended.len() >= MAX_NAMES {
+            let oldest = self.ended.iter().min_by_key(|(_, (_, at))| *at);
+            if let Some(name) = oldest.map(|(name, _)| name.clone()) {
+                self.ended.remove(&name);
+            }
+        }
+        self.ended.insert(name.to_owned(), (0, self.clock));
+        0
+    }
+}
+
+/// Renames a JVM as the rules have it, one after the other. Whether it is taken.
+fn apply(rules: &[Rule], identity: &mut Identity) -> bool {
+    const NAME: &str = "service.name";
+    let has_selection = rules.iter().any(|rule| rule.action == Action::Select);
+    let mut is_selected = false;
+    for rule in rules {
+        let value = |key: &String| identity.attributes.get(key).map_or("", String::as_str);
+        if !rule.when.iter().all(|(key, pattern)| pattern.0.is_match(value(key))) {
+            continue;
+        }
+        match (rule.action, &rule.to) {
+            (Action::Drop, _) => return false,
+            (Action::Select, _) => is_selected = true,
+            (Action::Rename, None) => {}
+            (Action::Rename, Some(to)) => {
+                let mut name = String::new();
+                match rule.when.get(NAME).and_then(|pattern| pattern.0.captures(&identity.name)) {
+                    Some(groups) => groups.expand(to, &mut name),
+                    None => name.clone_from(to),
+                }
+                identity.name.clone_from(&name);
+                identity.attributes.insert(NAME.into(), name);
+            }
+        }
+    }
+    is_selected || !has_selection
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn who(name: &str, namespace: &str) -> Who {
+        let attributes = [("service.name", name), ("k8s.namespace.name", namespace)];
+        let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        Who { name: name.into(), started_ns: 1, attributes: attributes.into() }
+    }
+
+    #[test]
+    fn rules_rename_drop_and_select() {
+        let config = Config::parse(
+            r#"
+            [[rule]]
+            action = "rename"
+            when = { "service.name" = "^com\\.example\\.(\\w+)$" }
+            to = "shop-$1"
+            [[rule]]
+            action = "drop"
+            when = { "service.name" = "^shop-test$" }
+            [[rule]]
+            action = "rename"
+            when = { "k8s.namespace.name" = "^batch$" }
+            to = "batch"
+            [[rule]]
+            action = "select"
+            when = { "k8s.namespace.name" = "^(prod|batch)$", "service.name" = "^[^x]" }
+            "#,
+        );
+        let mut identities = Identities::new(config.unwrap().rules);
+        let mut came = |name, namespace| {
+            let identity = identities.came(7, who(name, namespace))?;
+            assert_eq!(identity.attributes.get("service.name"), Some(&identity.name));
+            Some(identity.name.clone())
+        };
+        assert_eq!(came("com.example.web", "prod").as_deref(), Some("shop-web"));
+        assert_eq!(came("com.example.test", "prod"), None);
+        assert_eq!(came("anything", "batch").as_deref(), Some("batch"));
+        assert_eq!(came("x", "prod"), None);
+        assert_eq!(came("web", "dev"), None);
+    }
+
+    #[test]
+    fn starts_are_counted_and_names_are_bounded() {
+        let mut identities = Identities::default();
+        let restarts = |identity: &Identity| identity.attributes[RESTARTS].clone();
+        let first = identities.came(1, who("shop", "")).unwrap();
+        // Another one beside it is none.
+        let second = identities.came(2, who("shop", "")).unwrap();
+        assert_eq!((restarts(&first), restarts(&second)), ("0".into(), "0".into()));
+        identities.ended(&first);
+        let third = identities.came(3, who("shop", "")).unwrap();
+        assert_eq!(restarts(&third), "1");
+        for number in 0..2 * MAX_NAMES {
+            identities.came(4, who(&format!("job-{number}"), ""));
+        }
+        assert_eq!(identities.ended.len(), MAX_NAMES);
+    }
+}

@@ -1,0 +1,14 @@
+//! What jvmprobed(8) is made of.
+
+pub mod args;
+pub mod collect;
+pub mod config;
+pub mod identity;
+pub mod metrics;
+pub mod net;
+pub mod notify;
+pub mod push;
+pub mod show;
+pub mod store;
+pub mod wanted;
+pub mod window;

@@ -1,0 +1,31 @@
+//! jvmprobed: all JVMs of a host, all the time: profiles, allocation and pauses to look back into
+//! and to push on.
+//!
+//! Arguments and configuration say what is [`wanted`]; [`collect`](jvmprobed::collect) takes it,
+//! window by window ([`jvmprobed::window`]), for the [`store`](jvmprobed::store), for scrapers
+//! ([`jvmprobed::metrics`]) and for others ([`jvmprobed::push`]). [`show`] looks back into the store.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use jvmprobed::{
+    args::{Args, Command},
+    collect::daemon,
+    config::Config,
+    show, wanted,
+};
+use libjvmprobe::cli;
+
+fn main() -> ExitCode {
+    cli::run_plain(|args: &Args| (args.completions, args.verbose), start)
+}
+
+fn start(args: &Args) -> Result<()> {
+    if let Some(Command::Show(args)) = &args.command {
+        return show::run(args);
+    }
+    let config = Config::read(args.daemon.config.as_deref())?;
+    let store = wanted::store(&args.daemon, &config)?;
+    let options = wanted::options(&args.daemon, config, args.verbose);
+    daemon::run(options, store, || wanted::read_again(&args.daemon))
+}

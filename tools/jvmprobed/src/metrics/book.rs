@@ -1,0 +1,334 @@
+//! What has been added up, for how many JVMs, and for how long after their end.
+//!
+//! Its size is bounded: so many JVMs, so many pairs of operation and cause for each, so many
+//! reasons. What goes beyond that is added to one that is called "other", so that sums stay right.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    metrics::{
+        figures::{Figures, Gauges, Own, Processor, Stop},
+        histogram::Histogram,
+    },
+    push::ledger::Ledger,
+    store::Counts,
+    window::Identity,
+};
+
+/// What stands for all that there is no room for.
+pub const OTHER: &str = "other";
+
+/// Longer names are cut.
+const MAX_NAME: usize = 128;
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// JVMs that have series of their own.
+    pub jvms: usize,
+    /// Pairs of operation and cause, each for a JVM.
+    pub operations: usize,
+    /// Reasons for losses, and for giving a JVM up.
+    pub reasons: usize,
+    /// How long series stay when their JVM has ended.
+    pub keep: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { jvms: 500, operations: 16, reasons: 32, keep: Duration::from_secs(300) }
+    }
+}
+
+/// What a JVM's series are labelled with: its name and its process. [`OTHER`] has process 0.
+pub type Key = (Arc<str>, u32);
+
+/// An operation and its cause, which is empty where there is none.
+pub type Operation = (Arc<str>, Arc<str>);
+
+/// What there was of an operation.
+#[derive(Clone, Debug, Default)]
+pub struct Stopped {
+    /// How long the application stood still.
+    pub stopped: Histogram,
+    /// Collections.
+    pub collections: u64,
+}
+
+/// All of a JVM.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    /// Who it is; `None` of those that are put together.
+    pub who: Option<Arc<Identity>>,
+    /// By operation and cause.
+    pub operations: BTreeMap<Operation, Stopped>,
+    /// Time to safepoint, of all operations.
+    pub ttsp: Histogram,
+    /// Processor time by kind.
+    pub processor: Processor,
+    /// Bytes allocated.
+    pub allocated: u64,
+    /// Bytes in use before and after the last collection.
+    pub heap: (Option<u64>, Option<u64>),
+    /// What it held at last.
+    pub gauges: Gauges,
+    ended: Option<Instant>,
+}
+
+/// All that is told.
+#[derive(Debug, Default)]
+pub struct Book {
+    limits: Limits,
+    jvms: BTreeMap<Key, Series>,
+    /// The daemon itself.
+    pub own: Own,
+    /// Samples and events taken, by what they are of.
+    pub taken: BTreeMap<Arc<str>, u64>,
+    /// Samples and events lost, by reason.
+    pub lost: BTreeMap<Arc<str>, u64>,
+    /// JVMs that were not or no more looked at, by reason.
+    pub given_up: BTreeMap<Arc<str>, u64>,
+    /// JVMs seen so far.
+    pub seen: u64,
+    /// Windows handed on so far.
+    pub windows: u64,
+    /// Windows that could not be, for the disk was too slow.
+    pub given_up_windows: u64,
+    /// What is kept on the disk, and what could not be.
+    pub kept: Counts,
+    /// What is collected at the moment, by the name of its measure, of what was asked for.
+    pub collected: Vec<(&'static str, bool)>,
+    /// What became of what was pushed, by target.
+    pub targets: Vec<Arc<Ledger>>,
+}
+
+impl Book {
+    /// An empty one.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// A JVM was found. It has series from now on, all of them zero.
+    pub fn found(&mut self, who: &Arc<Identity>) {
+        self.seen += 1;
+        self.series(who);
+    }
+
+    /// What was seen of a JVM.
+    pub fn add(&mut self, who: &Arc<Identity>, figures: &Figures) {
+        let operations = self.limits.operations;
+        self.series(who).add(figures, operations);
+    }
+
+    /// A JVM has ended: its series go after a while.
+    pub fn ended(&mut self, who: &Identity) {
+        if let Some(series) = self.jvms.get_mut(&key(who)) {
+            series.ended.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Samples or events were taken: `what` is one of few words.
+    pub fn take(&mut self, what: &str, count: u64) {
+        bounded_add(&mut self.taken, self.limits.reasons, what, count);
+    }
+
+    /// Samples or events were lost.
+    pub fn lose(&mut self, reason: &str, count: u64) {
+        bounded_add(&mut self.lost, self.limits.reasons, reason, count);
+    }
+
+    /// A JVM was given up.
+    pub fn give_up(&mut self, reason: &str) {
+        bounded_add(&mut self.given_up, self.limits.reasons, reason, 1);
+    }
+
+    /// Forgets those that have ended long ago.
+    pub fn sweep(&mut self) {
+        let keep = self.limits.keep;
+        self.jvms.retain(|_, series| series.ended.is_none_or(|at| at.elapsed() < keep));
+    }
+
+    /// All series.
+    pub fn jvms(&self) -> &BTreeMap<Key, Series> {
+        &self.jvms
+    }
+
+    /// JVMs that run; those that are put together are not among them.
+    pub fn running(&self) -> usize {
+        self.jvms.values().filter(|s| s.who.is_some() && s.ended.is_none()).count()
+    }
+
+    fn series(&mut self, who: &Arc<Identity>) -> &mut Series {
+        let mut key = key(who);
+        // The number of a process that has ended may be given to another one of the same name.
+        let is_another = |series: &Series| {
+            series.who.as_ref().is_some_and(|old| old.started_ns != who.started_ns)
+        };
+        if self.jvms.get(&key).is_some_and(is_another) {
+            self.jvms.remove(&key);
+        }
+        if !self.jvms.contains_key(&key) && !self.make_room() {
+            key = (OTHER.into(), 0);
+        }
+        let is_other = key.1 == 0;
+        self.jvms.entry(key).or_insert_with(|| Series {
+            who: (!is_other).then(|| who.clone()),
+            ..Series::default()
+        })
+    }
+
+    /// Whether there is room for one more, once those that have ended long ago, and then the one
+    /// that has ended first, are forgotten.
+    fn make_room(&mut self) -> bool {
+        let full = |book: &Self| {
+            book.jvms.values().filter(|series| series.who.is_some()).count() >= book.limits.jvms
+        };
+        if full(self) {
+            self.sweep();
+        }
+        if full(self) {
+            let ended = self.jvms.iter().filter_map(|(key, s)| Some((s.ended?, key.clone())));
+            if let Some((_, first)) = ended.min() {
+                self.jvms.remove(&first);
+            }
+        }
+        !full(self)
+    }
+}
+
+impl Series {
+    fn add(&mut self, figures: &Figures, operations: usize) {
+        for stop in &figures.stops {
+            self.stop(stop, operations);
+        }
+        self.processor.add(&figures.processor);
+        self.allocated = self.allocated.saturating_add(figures.allocated_bytes);
+        self.gauges.take(&figures.gauges);
+    }
+
+    fn stop(&mut self, stop: &Stop, operations: usize) {
+        let mut operation = (cut(&stop.op), stop.cause.as_deref().map_or("".into(), cut));
+        if self.operations.len() >= operations && !self.operations.contains_key(&operation) {
+            operation = (OTHER.into(), OTHER.into());
+        }
+        let stopped = self.operations.entry(operation).or_default();
+        stopped.stopped.observe(stop.stopped_ns);
+        stopped.collections += stop.collections;
+        if let Some(ttsp) = stop.ttsp_ns {
+            self.ttsp.observe(ttsp);
+        }
+        if stop.collections > 0 {
+            self.heap = (stop.heap_before.or(self.heap.0), stop.heap_after.or(self.heap.1));
+        }
+    }
+}
+
+fn key(who: &Identity) -> Key {
+    (cut(&who.name), who.pid)
+}
+
+/// A name that is not too long.
+pub fn cut(name: &str) -> Arc<str> {
+    let end = (0..=MAX_NAME.min(name.len())).rev().find(|&end| name.is_char_boundary(end));
+    name[..end.unwrap_or(0)].into()
+}
+
+fn bounded_add(counts: &mut BTreeMap<Arc<str>, u64>, limit: usize, name: &str, count: u64) {
+    let mut name = cut(name);
+    if counts.len() >= limit && !counts.contains_key(&name) {
+        name = OTHER.into();
+    }
+    let sum = counts.entry(name).or_default();
+    *sum = sum.saturating_add(count);
+}
+
+/// A book that collection writes and scrapers read.
+#[derive(Clone, Debug, Default)]
+pub struct SharedBook(Arc<Mutex<Book>>);
+
+impl SharedBook {
+    /// An empty one.
+    pub fn new(limits: Limits) -> Self {
+        Self(Arc::new(Mutex::new(Book::new(limits))))
+    }
+
+    /// The book, for a moment.
+    pub fn lock(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn jvm(name: &str, pid: u32) -> Arc<Identity> {
+        Arc::new(Identity { pid, name: name.into(), started_ns: 1, ..Identity::default() })
+    }
+
+    fn stop(op: &str, ns: u64) -> Figures {
+        let stop = Stop { op: op.into(), stopped_ns: ns, collections: 1, ..Stop::default() };
+        Figures { stops: vec![stop], allocated_bytes: ns, ..Figures::default() }
+    }
+
+    fn allocated(book: &Book) -> u64 {
+        book.jvms().values().map(|series| series.allocated).sum()
+    }
+
+    #[test]
+    fn jvms_beyond_the_limit_are_put_together() {
+        let mut book = Book::new(Limits { jvms: 3, ..Limits::default() });
+        for pid in 1..=10 {
+            book.add(&jvm("app", pid), &stop("G1", 5));
+        }
+        assert_eq!((book.jvms().len(), allocated(&book)), (4, 50));
+        assert_eq!(book.jvms()[&(OTHER.into(), 0)].allocated, 35);
+        // One that ends makes room.
+        book.ended(&jvm("app", 1));
+        book.add(&jvm("late", 11), &stop("G1", 5));
+        assert!(book.jvms().contains_key(&("late".into(), 11)));
+        assert!(!book.jvms().contains_key(&("app".into(), 1)));
+    }
+
+    #[test]
+    fn operations_beyond_the_limit_are_put_together() {
+        let mut book = Book::new(Limits { operations: 4, ..Limits::default() });
+        for op in 0..20 {
+            book.add(&jvm("app", 1), &stop(&format!("Op{op}"), 1));
+        }
+        let series = &book.jvms()[&("app".into(), 1)];
+        let stops: u64 = series.operations.values().map(|o| o.stopped.count()).sum();
+        assert_eq!((series.operations.len(), stops), (5, 20));
+    }
+
+    #[test]
+    fn series_of_the_ended_go_and_a_new_process_begins_anew() {
+        let mut book = Book::new(Limits { keep: Duration::ZERO, ..Limits::default() });
+        book.add(&jvm("app", 1), &stop("G1", 5));
+        book.sweep();
+        assert_eq!(allocated(&book), 5);
+        let mut again = Identity::clone(&jvm("app", 1));
+        again.started_ns = 2;
+        book.add(&Arc::new(again), &stop("G1", 2));
+        assert_eq!(allocated(&book), 2);
+        book.ended(&jvm("app", 1));
+        assert_eq!(book.running(), 0);
+        book.sweep();
+        assert!(book.jvms().is_empty());
+    }
+
+    #[test]
+    fn names_are_cut_and_reasons_bounded() {
+        let mut book = Book::new(Limits { reasons: 2, ..Limits::default() });
+        for reason in ["a", "b", "c", "d"] {
+            book.lose(reason, 2);
+        }
+        assert_eq!(book.lost[OTHER], 4);
+        book.add(&jvm(&"ä".repeat(1000), 1), &Figures::default());
+        assert!(book.jvms().keys().all(|(name, _)| name.len() <= MAX_NAME));
+    }
+}

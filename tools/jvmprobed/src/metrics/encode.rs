@@ -1,0 +1,239 @@
+//! OpenMetrics, Prometheus's older text and its protocol buffers.
+//!
+//! The crate prometheus-client writes OpenMetrics (which has classic histograms only) and the
+//! protocol buffers (which have native histograms as well). The older text is made of OpenMetrics:
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/>.
+
+use std::fmt::{self, Write};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{
+        DescriptorEncoder, MetricEncoder, NativeHistogram, NativeHistogramBuckets,
+        prometheus_protobuf, text,
+    },
+    metrics::MetricType,
+    registry::{Registry, Unit},
+};
+
+use crate::metrics::{
+    SharedBook,
+    families::{Family, Kind, Labels, Value},
+    histogram::{BOUNDS, Histogram, SCHEMA, seconds},
+};
+
+/// No labels, where a type wants to be named.
+type None_ = [(&'static str, &'static str); 0];
+
+/// As what metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exposition {
+    /// OpenMetrics 1.0, text.
+    OpenMetrics,
+    /// Prometheus's text 0.0.4.
+    Text,
+    /// Prometheus's protocol buffers, with native histograms.
+    Protobuf,
+}
+
+impl Exposition {
+    /// What a scraper asks for, by its `Accept` header; OpenMetrics if it does not say.
+    pub fn accepted(accept: &str) -> Self {
+        if accept.contains("application/vnd.google.protobuf")
+            && accept.contains("io.prometheus.client.MetricFamily")
+        {
+            return Self::Protobuf;
+        }
+        match accept.contains("text/plain") && !accept.contains("application/openmetrics-text") {
+            true => Self::Text,
+            false => Self::OpenMetrics,
+        }
+    }
+
+    /// What the answer says that it is.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+            }
+        }
+    }
+
+    /// All metrics of the book.
+    ///
+    /// # Errors
+    /// None that are known: writing to memory does not fail.
+    pub fn write(self, book: &SharedBook) -> Result<Vec<u8>, fmt::Error> {
+        book.lock().sweep();
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(book.clone()));
+        match self {
+            Self::Protobuf => prometheus_protobuf::encode_to_vec(&registry).map_err(|_| fmt::Error),
+            Self::OpenMetrics => Ok(open_metrics(&registry)?.into_bytes()),
+            Self::Text => Ok(older(&open_metrics(&registry)?)?.into_bytes()),
+        }
+    }
+}
+
+fn open_metrics(registry: &Registry) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    text::encode(&mut text, registry)?;
+    Ok(text)
+}
+
+/// The older text says of a counter's samples, which end in `_total`, what OpenMetrics says of the
+/// counter; and it has neither units nor an end.
+fn older(open_metrics: &str) -> Result<String, fmt::Error> {
+    let mut text = String::with_capacity(open_metrics.len());
+    let mut help = None;
+    for line in open_metrics.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("HELP"), Some(name), Some(words)) => help = Some((name, words)),
+            (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
+                let total = if kind == "counter" { "_total" } else { "" };
+                if let Some((_, words)) = help.take().filter(|(of, _)| *of == name) {
+                    writeln!(text, "# HELP {name}{total} {words}")?;
+                }
+                writeln!(text, "# TYPE {name}{total} {kind}")?;
+            }
+            (Some("#"), ..) => {}
+            _ => writeln!(text, "{line}")?,
+        }
+    }
+    Ok(text)
+}
+
+impl Collector for SharedBook {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let book = self.lock();
+        book.families().iter().try_for_each(|family| one(family, &mut encoder))
+    }
+}
+
+fn one(family: &Family<'_>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let unit = match family.unit {
+        "seconds" => Some(Unit::Seconds),
+        "bytes" => Some(Unit::Bytes),
+        _ => None,
+    };
+    let kind = match family.kind {
+        Kind::Counter => MetricType::Counter,
+        Kind::Gauge => MetricType::Gauge,
+        Kind::Histogram => MetricType::Histogram,
+    };
+    // A full stop is added to what is said.
+    let help = family.help.trim_end_matches('.');
+    let mut metrics = encoder.encode_descriptor(family.name, help, unit.as_ref(), kind)?;
+    for point in &family.points {
+        match point.labels.is_empty() {
+            true => write_point(point.value, family.kind, &mut metrics)?,
+            false => {
+                let labels = shown(&point.labels);
+                write_point(point.value, family.kind, &mut metrics.encode_family(&labels)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_point(value: Value<'_>, kind: Kind, to: &mut MetricEncoder<'_>) -> fmt::Result {
+    match (value, kind) {
+        (Value::Number(value), Kind::Counter) => to.encode_counter::<None_, _, f64>(&value, None),
+        (Value::Number(value), _) => to.encode_gauge(&value),
+        (Value::Histogram(histogram), _) => write_histogram(histogram, to),
+    }
+}
+
+/// Labels as the crate takes them. A JVM's names are its own choice; the crate escapes them.
+fn shown(labels: &Labels) -> Vec<(&'static str, String)> {
+    labels.iter().map(|(name, value)| (*name, value.to_string())).collect()
+}
+
+fn write_histogram(histogram: &Histogram, metric: &mut MetricEncoder<'_>) -> fmt::Result {
+    let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
+    let classic: Vec<_> = bounds.zip(histogram.classic().iter().copied()).collect();
+    let (spans, deltas) = histogram.spans();
+    let native = NativeHistogram {
+        schema: SCHEMA,
+        zero_threshold: 0.0,
+        zero_count: histogram.zeros(),
+        negative: NativeHistogramBuckets { spans: &[], deltas: &[] },
+        positive: NativeHistogramBuckets { spans: &spans, deltas: &deltas },
+        created: None,
+    };
+    let sum = seconds(histogram.sum_ns());
+    metric.encode_histogram_with_native::<None_>(sum, histogram.count(), &classic, None, native)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        metrics::figures::{Figures, Stop},
+        window::Identity,
+    };
+
+    fn book() -> SharedBook {
+        let book = SharedBook::default();
+        *book.lock() = crate::metrics::Book::new(crate::metrics::Limits::default());
+        let who = Identity { pid: 7, name: "sh\"op\n\\".into(), ..Identity::default() };
+        let stop = Stop {
+            op: "G1".into(),
+            cause: Some("System.gc()".into()),
+            stopped_ns: 2_000_000,
+            collections: 1,
+            ..Stop::default()
+        };
+        let figures = Figures { stops: vec![stop], ..Figures::default() };
+        book.lock().add(&Arc::new(who), &figures);
+        book
+    }
+
+    fn text(exposition: Exposition) -> String {
+        String::from_utf8(exposition.write(&book()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_a_jvm_is_called_stays_within_its_label() {
+        let labels = r#"{jvm="sh\"op\n\\",pid="7",op="G1",cause="System.gc()"}"#;
+        for exposition in [Exposition::OpenMetrics, Exposition::Text] {
+            let text = text(exposition);
+            let line = format!("jvmprobe_stopped_seconds_total{labels} 0.002\n");
+            assert!(text.contains(&line), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_text_says_what_it_is() {
+        let (open, older) = (text(Exposition::OpenMetrics), text(Exposition::Text));
+        assert!(open.contains("# TYPE jvmprobe_stopped_seconds counter\n"), "{open}");
+        assert!(open.ends_with("# EOF\n"));
+        assert!(older.contains("# TYPE jvmprobe_stopped_seconds_total counter\n"), "{older}");
+        assert!(older.contains("# HELP jvmprobe_stopped_seconds_total Time that"), "{older}");
+        assert!(!older.contains("# EOF") && !older.contains("# UNIT"));
+        let samples = |text: &str| text.lines().filter(|l| !l.starts_with('#')).count();
+        assert_eq!(samples(&open), samples(&older));
+    }
+
+    #[test]
+    fn the_header_decides() {
+        let accepted = Exposition::accepted;
+        assert_eq!(accepted(""), Exposition::OpenMetrics);
+        assert_eq!(accepted("text/plain;version=0.0.4;q=0.3"), Exposition::Text);
+        assert_eq!(
+            accepted("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"),
+            Exposition::OpenMetrics
+        );
+        assert_eq!(
+            accepted(
+                "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+            ),
+            Exposition::Protobuf
+        );
+    }
+}

@@ -1,0 +1,424 @@
+//! The book as a list of metrics, whatever they are written as: OpenMetrics, Prometheus's protocol
+//! buffers or OTLP.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    metrics::{
+        book::{Book, Key, Series, Stopped, cut},
+        histogram::{Histogram, seconds},
+    },
+    push::ledger::{Ledger, reason},
+};
+
+/// A metric with all its points.
+#[derive(Debug)]
+pub struct Family<'a> {
+    /// Its name, without unit and without `_total`.
+    pub name: &'static str,
+    /// What it is.
+    pub help: &'static str,
+    /// `seconds`, `bytes`, or nothing.
+    pub unit: &'static str,
+    /// What kind it is.
+    pub kind: Kind,
+    /// What it has, one for each set of labels.
+    pub points: Vec<Point<'a>>,
+}
+
+/// What kind of metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// How many of which length.
+    Histogram,
+}
+
+/// What labels one point.
+pub type Labels = Vec<(&'static str, Arc<str>)>;
+
+/// A value.
+#[derive(Debug)]
+pub struct Point<'a> {
+    /// Whose it is: nobody's of the daemon's own.
+    pub jvm: Option<(&'a Key, &'a Series)>,
+    /// What it is of.
+    pub labels: Labels,
+    /// The value.
+    pub value: Value<'a>,
+}
+
+/// A number or many.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    /// Of counters and gauges.
+    Number(f64),
+    /// Of histograms.
+    Histogram(&'a Histogram),
+}
+
+use Kind::{Counter, Gauge};
+use Value::Number;
+
+impl Book {
+    /// All metrics, those of JVMs first. Metrics without a point are left out.
+    pub fn families(&self) -> Vec<Family<'_>> {
+        let mut all = self.of_jvms();
+        all.extend(self.of_itself());
+        all.extend(self.of_targets());
+        all.retain(|family| !family.points.is_empty());
+        all
+    }
+
+    /// A metric that a JVM has one of at most.
+    fn one<'a>(
+        &'a self,
+        (name, unit, kind, help): (&'static str, &'static str, Kind, &'static str),
+        value: impl Fn(&'a Series) -> Option<Value<'a>>,
+    ) -> Family<'a> {
+        let point = |(key, series): (&'a Key, &'a Series)| {
+            Some(Point { jvm: Some((key, series)), labels: labels(key), value: value(series)? })
+        };
+        Family { name, help, unit, kind, points: self.jvms().iter().filter_map(point).collect() }
+    }
+
+    /// A metric that a JVM has one of for each operation and cause.
+    fn by_operation<'a>(
+        &'a self,
+        (name, unit, kind, help): (&'static str, &'static str, Kind, &'static str),
+        value: impl Fn(&'a Stopped) -> Option<Value<'a>>,
+    ) -> Family<'a> {
+        let mut points = Vec::new();
+        for (key, series) in self.jvms() {
+            for ((op, cause), stopped) in &series.operations {
+                let Some(value) = value(stopped) else { continue };
+                let mut labels = labels(key);
+                labels.extend([("op", op.clone()), ("cause", cause.clone())]);
+                points.push(Point { jvm: Some((key, series)), labels, value });
+            }
+        }
+        Family { name, help, unit, kind, points }
+    }
+
+    fn of_jvms(&self) -> Vec<Family<'_>> {
+        let bytes = |value: Option<u64>| value.map(|bytes| Number(bytes as f64));
+        let mut families = vec![
+            self.info(),
+            self.by_operation(
+                ("jvmprobe_stopped", "seconds", Counter, "Time that the application stood still."),
+                |stopped| Some(Number(seconds(stopped.stopped.sum_ns()))),
+            ),
+            self.by_operation(
+                ("jvmprobe_stop_duration", "seconds", Kind::Histogram, "How long each stop was."),
+                |stopped| Some(Value::Histogram(&stopped.stopped)),
+            ),
+            self.by_operation(("jvmprobe_collections", "", Counter, "Collections."), |stopped| {
+                (stopped.collections > 0).then_some(Number(stopped.collections as f64))
+            }),
+            self.one(
+                (
+                    "jvmprobe_time_to_safepoint",
+                    "seconds",
+                    Kind::Histogram,
+                    "From the request of a stop until all threads had stopped.",
+                ),
+                |series| (series.ttsp.count() > 0).then_some(Value::Histogram(&series.ttsp)),
+            ),
+            self.one(
+                ("jvmprobe_allocated", "bytes", Counter, "Allocated by Java code, by estimate."),
+                |series| bytes(Some(series.allocated)),
+            ),
+            self.one(
+                (
+                    "jvmprobe_heap_used_before",
+                    "bytes",
+                    Gauge,
+                    "Heap in use before the last collection.",
+                ),
+                |series| bytes(series.heap.0),
+            ),
+            self.one(
+                (
+                    "jvmprobe_heap_used_after",
+                    "bytes",
+                    Gauge,
+                    "Heap in use after the last collection.",
+                ),
+                |series| bytes(series.heap.1),
+            ),
+            self.processor(),
+        ];
+        families.extend(self.gauges());
+        families
+    }
+
+    fn gauges(&self) -> [Family<'_>; 4] {
+        let number = |value: Option<u64>| value.map(|value| Number(value as f64));
+        [
+            self.one(
+                ("jvmprobe_code_cache_used", "bytes", Gauge, "Code cache in use."),
+                move |series| number(series.gauges.code_cache_used),
+            ),
+            self.one(
+                ("jvmprobe_code_cache_size", "bytes", Gauge, "Code cache that there can be."),
+                move |series| number(series.gauges.code_cache_size),
+            ),
+            self.one(
+                ("jvmprobe_loaded_classes", "", Gauge, "Classes that are loaded."),
+                move |series| number(series.gauges.loaded_classes),
+            ),
+            self.one(("jvmprobe_threads", "", Gauge, "Threads of the process."), move |series| {
+                number(series.gauges.threads)
+            }),
+        ]
+    }
+
+    fn processor(&self) -> Family<'_> {
+        let mut points = Vec::new();
+        for (key, series) in self.jvms() {
+            for (kind, ns) in series.processor.kinds() {
+                let mut labels = labels(key);
+                labels.push(("kind", kind.into()));
+                points.push(Point { jvm: Some((key, series)), labels, value: Number(seconds(ns)) });
+            }
+        }
+        Family {
+            name: "jvmprobe_processor",
+            help: "Processor time by what it was spent on, by samples.",
+            unit: "seconds",
+            kind: Counter,
+            points,
+        }
+    }
+
+    /// Who each JVM is, to be joined with the other metrics.
+    fn info(&self) -> Family<'_> {
+        let mut points = Vec::new();
+        for (key, series) in self.jvms() {
+            let Some(who) = &series.who else { continue };
+            let mut labels = labels(key);
+            let known = |(label, name)| Some((label, cut(who.attributes.get(name)?)));
+            labels.extend(INFO.into_iter().filter_map(known));
+            points.push(Point { jvm: Some((key, series)), labels, value: Number(1.0) });
+        }
+        Family {
+            name: "jvmprobe_jvm_info",
+            help: "Who a JVM is; the value is always 1.",
+            unit: "",
+            kind: Gauge,
+            points,
+        }
+    }
+
+    fn of_itself(&self) -> Vec<Family<'_>> {
+        let own = &self.own;
+        let version: Labels = vec![("version", env!("CARGO_PKG_VERSION").into())];
+        vec![
+            own_one(("jvmprobed_build_info", "", Gauge, "Its version; always 1."), version, 1.0),
+            single(
+                "jvmprobed_processor",
+                "seconds",
+                Counter,
+                "Processor time that the daemon has used.",
+                seconds(own.processor_ns),
+            ),
+            single(
+                "jvmprobed_memory",
+                "bytes",
+                Gauge,
+                "Memory that the daemon holds (resident).",
+                own.memory_bytes as f64,
+            ),
+            single(
+                "jvmprobed_sampling_hertz",
+                "",
+                Gauge,
+                "Processor samples a second, each processor; lower than asked where it saves.",
+                own.hertz as f64,
+            ),
+            single(
+                "jvmprobed_saving",
+                "",
+                Gauge,
+                "Steps down from what was asked for, to save: 0 where nothing is left out.",
+                own.saving as f64,
+            ),
+            self.collected(),
+            single(
+                "jvmprobed_window_delay",
+                "seconds",
+                Gauge,
+                "How long after its end the last window was handed on.",
+                seconds(own.window_delay_ns),
+            ),
+            single(
+                "jvmprobed_windows",
+                "",
+                Counter,
+                "Windows of time handed on.",
+                self.windows as f64,
+            ),
+            single(
+                "jvmprobed_windows_lost",
+                "",
+                Counter,
+                "Windows that could not be written to the disk.",
+                self.kept.lost.saturating_add(self.given_up_windows) as f64,
+            ),
+            single(
+                "jvmprobed_store",
+                "bytes",
+                Gauge,
+                "What is kept on the disk.",
+                self.kept.bytes as f64,
+            ),
+            single("jvmprobed_jvms", "", Gauge, "JVMs that run.", self.running() as f64),
+            single("jvmprobed_jvms_seen", "", Counter, "JVMs found so far.", self.seen as f64),
+            by("jvmprobed_jvms_given_up", "JVMs not looked at.", "reason", &self.given_up),
+            by("jvmprobed_samples", "Samples and events taken.", "of", &self.taken),
+            by("jvmprobed_lost", "Samples and events lost.", "reason", &self.lost),
+        ]
+    }
+
+    /// What is collected at the moment of what was asked for.
+    fn collected(&self) -> Family<'_> {
+        let point = |&(what, is): &(&'static str, bool)| Point {
+            jvm: None,
+            labels: vec![("what", what.into())],
+            value: Number(if is { 1.0 } else { 0.0 }),
+        };
+        Family {
+            name: "jvmprobed_collected",
+            help: "Whether it is collected: 0 while it is left out to save.",
+            unit: "",
+            kind: Gauge,
+            points: self.collected.iter().map(point).collect(),
+        }
+    }
+
+    fn of_targets(&self) -> Vec<Family<'_>> {
+        let samples = self.targets.iter().flat_map(|target| {
+            let all = target.read();
+            let mut points = vec![outcome(target, "delivered", all.delivered_samples)];
+            // Those that are 0 as well: an increase from nothing is none to Prometheus.
+            points.extend(reason::ALL.iter().map(|reason| {
+                outcome(target, reason, all.dropped.get(reason).map_or(0, |all| all.samples))
+            }));
+            points
+        });
+        let requests = self.targets.iter().flat_map(|target| {
+            let all = target.read();
+            all.requests
+                .iter()
+                .map(|(outcome, &count)| {
+                    push_point(target, Some(("outcome", (*outcome).into())), count as f64)
+                })
+                .collect::<Vec<_>>()
+        });
+        let gauge = |name, unit, help, value: fn(&Ledger) -> f64| Family {
+            name,
+            help,
+            unit,
+            kind: Gauge,
+            points: self.targets.iter().map(|t| push_point(t, None, value(t))).collect(),
+        };
+        vec![
+            Family {
+                name: "jvmprobed_push_samples",
+                help: "Samples by what became of them: delivered, or the reason for dropping them.",
+                unit: "",
+                kind: Counter,
+                points: samples.collect(),
+            },
+            Family {
+                name: "jvmprobed_push_requests",
+                help: "Requests by outcome.",
+                unit: "",
+                kind: Counter,
+                points: requests.collect(),
+            },
+            gauge(
+                "jvmprobed_push_waiting_samples",
+                "",
+                "Samples that wait to be delivered.",
+                |target| target.read().waiting_samples as f64,
+            ),
+            gauge("jvmprobed_push_waiting", "bytes", "What waits to be delivered.", |target| {
+                target.read().waiting_bytes as f64
+            }),
+            gauge(
+                "jvmprobed_push_delay",
+                "seconds",
+                "How long what waits longest has been waiting.",
+                |target| target.delay().as_secs_f64(),
+            ),
+        ]
+    }
+}
+
+/// The labels of `jvmprobe_jvm_info`, and the attributes that they are.
+const INFO: [(&str, &str); 9] = [
+    ("runtime_name", "process.runtime.name"),
+    ("runtime_version", "process.runtime.version"),
+    ("service_namespace", "service.namespace"),
+    ("service_version", "service.version"),
+    ("container_id", "container.id"),
+    ("k8s_pod_uid", "k8s.pod.uid"),
+    ("k8s_pod_name", "k8s.pod.name"),
+    ("k8s_namespace_name", "k8s.namespace.name"),
+    ("host_name", "host.name"),
+];
+
+fn labels((name, pid): &Key) -> Labels {
+    vec![("jvm", name.clone()), ("pid", pid.to_string().into())]
+}
+
+fn own_one<'a>(
+    (name, unit, kind, help): (&'static str, &'static str, Kind, &'static str),
+    labels: Labels,
+    value: f64,
+) -> Family<'a> {
+    let points = vec![Point { jvm: None, labels, value: Number(value) }];
+    Family { name, help, unit, kind, points }
+}
+
+fn single<'a>(
+    name: &'static str,
+    unit: &'static str,
+    kind: Kind,
+    help: &'static str,
+    value: f64,
+) -> Family<'a> {
+    own_one((name, unit, kind, help), Vec::new(), value)
+}
+
+fn by<'a>(
+    name: &'static str,
+    help: &'static str,
+    label: &'static str,
+    counts: &BTreeMap<Arc<str>, u64>,
+) -> Family<'a> {
+    let point = |(what, &count): (&Arc<str>, &u64)| Point {
+        jvm: None,
+        labels: vec![(label, what.clone())],
+        value: Number(count as f64),
+    };
+    Family { name, help, unit: "", kind: Counter, points: counts.iter().map(point).collect() }
+}
+
+fn push_point<'a>(
+    target: &Ledger,
+    label: Option<(&'static str, Arc<str>)>,
+    value: f64,
+) -> Point<'a> {
+    let mut labels: Labels = vec![("target", target.name().clone())];
+    labels.extend(label);
+    Point { jvm: None, labels, value: Number(value) }
+}
+
+fn outcome<'a>(target: &Ledger, outcome: &str, samples: u64) -> Point<'a> {
+    push_point(target, Some(("outcome", outcome.into())), samples as f64)
+}

@@ -1,0 +1,154 @@
+//! What metrics need of what was taken in a window: stops out of the lines of pauses, processor time
+//! and bytes out of the profiles.
+
+use libjvmprobe::{
+    render::summary::{Work, work},
+    stack::profile::{Measure, Profile},
+};
+use serde::Deserialize;
+
+use crate::{
+    metrics::figures::{Figures, Processor, Stop},
+    window::Taken,
+};
+
+/// A line of javagc(8)'s JSON, as much of it as is needed.
+#[derive(Deserialize)]
+struct Line {
+    #[serde(rename = "type")]
+    kind: String,
+    op: Option<String>,
+    cause: Option<String>,
+    #[serde(default)]
+    stopped_ns: Option<u64>,
+    ttsp_ns: Option<u64>,
+    #[serde(default)]
+    collections: Option<u64>,
+    heap_before: Option<u64>,
+    heap_after: Option<u64>,
+}
+
+impl Figures {
+    /// Of a JVM's part of a window. What it holds is not among that: see [`Figures::gauges`].
+    pub fn of(taken: &Taken) -> Self {
+        let mut figures = Self {
+            stops: taken.pauses.iter().filter_map(|line| Stop::of_line(line)).collect(),
+            ..Self::default()
+        };
+        for profile in &taken.profiles {
+            match profile.measure {
+                Measure::Time => figures.processor.add(&Processor::of(profile)),
+                Measure::Allocation => {
+                    let bytes = profile.samples.iter().map(|sample| sample.count);
+                    let bytes = bytes.fold(0, u64::saturating_add);
+                    figures.allocated_bytes = figures.allocated_bytes.saturating_add(bytes);
+                }
+                Measure::Events(_) | Measure::Elapsed(_) => {}
+            }
+        }
+        figures
+    }
+}
+
+impl Stop {
+    /// A stop as javagc(8) writes it; `None` of other lines: cycles, losses.
+    pub fn of_line(line: &str) -> Option<Self> {
+        let line: Line = serde_json::from_str(line).ok()?;
+        let is_pause = line.kind == "pause";
+        (is_pause || line.kind == "safepoint").then_some(())?;
+        Some(Self {
+            op: line.op.unwrap_or_default().into(),
+            cause: line.cause.map(Into::into),
+            stopped_ns: line.stopped_ns?,
+            ttsp_ns: line.ttsp_ns,
+            collections: line.collections.unwrap_or(u64::from(is_pause)),
+            heap_before: line.heap_before,
+            heap_after: line.heap_after,
+        })
+    }
+}
+
+impl Processor {
+    /// Of a profile of processor time: a sample stands for the time between two of them. What it was
+    /// spent on is what `show` says.
+    pub fn of(profile: &Profile) -> Self {
+        let period = 1_000_000_000 / profile.hertz.max(1);
+        let mut all = Self::default();
+        for sample in &profile.samples {
+            let to = match work(profile, sample) {
+                Work::Java => &mut all.java_ns,
+                Work::Gc => &mut all.gc_ns,
+                Work::Jit => &mut all.jit_ns,
+                Work::Jvm | Work::Native => &mut all.native_ns,
+                Work::Kernel => &mut all.kernel_ns,
+                // On no processor.
+                Work::Blocked | Work::Runnable | Work::Idle | Work::Short | Work::Asleep => {
+                    continue;
+                }
+            };
+            *to = to.saturating_add(sample.count.saturating_mul(period));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use libjvmprobe::stack::{Frame, Kind, profile::Sample};
+
+    use super::*;
+    use crate::window::Identity;
+
+    #[test]
+    fn lines_of_pauses_become_stops() {
+        let pauses = [
+            r#"{"type":"pause","pid":1,"op":"G1","cause":"c","collections":2,"stopped_ns":7,"ttsp_ns":1,"heap_before":5,"heap_after":null}"#,
+            r#"{"type":"safepoint","op":"ThreadDump","cause":null,"pause_ns":null,"stopped_ns":3,"ttsp_ns":1,"collections":0}"#,
+            r#"{"type":"cycle","op":"ZGC","duration_ns":9}"#,
+            r#"{"type":"lost","events":4}"#,
+            "not JSON",
+        ];
+        let pauses = pauses.map(str::to_owned).to_vec();
+        let who = Arc::new(Identity::default());
+        let stops = Figures::of(&Taken { who, profiles: Vec::new(), pauses }).stops;
+        let [pause, safepoint] = &stops[..] else { panic!("{stops:?}") };
+        assert_eq!((&*pause.op, pause.cause.as_deref(), pause.collections), ("G1", Some("c"), 2));
+        assert_eq!((pause.stopped_ns, pause.heap_before, pause.heap_after), (7, Some(5), None));
+        assert_eq!((&*safepoint.op, safepoint.collections), ("ThreadDump", 0));
+    }
+
+    #[test]
+    fn processor_time_is_known_by_frame_and_thread() {
+        let mut profile = Profile::of(Measure::Time);
+        profile.hertz = 20;
+        for (kind, thread, count) in [
+            (Kind::Inlined, "main", 1),
+            (Kind::Jvm, "GC Thread#3", 2),
+            (Kind::Jvm, "C2 CompilerThre", 4),
+            (Kind::Native, "main", 8),
+            (Kind::Kernel, "main", 16),
+            (Kind::Kernel, "G1 Conc#0", 32),
+            (Kind::Jvm, "VM Thread", 64),
+        ] {
+            let stack = vec![profile.intern(Frame::new(kind, "VM_GenCollectFull::doit()"))];
+            profile.samples.push(Sample {
+                pid: 1,
+                command: "java".into(),
+                thread: thread.into(),
+                tid: 1,
+                cpu: None,
+                stack,
+                complete: true,
+                guessed: false,
+                unsure: false,
+                count,
+                things: 0,
+                times: Vec::new(),
+            });
+        }
+        let counts = Processor::of(&profile).kinds().map(|(_, ns)| ns / 50_000_000);
+        assert_eq!(counts, [1, 2 + 32 + 64, 4, 8, 16]);
+    }
+}

@@ -1,0 +1,154 @@
+//! What systemd is told: that the daemon is ready, reloads, ends, and is alive.
+//!
+//! Source: sd_notify(3). A datagram of `NAME=VALUE` lines to the socket that `NOTIFY_SOCKET`
+//! names; where a name begins with `@`, it is an abstract one. Without that variable, nothing is
+//! sent.
+
+use std::{
+    env,
+    ffi::OsStr,
+    io,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            ffi::OsStrExt,
+            net::{SocketAddr, UnixDatagram},
+        },
+    },
+    process,
+    time::{Duration, Instant},
+};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The way to systemd, if there is one.
+#[derive(Debug)]
+pub struct Notify {
+    socket: Option<(UnixDatagram, SocketAddr)>,
+    watchdog: Option<Duration>,
+    last_sign: Option<Instant>,
+}
+
+impl Notify {
+    /// As the environment says.
+    ///
+    /// # Errors
+    /// It names a socket, and that is none.
+    pub fn from_env() -> io::Result<Self> {
+        let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();
+        // It may be meant for another process of the service.
+        let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(process::id()));
+        let watchdog = number("WATCHDOG_USEC").filter(|&us| us > 0 && is_ours);
+        Self::to(env::var_os("NOTIFY_SOCKET").as_deref(), watchdog.map(Duration::from_micros))
+    }
+
+    fn to(path: Option<&OsStr>, watchdog: Option<Duration>) -> io::Result<Self> {
+        let socket = match path {
+            None => None,
+            Some(path) => {
+                let address = match path.as_bytes().strip_prefix(b"@") {
+                    Some(name) => SocketAddr::from_abstract_name(name)?,
+                    None => SocketAddr::from_pathname(path)?,
+                };
+                let socket = UnixDatagram::unbound()?;
+                socket.set_nonblocking(true)?;
+                Some((socket, address))
+            }
+        };
+        Ok(Self { socket, watchdog, last_sign: None })
+    }
+
+    /// The daemon has started: JVMs are looked for.
+    pub fn ready(&self, status: &str) {
+        self.send(&format!("READY=1\nSTATUS={}", one_line(status)));
+    }
+
+    /// What `systemctl status` shows.
+    pub fn status(&self, status: &str) {
+        self.send(&format!("STATUS={}", one_line(status)));
+    }
+
+    /// The configuration is read again; [`Self::ready`] ends that.
+    pub fn reloading(&self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let us = now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000);
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
+    }
+
+    /// The daemon ends.
+    pub fn stopping(&self) {
+        self.send("STOPPING=1");
+    }
+
+    /// The daemon is alive: to be called by the loop that does the work, as often as it comes by.
+    /// A sign is sent when a third of the time that systemd waits has gone by since the last one.
+    pub fn alive(&mut self) {
+        let Some(watchdog) = self.watchdog else { return };
+        if self.last_sign.is_none_or(|at| at.elapsed() >= watchdog / 3) {
+            self.send("WATCHDOG=1");
+            self.last_sign = Some(Instant::now());
+        }
+    }
+
+    /// How often [`Self::alive`] has to be called at least, if systemd waits for it.
+    pub fn interval(&self) -> Option<Duration> {
+        self.watchdog.map(|watchdog| watchdog / 3)
+    }
+
+    /// Nobody's concern if it fails: the service works without.
+    fn send(&self, text: &str) {
+        if let Some((socket, address)) = &self.socket {
+            let _ = socket.send_to_addr(text.as_bytes(), address);
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\0'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn received(socket: &UnixDatagram) -> String {
+        let mut bytes = [0; 4096];
+        let length = socket.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn systemd_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let watchdog = Duration::from_secs(3600);
+        let mut notify = Notify::to(Some(path.as_os_str()), Some(watchdog)).unwrap();
+        notify.ready("3 JVMs\nREADY=0");
+        assert_eq!(received(&socket), "READY=1\nSTATUS=3 JVMs READY=0");
+        notify.alive();
+        assert_eq!(received(&socket), "WATCHDOG=1");
+        notify.alive();
+        notify.reloading();
+        // The second sign was too soon.
+        assert!(received(&socket).starts_with("RELOADING=1\nMONOTONIC_USEC="));
+        notify.stopping();
+        assert_eq!(received(&socket), "STOPPING=1");
+        assert_eq!(notify.interval(), Some(watchdog / 3));
+        // That it is gone is no trouble of ours.
+        drop(socket);
+        notify.status("ends");
+    }
+
+    #[test]
+    fn an_abstract_socket_is_one_too() {
+        let name = format!("jvmprobed-test-{}", process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let socket = UnixDatagram::bind_addr(&address).unwrap();
+        let path = format!("@{name}");
+        let notify = Notify::to(Some(OsStr::new(&path)), None).unwrap();
+        notify.status("x");
+        assert_eq!((received(&socket), notify.interval()), ("STATUS=x".into(), None));
+        assert!(Notify::to(None, None).unwrap().socket.is_none());
+    }
+}

@@ -1,0 +1,250 @@
+//! A request to a target and what comes of it.
+
+use std::{error::Error as _, fs, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use http::{HeaderMap, StatusCode, header};
+use reqwest::{Certificate, Client, Identity, Proxy, Response, Url, redirect};
+
+use crate::push::{
+    retry::retry_after,
+    target::{Address, Options},
+};
+
+/// More of an answer than this is not read.
+const MAX_ANSWER: usize = 64 << 10;
+
+/// What came of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The target has it, all but so many profiles or points, with its word on these.
+    Taken(u64, String),
+    /// It has not, and should get it again: after so long, if it says so.
+    Later(Option<Duration>, String),
+    /// It will never take it.
+    Refused(String),
+}
+
+impl Outcome {
+    /// All of it was taken.
+    pub fn all() -> Self {
+        Self::Taken(0, String::new())
+    }
+}
+
+/// A target that is reached by HTTP.
+#[derive(Debug)]
+pub struct Target {
+    client: Client,
+    options: Options,
+}
+
+impl Target {
+    /// Sets up what requests need; nothing is sent.
+    ///
+    /// # Errors
+    /// A file is missing or not what it should be, a proxy's URL is none.
+    pub fn new(options: &Options, url: &Url) -> Result<Self> {
+        ensure!(
+            options.basic_auth_file.is_none() || options.bearer_token_file.is_none(),
+            "basic-auth-file and bearer-token-file exclude each other"
+        );
+        options.read_headers()?;
+        // There is one set of primitives in the program; a second call finds it installed.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = Client::builder()
+            .user_agent(concat!("jvmprobed/", env!("CARGO_PKG_VERSION")))
+            .timeout(options.timeout)
+            .connect_timeout(options.timeout)
+            .redirect(redirect::Policy::none())
+            .pool_max_idle_per_host(1);
+        if matches!(options.to, Address::OtlpGrpc(_)) {
+            builder = builder.http2_prior_knowledge();
+        }
+        if let Some(path) = &options.ca_file {
+            let pem = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let certificates = Certificate::from_pem_bundle(&pem)
+                .ok()
+                .filter(|found| !found.is_empty())
+                .with_context(|| format!("{} has no certificate", path.display()))?;
+            builder = builder.tls_certs_merge(certificates);
+        } else if url.scheme() == "http" {
+            // The host's are not read where there is nothing to trust.
+            builder = builder.tls_certs_only([]);
+        }
+        if let Some(path) = &options.client_cert_file {
+            let pem = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let identity = Identity::from_pem(&pem)
+                .with_context(|| format!("{}: no certificate with its key", path.display()))?;
+            builder = builder.identity(identity);
+        }
+        builder = match options.proxy.as_deref() {
+            None => builder,
+            Some("none") => builder.no_proxy(),
+            Some(proxy) => {
+                let all = Proxy::all(proxy).with_context(|| format!("{proxy:?} is no proxy"))?;
+                builder.no_proxy().proxy(all)
+            }
+        };
+        let client = builder.build().context("cannot set up TLS")?;
+        Ok(Self { client, options: options.clone() })
+    }
+
+    /// Posts a request with some headers and gives the answer, or why there is none.
+    pub async fn post(
+        &self,
+        url: Url,
+        headers: &[(&'static str, &'static str)],
+        body: Vec<u8>,
+    ) -> Result<Response, Outcome> {
+        let own = self.options.read_headers();
+        let own = own.map_err(|error| Outcome::Later(None, format!("{error:#}")))?;
+        let mut all = HeaderMap::new();
+        let fixed = headers.iter().map(|(name, value)| {
+            (header::HeaderName::from_static(name), header::HeaderValue::from_static(value))
+        });
+        all.extend(fixed.chain(own));
+        let request = self.client.post(url).headers(all).body(body);
+        request.send().await.map_err(|error| Outcome::Later(None, chain(&error)))
+    }
+
+    /// Posts a request over plain HTTP and tells what came of it; `read` says how much of it an
+    /// answer did not take.
+    pub async fn send(
+        &self,
+        url: Url,
+        headers: &[(&'static str, &'static str)],
+        body: Vec<u8>,
+        read: impl Fn(&[u8]) -> Option<Outcome>,
+    ) -> Outcome {
+        let answer = match self.post(url, headers, body).await {
+            Ok(answer) => answer,
+            Err(outcome) => return outcome,
+        };
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let text = match read_answer(answer).await {
+            Ok(text) => text,
+            // It was taken or it was not: sent twice is better than lost.
+            Err(error) => return Outcome::Later(None, chain(&error)),
+        };
+        if status.is_success() {
+            let is_page = |value: &header::HeaderValue| value.as_bytes().starts_with(b"text/html");
+            if headers.get(header::CONTENT_TYPE).is_some_and(is_page) {
+                return Outcome::Later(None, "it answers with a web page: is it the URL?".into());
+            }
+            return read(&text).unwrap_or_else(Outcome::all);
+        }
+        judge(status, &headers, &text)
+    }
+}
+
+/// What a status means for a request. What the person who runs this can mend (a URL, a password)
+/// is tried again: the queue waits for that.
+fn judge(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Outcome {
+    let text = String::from_utf8_lossy(text);
+    let first = text.lines().next().unwrap_or("").chars().take(200).collect::<String>();
+    let said = format!("it answers {status} {first}").trim_end().to_owned();
+    let mendable = [
+        StatusCode::UNAUTHORIZED,
+        StatusCode::FORBIDDEN,
+        StatusCode::NOT_FOUND,
+        StatusCode::METHOD_NOT_ALLOWED,
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+        StatusCode::REQUEST_TIMEOUT,
+        StatusCode::TOO_MANY_REQUESTS,
+    ];
+    match status.is_client_error() && !mendable.contains(&status) {
+        true => Outcome::Refused(said),
+        false => {
+            let after = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+            Outcome::Later(after.and_then(retry_after), said)
+        }
+    }
+}
+
+/// The first part of an answer. All of it is waited for, but no more is kept.
+pub(super) async fn read_answer(mut answer: Response) -> Result<Vec<u8>, reqwest::Error> {
+    let mut text = Vec::new();
+    while let Some(chunk) = answer.chunk().await? {
+        let room = MAX_ANSWER - text.len();
+        text.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if text.len() == MAX_ANSWER {
+            break;
+        }
+    }
+    Ok(text)
+}
+
+/// An error and what has caused it, without the URL: that is the target's name already.
+pub(super) fn chain(error: &reqwest::Error) -> String {
+    if error.is_timeout() {
+        return "it does not answer in time".into();
+    }
+    let mut text = match error.is_connect() {
+        true => "cannot be reached".to_owned(),
+        false => "the request failed".to_owned(),
+    };
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    let foreign = ["http2 error", "invalid HTTP version", "InvalidContentType"];
+    let hint = if foreign.iter().any(|words| text.contains(words)) {
+        " (it speaks another protocol: see the target's URL)"
+    } else if text.contains("invalid peer certificate") {
+        " (whom to trust beside the host's authorities, ca-file says)"
+    } else {
+        ""
+    };
+    text + hint
+}
+
+/// The URL of a path below a target's own.
+pub(super) fn below(url: &Url, path: &str) -> Url {
+    let mut url = url.clone();
+    let all = format!("{}/{path}", url.path().trim_end_matches('/'));
+    url.set_path(&all);
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_says_whether_it_is_tried_again() {
+        let headers = HeaderMap::from_iter([(header::RETRY_AFTER, "7".parse().unwrap())]);
+        let later = |code: u16| {
+            let status = StatusCode::from_u16(code).unwrap();
+            match judge(status, &headers, b"no\nreally") {
+                Outcome::Later(after, said) => {
+                    assert_eq!(after, Some(Duration::from_secs(7)));
+                    assert!(said.contains(" no") && !said.contains("really"), "{said}");
+                    true
+                }
+                Outcome::Refused(_) => false,
+                Outcome::Taken(..) => panic!("{code} was taken"),
+            }
+        };
+        for code in [301, 401, 403, 404, 408, 429, 500, 502, 503, 504] {
+            assert!(later(code), "{code}");
+        }
+        for code in [400, 413, 415, 422] {
+            assert!(!later(code), "{code}");
+        }
+    }
+
+    #[test]
+    fn paths_are_put_below_a_targets_own() {
+        for (base, whole) in [
+            ("http://c:1", "http://c:1/v1/metrics"),
+            ("http://c:1/a/b/", "http://c:1/a/b/v1/metrics"),
+        ] {
+            assert_eq!(below(&base.parse().unwrap(), "v1/metrics").as_str(), whole);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! A folder that gets a pprof file of each JVM and window, and its pauses as lines of JSON.
+//!
+//! A file is whole or absent. Who reads the folder removes what it has read: nothing here does.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use libjvmprobe::{render::formats::pprof, stack::profile::Profile};
+
+use crate::{
+    push::{client::Outcome, queue::Head, samples},
+    window::{Identity, Window},
+};
+
+/// A window as files.
+pub fn files(window: &Window) -> Vec<(Head, Vec<u8>)> {
+    let mut all = Vec::new();
+    for jvm in &window.jvms {
+        let profiles: Vec<&Profile> =
+            jvm.profiles.iter().filter(|profile| !profile.samples.is_empty()).collect();
+        let mut bytes = Vec::new();
+        if !profiles.is_empty() && pprof::write(&profiles, &mut bytes).is_ok() {
+            let head = Head {
+                name: name(&jvm.who, window, "pb.gz"),
+                profiles: profiles.len() as u64,
+                samples: profiles.iter().map(|profile| samples(profile)).sum(),
+                time_ns: window.end_ns,
+                ..Head::default()
+            };
+            all.push((head, bytes));
+        }
+        if !jvm.pauses.is_empty() {
+            let name = name(&jvm.who, window, "jsonl");
+            let text = jvm.pauses.iter().map(|line| format!("{line}\n")).collect::<String>();
+            let head = Head { name, time_ns: window.end_ns, ..Head::default() };
+            all.push((head, text.into_bytes()));
+        }
+    }
+    all
+}
+
+/// `shop-4711-1732312345.pb.gz`: when the window began is in seconds since 1970. A name is the
+/// JVM's own choice: what is neither a letter nor a digit is a dash in the file's.
+fn name(who: &Identity, window: &Window, ending: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+    let short: String = who.name.chars().map(safe).take(100).collect();
+    let short = short.trim_matches('-');
+    let short = if short.is_empty() { "jvm" } else { short };
+    format!("{short}-{}-{}.{ending}", who.pid, window.begin_ns / 1_000_000_000)
+}
+
+/// Writes a file.
+pub fn send(folder: &Path, head: &Head, body: &[u8]) -> Outcome {
+    match write(folder, &head.name, body) {
+        Ok(()) => Outcome::all(),
+        Err(error) => Outcome::Later(None, format!("cannot write there: {error}")),
+    }
+}
+
+fn write(folder: &Path, name: &str, body: &[u8]) -> io::Result<()> {
+    if name.is_empty() || name.contains('/') {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file"));
+    }
+    let beside = folder.join(format!(".{name}.tmp"));
+    let written = (|| {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o640)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&beside)?;
+        file.write_all(body)?;
+        file.sync_all()?;
+        fs::rename(&beside, folder.join(name))?;
+        File::open(folder)?.sync_all()
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use libjvmprobe::stack::profile::Measure;
+
+    use super::*;
+    use crate::window::Taken;
+
+    #[test]
+    fn a_jvms_name_cannot_lead_out_of_the_folder() {
+        let who = Identity { pid: 7, name: "../../etc/pass wd".into(), ..Identity::default() };
+        let taken = Taken {
+            who: Arc::new(who),
+            profiles: vec![Profile::of(Measure::Time)],
+            pauses: vec!["{}".into(), "{\"a\":1}".into()],
+        };
+        let window =
+            Window { begin_ns: 5_000_000_000, end_ns: 6, jvms: vec![taken], ..Window::default() };
+        let files = files(&window);
+        assert_eq!(files.len(), 1);
+        assert_eq!(files[0].0.name, "etc-pass-wd-7-5.jsonl");
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(send(folder.path(), &files[0].0, &files[0].1), Outcome::all());
+        let text = fs::read_to_string(folder.path().join(&files[0].0.name)).unwrap();
+        assert_eq!(text, "{}\n{\"a\":1}\n");
+        let gone = folder.path().join("gone");
+        assert!(matches!(send(&gone, &files[0].0, b""), Outcome::Later(..)));
+    }
+}

@@ -1,0 +1,171 @@
+//! A unary call of gRPC over HTTP/2.
+//!
+//! Source: grpc.io's PROTOCOL-HTTP2.md. A message has a byte that says whether it is compressed
+//! and its length in four; the answer's status is in its trailers. What waits in the queue is the
+//! compressed message already, and there are two methods: no more of gRPC is needed.
+
+use std::time::Duration;
+
+use base64::{
+    Engine, alphabet,
+    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+};
+use http_body_util::BodyExt;
+use prost::Message;
+use reqwest::Url;
+
+use crate::push::client::{Outcome, Target, below};
+
+/// Of headers in bytes: some leave the padding out.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// Content types and encodings of a call.
+const HEADERS: [(&str, &str); 3] =
+    [("content-type", "application/grpc+proto"), ("te", "trailers"), ("grpc-encoding", "gzip")];
+
+/// More of an answer than this is not read.
+const MAX_ANSWER: usize = 64 << 10;
+
+/// `google.rpc.Status`, of which the details alone matter.
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<Any>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Any {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+/// `google.rpc.RetryInfo`.
+#[derive(Clone, PartialEq, Message)]
+struct RetryInfo {
+    #[prost(message, optional, tag = "1")]
+    delay: Option<Span>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Span {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+    #[prost(int32, tag = "2")]
+    nanos: i32,
+}
+
+/// Calls a method with a compressed message.
+pub async fn call(
+    target: &Target,
+    base: &Url,
+    method: &str,
+    zipped: &[u8],
+    read: impl Fn(&[u8]) -> Option<Outcome>,
+) -> Outcome {
+    let Ok(length) = u32::try_from(zipped.len()) else {
+        return Outcome::Refused("the request is too long for gRPC".into());
+    };
+    let mut body = Vec::with_capacity(zipped.len() + 5);
+    body.push(1);
+    body.extend_from_slice(&length.to_be_bytes());
+    body.extend_from_slice(zipped);
+    let answer = match target.post(below(base, method), &HEADERS, body).await {
+        Ok(answer) => answer,
+        Err(outcome) => return outcome,
+    };
+    if !answer.status().is_success() {
+        return Outcome::Later(None, format!("it answers {} to gRPC", answer.status()));
+    }
+    // Where nothing else is answered, the status is among the headers.
+    let mut said = answer.headers().clone();
+    let mut body = reqwest::Body::from(answer);
+    let mut message = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => return Outcome::Later(None, super::client::chain(&error)),
+        };
+        match frame.into_data() {
+            Ok(data) => {
+                let room = MAX_ANSWER - message.len();
+                message.extend_from_slice(&data[..data.len().min(room)]);
+            }
+            Err(frame) => said.extend(frame.into_trailers().into_iter().flatten()),
+        }
+    }
+    let text = |name: &str| said.get(name).and_then(|value| value.to_str().ok());
+    let Some(code) = text("grpc-status").and_then(|code| code.parse::<u32>().ok()) else {
+        return Outcome::Later(None, "it does not answer as gRPC does: is it the port?".into());
+    };
+    if code == 0 {
+        // A byte, the length, and the message; compressed ones were not asked for.
+        return message.get(5..).and_then(read).unwrap_or_else(Outcome::all);
+    }
+    let details = text("grpc-status-details-bin").and_then(retry_info);
+    judge(code, text("grpc-message").unwrap_or(""), details)
+}
+
+/// Which codes are tried again is OTLP's specification, "Failures".
+fn judge(code: u32, message: &str, after: Option<Duration>) -> Outcome {
+    let name = match code {
+        1 => "CANCELLED",
+        3 => "INVALID_ARGUMENT",
+        4 => "DEADLINE_EXCEEDED",
+        7 => "PERMISSION_DENIED",
+        8 => "RESOURCE_EXHAUSTED",
+        12 => "UNIMPLEMENTED",
+        13 => "INTERNAL",
+        14 => "UNAVAILABLE",
+        16 => "UNAUTHENTICATED",
+        _ => "gRPC status",
+    };
+    let message: String = message.chars().take(200).collect();
+    let said = format!("it answers {name} ({code}) {message}").trim_end().to_owned();
+    // 7, 12 and 16 are for whoever runs this to mend: a token, a port, a receiver's pipeline.
+    match code {
+        1 | 4 | 7 | 10 | 11 | 12 | 14 | 15 | 16 => Outcome::Later(after, said),
+        // It may be full, or the request too large: the target says which.
+        8 if after.is_some() => Outcome::Later(after, said),
+        _ => Outcome::Refused(said),
+    }
+}
+
+/// How long the target asks us to wait.
+fn retry_info(base64: &str) -> Option<Duration> {
+    let status = Status::decode(&*BASE64.decode(base64).ok()?).ok()?;
+    let info = status.details.iter().find(|any| any.type_url.ends_with("google.rpc.RetryInfo"))?;
+    let delay = RetryInfo::decode(&*info.value).ok()?.delay.unwrap_or_default();
+    let (seconds, nanos) = (u64::try_from(delay.seconds).ok()?, u32::try_from(delay.nanos).ok()?);
+    Some(Duration::from_secs(seconds).saturating_add(Duration::from_nanos(nanos.into())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_to_wait_is_read() {
+        let delay = Some(Span { seconds: 3, nanos: 500_000_000 });
+        let info = RetryInfo { delay }.encode_to_vec();
+        let any = Any { type_url: "type.googleapis.com/google.rpc.RetryInfo".into(), value: info };
+        let text = BASE64.encode(Status { details: vec![any] }.encode_to_vec());
+        // gRPC leaves the padding out.
+        assert_eq!(retry_info(text.trim_end_matches('=')), Some(Duration::from_millis(3500)));
+        assert_eq!(retry_info("Zm9vYmE"), None);
+    }
+
+    #[test]
+    fn a_status_says_whether_it_is_tried_again() {
+        let soon = Some(Duration::from_secs(1));
+        assert!(matches!(judge(14, "", None), Outcome::Later(None, _)));
+        assert!(matches!(judge(14, "", soon), Outcome::Later(Some(_), _)));
+        assert!(matches!(judge(8, "", soon), Outcome::Later(Some(_), _)));
+        assert!(matches!(judge(8, "too large", None), Outcome::Refused(_)));
+        assert!(matches!(judge(3, "", soon), Outcome::Refused(_)));
+    }
+}

@@ -1,0 +1,191 @@
+//! What profiles of a request share: strings, frames, stacks, attributes. Each is written once.
+
+use std::{collections::HashMap, hash::Hash};
+
+use libjvmprobe::stack::{Frame, Kind};
+use opentelemetry_proto::tonic::{
+    common::v1::any_value::Value,
+    profiles::v1development::{
+        Function, KeyValueAndUnit, Line, Link, Location, Mapping, ProfilesDictionary, Stack,
+    },
+};
+
+use crate::push::otlp::values::{any, text};
+
+/// Things in the order in which they were first seen, each once.
+#[derive(Debug)]
+struct Table<T> {
+    ids: HashMap<T, i32>,
+}
+
+impl<T: Hash + Eq + Clone> Table<T> {
+    /// With the one that stands for nothing, which has number 0.
+    fn new(nothing: T) -> Self {
+        Self { ids: HashMap::from([(nothing, 0)]) }
+    }
+
+    /// The number of a thing, and whether it is new.
+    fn id(&mut self, thing: &T) -> (i32, bool) {
+        if let Some(&id) = self.ids.get(thing) {
+            return (id, false);
+        }
+        // A request is closed long before.
+        let id = i32::try_from(self.ids.len()).unwrap_or(i32::MAX);
+        self.ids.insert(thing.clone(), id);
+        (id, true)
+    }
+
+    fn in_order(self) -> impl Iterator<Item = T> {
+        let mut all: Vec<_> = self.ids.into_iter().map(|(thing, id)| (id, thing)).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all.into_iter().map(|(_, thing)| thing)
+    }
+}
+
+/// An attribute of a sample or a frame.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Attribute {
+    None,
+    Text(i32, String),
+    Number(i32, i64),
+}
+
+/// A frame: function, line, mapping and the attribute that says of what kind it is.
+type Place = (i32, u32, i32, i32);
+
+/// The dictionary of one request.
+#[derive(Debug)]
+pub struct Dictionary {
+    strings: Table<String>,
+    /// Name and file.
+    functions: Table<(i32, i32)>,
+    mappings: Table<i32>,
+    locations: Table<Place>,
+    stacks: Table<Vec<i32>>,
+    attributes: Table<Attribute>,
+    size: usize,
+}
+
+impl Default for Dictionary {
+    fn default() -> Self {
+        Self {
+            strings: Table::new(String::new()),
+            functions: Table::new((0, 0)),
+            mappings: Table::new(0),
+            locations: Table::new((0, 0, 0, 0)),
+            stacks: Table::new(Vec::new()),
+            attributes: Table::new(Attribute::None),
+            size: 0,
+        }
+    }
+}
+
+impl Dictionary {
+    /// About how many bytes it takes, before it is compressed.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The number of a text.
+    pub fn string(&mut self, text: &str) -> i32 {
+        let (id, is_new) = self.strings.id(&text.to_owned());
+        self.size += if is_new { text.len() + 2 } else { 0 };
+        id
+    }
+
+    /// The number of a frame.
+    pub fn location(&mut self, frame: &Frame) -> i32 {
+        let name = self.string(&frame.name);
+        let file = frame.file.as_deref().map_or(0, |file| self.string(file));
+        let (function, is_new) = self.functions.id(&(name, file));
+        self.size += if is_new { 12 } else { 0 };
+        let mapping = match frame.module.as_deref() {
+            None => 0,
+            Some(module) => {
+                let name = self.string(module);
+                self.mappings.id(&name).0
+            }
+        };
+        let kind = self.text_attribute("profile.frame.type", frame_type(frame.kind));
+        let (id, is_new) = self.locations.id(&(function, frame.line, mapping, kind));
+        self.size += if is_new { 16 } else { 0 };
+        id
+    }
+
+    /// The number of a stack, the innermost frame first.
+    pub fn stack(&mut self, locations: Vec<i32>) -> i32 {
+        let length = locations.len();
+        let (id, is_new) = self.stacks.id(&locations);
+        self.size += if is_new { 3 * length + 4 } else { 0 };
+        id
+    }
+
+    /// The number of an attribute with a text.
+    pub fn text_attribute(&mut self, name: &str, value: &str) -> i32 {
+        let name = self.string(name);
+        let (id, is_new) = self.attributes.id(&Attribute::Text(name, value.to_owned()));
+        self.size += if is_new { value.len() + 10 } else { 0 };
+        id
+    }
+
+    /// The number of an attribute with a number.
+    pub fn number_attribute(&mut self, name: &str, value: i64) -> i32 {
+        let name = self.string(name);
+        let (id, is_new) = self.attributes.id(&Attribute::Number(name, value));
+        self.size += if is_new { 14 } else { 0 };
+        id
+    }
+
+    /// The dictionary as it is sent.
+    pub fn finish(self) -> ProfilesDictionary {
+        let function = |(name_strindex, filename_strindex)| Function {
+            name_strindex,
+            system_name_strindex: name_strindex,
+            filename_strindex,
+            start_line: 0,
+        };
+        let location = |(function_index, line, mapping_index, kind): Place| Location {
+            mapping_index,
+            address: 0,
+            // The first one stands for nothing.
+            lines: (function_index != 0)
+                .then_some(Line { function_index, line: line.into(), column: 0 })
+                .into_iter()
+                .collect(),
+            attribute_indices: (kind != 0).then_some(kind).into_iter().collect(),
+        };
+        let attribute = |attribute| match attribute {
+            Attribute::None => KeyValueAndUnit::default(),
+            Attribute::Text(key_strindex, value) => {
+                KeyValueAndUnit { key_strindex, value: Some(any(text(&value))), unit_strindex: 0 }
+            }
+            Attribute::Number(key_strindex, value) => {
+                let value = Some(any(Value::IntValue(value)));
+                KeyValueAndUnit { key_strindex, value, unit_strindex: 0 }
+            }
+        };
+        let mapping = |filename_strindex| Mapping { filename_strindex, ..Mapping::default() };
+        ProfilesDictionary {
+            mapping_table: self.mappings.in_order().map(mapping).collect(),
+            location_table: self.locations.in_order().map(location).collect(),
+            function_table: self.functions.in_order().map(function).collect(),
+            link_table: vec![Link::default()],
+            string_table: self.strings.in_order().collect(),
+            attribute_table: self.attributes.in_order().map(attribute).collect(),
+            stack_table: self
+                .stacks
+                .in_order()
+                .map(|location_indices| Stack { location_indices })
+                .collect(),
+        }
+    }
+}
+
+/// OpenTelemetry's semantic conventions, `profile.frame.type`.
+fn frame_type(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Java | Kind::Inlined | Kind::Interpreted | Kind::Stub | Kind::Class => "jvm",
+        Kind::Jvm | Kind::Native | Kind::Unknown => "native",
+        Kind::Kernel => "kernel",
+    }
+}

@@ -1,0 +1,145 @@
+//! The book as a request of metrics: what scrapers get, under the same names but for a dot in
+//! place of the first underscore, with exponential histograms, and each JVM as its own resource.
+
+use std::collections::BTreeMap;
+
+use opentelemetry_proto::tonic::{
+    collector::metrics::v1::ExportMetricsServiceRequest,
+    common::v1::KeyValue,
+    metrics::v1::{
+        AggregationTemporality, ExponentialHistogram, ExponentialHistogramDataPoint, Gauge, Metric,
+        NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum,
+        exponential_histogram_data_point::Buckets, metric::Data, number_data_point,
+    },
+};
+use prost::Message;
+
+use crate::{
+    metrics::{
+        Book,
+        book::{Key, Series},
+        families::{Family, Kind, Point, Value},
+        histogram::{Histogram, SCHEMA, seconds},
+        server::gzip,
+    },
+    push::{
+        otlp::values::{attribute, own_resource, resource, scope, text},
+        queue,
+    },
+};
+
+/// All metrics as requests, compressed. Counts are since `start_ns`, when the daemon started.
+pub fn request(book: &Book, start_ns: u64, now_ns: u64) -> Option<(queue::Head, Vec<u8>)> {
+    // By JVM: those of the daemon itself have none.
+    let mut resources: BTreeMap<Option<&Key>, ResourceMetrics> = BTreeMap::new();
+    for family in book.families().iter().filter(|family| family.name != "jvmprobe_jvm_info") {
+        let mut by_jvm: BTreeMap<Option<&Key>, Vec<&Point<'_>>> = BTreeMap::new();
+        for point in &family.points {
+            by_jvm.entry(point.jvm.map(|(key, _)| key)).or_default().push(point);
+        }
+        for (jvm, points) in by_jvm {
+            let of = points.first().and_then(|point| point.jvm).map(|(_, series)| series);
+            let to = resources.entry(jvm).or_insert_with(|| empty(of));
+            if let Some(scope) = to.scope_metrics.first_mut() {
+                scope.metrics.push(metric(family, &points, start_ns, now_ns));
+            }
+        }
+    }
+    let request =
+        ExportMetricsServiceRequest { resource_metrics: resources.into_values().collect() };
+    let head =
+        queue::Head { kind: queue::Kind::Metrics, time_ns: now_ns, ..queue::Head::default() };
+    Some((head, gzip(&request.encode_to_vec()).ok()?))
+}
+
+fn empty(jvm: Option<&Series>) -> ResourceMetrics {
+    let who = jvm.and_then(|series| series.who.as_ref());
+    ResourceMetrics {
+        resource: Some(who.map_or_else(own_resource, |who| resource(who))),
+        scope_metrics: vec![ScopeMetrics { scope: Some(scope()), ..ScopeMetrics::default() }],
+        ..ResourceMetrics::default()
+    }
+}
+
+fn metric(family: &Family<'_>, points: &[&Point<'_>], start: u64, now: u64) -> Metric {
+    let number = |point: &&Point<'_>| {
+        let Value::Number(value) = point.value else { return None };
+        Some(NumberDataPoint {
+            attributes: attributes(point),
+            start_time_unix_nano: if family.kind == Kind::Counter { start } else { 0 },
+            time_unix_nano: now,
+            value: Some(number_data_point::Value::AsDouble(value)),
+            ..NumberDataPoint::default()
+        })
+    };
+    let cumulative = AggregationTemporality::Cumulative.into();
+    let data = match family.kind {
+        Kind::Counter => Data::Sum(Sum {
+            data_points: points.iter().filter_map(number).collect(),
+            aggregation_temporality: cumulative,
+            is_monotonic: true,
+        }),
+        Kind::Gauge => {
+            Data::Gauge(Gauge { data_points: points.iter().filter_map(number).collect() })
+        }
+        Kind::Histogram => Data::ExponentialHistogram(ExponentialHistogram {
+            data_points: points
+                .iter()
+                .filter_map(|point| match point.value {
+                    Value::Histogram(all) => Some(histogram(all, attributes(point), start, now)),
+                    Value::Number(_) => None,
+                })
+                .collect(),
+            aggregation_temporality: cumulative,
+        }),
+    };
+    Metric {
+        // `jvmprobe_stopped` is `jvmprobe.stopped`, in seconds.
+        name: family.name.replacen('_', ".", 1),
+        description: family.help.to_owned(),
+        unit: match family.unit {
+            "seconds" => "s",
+            "bytes" => "By",
+            _ => "1",
+        }
+        .to_owned(),
+        data: Some(data),
+        ..Metric::default()
+    }
+}
+
+/// Labels but those that the resource has.
+fn attributes(point: &Point<'_>) -> Vec<KeyValue> {
+    let is_of_resource = |name: &str| {
+        matches!(name, "jvm" | "pid") && point.jvm.is_some_and(|(_, jvm)| jvm.who.is_some())
+    };
+    let labels = point.labels.iter().filter(|(name, _)| !is_of_resource(name));
+    labels.map(|(name, value)| attribute(name, text(value))).collect()
+}
+
+/// Bucket `i` of OpenTelemetry ends where bucket `i + 1` of Prometheus does.
+fn histogram(
+    all: &Histogram,
+    attributes: Vec<KeyValue>,
+    start_time_unix_nano: u64,
+    time_unix_nano: u64,
+) -> ExponentialHistogramDataPoint {
+    let (first, last) = (all.native().keys().next(), all.native().keys().next_back());
+    let positive = first.zip(last).map(|(&first, &last)| Buckets {
+        offset: first - 1,
+        bucket_counts: (first..=last)
+            .map(|at| all.native().get(&at).copied().unwrap_or(0))
+            .collect(),
+    });
+    ExponentialHistogramDataPoint {
+        attributes,
+        start_time_unix_nano,
+        time_unix_nano,
+        count: all.count(),
+        sum: Some(seconds(all.sum_ns())),
+        scale: SCHEMA,
+        zero_count: all.zeros(),
+        positive,
+        ..ExponentialHistogramDataPoint::default()
+    }
+}

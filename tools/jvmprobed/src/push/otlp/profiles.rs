@@ -1,0 +1,283 @@
+//! A window as requests of profiles.
+
+use libjvmprobe::stack::profile::{Measure, Profile, Sample};
+use opentelemetry_proto::tonic::{
+    collector::profiles::v1development::ExportProfilesServiceRequest,
+    profiles::v1development::{
+        Profile as Sent, ResourceProfiles, Sample as SentSample, ScopeProfiles, ValueType,
+    },
+};
+use prost::Message;
+
+use crate::{
+    metrics::server::gzip,
+    push::{
+        otlp::{
+            dictionary::Dictionary,
+            values::{resource, scope},
+        },
+        queue::Head,
+        retry::random_bytes,
+        samples_of,
+    },
+    window::{Identity, Window},
+};
+
+/// A request is closed when it is about so long: receivers of gRPC take 4 MB.
+const ENOUGH: usize = 2 << 20;
+
+/// A window as requests, compressed.
+pub fn requests(window: &Window) -> Vec<(Head, Vec<u8>)> {
+    let mut writer = Writer::new(window.end_ns);
+    for jvm in &window.jvms {
+        for profile in jvm.profiles.iter().filter(|profile| !profile.samples.is_empty()) {
+            writer.add(&jvm.who, profile);
+        }
+    }
+    writer.close();
+    writer.closed
+}
+
+/// What a profile's values are: one profile of OTLP has one.
+struct Kind {
+    name: String,
+    unit: &'static str,
+    value: fn(&Sample, u64) -> u64,
+    /// Type, unit and length of the period.
+    period: (String, &'static str, u64),
+}
+
+fn kinds(profile: &Profile) -> Vec<Kind> {
+    let name = profile.measure.name().to_owned();
+    let count: fn(&Sample, u64) -> u64 = |sample, _| sample.count;
+    let things: fn(&Sample, u64) -> u64 = |sample, _| sample.things;
+    let kind =
+        |name: &str, unit, value, period| Kind { name: name.to_owned(), unit, value, period };
+    match profile.measure {
+        Measure::Time => {
+            let period = (name.clone(), "nanoseconds", 1_000_000_000 / profile.hertz.max(1));
+            let time: fn(&Sample, u64) -> u64 =
+                |sample, period| sample.count.saturating_mul(period);
+            vec![kind(&name, "nanoseconds", time, period)]
+        }
+        Measure::Allocation => vec![
+            kind("alloc_objects", "count", things, ("space".into(), "bytes", 1)),
+            kind("alloc_space", "bytes", count, ("space".into(), "bytes", 1)),
+        ],
+        Measure::Events(_) => vec![kind(&name, "count", count, (name.clone(), "count", 1))],
+        Measure::Elapsed(_) => vec![
+            kind(&format!("{name}_times"), "count", things, (name.clone(), "nanoseconds", 1)),
+            kind(&name, "nanoseconds", count, (name.clone(), "nanoseconds", 1)),
+        ],
+    }
+}
+
+struct Writer {
+    closed: Vec<(Head, Vec<u8>)>,
+    head: Head,
+    dictionary: Dictionary,
+    resources: Vec<ResourceProfiles>,
+    size: usize,
+}
+
+impl Writer {
+    fn new(time_ns: u64) -> Self {
+        Self {
+            closed: Vec::new(),
+            head: Head { time_ns, ..Head::default() },
+            dictionary: Dictionary::default(),
+            resources: Vec::new(),
+            size: 0,
+        }
+    }
+
+    /// Adds a profile, in parts where a request becomes too long.
+    fn add(&mut self, who: &Identity, profile: &Profile) {
+        let kinds = kinds(profile);
+        let mut rest = &profile.samples[..];
+        while !rest.is_empty() {
+            self.size += 200 + who.attributes.len() * 50;
+            let mut profiles: Vec<_> = kinds.iter().map(|kind| self.begin(profile, kind)).collect();
+            let mut taken = 0;
+            for sample in rest {
+                self.sample(profile, sample, &kinds, &mut profiles);
+                taken += 1;
+                if self.dictionary.size() + self.size > ENOUGH {
+                    break;
+                }
+            }
+            let (these, others) = rest.split_at(taken);
+            rest = others;
+            self.head.profiles += profiles.len() as u64;
+            self.head.samples += samples_of(&profile.measure, these);
+            let scoped =
+                ScopeProfiles { scope: Some(scope()), profiles, ..ScopeProfiles::default() };
+            self.resources.push(ResourceProfiles {
+                resource: Some(resource(who)),
+                scope_profiles: vec![scoped],
+                ..ResourceProfiles::default()
+            });
+            if self.dictionary.size() + self.size > ENOUGH {
+                self.close();
+            }
+        }
+    }
+
+    fn begin(&mut self, profile: &Profile, kind: &Kind) -> Sent {
+        let (period_type, period_unit, period) = &kind.period;
+        let mut value_type = |name: &str, unit: &str| {
+            let type_strindex = self.dictionary.string(name);
+            ValueType { type_strindex, unit_strindex: self.dictionary.string(unit) }
+        };
+        Sent {
+            sample_type: Some(value_type(&kind.name, kind.unit)),
+            period_type: Some(value_type(period_type, period_unit)),
+            period: int(*period),
+            time_unix_nano: profile.begin_unix_ns,
+            duration_nano: profile.duration_ns,
+            profile_id: random_bytes::<16>().to_vec(),
+            ..Sent::default()
+        }
+    }
+
+    fn sample(&mut self, profile: &Profile, sample: &Sample, kinds: &[Kind], to: &mut [Sent]) {
+        let words = &mut self.dictionary;
+        let stack = sample.stack.iter().rev();
+        let stack = stack.map(|&id| words.location(profile.frame(id))).collect();
+        let stack_index = words.stack(stack);
+        let mut attribute_indices = Vec::new();
+        if !sample.thread.is_empty() {
+            attribute_indices.push(words.text_attribute("thread.name", &sample.thread));
+        }
+        if sample.tid != 0 {
+            attribute_indices.push(words.number_attribute("thread.id", sample.tid.into()));
+        }
+        if let Some(cpu) = sample.cpu {
+            attribute_indices.push(words.number_attribute("cpu.logical_number", cpu.into()));
+        }
+        for (kind, sent) in kinds.iter().zip(to) {
+            let value = (kind.value)(sample, kind.period.2);
+            let attribute_indices = attribute_indices.clone();
+            self.size += 24;
+            sent.samples.push(SentSample {
+                stack_index,
+                attribute_indices,
+                values: vec![int(value)],
+                ..SentSample::default()
+            });
+        }
+    }
+
+    fn close(&mut self) {
+        if self.resources.is_empty() {
+            return;
+        }
+        let request = ExportProfilesServiceRequest {
+            resource_profiles: std::mem::take(&mut self.resources),
+            dictionary: Some(std::mem::take(&mut self.dictionary).finish()),
+        };
+        // Writing to memory does not fail.
+        if let Ok(zipped) = gzip(&request.encode_to_vec()) {
+            self.closed.push((self.head.clone(), zipped));
+        }
+        (self.head.profiles, self.head.samples, self.size) = (0, 0, 0);
+    }
+}
+
+fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::{collections::BTreeMap, io::Read, sync::Arc};
+
+    use flate2::read::GzDecoder;
+    use libjvmprobe::stack::{Frame, Kind as FrameKind};
+
+    use super::*;
+    use crate::window::Taken;
+
+    /// A window of a JVM with so many samples, each with a stack of its own.
+    pub fn window(samples: u32) -> Window {
+        let mut profile = Profile::of(Measure::Time);
+        (profile.hertz, profile.duration_ns, profile.begin_unix_ns) = (100, 15_000_000_000, 77);
+        let mut main = Frame::new(FrameKind::Java, "app.Main.main");
+        (main.file, main.line) = (Some("Main.java".into()), 7);
+        let main = profile.intern(main);
+        for i in 0..samples {
+            let leaf = profile.intern(Frame::new(FrameKind::Kernel, format!("leaf{i}")));
+            profile.samples.push(Sample {
+                pid: 7,
+                command: "java".into(),
+                thread: "main".into(),
+                tid: 8,
+                cpu: None,
+                stack: vec![main, leaf],
+                complete: true,
+                guessed: false,
+                unsure: false,
+                count: 1 + u64::from(i),
+                things: 0,
+                times: Vec::new(),
+            });
+        }
+        let who = Identity {
+            pid: 7,
+            name: "shop".into(),
+            attributes: BTreeMap::from([("host.name".into(), "h".into())]),
+            ..Identity::default()
+        };
+        let jvms = vec![Taken { who: Arc::new(who), profiles: vec![profile], pauses: Vec::new() }];
+        Window { begin_ns: 77, end_ns: 15_000_000_077, jvms, ..Window::default() }
+    }
+
+    fn decode(zipped: &[u8]) -> ExportProfilesServiceRequest {
+        let mut bytes = Vec::new();
+        GzDecoder::new(zipped).read_to_end(&mut bytes).unwrap();
+        ExportProfilesServiceRequest::decode(&*bytes).unwrap()
+    }
+
+    #[test]
+    fn what_is_sent_names_the_same_stacks() {
+        let requests = requests(&window(3));
+        let [(head, body)] = &requests[..] else { panic!("{} requests", requests.len()) };
+        assert_eq!((head.profiles, head.samples), (1, 6));
+        let request = decode(body);
+        let words = request.dictionary.unwrap();
+        let sent = &request.resource_profiles[0].scope_profiles[0].profiles[0];
+        let text = |at: i32| words.string_table[usize::try_from(at).unwrap()].as_str();
+        assert_eq!((words.string_table[0].as_str(), sent.period), ("", 10_000_000));
+        assert_eq!(text(sent.sample_type.unwrap().unit_strindex), "nanoseconds");
+        let values: Vec<_> = sent.samples.iter().map(|sample| sample.values[0]).collect();
+        assert_eq!(values, [10_000_000, 20_000_000, 30_000_000]);
+        let stack = &words.stack_table[usize::try_from(sent.samples[1].stack_index).unwrap()];
+        let frames: Vec<_> = stack
+            .location_indices
+            .iter()
+            .map(|&at| {
+                let line = words.location_table[usize::try_from(at).unwrap()].lines[0];
+                let function = words.function_table[usize::try_from(line.function_index).unwrap()];
+                (text(function.name_strindex), text(function.filename_strindex), line.line)
+            })
+            .collect();
+        assert_eq!(frames, [("leaf1", "", 0), ("app.Main.main", "Main.java", 7)]);
+    }
+
+    #[test]
+    fn a_long_window_is_several_requests_and_none_is_lost() {
+        let window = window(100_000);
+        let requests = requests(&window);
+        assert!(requests.len() > 1);
+        let mut sum = 0;
+        for (head, body) in &requests {
+            let request = decode(body);
+            assert!(request.encoded_len() < 4 << 20, "{}", request.encoded_len());
+            let samples = &request.resource_profiles[0].scope_profiles[0].profiles[0].samples;
+            let values: i64 = samples.iter().map(|sample| sample.values[0] / 10_000_000).sum();
+            assert_eq!(values, i64::try_from(head.samples).unwrap());
+            sum += head.samples;
+        }
+        assert_eq!(sum, window.jvms[0].profiles[0].total());
+    }
+}

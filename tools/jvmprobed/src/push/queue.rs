@@ -1,0 +1,469 @@
+//! What waits to be sent to a target: a folder with a file an entry, bounded in size.
+//!
+//! An entry is whole or absent: it is written beside, synchronized and renamed. A file has a line
+//! of JSON that says what it is, with a checksum, and then the request as it is sent. Entries are
+//! numbered, and the oldest goes first: when it is sent, and when there is no room. What cannot be
+//! written is held in memory, of which there is little; so a full disk delays nothing.
+
+use std::{
+    collections::VecDeque,
+    ffi::OsString,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use flate2::Crc;
+use rustix::{
+    fs::{FlockOperation, OFlags, flock},
+    process::geteuid,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::push::ledger::{Ledger, reason};
+
+/// How the files are written; what a newer version has written is not understood.
+const VERSION: u32 = 1;
+/// More than a request ever has.
+const MAX_ENTRY: u64 = 64 << 20;
+/// More than the first line ever has.
+const MAX_HEAD: u64 = 4 << 10;
+/// What may be held of what could not be written.
+const MAX_MEMORY: u64 = 4 << 20;
+/// The end of an entry's name.
+const ENDING: &str = ".entry";
+
+/// What an entry is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// What kind of request.
+    pub kind: Kind,
+    /// What it is called, where that matters.
+    #[serde(default)]
+    pub name: String,
+    /// Profiles in it.
+    pub profiles: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// When it was taken, in nanoseconds since 1970.
+    pub time_ns: u64,
+}
+
+/// What kind of request an entry is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Profiles.
+    #[default]
+    Profiles,
+    /// Metrics.
+    Metrics,
+}
+
+/// The first line of a file.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    version: u32,
+    crc: u32,
+    length: u64,
+    #[serde(flatten)]
+    head: Head,
+}
+
+/// An entry to be sent.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its number.
+    pub number: u64,
+    /// What it is.
+    pub head: Head,
+    /// The request.
+    pub body: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    head: Head,
+    size: u64,
+    /// `None` where it is on disk.
+    body: Option<Vec<u8>>,
+}
+
+/// The entries of a target.
+#[derive(Debug)]
+pub struct Queue {
+    folder: PathBuf,
+    /// Held as long as the queue is ours.
+    _lock: File,
+    entries: VecDeque<Waiting>,
+    /// The entry that is being sent; it is not given up for want of room.
+    sending: Option<u64>,
+    next: u64,
+    max: u64,
+    ledger: Arc<Ledger>,
+    /// Whether the last entry could be written: it is told when that changes.
+    writes: bool,
+}
+
+impl Queue {
+    /// Opens a queue in a folder, which is made if it is not there. What an earlier process has
+    /// left there waits again.
+    ///
+    /// # Errors
+    /// The folder cannot be made or read, belongs to somebody else, or is in use.
+    pub fn open(folder: &Path, max: u64, ledger: Arc<Ledger>) -> Result<Self> {
+        let at = || format!("cannot keep a queue in {}", folder.display());
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(at)?;
+        let found = fs::symlink_metadata(folder).with_context(at)?;
+        if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o022 != 0 {
+            bail!("{}: it is not a folder that we alone may write", at());
+        }
+        let lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(no_links())
+            .open(folder.join("lock"))
+            .with_context(at)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            bail!("{}: another jvmprobed uses it", at());
+        }
+        let mut queue = Self {
+            folder: folder.to_owned(),
+            _lock: lock,
+            entries: VecDeque::new(),
+            sending: None,
+            next: 0,
+            max,
+            ledger,
+            writes: true,
+        };
+        queue.find_entries().with_context(at)?;
+        queue.make_room();
+        queue.account();
+        Ok(queue)
+    }
+
+    /// Puts in an entry. What there is no room for is counted as dropped.
+    pub fn push(&mut self, head: Head, body: Vec<u8>) {
+        self.ledger.accept(head.samples);
+        let number = self.next;
+        self.next += 1;
+        let (size, body) = match self.write(number, &head, &body) {
+            Ok(size) => {
+                self.writes = true;
+                (size, None)
+            }
+            Err(error) => {
+                if std::mem::replace(&mut self.writes, false) {
+                    let folder = self.folder.display();
+                    libjvmprobe::own::note(&format!(
+                        "{}: cannot write to {folder}: {error}; what has to wait is held in memory, {} MB at most",
+                        self.ledger.name(),
+                        MAX_MEMORY >> 20
+                    ));
+                }
+                (body.len() as u64, Some(body))
+            }
+        };
+        self.entries.push_back(Waiting { number, head, size, body });
+        self.make_room();
+        self.account();
+    }
+
+    /// The oldest entry, which stays until [`Self::done`].
+    pub fn oldest(&mut self) -> Option<Entry> {
+        loop {
+            let first = self.entries.front()?;
+            let (number, head) = (first.number, first.head.clone());
+            let body = match &first.body {
+                Some(body) => Ok(body.clone()),
+                None => read(&self.path(number)).map(|(_, body)| body),
+            };
+            match body {
+                Ok(body) => {
+                    self.sending = Some(number);
+                    return Some(Entry { number, head, body });
+                }
+                Err(_) => self.remove(0, Some(reason::DAMAGED)),
+            }
+        }
+    }
+
+    /// The entry was sent, or it will not be: the caller has counted it.
+    pub fn done(&mut self, number: u64) {
+        self.sending = None;
+        if let Some(at) = self.entries.iter().position(|entry| entry.number == number) {
+            self.remove(at, None);
+        }
+    }
+
+    /// The entry stays for another time.
+    pub fn later(&mut self) {
+        self.sending = None;
+        self.make_room();
+        self.account();
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Gives up what is not on disk: the process ends.
+    pub fn end(&mut self) {
+        while let Some(at) = self.entries.iter().position(|entry| entry.body.is_some()) {
+            self.remove(at, Some(reason::ENDED));
+        }
+    }
+
+    /// Removes an entry, and counts it as dropped if there is a reason.
+    fn remove(&mut self, at: usize, why: Option<&'static str>) {
+        let Some(entry) = self.entries.remove(at) else { return };
+        if entry.body.is_none() {
+            // If it cannot be removed, it is sent again after a restart.
+            let _ = fs::remove_file(self.path(entry.number));
+        }
+        if let Some(why) = why {
+            self.ledger.give_up(why, 1, entry.head.samples);
+        }
+        self.account();
+    }
+
+    fn make_room(&mut self) {
+        let sum = |queue: &Self, in_memory: bool| -> u64 {
+            let counted = queue.entries.iter().filter(|e| e.body.is_some() || !in_memory);
+            counted.map(|entry| entry.size).sum()
+        };
+        let oldest = |queue: &Self, in_memory: bool| {
+            queue.entries.iter().position(|entry| {
+                Some(entry.number) != queue.sending && (entry.body.is_some() || !in_memory)
+            })
+        };
+        for (in_memory, max, why) in
+            [(true, MAX_MEMORY, reason::DISK), (false, self.max, reason::FULL)]
+        {
+            while sum(self, in_memory) > max {
+                let Some(at) = oldest(self, in_memory) else { break };
+                self.remove(at, Some(why));
+            }
+        }
+    }
+
+    fn account(&self) {
+        let samples = self.entries.iter().map(|entry| entry.head.samples).sum();
+        let bytes = self.entries.iter().map(|entry| entry.size).sum();
+        self.ledger.waiting(samples, bytes, self.entries.front().map(|entry| entry.head.time_ns));
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.folder.join(format!("{number:016x}{ENDING}"))
+    }
+
+    /// Writes an entry and says how much room it takes.
+    fn write(&self, number: u64, head: &Head, body: &[u8]) -> io::Result<u64> {
+        let mut crc = Crc::new();
+        crc.update(body);
+        let length = body.len() as u64;
+        let head = head.clone();
+        let mut line =
+            serde_json::to_vec(&Line { version: VERSION, crc: crc.sum(), length, head })?;
+        line.push(b'\n');
+        let path = self.path(number);
+        let beside = path.with_extension("tmp");
+        let written = (|| {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .custom_flags(no_links())
+                .open(&beside)?;
+            file.write_all(&line)?;
+            file.write_all(body)?;
+            file.sync_all()?;
+            fs::rename(&beside, &path)?;
+            File::open(&self.folder)?.sync_all()
+        })();
+        if written.is_err() {
+            // Which of them there is depends on what has failed.
+            let _ = (fs::remove_file(&beside), fs::remove_file(&path));
+        }
+        written.map(|()| line.len() as u64 + length)
+    }
+
+    fn find_entries(&mut self) -> io::Result<()> {
+        let mut names: Vec<OsString> = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            names.push(entry?.file_name());
+        }
+        names.sort();
+        for name in names {
+            let Some(text) = name.to_str() else { continue };
+            if text.ends_with(".tmp") {
+                let _ = fs::remove_file(self.folder.join(text));
+            }
+            let number = text.strip_suffix(ENDING).filter(|digits| digits.len() == 16);
+            let Some(number) = number.and_then(|digits| u64::from_str_radix(digits, 16).ok())
+            else {
+                continue;
+            };
+            self.next = self.next.max(number.saturating_add(1));
+            match read_head(&self.path(number)) {
+                Ok((line, _, size)) => {
+                    self.ledger.accept(line.head.samples);
+                    self.entries.push_back(Waiting { number, head: line.head, size, body: None });
+                }
+                Err(_) => {
+                    // How many samples were in it, nobody knows.
+                    self.ledger.give_up(reason::DAMAGED, 1, 0);
+                    let _ = fs::remove_file(self.path(number));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn no_links() -> i32 {
+    (OFlags::NOFOLLOW | OFlags::CLOEXEC).bits().cast_signed()
+}
+
+fn bad(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// The first line of an entry, what follows it, and the size of the whole.
+fn read_head(path: &Path) -> io::Result<(Line, BufReader<File>, u64)> {
+    let file = OpenOptions::new().read(true).custom_flags(no_links()).open(path)?;
+    let size = file.metadata()?.len();
+    let mut reader = BufReader::new(file);
+    let mut text = Vec::new();
+    reader.by_ref().take(MAX_HEAD).read_until(b'\n', &mut text)?;
+    let line: Line = serde_json::from_slice(&text)?;
+    let whole = line.length.checked_add(text.len() as u64);
+    if line.version != VERSION || line.length > MAX_ENTRY || whole != Some(size) {
+        return Err(bad("not an entry of this version"));
+    }
+    Ok((line, reader, size))
+}
+
+fn read(path: &Path) -> io::Result<(Head, Vec<u8>)> {
+    let (line, reader, _) = read_head(path)?;
+    let mut body = Vec::new();
+    reader.take(line.length).read_to_end(&mut body)?;
+    let mut crc = Crc::new();
+    crc.update(&body);
+    match body.len() as u64 == line.length && crc.sum() == line.crc {
+        true => Ok((line.head, body)),
+        false => Err(bad("damaged")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(folder: &Path, max: u64) -> (Queue, Arc<Ledger>) {
+        let ledger = Arc::new(Ledger::new("test"));
+        (Queue::open(folder, max, ledger.clone()).unwrap(), ledger)
+    }
+
+    fn head(samples: u64) -> Head {
+        Head { samples, profiles: 1, time_ns: 5, ..Head::default() }
+    }
+
+    #[test]
+    fn what_was_put_in_is_there_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut queue, _) = open(folder.path(), 1 << 20);
+        for samples in 1..=3 {
+            queue.push(head(samples), vec![samples as u8; 100]);
+        }
+        let first = queue.oldest().unwrap();
+        queue.done(first.number);
+        drop(queue);
+        let (mut queue, ledger) = open(folder.path(), 1 << 20);
+        assert_eq!((ledger.read().accepted_samples, ledger.read().waiting_samples), (5, 5));
+        queue.push(head(4), vec![4; 100]);
+        for samples in 2..=4 {
+            let entry = queue.oldest().unwrap();
+            assert_eq!((entry.head, entry.body), (head(samples), vec![samples as u8; 100]));
+            queue.done(entry.number);
+        }
+        assert!(queue.oldest().is_none() && queue.is_empty());
+    }
+
+    #[test]
+    fn the_oldest_goes_but_not_while_it_is_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut queue, ledger) = open(folder.path(), 1000);
+        queue.push(head(1), vec![0; 300]);
+        let sent = queue.oldest().unwrap();
+        queue.push(head(10), vec![0; 300]);
+        queue.push(head(100), vec![0; 300]);
+        assert_eq!(ledger.read().dropped[reason::FULL].samples, 10);
+        queue.done(sent.number);
+        assert_eq!(queue.oldest().unwrap().head.samples, 100);
+    }
+
+    #[test]
+    fn what_is_damaged_is_dropped_and_the_rest_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut queue, _) = open(folder.path(), 1 << 20);
+        for samples in 1..=4 {
+            queue.push(head(samples), vec![7; 100]);
+        }
+        drop(queue);
+        let path = |number: u64| folder.path().join(format!("{number:016x}.entry"));
+        let mut bytes = fs::read(path(0)).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(path(0), bytes).unwrap();
+        fs::write(path(1), b"{\"version\":99}\n").unwrap();
+        fs::write(path(2), b"").unwrap();
+        fs::write(folder.path().join("0000000000000009.tmp"), b"half").unwrap();
+        let (mut queue, ledger) = open(folder.path(), 1 << 20);
+        assert_eq!(queue.oldest().unwrap().head.samples, 4);
+        let dropped = ledger.read().dropped[reason::DAMAGED];
+        assert_eq!((dropped.entries, dropped.samples), (3, 1));
+        assert!(!folder.path().join("0000000000000009.tmp").exists());
+    }
+
+    #[test]
+    fn a_folder_is_used_by_one_and_not_by_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let _queue = open(folder.path(), 1000);
+        let ledger = Arc::new(Ledger::new("test"));
+        let error = Queue::open(folder.path(), 1000, ledger.clone()).unwrap_err();
+        assert!(error.to_string().contains("another jvmprobed uses it"), "{error}");
+        let open = folder.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(Queue::open(&open, 1000, ledger).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_held_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("queue");
+        let (mut queue, ledger) = open(&inside, 1 << 30);
+        // Root writes to any folder: but not to one that is gone.
+        fs::remove_dir_all(&inside).unwrap();
+        for _ in 0..5 {
+            queue.push(head(1), vec![0; 1 << 20]);
+        }
+        assert_eq!(ledger.read().dropped[reason::DISK].samples, 1);
+        assert_eq!(ledger.read().waiting_samples, 4);
+        assert_eq!(queue.oldest().unwrap().body.len(), 1 << 20);
+        queue.later();
+        queue.end();
+        let counts = ledger.read();
+        assert_eq!((counts.dropped[reason::ENDED].samples, counts.waiting_samples), (4, 0));
+    }
+}

@@ -1,0 +1,112 @@
+//! When something is tried again.
+
+use std::time::{Duration, SystemTime};
+
+/// How long is waited between two attempts.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// After the first attempt.
+    pub first: Duration,
+    /// At most.
+    pub longest: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { first: Duration::from_secs(1), longest: Duration::from_secs(300) }
+    }
+}
+
+/// Targets that ask for a longer rest than this get this one.
+const LONGEST_ASKED: Duration = Duration::from_secs(3600);
+
+/// Counts failures in a row.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    limits: Limits,
+    failures: u32,
+}
+
+impl Backoff {
+    /// None so far.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, failures: 0 }
+    }
+
+    /// It worked: the next failure is the first one again.
+    pub fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// It did not work: how long to wait. Twice as long each time, and a random part of it less, so
+    /// that a fleet that has lost its receiver does not come back as one. What the target asks for
+    /// is the least.
+    pub fn wait(&mut self, asked: Option<Duration>) -> Duration {
+        let doubled = self.limits.first.saturating_mul(1 << self.failures.min(20));
+        self.failures = self.failures.saturating_add(1);
+        let most = doubled.min(self.limits.longest);
+        let wait = most.mul_f64(0.5 + 0.5 * random());
+        let asked = asked.unwrap_or_default().min(LONGEST_ASKED);
+        match asked > wait {
+            // Not all at the instant that it names, either.
+            true => asked + most.mul_f64(0.1 * random()),
+            false => wait,
+        }
+    }
+}
+
+/// What a `Retry-After` header asks for: seconds or a date (RFC 9110, 10.2.3).
+pub fn retry_after(value: &str) -> Option<Duration> {
+    let value = value.trim();
+    if let Ok(seconds) = value.parse::<u64>() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(value).ok()?;
+    Some(date.duration_since(SystemTime::now()).unwrap_or_default())
+}
+
+/// Random bytes.
+pub(super) fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    // As few bytes as these come at once.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    bytes
+}
+
+/// A number from 0 to 1.
+fn random() -> f64 {
+    f64::from(u32::from_ne_bytes(random_bytes())) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_waits_longer_each_time_up_to_a_limit() {
+        let secs = Duration::from_secs;
+        let mut backoff = Backoff::new(Limits { first: secs(1), longest: secs(60) });
+        let mut most = secs(1);
+        for _ in 0..100 {
+            let wait = backoff.wait(None);
+            assert!(wait >= most / 2 && wait <= most, "{wait:?} of {most:?}");
+            most = (most * 2).min(secs(60));
+        }
+        backoff.reset();
+        assert!(backoff.wait(None) <= secs(1));
+    }
+
+    #[test]
+    fn it_waits_as_long_as_the_target_asks() {
+        let mut backoff = Backoff::new(Limits::default());
+        let wait = backoff.wait(retry_after("120"));
+        assert!(wait >= Duration::from_secs(120) && wait < Duration::from_secs(121), "{wait:?}");
+        let wait = backoff.wait(Some(Duration::MAX));
+        assert!(wait < LONGEST_ASKED * 2, "{wait:?}");
+        let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(100));
+        let asked = retry_after(&soon).unwrap();
+        assert!(asked > Duration::from_secs(90) && asked <= Duration::from_secs(100));
+        assert_eq!(retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
+        assert_eq!(retry_after("soon"), None);
+    }
+}

@@ -1,0 +1,222 @@
+//! Sends what waits for one target, in order, one request at a time.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use libjvmprobe::own::note;
+use reqwest::Url;
+use tokio::{
+    sync::Notify,
+    task::spawn_blocking,
+    time::{sleep, timeout_at},
+};
+
+use crate::push::{
+    client::{Outcome, Target},
+    dir,
+    ledger::{Ledger, reason},
+    otlp, pyroscope,
+    queue::{Entry, Head, Queue},
+    retry::{self, Backoff},
+    target::{Address, Options},
+};
+
+/// A target, its queue, and whether it answers.
+#[derive(Debug)]
+pub struct Sender {
+    way: Way,
+    address: Address,
+    metrics: bool,
+    queue: Mutex<Queue>,
+    ledger: Arc<Ledger>,
+    retry: retry::Limits,
+    /// Something was handed in.
+    news: Notify,
+    /// It ends: the task sends nothing more.
+    ends: AtomicBool,
+    /// One request at a time.
+    turn: tokio::sync::Mutex<()>,
+    /// The last word on why it does not answer, which is said once.
+    trouble: Mutex<Option<String>>,
+}
+
+/// How a target is reached.
+#[derive(Debug)]
+enum Way {
+    Pyroscope(Target, Url),
+    Otlp(Target, Url, bool),
+    Dir(PathBuf),
+}
+
+impl Sender {
+    /// Opens a target's queue below a folder.
+    pub(super) fn open(options: &Options, folder: &Path, retry: retry::Limits) -> Result<Self> {
+        let ledger = Arc::new(Ledger::new(&options.to.to_string()));
+        let way = match &options.to {
+            Address::Pyroscope(url) => Way::Pyroscope(Target::new(options, url)?, url.clone()),
+            Address::OtlpHttp(url) => Way::Otlp(Target::new(options, url)?, url.clone(), false),
+            Address::OtlpGrpc(url) => Way::Otlp(Target::new(options, url)?, url.clone(), true),
+            Address::Dir(path) => Way::Dir(path.clone()),
+        };
+        let folder = folder.join(options.to.folder());
+        let queue = Queue::open(&folder, options.queue_size, Arc::clone(&ledger))?;
+        Ok(Self {
+            way,
+            address: options.to.clone(),
+            metrics: options.metrics
+                && matches!(options.to, Address::OtlpHttp(_) | Address::OtlpGrpc(_)),
+            queue: Mutex::new(queue),
+            ledger,
+            retry,
+            news: Notify::new(),
+            ends: AtomicBool::new(false),
+            turn: tokio::sync::Mutex::new(()),
+            trouble: Mutex::new(None),
+        })
+    }
+
+    /// What has become of what was handed in.
+    pub fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    /// Where it sends to.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Whether it takes metrics, too.
+    pub fn takes_metrics(&self) -> bool {
+        self.metrics
+    }
+
+    /// Puts a request into the queue.
+    pub fn hand_in(&self, head: Head, body: Vec<u8>) {
+        self.queue().push(head, body);
+        self.news.notify_one();
+    }
+
+    /// Sends what waits, until [`Self::flush`]; whoever calls that ends this task, too.
+    pub(super) async fn run(&self) {
+        let mut backoff = Backoff::new(self.retry);
+        while !self.ends.load(Ordering::Relaxed) {
+            let wait = match self.send_oldest().await {
+                Sent::Nothing => {
+                    self.news.notified().await;
+                    continue;
+                }
+                Sent::One => {
+                    backoff.reset();
+                    continue;
+                }
+                Sent::Later(asked) => backoff.wait(asked),
+            };
+            sleep(wait).await;
+        }
+    }
+
+    /// Sends what waits without waiting for a better time, and ends the task. What could not be
+    /// sent by then, or at the first attempt, stays.
+    pub(super) async fn flush(&self, until: Instant) {
+        self.ends.store(true, Ordering::Relaxed);
+        let all = async { while matches!(self.send_oldest().await, Sent::One) {} };
+        let _ = timeout_at(until.into(), all).await;
+        self.queue().end();
+    }
+
+    async fn send_oldest(&self) -> Sent {
+        let _turn = self.turn.lock().await;
+        let Some(entry) = self.queue().oldest() else { return Sent::Nothing };
+        let (number, head) = (entry.number, entry.head.clone());
+        let bytes = entry.body.len() as u64;
+        // Where this ends here, by a time limit, the entry stays in the queue.
+        let outcome = self.send(entry).await;
+        match outcome {
+            Outcome::Taken(refused, words) => {
+                self.ledger.request("taken");
+                self.taken(&head, bytes, refused, &words);
+            }
+            Outcome::Refused(words) => {
+                self.ledger.request("refused");
+                self.ledger.give_up(reason::REFUSED, 1, head.samples);
+                note(&format!("{}: dropped {} samples: {words}", self.address, head.samples));
+            }
+            Outcome::Later(after, words) => {
+                self.ledger.request("later");
+                self.queue().later();
+                self.say_trouble(words);
+                return Sent::Later(after);
+            }
+        }
+        self.queue().done(number);
+        Sent::One
+    }
+
+    /// The target has it, all but so many profiles.
+    fn taken(&self, head: &Head, bytes: u64, refused: u64, words: &str) {
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if trouble.is_some() {
+            note(&format!("{}: it answers again", self.address));
+        }
+        // Which ones were refused, it does not say: as many samples as that share has, rounded up.
+        let refused_samples = match head.profiles {
+            0 => 0,
+            all => {
+                let share = u128::from(head.samples) * u128::from(refused.min(all));
+                u64::try_from(share.div_ceil(u128::from(all))).unwrap_or(head.samples)
+            }
+        };
+        if refused > 0 || !words.is_empty() {
+            note(&format!("{}: it took all but {refused}: {words}", self.address));
+        }
+        if refused_samples > 0 {
+            self.ledger.give_up(reason::PARTLY, 1, refused_samples);
+        }
+        self.ledger.deliver(head.samples - refused_samples, bytes);
+    }
+
+    /// Says once why a target does not take what it gets, until the reason changes.
+    fn say_trouble(&self, words: String) {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if trouble.as_ref() != Some(&words) {
+            note(&format!("{}: {words}; it is tried again, and what is taken waits", self.address));
+            *trouble = Some(words);
+        }
+    }
+
+    async fn send(&self, entry: Entry) -> Outcome {
+        match &self.way {
+            Way::Pyroscope(target, url) => pyroscope::send(target, url, entry.body).await,
+            Way::Otlp(target, url, is_grpc) => {
+                otlp::send(target, url, *is_grpc, entry.head.kind, entry.body).await
+            }
+            Way::Dir(path) => {
+                // The disk may be slow, and others wait for this thread.
+                let path = path.clone();
+                let sent = spawn_blocking(move || dir::send(&path, &entry.head, &entry.body)).await;
+                sent.unwrap_or_else(|error| Outcome::Later(None, error.to_string()))
+            }
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What came of an attempt.
+enum Sent {
+    /// Nothing waits.
+    Nothing,
+    /// A request less waits.
+    One,
+    /// It has to be tried again.
+    Later(Option<Duration>),
+}

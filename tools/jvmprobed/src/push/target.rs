@@ -1,0 +1,316 @@
+//! Where to push to: `pyroscope=URL`, `otlp=URL`, `dir=PATH`, and what belongs to it.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use http::{HeaderName, HeaderValue};
+use reqwest::Url;
+use serde::{Deserialize, Deserializer, de::Error};
+
+use crate::config::parse_age;
+
+/// A file with a secret is a line.
+const MAX_SECRET: u64 = 64 << 10;
+
+/// One target, as the configuration has it (`[[push]]`). On the command line (`--push`) there is
+/// its address alone; the other options hold for all that are given there.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Options {
+    /// `pyroscope=URL`, `otlp=URL` (http, https, grpc or grpcs) or `dir=PATH`.
+    pub to: Address,
+    /// Headers of each request; for gRPC, metadata.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// Headers of which the value is what is in a file.
+    #[serde(default)]
+    pub header_files: BTreeMap<String, PathBuf>,
+    /// A file with `user:password`. It is read again for each request, as those below are.
+    pub basic_auth_file: Option<PathBuf>,
+    /// A file with a token.
+    pub bearer_token_file: Option<PathBuf>,
+    /// A file with certificates (PEM) that are trusted beside those of the host.
+    pub ca_file: Option<PathBuf>,
+    /// A file with our certificate and its key (PEM), where the target wants one.
+    pub client_cert_file: Option<PathBuf>,
+    /// The URL of a proxy (http, https, socks5 or socks5h), or `none`. Without it, `HTTPS_PROXY`,
+    /// `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` count.
+    pub proxy: Option<String>,
+    /// How long a request may take: `30s`.
+    #[serde(default = "thirty_seconds", deserialize_with = "seconds")]
+    pub timeout: Duration,
+    /// How much may wait on disk: `64M`. What is older than that allows is dropped and counted.
+    #[serde(default = "sixty_four_megabytes", deserialize_with = "bytes")]
+    pub queue_size: u64,
+    /// Whether metrics are pushed, too (`otlp` only).
+    #[serde(default = "yes")]
+    pub metrics: bool,
+}
+
+fn thirty_seconds() -> Duration {
+    Duration::from_secs(30)
+}
+
+fn sixty_four_megabytes() -> u64 {
+    64 << 20
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    const MOST: Duration = Duration::from_secs(3600);
+    let time = parse_age(&String::deserialize(from)?).ok().filter(|&time| time <= MOST);
+    time.ok_or_else(|| D::Error::custom("a time up to an hour is expected, for example 30s"))
+}
+
+fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(from)?;
+    libjvmprobe::cli::parse_bytes(&text).map_err(D::Error::custom)
+}
+
+impl Options {
+    /// A target with nothing else said of it.
+    pub fn new(to: Address) -> Self {
+        Self {
+            to,
+            headers: BTreeMap::new(),
+            header_files: BTreeMap::new(),
+            basic_auth_file: None,
+            bearer_token_file: None,
+            ca_file: None,
+            client_cert_file: None,
+            proxy: None,
+            timeout: thirty_seconds(),
+            queue_size: sixty_four_megabytes(),
+            metrics: true,
+        }
+    }
+
+    /// The headers of a request, secrets as they are now.
+    ///
+    /// # Errors
+    /// A file cannot be read, or what is in it is no header.
+    pub fn read_headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>> {
+        let mut all = Vec::new();
+        for (name, value) in &self.headers {
+            all.push((name_of(name)?, plain(name, value)?));
+        }
+        for (name, file) in &self.header_files {
+            all.push((name_of(name)?, secret(name, &read_secret(file)?)?));
+        }
+        if let Some(file) = &self.basic_auth_file {
+            let user = read_secret(file)?;
+            ensure!(user.contains(':'), "{}: it is not user:password", file.display());
+            let text = format!("Basic {}", STANDARD.encode(user));
+            all.push((http::header::AUTHORIZATION, secret("basic", &text)?));
+        }
+        if let Some(file) = &self.bearer_token_file {
+            let text = format!("Bearer {}", read_secret(file)?);
+            all.push((http::header::AUTHORIZATION, secret("bearer", &text)?));
+        }
+        Ok(all)
+    }
+}
+
+fn name_of(name: &str) -> Result<HeaderName> {
+    name.parse().with_context(|| format!("{name:?} cannot be the name of a header"))
+}
+
+fn plain(name: &str, value: &str) -> Result<HeaderValue> {
+    value.parse().with_context(|| format!("the value of {name} cannot be that of a header"))
+}
+
+/// One that is shown nowhere.
+fn secret(name: &str, value: &str) -> Result<HeaderValue> {
+    let mut value = plain(name, value)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// What is in a file, without the end of its line.
+fn read_secret(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    let at = || format!("cannot read {}", path.display());
+    File::open(path)
+        .with_context(at)?
+        .take(MAX_SECRET)
+        .read_to_string(&mut text)
+        .with_context(at)?;
+    let text = text.trim().to_owned();
+    ensure!(!text.is_empty(), "{} is empty", path.display());
+    Ok(text)
+}
+
+/// Where to.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Address {
+    /// Pyroscope's push API.
+    Pyroscope(Url),
+    /// OTLP over HTTP.
+    OtlpHttp(Url),
+    /// OTLP over gRPC; the URL's scheme is http or https.
+    OtlpGrpc(Url),
+    /// A folder: pprof files.
+    Dir(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let hint = "say pyroscope=URL, otlp=URL or dir=PATH";
+        let Some((kind, rest)) = text.split_once('=') else { bail!("{text:?}: {hint}") };
+        match kind {
+            "pyroscope" => Ok(Self::Pyroscope(url(rest)?)),
+            "otlp" => match rest.strip_prefix("grpc") {
+                Some(rest) if rest.starts_with("://") || rest.starts_with("s://") => {
+                    Ok(Self::OtlpGrpc(url(&format!("http{rest}"))?))
+                }
+                _ => Ok(Self::OtlpHttp(url(rest)?)),
+            },
+            "dir" => {
+                ensure!(!rest.is_empty(), "dir= wants a folder");
+                Ok(Self::Dir(rest.into()))
+            }
+            _ => bail!("{kind:?} is no kind of target: {hint}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = anyhow::Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+fn url(text: &str) -> Result<Url> {
+    let url: Url = text.parse().with_context(|| format!("{text:?} is no URL"))?;
+    ensure!(
+        matches!(url.scheme(), "http" | "https") && url.has_host(),
+        "{text:?}: say http://HOST or https://HOST; for OTLP also grpc:// and grpcs://"
+    );
+    ensure!(
+        url.username().is_empty() && url.password().is_none(),
+        "a URL is seen by all users: write user:password into a file, see basic-auth-file"
+    );
+    ensure!(
+        url.query().is_none() && url.fragment().is_none(),
+        "{text:?}: a target has neither query nor fragment"
+    );
+    Ok(url)
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pyroscope(url) => write!(f, "pyroscope={url}"),
+            Self::OtlpHttp(url) => write!(f, "otlp={url}"),
+            Self::OtlpGrpc(url) => {
+                write!(f, "otlp=grpc{}", url.as_str().strip_prefix("http").unwrap_or(""))
+            }
+            Self::Dir(path) => write!(f, "dir={}", path.display()),
+        }
+    }
+}
+
+impl Address {
+    /// The name of the folder in which its queue is: readable, and another one for each target.
+    pub fn folder(&self) -> String {
+        let text = self.to_string();
+        let mut crc = flate2::Crc::new();
+        crc.update(text.as_bytes());
+        let safe = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+        let short: String = text.chars().map(safe).take(60).collect();
+        format!("{short}-{:08x}", crc.sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> Result<Address> {
+        text.parse()
+    }
+
+    #[test]
+    fn addresses_are_read_and_shown() {
+        for (text, shown) in [
+            ("pyroscope=http://p:4040", "pyroscope=http://p:4040/"),
+            ("otlp=https://c:4318/base", "otlp=https://c:4318/base"),
+            ("otlp=grpc://c:4317", "otlp=grpc://c:4317/"),
+            ("otlp=grpcs://c:4317", "otlp=grpcs://c:4317/"),
+            ("dir=/var/tmp/x=y", "dir=/var/tmp/x=y"),
+        ] {
+            assert_eq!(address(text).unwrap().to_string(), shown);
+        }
+        assert!(matches!(address("otlp=grpcs://c:1").unwrap(),
+            Address::OtlpGrpc(url) if url.scheme() == "https"));
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_a_hint() {
+        for (text, hint) in [
+            ("http://p:4040", "pyroscope=URL"),
+            ("loki=http://p", "no kind of target"),
+            ("otlp=localhost:4318", "http://HOST"),
+            ("otlp=ftp://c", "http://HOST"),
+            ("pyroscope=http://me:secret@p", "file"),
+            ("pyroscope=http://p?tenant=1", "neither query"),
+            ("dir=", "folder"),
+        ] {
+            let error = format!("{:#}", address(text).unwrap_err());
+            assert!(error.contains(hint), "{text}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_table_says_all_of_a_target() {
+        let read = serde_json::from_str::<Options>;
+        let options = read(
+            r#"{"to": "otlp=http://c", "timeout": "2m", "queue-size": "256M", "metrics": false}"#,
+        );
+        let options = options.unwrap();
+        assert_eq!((options.timeout.as_secs(), options.queue_size), (120, 256 << 20));
+        for (text, words) in [
+            (r#"{"to": "otlp=http://c", "timeout": "2"}"#, "30s"),
+            (r#"{"to": "otlp=http://c", "timeout": "99999999999999999999m"}"#, "30s"),
+            (r#"{"to": "otlp=c"}"#, "is no URL"),
+            (r#"{"to": "dir=/x", "tiemout": "2s"}"#, "unknown field"),
+            (r#"{"timeout": "2s"}"#, "`to`"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn secrets_come_from_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("auth");
+        std::fs::write(&file, "Aladdin:open sesame\n").unwrap();
+        let mut options = Options::new(address("otlp=http://c").unwrap());
+        options.basic_auth_file = Some(file.clone());
+        let (_, value) = options.read_headers().unwrap().remove(0);
+        // RFC 7617's own example.
+        assert_eq!(value.to_str().unwrap(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
+        assert!(value.is_sensitive());
+        std::fs::write(&file, "").unwrap();
+        assert!(options.read_headers().is_err());
+    }
+}

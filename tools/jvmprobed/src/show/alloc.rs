@@ -1,0 +1,59 @@
+//! What was allocated, by class: as javaobjnew(8) shows it.
+
+use std::collections::HashMap;
+
+use libjvmprobe::{
+    render::{
+        table::Ruled,
+        units::{bytes, count, percent},
+    },
+    stack::{Kind, profile::Profile},
+};
+
+/// So many classes are shown, as javaobjnew does.
+const ROWS: usize = 20;
+
+/// The table, of a profile of allocation.
+pub fn text(profile: &Profile) -> String {
+    let mut classes: HashMap<&str, (u64, u64)> = HashMap::new();
+    for sample in &profile.samples {
+        let innermost = sample.stack.last().map(|&id| profile.frame(id));
+        let class = innermost.filter(|frame| frame.kind == Kind::Class);
+        // Stacks that were given up have none.
+        let name = class.or(innermost).map_or("[unknown]", |frame| &*frame.name);
+        let (sum, objects) = classes.entry(name).or_default();
+        *sum = sum.saturating_add(sample.count);
+        *objects = objects.saturating_add(sample.things);
+    }
+    let mut rows: Vec<_> = classes.into_iter().collect();
+    rows.sort_by(|a, b| (b.1, a.0).cmp(&(a.1, b.0)));
+    let total = profile.total();
+    let seconds = (profile.duration_ns as f64 / 1e9).max(1e-9);
+    let a_second = |amount: u64| bytes((amount as f64 / seconds) as u64);
+    let mut table = Ruled::new(&["BYTES/s", "SHARE", "OBJECTS", "BYTES", "AVERAGE", "CLASS"], 0..5);
+    for (name, (sum, objects)) in rows.iter().take(ROWS) {
+        table.row(vec![
+            a_second(*sum),
+            percent(*sum as f64, total as f64),
+            if *objects > 0 { objects.to_string() } else { "-".into() },
+            bytes(*sum),
+            sum.checked_div(*objects).map_or("-".into(), bytes),
+            (*name).to_owned(),
+        ]);
+    }
+    let objects = rows.iter().map(|(_, (_, objects))| objects).sum();
+    let mut text = format!(
+        "{} allocated in {seconds:.2} s, {}/s; {}\n{}\n",
+        bytes(total),
+        a_second(total),
+        count(objects, "object"),
+        table.text()
+    );
+    let hidden = rows.len().saturating_sub(ROWS);
+    if hidden > 0 {
+        let sum = rows.iter().skip(ROWS).map(|(_, (sum, _))| sum).sum();
+        let classes = if hidden == 1 { "class" } else { "classes" };
+        text += &format!("{hidden} more {classes} with {}\n", bytes(sum));
+    }
+    text
+}

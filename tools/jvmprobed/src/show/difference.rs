@@ -1,0 +1,40 @@
+//! What has changed between two times, by what was innermost.
+
+use std::collections::HashMap;
+
+use libjvmprobe::{
+    render::{summary, table::Ruled, units::percent},
+    stack::profile::{Measure, Profile},
+};
+
+/// So many rows are shown, of those that have changed by at least a thousandth of all.
+const ROWS: usize = 20;
+const LEAST: f64 = 0.001;
+
+/// The table: shares then and now, those first that have changed most.
+pub fn text(now: &Profile, then: &Profile) -> String {
+    let mut shares: HashMap<&str, [f64; 2]> = HashMap::new();
+    for (at, profile) in [now, then].into_iter().enumerate() {
+        let total = profile.total().max(1) as f64;
+        for (name, own, _) in summary::methods(profile) {
+            shares.entry(name).or_default()[at] += own as f64 / total;
+        }
+    }
+    let change = |[now, then]: &[f64; 2]| now - then;
+    let mut rows: Vec<_> =
+        shares.into_iter().filter(|(_, both)| change(both).abs() >= LEAST).collect();
+    rows.sort_by(|a, b| {
+        change(&b.1).abs().total_cmp(&change(&a.1).abs()).then_with(|| a.0.cmp(b.0))
+    });
+    if rows.is_empty() {
+        return "Nothing has changed by a thousandth of all.\n".into();
+    }
+    let what = if now.measure == Measure::Allocation { "CLASS" } else { "METHOD" };
+    let mut table = Ruled::new(&["NOW", "BEFORE", "CHANGE", what], 0..3);
+    for (name, both) in rows.into_iter().take(ROWS) {
+        let change = 100.0 * change(&both);
+        let [now, then] = both.map(|share| percent(share, 1.0));
+        table.row(vec![now, then, format!("{change:+.2}"), name.to_owned()]);
+    }
+    table.text() + "\n"
+}

@@ -1,0 +1,210 @@
+//! What stopped JVMs: rows as javagc(8) prints them, and totals by operation.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use libjvmprobe::{
+    Result,
+    render::{
+        columns::wrap,
+        output::Output,
+        stops::{NO_OPERATION, Row, head},
+        table::Ruled,
+        units::{count, millis, percent, span},
+    },
+};
+use serde_json::Value;
+
+use crate::{
+    show::{
+        chosen::{Chosen, time_of},
+        when::shown,
+    },
+    window::Identity,
+};
+
+/// How it is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// As JSON lines.
+    pub json: bool,
+    /// Also stops without a collection.
+    pub safepoints: bool,
+    /// With dates.
+    pub dates: bool,
+}
+
+/// Shows it.
+///
+/// # Errors
+/// Those of writing.
+pub fn show(chosen: &Chosen, how: How, out: &mut Output) -> Result<()> {
+    let pauses = chosen.pauses();
+    let is_wanted = |value: &Value| how.safepoints || kind(value) != "safepoint";
+    if how.json {
+        for (_, _, value) in pauses.iter().filter(|(_, _, value)| is_wanted(value)) {
+            out.json(value)?;
+        }
+        return Ok(());
+    }
+    out.lines(&format!("\n{}", chosen.title()))?;
+    let format = if how.dates { "%Y-%m-%dT%H:%M:%S%.3f%:z" } else { "%H:%M:%S%.3f" };
+    let mut totals: BTreeMap<(&str, u32, u64), Totals<'_>> = BTreeMap::new();
+    let mut has_head = false;
+    for (who, _, value) in &pauses {
+        let of =
+            totals.entry((&who.name, who.pid, who.started_ns)).or_insert_with(|| Totals::of(who));
+        of.add(value);
+        if !is_wanted(value) || !matches!(kind(value), "pause" | "safepoint" | "cycle") {
+            continue;
+        }
+        let row = row(value, time_of(value).map_or_else(String::new, |ns| shown(ns, format)));
+        if !std::mem::replace(&mut has_head, true) {
+            out.line("")?;
+            out.line(&head(row.time.len()))?;
+        }
+        let mut line = row.line();
+        match (kind(value), number(value, "collections").unwrap_or(0)) {
+            ("cycle", _) => {
+                line +=
+                    &format!("  concurrent, {}", span(number(value, "duration_ns").unwrap_or(0)));
+            }
+            (_, several @ 2..) => line += &format!("  {several} collections"),
+            _ => {}
+        }
+        out.line(&line)?;
+    }
+    for totals in totals.values() {
+        totals.show(chosen.covered_ns, how, out)?;
+    }
+    if totals.is_empty() {
+        out.line("Nothing stopped them.")?;
+    }
+    Ok(())
+}
+
+fn kind(value: &Value) -> &str {
+    value.get("type").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn number(value: &Value, key: &str) -> Option<u64> {
+    value.get(key)?.as_u64()
+}
+
+fn row(value: &Value, time: String) -> Row<'_> {
+    let text = |key: &str| value.get(key).and_then(Value::as_str);
+    Row {
+        time,
+        pid: number(value, "pid").and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0),
+        collector: text("collector").unwrap_or_default(),
+        op: text("op").unwrap_or(NO_OPERATION),
+        cause: text("cause"),
+        times: ["ttsp_ns", "pause_ns", "stopped_ns"].map(|key| number(value, key)),
+        heap: ["heap_before", "heap_after"].map(|key| number(value, key)),
+    }
+}
+
+/// What stopped one JVM.
+struct Totals<'a> {
+    who: &'a Arc<Identity>,
+    /// Nanoseconds, by whether the collector ran, and what for.
+    stops: BTreeMap<(bool, String), Vec<u64>>,
+    cycles: Vec<u64>,
+    full: u64,
+    lost: u64,
+}
+
+impl<'a> Totals<'a> {
+    fn of(who: &'a Arc<Identity>) -> Self {
+        Self { who, stops: BTreeMap::new(), cycles: Vec::new(), full: 0, lost: 0 }
+    }
+
+    fn add(&mut self, value: &Value) {
+        match kind(value) {
+            what @ ("pause" | "safepoint") => {
+                let op = value.get("op").and_then(Value::as_str).unwrap_or(NO_OPERATION);
+                let times = self.stops.entry((what == "pause", op.to_owned())).or_default();
+                times.push(number(value, "stopped_ns").unwrap_or(0));
+                self.full += u64::from(value.get("full").and_then(Value::as_bool) == Some(true));
+            }
+            "cycle" => self.cycles.push(number(value, "duration_ns").unwrap_or(0)),
+            "lost" => self.lost += number(value, "events").unwrap_or(0),
+            _ => {}
+        }
+    }
+
+    fn show(&self, covered_ns: u64, how: How, out: &mut Output) -> Result<()> {
+        let Identity { pid, name, attributes, .. } = &**self.who;
+        let version = attributes.get("process.runtime.description").map_or("", String::as_str);
+        out.line("")?;
+        out.line(&format!("PID {pid}  {name}  {version}  kept of {}", span(covered_ns)))?;
+        let head = ["OPERATION", "COUNT", "TOTAL(ms)", "MEAN", "P50", "P90", "P99", "MAX"];
+        let mut table = Ruled::new(&head, 1..head.len());
+        let mut shown: Vec<_> =
+            self.stops.iter().filter(|((is_gc, _), _)| *is_gc || how.safepoints).collect();
+        shown.sort_by_key(|((is_gc, _), times)| {
+            std::cmp::Reverse((*is_gc, times.iter().sum::<u64>()))
+        });
+        for ((_, op), times) in &shown {
+            let mut row = vec![op.clone(), times.len().to_string()];
+            row.extend(stats(times).map(millis));
+            table.row(row);
+        }
+        if !shown.is_empty() {
+            out.lines(&table.text())?;
+        }
+        for (is_gc, what) in [(true, "GC"), (false, "Other safepoints")] {
+            let times =
+                self.stops.iter().filter(|((gc, _), _)| *gc == is_gc).flat_map(|(_, times)| times);
+            let (number, sum) =
+                times.fold((0, 0_u64), |(n, sum), ns| (n + 1, sum.saturating_add(*ns)));
+            if number > 0 {
+                let share = percent(sum as f64, covered_ns as f64);
+                let full = if is_gc { format!("; {} full", self.full) } else { String::new() };
+                out.lines(&wrap(&format!(
+                    "{what} stopped it {} for {}: {share} of the time{full}",
+                    count(number, "time"),
+                    span(sum)
+                )))?;
+            }
+        }
+        if !self.cycles.is_empty() {
+            let (number, sum) = (self.cycles.len(), self.cycles.iter().sum());
+            out.line(&format!(
+                "Concurrent cycles: {number}, {} in all, beside the running application",
+                span(sum)
+            ))?;
+        }
+        if self.lost > 0 {
+            out.line(&format!(
+                "Lost events: {}; the numbers above are too low by that much",
+                self.lost
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+/// Sum, mean, median, 90th and 99th percentile and maximum.
+fn stats(times: &[u64]) -> [u64; 6] {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let sum = sorted.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns));
+    let number = sorted.len().max(1);
+    // The least that so many of a hundred are not above.
+    let quantile =
+        |q: usize| sorted.get((number * q).div_ceil(100).max(1) - 1).copied().unwrap_or(0);
+    [sum, sum / number as u64, quantile(50), quantile(90), quantile(99), quantile(100)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_were() {
+        assert_eq!(stats(&[3, 1, 2]), [6, 2, 2, 3, 3, 3]);
+        let hundred: Vec<_> = (1..=100).collect();
+        assert_eq!(stats(&hundred), [5050, 50, 50, 90, 99, 100]);
+        assert_eq!(stats(&[7]), [7; 6]);
+    }
+}

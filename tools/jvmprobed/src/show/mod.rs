@@ -1,0 +1,184 @@
+//! Looking back: what is kept of a time, as the tools show what they trace.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`when`] | times as a person tells them |
+//! | [`chosen`] | what was asked for, out of what is kept |
+//! | [`alloc`] | classes, as javaobjnew shows them |
+//! | [`gc`] | pauses, as javagc shows them |
+//! | [`difference`] | what has changed since another time |
+
+pub mod alloc;
+pub mod chosen;
+pub mod difference;
+pub mod gc;
+pub mod when;
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use jiff::Zoned;
+use libjvmprobe::{
+    own::note,
+    render::{
+        columns::wrap,
+        files::Files,
+        formats::{self, How, Titled, flamegraph::Title, folded},
+        output::Output,
+        summary,
+        units::span,
+    },
+    stack::{
+        profile::{Measure, Profile},
+        timeline::{Band, BandKind, Timeline},
+    },
+};
+use serde_json::Value;
+
+use crate::{
+    args::{DIR, Show},
+    config::Config,
+    show::{
+        chosen::{Chosen, time_of},
+        when::When,
+    },
+    store::shelf::Shelf,
+};
+
+/// Shows what is asked for.
+///
+/// # Errors
+/// A line for the user.
+pub fn run(args: &Show) -> Result<()> {
+    let used = args.output.iter().map(|path| formats::of(path)).collect::<Result<Vec<_>, _>>()?;
+    if args.diff.is_some() && used.iter().any(|format| !format.draws_differences) {
+        bail!("--diff can be drawn in {} only", formats::drawing_differences());
+    }
+    // Who may not read the configuration says where they are.
+    let configured = || Config::read(None).ok()?.store.dir;
+    let dir = args.dir.clone().or_else(configured).unwrap_or_else(|| DIR.into());
+    let shelf = Shelf::open(&dir)?;
+    let now = Zoned::now();
+    let from = args.since.resolve(&now);
+    let until = args.until.unwrap_or(When::Ago(Duration::ZERO)).resolve(&now);
+    let mut chosen = Chosen::read(&shelf, from, until, args.jvm.as_ref())?;
+    let mut out = Output::open(None)?;
+    if args.gc {
+        let how = gc::How { json: args.json, safepoints: args.safepoints, dates: args.timestamps };
+        return Ok(gc::show(&chosen, how, &mut out)?);
+    }
+    let measure = measure(args, &chosen)?;
+    let title = chosen.title();
+    let profile = chosen.profile(&measure);
+    let base = match args.diff {
+        None => None,
+        Some(ago) => {
+            let earlier =
+                |ns: u64| ns.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX));
+            let mut then = Chosen::read(
+                &shelf,
+                earlier(chosen.from_ns),
+                earlier(chosen.until_ns),
+                args.jvm.as_ref(),
+            )?;
+            Some((then.title(), then.profile(&measure)))
+        }
+    };
+    if !args.quiet {
+        show(args, &chosen, (&title, &profile), base.as_ref(), &mut out)?;
+    }
+    write(args, &title, &profile, base.as_ref().map(|base| &base.1), &chosen)
+}
+
+/// What was asked for, of what was taken.
+fn measure(args: &Show, chosen: &Chosen) -> Result<Measure> {
+    let Some(name) = &args.event else {
+        return Ok(if args.alloc { Measure::Allocation } else { Measure::Time });
+    };
+    let measures = chosen.measures();
+    let found = measures.iter().find(|measure| measure.name() == name);
+    match found {
+        Some(measure) => Ok(measure.clone()),
+        None => {
+            let names: Vec<_> = measures.iter().map(Measure::name).collect();
+            bail!("`{name}` was not taken then; taken were {}", names.join(", "))
+        }
+    }
+}
+
+/// What is to be known of figures that were taken while the daemon took less than it was asked for.
+fn saved(chosen: &Chosen, measure: &Measure) -> Option<String> {
+    let left_out = chosen.left_out_ns(measure);
+    if left_out > 0 {
+        let [left_out, all] = [left_out, chosen.covered_ns].map(span);
+        let name = measure.name();
+        return Some(format!("Left out to save: {name}, for {left_out} of {all}"));
+    }
+    let (low, high) = chosen.rates.filter(|(low, high)| *measure == Measure::Time && low < high)?;
+    Some(format!(
+        "The rate was as low as {low} a second, to save; samples are counted as of {high} a second"
+    ))
+}
+
+fn show(
+    args: &Show,
+    chosen: &Chosen,
+    (title, profile): (&str, &Profile),
+    base: Option<&(String, Profile)>,
+    out: &mut Output,
+) -> Result<()> {
+    out.lines(&format!("\n{title}"))?;
+    if let Some(saved) = saved(chosen, &profile.measure) {
+        out.lines(&saved)?;
+    }
+    let text = |profile: &Profile| match profile.measure {
+        Measure::Allocation => alloc::text(profile),
+        _ => summary::text(profile, false, args.stacks),
+    };
+    out.lines(text(profile).trim_end())?;
+    if let Some((title, base)) = base {
+        out.lines(&format!("\nCompared with {title}"))?;
+        out.lines(&wrap(&summary::spent(base)))?;
+        out.lines(difference::text(profile, base).trim_end())?;
+    }
+    Ok(())
+}
+
+fn write(
+    args: &Show,
+    title: &str,
+    profile: &Profile,
+    base: Option<&Profile>,
+    chosen: &Chosen,
+) -> Result<()> {
+    let files = Files::create(&args.output, &[profile.measure.name()])?;
+    let options = folded::Options { threads: args.threads, ..Default::default() };
+    let base = base.map(|base| folded::lines(base, options).join("\n"));
+    let how = How { threads: args.threads, base: base.as_deref(), ..Default::default() };
+    let mut timeline = Timeline::of(profile);
+    if let Some(timeline) = &mut timeline {
+        let begin = timeline.begin_unix_ns;
+        timeline.bands =
+            chosen.pauses().iter().filter_map(|(_, _, value)| band(value, begin)).collect();
+    }
+    let title = Title { title: title.to_owned(), subtitle: Some(summary::spent(profile)) };
+    let titled = Titled { profile, title, timeline: timeline.as_ref() };
+    for path in files.write(&[titled], &how)? {
+        note(&format!("wrote {}", path.display()));
+    }
+    Ok(())
+}
+
+/// A stop, on the axis of time.
+fn band(value: &Value, begin: u64) -> Option<Band> {
+    let text = |key: &str| value.get(key)?.as_str();
+    let kind = match text("type")? {
+        "pause" => BandKind::Collection,
+        "safepoint" => BandKind::Safepoint,
+        _ => return None,
+    };
+    let from = time_of(value)?.checked_sub(begin)?;
+    let label = text("cause").or(text("op")).unwrap_or_default();
+    let stopped = value.get("stopped_ns")?.as_u64()?;
+    Some(Band { begin_ns: from, end_ns: from.saturating_add(stopped), kind, label: label.into() })
+}

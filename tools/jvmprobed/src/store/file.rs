@@ -1,0 +1,272 @@
+//! A window as files: profiles of all JVMs as one of pprof's, and JSON lines with who they are and
+//! what stopped them.
+//!
+//! The first line is of the window, `{"type":"window",...}`. Each JVM has one,
+//! `{"type":"jvm",...}`, and behind it the lines of its pauses as javagc(8) has them. A profile's
+//! owner is the number of its JVM's line, counted from 0.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, BufRead, BufReader, Read, Write},
+    sync::Arc,
+};
+
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use libjvmprobe::render::formats::kept::{self, Kept};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    store::folder::Content,
+    window::{Identity, Taken, Window},
+};
+
+/// What go tool pprof reads.
+pub const PROFILES: &str = "profiles.pb.gz";
+/// What zcat shows.
+pub const LINES: &str = "jvms.jsonl.gz";
+
+/// A line is no longer: a stack of a thousand frames has room.
+const MAX_LINE: u64 = 1 << 20;
+/// All of them.
+const MAX_LINES: u64 = 256 << 20;
+/// More JVMs than were ever seen.
+const MAX_JVMS: usize = 100_000;
+
+/// A window, with what is known of it as one that is kept.
+#[derive(Debug, Default)]
+pub struct Stored {
+    /// What was taken.
+    pub window: Window,
+    /// For how long something was taken: less than from begin to end where windows were put together
+    /// between which the daemon did not run.
+    pub covered_ns: u64,
+    /// The names of the windows that it was made of.
+    pub of: Vec<String>,
+}
+
+/// The first line.
+#[derive(Deserialize, Serialize)]
+#[serde(tag = "type", rename = "window")]
+pub struct Head {
+    /// When it began, in nanoseconds since 1970.
+    pub begin_ns: u64,
+    /// When it ended.
+    pub end_ns: u64,
+    /// See [`Stored`].
+    pub covered_ns: u64,
+    /// See [`Stored`].
+    pub of: Vec<String>,
+    /// See [`Window::left_out`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left_out: BTreeMap<String, u64>,
+}
+
+/// What tells a line from others.
+#[derive(Deserialize)]
+struct Kind<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: std::borrow::Cow<'a, str>,
+}
+
+/// A JVM's line.
+#[derive(Deserialize, Serialize)]
+#[serde(tag = "type", rename = "jvm")]
+struct Jvm {
+    #[serde(flatten)]
+    who: Identity,
+}
+
+/// Has both files written.
+///
+/// # Errors
+/// Those of `put`.
+pub fn write<T>(
+    stored: &Stored,
+    put: impl FnOnce(&[(&str, Content<'_>)]) -> io::Result<T>,
+) -> io::Result<T> {
+    let jvms = &stored.window.jvms;
+    let profiles: Vec<_> = jvms
+        .iter()
+        .zip(0..)
+        .flat_map(|(taken, owner)| {
+            let name: Arc<str> = taken.who.name.as_str().into();
+            taken.profiles.iter().map(move |profile| Kept {
+                owner,
+                name: Arc::clone(&name),
+                profile,
+            })
+        })
+        .collect();
+    let profiles = |to: &mut dyn Write| kept::write(&profiles, to);
+    let lines = |to: &mut dyn Write| write_lines(stored, to);
+    put(&[(PROFILES, &profiles), (LINES, &lines)])
+}
+
+fn write_lines(stored: &Stored, to: &mut dyn Write) -> io::Result<()> {
+    let Window { begin_ns, end_ns, jvms, left_out } = &stored.window;
+    let mut zip = GzEncoder::new(to, Compression::default());
+    let (covered_ns, of) = (stored.covered_ns, stored.of.clone());
+    let left_out = left_out.clone();
+    let head = Head { begin_ns: *begin_ns, end_ns: *end_ns, covered_ns, of, left_out };
+    serde_json::to_writer(&mut zip, &head)?;
+    zip.write_all(b"\n")?;
+    for taken in jvms {
+        serde_json::to_writer(&mut zip, &Jvm { who: (*taken.who).clone() })?;
+        zip.write_all(b"\n")?;
+        // What could not be read again would take all the others with it.
+        let fits = |line: &&String| (line.len() as u64) < MAX_LINE && !line.contains('\n');
+        for line in taken.pauses.iter().filter(fits) {
+            zip.write_all(line.as_bytes())?;
+            zip.write_all(b"\n")?;
+        }
+    }
+    zip.finish()?.flush()
+}
+
+/// Reads a window from its two files.
+///
+/// # Errors
+/// Those of the readers; [`io::ErrorKind::InvalidData`] for what was not written by [`write`](fn@write).
+pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
+    let mut lines = Lines::new(lines);
+    let Head { begin_ns, end_ns, covered_ns, of, left_out } = head_of(&mut lines)?;
+    let mut jvms: Vec<Taken> = Vec::new();
+    while let Some(line) = lines.next()? {
+        let kind: Kind<'_> = serde_json::from_str(&line)?;
+        if kind.kind == "jvm" {
+            let Jvm { who } = serde_json::from_str(&line)?;
+            if jvms.len() >= MAX_JVMS {
+                return Err(invalid("there are too many JVMs in it"));
+            }
+            jvms.push(Taken { who: who.into(), profiles: Vec::new(), pauses: Vec::new() });
+        } else {
+            let taken = jvms.last_mut().ok_or_else(|| invalid("a pause is nobody's"))?;
+            taken.pauses.push(line);
+        }
+    }
+    for Kept { owner, profile, .. } in kept::read(profiles)? {
+        let taken = jvms.get_mut(owner as usize).ok_or_else(|| invalid("a profile is nobody's"))?;
+        taken.profiles.push(profile);
+    }
+    Ok(Stored { window: Window { begin_ns, end_ns, jvms, left_out }, covered_ns, of })
+}
+
+/// Reads what is known of a window itself.
+///
+/// # Errors
+/// As [`read`](fn@read).
+pub fn read_head(lines: impl Read) -> io::Result<Head> {
+    head_of(&mut Lines::new(lines))
+}
+
+fn head_of(lines: &mut Lines<impl Read>) -> io::Result<Head> {
+    let line = lines.next()?.ok_or_else(|| invalid("it is empty"))?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Lines that are bounded.
+struct Lines<R: Read>(BufReader<io::Take<GzDecoder<R>>>);
+
+impl<R: Read> Lines<R> {
+    fn new(from: R) -> Self {
+        Self(BufReader::new(GzDecoder::new(from).take(MAX_LINES)))
+    }
+
+    /// The next one; `None` behind the last one.
+    fn next(&mut self) -> io::Result<Option<String>> {
+        let mut line = Vec::new();
+        if (&mut self.0).take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        if line.pop() != Some(b'\n') {
+            return Err(invalid("a line in it is too long, or does not end"));
+        }
+        String::from_utf8(line).map(Some).map_err(|_| invalid("it is no text"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    fn written(stored: &Stored) -> [Vec<u8>; 2] {
+        let all = write(stored, |files| {
+            let mut all = Vec::new();
+            for (_, content) in files {
+                let mut bytes = Vec::new();
+                content(&mut bytes)?;
+                all.push(bytes);
+            }
+            Ok(all)
+        });
+        all.unwrap().try_into().unwrap()
+    }
+
+    fn zipped(text: &[u8]) -> Vec<u8> {
+        let mut zip = GzEncoder::new(Vec::new(), Compression::fast());
+        zip.write_all(text).unwrap();
+        zip.finish().unwrap()
+    }
+
+    fn stored(pauses: Vec<String>) -> Stored {
+        let who = Identity { pid: 7, name: "shop\n\u{202e}".into(), ..Identity::default() };
+        let profiles = vec![libjvmprobe::stack::profile::Profile::default()];
+        let taken = Taken { who: Arc::new(who), profiles, pauses };
+        let left_out = [("alloc".to_owned(), 2)].into();
+        let window = Window { begin_ns: 5, end_ns: u64::MAX, jvms: vec![taken], left_out };
+        Stored { window, covered_ns: 3, of: vec!["a".into()] }
+    }
+
+    #[test]
+    fn a_window_is_read_again() {
+        let pauses = ["{\"type\":\"pause\"}".to_owned(), "{\"type\":\"lost\"}".into()];
+        // What would end a line, or is longer than one, is left out.
+        let odd =
+            ["{\"type\":\n\"x\"}".to_owned(), format!("{{\"type\":\"{}\"}}", "x".repeat(1 << 20))];
+        let [profiles, lines] = written(&stored([&pauses[..], &odd].concat()));
+        let again = read(&profiles[..], &lines[..]).unwrap();
+        let taken = &again.window.jvms[0];
+        assert_eq!((taken.who.pid, &*taken.who.name), (7, "shop\n\u{202e}"));
+        assert_eq!((taken.pauses.as_slice(), taken.profiles.len()), (&pauses[..], 1));
+        assert_eq!(again.window.left_out["alloc"], 2);
+        assert_eq!(
+            (again.window.end_ns, again.covered_ns, again.of),
+            (u64::MAX, 3, vec!["a".to_owned()])
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused() {
+        let [profiles, _] = written(&stored(Vec::new()));
+        let head = r#"{"type":"window","begin_ns":1,"end_ns":2,"covered_ns":1,"of":[]}"#;
+        let jvm = r#"{"type":"jvm","pid":1,"started_ns":1,"name":"a","attributes":{}}"#;
+        let refused = |lines: &str| {
+            read(&profiles[..], &zipped(lines.as_bytes())[..]).unwrap_err().to_string()
+        };
+        assert!(read(&profiles[..], &zipped(format!("{head}\n{jvm}\n").as_bytes())[..]).is_ok());
+        assert!(refused("").contains("empty"));
+        assert!(refused(&format!("{head}\n")).contains("a profile is nobody's"));
+        assert!(
+            refused(&format!("{head}\n{{\"type\":\"pause\"}}\n")).contains("a pause is nobody's")
+        );
+        assert!(refused(&format!("{head}\n{jvm}")).contains("does not end"));
+        assert!(refused(&format!("{head}\n{}\n", "x".repeat(2 << 20))).contains("too long"));
+        assert!(read(&profiles[..], &b"no gzip"[..]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_lines_are_read_or_refused(lines in vec("\\PC{0,40}|\\{\"type\":\"(jvm|pause|window)\"(,\"pid\":1)?\\}", 0..5)) {
+            let [profiles, _] = written(&stored(Vec::new()));
+            let _ = read(&profiles[..], &zipped(lines.join("\n").as_bytes())[..]);
+        }
+    }
+}

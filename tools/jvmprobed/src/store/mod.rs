@@ -1,0 +1,236 @@
+//! What was taken, kept to be looked back into.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`folder`] | the directory: whose it is, and how something comes to be in it whole or not at all |
+//! | [`name`] | how windows are called |
+//! | [`file`](mod@file) | a window as files |
+//! | [`merge`](mod@merge) | windows put together to a coarser one |
+//! | [`keep`] | what is merged and what is dropped, by age and size |
+//! | [`shelf`] | reading, while somebody else writes |
+
+pub mod file;
+pub mod folder;
+pub mod keep;
+pub mod merge;
+pub mod name;
+pub mod shelf;
+
+use std::{io, path::Path, time::Duration};
+
+use anyhow::Result;
+use libjvmprobe::{own::note, render::units};
+use rustix::io::Errno;
+
+pub use crate::store::file::Stored;
+use crate::{
+    store::{
+        folder::Folder,
+        keep::{Bounds, Entry, Step},
+        name::{Level, Name},
+    },
+    window::Window,
+};
+
+/// What could not be kept, and how much is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Windows that were written.
+    pub written: u64,
+    /// Windows that could not be.
+    pub lost: u64,
+    /// The bytes that are kept, as they take room on the disk.
+    pub bytes: u64,
+    /// The windows that are kept.
+    pub windows: u64,
+}
+
+/// The directory that a daemon writes to.
+#[derive(Debug)]
+pub struct Store {
+    folder: Folder,
+    bounds: Bounds,
+    kept: Vec<Entry>,
+    counts: Counts,
+    /// Whether it was said that nothing can be kept.
+    is_said: bool,
+}
+
+impl Store {
+    /// Opens it, and makes it where it is missing. What is kept is no older than `age` and takes no
+    /// more than `size` bytes.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with the directory.
+    pub fn open(path: &Path, age: Duration, size: u64) -> Result<Self> {
+        let folder = Folder::open_to_write(path)?;
+        let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        let mut store = Self {
+            folder,
+            bounds: Bounds { age_ns, size },
+            kept: Vec::new(),
+            counts: Counts::default(),
+            is_said: false,
+        };
+        store.take_stock();
+        Ok(store)
+    }
+
+    /// Looks what is there. Windows that were merged when somebody stopped are removed.
+    fn take_stock(&mut self) {
+        let names = self.folder.names().unwrap_or_default();
+        let names: Vec<_> = names.iter().filter_map(|name| Name::parse(name)).collect();
+        let replaced = shelf::replaced(&self.folder, &names).unwrap_or_default();
+        for name in names {
+            if replaced.contains(&name) {
+                self.remove(name);
+            } else {
+                let bytes = self.folder.size(&name.to_string());
+                self.kept.push(Entry { name, bytes });
+            }
+        }
+        self.kept.sort_unstable_by_key(|entry| entry.name);
+    }
+
+    /// Keeps a window, and puts older ones together or drops them. What cannot be kept is counted, and
+    /// said once: the next window may be.
+    pub fn put(&mut self, window: Window) -> Window {
+        let covered_ns = window.end_ns.saturating_sub(window.begin_ns);
+        let stored = Stored { window, covered_ns, of: Vec::new() };
+        match self.write(Level::Taken, &stored) {
+            Ok(_) => {
+                self.counts.written += 1;
+                if std::mem::take(&mut self.is_said) {
+                    note(&format!("{}: windows are kept again", self.folder.path().display()));
+                }
+            }
+            Err(e) => {
+                self.counts.lost += 1;
+                self.say(&e);
+            }
+        }
+        self.tidy(stored.window.end_ns);
+        stored.window
+    }
+
+    /// What is kept, and what is not.
+    pub fn counts(&self) -> Counts {
+        let bytes = self.kept.iter().map(|entry| entry.bytes).sum();
+        Counts { bytes, windows: self.kept.len() as u64, ..self.counts }
+    }
+
+    /// Other bounds, from now on.
+    pub fn set_bounds(&mut self, age: Duration, size: u64) {
+        let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        self.bounds = Bounds { age_ns, size };
+    }
+
+    fn say(&mut self, error: &io::Error) {
+        if std::mem::replace(&mut self.is_said, true) {
+            return;
+        }
+        let shown = self.folder.path().display();
+        let why = match Errno::from_io_error(error) {
+            Some(Errno::NOSPC | Errno::DQUOT) => "the disk is full".into(),
+            Some(Errno::ROFS) => "the file system is read-only".into(),
+            _ => error.to_string(),
+        };
+        note(&format!("{shown}: windows are not kept from now on: {why}; all else goes on"));
+    }
+
+    fn write(&mut self, level: Level, stored: &Stored) -> io::Result<Name> {
+        /// Windows of one begin and end are there where a clock was set back.
+        const TRIES: usize = 16;
+        let mut name = Name::new(level, stored.window.begin_ns, stored.window.end_ns);
+        for _ in 0..TRIES {
+            if !self.kept.iter().any(|entry| entry.name == name) {
+                break;
+            }
+            name = name.longer();
+        }
+        let text = name.to_string();
+        file::write(stored, |files| self.folder.put(&text, files))?;
+        let bytes = self.folder.size(&text);
+        let at = self.kept.partition_point(|entry| entry.name < name);
+        self.kept.insert(at, Entry { name, bytes });
+        Ok(name)
+    }
+
+    /// Does what is due, in steps of which few are due at a time.
+    fn tidy(&mut self, now_ns: u64) {
+        /// Merging takes a moment each: more would come late.
+        const STEPS: usize = 8;
+        for _ in 0..STEPS {
+            match keep::next(&self.kept, self.bounds, now_ns) {
+                None => break,
+                Some(Step::Drop(name)) => {
+                    if !self.remove(name) {
+                        break;
+                    }
+                }
+                Some(Step::Merge(names, level, slot_ns)) => {
+                    if let Err(e) = self.merge(&names, level, slot_ns) {
+                        self.say(&e);
+                        // What cannot become smaller goes, where there is too much.
+                        let is_too_much = self.counts().bytes > self.bounds.size;
+                        if !is_too_much || !names.first().is_some_and(|&name| self.remove(name)) {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn merge(&mut self, names: &[Name], level: Level, slot_ns: u64) -> io::Result<()> {
+        let mut windows = Vec::new();
+        for &name in names {
+            match shelf::read(&self.folder, name) {
+                Ok(stored) => windows.push(stored),
+                // It would be in the way for ever. What else keeps us from reading may pass.
+                Err(e) if is_broken(&e) => {
+                    let shown = self.folder.path().display();
+                    note(&format!("{shown}/{name} cannot be read, and is removed: {e}"));
+                    self.counts.lost += 1;
+                    self.remove(name);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let of: Vec<_> = names.iter().map(Name::to_string).collect();
+        let mut merged = merge::merge(windows, slot_ns);
+        if merged.window.end_ns == 0 {
+            return Ok(());
+        }
+        merged.of = of;
+        self.write(level, &merged)?;
+        names.iter().for_each(|&name| _ = self.remove(name));
+        Ok(())
+    }
+
+    fn remove(&mut self, name: Name) -> bool {
+        let removed = self.folder.remove(&name.to_string());
+        let is_gone = match &removed {
+            Ok(()) => true,
+            Err(e) => e.kind() == io::ErrorKind::NotFound,
+        };
+        if is_gone {
+            self.kept.retain(|entry| entry.name != name);
+        } else if let Err(e) = removed {
+            self.say(&e);
+        }
+        is_gone
+    }
+}
+
+/// Whether a window is not what we have written, however often it is read.
+fn is_broken(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, NotADirectory, NotFound, UnexpectedEof};
+    matches!(error.kind(), InvalidData | InvalidInput | NotADirectory | NotFound | UnexpectedEof)
+        || Errno::from_io_error(error) == Some(Errno::LOOP)
+}
+
+/// For people: how much is kept.
+pub fn describe(counts: Counts) -> String {
+    format!("{}, {}", units::count(counts.windows, "window"), units::bytes(counts.bytes))
+}

@@ -1,0 +1,151 @@
+//! How windows are called in the directory: what is needed to choose some is in their names.
+//!
+//! `15s-20261122T031200.123Z-15004ms` is a window as it was taken, that began at this instant (UTC)
+//! and took so long.
+
+use std::fmt::{self, Display, Formatter};
+
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+
+/// In nanoseconds.
+pub const MILLISECOND: u64 = 1_000_000;
+/// In nanoseconds.
+pub const SECOND: u64 = 1000 * MILLISECOND;
+/// In nanoseconds.
+pub const MINUTE: u64 = 60 * SECOND;
+/// In nanoseconds.
+pub const HOUR: u64 = 60 * MINUTE;
+
+/// How coarse a window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// As it was taken: of 15 seconds.
+    Taken,
+    /// Of five minutes.
+    Minutes,
+    /// Of an hour.
+    Hour,
+}
+
+impl Level {
+    const ALL: [Self; 3] = [Self::Taken, Self::Minutes, Self::Hour];
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Taken => "15s",
+            Self::Minutes => "5m",
+            Self::Hour => "1h",
+        }
+    }
+
+    /// The next coarser one, with how long its windows are and which slots of time these have, in
+    /// nanoseconds.
+    pub fn coarser(self) -> Option<(Self, u64, u64)> {
+        match self {
+            Self::Taken => Some((Self::Minutes, 5 * MINUTE, 10 * SECOND)),
+            Self::Minutes => Some((Self::Hour, HOUR, MINUTE)),
+            Self::Hour => None,
+        }
+    }
+}
+
+/// A window's name. The order is that of their begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name {
+    /// When it began, in milliseconds since 1970.
+    begin_ms: u64,
+    /// How long it is.
+    length_ms: u64,
+    /// How coarse it is.
+    pub level: Level,
+}
+
+impl Name {
+    /// That of a window from one instant to another one, in nanoseconds since 1970; the name has
+    /// them rounded down and up.
+    pub fn new(level: Level, begin_ns: u64, end_ns: u64) -> Self {
+        let begin_ms = begin_ns / MILLISECOND;
+        let length_ms = end_ns.div_ceil(MILLISECOND).saturating_sub(begin_ms);
+        Self { begin_ms, length_ms, level }
+    }
+
+    /// The same, of a time that is one millisecond longer: for two that would have one name.
+    pub fn longer(self) -> Self {
+        Self { length_ms: self.length_ms.saturating_add(1), ..self }
+    }
+
+    /// When it began, in nanoseconds since 1970.
+    pub fn begin_ns(self) -> u64 {
+        self.begin_ms.saturating_mul(MILLISECOND)
+    }
+
+    /// When it ended.
+    pub fn end_ns(self) -> u64 {
+        self.begin_ms.saturating_add(self.length_ms).saturating_mul(MILLISECOND)
+    }
+
+    /// Reads a name; `None` for what is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (level, rest) = text.split_once('-')?;
+        let level = Level::ALL.into_iter().find(|known| known.text() == level)?;
+        let (begin, length) = rest.split_once('-')?;
+        let begin = DateTime::strptime("%Y%m%dT%H%M%S%.fZ", begin).ok()?;
+        let begin = TimeZone::UTC.to_timestamp(begin).ok()?.as_millisecond();
+        let (begin_ms, length_ms) =
+            (u64::try_from(begin).ok()?, length.strip_suffix("ms")?.parse().ok()?);
+        let name = Self { begin_ms, length_ms, level };
+        // Only as we write them: a file has one name.
+        (name.to_string() == text).then_some(name)
+    }
+}
+
+impl Display for Name {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let begin =
+            i64::try_from(self.begin_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        let begin = begin.unwrap_or(Timestamp::MAX).strftime("%Y%m%dT%H%M%S%.3fZ");
+        write!(f, "{}-{begin}-{}ms", self.level.text(), self.length_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_tell_the_time() {
+        let begin = 1_763_781_120_123 * MILLISECOND;
+        let name = Name::new(Level::Taken, begin + 5, begin + 15 * SECOND);
+        assert_eq!(name.to_string(), "15s-20251122T031200.123Z-15000ms");
+        assert_eq!((name.begin_ns(), name.end_ns()), (begin, begin + 15 * SECOND));
+        for other in [
+            "lock",
+            "version",
+            ".new-1",
+            "15s-x-15ms",
+            "2h-20251122T031200.123Z-15000ms",
+            "15s-20251122T031200.123Z-015000ms",
+            "15s-20251122T031200Z-15000ms",
+            "15s-19251122T031200.123Z-1ms",
+        ] {
+            assert_eq!(Name::parse(other), None, "{other}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn names_are_read_again(begin in 0..4_000_000_000_000_u64, length in any::<u64>(), level in 0..3_usize) {
+            let name = Name { begin_ms: begin, length_ms: length, level: Level::ALL[level] };
+            prop_assert_eq!(Name::parse(&name.to_string()), Some(name));
+        }
+
+        #[test]
+        fn other_names_are_none(text in "[0-9smhZT.-]{0,40}") {
+            if let Some(name) = Name::parse(&text) {
+                prop_assert_eq!(name.to_string(), text);
+            }
+        }
+    }
+}
