@@ -12,7 +12,7 @@ import java.nio.file.Paths;
  *
  * Commands on stdin, answers on stdout: "ready PID" once; each command is answered by "done" and
  * what it has counted: "throw N", "flood N" (both threads as fast as they can), "define N",
- * "start N", "touch MEGABYTES", "collect N", "surprise N", "stall MILLISECONDS" (allocates faster than
+ * "start N", "touch MEGABYTES", "linger PIECES" (the same, slowly, 64 KiB each), "collect N", "surprise N", "stall MILLISECONDS" (allocates faster than
  * a collector can follow), "spin N" (one loop of so many million turns).
  */
 public class EventLoad {
@@ -71,9 +71,14 @@ public class EventLoad {
                     System.out.println("done started=" + n);
                     break;
                 case "touch":
+                case "linger":
                     long before = faults("self");
                     long mine = faults("thread-self");
-                    touch(n);
+                    if (words[0].equals("touch")) {
+                        touch(n, 1 << 20, 0);
+                    } else {
+                        touch(n, 1 << 16, 16);
+                    }
                     mine = faults("thread-self") - mine;
                     System.out.println("done faults=" + (faults("self") - before) + " own=" + mine);
                     break;
@@ -205,14 +210,15 @@ public class EventLoad {
         thread.join();
     }
 
-    /** Writes to each page of memory that is new. */
-    static void touch(int megabytes) {
-        for (int i = 0; i < megabytes; i++) {
-            java.nio.ByteBuffer piece = java.nio.ByteBuffer.allocateDirect(1 << 20);
-            for (int at = 0; at < 1 << 20; at += 4096) {
+    /** Writes to each page of memory that is new, with pauses. */
+    static void touch(int pieces, int bytes, int millis) throws InterruptedException {
+        for (int i = 0; i < pieces; i++) {
+            java.nio.ByteBuffer piece = java.nio.ByteBuffer.allocateDirect(bytes);
+            for (int at = 0; at < bytes; at += 4096) {
                 piece.put(at, (byte) 1);
             }
             sink = piece;
+            Thread.sleep(millis);
         }
     }
 
