@@ -37,11 +37,11 @@ test: ## Check the style, then run every test against real JVMs (root)
 	@# What the other tests run: built before, not within the first of them.
 	$(CARGO) build $(TESTED) --workspace --bins
 	@# All of them, so that one run tells of every failure.
-	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --test '*' --no-fail-fast $(TEST_FLAGS)
+	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(BUT_AGENT) $(TEST_FLAGS)
 
 test-all: test ## Run also the tests that take long (root)
 	@tests/setup test-all
-	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --test '*' --no-fail-fast $(TEST_FLAGS) --ignored
+	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(BUT_AGENT) $(TEST_FLAGS) --ignored
 
 fuzz: ## Fuzz all that reads foreign bytes (hours; FUZZ_SECONDS=60 for a minute each)
 	@tests/setup build

@@ -16,6 +16,8 @@
  * Where stacks are wanted, a thread's stack is walked with each of these events. User
  * space is told of each stack once and knows it by a number from then on.
  *
+ * A daemon wants no more stacks than it may take the time to name: flood.bpf.h.
+ *
  * Where it is wanted when, hits are counted apart in slots of time, and taken out once a second.
  *
  * All other counters only grow and are never removed while a JVM is traced, so that user
@@ -23,6 +25,7 @@
  */
 #include "javaobjnew.h"
 #include "walk/intern.bpf.h"
+#include "flood.bpf.h"
 #include "slots.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -88,6 +91,7 @@ struct large_event unused_large;
 struct tlab_event unused_tlab;
 struct stack_event unused_stack;
 struct hit unused_hit;
+struct flood unused_flood;
 
 static const struct tally no_tally;
 
@@ -222,10 +226,15 @@ static __always_inline void send_large(const struct tally_key *key, __u64 size, 
 	send(key->target, &event, sizeof(event));
 }
 
+static __always_inline bool is_humongous(const struct layout *layout, __u64 size)
+{
+	return layout->humongous && size > layout->humongous;
+}
+
 static __always_inline void count_large(const struct tally_key *key, struct tally *tally,
 					const struct layout *layout, __u64 size)
 {
-	bool humongous = layout->humongous && size > layout->humongous;
+	bool humongous = is_humongous(layout, size);
 
 	if (humongous) {
 		__sync_fetch_and_add(&tally->humongous, 1);
@@ -334,6 +343,11 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 		state->tlab_bytes = tlab_size;
 		state->collections = collections_of(layout);
 	}
+	if (walks && bytes) {
+		bytes = stands_for(key.target, bytes);
+		if (!bytes)
+			return 0;
+	}
 
 	text = text_of_klass(&key, layout, klass);
 	if (by_thread)
@@ -369,9 +383,9 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 {
 	struct tally_key key = { .target = target_key(uprobe_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
+	__u64 text, objects = 1, bytes = size;
 	struct thread_state *state;
 	struct tally *tally;
-	__u64 text;
 
 	if (!layout)
 		return 0;
@@ -383,6 +397,13 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 	/* Its bytes are counted here; those in the TLAB are left to the next event there. */
 	state->counted += size;
 	state->before_tlab += size;
+	/* All that are humongous are counted, or to be told of. */
+	if (walks && size && size < large_bytes && !is_humongous(layout, size)) {
+		bytes = stands_for(key.target, size);
+		if (!bytes)
+			return 0;
+		objects = (bytes + size / 2) / size;
+	}
 
 	text = text_of_klass(&key, layout, klass);
 	if (by_thread)
@@ -392,9 +413,9 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 	tally = tally_of(&key, text);
 	if (!tally)
 		return 0;
-	__sync_fetch_and_add(&tally->outside, 1);
-	__sync_fetch_and_add(&tally->outside_bytes, size);
-	note_time(&key, 0, size);
+	__sync_fetch_and_add(&tally->outside, objects);
+	__sync_fetch_and_add(&tally->outside_bytes, bytes);
+	note_time(&key, 0, bytes);
 	count_large(&key, tally, layout, size);
 	return 0;
 }

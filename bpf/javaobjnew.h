@@ -88,6 +88,16 @@ struct thread_state {
 	__u64 collections;      /* of the JVM when it got its TLAB */
 };
 
+/* What a JVM allocates, where not all of it is taken. */
+struct flood {
+	__u64 bytes;            /* all */
+	__u64 told;             /* for so many stands what was taken */
+	__u64 window;           /* of time, in which were */
+	__u64 hits;             /* so many allocations; */
+	__u64 before;           /* and so many bytes before it */
+	__u64 shift;            /* one byte is chosen of so many: 2^shift */
+};
+
 /* A thread that was there before the trace. */
 struct old_thread {
 	__u64 target;

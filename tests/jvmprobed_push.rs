@@ -304,7 +304,7 @@ fn nothing_is_lost_but_what_is_counted() {
         ("http", &["cut", "status 503", "status 429 1", "slow 2", "status 500", "page"][..]),
         ("grpc", &["grpc 14", "grpc 8 1", "slow 2", "grpc 4"][..]),
     ] {
-        let mut receiver = Receiver::start(None);
+        let receiver = Receiver::start(None);
         let port = if scheme == "http" { receiver.http } else { receiver.grpc };
         let folder = tempfile::tempdir().unwrap();
         let net = Net::start().unwrap();
@@ -432,7 +432,7 @@ impl Drop for Small {
 #[test]
 fn a_full_disk_loses_nothing_that_is_not_counted() {
     need_root();
-    let mut receiver = Receiver::start(None);
+    let receiver = Receiver::start(None);
     receiver.mode("down");
     let small = Small::new();
     let to = format!("otlp=http://127.0.0.1:{}", receiver.http);
@@ -471,7 +471,7 @@ fn a_full_disk_loses_nothing_that_is_not_counted() {
 #[test]
 fn a_queue_that_is_full_drops_the_oldest() {
     beside_others();
-    let mut receiver = Receiver::start(None);
+    let receiver = Receiver::start(None);
     receiver.mode("down");
     let folder = tempfile::tempdir().unwrap();
     let net = Net::start().unwrap();

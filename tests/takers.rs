@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -68,7 +69,15 @@ impl pauses::Sink for Pauses {
     }
 }
 
-struct Allocations(Seen);
+#[derive(Default)]
+struct Thinned {
+    tlabs: u64,
+    outside: u64,
+    /// Bytes by the load's ways to allocate.
+    paths: BTreeMap<String, u64>,
+}
+
+struct Allocations(Seen, Thinned);
 
 impl allocations::Sink for Allocations {
     fn table(&mut self, told: &Told<'_>) -> Result<()> {
@@ -78,6 +87,18 @@ impl allocations::Sink for Allocations {
         if summary.pid == self.0.pid {
             assert_eq!(summary.lost, 0);
             self.0.add(summary.bytes);
+            self.1.tlabs += summary.tlabs.unwrap();
+            self.1.outside += summary.outside_objects.unwrap();
+            for sample in &profile.samples {
+                let mut frames = sample.stack.iter().map(|&id| profile.frame(id));
+                let of_path = |name: &str| {
+                    let method = name.strip_prefix("AllocLoad.")?;
+                    ["a", "b", "c", "d"].contains(&method).then(|| method.to_owned())
+                };
+                if let Some(path) = frames.find_map(|frame| of_path(&frame.name)) {
+                    *self.1.paths.entry(path).or_default() += sample.count;
+                }
+            }
         }
         Ok(())
     }
@@ -119,7 +140,7 @@ fn take_allocations(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Al
         pace: Pace::Calm,
         ..allocations::Options::NONE
     };
-    let taker = allocations::Taker::new(options, Allocations(Seen::of(pid)))?;
+    let taker = allocations::Taker::new(options, Allocations(Seen::of(pid), Thinned::default()))?;
     let mut trace =
         Trace::start(taker, Vec::new(), Some(Arrivals::open(false).at(Pace::Calm)), false)?;
     begun.send(()).unwrap();
@@ -200,4 +221,37 @@ fn three_takers_in_one_process_tell_each_what_the_jvm_did() {
     assert!(pauses.sum > 0 && samples.sum > 0, "{} {}", pauses.sum, samples.sum);
     let off = allocations.sum as f64 / truth.total as f64 - 1.0;
     assert!(off.abs() <= 0.05, "allocations: {off}");
+}
+
+/// So many TLABs that not all of their stacks are walked: what is left out is counted with others.
+#[test]
+fn of_a_flood_some_stand_for_all() {
+    need_root();
+    preflight::check().unwrap();
+    let flags = "-XX:+UseSerialGC -XX:-ResizeTLAB -XX:TLABSize=16k";
+    let mut load = Load::start_program(named("temurin-21"), flags, "AllocLoad");
+    load.ask("go 1 200 2");
+    let pid = load.pid();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (begun, begins) = channel();
+    let taker = thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || take_allocations(pid, begun, &stop)
+    });
+    begins.recv_timeout(Duration::from_secs(60)).expect("it begins");
+    let truth = allocated::parse(&load.ask("go 6 200 2"));
+    stop.store(true, Ordering::Relaxed);
+    let Allocations(seen, thinned) = taker.join().unwrap().unwrap();
+    println!(
+        "{} TLABs, {} outside, {:?} of {truth:?}",
+        thinned.tlabs, thinned.outside, thinned.paths
+    );
+    assert!(thinned.tlabs < truth.total / (16 << 10) / 5, "{}", thinned.tlabs);
+    let off = seen.sum as f64 / truth.total as f64 - 1.0;
+    assert!(off.abs() <= 0.02, "allocations: {off}");
+    // Shorter intervals than a daemon's have too few TLABs read to know small classes well.
+    for (path, &bytes) in truth.paths.iter().filter(|(_, bytes)| **bytes > truth.total / 5) {
+        let off = thinned.paths[path] as f64 / bytes as f64 - 1.0;
+        assert!(off.abs() <= 0.25, "{path}: {off}");
+    }
 }

@@ -84,10 +84,15 @@ impl Receiver {
     ///
     /// # Panics
     /// Where it does not take that.
-    pub fn mode(&mut self, mode: &str) {
+    pub fn mode(&self, mode: &str) {
+        self.say(mode);
+    }
+
+    /// Tells it something, and waits until it has heard that.
+    fn say(&self, line: &str) -> Vec<Value> {
         let before = self.said.0.lock().expect("no panic").modes;
-        writeln!(self.input, "{mode}").expect("it runs");
-        self.wait(|said| said.modes > before, "it takes a mode");
+        writeln!(&self.input, "{line}").expect("it runs");
+        self.wait(|said| said.modes > before, "it takes a line")
     }
 
     /// Waits until so many requests have come in all, and gives them.
@@ -98,12 +103,12 @@ impl Receiver {
         self.wait(|said| said.requests.len() >= count, "requests come")
     }
 
-    /// All requests so far.
+    /// All requests that it has answered so far.
     ///
     /// # Panics
-    /// Where the thread that reads has.
+    /// Where it has ended.
     pub fn requests(&self) -> Vec<Value> {
-        self.said.0.lock().expect("no panic").requests.clone()
+        self.say("all")
     }
 
     fn wait(&self, met: impl Fn(&Said) -> bool, what: &str) -> Vec<Value> {

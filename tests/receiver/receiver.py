@@ -5,7 +5,8 @@
 It prints "ready HTTP-PORT GRPC-PORT". A line on standard input says how the next requests are
 answered: "ok", "slow SECONDS", "status CODE [RETRY-AFTER]", "cut", "page", "partial COUNT",
 "grpc CODE [RETRY-SECONDS]", "down" (503 to
-what nobody looks into). Each line is answered by "mode LINE". Each request, by a line with all
+what nobody looks into). Each line is answered by "mode LINE"; "all" changes nothing, and its
+answer comes after all requests so far. Each request, by a line with all
 that was in it, before it is answered. OTLP is decoded by OpenTelemetry's own messages for Python;
 Pyroscope's request by hand; a pprof is handed on as it is.
 """
@@ -306,7 +307,8 @@ def main():
     server.start()
     print("ready", http.server_address[1], port, flush=True)
     for line in sys.stdin:
-        mode[0] = line.strip()
+        if line.strip() != "all":
+            mode[0] = line.strip()
         with lock:
             print("mode", mode[0], flush=True)
     server.stop(None)

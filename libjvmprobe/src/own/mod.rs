@@ -7,6 +7,7 @@
 //! | [`descriptors`] | how many files may be open |
 //! | [`privileges`] | which rights it needs, and when no more |
 //! | `heap` | what the allocator keeps for itself |
+//! | `effort` | how much it does, within what that may take |
 //! | `deadline` | how long something is waited for |
 //! | `idle` | what is needed no more |
 //! | `notes` | words to the person at the terminal |
@@ -23,6 +24,7 @@
 pub mod budget;
 mod deadline;
 pub mod descriptors;
+mod effort;
 mod heap;
 mod hurry;
 mod idle;
@@ -33,6 +35,7 @@ mod signals;
 pub mod undo;
 
 pub(crate) use deadline::Deadline;
+pub(crate) use effort::Effort;
 pub use heap::give_back_soon;
 pub use hurry::Hurry;
 pub use idle::Idle;

@@ -68,6 +68,15 @@ impl Pace {
         }
     }
 
+    /// The share of one processor's time that naming stacks of allocations may take, if that has a
+    /// bound.
+    pub(crate) fn naming(self) -> Option<f64> {
+        match self {
+            Self::Prompt => None,
+            Self::Calm => Some(0.003),
+        }
+    }
+
     /// Bytes of the ring buffer through which many JVMs send. Where events wait, the one that
     /// fills a quarter of it wakes the reader, so that a small one does.
     pub(crate) fn ring(self) -> u32 {

@@ -1,5 +1,7 @@
 //! The BPF object, as the options want it; counters come out of it when they are collected.
 
+use std::collections::HashMap;
+
 use libbpf_rs::{
     MapCore, MapFlags,
     skel::{OpenSkel, SkelBuilder},
@@ -17,7 +19,9 @@ use crate::{
     own::Pace,
     take::allocations::{
         Options,
-        event::{Event, hit, layout, old_thread, tally, tally_key, thread_key, thread_state},
+        event::{
+            Event, flood, hit, layout, old_thread, tally, tally_key, thread_key, thread_state,
+        },
         moments::Hit,
         skel::{JavaobjnewSkel, JavaobjnewSkelBuilder},
     },
@@ -35,16 +39,28 @@ const MANY_TALLIES: Roomy = Roomy { name: "tallies", most: 1 << 18, allocated: 1
 /// ... and in which slots of time, until they are taken out, once a second. 10 MB.
 const HITS: Roomy = Roomy { name: "hits", most: 1 << 17, allocated: 1 << 16 };
 /// Maps by thread and stack, 7 MB in all, and by JVM, 1 MB.
-const ROOMY: [Roomy; 5] = [
+const ROOMY: [Roomy; 6] = [
     Roomy { name: "threads", most: 1 << 16, allocated: 1 << 15 },
     Roomy { name: "old_threads", most: 1 << 16, allocated: 1 << 14 },
     Roomy { name: "known_stacks", most: 1 << 16, allocated: 1 << 15 },
     Roomy { name: "layouts", most: 1 << 12, allocated: 1 << 12 },
     Roomy { name: "others", most: 1 << 12, allocated: 1 << 12 },
+    Roomy { name: "floods", most: 1 << 12, allocated: 1 << 12 },
 ];
 /// Maps with entries by JVM.
-const BY_JVM: [&str; 8] =
-    ["layouts", "others", "tallies", "hits", "threads", "old_threads", "known_stacks", stops::MAP];
+const BY_JVM: [&str; 9] = [
+    "layouts",
+    "others",
+    "floods",
+    "tallies",
+    "hits",
+    "threads",
+    "old_threads",
+    "known_stacks",
+    stops::MAP,
+];
+/// Stacks of a JVM in half a second, where not all are wanted.
+const MOST_STACKS: f64 = 128.0;
 
 /// Loads the object; the stack walker only if stacks are wanted.
 ///
@@ -172,6 +188,16 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
     Ok(known.chain(old).collect())
 }
 
+/// The bytes that nothing stands for yet that was taken, by JVM.
+pub(crate) fn left_out(session: &Session) -> Result<HashMap<u64, u64>> {
+    let entries = entries(&session.skel.maps.floods)?;
+    let decode = |(key, value): &(Vec<u8>, Vec<u8>)| {
+        let flood = copy::<flood>(value)?;
+        Some((copy(key)?, flood.bytes.saturating_sub(flood.told)))
+    };
+    Ok(entries.iter().filter_map(decode).collect())
+}
+
 /// Forgets a thread that has ended.
 pub(crate) fn forget_thread(session: &Session, counted: &Counted) {
     // Absent entries are what is wanted.
@@ -191,6 +217,13 @@ pub(crate) fn set_tlab_share(session: &mut Session, share: f64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
         // Saturates: the highest number stands for all.
         data.tlab_share = (share * 2f64.powi(32)) as u32;
+    }
+}
+
+/// Has this share of so many stacks walked as may be at all; before it is called, all are.
+pub(crate) fn set_stacks_wanted(session: &mut Session, share: f64) {
+    if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
+        data.stacks_wanted = (share * MOST_STACKS).max(1.0) as u32;
     }
 }
 

@@ -14,8 +14,8 @@ use crate::{
 };
 
 pub(crate) use crate::take::allocations::skel::types::{
-    class_id, hit, large_event, layout, name_event, old_thread, tally, tally_key, thread_key,
-    thread_state, tlab_event,
+    class_id, flood, hit, large_event, layout, name_event, old_thread, tally, tally_key,
+    thread_key, thread_state, tlab_event,
 };
 
 // `enum event_kind` of bpf/javaobjnew.h.
@@ -32,6 +32,8 @@ const TEXT: usize = std::mem::offset_of!(name_event, text);
 // SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
 // which any bit pattern is a value.
 unsafe impl Plain for class_id {}
+// SAFETY: as above.
+unsafe impl Plain for flood {}
 // SAFETY: as above.
 unsafe impl Plain for hit {}
 // SAFETY: as above.
@@ -224,6 +226,7 @@ mod tests {
         assert_eq!(size_of::<tally_key>(), 6 * 8);
         assert_eq!(size_of::<tally>(), 7 * 8);
         assert_eq!(size_of::<hit>(), 2 * 8);
+        assert_eq!(size_of::<flood>(), 6 * 8);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
         assert_eq!(size_of::<thread_key>(), 2 * 8);
         assert_eq!(size_of::<thread_state>(), 6 * 8);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::{
     Addr, Error, Pid, Result,
     bpf::{clock, walker::Walker},
-    hotspot::{HotSpot, classes::ClassLayout, objects::Objects},
+    hotspot::{HotSpot, classes::ClassLayout, objects::Objects, threads::ThreadBytes},
     own::{budget::Budget, remark},
     stack::{native::Files, raw::RawStack},
     take::allocations::{
@@ -194,17 +194,20 @@ impl Jvm {
         self.books.take_others(now);
     }
 
-    /// Takes up to where the bytes of its threads are attributed. Returns those that have
-    /// ended.
+    /// Takes up to where the bytes of its threads are attributed, and how many of these were left
+    /// out since. Returns those that have ended.
     pub(crate) fn take_threads<'a>(
         &mut self,
         hotspot: &HotSpot,
         counted: &[&'a Counted],
+        left_out: u64,
     ) -> Vec<&'a Counted> {
         // In this order: a thread that is new by now is not among the former.
         let threads = hotspot.thread_bytes();
         let what = "what its threads have allocated";
-        let Some(threads) = known(self.pid, what, threads) else { return Vec::new() };
+        let Some(mut threads) = known(self.pid, what, threads) else { return Vec::new() };
+        // As if a thread of no number had them.
+        threads.push(ThreadBytes { thread: Addr(0), allocated: left_out });
         self.books.take_threads(&threads, counted)
     }
 

@@ -123,7 +123,7 @@ pub struct Summary {
     /// Bytes of which no stack was seen, with `--stacks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unsampled_bytes: Option<u64>,
-    /// TLABs that were begun; null with `--exact`.
+    /// TLABs that were begun, or of a daemon's those that stand for all; null with `--exact`.
     pub tlabs: Option<u64>,
     /// Of these, how many were read.
     pub tlabs_read: Option<u64>,

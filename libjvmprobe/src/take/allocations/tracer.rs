@@ -16,13 +16,12 @@ use crate::{
     },
     follow::{ByKey, Followed, Tool},
     hotspot::HotSpot,
-    own::{Pace, budget, note},
+    own::{Effort, Pace, budget, note},
     process::Target,
     render::table::Lost,
     stack::native::Files,
     take::allocations::{
         books::Scope,
-        census::Budget,
         counters::{self, Session},
         event::Event,
         model::{Jvm, kernel_layout},
@@ -33,7 +32,7 @@ use crate::{
     },
 };
 
-/// How often the share of TLABs that are read is adapted.
+/// How often the shares of TLABs that are read, and of stacks, are adapted.
 const ADAPT: Duration = Duration::from_millis(200);
 
 /// Of 65,536 threads (before Linux 6.1: 32,768) that the kernel side can know. Beyond this,
@@ -127,7 +126,10 @@ pub struct Taker<S> {
     pub sink: S,
     options: Options,
     session: Session,
-    budget: Budget,
+    /// What reading TLABs takes,
+    census: Effort,
+    /// and naming stacks, where that has a bound.
+    naming: Option<Effort>,
     memory: budget::Budget,
     adapted: Instant,
     /// How many counters there were when they were read last.
@@ -146,14 +148,19 @@ impl<S: Sink> Taker<S> {
     /// # Errors
     /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
     pub fn new(options: Options, sink: S) -> Result<Self> {
-        let budget = Budget::new(options.pace.census());
+        let census = Effort::new(options.pace.census());
+        let naming = options.pace.naming().map(Effort::new);
         let mut session = counters::load(&options)?;
-        counters::set_tlab_share(&mut session, budget.share());
+        counters::set_tlab_share(&mut session, census.share());
+        if let Some(naming) = &naming {
+            counters::set_stacks_wanted(&mut session, naming.share());
+        }
         Ok(Self {
             sink,
             options,
             session,
-            budget,
+            census,
+            naming,
             memory: budget::Budget::of(options.max_memory),
             adapted: Instant::now(),
             tallies: 0,
@@ -224,14 +231,17 @@ impl<S: Sink> Taker<S> {
                 }
             }
             Event::Tlab(tlab) => {
-                let stands_for = 1.0 / self.budget.share();
-                self.budget.spend(|| jvm.read_tlab(hotspot, &tlab, stands_for));
+                let stands_for = 1.0 / self.census.share();
+                self.census.spend(|| jvm.read_tlab(hotspot, &tlab, stands_for));
             }
             Event::Stop(stop) => self.sink.stop(stop),
             Event::Stack(number, stack) => {
-                if let Some(walker) = self.session.walker() {
-                    jvm.take_stack(hotspot, number, &stack, &mut self.files, walker)?;
-                }
+                let Some(walker) = self.session.walker() else { return Ok(()) };
+                let mut name = || jvm.take_stack(hotspot, number, &stack, &mut self.files, walker);
+                match &mut self.naming {
+                    Some(naming) => naming.spend(name),
+                    None => name(),
+                }?;
             }
         }
         Ok(())
@@ -298,8 +308,12 @@ impl<S: Sink> Tool for Taker<S> {
         let elapsed = self.adapted.elapsed();
         if elapsed >= ADAPT {
             self.adapted = Instant::now();
-            let share = self.budget.adapt(elapsed);
+            let share = self.census.adapt(elapsed);
             counters::set_tlab_share(&mut self.session, share);
+            if let Some(naming) = &mut self.naming {
+                let share = naming.adapt(elapsed);
+                counters::set_stacks_wanted(&mut self.session, share);
+            }
         }
         Ok(())
     }
@@ -338,13 +352,15 @@ impl<S: Sink> Tool for Taker<S> {
         }
         let mut counted = HashMap::<u64, Vec<_>>::new();
         let all = counters::counted(&self.session)?;
+        let left_out = counters::left_out(&self.session)?;
         for one in &all {
             counted.entry(one.target).or_default().push(one);
         }
         for (target, followed) in jvms {
             let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
             let own = counted.remove(target).unwrap_or_default();
-            let ended = jvm.take_threads(hotspot, &own);
+            let left_out = left_out.get(target).copied().unwrap_or(0);
+            let ended = jvm.take_threads(hotspot, &own, left_out);
             if all.len() > MANY_THREADS {
                 ended.into_iter().for_each(|one| counters::forget_thread(&self.session, one));
             }
