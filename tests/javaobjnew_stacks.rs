@@ -9,7 +9,7 @@ use jvmprobe_tests::{
     folded,
     load::Load,
     need_root, pprof,
-    runtimes::named,
+    runtimes::{self, Runtime, named},
     speedscope,
     tool::{self, Tool},
 };
@@ -99,24 +99,25 @@ fn bound(truth: &Allocated, records: &[Value], path: &str) -> f64 {
 }
 
 /// Every path above 1 % of the bytes is within its bound; the files say the same.
-fn check(runtime: &str) {
+fn check(runtime: &Runtime) {
+    let name = &runtime.name;
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name).display().to_string();
     let (svg, lines, proto, json) =
         (file("a.svg"), file("a.folded"), file("a.pb.gz"), file("a.json"));
     let args = ["-s", "-o", &svg, "-o", &lines, "-o", &proto, "-o", &json];
-    let (truth, records) = trace(named(runtime), "-XX:+UseG1GC", &args, "go 12 200 2");
+    let (truth, records) = trace(runtime, "-XX:+UseG1GC", &args, "go 12 200 2");
     check_sums(&records);
     let found = by_path(&records);
     let summary = records.last().unwrap();
     for (path, &bytes) in truth.paths.iter().filter(|(_, bytes)| **bytes > truth.total / 100) {
         let off = found[path.as_str()] as f64 / bytes as f64 - 1.0;
         let bound = bound(&truth, &records, path);
-        println!("{runtime}: {path}: {:+.2} % (bound {:.2} %)", off * 100.0, bound * 100.0);
-        assert!(off.abs() <= bound, "{runtime}: {path} is off by {off}, more than {bound}");
+        println!("{name}: {path}: {:+.2} % (bound {:.2} %)", off * 100.0, bound * 100.0);
+        assert!(off.abs() <= bound, "{name}: {path} is off by {off}, more than {bound}");
     }
     println!(
-        "{runtime}: {} stacks, {} bytes unsampled",
+        "{name}: {} stacks, {} bytes unsampled",
         summary["stacks"], summary["unsampled_bytes"]
     );
     assert_eq!(summary["other_stack_bytes"], 0);
@@ -153,31 +154,39 @@ fn check_files(summary: &Value, [svg, lines, proto, json]: [&str; 4]) {
 #[test]
 #[ignore = "long: make test-all"]
 fn every_path_is_within_its_bound_jdk_8() {
-    check("zulu-8");
+    check(named("zulu-8"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn every_path_is_within_its_bound_jdk_11() {
-    check("temurin-11");
+    check(named("temurin-11"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn every_path_is_within_its_bound_jdk_17() {
-    check("temurin-17");
+    check(named("temurin-17"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn every_path_is_within_its_bound_jdk_21() {
-    check("temurin-21");
+    check(named("temurin-21"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn every_path_is_within_its_bound_jdk_25() {
-    check("temurin-25");
+    check(named("temurin-25"));
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn every_path_is_within_its_bound_jdk_26_and_later() {
+    for runtime in ["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable) {
+        check(runtime);
+    }
 }
 
 #[test]
