@@ -5,8 +5,6 @@
 #include "javaclass.h"
 #include "walk/intern.bpf.h"
 
-const volatile bool wants_stacks = false;
-
 /* So that its type is known to Rust. */
 struct class_event unused_class;
 
@@ -39,12 +37,15 @@ static __always_inline struct beginning beginning_of(struct pt_regs *ctx)
 
 /*
  * Written where it is sent from. What is behind the name stays as it was: the length tells.
+ *
+ * The walker is not even named in programs that do not walk: up to Linux 6.7 the verifier looks at
+ * its functions, whether they are reached or not.
  */
-static __always_inline void tell(struct pt_regs *ctx, __u32 what, __u64 duration_ns)
+static __always_inline void tell(struct pt_regs *ctx, __u32 what, __u64 duration_ns, bool walks)
 {
 	__u64 key = target_key(bpf_usdt_cookie(ctx));
 	/* Before the room is taken: a new stack is sent first. */
-	__u64 stack = wants_stacks && what != CLASS_UNLOADED ? intern_stack(ctx, key) : 0;
+	__u64 stack = walks ? intern_stack(ctx, key) : 0;
 	struct class_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	long name = 0, length = 0, loader = 0, shared = 0;
 	__u64 room;
@@ -82,14 +83,21 @@ static __always_inline void tell(struct pt_regs *ctx, __u32 what, __u64 duration
 SEC("usdt")
 int BPF_USDT(class_loaded)
 {
-	tell(ctx, CLASS_LOADED, 0);
+	tell(ctx, CLASS_LOADED, 0, false);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(class_loaded_stacks)
+{
+	tell(ctx, CLASS_LOADED, 0, true);
 	return 0;
 }
 
 SEC("usdt")
 int BPF_USDT(class_unloaded)
 {
-	tell(ctx, CLASS_UNLOADED, 0);
+	tell(ctx, CLASS_UNLOADED, 0, false);
 	return 0;
 }
 
@@ -119,14 +127,28 @@ static __always_inline __u64 since_beginning(struct pt_regs *ctx)
 SEC("usdt")
 int BPF_USDT(init_end)
 {
-	tell(ctx, CLASS_INITIALIZED, since_beginning(ctx));
+	tell(ctx, CLASS_INITIALIZED, since_beginning(ctx), false);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(init_end_stacks)
+{
+	tell(ctx, CLASS_INITIALIZED, since_beginning(ctx), true);
 	return 0;
 }
 
 SEC("usdt")
 int BPF_USDT(init_failed)
 {
-	tell(ctx, CLASS_FAILED, since_beginning(ctx));
+	tell(ctx, CLASS_FAILED, since_beginning(ctx), false);
+	return 0;
+}
+
+SEC("usdt")
+int BPF_USDT(init_failed_stacks)
+{
+	tell(ctx, CLASS_FAILED, since_beginning(ctx), true);
 	return 0;
 }
 

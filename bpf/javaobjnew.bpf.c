@@ -201,10 +201,11 @@ static __always_inline void note_time(struct tally_key *key, __u64 bytes, __u64 
 		goto out;
 	if (!hit)
 		hit = bpf_map_lookup_elem(&hits, key);
-	if (hit) {
+	/* To add nothing would be compiled to an instruction that Linux 5.10 does not have. */
+	if (hit && bytes)
 		__sync_fetch_and_add(&hit->bytes, bytes);
+	if (hit && outside_bytes)
 		__sync_fetch_and_add(&hit->outside_bytes, outside_bytes);
-	}
 out:
 	key->slot = 0;
 }

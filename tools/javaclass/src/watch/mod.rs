@@ -56,6 +56,8 @@ use inits::Inits;
 
 /// Bytes of the ring buffer: some ten thousand classes.
 const RING: u32 = 1 << 23;
+/// What the names of programs end in that walk stacks.
+const WALKS: &str = "_stacks";
 /// Stacks are kept by their numbers; so many of a JVM, some kilobytes each.
 const MAX_STACKS: usize = 10_000;
 
@@ -118,12 +120,17 @@ impl<'a> Tracer<'a> {
             walker::leave_out(open.open_object_mut())?;
         }
         open.maps.events.set_max_entries(RING).map_err(bpf::load_error)?;
+        for mut program in open.open_object_mut().progs_mut() {
+            let walks = program.name().to_string_lossy().ends_with(WALKS);
+            program.set_autoload(args.stacks || !walks);
+        }
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
-            (data.know_jvms, data.wants_stacks) = (args.stacks, args.stacks);
+            data.know_jvms = args.stacks;
         }
         let skel = open.load().map_err(bpf::load_error)?;
         let session = Session::new(skel, Event::decode, args.stacks)?;
         let session = session.with_maps_by_jvm(&["known_stacks"]);
+        let session = if args.stacks { session.with_variant(WALKS) } else { session };
         let now = clock::monotonic_ns();
         Ok(Self {
             args,
