@@ -88,7 +88,9 @@ fn without_probes_and_symbols_collections_are_counted() {
         assert!(output.status.success(), "{flags}: {}", output.stderr);
         load.quit();
         let logged = logged(&log[begin..]);
-        assert!(logged[0].len() > 10 && !logged[1].is_empty(), "{flags}: {logged:?}");
+        // How many of each there are is up to the JVM: at times it does little but full ones.
+        assert!(logged.iter().map(Vec::len).sum::<usize>() > 10, "{flags}: {logged:?}");
+        assert!(logged.iter().all(|kind| !kind.is_empty()), "{flags}: {logged:?}");
         let records = output.json();
         let mut alone = 0;
         for (full, logged) in logged.iter().enumerate() {
