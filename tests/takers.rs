@@ -16,7 +16,7 @@ use jvmprobe_tests::{allocated, load::Load, need_root, runtimes::named};
 use libjvmprobe::{
     Result,
     bpf::preflight,
-    follow::{Arrivals, Times, Trace},
+    follow::{Arrivals, Times, Tool, Trace},
     own::Pace,
     stack::profile::Profile,
     take::{
@@ -119,14 +119,20 @@ impl samples::Sink for Samples {
     }
 }
 
+/// Traces all JVMs until it is told to stop.
+fn trace<T: Tool>(taker: T, begun: Sender<()>, stop: &AtomicBool) -> Result<Trace<T>> {
+    let arrivals = Arrivals::open(false).at(Pace::Calm);
+    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
+    begun.send(()).unwrap();
+    trace.run(TIMES, stop)?;
+    Ok(trace)
+}
+
 fn take_pauses(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Pauses> {
     let options = pauses::Options { all: true, pace: Pace::Calm, ..Default::default() };
     let seen = Pauses { seen: Seen::of(pid), told: 0 };
     let taker = pauses::Taker::new(options, seen, &[])?;
-    let mut trace =
-        Trace::start(taker, Vec::new(), Some(Arrivals::open(false).at(Pace::Calm)), false)?;
-    begun.send(()).unwrap();
-    trace.run(TIMES, stop)?;
+    let mut trace = trace(taker, begun, stop)?;
     trace.tool.finish(&mut trace.jvms)?;
     Ok(trace.tool.sink)
 }
@@ -141,10 +147,7 @@ fn take_allocations(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Al
         ..allocations::Options::NONE
     };
     let taker = allocations::Taker::new(options, Allocations(Seen::of(pid), Thinned::default()))?;
-    let mut trace =
-        Trace::start(taker, Vec::new(), Some(Arrivals::open(false).at(Pace::Calm)), false)?;
-    begun.send(()).unwrap();
-    trace.run(TIMES, stop)?;
+    let mut trace = trace(taker, begun, stop)?;
     trace.tool.finish(&mut trace.jvms)?;
     Ok(trace.tool.sink)
 }

@@ -352,7 +352,10 @@ impl<S: Sink> Tool for Taker<S> {
         }
         let mut counted = HashMap::<u64, Vec<_>>::new();
         let all = counters::counted(&self.session)?;
-        let left_out = counters::left_out(&self.session)?;
+        let left_out = match self.naming {
+            Some(_) => counters::left_out(&self.session)?,
+            None => HashMap::new(),
+        };
         for one in &all {
             counted.entry(one.target).or_default().push(one);
         }
