@@ -169,6 +169,14 @@ impl Objects {
         start: Addr,
         size: u64,
     ) -> Result<impl Iterator<Item = (Addr, ClassCount)> + '_> {
+        let counted = self.count_all(memory, start, size);
+        // There is one of these for each JVM, and there may be hundreds.
+        self.buffer = Vec::new();
+        counted?;
+        Ok(self.found.iter().map(|&(klass, _, count)| (klass, count)))
+    }
+
+    fn count_all(&mut self, memory: &Memory, start: Addr, size: u64) -> Result<()> {
         self.numbers.clear();
         self.found.clear();
         self.recent = [(0, 0); 64];
@@ -204,7 +212,7 @@ impl Objects {
             }
             at += bytes;
         }
-        Ok(self.found.iter().map(|&(klass, _, count)| (klass, count)))
+        Ok(())
     }
 
     /// Forgets what is known of classes: an address may be used again.

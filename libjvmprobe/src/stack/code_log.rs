@@ -10,7 +10,11 @@
 //! (hotspot/share/code/nmethod.cpp), and a method may be compiled more than once.
 //! Which code it was shows when something else is put in its place.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use crate::{
     Addr,
@@ -53,8 +57,11 @@ pub struct CodeLog {
     snapshot_epoch: u64,
     loads: Vec<Entry>,
     unloads: Vec<(u64, Code)>,
-    /// What is there now, by where it begins, with its end.
-    latest: BTreeMap<u64, (u64, Slot)>,
+    /// What is there now, by where it begins, with its end; `None` until something comes to what
+    /// the snapshot shows: of hundreds of JVMs, few compile anything just now.
+    latest: Option<BTreeMap<u64, (u64, Slot)>>,
+    /// Whether the snapshot is in order, and nothing in it overlaps.
+    is_settled: bool,
 }
 
 /// An index into the entries of a [`CodeLog`].
@@ -77,7 +84,8 @@ struct Entry {
 /// What is there.
 #[derive(Clone, Debug)]
 enum Label {
-    Known(Box<Code>),
+    /// Shared with the indices that name what was sampled.
+    Known(Arc<Code>),
     /// A name in the text of a map: where it begins, and its length.
     Line(u32, u32),
 }
@@ -106,6 +114,7 @@ impl CodeLog {
     /// Of several snapshots, the last counts.
     pub fn snapshot(&mut self, epoch: u64, seen: Snapshot) {
         self.snapshot_epoch = epoch;
+        (self.latest, self.is_settled) = (None, false);
         match seen {
             Snapshot::Map(text) => {
                 let entry = |line: perfmap::Entry<'_>| {
@@ -119,30 +128,36 @@ impl CodeLog {
             }
             Snapshot::Entries(entries) => {
                 let entry =
-                    |(start, size, code)| Entry::new(start, size, 0, Label::Known(Box::new(code)));
+                    |(start, size, code)| Entry::new(start, size, 0, Label::Known(Arc::new(code)));
                 self.snapshot = entries.into_iter().map(entry).collect();
-            }
-        }
-        self.latest.clear();
-        for i in 0..self.snapshot.len() {
-            let (start, end) = (self.snapshot[i].start, self.snapshot[i].end);
-            self.place(Slot::Snapshot(i), start, end);
-        }
-        for i in 0..self.loads.len() {
-            let load = &self.loads[i];
-            if load.since > epoch {
-                let (start, end) = (load.start, load.end);
-                self.place(Slot::Load(i), start, end);
             }
         }
     }
 
+    /// What is there now, by the snapshot and by what was loaded since.
+    fn latest(&mut self) -> &mut BTreeMap<u64, (u64, Slot)> {
+        let (snapshot, loads, epoch) = (&self.snapshot, &self.loads, self.snapshot_epoch);
+        self.latest.get_or_insert_with(|| {
+            let mut latest = BTreeMap::new();
+            for (i, seen) in snapshot.iter().enumerate() {
+                place(&mut latest, Slot::Snapshot(i), seen);
+            }
+            for (i, load) in loads.iter().enumerate() {
+                // The snapshot shows what was loaded before, even if that is told later.
+                if snapshot.is_empty() || load.since > epoch {
+                    place(&mut latest, Slot::Load(i), load);
+                }
+            }
+            latest
+        })
+    }
+
     /// Code was loaded; it is there from this epoch on.
     pub fn load(&mut self, epoch: u64, start: Addr, size: u64, code: Code) {
-        let entry = Entry::new(start, size, epoch, Label::Known(Box::new(code)));
-        // The snapshot shows what was loaded before, even if that is told later.
+        let entry = Entry::new(start, size, epoch, Label::Known(Arc::new(code)));
+        let slot = Slot::Load(self.loads.len());
         if self.snapshot.is_empty() || epoch > self.snapshot_epoch {
-            self.place(Slot::Load(self.loads.len()), entry.start, entry.end);
+            place(self.latest(), slot, &entry);
         }
         self.loads.push(entry);
     }
@@ -156,27 +171,19 @@ impl CodeLog {
     pub fn refine(&mut self, seen: Vec<(Addr, u64, Code)>) -> Vec<(Addr, u64, Code)> {
         let mut unknown = Vec::new();
         for (start, size, code) in seen {
-            let known = match self.latest.get(&start.0) {
+            let known = match self.latest().get(&start.0) {
                 Some(&(_, Slot::Snapshot(i))) => self.snapshot.get_mut(i),
                 Some(&(_, Slot::Load(i))) => self.loads.get_mut(i),
                 None => None,
             };
             match known.map(|entry| &mut entry.label) {
-                Some(Label::Known(known)) if known.name == code.name => known.add_inlined(&code),
+                Some(Label::Known(known)) if known.name == code.name => {
+                    Arc::make_mut(known).add_inlined(&code);
+                }
                 _ => unknown.push((start, size, code)),
             }
         }
         unknown
-    }
-
-    /// Keeps in mind what is at a place now.
-    fn place(&mut self, slot: Slot, start: u64, end: u64) {
-        let before = self.latest.range(..end).rev();
-        let gone = before.take_while(|(_, (end, _))| *end > start);
-        for at in gone.map(|(&at, _)| at).collect::<Vec<_>>() {
-            self.latest.remove(&at);
-        }
-        self.latest.insert(start, (end, slot));
     }
 
     /// How many loads and unloads it keeps.
@@ -187,22 +194,41 @@ impl CodeLog {
     /// Puts it in order up to now, and goes on with what is there now alone: what was is
     /// needed no longer by who has the index.
     pub fn settle(&mut self) -> CodeIndex {
+        if self.is_settled && self.kept() == 0 {
+            return CodeIndex::new(self.snapshot.clone(), String::new());
+        }
         let times = self.loads.iter().map(|load| load.since);
         let times = times.chain(self.unloads.iter().map(|unload| unload.0));
         let epoch = times.fold(self.snapshot_epoch, u64::max);
-        let now = self.latest.values().filter_map(|(_, slot)| match *slot {
+        self.latest();
+        let now = self.latest.iter().flatten().filter_map(|(_, (_, slot))| match *slot {
             Slot::Snapshot(i) => self.snapshot.get(i),
             Slot::Load(i) => self.loads.get(i),
         });
-        let next: Vec<_> = now
+        let mut next: Vec<_> = now
             .map(|entry| {
-                let code = entry.label.code(&self.text).into_owned();
-                (Addr(entry.start), entry.end.saturating_sub(entry.start), code)
+                let label = match &entry.label {
+                    Label::Known(code) => Label::Known(Arc::clone(code)),
+                    line @ Label::Line(..) => {
+                        Label::Known(Arc::new(line.code(&self.text).into_owned()))
+                    }
+                };
+                Entry { since: 0, until: u64::MAX, label, ..*entry }
             })
             .collect();
-        let before = std::mem::take(self);
-        self.snapshot(epoch, Snapshot::Entries(next));
-        before.into_index()
+        next.shrink_to_fit();
+        let settled =
+            Self { snapshot: next, snapshot_epoch: epoch, is_settled: true, ..Self::default() };
+        std::mem::replace(self, settled).into_index()
+    }
+
+    /// Shares the names of code with other JVMs that have the same.
+    pub fn share(&mut self, names: &mut SharedNames) {
+        for entry in self.snapshot.iter_mut().chain(&mut self.loads) {
+            if let Label::Known(code) = &mut entry.label {
+                names.share(code);
+            }
+        }
     }
 
     /// Puts it in order.
@@ -221,6 +247,35 @@ impl CodeLog {
         }
         let entries = timeline.finish();
         CodeIndex::new(entries, text)
+    }
+}
+
+/// Keeps in mind what is at a place now.
+fn place(latest: &mut BTreeMap<u64, (u64, Slot)>, slot: Slot, entry: &Entry) {
+    let before = latest.range(..entry.end).rev();
+    let gone = before.take_while(|(_, (end, _))| *end > entry.start);
+    for at in gone.map(|(&at, _)| at).collect::<Vec<_>>() {
+        latest.remove(&at);
+    }
+    latest.insert(entry.start, (entry.end, slot));
+}
+
+/// Names of code that several JVMs have: most of what they compile is the JDK's.
+#[derive(Debug, Default)]
+pub struct SharedNames(HashSet<Arc<Code>>);
+
+impl SharedNames {
+    fn share(&mut self, code: &mut Arc<Code>) {
+        match self.0.get(&**code) {
+            Some(known) => *code = Arc::clone(known),
+            None => drop(self.0.insert(Arc::clone(code))),
+        }
+    }
+
+    /// Forgets those that nobody else has any more.
+    pub fn forget_unused(&mut self) {
+        self.0.retain(|code| Arc::strong_count(code) > 1);
+        self.0.shrink_to(2 * self.0.len());
     }
 }
 

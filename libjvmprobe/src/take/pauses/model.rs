@@ -18,7 +18,8 @@ use crate::{
 pub struct Jvm {
     pid: u32,
     assembler: Assembler,
-    totals: Totals,
+    /// If they are wanted.
+    totals: Option<Totals>,
     /// Stops that began earlier were not seen whole.
     since_ns: u64,
     operations: Operations,
@@ -44,7 +45,7 @@ struct Asked<'a> {
 
 impl Jvm {
     /// Begins now.
-    pub(crate) fn new(pid: u32, totals: Totals, since_ns: u64, keep_pools: bool) -> Self {
+    pub(crate) fn new(pid: u32, totals: Option<Totals>, since_ns: u64, keep_pools: bool) -> Self {
         let (assembler, operations) = (Assembler::new(keep_pools), Operations::default());
         Self { pid, assembler, totals, since_ns, operations }
     }
@@ -56,10 +57,12 @@ impl Jvm {
         }
         let asked = Asked { pid: self.pid, hotspot, operations: &self.operations };
         let record = self.assembler.take(event, &asked)?;
-        match &record {
-            Record::Pause(stop) | Record::Safepoint(stop) => self.totals.stop(stop),
-            Record::Cycle(cycle) => self.totals.cycle(cycle.duration_ns),
-            Record::Summary(_) | Record::Lost(_) => {}
+        if let Some(totals) = &mut self.totals {
+            match &record {
+                Record::Pause(stop) | Record::Safepoint(stop) => totals.stop(stop),
+                Record::Cycle(cycle) => totals.cycle(cycle.duration_ns),
+                Record::Summary(_) | Record::Lost(_) => {}
+            }
         }
         Some(record)
     }
@@ -80,29 +83,34 @@ impl Jvm {
             stopped_ns: found.pause_ns,
             ..Stop::default()
         };
-        self.totals.stop(&stop);
+        if let Some(totals) = &mut self.totals {
+            totals.stop(&stop);
+        }
         Record::Pause(stop)
     }
 
     /// So many events were lost.
     pub(crate) fn lost(&mut self, events: u64) {
-        self.totals.lost(events);
+        if let Some(totals) = &mut self.totals {
+            totals.lost(events);
+        }
     }
 
-    /// The totals up to now.
-    pub(crate) fn summary(&self, hotspot: Option<&HotSpot>, now_ns: u64) -> Record {
+    /// The totals up to now, if they are wanted.
+    pub(crate) fn summary(&self, hotspot: Option<&HotSpot>, now_ns: u64) -> Option<Record> {
+        let totals = self.totals.as_ref()?;
         let name = JvmName {
             pid: self.pid,
             collector: hotspot.map_or(Collector::Unknown, |h| h.collector).name(),
             version: hotspot.map(|h| h.version.clone()),
         };
         let frees_in_pauses = hotspot.is_some_and(|h| !h.collector.is_concurrent());
-        Record::Summary(Box::new(self.totals.summary(now_ns, &name, frees_in_pauses)))
+        Some(Record::Summary(Box::new(totals.summary(now_ns, &name, frees_in_pauses))))
     }
 
     /// Begins the next interval.
     pub(crate) fn next_interval(&mut self, now_ns: u64) {
-        self.totals = self.totals.next(now_ns);
+        self.totals = self.totals.as_ref().map(|totals| totals.next(now_ns));
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Options {
     pub stacks: bool,
     /// Histograms of pauses and stops in the totals.
     pub histogram: bool,
+    /// No totals: who takes each record adds them up. Of hundreds of JVMs they are large.
+    pub no_totals: bool,
     /// How soon events are read.
     pub pace: Pace,
 }
@@ -170,7 +172,9 @@ impl<S: Sink> Tool for Taker<S> {
             ));
         }
         let now = clock::monotonic_ns();
-        Ok(Jvm::new(pid.0, Totals::new(now, self.options.histogram), now, self.options.pools))
+        let Options { pools, histogram, no_totals, .. } = self.options;
+        let totals = (!no_totals).then(|| Totals::new(now, histogram));
+        Ok(Jvm::new(pid.0, totals, now, pools))
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
@@ -223,7 +227,9 @@ impl<S: Sink> Tool for Taker<S> {
     fn report(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         let now = clock::monotonic_ns();
         for followed in jvms.values_mut() {
-            self.sink.record(&followed.jvm.summary(followed.hotspot.as_ref().ok(), now))?;
+            if let Some(summary) = followed.jvm.summary(followed.hotspot.as_ref().ok(), now) {
+                self.sink.record(&summary)?;
+            }
             followed.tell_stops();
             followed.jvm.next_interval(now);
         }
@@ -243,7 +249,10 @@ impl<S: Sink> Tool for Taker<S> {
         let file = followed.target.libjvm.id;
         self.unattached.retain(|(known, _), _| *known != file);
         let now = clock::monotonic_ns();
-        self.sink.record(&followed.jvm.summary(followed.hotspot(), now))
+        match followed.jvm.summary(followed.hotspot(), now) {
+            Some(summary) => self.sink.record(&summary),
+            None => Ok(()),
+        }
     }
 
     fn is_closed(&self) -> bool {

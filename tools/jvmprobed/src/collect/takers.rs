@@ -171,7 +171,7 @@ impl pauses::Sink for Out {
         let pid = match record {
             Record::Pause(stop) | Record::Safepoint(stop) => stop.pid,
             Record::Cycle(cycle) => cycle.pid,
-            // What it adds up is told one by one.
+            // They are not wanted.
             Record::Summary(_) => return Ok(()),
             Record::Lost(lost) => {
                 self.send(Piece::Lost { what: "pauses", events: lost.events() });
@@ -187,7 +187,7 @@ impl pauses::Sink for Out {
 }
 
 fn pauses(options: &Options, out: &Sender<Piece>, stop: &AtomicBool) -> Taken<()> {
-    let wanted = pauses::Options { all: true, pace: PACE, ..Default::default() };
+    let wanted = pauses::Options { all: true, no_totals: true, pace: PACE, ..Default::default() };
     let taker = pauses::Taker::new(wanted, Out(out.clone()), &[])?;
     let arrivals = Arrivals::open(options.verbose).at(PACE);
     let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;

@@ -50,11 +50,10 @@ impl<S: Sink> Taker<S> {
     pub(super) fn name_all(&mut self) -> Result<()> {
         self.name_retired();
         // From here on all stacks are sent again, and named anew, ...
-        let named: Vec<_> = self
-            .processes
-            .iter_mut()
-            .map(|(&pid, traced)| (pid, traced.settle(self.options.signatures)))
-            .collect();
+        let signatures = self.options.signatures;
+        let processes = self.processes.iter_mut();
+        let places: Vec<_> =
+            processes.map(|(&pid, traced)| (pid, traced.take_places(signatures))).collect();
         let mut stacks = std::mem::take(&mut self.stacks);
         self.stacks_size = 0;
         session::forget_stacks(&self.session);
@@ -68,8 +67,14 @@ impl<S: Sink> Taker<S> {
         for (id, stack) in &self.stacks {
             stacks.entry(*id).or_insert_with(|| stack.clone());
         }
-        for (pid, named) in named {
-            let mut samples = samples.remove(&pid).unwrap_or_default();
+        // One after the other: of hundreds, all code that they have takes much memory.
+        for (pid, places) in places {
+            let Some(traced) = self.processes.get_mut(&pid) else { continue };
+            let Some(mut samples) = samples.remove(&pid) else {
+                traced.forget_past(&mut self.code_names);
+                continue;
+            };
+            let named = traced.settle(places, &mut self.code_names);
             self.settle(&mut samples);
             self.naming.add(Some(named), &samples, &stacks);
         }
@@ -77,6 +82,7 @@ impl<S: Sink> Taker<S> {
             self.settle(&mut samples);
             self.naming.add(None, &samples, &stacks);
         }
+        self.code_names.forget_unused();
         // What is a newcomer's is no part of the profile yet.
         for key in self.newcomers.keys() {
             for id in [key.user, key.kernel] {

@@ -31,7 +31,7 @@ use crate::{
     image::Image,
     own::{Idle, note},
     process::{FileId, Process, Target, libjvm::native_image},
-    stack::{Stack, native::Files, profile::Profile, raw::RawStack},
+    stack::{Stack, code_log::SharedNames, native::Files, profile::Profile, raw::RawStack},
     take::samples::{
         Options, SymbolSource, Whom,
         event::Event,
@@ -98,6 +98,8 @@ pub struct Taker<S> {
     before: Vec<Profile>,
     files: Files,
     processes: BTreeMap<u32, Traced>,
+    /// What their code is called, where several have the same.
+    code_names: SharedNames,
     /// What was sampled of them and has no names yet.
     sampled: Sampled,
     newcomers: Newcomers,
@@ -151,6 +153,7 @@ impl<S: Sink> Taker<S> {
             interval: Since::now(),
             files,
             processes: BTreeMap::new(),
+            code_names: SharedNames::default(),
             sampled: Sampled::default(),
             newcomers: Newcomers::default(),
             stacks: Stacks::new(),

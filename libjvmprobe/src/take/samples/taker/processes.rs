@@ -121,7 +121,7 @@ impl<S: Sink> Taker<S> {
 
     pub(super) fn get_maps(&mut self) -> Result<()> {
         for traced in self.processes.values_mut() {
-            match traced.get_map(&self.options, &self.session) {
+            match traced.get_map(&self.options, &self.session, &mut self.code_names) {
                 Ok(_) => {}
                 Err(_) if traced.fate() != Fate::Alive => {}
                 Err(error) if self.options.symbols == SymbolSource::Auto => {

@@ -21,7 +21,7 @@ use crate::{
     own::{note, remark},
     process::{Fate, FileId, Process, Target, code::CodeMaps, libjvm::native_image},
     stack::{
-        code_log::{CodeIndex, CodeLog},
+        code_log::{CodeIndex, CodeLog, SharedNames},
         java_frames::{self, Places},
         native::{Files, Symbols},
         raw::{RawStack, Stack},
@@ -368,22 +368,37 @@ impl Traced {
         java_frames::plain(raw)
     }
 
-    /// What names what was sampled up to now. From here on it is named anew.
-    pub(crate) fn settle(&mut self, signatures: bool) -> Named {
-        let places = self.places.take();
-        if places.is_some()
-            && let Who::Jvm(jvm) = &self.who
+    /// What the Java frames of the stacks are that came up to now. Those that come from here on
+    /// are named anew.
+    pub(crate) fn take_places(&mut self, signatures: bool) -> Option<Places> {
+        let places = self.places.take()?;
+        if let Who::Jvm(jvm) = &self.who
             && let Ok(hotspot) = &jvm.1
         {
             self.places = Places::new(hotspot, self.names_compiled, signatures).ok();
         }
+        Some(places)
+    }
+
+    /// What names what was sampled up to now, with the Java frames of its stacks.
+    pub(crate) fn settle(&mut self, places: Option<Places>, names: &mut SharedNames) -> Named {
+        let code = self.code.settle();
+        self.code.share(names);
         Named {
             command: Arc::clone(&self.command),
             maps: self.maps.clone(),
             symbols: self.symbols,
-            code: self.code.settle(),
+            code,
             places,
             labels: self.labels.clone(),
+        }
+    }
+
+    /// Nothing was sampled up to now: what came and went is of no interest.
+    pub(crate) fn forget_past(&mut self, names: &mut SharedNames) {
+        if self.code.kept() > 0 {
+            self.code.settle();
+            self.code.share(names);
         }
     }
 
@@ -423,7 +438,12 @@ impl Traced {
 
     /// Gets the map of what it had compiled before. `Ok(false)` where it is too early
     /// to ask.
-    pub(crate) fn get_map(&mut self, options: &Options, session: &Session) -> Result<bool> {
+    pub(crate) fn get_map(
+        &mut self,
+        options: &Options,
+        session: &Session,
+        names: &mut SharedNames,
+    ) -> Result<bool> {
         let key = self.pid().0.into();
         let Who::Jvm(jvm) = &mut self.who else {
             return Ok(false);
@@ -447,6 +467,7 @@ impl Traced {
         let (seen, source) =
             get(&options.symbols, &target.process, hotspot.as_ref(), inlining, may_ask)?;
         self.code.snapshot(epoch, seen);
+        self.code.share(names);
         self.source = Some(source);
         Ok(true)
     }
