@@ -4,7 +4,10 @@
 //! tell, or told and nobody had the time to read, is found by looking at all processes now
 //! and then; where it does not tell at all, often.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
+};
 
 use crate::{
     Pid, Result,
@@ -24,6 +27,10 @@ const RARE_SCAN: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(3);
 /// ... and is said not to be one.
 const LATER: Duration = Duration::from_secs(1);
+
+/// It is a crowd if many come within this time; and no larger one is told apart.
+const CROWD: Duration = Duration::from_secs(10);
+const LARGEST_CROWD: usize = 300;
 
 /// A JVM that is new.
 #[derive(Debug)]
@@ -51,6 +58,12 @@ pub struct Arrivals {
     scanner: Scanner,
     mappings: Option<Mappings>,
     coming: Vec<Coming>,
+    /// When those came that the kernel told of last.
+    told: VecDeque<Instant>,
+    /// Those that are not looked at yet, for many come; and until when.
+    waiting: BTreeMap<Pid, Instant>,
+    /// How many ended before.
+    left_out: u64,
     next_look: Instant,
     next_scan: Instant,
     verbose: bool,
@@ -82,6 +95,9 @@ impl Arrivals {
             scanner: Scanner::new(),
             mappings: mappings.ok(),
             coming: Vec::new(),
+            told: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            left_out: 0,
             next_look: now,
             next_scan: now,
             verbose,
@@ -189,12 +205,19 @@ impl Arrivals {
     fn find(&mut self, now: Instant) -> Vec<Target> {
         let told = self.mappings.as_mut().map(Mappings::take);
         let (pids, missed) = told.unwrap_or_default();
-        let mut found: Vec<_> = pids.into_iter().filter_map(|pid| self.scanner.look(pid)).collect();
+        let mut found = Vec::new();
+        for pid in self.let_wait(pids, now) {
+            found.extend(self.scanner.look(pid));
+            if self.waiting.remove(&pid).is_some() && Process::open(pid).is_err() {
+                self.left_out += 1;
+            }
+        }
         if missed > 0 && self.verbose {
             note(&format!("{missed} mappings were missed: looking at all processes"));
         }
         if missed > 0 || now >= self.next_scan {
-            found.extend(self.scanner.scan());
+            let waiting = &self.waiting;
+            found.extend(self.scanner.scan_those(|pid| !waiting.contains_key(&pid)));
             let pause = if self.mappings.is_some() { RARE_SCAN } else { SCAN };
             self.next_scan = Instant::now() + pause;
         }
@@ -204,6 +227,35 @@ impl Arrivals {
             }
         }
         found
+    }
+
+    /// Those of which it is time to look at: where few come, all that have come.
+    fn let_wait(&mut self, pids: Vec<Pid>, now: Instant) -> Vec<Pid> {
+        while self.told.front().is_some_and(|&at| now - at > CROWD) {
+            self.told.pop_front();
+        }
+        let mut due = Vec::new();
+        // What one maps again is no news.
+        for pid in pids.into_iter().filter(|&pid| !self.scanner.has_seen(pid)) {
+            if self.waiting.contains_key(&pid) {
+                continue;
+            }
+            self.told.push_back(now);
+            if self.told.len() > LARGEST_CROWD {
+                self.told.pop_front();
+            }
+            match self.pace.wait_for_new(self.told.len()) {
+                Duration::ZERO => due.push(pid),
+                wait => drop(self.waiting.insert(pid, now + wait)),
+            }
+        }
+        due.extend(self.waiting.iter().filter(|&(_, &until)| now >= until).map(|(&pid, _)| pid));
+        due
+    }
+
+    /// How many ended before they were looked at, for many came and went.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
     }
 
     /// Forgets a process that has ended or changed, so that a successor is found.

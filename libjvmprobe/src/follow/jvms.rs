@@ -115,6 +115,14 @@ pub trait Tool {
         self.take_events(jvms, Duration::ZERO)
     }
 
+    /// The same for these alone, which have ended: where JVMs come and go, that is often.
+    ///
+    /// # Errors
+    /// As above.
+    fn collect_last(&mut self, jvms: &mut ByKey<Self::Jvm>, _ended: &[u64]) -> Result<()> {
+        self.collect(jvms)
+    }
+
     /// So many events of a JVM were lost since this was last said. By default a line says so.
     ///
     /// # Errors
@@ -418,7 +426,9 @@ impl<T: Tool> Trace<T> {
         let changed: Vec<_> = fates.filter(|(_, fate)| *fate != Fate::Alive).collect();
         if !changed.is_empty() {
             // What came between the last look and the end.
-            self.collect()?;
+            let ended: Vec<_> = changed.iter().map(|(key, _)| *key).collect();
+            self.tool.collect_last(&mut self.jvms, &ended)?;
+            self.tell_lost()?;
         }
         for (key, fate) in changed {
             let Some(jvm) = self.jvms.remove(&key) else { continue };

@@ -60,6 +60,19 @@ impl Pace {
         }
     }
 
+    /// How long a new JVM must live before it is looked at, where so many came in the last ten
+    /// seconds: to look at one and to attach to it takes some hundredths of a second, as long as
+    /// many a short one lives.
+    pub(crate) fn wait_for_new(self, came: usize) -> Duration {
+        /// So many are looked at as they come.
+        const FEW: usize = 10;
+        const EACH: Duration = Duration::from_millis(200);
+        match self {
+            Self::Calm if came > FEW => EACH * u32::try_from(came).unwrap_or(u32::MAX).min(300),
+            Self::Calm | Self::Prompt => Duration::ZERO,
+        }
+    }
+
     /// The share of one processor's time that reading TLABs may take.
     pub(crate) fn census(self) -> f64 {
         match self {
@@ -84,5 +97,18 @@ impl Pace {
             Self::Prompt => 1 << 22,
             Self::Calm => 1 << 20,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_ones_wait_in_a_crowd_alone() {
+        assert_eq!(Pace::Calm.wait_for_new(10), Duration::ZERO);
+        assert_eq!(Pace::Calm.wait_for_new(11), Duration::from_millis(2200));
+        assert_eq!(Pace::Calm.wait_for_new(usize::MAX), Duration::from_secs(60));
+        assert_eq!(Pace::Prompt.wait_for_new(1000), Duration::ZERO);
     }
 }

@@ -29,6 +29,11 @@ impl Scanner {
 
     /// JVMs that were not returned by an earlier call.
     pub(crate) fn scan(&mut self) -> Vec<Target> {
+        self.scan_those(|_| true)
+    }
+
+    /// The same of processes that are wanted.
+    pub(crate) fn scan_those(&mut self, is_wanted: impl Fn(Pid) -> bool) -> Vec<Target> {
         let present = processes();
         self.looked_at.retain(|pid, _| present.binary_search(pid).is_ok());
         let mut found = Vec::new();
@@ -38,6 +43,9 @@ impl Scanner {
                 continue;
             }
             *looked = (*looked + 1).min(SEEN - 1);
+            if !is_wanted(pid) {
+                continue;
+            }
             let is_due = *looked <= YOUNG_SCANS || looked.is_multiple_of(OLD_EVERY);
             // It was found to be no JVM, and only another library can change that.
             if is_due && (*looked == 1 || maps_jvm(pid)) {
@@ -72,6 +80,11 @@ impl Scanner {
                 None
             }
         }
+    }
+
+    /// Whether nothing is to be found out of a process any more.
+    pub(crate) fn has_seen(&self, pid: Pid) -> bool {
+        self.looked_at.get(&pid) == Some(&SEEN)
     }
 
     /// Forgets a process that has ended or changed, so that a successor is found.

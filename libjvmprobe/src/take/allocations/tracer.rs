@@ -246,6 +246,68 @@ impl<S: Sink> Taker<S> {
         }
         Ok(())
     }
+
+    /// Takes what was counted of classes and stacks.
+    fn collect_counted(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.files.let_go(self.session.walker());
+        let tallies = counters::tallies(&self.session)?;
+        self.tallies = tallies.len();
+        let hits = match self.options.slot_ns {
+            0 => Vec::new(),
+            _ => counters::take_hits(&self.session)?,
+        };
+        // What it told before it counted.
+        self.take_events(jvms, Duration::ZERO)?;
+        jvms.values_mut().for_each(|followed| followed.jvm.begin_collection());
+        for (key, tally) in tallies {
+            if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
+                jvm.take(hotspot, &key, &tally);
+            }
+        }
+        for (key, hit) in hits {
+            if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
+                jvm.take_hit(hotspot, &key, hit);
+            }
+        }
+        // A quarter of what classes and stacks may take, beside it.
+        let share = self.options.max_memory / 4 / jvms.len().max(1);
+        jvms.values_mut().for_each(|followed| followed.jvm.shrink_moments(share));
+        for (target, tally) in counters::others(&self.session)? {
+            if let Some(followed) = jvms.get_mut(&target) {
+                followed.jvm.take_others(&tally);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what threads have allocated: those of all JVMs, or of these.
+    fn collect_threads(&mut self, jvms: &mut ByKey<Jvm>, whose: Option<&[u64]>) -> Result<()> {
+        if self.options.exact {
+            return Ok(());
+        }
+        let mut counted = HashMap::<u64, Vec<_>>::new();
+        let all = counters::counted(&self.session)?;
+        let left_out = match self.naming {
+            Some(_) => counters::left_out(&self.session)?,
+            None => HashMap::new(),
+        };
+        for one in &all {
+            counted.entry(one.target).or_default().push(one);
+        }
+        for (target, followed) in jvms {
+            if whose.is_some_and(|whose| !whose.contains(target)) {
+                continue;
+            }
+            let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
+            let own = counted.remove(target).unwrap_or_default();
+            let left_out = left_out.get(target).copied().unwrap_or(0);
+            let ended = jvm.take_threads(hotspot, &own, left_out);
+            if all.len() > MANY_THREADS {
+                ended.into_iter().for_each(|one| counters::forget_thread(&self.session, one));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<S: Sink> Tool for Taker<S> {
@@ -319,58 +381,14 @@ impl<S: Sink> Tool for Taker<S> {
     }
 
     fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
-        self.files.let_go(self.session.walker());
-        let tallies = counters::tallies(&self.session)?;
-        self.tallies = tallies.len();
-        let hits = match self.options.slot_ns {
-            0 => Vec::new(),
-            _ => counters::take_hits(&self.session)?,
-        };
-        // What it told before it counted.
-        self.take_events(jvms, Duration::ZERO)?;
-        jvms.values_mut().for_each(|followed| followed.jvm.begin_collection());
-        for (key, tally) in tallies {
-            if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
-                jvm.take(hotspot, &key, &tally);
-            }
-        }
-        for (key, hit) in hits {
-            if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
-                jvm.take_hit(hotspot, &key, hit);
-            }
-        }
-        // A quarter of what classes and stacks may take, beside it.
-        let share = self.options.max_memory / 4 / jvms.len().max(1);
-        jvms.values_mut().for_each(|followed| followed.jvm.shrink_moments(share));
-        for (target, tally) in counters::others(&self.session)? {
-            if let Some(followed) = jvms.get_mut(&target) {
-                followed.jvm.take_others(&tally);
-            }
-        }
-        if self.options.exact {
-            return Ok(());
-        }
-        let mut counted = HashMap::<u64, Vec<_>>::new();
-        let all = counters::counted(&self.session)?;
-        let left_out = match self.naming {
-            Some(_) => counters::left_out(&self.session)?,
-            None => HashMap::new(),
-        };
-        for one in &all {
-            counted.entry(one.target).or_default().push(one);
-        }
-        for (target, followed) in jvms {
-            let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
-            let own = counted.remove(target).unwrap_or_default();
-            let left_out = left_out.get(target).copied().unwrap_or(0);
-            let ended = jvm.take_threads(hotspot, &own, left_out);
-            if all.len() > MANY_THREADS {
-                ended.into_iter().for_each(|one| counters::forget_thread(&self.session, one));
-            }
-        }
-        Ok(())
+        self.collect_counted(jvms)?;
+        self.collect_threads(jvms, None)
     }
 
+    fn collect_last(&mut self, jvms: &mut ByKey<Jvm>, ended: &[u64]) -> Result<()> {
+        self.collect_counted(jvms)?;
+        self.collect_threads(jvms, Some(ended))
+    }
     fn lost(&mut self, followed: &mut Followed<Jvm>, events: u64) -> Result<()> {
         followed.jvm.lost(events);
         self.sink.lost(Lost::now(followed.target.pid().0, events))

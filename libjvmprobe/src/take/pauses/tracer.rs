@@ -73,6 +73,8 @@ pub struct Taker<S> {
     /// Why nothing can be attached, of each file with each collector that was looked at: that takes
     /// reading the file's symbols.
     unattached: HashMap<(FileId, Collector), Option<String>>,
+    /// How many JVMs run each file.
+    users: HashMap<FileId, usize>,
     /// JVMs that nothing can be attached to.
     counted: HashMap<u64, Counted>,
 }
@@ -108,6 +110,7 @@ impl<S: Sink> Taker<S> {
             session,
             requests: Requests::default(),
             unattached: HashMap::new(),
+            users: HashMap::new(),
             counted: HashMap::new(),
         })
     }
@@ -150,6 +153,7 @@ impl<S: Sink> Tool for Taker<S> {
 
     fn admit(&mut self, key: u64, target: &Target, hotspot: &Result<HotSpot>) -> Result<Jvm> {
         let pid = target.pid();
+        *self.users.entry(target.libjvm.id).or_default() += 1;
         if let Err(error) = hotspot {
             let what = "collector, heap and causes are not known yet";
             note(&format!("process {pid}: {what}: {error}"));
@@ -245,9 +249,14 @@ impl<S: Sink> Tool for Taker<S> {
     fn gone(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
         self.requests.forget(key);
         self.counted.remove(&key);
-        // Its number may be another file's once nobody runs it.
         let file = followed.target.libjvm.id;
-        self.unattached.retain(|(known, _), _| *known != file);
+        if let Some(users) = self.users.get_mut(&file) {
+            *users -= 1;
+        }
+        // Its number may be another file's once nobody runs it.
+        self.users.retain(|_, users| *users > 0);
+        let users = &self.users;
+        self.unattached.retain(|(file, _), _| users.contains_key(file));
         let now = clock::monotonic_ns();
         match followed.jvm.summary(followed.hotspot(), now) {
             Some(summary) => self.sink.record(&summary),

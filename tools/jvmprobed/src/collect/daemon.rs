@@ -227,6 +227,7 @@ impl Daemon {
         let new = self.jvms.look();
         let mut book = self.book.lock();
         new.iter().for_each(|who| book.found(who));
+        book.set_given_up("short-lived", self.jvms.left_out());
     }
 
     fn part(&mut self) {

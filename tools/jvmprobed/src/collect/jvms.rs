@@ -92,6 +92,11 @@ impl Jvms {
         (who, is_new)
     }
 
+    /// How many have ended before they were looked at, for many come and go.
+    pub fn left_out(&self) -> u64 {
+        self.arrivals.left_out()
+    }
+
     /// Notices who has ended; returns those that had been wanted.
     pub fn part(&mut self) -> Vec<Arc<Identity>> {
         let now = Instant::now();

@@ -146,6 +146,14 @@ impl Book {
         bounded_add(&mut self.given_up, self.limits.reasons, reason, 1);
     }
 
+    /// So many were given up so far for this reason, if any.
+    pub fn set_given_up(&mut self, reason: &str, count: u64) {
+        let known = self.given_up.get(reason).copied().unwrap_or(0);
+        if count > known {
+            bounded_add(&mut self.given_up, self.limits.reasons, reason, count - known);
+        }
+    }
+
     /// Forgets those that have ended long ago.
     pub fn sweep(&mut self) {
         let keep = self.limits.keep;
