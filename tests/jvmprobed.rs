@@ -6,6 +6,7 @@ use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     path::Path,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -114,6 +115,46 @@ fn what_is_kept_is_what_a_jvm_did() {
     assert!(place.show(&wanted).status.success());
     let (own, all) = (sum(&cpu, "AllocLoad."), sum(&cpu, ""));
     assert!(own > all / 2 && all > 5, "{own} of {all}");
+    load.quit();
+}
+
+/// To look at each would take more of a processor than they do.
+#[test]
+fn of_many_that_come_and_go_those_are_taken_that_stay() {
+    need_root();
+    let place = Place::new();
+    let tool = place.start(&[]);
+    let runtime = named("temurin-17");
+    for _ in 0..20 {
+        let brief = || Command::new(&runtime.java).arg("-version").stderr(Stdio::null()).spawn();
+        let both = [brief().unwrap(), brief().unwrap()];
+        both.into_iter().for_each(|mut jvm| assert!(jvm.wait().unwrap().success()));
+    }
+    let mut load = Load::start_program(runtime, "-XX:+UseSerialGC", "AllocLoad");
+    let begin = Instant::now();
+    load.ask("go 1 200 2");
+    let pid = format!("pid=\"{}\"", load.pid());
+    while !place.get("/metrics").contains(&pid) {
+        assert!(begin.elapsed() < Duration::from_secs(90), "{}", place.get("/metrics"));
+        thread::sleep(Duration::from_millis(200));
+    }
+    let metrics = place.get("/metrics");
+    let count = |name: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().parse::<f64>().unwrap()
+    };
+    let left_out = count("jvmprobed_jvms_given_up_total{reason=\"short-lived\"}");
+    let seen = count("jvmprobed_jvms_seen_total");
+    println!("{left_out} left out, {seen} seen");
+    assert!(left_out >= 1.0, "{metrics}");
+    // It is taken as all others are.
+    let truth = allocated::parse(&load.ask("go 3 200 2"));
+    tool.signal(Signal::TERM);
+    assert!(tool.wait().status.success());
+    let alloc = place.dir.path().join("alloc.folded");
+    let wanted = ["--alloc", "-q", "--jvm", "AllocLoad", "-o", alloc.to_str().unwrap()];
+    assert!(place.show(&wanted).status.success());
+    assert!(sum(&alloc, "") as f64 >= 0.95 * truth.total as f64);
     load.quit();
 }
 
