@@ -19,6 +19,7 @@ use jvmprobe_tests::{
     tool::{Tool, assert_refused, run},
 };
 use rustix::process::Signal;
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// A daemon's folders and port.
@@ -116,6 +117,33 @@ fn what_is_kept_is_what_a_jvm_did() {
     let (own, all) = (sum(&cpu, "AllocLoad."), sum(&cpu, ""));
     assert!(own > all / 2 && all > 5, "{own} of {all}");
     load.quit();
+}
+
+#[test]
+fn the_log_may_be_json_from_the_first_line_to_the_last() {
+    need_root();
+    let place = Place::new();
+    let config = place.dir.path().join("jvmprobed.toml");
+    fs::write(&config, "log = \"json\"\n").unwrap();
+    let config = config.to_str().unwrap();
+    for how in [&["--log", "json"][..], &["--config", config]] {
+        let tool = place.start(how);
+        tool.signal(Signal::HUP);
+        thread::sleep(Duration::from_secs(1));
+        tool.signal(Signal::TERM);
+        let output = tool.wait();
+        assert!(output.status.success(), "{output:?}");
+        let lines: Vec<Value> =
+            output.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let has =
+            |text: &str| lines.iter().any(|line| line["message"].as_str().unwrap().contains(text));
+        assert!(has("Takes all JVMs") && has("was read again"), "{}", output.stderr);
+        assert!(lines.iter().all(|line| line["tool"] == "jvmprobed" && line["time"].is_string()));
+    }
+    let refused = run("jvmprobed", &["--log", "json", "--dir", "/dev/null/x"]);
+    assert!(!refused.status.success());
+    let line: Value = serde_json::from_str(refused.stderr.trim()).unwrap();
+    assert_eq!(line["level"], "warning", "{line}");
 }
 
 /// To look at each would take more of a processor than they do.

@@ -2,10 +2,11 @@
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
-use clap::{Args as Group, Parser, Subcommand, ValueHint};
+use clap::{Args as Group, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use libjvmprobe::{cli::parse_bytes, render::formats};
 use regex::Regex;
+use serde::Deserialize;
 
 use crate::{
     config::{self, parse_age},
@@ -46,6 +47,16 @@ pub struct Args {
     /// Print a completion script for SHELL and exit
     #[arg(long, value_name = "SHELL", exclusive = true)]
     pub completions: Option<Shell>,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Log {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
 }
 
 /// What is done instead of staying.
@@ -111,6 +122,14 @@ pub struct Daemon {
         help = "Push on to pyroscope=URL, otlp=URL or dir=PATH (repeatable)"
     )]
     pub push: Vec<Address>,
+
+    /// How the log on stderr is written
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        help = "Write the log as text or as json: one object a line [default: text]"
+    )]
+    pub log: Option<Log>,
 
     /// Read this configuration file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use regex::Regex;
 use serde::{Deserialize, Deserializer, de::Error};
 
-use crate::{metrics, push::target};
+use crate::{args::Log, metrics, push::target};
 
 /// Where it is looked for.
 pub const PATH: &str = "/etc/jvmprobe/jvmprobed.toml";
@@ -25,6 +25,8 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
+    /// As `--log`.
+    pub log: Option<Log>,
     /// What is kept.
     #[serde(default)]
     pub store: StoreSection,

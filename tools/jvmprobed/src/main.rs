@@ -24,7 +24,9 @@ fn start(args: &Args) -> Result<()> {
     if let Some(Command::Show(args)) = &args.command {
         return show::run(args);
     }
+    wanted::log(args.daemon.log);
     let config = Config::read(args.daemon.config.as_deref())?;
+    wanted::log(args.daemon.log.or(config.log));
     let store = wanted::store(&args.daemon, &config)?;
     let options = wanted::options(&args.daemon, config, args.verbose);
     daemon::run(options, store, || wanted::read_again(&args.daemon))

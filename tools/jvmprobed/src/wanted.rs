@@ -3,9 +3,10 @@
 use std::{path::PathBuf, thread::available_parallelism, time::Duration};
 
 use anyhow::Result;
+use libjvmprobe::own::note_as_json;
 
 use crate::{
-    args::{self, Daemon},
+    args::{self, Daemon, Log},
     collect::{
         daemon::{Changed, Options},
         saving::Limits,
@@ -21,6 +22,13 @@ const SIZE: u64 = 1 << 30;
 const MEMORY: u64 = 150 << 20;
 /// Processors, of which one takes a per cent.
 const PROCESSORS: f64 = 4.0;
+
+/// Writes the log as it is wanted.
+pub fn log(how: Option<Log>) {
+    if how == Some(Log::Json) {
+        note_as_json();
+    }
+}
 
 /// Where windows are kept.
 pub fn dir(args: &Daemon, config: &Config) -> PathBuf {

@@ -14,8 +14,9 @@ use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     bpf,
     own::{
-        give_back_soon, note,
+        Facts, Level, give_back_soon, note,
         privileges::{ATTACH, HURRY, KERNEL_SYMBOLS, MAPS, READ, keep},
+        say,
     },
 };
 
@@ -176,7 +177,9 @@ impl Daemon {
         self.tell_own();
         let kept = store::describe(self.book.lock().kept);
         let now = self.jvms.running();
-        note(&format!("Takes all JVMs of this host, {now} now; {kept} kept... Hit Ctrl-C to end."));
+        let hello =
+            format!("Takes all JVMs of this host, {now} now; {kept} kept... Hit Ctrl-C to end.");
+        say(Level::Info, &hello, None);
         self.notify.ready(&format!("{} JVMs", self.jvms.running()));
         self.health.set_ready(true);
         Ok(())
@@ -272,7 +275,8 @@ impl Daemon {
     fn judge(&mut self) {
         let before = self.saving.taking();
         let Some(change) = self.saving.judge(self.jvms.running()) else { return };
-        note(&change.told());
+        let facts = Facts { about: "saving", values: &change.values() };
+        say(Level::Info, &change.told(), Some(facts));
         if let Err(error) = self.takers.change(before, change.to) {
             note(&format!("that could not be changed: {error:#}"));
         }
@@ -286,7 +290,7 @@ impl Daemon {
                 self.jvms.set_rules(rules);
                 self.saving.set_limits(limits);
                 self.handing.set_bounds(age, size);
-                note("the configuration was read again");
+                say(Level::Info, "the configuration was read again", None);
             }
             Err(error) => note(&format!("the configuration stays as it was: {error:#}")),
         }

@@ -19,6 +19,7 @@ use rustix::{
     process::getpid,
     time::{ClockId, clock_gettime},
 };
+use serde_json::{Value, json};
 
 /// The account holds what may be taken in this time.
 const SPAN: Duration = Duration::from_secs(600);
@@ -129,9 +130,9 @@ pub struct Change {
 }
 
 impl Change {
-    /// For the log: a sentence, and the same for programs.
+    /// For the log: a sentence.
     pub fn told(&self) -> String {
-        let Self { to, step, steps, share, memory, processor_limit, memory_limit, .. } = *self;
+        let Self { to, share, memory, processor_limit, memory_limit, .. } = *self;
         let which = if self.is_down { "less" } else { "more" };
         let mut collected = vec!["pauses".to_owned()];
         if to.hertz > 0 {
@@ -139,20 +140,31 @@ impl Change {
         }
         collected.extend(to.off_cpu.then(|| "times off the processor".into()));
         collected.extend(to.allocation.then(|| "allocation".into()));
-        let yes = |is: bool| if is { "yes" } else { "no" };
         format!(
             "from now on {which} is collected: {}. The last window took {share:.1} % of a processor \
              ({processor_limit:.1} are allowed on the average of ten minutes) and {} MB ({} are \
-             allowed) [saving step=\"{step}\" steps=\"{steps}\" hertz=\"{}\" off-cpu=\"{}\" \
-             allocation=\"{}\" processor-percent=\"{share:.2}\" processor-limit=\"{processor_limit:.2}\" \
-             memory-bytes=\"{memory}\" memory-limit=\"{memory_limit}\"]",
+             allowed)",
             collected.join(", "),
             memory >> 20,
             memory_limit >> 20,
-            to.hertz,
-            yes(to.off_cpu),
-            yes(to.allocation),
         )
+    }
+
+    /// The same for programs, as facts about saving.
+    pub fn values(&self) -> [(&'static str, Value); 9] {
+        let Self { to, step, steps, share, memory, processor_limit, memory_limit, .. } = *self;
+        let cents = |number: f64| json!((number * 100.0).round() / 100.0);
+        [
+            ("step", json!(step)),
+            ("steps", json!(steps)),
+            ("hertz", json!(to.hertz)),
+            ("off-cpu", json!(to.off_cpu)),
+            ("allocation", json!(to.allocation)),
+            ("processor-percent", cents(share)),
+            ("processor-limit", cents(processor_limit)),
+            ("memory-bytes", json!(memory)),
+            ("memory-limit", json!(memory_limit)),
+        ]
     }
 }
 
@@ -406,8 +418,12 @@ mod tests {
         let (_, change) = until_change(&mut saving, 50.0, 101 << 20).unwrap();
         let told = change.told();
         assert!(told.starts_with("from now on less is collected: pauses, 9 processor samples"));
-        assert!(told.contains(r#"[saving step="1" steps="6" hertz="9" off-cpu="no" allocation="yes" processor-percent="50.00""#), "{told}");
         assert_eq!(told.lines().count(), 1);
+        let values: Vec<_> =
+            change.values().iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let expected = "step=1 steps=6 hertz=9 off-cpu=false allocation=true \
+                        processor-percent=50.0 processor-limit=1.0";
+        assert_eq!(values[..7].join(" "), expected);
     }
 
     #[test]

@@ -10,8 +10,9 @@ use std::{
 };
 
 use anyhow::Result;
-use libjvmprobe::own::note;
+use libjvmprobe::own::{Facts, Level, note, say};
 use reqwest::Url;
+use serde_json::Value;
 use tokio::{
     sync::Notify,
     task::spawn_blocking,
@@ -146,7 +147,14 @@ impl Sender {
             Outcome::Refused(words) => {
                 self.ledger.request("refused");
                 self.ledger.give_up(reason::REFUSED, 1, head.samples);
-                note(&format!("{}: dropped {} samples: {words}", self.address, head.samples));
+                let dropped =
+                    format!("{}: dropped {} samples: {words}", self.address, head.samples);
+                let values = [
+                    ("target", Value::from(self.address.to_string())),
+                    ("samples", Value::from(head.samples)),
+                ];
+                let facts = Facts { about: "dropped", values: &values };
+                say(Level::Warning, &dropped, Some(facts));
             }
             Outcome::Later(after, words) => {
                 self.ledger.request("later");
@@ -163,7 +171,7 @@ impl Sender {
     fn taken(&self, head: &Head, bytes: u64, refused: u64, words: &str) {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
         if trouble.is_some() {
-            note(&format!("{}: it answers again", self.address));
+            say(Level::Info, &format!("{}: it answers again", self.address), None);
         }
         // Which ones were refused, it does not say: as many samples as that share has, rounded up.
         let refused_samples = match head.profiles {

@@ -19,7 +19,10 @@ pub mod shelf;
 use std::{io, path::Path, time::Duration};
 
 use anyhow::Result;
-use libjvmprobe::{own::note, render::units};
+use libjvmprobe::{
+    own::{Level as How, note, say},
+    render::units,
+};
 use rustix::io::Errno;
 
 pub use crate::store::file::Stored;
@@ -101,7 +104,8 @@ impl Store {
             Ok(_) => {
                 self.counts.written += 1;
                 if std::mem::take(&mut self.is_said) {
-                    note(&format!("{}: windows are kept again", self.folder.path().display()));
+                    let again = format!("{}: windows are kept again", self.folder.path().display());
+                    say(How::Info, &again, None);
                 }
             }
             Err(e) => {
