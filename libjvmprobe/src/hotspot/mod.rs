@@ -23,6 +23,7 @@
 //! | [`threads`] | what threads have allocated |
 //! | [`deopt`] | why compiled code was given up |
 //! | `compressed` | its compressed integers |
+//! | `hashing` | maps by numbers that the target chose |
 //! | `pages` | the target's pages that were read, in bounds |
 //! | [`walking`] | what the stack walker must know of it |
 //!
@@ -41,6 +42,7 @@ pub(crate) mod flags;
 #[allow(clippy::unwrap_used, reason = "a fuzzer fails by panicking")]
 pub(crate) mod fuzzing;
 pub mod gauge;
+mod hashing;
 pub(crate) mod heap;
 mod holds;
 mod instance;

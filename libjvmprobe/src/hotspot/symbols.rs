@@ -3,11 +3,13 @@
 //! Source: hotspot/share/oops/symbol.hpp: a length of 16 bits and as many bytes of modified
 //! UTF-8 (JVMS 4.4.7), unchanged as long as anybody refers to it.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     Addr, Error, Result,
-    hotspot::{classes::modified_utf8, layout::Item, pages::Pages, resolved::Layout},
+    hotspot::{
+        classes::modified_utf8, hashing::NumberMap, layout::Item, pages::Pages, resolved::Layout,
+    },
 };
 
 /// A Symbol's length is 16 bits wide.
@@ -25,7 +27,7 @@ pub(super) const ENTRY: usize = 64;
 pub(super) struct Symbols {
     length: u64,
     body: u64,
-    known: HashMap<Addr, Arc<str>>,
+    known: NumberMap<Addr, Arc<str>>,
     /// How many more bytes may be kept.
     room: usize,
     /// How many at most; and whether to begin again then, or to give up.
@@ -42,7 +44,7 @@ impl Symbols {
         Ok(Self {
             length: layout.get(Item::SymbolLength)?,
             body: layout.get(Item::SymbolBody)?,
-            known: HashMap::new(),
+            known: NumberMap::default(),
             room: MAX_KEPT,
             most: MAX_KEPT,
             begins_again: false,

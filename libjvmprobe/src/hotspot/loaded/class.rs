@@ -10,10 +10,10 @@ use crate::{
         classes::java_name,
         layout::Item,
         loaded::{LoadedClass, Reader, State, at, walk::Entry},
+        pages::Pages,
         resolved::Layout,
     },
     names::code::mask_hidden,
-    process::memory::Memory,
 };
 
 /// A class has at most 65,535 methods (JVMS 4.1); HotSpot may add some.
@@ -165,8 +165,8 @@ impl ClassReader {
     }
 
     /// The ClassLoaderData that a class says it is of, now.
-    pub(super) fn loader(&self, memory: &Memory, klass: Addr) -> Result<Addr> {
-        memory.pointer(at(klass, self.loader_of)?)
+    pub(super) fn loader(&self, pages: &mut Pages<'_>, klass: Addr) -> Result<Addr> {
+        pages.pointer(at(klass, self.loader_of)?)
     }
 
     /// Its methods.

@@ -4,11 +4,10 @@
 //! its superclasses down to a depth of eight in `_primary_supers`, those that are deeper and all
 //! interfaces, inherited ones among them, in `_secondary_supers`.
 
-use std::collections::HashMap;
-
 use crate::{
     Addr, Error, Result,
     hotspot::{
+        hashing::NumberMap,
         layout::Item,
         loaded::{Reader, at, class::ClassReader, walk::Listed},
         resolved::Layout,
@@ -26,9 +25,9 @@ const MAX_RELATIONS: usize = 1 << 22;
 #[derive(Debug, Default)]
 pub(super) struct Families {
     /// Of each class, its superclasses and all its interfaces.
-    above: HashMap<Addr, Vec<Addr>>,
+    above: NumberMap<Addr, Vec<Addr>>,
     /// Of each class, its subclasses, or the classes that implement it, at any depth.
-    below: HashMap<Addr, Vec<Addr>>,
+    below: NumberMap<Addr, Vec<Addr>>,
 }
 
 impl Families {

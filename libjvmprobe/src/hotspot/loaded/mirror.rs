@@ -11,13 +11,13 @@
 //! when it was looked at; what is copied elsewhere meanwhile says what it said before. ZGC's
 //! references are no plain addresses: there nothing is read.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     Addr, Error, Result,
     hotspot::{
-        Collector, flags::Flags, layout::Item, loaded::at, objects::ClassField, pages::Pages,
-        resolved::Layout,
+        Collector, flags::Flags, hashing::NumberMap, layout::Item, loaded::at, objects::ClassField,
+        pages::Pages, resolved::Layout,
     },
     names::clean,
     process::memory::Memory,
@@ -59,7 +59,11 @@ pub(super) struct Mirrors {
     /// The class of mirrors, once one was seen.
     class_of_mirrors: Option<Addr>,
     /// Layout helpers by class: objects are of few classes.
-    helpers: HashMap<Addr, i32>,
+    helpers: NumberMap<Addr, i32>,
+    /// Of the classes that were read since it was last asked whether all is as it was: the handles
+    /// with the mirrors that they had, and the locations by protection domain. Most have the same.
+    handles: Vec<(Addr, Addr)>,
+    sources: NumberMap<Addr, Option<Arc<str>>>,
 }
 
 /// From an object to one that it refers to.
@@ -115,18 +119,33 @@ impl Mirrors {
             domain: domain.filter(|at| (8..MAX_OBJECT as u64).contains(at)),
             hops: HOPS.map(|class| Hop { class, known: None }),
             class_of_mirrors: None,
-            helpers: HashMap::new(),
+            helpers: NumberMap::default(),
+            handles: Vec::new(),
+            sources: NumberMap::default(),
         })
     }
 
-    /// What a class's mirror says; `None` where it makes no sense.
+    /// What a class's mirror says; `None` where it makes no sense. It counts if all is still as it
+    /// was ([`Self::are_still`]): `handles` may have been read some classes before.
     pub(super) fn read(
         &mut self,
         memory: &Memory,
         pages: &mut Pages<'_>,
+        handles: &mut Pages<'_>,
         klass: Addr,
     ) -> Option<Mirror> {
-        let mirror = self.object_of(memory, pages, klass).ok()?;
+        // A handle: the address of a reference that is never compressed.
+        let handle = pages.pointer(at(klass, self.mirror).ok()?).ok()?;
+        let address = handles.pointer(handle).ok()?;
+        // It is that of this class if it says so itself (`java_lang_Class::_klass_offset`).
+        let mirror = self.mirror_at(memory, address).ok().filter(|mirror| mirror.has(klass));
+        let mirror = match mirror {
+            Some(mirror) => {
+                self.handles.push((handle, address));
+                mirror
+            }
+            None => self.mirror_at(memory, memory.pointer(handle).ok()?).ok()?,
+        };
         let is_redefined = self.redefined.and_then(|field| {
             let count = mirror.field::<4>(field as usize)?;
             Some(u32::from_ne_bytes(count) != 0)
@@ -139,19 +158,45 @@ impl Mirrors {
         if let Some(field) = self.domain {
             self.reference(mirror, field as usize)?;
         }
-        let (_, domain) = self.follow(memory, mirror, 0)?;
-        let (_, source) = self.follow(memory, &domain, 1)?;
+        let [Hop { known, .. }, ..] = self.hops;
+        let field = known.map_or(self.domain.map(|field| field as usize), |(field, _)| Some(field));
+        let domain = field.and_then(|field| self.reference(mirror, field));
+        if let Some(source) = domain.and_then(|domain| self.sources.get(&domain)) {
+            return source.clone();
+        }
+        let (address, domain) = self.follow(memory, mirror, 0)?;
+        let source = self.source_of(memory, &domain);
+        self.sources.insert(address, source.clone());
+        source
+    }
+
+    /// Whether all mirrors and domains are still where they were, with the same locations: a
+    /// collector may have moved others to the same places meanwhile. Begins anew then.
+    pub(super) fn are_still(&mut self, memory: &Memory, now: &mut Pages<'_>) -> bool {
+        let [Hop { known, .. }, ..] = self.hops;
+        let (handles, sources) =
+            (std::mem::take(&mut self.handles), std::mem::take(&mut self.sources));
+        let mut handles = handles.into_iter();
+        handles.all(|(handle, mirror)| now.pointer(handle).is_ok_and(|now| now == mirror))
+            && sources.into_iter().all(|(address, source)| {
+                let now = self.object(memory, address).ok();
+                let domain =
+                    now.filter(|domain| known.is_some_and(|(_, klass)| klass == domain.klass));
+                domain.is_some_and(|domain| self.source_of(memory, &domain) == source)
+            })
+    }
+
+    /// The location of a protection domain.
+    fn source_of(&mut self, memory: &Memory, domain: &Object) -> Option<Arc<str>> {
+        let (_, source) = self.follow(memory, domain, 1)?;
         let (_, location) = self.follow(memory, &source, 2)?;
         let (at, array) = self.follow(memory, &location, 3)?;
         let text = text(memory, at, &array)?;
         (!text.is_empty()).then(|| clean::name(&text).into())
     }
 
-    /// The mirror of a class.
-    fn object_of(&mut self, memory: &Memory, pages: &mut Pages<'_>, klass: Addr) -> Result<Object> {
-        // A handle: the address of a reference that is never compressed.
-        let handle = pages.pointer(at(klass, self.mirror)?)?;
-        let mirror = memory.pointer(at(handle, 0)?)?;
+    /// The mirror at an address.
+    fn mirror_at(&mut self, memory: &Memory, mirror: Addr) -> Result<Object> {
         let object = self.object(memory, mirror)?;
         let is_mirror = match self.class_of_mirrors {
             Some(class) => object.klass == class,
@@ -284,6 +329,11 @@ struct Object {
 impl Object {
     fn field<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         self.bytes.get(at..)?.first_chunk().copied()
+    }
+
+    /// Whether an address is among its fields.
+    fn has(&self, address: Addr) -> bool {
+        self.bytes.as_chunks::<8>().0.contains(&address.0.to_ne_bytes())
     }
 
     /// Its size; `None` of arrays, whose layout helpers are negative.

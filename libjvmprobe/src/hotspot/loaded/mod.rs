@@ -197,6 +197,10 @@ pub(super) fn count(memory: &Memory, layout: &Layout) -> Result<u64> {
 
 /// How often a class is read again because others were unloaded meanwhile.
 const TRIES: usize = 5;
+/// So many classes are read before it is asked whether they were there all the time; or fewer, with
+/// so many methods.
+const AT_ONCE: usize = 128;
+const METHODS_AT_ONCE: usize = 10_000;
 
 /// Where classes are read from.
 pub(super) struct Source<'a> {
@@ -220,7 +224,7 @@ impl Source<'_> {
         let mut alive = Alive { memory, layout, unloads, seen: told.unloaded, classes: None };
         let listed = walk::read(memory, layout)?;
         let mut reader =
-            Reader { memory, pages: Pages::many(memory), symbols: Symbols::passing(layout)? };
+            Reader { memory, pages: Pages::ahead(memory), symbols: Symbols::passing(layout)? };
         let classes = ClassReader::new(layout)?;
         let names = loader::Names::discover(&mut reader, layout, &classes, &listed);
         let (loaders, numbers) = names.loaders(&mut reader, &listed);
@@ -247,30 +251,32 @@ impl Source<'_> {
             not_counted: counting.nothing(),
             ..told
         };
-        let mut parts = Parts { reader, classes, names, methods, mirrors, counting, refs, inlined };
-        for entry in &listed.classes {
-            let mut class = parts.read(entry);
-            // What was unloaded meanwhile may have been anything when it was read.
-            for _ in 0..TRIES {
-                if !alive.has_changed() {
-                    break;
+        let now = Pages::ahead(memory);
+        let mut parts =
+            Parts { reader, now, classes, names, methods, mirrors, counting, refs, inlined };
+        let mut rest = &listed.classes[..];
+        while !rest.is_empty() {
+            let read = parts.some(rest);
+            let (entries, others) = rest.split_at(read.len());
+            rest = others;
+            let is_sure = !alive.has_changed() & parts.are_sources_still();
+            for (entry, class) in entries.iter().zip(read) {
+                let class = if is_sure { class } else { parts.alone(entry, &mut alive) };
+                if !parts.is_still(entry, &listed) || !alive.has(entry, &listed) {
+                    continue;
                 }
-                class = parts.read(entry);
-            }
-            if !parts.is_still(entry, &listed) || !alive.has(entry, &listed) {
-                continue;
-            }
-            match class {
-                Ok(Some(mut class)) => {
-                    class.loader = numbers.get(entry.loader).copied().unwrap_or_default();
-                    told.classes += 1;
-                    visit(&told, class)?;
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    told.unreadable += 1;
-                    let at = entry.klass;
-                    remark(|| format!("process {pid}: the class at {at}: {error}"));
+                match class {
+                    Ok(Some(mut class)) => {
+                        class.loader = numbers.get(entry.loader).copied().unwrap_or_default();
+                        told.classes += 1;
+                        visit(&told, class)?;
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        told.unreadable += 1;
+                        let at = entry.klass;
+                        remark(|| format!("process {pid}: the class at {at}: {error}"));
+                    }
                 }
             }
         }
@@ -288,6 +294,8 @@ struct Reader<'a> {
 /// All that is needed to read a class; each part knows one thing.
 struct Parts<'a> {
     reader: Reader<'a>,
+    /// What is asked of the JVM once more after it was read.
+    now: Pages<'a>,
     classes: ClassReader,
     names: loader::Names,
     methods: MethodReader,
@@ -298,14 +306,53 @@ struct Parts<'a> {
     inlined: Vec<Addr>,
 }
 
+/// What was read of a class.
+type Read = Result<Option<LoadedClass>>;
+
 impl Parts<'_> {
+    /// The first ones of some classes.
+    fn some(&mut self, entries: &[walk::Entry]) -> Vec<Read> {
+        let mut methods = 0;
+        let mut read = Vec::new();
+        for entry in entries.iter().take(AT_ONCE) {
+            let class = self.read(entry);
+            methods += class.as_ref().ok().and_then(Option::as_ref).map_or(0, |c| c.methods.len());
+            read.push(class);
+            if methods >= METHODS_AT_ONCE {
+                break;
+            }
+        }
+        read
+    }
+
+    /// A class once more, of some of which one was unloaded, or may come from elsewhere.
+    fn alone(&mut self, entry: &walk::Entry, alive: &mut Alive<'_>) -> Read {
+        let mut class = self.read(entry);
+        // What was unloaded meanwhile may have been anything when it was read.
+        for _ in 0..TRIES {
+            if !alive.has_changed() & self.are_sources_still() {
+                break;
+            }
+            class = self.read(entry);
+        }
+        self.now.forget();
+        class
+    }
+
+    /// Whether where classes come from is still what was read; looks anew at all from now on.
+    fn are_sources_still(&mut self) -> bool {
+        let Self { reader, now, mirrors, .. } = self;
+        now.forget();
+        mirrors.as_mut().is_none_or(|mirrors| mirrors.are_still(reader.memory, now))
+    }
+
     /// A class; `None` where there is none yet.
-    fn read(&mut self, entry: &walk::Entry) -> Result<Option<LoadedClass>> {
-        let Self { reader, classes, names, methods, mirrors, counting, refs, inlined } = self;
+    fn read(&mut self, entry: &walk::Entry) -> Read {
+        let Self { reader, now, classes, names, methods, mirrors, counting, refs, inlined } = self;
         let Some(mut class) = classes.read(reader, entry)? else { return Ok(None) };
         (class.module, class.module_location) = names.module(reader, entry.klass);
         if let Some(mirrors) = mirrors {
-            let mirror = mirrors.read(reader.memory, &mut reader.pages, entry.klass);
+            let mirror = mirrors.read(reader.memory, &mut reader.pages, now, entry.klass);
             class.has_source_read = mirror.is_some();
             let mirror = mirror.unwrap_or_default();
             class.source = mirror.source;
@@ -337,8 +384,8 @@ impl Parts<'_> {
     }
 
     /// Whether a class is still its loader's: asks the JVM, not what was read of it.
-    fn is_still(&self, entry: &walk::Entry, listed: &walk::Listed) -> bool {
-        let loader = self.classes.loader(self.reader.memory, entry.klass).ok();
+    fn is_still(&mut self, entry: &walk::Entry, listed: &walk::Listed) -> bool {
+        let loader = self.classes.loader(&mut self.now, entry.klass).ok();
         loader.is_some() && loader == listed.loaders.get(entry.loader).copied()
     }
 }

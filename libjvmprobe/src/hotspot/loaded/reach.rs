@@ -6,6 +6,8 @@
 //! enough; so may what that calls, whether that was compiled itself or not; and so on. A method
 //! that has run in the interpreter alone hides nothing: whom it calls is counted.
 
+use std::ops::Range;
+
 use crate::{
     Error, Result,
     hotspot::{
@@ -37,10 +39,30 @@ pub(super) struct Reach<'a> {
     pub(super) listed: &'a Listed,
 }
 
-/// A method that may be inlined if something calls it.
+/// Methods that may be inlined if something calls them.
+#[derive(Default)]
 struct Waiting {
-    callee: Callee,
+    /// Each with where its own calls are among all of them.
+    methods: Vec<(Callee, Range<u32>)>,
     calls: Vec<Named>,
+}
+
+impl Waiting {
+    fn push(&mut self, callee: Callee, calls: Vec<Named>) {
+        let begin = self.calls.len() as u32;
+        self.calls.extend(calls);
+        self.methods.push((callee, begin..self.calls.len() as u32));
+    }
+
+    /// Whether it has more than is kept.
+    fn is_full(&self) -> bool {
+        self.calls.len() + 4 * self.methods.len() > MAX_WAITING
+    }
+
+    /// Some of their calls.
+    fn calls(&self, own: Range<u32>) -> &[Named] {
+        self.calls.get(own.start as usize..own.end as usize).unwrap_or_default()
+    }
 }
 
 impl Reach<'_> {
@@ -51,25 +73,21 @@ impl Reach<'_> {
             .inspect_err(|e| remark(|| format!("any class may be another one's: {e}")))
             .ok();
         let mut refs = Refs::new(families);
-        let (mut handles, mut waiting) = (Handles::default(), Vec::new());
-        let mut room = MAX_WAITING;
+        let (mut handles, mut waiting) = (Handles::default(), Waiting::default());
         for entry in &self.listed.classes {
+            let class =
+                self.class(reader, &constants, entry, &mut refs, &mut handles, &mut waiting);
             // What one of them calls may be anything.
-            let class = self.class(reader, &constants, entry, &mut refs, &mut handles);
-            let Ok(class) = class else { return Refs::unknown() };
-            let calls = class.iter().map(|method| method.calls.len() + 4).sum();
-            let Some(left) = room.checked_sub(calls).filter(|_| !refs.is_full()) else {
+            if class.is_err() || refs.is_full() || waiting.is_full() {
                 return Refs::unknown();
-            };
-            room = left;
-            waiting.extend(class);
+            }
         }
         handles.name(&mut refs);
         follow(&mut refs, waiting);
         if self.listed.is_complete { refs } else { Refs::unknown() }
     }
 
-    /// Adds what a class calls; which of its methods wait for a call.
+    /// Adds what a class calls, and those of its methods that wait for a call.
     fn class(
         &self,
         reader: &mut Reader<'_>,
@@ -77,11 +95,11 @@ impl Reach<'_> {
         &Entry { klass, is_alone, .. }: &Entry,
         refs: &mut Refs,
         handles: &mut Handles,
-    ) -> Result<Vec<Waiting>> {
-        let mut waiting = Vec::new();
-        let Some(state) = self.classes.state(reader, klass)? else { return Ok(waiting) };
+        waiting: &mut Waiting,
+    ) -> Result<()> {
+        let Some(state) = self.classes.state(reader, klass)? else { return Ok(()) };
         if state < State::Initializing {
-            return Ok(waiting);
+            return Ok(());
         }
         // The code that was replaced may have called anything, and its counters are gone.
         if self.counting.has_redefined() != Some(false)
@@ -108,32 +126,38 @@ impl Reach<'_> {
                 refs.insert(calls);
             } else if !calls.is_empty() {
                 let (signature, binding) = (facts.signature, facts.binding);
-                let callee = Callee { class, signature, binding };
-                waiting.push(Waiting { callee, calls });
+                waiting.push(Callee { class, signature, binding }, calls);
             }
         }
         if is_handled != Some(false) {
             handles.push(HandledClass { class, is_known: is_handled.is_some(), methods });
         }
-        Ok(waiting)
+        Ok(())
     }
 }
 
 /// Adds what those call that are called.
-fn follow(refs: &mut Refs, mut waiting: Vec<Waiting>) {
+fn follow(refs: &mut Refs, mut waiting: Waiting) {
+    let mut methods = std::mem::take(&mut waiting.methods);
     let mut fresh = None;
     for _ in 0..MAX_ROUNDS {
-        let (called, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|method| {
-            fresh.as_ref().is_none_or(|fresh| refs.is_fresh(fresh, method.callee))
-                && refs.may_name(method.callee)
+        let mut called = Vec::new();
+        methods.retain(|(callee, calls)| {
+            let is_called = fresh.as_ref().is_none_or(|fresh| refs.is_fresh(fresh, *callee))
+                && refs.may_name(*callee);
+            if is_called {
+                called.push(calls.clone());
+            }
+            !is_called
         });
-        waiting = rest;
         if called.is_empty() {
             return;
         }
-        fresh = Some(refs.insert(called.into_iter().flat_map(|method| method.calls)));
+        let calls = called.into_iter().flat_map(|calls| waiting.calls(calls));
+        fresh = Some(refs.insert(calls.copied()));
     }
-    refs.insert(waiting.into_iter().flat_map(|method| method.calls));
+    let calls = methods.into_iter().flat_map(|(_, calls)| waiting.calls(calls));
+    refs.insert(calls.copied());
 }
 
 #[cfg(test)]
@@ -154,9 +178,10 @@ mod tests {
     }
 
     /// Methods of which each calls the next one, from the last one on.
-    fn chain(length: u64, refs: &Refs) -> Vec<Waiting> {
-        let method = |i| Waiting { callee: callee(i), calls: vec![named(refs, i + 1)] };
-        (0..length).rev().map(method).collect()
+    fn chain(length: u64, refs: &Refs) -> Waiting {
+        let mut waiting = Waiting::default();
+        (0..length).rev().for_each(|i| waiting.push(callee(i), vec![named(refs, i + 1)]));
+        waiting
     }
 
     #[test]

@@ -12,11 +12,10 @@
 //! the constants; since JDK 22 methods have a cache of their own. Wherever a byte looks like a call it
 //! counts as one, be it a part of another instruction: too much is named, nothing is missing.
 
-use std::collections::HashSet;
-
 use crate::{
     Addr, Error, Result,
     hotspot::{
+        hashing::NumberSet,
         layout::Item,
         loaded::{Reader, at, family::Families},
         resolved::Layout,
@@ -78,8 +77,8 @@ pub(super) struct Named {
 /// class of the method itself has its flag then.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
-    strings: HashSet<Addr>,
-    methods: HashSet<Named>,
+    strings: NumberSet<Addr>,
+    methods: NumberSet<Named>,
     classes: Vec<HandledClass>,
 }
 
@@ -126,7 +125,7 @@ impl Handles {
 #[derive(Debug)]
 pub(super) struct Refs {
     /// By hashes: two that fall together are both named, which errs on the safe side.
-    named: HashSet<u64>,
+    named: NumberSet<u64>,
     /// Which classes are related; without it, all may be.
     families: Option<Families>,
     /// Whether nothing is missing: else any method may be named.
@@ -279,7 +278,7 @@ const STRANGE: u64 = 1;
 impl Refs {
     /// None yet; without families, any two classes may be related.
     pub(super) fn new(families: Option<Families>) -> Self {
-        Self { named: HashSet::new(), families, is_complete: true }
+        Self { named: NumberSet::default(), families, is_complete: true }
     }
 
     /// Nothing is known: any method may be named.
@@ -288,8 +287,8 @@ impl Refs {
     }
 
     /// Adds some. Which of them were new, without their classes.
-    pub(super) fn insert(&mut self, named: impl IntoIterator<Item = Named>) -> HashSet<u64> {
-        let mut fresh = HashSet::new();
+    pub(super) fn insert(&mut self, named: impl IntoIterator<Item = Named>) -> NumberSet<u64> {
+        let mut fresh = NumberSet::default();
         for Named { own, any } in named {
             if self.named.insert(own) | self.named.insert(any) {
                 fresh.insert(any);
@@ -305,7 +304,7 @@ impl Refs {
     }
 
     /// Whether a method is among those that have just become known.
-    pub(super) fn is_fresh(&self, fresh: &HashSet<u64>, callee: Callee) -> bool {
+    pub(super) fn is_fresh(&self, fresh: &NumberSet<u64>, callee: Callee) -> bool {
         !self.is_complete || fresh.contains(&key(ANY, callee.signature))
     }
 

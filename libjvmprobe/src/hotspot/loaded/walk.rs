@@ -100,7 +100,7 @@ impl Fields {
 
 /// Goes through the lists, which may have as many loaders, and as many classes.
 fn once(memory: &Memory, fields: &Fields, most: usize) -> Result<Listed> {
-    let mut pages = Pages::many(memory);
+    let mut pages = Pages::ahead(memory);
     let mut listed = Listed { is_complete: true, ..Listed::default() };
     let mut loader = memory.pointer(fields.head)?;
     let mut steps = most;
@@ -171,9 +171,14 @@ fn classes(
             return Ok(false);
         };
         *steps = left;
-        // Who is in the list says so: else it is no class any more.
-        if pages.pointer(at(klass, fields.loader_of)?)? != loader {
-            return Ok(false);
+        // Who is in the list says so: else it is no class any more, or was none yet when what lies
+        // beside it was read.
+        let loader_of = at(klass, fields.loader_of)?;
+        if pages.pointer(loader_of)? != loader {
+            pages.forget();
+            if pages.pointer(loader_of)? != loader {
+                return Ok(false);
+            }
         }
         // Arrays have negative ones; zero is no class yet.
         if pages.u32(at(klass, fields.layout_helper)?)?.cast_signed() > 0 {

@@ -1,0 +1,98 @@
+//! Maps by numbers that a target chose: addresses, mostly.
+//!
+//! The standard hasher takes longer than all else that is done with such a number, and there are
+//! millions of them. This one multiplies, with factors that are drawn for each map: a target that
+//! does not know them cannot choose numbers that fall together.
+
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{BuildHasher, Hasher, RandomState},
+};
+
+/// A map by numbers.
+pub(super) type NumberMap<K, V> = HashMap<K, V, Factors>;
+/// A set of numbers.
+pub(super) type NumberSet<K> = HashSet<K, Factors>;
+
+/// What one map's numbers are mixed with.
+#[derive(Clone, Debug)]
+pub(super) struct Factors {
+    begin: u64,
+    factor: u64,
+}
+
+impl Default for Factors {
+    fn default() -> Self {
+        let random = RandomState::new();
+        // An odd one loses nothing.
+        Self { begin: random.hash_one(0_u8), factor: random.hash_one(1_u8) | 1 }
+    }
+}
+
+impl BuildHasher for Factors {
+    type Hasher = Mixer;
+
+    fn build_hasher(&self) -> Mixer {
+        Mixer { hash: self.begin, factor: self.factor }
+    }
+}
+
+/// Mixes numbers.
+#[derive(Debug)]
+pub(super) struct Mixer {
+    hash: u64,
+    factor: u64,
+}
+
+impl Mixer {
+    fn mix(&self, number: u64) -> u64 {
+        let product = u128::from(self.hash ^ number) * u128::from(self.factor);
+        // Each half alone says little of one end of the number.
+        product as u64 ^ (product >> 64) as u64
+    }
+}
+
+impl Hasher for Mixer {
+    fn write_u64(&mut self, number: u64) {
+        self.hash = self.mix(number);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.write_u64(u64::from_ne_bytes(word));
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        // Numbers at even distances are still at such after they were multiplied once.
+        self.mix(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Addr;
+
+    #[test]
+    fn numbers_that_are_alike_are_spread() {
+        let factors = Factors::default();
+        for step in [1_u64, 8, 64, 4096, 1 << 20, 1 << 32, 1 << 50] {
+            let low: HashSet<u64> =
+                (0..1024).map(|i| factors.hash_one(Addr(i * step)) % 1024).collect();
+            let high: HashSet<u64> = (0..1024).map(|i| factors.hash_one(i * step) >> 57).collect();
+            // As many as chance leaves are 647 of 1,024, and all of 128.
+            assert!(low.len() > 550, "{step}: {}", low.len());
+            assert!(high.len() > 110, "{step}: {}", high.len());
+        }
+    }
+
+    #[test]
+    fn each_map_has_its_own_order() {
+        let [a, b] = [Factors::default(), Factors::default()];
+        assert!((0..100_u64).any(|i| a.hash_one(i) != b.hash_one(i)));
+        assert!((0..100_u64).all(|i| a.hash_one(i) == a.clone().hash_one(i)));
+    }
+}
