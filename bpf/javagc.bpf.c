@@ -15,6 +15,9 @@
  *
  * Each instant has two programs: one for the USDT probe and one for a uprobe
  * on the function that holds the probe in builds that were made without.
+ *
+ * Where a build has neither, the JVM's own counters tell of a stop: the VM thread
+ * adds to them when it is over, which a watchpoint notices.
  */
 #include "gauge.bpf.h"
 #include "javagc.h"
@@ -32,11 +35,19 @@ struct {
 /* Too large for the BPF stack. */
 static const struct stop_event no_stop;
 
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, struct counted_at);
+} counted SEC(".maps");
+
 /* Keeps the types in BTF, from which Rust's mirrors are generated. */
 struct stop_event unused_stop;
 struct pool_event unused_pool;
 struct moment_event unused_moment;
 struct request_event unused_request;
+struct counted_event unused_counted;
 
 static __always_inline struct stop_event *current_stop(__u64 key)
 {
@@ -527,6 +538,30 @@ int BPF_UPROBE(fn_request)
 	};
 
 	bpf_get_current_comm(event.comm, sizeof(event.comm));
+	send(key, &event, sizeof(event));
+	return 0;
+}
+
+/* The VM thread has just added a stop that is over to sun.rt.safepointTime. */
+SEC("perf_event")
+int counted_stop(struct bpf_perf_event_data *ctx)
+{
+	__u64 key = target_key(LINUX_HAS_BPF_COOKIE ? bpf_get_attach_cookie(ctx) : 0);
+	struct counted_at *counters = bpf_map_lookup_elem(&counted, &key);
+	struct gauge *gauge = bpf_map_lookup_elem(&gauges, &key);
+	struct counted_event event = {
+		.kind = EVENT_COUNTED,
+		.target = key,
+		.ts_ns = bpf_ktime_get_ns(),
+	};
+	int i;
+
+	if (!counters || !gauge)
+		return 0;
+	for (i = 0; i < COUNTED_NUMBERS; i++)
+		if (counters->at[i])
+			event.numbers[i] = read_u64(counters->at[i]);
+	read_causes(gauge, event.cause, event.last_cause);
 	send(key, &event, sizeof(event));
 	return 0;
 }

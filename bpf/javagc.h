@@ -18,6 +18,7 @@ enum event_kind {
 	EVENT_CYCLE = 3,
 	EVENT_REQUEST = 4,
 	EVENT_STACK = 5,
+	EVENT_COUNTED = 6,
 };
 
 /* An operation of the VM thread: its name, or its C++ vtable to name it by. */
@@ -90,6 +91,24 @@ struct request_event {
 	__u64 tid;
 	__u64 stack;        /* its number */
 	char comm[COMM_LEN];
+};
+
+/* Numbers that the JVM itself keeps of its stops and collections: hotspot/counters.rs */
+#define COUNTED_NUMBERS 15
+
+/* Where they are; 0 where there is none. */
+struct counted_at {
+	__u64 at[COUNTED_NUMBERS];
+};
+
+/* What they were when the JVM had just counted a stop that is over. */
+struct counted_event {
+	__u64 kind;
+	__u64 target;
+	__u64 ts_ns;
+	__u64 numbers[COUNTED_NUMBERS];
+	char cause[CAUSE_LEN];
+	char last_cause[CAUSE_LEN];
 };
 
 #endif

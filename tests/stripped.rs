@@ -1,6 +1,7 @@
 //! Builds whose symbols a package has apart.
 
 use std::{
+    collections::BTreeSet,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
@@ -10,7 +11,7 @@ use jvmprobe_tests::{
     fake::build_library,
     load::Load,
     need_root,
-    runtimes::{Runtime, named},
+    runtimes::{self, Runtime, named},
     tool::{self, assert_refused, binary},
 };
 
@@ -40,6 +41,44 @@ fn assert_names_functions(load: &mut Load, options: &[&str]) {
     let output = tool::run("javaobjnew", &[&["-p", &pid, "-d", "2"], options].concat());
     load.done();
     assert!(output.status.success() && output.stdout.contains("byte[]"), "{}", output.stderr);
+    let named = profile(load, options);
+    let unknown = named.iter().filter(|name| is_unknown(name)).count();
+    assert!(unknown * 200 <= named.len(), "{unknown} of {}: {named:?}", named.len());
+    // They are those of the build that has its symbols, as binutils demangle them.
+    let symbols = symbols_of(&runtimes::named("temurin-25").libjvm());
+    let of_jvm = |name: &&String| name.contains("::") && !name.contains('/');
+    let of_jvm: Vec<_> = named.iter().filter(of_jvm).collect();
+    let wrong: Vec<_> = of_jvm.iter().filter(|name| !symbols.contains(name.as_str())).collect();
+    assert!(of_jvm.len() > 20, "{named:?}");
+    // Those of other libraries, and what is called otherwise by other demanglers.
+    assert!(wrong.len() * 10 <= of_jvm.len(), "{wrong:?} of {of_jvm:?}");
+    for expected in ["VMThread::run", "TenuredGeneration", "Compile"] {
+        let is_there = named.iter().any(|name| name.contains(expected));
+        assert!(is_there, "{expected}: {named:?}");
+    }
+}
+
+/// The names of all frames in a profile of a load.
+fn profile(load: &mut Load, options: &[&str]) -> BTreeSet<String> {
+    let pid = load.pid().to_string();
+    load.go(4.0);
+    let output = tool::run("javaprof", &[&["-p", &pid, "-F", "499", "-f", "2"], options].concat());
+    load.done();
+    assert!(output.status.success(), "{}", output.stderr);
+    let stacks = output.stdout.lines().filter_map(|line| line.rsplit_once(' '));
+    stacks.flat_map(|(stack, _)| stack.split(';')).map(str::to_owned).collect()
+}
+
+fn is_unknown(name: &str) -> bool {
+    name.starts_with("[unknown libjvm.so+")
+}
+
+/// The functions that a file has, without their parameters.
+fn symbols_of(file: &Path) -> BTreeSet<String> {
+    let nm = Command::new("nm").args(["--demangle", "--defined-only"]).arg(file).output();
+    let nm = String::from_utf8(nm.expect("run nm").stdout).expect("UTF-8");
+    let names = nm.lines().filter_map(|line| line.splitn(3, ' ').nth(2));
+    names.map(|name| name.split('(').next().unwrap_or(name).to_owned()).collect()
 }
 
 #[test]
@@ -115,6 +154,7 @@ fn symbols_are_found_by_the_build_id() {
     let mut load = Load::start(&runtime, "-XX:+UseSerialGC");
     let pid = load.pid().to_string();
     assert_refused(&tool::run("javaobjnew", &["-p", &pid]), 1, &["it is stripped"]);
+    assert!(profile(&mut load, &[]).iter().any(|name| is_unknown(name)));
     load.go(4.0);
     let output = with_debug_files(&debug, &pid);
     load.done();

@@ -207,6 +207,53 @@ fn pause(message: &str) -> Option<Collection> {
     })
 }
 
+/// The stops in the log of JDK 8 (`-XX:+PrintGC -XX:+PrintGCApplicationStoppedTime`), with their ends
+/// by the JVM's own clock, which begins with it and is told in milliseconds. What its
+/// concurrent threads write may be in the midst of another line:
+///
+/// ```text
+/// 2.224: [GC pause (G1 Evacuation Pause) (young)2.225: [GC concurrent-mark-end, 0.0100675 secs]
+///  64275K->64275K(65536K), 0.0013379 secs]
+/// 2.226: Total time for which application threads were stopped: 0.0015 seconds, Stopping ...
+/// ```
+pub fn stops_of_jdk_8(text: &str) -> Vec<Stop> {
+    const END: &str = "Total time for which application threads were stopped: ";
+    let nanoseconds = |text: &str| {
+        let seconds: f64 = text.split(' ').next()?.parse().ok()?;
+        Some((seconds * 1e9).round() as u64)
+    };
+    let collections = |text: &str| {
+        let kinds = [("[Full GC (", "Pause Full"), ("[GC pause (", "Pause"), ("[GC (", "Pause")];
+        let begun = kinds.iter().flat_map(|&(word, kind)| {
+            text.match_indices(word).map(move |(at, _)| (at, kind, &text[at + word.len()..]))
+        });
+        let mut begun: Vec<_> = begun.collect();
+        begun.sort_by_key(|&(at, ..)| at);
+        let collection = |(_, kind, rest): (usize, &str, &str)| {
+            let cause = rest.split_once(") ").map(|(cause, _)| cause.to_owned());
+            // The last number before the bracket closes: that of a thread in its midst is first.
+            let end = rest.split("[GC (").next().and_then(|own| own.split("[Full GC (").next());
+            let took = end.and_then(|own| own.rsplit_once(" secs]")?.0.rsplit_once(", "));
+            let pause_ns = took.and_then(|(_, seconds)| nanoseconds(seconds)).unwrap_or(0);
+            Collection { kind: kind.into(), cause, pause_ns, ..Collection::default() }
+        };
+        begun.into_iter().map(collection).collect()
+    };
+    let ends: Vec<_> = text.match_indices(END).map(|(at, _)| at).collect();
+    let begins = [0].into_iter().chain(ends.iter().map(|end| end + END.len()));
+    let stop = |(begin, &end): (usize, &usize)| {
+        let total_ns = nanoseconds(&text[end + END.len()..])?;
+        let is_stamp = |c: char| c.is_ascii_digit() || c == '.';
+        // The last one before: that of another line, where this one's was written before it.
+        let before = text[..end].rsplit(": ").skip(1);
+        let mut stamps = before.filter_map(|before| before.rsplit(|c| !is_stamp(c)).next());
+        let end_ns = stamps.find_map(nanoseconds)?;
+        let collections = collections(&text[begin..end]);
+        Some(Stop { end_ns, total_ns, collections, ..Stop::default() })
+    };
+    begins.zip(&ends).filter_map(stop).collect()
+}
+
 /// A collection in the log of JDK 8.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldCollection {
@@ -346,6 +393,34 @@ mod tests {
             of("GC (CMS Initial Mark)", 45_320, 45_320),
         ];
         assert_eq!(log, expected);
+    }
+
+    #[test]
+    fn reads_stops_of_jdk_8() {
+        let stops = stops_of_jdk_8(
+            "1.203: Total time for which application threads were stopped: 0.0154471 seconds, Stopping threads took: 0.0023592 seconds\n\
+             2.224: [GC pause (G1 Evacuation Pause) (young)2.225: [GC concurrent-mark-end, 0.0100675 secs]\n \
+             64275K->64275K(65536K), 0.0013379 secs]\n\
+             2.226: [Full GC (System.gc())  30133K->16261K(63360K), 0.0101912 secs]\n\
+             2.226: 2.227: [GC concurrent-mark-start]\n\
+             Total time for which application threads were stopped: 0.0120000 seconds, Stopping threads took: 0.0000010 seconds\n",
+        );
+        let [other, stop] = &stops[..] else { panic!("{stops:?}") };
+        assert_eq!((other.total_ns, other.collections.len()), (15_447_100, 0));
+        assert_eq!((other.end_ns, stop.end_ns), (1_203_000_000, 2_227_000_000));
+        let collections: Vec<_> = stop
+            .collections
+            .iter()
+            .map(|c| (c.cause.as_deref(), c.is_full(), c.pause_ns))
+            .collect();
+        assert_eq!(
+            collections,
+            [
+                (Some("G1 Evacuation Pause"), false, 1_337_900),
+                (Some("System.gc()"), true, 10_191_200)
+            ]
+        );
+        assert_eq!(stop.total_ns, 12_000_000);
     }
 
     #[test]

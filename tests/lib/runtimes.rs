@@ -132,6 +132,19 @@ impl Runtime {
         runtime
     }
 
+    /// The same, made in a folder, but its JVM has neither probes nor symbols, here or apart.
+    ///
+    /// # Panics
+    /// Where it cannot be copied.
+    pub fn bare(&self, folder: &Path) -> Self {
+        let runtime = self.copied(folder);
+        let mut strip = Command::new("strip");
+        strip.args(["--remove-section", ".note.stapsdt"]).arg(runtime.libjvm());
+        let status = strip.status().expect("binutils (tests/setup installs them)");
+        assert!(status.success(), "{strip:?}");
+        runtime
+    }
+
     /// A copy in a folder, with a libjvm.so of its own.
     fn copied(&self, folder: &Path) -> Self {
         let java = self.java.canonicalize().expect("java exists");

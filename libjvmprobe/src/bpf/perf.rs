@@ -9,10 +9,12 @@ use std::{
 };
 
 use libbpf_rs::{Link, PerfEventOpts, ProgramMut};
-use libbpf_sys::{PERF_FLAG_FD_CLOEXEC, perf_event_attr};
+use libbpf_sys::{PERF_FLAG_FD_CLOEXEC, PERF_TYPE_BREAKPOINT, perf_event_attr};
 
-use crate::{Error, Result, own::remark};
+use crate::{Addr, Error, Pid, Result, own::remark};
 
+/// `HW_BREAKPOINT_W`, include/uapi/linux/hw_breakpoint.h.
+const WRITES: u32 = 2;
 const MAX_RATE: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
 
 /// What makes a processor take a sample.
@@ -136,21 +138,24 @@ fn open_all(event: Event, rate: Rate) -> Result<Result<Vec<Opened>, (u32, io::Er
 
 fn attach_all(program: &ProgramMut<'_>, events: Vec<Opened>, cookie: u64) -> Result<Vec<Link>> {
     let attach = |(cpu, event): Opened| {
-        let fd = event.as_raw_fd();
-        let link = match super::has_cookies() {
-            true => {
-                let opts = PerfEventOpts { cookie, ..Default::default() };
-                program.attach_perf_event_with_opts(fd, opts)
-            }
-            false => program.attach_perf_event(fd),
-        };
-        let link =
-            link.map_err(|source| Error::Bpf { what: format!("sample processor {cpu}"), source })?;
-        // From here on it is the link's, which closes it.
-        let _ = event.into_raw_fd();
-        Ok(link)
+        attach_one(program, event, cookie)
+            .map_err(|source| Error::Bpf { what: format!("sample processor {cpu}"), source })
     };
     events.into_iter().map(attach).collect()
+}
+
+fn attach_one(program: &ProgramMut<'_>, event: OwnedFd, cookie: u64) -> libbpf_rs::Result<Link> {
+    let fd = event.as_raw_fd();
+    let link = match super::has_cookies() {
+        true => {
+            let opts = PerfEventOpts { cookie, ..Default::default() };
+            program.attach_perf_event_with_opts(fd, opts)
+        }
+        false => program.attach_perf_event(fd),
+    }?;
+    // From here on it is the link's, which closes it.
+    let _ = event.into_raw_fd();
+    Ok(link)
 }
 
 fn check_rate(hertz: u64) -> Result<()> {
@@ -185,20 +190,66 @@ fn open(event: Event, cpu: u32, rate: Rate) -> io::Result<OwnedFd> {
         }
         Rate::Each(period) => attr.__bindgen_anon_1.sample_period = period,
     }
-    open_event(&mut attr, cpu)
+    open_event(&mut attr, Where::Processor(cpu))
 }
 
-/// Opens an event of one processor, whichever process runs there.
-pub(crate) fn open_event(attr: &mut perf_event_attr, cpu: u32) -> io::Result<OwnedFd> {
+/// Attaches a program to a watchpoint: it runs each time that a thread has written one of the eight
+/// bytes at an address, which is a multiple of eight. A thread has as many as its processor has
+/// registers for them, four on x86.
+///
+/// # Errors
+/// [`Error::Permission`], [`Error::Io`] or [`Error::Bpf`].
+pub(crate) fn attach_watchpoint(
+    program: &ProgramMut<'_>,
+    thread: Pid,
+    address: Addr,
+    cookie: u64,
+) -> Result<Link> {
+    let mut attr =
+        perf_event_attr { type_: PERF_TYPE_BREAKPOINT, bp_type: WRITES, ..Default::default() };
+    attr.__bindgen_anon_1.sample_period = 1;
+    attr.__bindgen_anon_3.bp_addr = address.0;
+    attr.__bindgen_anon_4.bp_len = 8;
+    attr.set_exclude_kernel(1);
+    let event = open_event(&mut attr, Where::Thread(thread)).map_err(|error| {
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            return Error::Permission {
+                what: format!("watch thread {thread}"),
+                missing: "CAP_PERFMON is missing, or perf_event_open is forbidden here (seccomp)"
+                    .into(),
+            };
+        }
+        Error::io(format!("watch what thread {thread} writes"), error)
+    })?;
+    let _books = super::detach::books();
+    attach_one(program, event, cookie)
+        .map_err(|source| Error::Bpf { what: format!("watch thread {thread}"), source })
+}
+
+/// Whose event it is.
+pub(crate) enum Where {
+    /// Of one processor, whichever process runs there.
+    Processor(u32),
+    /// Of one thread, wherever it runs.
+    Thread(Pid),
+}
+
+/// Opens an event.
+pub(crate) fn open_event(attr: &mut perf_event_attr, at: Where) -> io::Result<OwnedFd> {
     attr.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
-    let (every_process, no_group) = (-1, -1);
+    let (all, no_group) = (-1, -1);
+    let number = |number: u32| i32::try_from(number).map_err(io::Error::other);
+    let (thread, cpu) = match at {
+        Where::Processor(cpu) => (all, number(cpu)?),
+        Where::Thread(thread) => (number(thread.0)?, all),
+    };
     // SAFETY: the kernel reads `attr.size` bytes of `attr`, which lives that long,
     // and returns a new file descriptor or -1.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
             std::ptr::from_ref(attr),
-            every_process,
+            thread,
             cpu,
             no_group,
             u64::from(PERF_FLAG_FD_CLOEXEC),

@@ -116,30 +116,32 @@ impl ElfFile {
         seen_as: &Path,
         open: impl Fn(&Path) -> io::Result<File>,
     ) -> Option<File> {
-        let id = self.build_id();
-        tell_others(seen_as, id.as_ref());
+        tell_others(seen_as, self.build_id().as_ref());
         if self.has_symbols() {
             return None;
         }
-        let by_id = id.and_then(|id| {
-            let is_its = |named: &&Named| named.id == id;
-            let named = named().get().and_then(|files| files.iter().find(is_its));
-            let path = path(&id)?;
-            let checked = |file: io::Result<File>| {
-                let file = file.ok()?;
-                let elf = Self::open(file.try_clone().ok()?).ok()?;
-                (elf.has_symbols() && elf.build_id().as_ref() == Some(&id)).then_some(file)
-            };
-            named
-                .and_then(|named| named.file.try_clone().ok())
-                .or_else(|| checked(File::open(&path)))
-                .or_else(|| checked(open(&path)))
-        });
-        by_id.or_else(|| self.unpacked())
+        self.symbols_by_id(open).or_else(|| self.unpacked())
+    }
+
+    /// The same by its build id alone, and without a word on files that are another's.
+    pub(crate) fn symbols_by_id(&self, open: impl Fn(&Path) -> io::Result<File>) -> Option<File> {
+        let id = self.build_id()?;
+        let is_its = |named: &&Named| named.id == id;
+        let named = named().get().and_then(|files| files.iter().find(is_its));
+        let path = path(&id)?;
+        let checked = |file: io::Result<File>| {
+            let file = file.ok()?;
+            let elf = Self::open(file.try_clone().ok()?).ok()?;
+            (elf.has_symbols() && elf.build_id().as_ref() == Some(&id)).then_some(file)
+        };
+        named
+            .and_then(|named| named.file.try_clone().ok())
+            .or_else(|| checked(File::open(&path)))
+            .or_else(|| checked(open(&path)))
     }
 
     /// The symbols that it has compressed: `.gnu_debugdata`.
-    fn unpacked(&self) -> Option<File> {
+    pub(crate) fn unpacked(&self) -> Option<File> {
         let packed = self.section(".gnu_debugdata")?.data().ok()?;
         let mut file: File = memfd_create("jvmprobe-symbols", MemfdFlags::CLOEXEC).ok()?.into();
         let reader = XzReader::new_mem_limit(&packed[..], false, MAX_MEMORY_KIB);

@@ -155,7 +155,7 @@ impl Ring {
         // Nobody waits for it.
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
-        let event = perf::open_event(&mut attr, cpu)?;
+        let event = perf::open_event(&mut attr, perf::Where::Processor(cpu))?;
         let page = rustix::param::page_size();
         let size = pages * page;
         // SAFETY: a new mapping, of a descriptor of ours, that overlaps nothing.

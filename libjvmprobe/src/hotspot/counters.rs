@@ -1,8 +1,8 @@
-//! Collections as the JVM itself counts and stamps them for `jstat`, in its performance data: how
-//! many there were, and when the last one began and ended.
+//! Stops and collections as the JVM itself counts and times them for `jstat`, in its performance
+//! data: how many there were, how long they took, and when the last collection began and ended.
 //!
-//! Source: HotSpot's gc/shared/collectorCounters.cpp (JDK 8: gc_implementation/shared).
-//! Times are ticks since the JVM's start, of nanoseconds on Linux.
+//! Source: HotSpot's services/runtimeService.cpp and gc/shared/collectorCounters.cpp (JDK 8:
+//! gc_implementation/shared). Times are ticks since the JVM's start, of nanoseconds on Linux.
 
 use crate::{
     Addr, Error, Result,
@@ -12,24 +12,24 @@ use crate::{
 
 /// Kinds of collections that are counted apart: young ones, full ones, and others.
 const KINDS: usize = 3;
+/// Numbers that are kept of stops.
+const OF_STOPS: [&str; 3] =
+    ["sun.rt.safepoints", "sun.rt.safepointTime", "sun.rt.safepointSyncTime"];
+/// Numbers that are kept of each kind of collections.
+const OF_KIND: [&str; 4] = ["invocations", "time", "lastEntryTime", "lastExitTime"];
+/// All of them: `COUNTED_NUMBERS` of bpf/javagc.h.
+pub(crate) const NUMBERS: usize = OF_STOPS.len() + KINDS * OF_KIND.len();
 /// Ticks a second.
 const NANOSECONDS: u64 = 1_000_000_000;
-
-/// Where a kind of collections is counted.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    count: Addr,
-    time: Addr,
-    entry: Addr,
-    exit: Addr,
-}
 
 /// Where the counters are.
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
-    kinds: [Option<Place>; KINDS],
+    places: [Option<Addr>; NUMBERS],
     frequency: Option<Addr>,
     last_cause: Option<Addr>,
+    /// Counted where a full collection of Parallel has a cause of its own.
+    full_follows: Option<Addr>,
 }
 
 /// What is counted of one kind.
@@ -46,43 +46,61 @@ pub(crate) struct Count {
 }
 
 /// What is counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
+    /// Stops that began.
+    pub(crate) stops: u64,
+    /// The time of all stops that are over, see [`HotSpot::counts_sync_apart`].
+    pub(crate) stopped: u64,
+    /// The time of all until the last thread had stopped.
+    pub(crate) sync: u64,
     pub(crate) kinds: [Count; KINDS],
+}
+
+impl Counts {
+    /// Makes sense of the numbers, in the order of [`HotSpot::counted_at`].
+    pub(crate) fn of(numbers: &[u64; NUMBERS]) -> Self {
+        let [stops, stopped, sync, kinds @ ..] = *numbers;
+        let mut counts = Self { stops, stopped, sync, ..Self::default() };
+        let (each, _) = kinds.as_chunks();
+        for (count, &[collections, time, entry, exit]) in counts.kinds.iter_mut().zip(each) {
+            *count = Count { collections, time, entry, exit };
+        }
+        counts
+    }
 }
 
 impl Counters {
     pub(super) fn find(base: Addr, data: &PerfData) -> Self {
         let at = |name: &str| base.checked_add(data.offset(name)? as u64);
-        let place = |kind: usize| {
-            let at = |name: &str| at(&format!("sun.gc.collector.{kind}.{name}"));
-            Some(Place {
-                count: at("invocations")?,
-                time: at("time")?,
-                entry: at("lastEntryTime")?,
-                exit: at("lastExitTime")?,
-            })
-        };
+        let mut places = [None; NUMBERS];
+        let of_kinds =
+            (0..KINDS).flat_map(|k| OF_KIND.map(|name| format!("sun.gc.collector.{k}.{name}")));
+        let names = OF_STOPS.into_iter().map(str::to_owned).chain(of_kinds);
+        for (place, name) in places.iter_mut().zip(names) {
+            *place = at(&name);
+        }
         Self {
-            kinds: std::array::from_fn(place),
+            places,
             frequency: at("sun.os.hrt.frequency"),
             last_cause: at("sun.gc.lastCause"),
+            full_follows: at("sun.gc.policy.fullFollowsScavenge"),
         }
     }
 
-    fn read(&self, memory: &Memory) -> Result<Counts> {
-        let mut counts = Counts::default();
-        for (count, place) in counts.kinds.iter_mut().zip(&self.kinds) {
+    fn read(&self, memory: &Memory) -> Result<[u64; NUMBERS]> {
+        let mut numbers = [0; NUMBERS];
+        for (number, place) in numbers.iter_mut().zip(self.places) {
             if let Some(place) = place {
-                *count = Count {
-                    collections: memory.u64(place.count)?,
-                    time: memory.u64(place.time)?,
-                    entry: memory.u64(place.entry)?,
-                    exit: memory.u64(place.exit)?,
-                };
+                *number = memory.u64(place)?;
             }
         }
-        Ok(counts)
+        Ok(numbers)
+    }
+
+    /// Whether young collections are counted.
+    fn has_young(&self) -> bool {
+        self.places.iter().skip(OF_STOPS.len()).take(OF_KIND.len()).all(Option::is_some)
     }
 }
 
@@ -96,7 +114,7 @@ impl HotSpot {
         );
         let is_in_nanoseconds = |counters: &Counters| {
             let frequency = counters.frequency.and_then(|at| self.memory.u64(at).ok());
-            frequency == Some(NANOSECONDS) && counters.kinds[0].is_some()
+            frequency == Some(NANOSECONDS) && counters.has_young()
         };
         is_known && self.counters.as_ref().is_some_and(is_in_nanoseconds)
     }
@@ -107,7 +125,34 @@ impl HotSpot {
     /// [`Error::PerfData`] where it keeps no counters, [`Error::Memory`] when it is gone.
     pub(crate) fn counts(&self) -> Result<Counts> {
         let missing = || Error::PerfData { what: "there are none".into() };
-        self.counters.as_ref().ok_or_else(missing)?.read(&self.memory)
+        let numbers = self.counters.as_ref().ok_or_else(missing)?.read(&self.memory)?;
+        Ok(Counts::of(&numbers))
+    }
+
+    /// Whether the time that it counts of stops begins when the last thread has stopped:
+    /// SafepointTracing::end() of runtime/safepoint.cpp. Before JDK 14, RuntimeService has a timer
+    /// that begins with the stop.
+    pub(crate) fn counts_sync_apart(&self) -> bool {
+        self.major >= 14
+    }
+
+    /// Where its counters are, 0 where there is none.
+    pub(crate) fn counted_at(&self) -> Option<[u64; NUMBERS]> {
+        Some(self.counters.as_ref()?.places.map(|place| place.map_or(0, |at| at.0)))
+    }
+
+    /// The counter to which the VM thread adds each stop when it is over, as the last of all.
+    pub(crate) fn stop_counter(&self) -> Option<Addr> {
+        let [stops, time, sync, ..] = self.counters.as_ref()?.places;
+        time.filter(|_| stops.is_some() && sync.is_some())
+    }
+
+    /// Whether Parallel's full collection in place of a young one has the cause "Ergonomics" within
+    /// that of the operation: PSScavenge::invoke() of gc/parallel/psScavenge.cpp, until it was
+    /// simplified between JDK 21 and 25, together with the counter.
+    pub(crate) fn has_ergonomics(&self) -> bool {
+        let counters = self.counters.as_ref();
+        self.collector == Collector::Parallel && counters.is_some_and(|c| c.full_follows.is_some())
     }
 
     /// Why it has collected last.

@@ -7,9 +7,9 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
-    io::Write,
+    io::{self, Write},
     os::fd::AsRawFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Instant,
 };
@@ -19,8 +19,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{
     Addr, FileOffset, Pid, Result,
+    elf::ElfFile,
     own::{Idle, descriptors::ran_out, remark},
-    process::{libjvm, memory::Memory, pid::maps_of},
+    process::{Process, libjvm, memory::Memory, pid::maps_of, root::Root},
 };
 
 /// More mappings than any process has.
@@ -28,16 +29,42 @@ const MAX_MAPPINGS: usize = 100_000;
 
 /// An open file with code.
 #[derive(Debug)]
-pub struct CodeFile(File);
+pub struct CodeFile {
+    file: File,
+    /// One that has its symbols, which it lacks itself.
+    symbols: Option<File>,
+}
 
 impl CodeFile {
     pub(crate) fn new(file: File) -> Self {
-        Self(file)
+        Self { file, symbols: None }
+    }
+
+    /// The same of a process's, which may have its symbols in a file of its own.
+    fn of_process(file: File, pid: Pid) -> Self {
+        let elf = file.try_clone().ok().and_then(|file| ElfFile::open(file).ok());
+        let in_its_root = |path: &Path| {
+            let process = Process::open(pid).map_err(io::Error::other)?;
+            Root::open(&process).map_err(io::Error::other)?.file(path)
+        };
+        let elf = elf.filter(|elf| !elf.has_symbols());
+        let symbols = elf.and_then(|elf| elf.symbols_by_id(in_its_root));
+        Self { file, symbols }
+    }
+
+    /// A file that has its symbols, where it has none itself: one that belongs to its build, or what
+    /// it has compressed.
+    pub(crate) fn symbols_apart(&self) -> Option<File> {
+        let found = self.symbols.as_ref().and_then(|file| file.try_clone().ok());
+        found.or_else(|| {
+            let elf = ElfFile::open(self.reopen().ok()?).ok()?;
+            if elf.has_symbols() { None } else { elf.unpacked() }
+        })
     }
 
     /// A path that opens this file, in this process, while it is held.
     pub fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
     /// The same file, opened once more.
@@ -45,13 +72,13 @@ impl CodeFile {
     /// # Errors
     /// [`crate::Error::Io`] where there are too many open files.
     pub fn reopen(&self) -> Result<File> {
-        self.0.try_clone().map_err(|e| crate::Error::io("reopen a mapped file", e))
+        self.file.try_clone().map_err(|e| crate::Error::io("reopen a mapped file", e))
     }
 }
 
 impl AsRawFd for CodeFile {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.0.as_raw_fd()
+        self.file.as_raw_fd()
     }
 }
 
@@ -221,7 +248,7 @@ impl Opened {
             self.files.retain(|_, file| file.as_ref().is_some_and(|f| Arc::strong_count(f) > 1));
         }
         let file = match opened {
-            Ok(file) => Some(Arc::new(CodeFile::new(file))),
+            Ok(file) => Some(Arc::new(CodeFile::of_process(file, pid))),
             Err(error) => {
                 let name = module_name(&map.pathname);
                 remark(|| format!("process {pid}: nothing is known of {name}: {error}"));
@@ -299,7 +326,7 @@ mod tests {
     }
 
     /// Maps a file as code, at an address if one is given.
-    fn map(path: &std::path::Path, at: Option<*mut libc::c_void>) -> *mut libc::c_void {
+    fn map(path: &Path, at: Option<*mut libc::c_void>) -> *mut libc::c_void {
         let file = File::open(path).unwrap();
         let fixed = at.map_or(0, |_| libc::MAP_FIXED);
         let (at, access) = (at.unwrap_or(std::ptr::null_mut()), libc::PROT_READ | libc::PROT_EXEC);

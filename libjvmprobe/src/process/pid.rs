@@ -177,6 +177,16 @@ pub(crate) fn parent(pid: Pid) -> Option<Pid> {
     u32::try_from(stat.ppid).ok().filter(|&parent| parent > 0).map(Pid)
 }
 
+/// The first of a process's threads that has this name (`comm`).
+pub(crate) fn thread_named(pid: Pid, name: &str) -> Option<Pid> {
+    let tasks = Proc::new(i32::try_from(pid.0).ok()?).ok()?.tasks().ok()?;
+    let named = |tid: &u32| {
+        text_of(pid, &format!("task/{tid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
+    };
+    let tids = tasks.flatten().filter_map(|task| u32::try_from(task.tid).ok());
+    tids.filter(named).min().map(Pid)
+}
+
 /// More than the text of 65,530 mappings, the kernel's limit, with names as they are.
 const MAX_TEXT: u64 = 64 << 20;
 

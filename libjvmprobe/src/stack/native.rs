@@ -4,6 +4,8 @@
 //! process has mapped. Names are demangled here, for blazesym would take a C
 //! function `f` for the mangled name of C++'s `float`.
 //!
+//! Symbols that a file lacks are taken from where its build has them: `crate::elf::apart`.
+//!
 //! blazesym finds debug information by links in the file (`.gnu_debuglink`,
 //! `.gnu_debugaltlink`), which may be any path. So only files of root's in our own file system
 //! have theirs read; all others are named by their own symbol tables. It maps files: see
@@ -119,11 +121,38 @@ struct Reader {
     symbolizer: Symbolizer,
     /// What it says of its own code, if it is a native image.
     image: Option<(Image, Segments)>,
+    /// A file that has its symbols, and where its own segments are.
+    apart: Option<(CodeFile, Segments)>,
 }
 
 impl Reader {
     fn new(file: &Arc<CodeFile>) -> Self {
-        Self { file: Arc::downgrade(file), symbolizer: symbolizer(), image: image(file) }
+        let (image, apart) = (image(file), apart(file));
+        Self { file: Arc::downgrade(file), symbolizer: symbolizer(), image, apart }
+    }
+
+    /// What blazesym knows of a place in a file.
+    fn symbols(&self, file: &CodeFile, at: Input<u64>, debug_syms: bool) -> Vec<Symbol> {
+        let mut elf = Elf::new(file.path());
+        elf.debug_syms = debug_syms;
+        let found = self.symbolizer.symbolize_single(&Source::Elf(elf), at);
+        let Some(sym) = found.ok().and_then(|found| found.into_sym()) else {
+            return Vec::new();
+        };
+        let inlined = sym.inlined.iter().rev();
+        let mut symbols: Vec<_> =
+            inlined.map(|inlined| symbol(&inlined.name, inlined.code_info.as_ref())).collect();
+        symbols.push(symbol(&sym.name, sym.code_info.as_deref()));
+        symbols
+    }
+
+    /// By the file's symbols that are kept apart.
+    fn symbols_apart(&self, offset: FileOffset) -> Vec<Symbol> {
+        let found = self.apart.as_ref().and_then(|(file, segments)| {
+            let at = segments.vaddr(offset)?;
+            Some(self.symbols(file, Input::VirtOffset(at.0), false))
+        });
+        found.unwrap_or_default()
     }
 
     /// The Java code of a native image.
@@ -149,6 +178,13 @@ fn image(file: &CodeFile) -> Option<(Image, Segments)> {
     Some((image, elf.into_segments()))
 }
 
+/// The symbols that it lacks itself.
+fn apart(file: &CodeFile) -> Option<(CodeFile, Segments)> {
+    let symbols = file.symbols_apart()?;
+    let elf = ElfFile::open(file.reopen().ok()?).ok()?;
+    Some((CodeFile::new(symbols), elf.into_segments()))
+}
+
 impl Readers {
     fn find(&mut self, file: &Arc<CodeFile>, offset: FileOffset, trusts: bool) -> Vec<Symbol> {
         let reader = self.0.entry((Arc::as_ptr(file), trusts)).or_insert_with(|| Reader::new(file));
@@ -157,21 +193,14 @@ impl Readers {
         }
         let is_roots = |meta: Metadata| meta.uid() == 0 && meta.mode() & WRITABLE == 0;
         let path = file.path();
-        let mut elf = Elf::new(&path);
-        elf.debug_syms = trusts && std::fs::metadata(&path).is_ok_and(is_roots);
-        let source = Source::Elf(elf);
-        let found = reader.symbolizer.symbolize_single(&source, Input::FileOffset(offset.0));
-        let Some(sym) = found.ok().and_then(|found| found.into_sym()) else {
-            return Vec::new();
-        };
-        let mut symbols: Vec<_> = sym
-            .inlined
-            .iter()
-            .rev()
-            .map(|inlined| symbol(&inlined.name, inlined.code_info.as_ref()))
-            .collect();
-        symbols.push(symbol(&sym.name, sym.code_info.as_deref()));
-        symbols
+        let trusts = trusts && std::fs::metadata(&path).is_ok_and(is_roots);
+        let own = reader.symbols(file, Input::FileOffset(offset.0), trusts);
+        // Debug information, which has inlined functions and lines, is more than symbols.
+        if own.iter().any(|symbol| symbol.file.is_some()) {
+            return own;
+        }
+        let apart = reader.symbols_apart(offset);
+        if apart.is_empty() { own } else { apart }
     }
 
     /// Lets go of what was read of files that nobody holds any more.

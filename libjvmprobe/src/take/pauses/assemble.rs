@@ -71,6 +71,8 @@ impl Assembler {
             Event::Cycle(cycle) => self.cycle(cycle, jvm),
             // Belongs to a pause that is still to come.
             Event::Request(_) | Event::Stack(..) => None,
+            // Of JVMs that have no other events.
+            Event::Counted(_) => None,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::{
 };
 
 pub(crate) use crate::take::pauses::skel::types::{
-    moment_event, operation, pool_event, request_event, stop_event,
+    counted_event, moment_event, operation, pool_event, request_event, stop_event,
 };
 
 // `enum event_kind` and `UNKNOWN` of bpf/javagc.h and bpf/gauge.h.
@@ -20,6 +20,7 @@ const POOL: u64 = 2;
 const CYCLE: u64 = 3;
 const REQUEST: u64 = 4;
 const STACK: u64 = 5;
+const COUNTED: u64 = 6;
 const UNKNOWN: u64 = u64::MAX;
 
 // SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
@@ -31,6 +32,8 @@ unsafe impl Plain for pool_event {}
 unsafe impl Plain for moment_event {}
 // SAFETY: as above.
 unsafe impl Plain for request_event {}
+// SAFETY: as above.
+unsafe impl Plain for counted_event {}
 
 /// A decoded event.
 #[derive(Clone, Debug)]
@@ -45,6 +48,8 @@ pub(crate) enum Event {
     Request(Request),
     /// A stack that is new, and its number.
     Stack(u64, RawStack),
+    /// A stop is over, by the JVM's own counters.
+    Counted(Box<counted_event>),
 }
 
 /// A thread asks for a collection.
@@ -82,6 +87,7 @@ impl Event {
             POOL => copy(record).map(|e| Self::Pool(Box::new(e))),
             CYCLE => copy(record).map(|e| Self::Cycle(Box::new(e))),
             REQUEST => copy(record).map(|e| Self::Request(Request::new(&e))),
+            COUNTED => copy(record).map(|e| Self::Counted(Box::new(e))),
             STACK => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
             _ => None,
         }
@@ -95,6 +101,7 @@ impl Event {
             Self::Cycle(e) => e.target,
             Self::Request(e) => e.target,
             Self::Stack(_, stack) => stack.target,
+            Self::Counted(e) => e.target,
         }
     }
 }
@@ -114,6 +121,7 @@ mod tests {
     use std::mem::{offset_of, size_of};
 
     use super::*;
+    use crate::hotspot::counters::NUMBERS;
 
     /// The C side's `OP_LEN`, `CAUSE_LEN` and `POOL_LEN`.
     const LEN: usize = 64;
@@ -122,6 +130,7 @@ mod tests {
     fn layouts_are_those_of_the_header() {
         assert_eq!(size_of::<operation>(), 8 + LEN);
         assert_eq!(size_of::<request_event>(), 5 * 8 + 16);
+        assert_eq!(size_of::<counted_event>(), (3 + NUMBERS) * 8 + 2 * LEN);
         assert_eq!(offset_of!(stop_event, before), 11 * 8);
         assert_eq!(offset_of!(stop_event, gc_pairs), 21 * 8);
         assert_eq!(offset_of!(stop_event, op), 26 * 8);

@@ -67,26 +67,36 @@ impl Jvm {
         Some(record)
     }
 
-    /// Takes what was told by counters alone.
-    pub(crate) fn count(&mut self, found: Collected, hotspot: &HotSpot) -> Record {
+    /// Takes what was told by counters alone; `cause` is that of the last collection.
+    pub(crate) fn count(
+        &mut self,
+        found: Collected,
+        cause: Option<String>,
+        hotspot: &HotSpot,
+    ) -> Record {
+        let collections = found.collections.iter().sum();
+        let is_gc = collections > 0;
+        let cause = cause.and_then(|cause| counted_cause(cause, found.collections, hotspot));
+        let is_mark = cause.as_deref().is_some_and(|cause| cause.starts_with("CMS "));
         let stop = Stop {
             time: clock::rfc3339(found.begin_ns),
             ts_ns: found.begin_ns,
             pid: self.pid,
             collector: hotspot.collector.name(),
-            cause: hotspot.last_cause(),
-            full: found.kind == 1 && hotspot.collector != Collector::Cms,
-            collections: found.collections,
-            operations: u32::try_from(found.collections).unwrap_or(u32::MAX),
-            pause_ns: Some(found.pause_ns),
-            // At least: when stops began and ended is not counted.
-            stopped_ns: found.pause_ns,
+            cause,
+            full: found.collections[1] > u64::from(is_mark),
+            collections,
+            operations: u32::try_from(collections).unwrap_or(u32::MAX).max(1),
+            ttsp_ns: found.ttsp_ns,
+            pause_ns: is_gc.then_some(found.pause_ns),
+            // At least: when several stops began and ended is not counted.
+            stopped_ns: found.stopped_ns.unwrap_or(found.pause_ns),
             ..Stop::default()
         };
         if let Some(totals) = &mut self.totals {
             totals.stop(&stop);
         }
-        Record::Pause(stop)
+        if is_gc { Record::Pause(stop) } else { Record::Safepoint(stop) }
     }
 
     /// So many events were lost.
@@ -146,6 +156,19 @@ impl assemble::Jvm for Asked<'_> {
 
     fn is_pause(&self, op: Option<&str>) -> bool {
         self.hotspot.is_some_and(|h| h.is_pause(op))
+    }
+}
+
+/// The cause of collections that were counted, by kind, where that of the last one is known.
+fn counted_cause(cause: String, collections: [u64; 3], hotspot: &HotSpot) -> Option<String> {
+    match collections {
+        // The marking's own pauses set none.
+        [0, 0, _] => None,
+        // It is over before that of the operation is.
+        [0, _, _] if cause == "Allocation Failure" && hotspot.has_ergonomics() => {
+            Some("Ergonomics".into())
+        }
+        _ => Some(cause),
     }
 }
 

@@ -23,14 +23,15 @@ use crate::{
 pub(crate) type Session = session::Session<JavagcSkel<'static>, Event>;
 
 /// One entry a JVM: 4 MB where they are allocated beforehand.
-const ROOMY: [Roomy; 2] = [
+const ROOMY: [Roomy; 3] = [
     Roomy { name: "stops", most: 1 << 12, allocated: 1 << 12 },
     Roomy { name: "gauges", most: 1 << 12, allocated: 1 << 12 },
+    Roomy { name: "counted", most: 1 << 12, allocated: 1 << 12 },
 ];
 /// Stacks from which collections are asked for: few lines of a program do so.
 const KNOWN_STACKS: u32 = 1 << 12;
 /// Maps with entries by JVM.
-const BY_JVM: [&str; 3] = ["gauges", "stops", "known_stacks"];
+const BY_JVM: [&str; 4] = ["gauges", "counted", "stops", "known_stacks"];
 
 /// Loads the object; of its programs only those named, or all; the stack walker only if stacks
 /// are wanted.

@@ -10,18 +10,18 @@ use libbpf_rs::MapCore;
 use crate::{
     Error, Pid, Result,
     bpf::{
-        clock,
-        probes::Plan,
+        clock, perf,
+        probes::{Links, Plan},
         session::{self, Attach},
     },
     follow::{ByKey, Followed, Named, Tool},
-    hotspot::{Collector, HotSpot},
+    hotspot::{Collector, HotSpot, counters::Counts},
     own::{Pace, note},
-    process::{FileId, Target},
+    process::{FileId, Target, pid::thread_named},
     render::table::Lost,
     take::pauses::{
         counted::{self, Counted},
-        event::Event,
+        event::{self, Event, counted_event},
         model::Jvm,
         probes,
         record::Record,
@@ -76,8 +76,18 @@ pub struct Taker<S> {
     /// How many JVMs run each file.
     users: HashMap<FileId, usize>,
     /// JVMs that nothing can be attached to.
-    counted: HashMap<u64, Counted>,
+    counted: HashMap<u64, ByCounters>,
 }
+
+/// A JVM of which its own counters tell.
+struct ByCounters {
+    counted: Counted,
+    /// What notices each stop; without, the counters are looked at again and again.
+    watch: Option<Links>,
+}
+
+/// What runs when a counter of stops was written to.
+const COUNTED_PROGRAM: &str = "counted_stop";
 
 /// What to attach to a JVM's libjvm.so; nothing where that has neither probes nor symbols, and the
 /// JVM's own counters must do.
@@ -102,7 +112,8 @@ impl<S: Sink> Taker<S> {
     pub fn new(options: Options, sink: S, named: &[Named]) -> Result<Self> {
         let of = |(target, hotspot): &Named| plan(target, hotspot.as_ref().ok(), &options);
         let plans = named.iter().map(of).collect::<Result<Vec<_>>>()?;
-        let programs: HashSet<_> = plans.iter().flatten().map(|plan| plan.program).collect();
+        let mut programs: HashSet<_> = plans.iter().flatten().map(|plan| plan.program).collect();
+        programs.extend(plans.iter().any(Vec::is_empty).then_some(COUNTED_PROGRAM));
         let session = load((!options.all).then_some(&programs), options.stacks, options.pace)?;
         Ok(Self {
             options,
@@ -113,6 +124,71 @@ impl<S: Sink> Taker<S> {
             users: HashMap::new(),
             counted: HashMap::new(),
         })
+    }
+
+    /// Has the kernel notice each stop that a JVM counts.
+    fn watch(&mut self, key: u64, pid: Pid, hotspot: &HotSpot) -> Result<Links> {
+        const VM_THREAD: &str = "VM Thread";
+        let missing = |what: &str| Error::PerfData { what: what.into() };
+        let counter = hotspot.stop_counter().ok_or_else(|| missing("stops are not counted"))?;
+        let places = hotspot.counted_at().unwrap_or_default().map(u64::to_ne_bytes);
+        let counted = &self.session.skel.maps.counted;
+        session::tell(counted, key, &places.concat(), "tell the kernel about counters")?;
+        let thread = thread_named(pid, VM_THREAD)
+            .ok_or_else(|| missing(&format!("no thread is called {VM_THREAD}")))?;
+        let program = &self.session.skel.progs.counted_stop;
+        let mut links = Links::default();
+        links.push(perf::attach_watchpoint(program, thread, counter, key)?);
+        Ok(links)
+    }
+
+    /// A JVM that nothing can be attached to, and why.
+    fn admit_counted(&mut self, key: u64, pid: Pid, hotspot: &HotSpot, why: &str) -> Result<()> {
+        // First, for what is counted before the first look is not told.
+        let watch = self.watch(key, pid, hotspot);
+        let counted = Counted::begin(hotspot.counts()?, hotspot.counts_sync_apart());
+        let every = counted::look(self.options.pace).as_millis();
+        let how = match &watch {
+            Ok(_) => "read at the end of each stop".into(),
+            Err(error) => format!(
+                "looked at each {every} ms, for {error}; of several collections at once the number \
+                 and the sum, and no other stops"
+            ),
+        };
+        note(&format!(
+            "process {pid}: pauses are told by its own counters, {how}: neither operations nor \
+             the heap nor cycles; for {why}"
+        ));
+        self.counted.insert(key, ByCounters { counted, watch: watch.ok() });
+        Ok(())
+    }
+
+    /// Tells of a JVM what its counters say now, or said when a stop was over.
+    fn count(
+        &mut self,
+        jvms: &mut ByKey<Jvm>,
+        key: u64,
+        at_end: Option<&counted_event>,
+    ) -> Result<()> {
+        let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key) else {
+            return Ok(());
+        };
+        let Some(ByCounters { counted, .. }) = self.counted.get_mut(&key) else { return Ok(()) };
+        let (found, cause) = match at_end {
+            Some(e) => {
+                let cause = event::cause(&e.cause, &e.last_cause);
+                (counted.stop(Counts::of(&e.numbers), e.ts_ns), cause)
+            }
+            None => {
+                // When it has ended, that is soon seen.
+                let Ok(counts) = hotspot.counts() else { return Ok(()) };
+                (counted.look(counts, clock::monotonic_ns()), hotspot.last_cause())
+            }
+        };
+        for found in found {
+            self.sink.record(&jvm.count(found, cause.clone(), hotspot))?;
+        }
+        Ok(())
     }
 
     /// Tells what is not told yet of JVMs that still run, when the trace is over.
@@ -167,13 +243,7 @@ impl<S: Sink> Tool for Taker<S> {
             self.unattached.entry(of).or_insert_with(look).clone()
         });
         if let (Ok(hotspot), Some(why)) = (hotspot, why) {
-            self.counted.insert(key, Counted::begin(hotspot.counts()?));
-            let every = counted::look(self.options.pace).as_millis();
-            note(&format!(
-                "process {pid}: pauses are told by its own counters, looked at each {every} ms: of \
-                 several at once the number and the sum, and neither operations, other stops nor \
-                 the heap; for {why}"
-            ));
+            self.admit_counted(key, pid, hotspot, &why)?;
         }
         let now = clock::monotonic_ns();
         let Options { pools, histogram, no_totals, .. } = self.options;
@@ -182,12 +252,17 @@ impl<S: Sink> Tool for Taker<S> {
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
-        let timeout = match self.counted.is_empty() {
-            true => timeout,
-            false => timeout.min(counted::look(self.options.pace)),
+        let is_looked_at = |of: &ByCounters| of.watch.is_none();
+        let timeout = match self.counted.values().any(is_looked_at) {
+            true => timeout.min(counted::look(self.options.pace)),
+            false => timeout,
         };
         for event in self.session.events(timeout)? {
             let key = event.target();
+            if let Event::Counted(end) = &event {
+                self.count(jvms, key, Some(end))?;
+                continue;
+            }
             // What happened in a JVM before it was known is not told.
             let Some(Followed { jvm, hotspot, .. }) = jvms.get_mut(&key) else { continue };
             let hotspot = hotspot.as_ref().ok();
@@ -205,15 +280,9 @@ impl<S: Sink> Tool for Taker<S> {
                 self.sink.record(&record)?;
             }
         }
-        for (key, counted) in &mut self.counted {
-            let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(key) else {
-                continue;
-            };
-            // When it has ended, that is soon seen.
-            let Ok(counts) = hotspot.counts() else { continue };
-            for found in counted.look(counts, clock::monotonic_ns()) {
-                self.sink.record(&jvm.count(found, hotspot))?;
-            }
+        let looked_at = self.counted.iter().filter(|(_, of)| is_looked_at(of));
+        for key in looked_at.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.count(jvms, key, None)?;
         }
         Ok(())
     }

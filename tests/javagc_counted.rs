@@ -1,0 +1,221 @@
+//! javagc on builds that have neither probes nor symbols: stops as the JVM counts them, against its
+//! own log.
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use jvmprobe_tests::{
+    gclog::{self, Stop},
+    load::Load,
+    need_root,
+    proc::{monotonic_ns, threads},
+    runtimes::{Runtime, named, of_unstable},
+    tool::Tool,
+};
+use serde_json::Value;
+
+/// JDK 8 tells of all stops, and no JVM stops just to look whether it should.
+const FLAGS_OF_JDK_8: &str = "-XX:+PrintGCApplicationStoppedTime";
+const NO_TIMER: &str = "-XX:+UnlockDiagnosticVMOptions -XX:GuaranteedSafepointInterval=0";
+
+/// The collector that stops in the most ways, of Debian's JDK 8, which is built without probes.
+#[test]
+fn each_stop_is_told_by_counters() {
+    need_root();
+    if let Some(runtime) = of_unstable("sid-8") {
+        check(runtime, "-XX:+UseConcMarkSweepGC");
+    }
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn each_stop_is_told_by_counters_with_all_of_jdk_8() {
+    need_root();
+    let Some(runtime) = of_unstable("sid-8") else { return };
+    for flags in runtime.collectors() {
+        check(runtime, flags);
+    }
+    check(runtime, "-XX:+UseParallelGC -XX:-UseAdaptiveSizePolicy");
+}
+
+/// 8u252.
+#[test]
+#[ignore = "long: make test-all"]
+fn each_stop_is_told_by_counters_with_all_of_an_older_jdk_8() {
+    check_bare("zulu-8");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn each_stop_is_told_by_counters_jdk_11_for_musl() {
+    check_bare("musl-11");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn each_stop_is_told_by_counters_jdk_17_for_musl() {
+    check_bare("musl-17");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn each_stop_is_told_by_counters_jdk_21() {
+    check_bare("temurin-21");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn each_stop_is_told_by_counters_jdk_25() {
+    check_bare("temurin-25");
+}
+
+/// Each collector whose pauses are counted, of a build from which probes and symbols were taken.
+fn check_bare(name: &str) {
+    need_root();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let runtime = named(name).bare(folder.path());
+    let collectors = runtime.collectors();
+    let counted = ["Serial", "Parallel", "ConcMarkSweep", "G1"];
+    let is_counted = |flags: &&&str| counted.iter().any(|name| flags.contains(name));
+    for flags in collectors.iter().filter(is_counted) {
+        check(&runtime, flags);
+    }
+}
+
+fn check(runtime: &Runtime, flags: &str) {
+    let title = format!("{} {flags}", runtime.name);
+    let old = if runtime.major == 8 { FLAGS_OF_JDK_8 } else { "" };
+    let mut load = Load::start(runtime, &[flags, NO_TIMER, old].join(" "));
+    let pid = load.pid().to_string();
+    let tool = Tool::start("javagc", &["-p", &pid, "-j", "--safepoints"]);
+    let begin_ns = monotonic_ns();
+    load.run(2.5);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{title}: {} {}", output.status, output.stderr);
+    assert!(output.stderr.contains("read at the end of each stop"), "{title}: {}", output.stderr);
+    let log = load.quit();
+    let records = output.json();
+    let is_stop = |r: &&Value| r["type"] == "pause" || r["type"] == "safepoint";
+    let told: Vec<_> = records.iter().filter(is_stop).collect();
+    let mut stops = match runtime.major {
+        8 => gclog::stops_of_jdk_8(&log),
+        _ => gclog::parse(&log).stops,
+    };
+    if runtime.major == 8 {
+        // The clock of its log began with it: the last stop is the same one.
+        let last = told.last().and_then(|r| Some(r["ts_ns"].as_u64()? + r["stopped_ns"].as_u64()?));
+        let began = last.zip(stops.last()).map(|(told, logged)| told - logged.end_ns);
+        let began = began.unwrap_or_else(|| panic!("{title}: {}", output.stdout));
+        stops.iter_mut().for_each(|stop| stop.end_ns += began);
+    }
+    stops.retain(|stop| stop.end_ns > begin_ns);
+    assert!(stops.len() > 10, "{title}: the load makes only {} stops", stops.len());
+    let [logged, reported] = [stops.len(), told.len()];
+    assert_eq!(reported, logged, "{title}: {stops:?}\n{}", output.stdout);
+    let mut errors = [Vec::new(), Vec::new()];
+    for (stop, record) in stops.iter().zip(&told) {
+        compare(&title, runtime, flags, stop, record, &mut errors);
+    }
+    // The log's stamps of a collection are outside of the counters'.
+    for ((what, most), errors) in [("STOPPED", 1.0), ("PAUSE", 2.0)].into_iter().zip(&mut errors) {
+        errors.sort_by(f64::total_cmp);
+        let median = errors[errors.len() / 2];
+        let nearly_all = errors[errors.len() * 9 / 10];
+        println!(
+            "{title}: {} of {} {what}, error median {median:.3}, nearly all {nearly_all:.3} (of 2 % or 25 us)",
+            errors.len(),
+            stops.len()
+        );
+        assert!(median <= most, "{title}: {what} is off in the median ({median:.3})");
+    }
+}
+
+/// A stop in the log and what was told of it.
+fn compare(
+    title: &str,
+    runtime: &Runtime,
+    flags: &str,
+    stop: &Stop,
+    record: &Value,
+    errors: &mut [Vec<f64>; 2],
+) {
+    let context = format!("{title}: {stop:?}\n{record}");
+    let number = |name: &str| record[name].as_u64().unwrap_or_else(|| panic!("{name}: {context}"));
+    // Both bounds are alternatives: 1 is the looser one's edge.
+    let error = |told: u64, logged: u64| {
+        let off = told.abs_diff(logged) as f64;
+        (off / 25e3).min(off / logged as f64 / 0.02)
+    };
+    let (stopped, ttsp) = (number("stopped_ns"), number("ttsp_ns"));
+    errors[0].push(error(stopped, stop.total_ns));
+    assert!(ttsp <= stopped, "{context}");
+    let Some(first) = stop.collections.first() else {
+        assert_eq!(record["type"], "safepoint", "{context}");
+        return;
+    };
+    assert_eq!(record["type"], "pause", "{context}");
+    // Of G1's remark and cleanup the log of JDK 11 and later has none, nor has the JVM.
+    assert_eq!(record["cause"].as_str(), first.cause.as_deref(), "{context}");
+    let full = stop.collections.iter().filter(|c| c.is_full()).count();
+    assert_eq!(record["full"].as_bool(), Some(full > 0), "{context}");
+    let lines = stop.collections.len();
+    // In one line the log of JDK 8 has the young collection and the full one behind it.
+    let is_joined = runtime.major == 8 && ["Serial", "ConcMark"].iter().any(|c| flags.contains(c));
+    let most = if is_joined { lines + full } else { lines };
+    let collections = number("collections") as usize;
+    assert!((lines..=most).contains(&collections), "{context}");
+    let pause = number("pause_ns");
+    assert!(pause <= stopped, "{context}");
+    let times = stop.collections.iter().map(|c| c.pause_ns);
+    // There, a full collection is logged within the young one that has failed.
+    let is_nested = (9..14).contains(&runtime.major);
+    errors[1].push(error(pause, if is_nested { times.max().unwrap_or(0) } else { times.sum() }));
+}
+
+/// Where nothing notices a stop, of several at once the number and the sum are told.
+#[test]
+fn where_nothing_can_be_watched_counters_are_looked_at() {
+    need_root();
+    let Some(runtime) = of_unstable("sid-8") else { return };
+    let mut load = Load::start(runtime, &format!("-XX:+UseParallelGC {NO_TIMER} {FLAGS_OF_JDK_8}"));
+    let pid = load.pid();
+    let vm_thread = threads(pid).into_iter().find(|(_, name)| name == "VM Thread");
+    let (vm_thread, _) = vm_thread.expect("the VM thread");
+    // As many as there are, at most.
+    let taken: Vec<_> = std::iter::from_fn(|| watchpoint(vm_thread)).take(64).collect();
+    assert!((1..64).contains(&taken.len()), "{} watchpoints", taken.len());
+    let tool = Tool::start("javagc", &["-p", &pid.to_string(), "-j"]);
+    let begin = load.log().len();
+    load.run(2.5);
+    let output = tool.interrupt();
+    drop(taken);
+    assert!(output.status.success(), "{}", output.stderr);
+    assert!(output.stderr.contains("looked at each 5 ms"), "{}", output.stderr);
+    let stops = gclog::stops_of_jdk_8(&load.quit()[begin..]);
+    let logged: Vec<_> = stops.iter().flat_map(|stop| &stop.collections).collect();
+    let records = output.json();
+    let told: Vec<_> = records.iter().filter(|r| r["type"] == "pause").collect();
+    let sum = |name: &str| told.iter().filter_map(|r| r[name].as_u64()).sum::<u64>();
+    assert_eq!(sum("collections"), logged.len() as u64, "{}", output.stdout);
+    let pause_ns: u64 = logged.iter().map(|c| c.pause_ns).sum();
+    // The log's stamps are outside of the counters'.
+    assert!(sum("pause_ns").abs_diff(pause_ns) < pause_ns / 10, "{pause_ns}: {}", output.stdout);
+    for record in &told {
+        let number = |name: &str| record[name].as_u64();
+        assert!(number("stopped_ns") >= number("pause_ns"), "{record}");
+    }
+    assert!(told.iter().any(|r| r["collections"] == 1), "{told:?}");
+}
+
+/// Takes one of a thread's watchpoints, if there is one left.
+fn watchpoint(thread: u32) -> Option<OwnedFd> {
+    // struct perf_event_attr of perf_event_open(2), as far as Linux 4.1 has it, in 64-bit words.
+    let mut attr = [0_u64; 14];
+    let size = size_of_val(&attr) as u64;
+    // type PERF_TYPE_BREAKPOINT; exclude_kernel; bp_type HW_BREAKPOINT_W, bp_addr, bp_len.
+    (attr[0], attr[5], attr[6], attr[7], attr[8]) = (5 | size << 32, 1 << 5, 2 << 32, 0x1000, 8);
+    // SAFETY: the kernel reads `size` bytes of `attr`, and returns a new descriptor or -1.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), thread, -1, -1, 0) };
+    // SAFETY: a descriptor that nobody else knows of.
+    i32::try_from(fd).ok().filter(|&fd| fd >= 0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
