@@ -18,6 +18,7 @@ use jvmprobe_tests::{
     runtimes::named,
     tool::{Tool, assert_refused, run},
 };
+use jvmprobed::store::shelf::Shelf;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -167,12 +168,9 @@ fn of_many_that_come_and_go_those_are_taken_that_stay() {
         thread::sleep(Duration::from_millis(200));
     }
     let metrics = place.get("/metrics");
-    let count = |name: &str| {
-        let line = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-        line.trim().parse::<f64>().unwrap()
-    };
-    let left_out = count("jvmprobed_jvms_given_up_total{reason=\"short-lived\"}");
-    let seen = count("jvmprobed_jvms_seen_total");
+    let short_lived = "jvmprobed_jvms_given_up_total{reason=\"short-lived\"}";
+    let left_out = metric(&metrics, short_lived);
+    let seen = metric(&metrics, "jvmprobed_jvms_seen_total");
     println!("{left_out} left out, {seen} seen");
     assert!(left_out >= 1.0, "{metrics}");
     // It is taken as all others are.
@@ -209,6 +207,38 @@ fn a_window_is_there_when_it_is_over_whatever_comes_then() {
     let tool = place.start(&[]);
     assert!(tool.interrupt().stderr.contains("1 window"));
     load.quit();
+}
+
+/// All of it, about when it hands on a window: the store alone is killed as often, and faster, in
+/// `jvmprobed_store.rs`.
+#[test]
+#[ignore = "long: make test-all"]
+fn whoever_kills_the_daemon_loses_the_last_window_at_most() {
+    need_root();
+    let place = Place::new();
+    let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
+    load.go(3600.0);
+    let (mut kept, mut killed_late) = (0, 0);
+    for round in 0..50_u64 {
+        let tool = place.start(&[]);
+        // No two rounds are alike, and most end where a window is just being written.
+        thread::sleep(Duration::from_millis(14_000 + round * 37 % 4_000));
+        let handed_on = metric(&place.get("/metrics"), "jvmprobed_windows_total") as usize;
+        tool.signal(Signal::KILL);
+        tool.wait();
+        let windows = Shelf::open(place.store().as_ref()).unwrap().read(0, u64::MAX).unwrap();
+        let now = windows.len();
+        let least = kept + handed_on.saturating_sub(1);
+        assert!((least..=kept + handed_on + 1).contains(&now), "{round}: {kept}, {handed_on}, {now}");
+        assert!(windows.is_sorted_by_key(|stored| stored.window.begin_ns));
+        (kept, killed_late) = (now, killed_late + handed_on);
+    }
+    println!("{kept} windows are kept, {killed_late} had been handed on");
+    assert!(killed_late > 5 && kept > 5, "{killed_late}, {kept}");
+    let shown = place.show(&["--since", "2h", "--gc", "-j"]);
+    assert!(shown.status.success() && shown.stderr.is_empty(), "{}", shown.stderr);
+    assert!(shown.json().iter().any(|record| record["type"] == "pause"));
+    drop(load);
 }
 
 /// A value of `/metrics`.
