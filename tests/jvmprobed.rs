@@ -301,7 +301,7 @@ fn who_takes_too_much_takes_less_and_says_so() {
     );
     assert!(
         told[0].contains("step=\"1\" steps=\"2\" hertz=\"1\"")
-            && told[0].contains("allocation=\"no\"")
+            && told[0].contains("allocation=\"false\"")
     );
     assert!(told[1].contains("step=\"2\" steps=\"2\" hertz=\"0\""), "{told:?}");
     // Nothing has ended but what was to end.
