@@ -52,7 +52,8 @@ fn assert_names_functions(load: &mut Load, options: &[&str]) {
     assert!(of_jvm.len() > 20, "{named:?}");
     // Those of other libraries, and what is called otherwise by other demanglers.
     assert!(wrong.len() * 10 <= of_jvm.len(), "{wrong:?} of {of_jvm:?}");
-    for expected in ["VMThread::run", "TenuredGeneration", "Compile"] {
+    // What else there is in these seconds is up to chance.
+    for expected in ["VMThread::run", "SerialHeap::"] {
         let is_there = named.iter().any(|name| name.contains(expected));
         assert!(is_there, "{expected}: {named:?}");
     }
