@@ -229,7 +229,10 @@ fn whoever_kills_the_daemon_loses_the_last_window_at_most() {
         let windows = Shelf::open(place.store().as_ref()).unwrap().read(0, u64::MAX).unwrap();
         let now = windows.len();
         let least = kept + handed_on.saturating_sub(1);
-        assert!((least..=kept + handed_on + 1).contains(&now), "{round}: {kept}, {handed_on}, {now}");
+        assert!(
+            (least..=kept + handed_on + 1).contains(&now),
+            "{round}: {kept}, {handed_on}, {now}"
+        );
         assert!(windows.is_sorted_by_key(|stored| stored.window.begin_ns));
         (kept, killed_late) = (now, killed_late + handed_on);
     }
