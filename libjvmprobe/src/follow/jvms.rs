@@ -115,11 +115,12 @@ pub trait Tool {
         self.take_events(jvms, Duration::ZERO)
     }
 
-    /// The same for these alone, which have ended: where JVMs come and go, that is often.
+    /// The same where some have ended, of which nothing can be asked any more: where JVMs come and
+    /// go, that is often.
     ///
     /// # Errors
     /// As above.
-    fn collect_last(&mut self, jvms: &mut ByKey<Self::Jvm>, _ended: &[u64]) -> Result<()> {
+    fn collect_last(&mut self, jvms: &mut ByKey<Self::Jvm>) -> Result<()> {
         self.collect(jvms)
     }
 
@@ -426,8 +427,7 @@ impl<T: Tool> Trace<T> {
         let changed: Vec<_> = fates.filter(|(_, fate)| *fate != Fate::Alive).collect();
         if !changed.is_empty() {
             // What came between the last look and the end.
-            let ended: Vec<_> = changed.iter().map(|(key, _)| *key).collect();
-            self.tool.collect_last(&mut self.jvms, &ended)?;
+            self.tool.collect_last(&mut self.jvms)?;
             self.tell_lost()?;
         }
         for (key, fate) in changed {

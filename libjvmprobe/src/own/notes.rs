@@ -67,6 +67,11 @@ pub fn note(text: &str) {
     say(Level::Warning, text, None);
 }
 
+/// The same of what is as it should be.
+pub fn inform(text: &str) {
+    say(Level::Info, text, None);
+}
+
 /// Writes a line, whatever stands in the text, with what it says for programs.
 pub fn say(level: Level, text: &str, facts: Option<Facts<'_>>) {
     let tool = TOOL.get().map_or("jvmprobe", String::as_str);

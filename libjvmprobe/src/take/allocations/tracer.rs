@@ -280,8 +280,8 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// Takes what threads have allocated: those of all JVMs, or of these.
-    fn collect_threads(&mut self, jvms: &mut ByKey<Jvm>, whose: Option<&[u64]>) -> Result<()> {
+    /// Takes what threads have allocated.
+    fn collect_threads(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         if self.options.exact {
             return Ok(());
         }
@@ -295,9 +295,6 @@ impl<S: Sink> Taker<S> {
             counted.entry(one.target).or_default().push(one);
         }
         for (target, followed) in jvms {
-            if whose.is_some_and(|whose| !whose.contains(target)) {
-                continue;
-            }
             let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
             let own = counted.remove(target).unwrap_or_default();
             let left_out = left_out.get(target).copied().unwrap_or(0);
@@ -382,13 +379,13 @@ impl<S: Sink> Tool for Taker<S> {
 
     fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         self.collect_counted(jvms)?;
-        self.collect_threads(jvms, None)
+        self.collect_threads(jvms)
     }
 
-    fn collect_last(&mut self, jvms: &mut ByKey<Jvm>, ended: &[u64]) -> Result<()> {
-        self.collect_counted(jvms)?;
-        self.collect_threads(jvms, Some(ended))
+    fn collect_last(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.collect_counted(jvms)
     }
+
     fn lost(&mut self, followed: &mut Followed<Jvm>, events: u64) -> Result<()> {
         followed.jvm.lost(events);
         self.sink.lost(Lost::now(followed.target.pid().0, events))

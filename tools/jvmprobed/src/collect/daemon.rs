@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     bpf,
     own::{
-        Facts, Level, give_back_soon, note,
+        Facts, Level, give_back_soon, inform, note,
         privileges::{ATTACH, HURRY, KERNEL_SYMBOLS, MAPS, READ, keep},
         say,
     },
@@ -177,9 +177,9 @@ impl Daemon {
         self.tell_own();
         let kept = store::describe(self.book.lock().kept);
         let now = self.jvms.running();
-        let hello =
-            format!("Takes all JVMs of this host, {now} now; {kept} kept... Hit Ctrl-C to end.");
-        say(Level::Info, &hello, None);
+        inform(&format!(
+            "Takes all JVMs of this host, {now} now; {kept} kept... Hit Ctrl-C to end."
+        ));
         self.notify.ready(&format!("{} JVMs", self.jvms.running()));
         self.health.set_ready(true);
         Ok(())
@@ -290,7 +290,7 @@ impl Daemon {
                 self.jvms.set_rules(rules);
                 self.saving.set_limits(limits);
                 self.handing.set_bounds(age, size);
-                say(Level::Info, "the configuration was read again", None);
+                inform("the configuration was read again");
             }
             Err(error) => note(&format!("the configuration stays as it was: {error:#}")),
         }

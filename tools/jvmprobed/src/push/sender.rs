@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Result;
-use libjvmprobe::own::{Facts, Level, note, say};
+use libjvmprobe::own::{Facts, Level, inform, note, say};
 use reqwest::Url;
 use serde_json::Value;
 use tokio::{
@@ -171,7 +171,7 @@ impl Sender {
     fn taken(&self, head: &Head, bytes: u64, refused: u64, words: &str) {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
         if trouble.is_some() {
-            say(Level::Info, &format!("{}: it answers again", self.address), None);
+            inform(&format!("{}: it answers again", self.address));
         }
         // Which ones were refused, it does not say: as many samples as that share has, rounded up.
         let refused_samples = match head.profiles {

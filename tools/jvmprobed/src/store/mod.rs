@@ -20,7 +20,7 @@ use std::{io, path::Path, time::Duration};
 
 use anyhow::Result;
 use libjvmprobe::{
-    own::{Level as How, note, say},
+    own::{inform, note},
     render::units,
 };
 use rustix::io::Errno;
@@ -104,8 +104,7 @@ impl Store {
             Ok(_) => {
                 self.counts.written += 1;
                 if std::mem::take(&mut self.is_said) {
-                    let again = format!("{}: windows are kept again", self.folder.path().display());
-                    say(How::Info, &again, None);
+                    inform(&format!("{}: windows are kept again", self.folder.path().display()));
                 }
             }
             Err(e) => {
