@@ -7,8 +7,12 @@
  * 2^shift bytes one byte is chosen by chance. An allocation that has chosen bytes is taken, and
  * stands for their pieces: so large ones are taken more often, and each class and stack has the
  * bytes that are its own, within a sample's error. With pieces of one byte each allocation is taken
- * and stands for itself. Where a piece is not over, or its size has just changed, what was taken is
- * a piece more or less than what there was: user space is told of both.
+ * and stands for itself. What was taken is more or less than what there was: of each thread user space
+ * is told of both.
+ *
+ * Where even the hits cost too much, user space attaches a probe for a part of the time only. One
+ * that is heard in such a spell has a weight: it stands for those that came before the spell, too,
+ * and is that much longer on the line.
  */
 #ifndef JVMPROBE_FLOOD_BPF_H
 #define JVMPROBE_FLOOD_BPF_H
@@ -26,7 +30,26 @@ struct {
 	__type(value, struct flood);
 } floods SEC(".maps");
 
+/* Of those that are not listened to all the time. User space alone writes it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, struct spells);
+} spells_of SEC(".maps");
+
 static const struct flood no_flood;
+/* The weight of what stands for itself. */
+#define ONE 256
+
+/* How a hit is heard. */
+struct heard {
+	__u64 weight;           /* for so many, in 256ths, it stands; 0: it is not heard */
+	bool in_spell;          /* whether others are not */
+	/* When the time ends in which all hits are heard, of both probes; 0: it is not now. */
+	__u64 all_until;
+};
+static const struct heard as_always = { .weight = ONE, .all_until = ~0ULL };
 
 static __always_inline struct flood *flood_of(__u64 target)
 {
@@ -36,6 +59,42 @@ static __always_inline struct flood *flood_of(__u64 target)
 		return flood;
 	bpf_map_update_elem(&floods, &target, &no_flood, BPF_NOEXIST);
 	return bpf_map_lookup_elem(&floods, &target);
+}
+
+/* How a hit of one of the probes is heard. */
+static __always_inline struct heard hear(__u64 target, bool outside)
+{
+	struct heard heard = as_always;
+	struct spells *spells;
+	struct flood *flood;
+	__u64 now, until;
+
+	if (!stacks_wanted)
+		return heard;
+	spells = bpf_map_lookup_elem(&spells_of, &target);
+	if (spells) {
+		now = bpf_ktime_get_ns();
+		until = outside ? spells->outside.until_ns : spells->tlab.until_ns;
+		heard.weight = outside ? spells->outside.weight : spells->tlab.weight;
+		heard.in_spell = true;
+		heard.all_until = spells->outside.until_ns < spells->tlab.until_ns ?
+				  spells->outside.until_ns : spells->tlab.until_ns;
+		if (now >= until)
+			heard.weight = 0;
+		if (now >= heard.all_until)
+			heard.all_until = 0;
+	}
+	flood = heard.weight ? flood_of(target) : NULL;
+	if (flood && outside)
+		__sync_fetch_and_add(&flood->outside_hits, 1);
+	else if (flood)
+		__sync_fetch_and_add(&flood->tlab_hits, 1);
+	return heard;
+}
+
+static __always_inline __u64 weighted(__u64 bytes, const struct heard *heard)
+{
+	return (bytes * heard->weight) / ONE;
 }
 
 /* Pieces of so many bytes that there are not more than are wanted. */
@@ -86,28 +145,25 @@ static __always_inline __u64 chosen_before(__u64 at, __u32 shift)
 	return piece + (within > chosen);
 }
 
-/* For how many bytes an allocation of so many stands; 0 if it is left out. */
-static __always_inline __u64 stands_for(__u64 target, __u64 bytes)
+/* For how many bytes an allocation stands that is so long on the line; 0 if it is left out. */
+static __always_inline __u64 stands_for(__u64 target, __u64 length)
 {
 	__u64 wanted = stacks_wanted, begin, all;
 	struct flood *flood;
 	__u32 shift;
 
 	if (!wanted)
-		return bytes;
+		return length;
 	flood = flood_of(target);
 	if (!flood)
-		return bytes;
-	begin = __sync_fetch_and_add(&flood->bytes, bytes);
-	adapt_piece(flood, begin + bytes, wanted);
+		return length;
+	begin = __sync_fetch_and_add(&flood->line, length);
+	adapt_piece(flood, begin + length, wanted);
 	shift = flood->shift;
 	if (shift > MAX_PIECE_SHIFT)
-		return bytes;
-	all = chosen_before(begin + bytes, shift) - chosen_before(begin, shift);
-	all <<= shift;
-	if (all)
-		__sync_fetch_and_add(&flood->told, all);
-	return all;
+		return length;
+	all = chosen_before(begin + length, shift) - chosen_before(begin, shift);
+	return all << shift;
 }
 
 #endif

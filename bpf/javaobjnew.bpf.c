@@ -92,6 +92,7 @@ struct tlab_event unused_tlab;
 struct stack_event unused_stack;
 struct hit unused_hit;
 struct flood unused_flood;
+struct spells unused_spells;
 
 static const struct tally no_tally;
 
@@ -232,14 +233,16 @@ static __always_inline bool is_humongous(const struct layout *layout, __u64 size
 	return layout->humongous && size > layout->humongous;
 }
 
+/* Counts an object that may be large, one of so many. */
 static __always_inline void count_large(const struct tally_key *key, struct tally *tally,
-					const struct layout *layout, __u64 size)
+					const struct layout *layout, __u64 size, __u64 objects,
+					__u64 bytes)
 {
 	bool humongous = is_humongous(layout, size);
 
 	if (humongous) {
-		__sync_fetch_and_add(&tally->humongous, 1);
-		__sync_fetch_and_add(&tally->humongous_bytes, size);
+		__sync_fetch_and_add(&tally->humongous, objects);
+		__sync_fetch_and_add(&tally->humongous_bytes, bytes);
 	}
 	if (size >= large_bytes)
 		send_large(key, size, humongous);
@@ -270,7 +273,7 @@ static __always_inline struct thread_state *state_of(__u64 target, __u64 thread)
 	/* One that is new, unless it was there before the trace. */
 	counted = bpf_map_lookup_elem(&old_threads, &old);
 	if (counted) {
-		fresh.counted = *counted;
+		fresh.counted = fresh.told = *counted;
 		bpf_map_delete_elem(&old_threads, &old);
 	}
 	bpf_map_update_elem(&threads, &key, &fresh, BPF_ANY);
@@ -288,7 +291,8 @@ static __always_inline __u32 collections_of(const struct layout *layout)
 
 /* Tells of the TLAB that the thread has just filled, if it was chosen when it was new. */
 static __always_inline void send_tlab(__u64 target, const struct layout *layout,
-				      const struct thread_state *state, __u64 size)
+				      const struct thread_state *state, __u64 size,
+				      const struct heard *heard)
 {
 	struct tlab_event event = {
 		.kind = EVENT_TLAB,
@@ -296,8 +300,12 @@ static __always_inline void send_tlab(__u64 target, const struct layout *layout,
 		.start = state->tlab,
 		.size = size,
 		.collections = state->collections,
+		.weight = heard->weight,
 	};
 
+	/* Nobody knows which ones came in between. */
+	if (state->all_until != heard->all_until)
+		return;
 	/* A collection has moved what was in it, or cut it short; or code of the first compiler of
 	   JDK 8 got a TLAB more, which is not told of. */
 	if (!size || size > state->tlab_bytes || state->collections != collections_of(layout))
@@ -314,11 +322,16 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	struct tally_key key = { .target = target_key(uprobe_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
 	__u64 allocated, all, bytes, text;
+	struct heard heard = as_always;
 	struct thread_state *state;
 	struct tally *tally;
 	struct { __u64 start, top; } tlab = { object, object + size };
 
 	if (!layout)
+		return 0;
+	if (walks)
+		heard = hear(key.target, false);
+	if (!heard.weight)
 		return 0;
 	/* The new TLAB holds the object already, or is about to, and nothing else. */
 	allocated = read_word(thread + layout->thread_allocated);
@@ -335,20 +348,26 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 		*state = (struct thread_state){ .thread = thread };
 	bytes = all - state->counted;
 	if (state->tlab)
-		send_tlab(key.target, layout, state, allocated - state->before_tlab);
+		send_tlab(key.target, layout, state, allocated - state->before_tlab, &heard);
 	state->counted = all;
+	state->in_spells |= heard.in_spell;
 	state->before_tlab = allocated;
 	state->tlab = 0;
-	if (bpf_get_prandom_u32() <= tlab_share) {
+	if (heard.all_until && bpf_get_prandom_u32() <= tlab_share) {
 		state->tlab = tlab.start;
 		state->tlab_bytes = tlab_size;
 		state->collections = collections_of(layout);
+		state->all_until = heard.all_until;
 	}
 	if (walks && bytes) {
-		bytes = stands_for(key.target, bytes);
+		/* Among them are others that were not heard of: it stands for those of one TLAB. */
+		if (heard.in_spell && bytes > tlab_size + size)
+			bytes = tlab_size + size;
+		bytes = stands_for(key.target, weighted(bytes, &heard));
 		if (!bytes)
 			return 0;
 	}
+	state->told += bytes;
 
 	text = text_of_klass(&key, layout, klass);
 	if (by_thread)
@@ -385,10 +404,15 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 	struct tally_key key = { .target = target_key(uprobe_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
 	__u64 text, objects = 1, bytes = size;
+	struct heard heard = as_always;
 	struct thread_state *state;
 	struct tally *tally;
 
 	if (!layout)
+		return 0;
+	if (walks)
+		heard = hear(key.target, true);
+	if (!heard.weight)
 		return 0;
 	state = state_of(key.target, thread);
 	if (!state) {
@@ -398,13 +422,17 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 	/* Its bytes are counted here; those in the TLAB are left to the next event there. */
 	state->counted += size;
 	state->before_tlab += size;
-	/* All that are humongous are counted, or to be told of. */
-	if (walks && size && size < large_bytes && !is_humongous(layout, size)) {
-		bytes = stands_for(key.target, size);
+	state->in_spells |= heard.in_spell;
+	if (walks && size) {
+		bytes = weighted(size, &heard);
+		/* All that are humongous are counted, or to be told of. */
+		if (size < large_bytes && !is_humongous(layout, size))
+			bytes = stands_for(key.target, bytes);
 		if (!bytes)
 			return 0;
 		objects = (bytes + size / 2) / size;
 	}
+	state->told += bytes;
 
 	text = text_of_klass(&key, layout, klass);
 	if (by_thread)
@@ -417,7 +445,7 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 	__sync_fetch_and_add(&tally->outside, objects);
 	__sync_fetch_and_add(&tally->outside_bytes, bytes);
 	note_time(&key, 0, bytes);
-	count_large(&key, tally, layout, size);
+	count_large(&key, tally, layout, size, objects, bytes);
 	return 0;
 }
 
@@ -460,7 +488,7 @@ static __always_inline int any_object(struct pt_regs *ctx, bool walks)
 	__sync_fetch_and_add(&tally->samples, 1);
 	__sync_fetch_and_add(&tally->bytes, (__u64)size);
 	note_time(&key, (__u64)size, 0);
-	count_large(&key, tally, layout, size);
+	count_large(&key, tally, layout, size, 1, size);
 	return 0;
 }
 

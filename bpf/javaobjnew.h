@@ -81,21 +81,37 @@ struct thread_key {
 /* A thread at its last event. */
 struct thread_state {
 	__u64 thread;           /* address of the Thread */
-	__u64 counted;          /* bytes that it had allocated, all attributed to classes */
+	__u64 counted;          /* bytes that it had allocated, all attributed to classes; */
+	__u64 told;             /* for so many stands what was taken of them */
+	__u64 in_spells;        /* whether it is not listened to all the time */
 	__u64 tlab;             /* start of its TLAB, if that is to be told of; else 0 */
 	__u64 tlab_bytes;       /* its size */
 	__u64 before_tlab;      /* bytes that it had allocated outside of this TLAB */
 	__u64 collections;      /* of the JVM when it got its TLAB */
+	__u64 all_until;        /* when the time ended in which that was, and all was heard */
 };
 
 /* What a JVM allocates, where not all of it is taken. */
 struct flood {
-	__u64 bytes;            /* all */
-	__u64 told;             /* for so many stands what was taken */
+	__u64 line;             /* so long is the line that it is taken from */
+	__u64 outside_hits;     /* objects outside of TLABs that were heard of, */
+	__u64 tlab_hits;        /* and those that began one */
 	__u64 window;           /* of time, in which were */
 	__u64 hits;             /* so many allocations; */
 	__u64 before;           /* and so many bytes before it */
 	__u64 shift;            /* one byte is chosen of so many: 2^shift */
+};
+
+/* A probe that is hit too often is listened to in spells. */
+struct spell {
+	__u64 until_ns;         /* on CLOCK_MONOTONIC: what comes later is not heard */
+	__u64 weight;           /* for so many, in 256ths, stands one that is heard */
+};
+
+/* Of a JVM whose probes are not listened to all the time. */
+struct spells {
+	struct spell outside;
+	struct spell tlab;
 };
 
 /* A thread that was there before the trace. */
@@ -136,6 +152,7 @@ struct tlab_event {
 	__u64 size;
 	__u64 collections;      /* as long as the JVM's count is this, they are all there */
 	__u64 tid;              /* 0: not asked for */
+	__u64 weight;           /* for so many, in 256ths, it stands */
 };
 
 #endif

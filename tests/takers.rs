@@ -28,8 +28,12 @@ use libjvmprobe::{
 
 const INTERVAL: Duration = Duration::from_millis(700);
 
-const TIMES: Times =
-    Times { interval: Some(INTERVAL), duration: None, count: None, pace: Pace::Calm };
+/// Probes that are hit too often are listened to about once a second.
+const LONG_INTERVAL: Duration = Duration::from_secs(5);
+
+fn times(interval: Duration) -> Times {
+    Times { interval: Some(interval), duration: None, count: None, pace: Pace::Calm }
+}
 
 /// What a JVM's intervals have told.
 struct Seen {
@@ -120,11 +124,16 @@ impl samples::Sink for Samples {
 }
 
 /// Traces all JVMs until it is told to stop.
-fn trace<T: Tool>(taker: T, begun: Sender<()>, stop: &AtomicBool) -> Result<Trace<T>> {
+fn trace<T: Tool>(
+    taker: T,
+    interval: Duration,
+    begun: Sender<()>,
+    stop: &AtomicBool,
+) -> Result<Trace<T>> {
     let arrivals = Arrivals::open(false).at(Pace::Calm);
     let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
     begun.send(()).unwrap();
-    trace.run(TIMES, stop)?;
+    trace.run(times(interval), stop)?;
     Ok(trace)
 }
 
@@ -132,12 +141,17 @@ fn take_pauses(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Pauses>
     let options = pauses::Options { all: true, pace: Pace::Calm, ..Default::default() };
     let seen = Pauses { seen: Seen::of(pid), told: 0 };
     let taker = pauses::Taker::new(options, seen, &[])?;
-    let mut trace = trace(taker, begun, stop)?;
+    let mut trace = trace(taker, INTERVAL, begun, stop)?;
     trace.tool.finish(&mut trace.jvms)?;
     Ok(trace.tool.sink)
 }
 
-fn take_allocations(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Allocations> {
+fn take_allocations(
+    pid: u32,
+    interval: Duration,
+    begun: Sender<()>,
+    stop: &AtomicBool,
+) -> Result<Allocations> {
     let options = allocations::Options {
         by_stack: true,
         max_memory: 64 << 20,
@@ -147,7 +161,7 @@ fn take_allocations(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Al
         ..allocations::Options::NONE
     };
     let taker = allocations::Taker::new(options, Allocations(Seen::of(pid), Thinned::default()))?;
-    let mut trace = trace(taker, begun, stop)?;
+    let mut trace = trace(taker, interval, begun, stop)?;
     trace.tool.finish(&mut trace.jvms)?;
     Ok(trace.tool.sink)
 }
@@ -176,7 +190,7 @@ fn take_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Sample
     let mut taker = samples::Taker::new(options, Samples(Seen::of(pid)))?;
     taker.start()?;
     begun.send(()).unwrap();
-    taker.run(TIMES, stop)?;
+    taker.run(times(INTERVAL), stop)?;
     let (sink, _, profiles) = taker.finish()?;
     assert!(profiles.iter().all(|profile| profile.samples.is_empty()), "nothing was to be kept");
     Ok(sink)
@@ -208,7 +222,9 @@ fn three_takers_in_one_process_tell_each_what_the_jvm_did() {
                 assert_eq!(seen.sum, told);
                 Ok(seen)
             }),
-            spawn(|pid, begun, stop| take_allocations(pid, begun, stop).map(|taken| taken.0)),
+            spawn(|pid, begun, stop| {
+                take_allocations(pid, INTERVAL, begun, stop).map(|taken| taken.0)
+            }),
             spawn(|pid, begun, stop| take_samples(pid, begun, stop).map(|taken| taken.0)),
         ]
     };
@@ -239,10 +255,11 @@ fn of_a_flood_some_stand_for_all() {
     let (begun, begins) = channel();
     let taker = thread::spawn({
         let stop = Arc::clone(&stop);
-        move || take_allocations(pid, begun, &stop)
+        move || take_allocations(pid, LONG_INTERVAL, begun, &stop)
     });
     begins.recv_timeout(Duration::from_secs(60)).expect("it begins");
-    let truth = allocated::parse(&load.ask("go 6 200 2"));
+    let truth = allocated::parse(&load.ask("go 15 200 2 stay"));
+    thread::sleep(INTERVAL);
     stop.store(true, Ordering::Relaxed);
     let Allocations(seen, thinned) = taker.join().unwrap().unwrap();
     println!(

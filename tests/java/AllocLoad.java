@@ -3,12 +3,14 @@ import java.io.File;
 import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.util.SplittableRandom;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.locks.LockSupport;
 
 /**
  * Allocates objects of known classes and sizes along known call paths, on command, and counts them.
  *
- * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS [MB_PER_SECOND|work [THREADS [shared]]]" runs
- * the load (with "shared", one in which two paths allocate objects of one class) and is answered by one line: "done CLASS=OBJECTS/BYTES ... PATH:NAME=BYTES ... allocated=BYTES", where
+ * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS [MB_PER_SECOND|work [THREADS [shared|stay]]]" runs
+ * the load (with "shared", one in which two paths allocate objects of one class; with "stay", one whose threads end five seconds later) and is answered by one line: "done CLASS=OBJECTS/BYTES ... PATH:NAME=BYTES ... allocated=BYTES", where
  * the latter is what ThreadMXBean.getThreadAllocatedBytes says of the allocating threads; "quit" ends.
  */
 public class AllocLoad {
@@ -68,9 +70,10 @@ public class AllocLoad {
                 boolean works = words.length > 2 && words[2].equals("work");
                 double rate = words.length > 2 && !works ? Double.parseDouble(words[2]) * 1e6 : Double.MAX_VALUE;
                 int threads = words.length > 3 ? Integer.parseInt(words[3]) : 2;
-                boolean shared = words.length > 4;
+                boolean shared = words.length > 4 && words[4].equals("shared");
+                boolean stay = words.length > 4 && words[4].equals("stay");
                 long nanos = (long) (Double.parseDouble(words[1]) * 1e9);
-                System.out.println(run(nanos, rate / threads, threads, works, shared));
+                System.out.println(run(nanos, rate / threads, threads, works, shared, stay));
             }
         }
     }
@@ -84,19 +87,31 @@ public class AllocLoad {
         return bean.getThreadAllocatedBytes(id) - before > 600_000 ? 8 : 4;
     }
 
-    private static String run(long nanos, double rate, int number, boolean works, boolean shared)
+    private static String run(
+            long nanos, double rate, int number, boolean works, boolean shared, boolean stay)
             throws InterruptedException {
         long end = System.nanoTime() + nanos;
         Counts[] counts = new Counts[number];
         Thread[] threads = new Thread[number];
+        CountDownLatch done = new CountDownLatch(number);
         for (int i = 0; i < number; i++) {
             Counts own = counts[i] = new Counts();
             long seed = i;
-            threads[i] = new Thread(() -> allocate(own, seed, end, rate, works, shared), "allocator-" + i);
+            Runnable work = () -> {
+                allocate(own, seed, end, rate, works, shared);
+                done.countDown();
+                if (stay) {
+                    LockSupport.parkNanos(5_000_000_000L);
+                }
+            };
+            threads[i] = new Thread(work, "allocator-" + i);
             threads[i].start();
         }
+        done.await();
         for (Thread thread : threads) {
-            thread.join();
+            if (!stay) {
+                thread.join();
+            }
         }
         return report(counts);
     }
@@ -149,7 +164,7 @@ public class AllocLoad {
             }
             long due = begin + (long) (bytes * 1e9 / rate);
             if (due > now + 2_000_000) {
-                java.util.concurrent.locks.LockSupport.parkNanos(due - now);
+                LockSupport.parkNanos(due - now);
             }
         }
         counts.allocated = bean.getThreadAllocatedBytes(id) - first;

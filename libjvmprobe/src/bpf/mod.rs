@@ -5,6 +5,7 @@
 //! | [`preflight`] | whether rights and kernel suffice |
 //! | [`probes`] | USDT probes and functions, one process or all |
 //! | `detach` | detaching, without waiting |
+//! | `uprobe` | a function's entry, attached again and again |
 //! | [`session`] | one loaded object, with all that tracers have in common |
 //! | `stream` | ring buffers as typed events |
 //! | [`records`] | the bytes of events and counters |
@@ -34,6 +35,7 @@ pub mod session;
 pub mod stops;
 pub(crate) mod stream;
 pub mod tracefs;
+pub(crate) mod uprobe;
 pub mod walker;
 
 use std::{

@@ -3,10 +3,14 @@
 //! What all tracers have in common. A tool opens its own skeleton, sets what is its own, loads
 //! it, and hands it over.
 
-use std::{mem::MaybeUninit, time::Duration};
+use std::{
+    mem::MaybeUninit,
+    os::fd::{AsFd, OwnedFd},
+    time::Duration,
+};
 
 use libbpf_rs::{
-    MapCore, MapFlags, MapHandle, OpenObject,
+    MapCore, MapFlags, MapHandle, OpenObject, ProgramMut,
     skel::{OpenSkel, Skel},
 };
 
@@ -92,6 +96,23 @@ impl<S: Skel<'static>, E> Session<S, E> {
         self.walker.as_mut()
     }
 
+    /// A program of a plan's name, or its variant, for others to attach.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] where there is none, [`Error::Io`].
+    pub(crate) fn program(&mut self, name: &str) -> Result<OwnedFd> {
+        let program = self.named(name)?;
+        let fd = program.as_fd().try_clone_to_owned();
+        fd.map_err(|e| Error::io("hold a BPF program", e))
+    }
+
+    fn named(&mut self, name: &str) -> Result<ProgramMut<'_>> {
+        let varied = format!("{name}{}", self.variant);
+        let has_variant =
+            self.skel.object().progs().any(|program| program.name() == varied.as_str());
+        bpf::program(self.skel.object_mut(), if has_variant { &varied } else { name })
+    }
+
     /// Waits for events, up to `timeout`.
     ///
     /// # Errors
@@ -143,11 +164,7 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
     ) -> Result<Links> {
         let mut links = Links::default();
         for plan in plans {
-            let varied = format!("{}{}", plan.program, self.variant);
-            let has_variant =
-                self.skel.object().progs().any(|program| program.name() == varied.as_str());
-            let name = if has_variant { &varied } else { plan.program };
-            let program = bpf::program(self.skel.object_mut(), name)?;
+            let program = self.named(plan.program)?;
             match (attach(&program, binary, &plan.site, scope, cookie), plan.optional) {
                 (Ok(link), _) => links.push(link),
                 (Err(Error::Permission { .. }), Some(loss)) => {

@@ -138,12 +138,15 @@ impl LibJvm {
         })
     }
 
+    /// The file that was opened.
+    pub(crate) fn file(&self) -> Result<File> {
+        let file = self.file.try_clone();
+        file.map_err(|e| Error::io(format!("reopen {}", self.seen_as.display()), e))
+    }
+
     /// Its ELF structure, read through the file that was opened.
     pub fn elf(&self) -> Result<ElfFile> {
-        let file = self
-            .file
-            .try_clone()
-            .map_err(|e| Error::io(format!("reopen {}", self.seen_as.display()), e))?;
+        let file = self.file()?;
         Ok(ElfFile::open(file)?.with_symbols_of(self.apart.as_deref()))
     }
 

@@ -28,8 +28,10 @@ pub(crate) struct Books {
     /// The kernel side's counters at the last look.
     seen: HashMap<SeenKey, tally>,
     seen_others: tally,
-    /// Bytes in TLABs that belonged to no sample at the last look, by thread.
-    in_flight: HashMap<Addr, u64>,
+    /// By thread, as of the last look.
+    in_flight: HashMap<Who, InFlight>,
+    /// Threads that the kernel side still knows, and that had ended at the last look.
+    ended: HashSet<Who>,
     /// When it was counted, where that is wanted.
     pub(crate) moments: Option<Moments>,
     /// Of the whole trace, and of the interval.
@@ -42,6 +44,18 @@ const MAX_THREADS: usize = 1 << 16;
 
 /// A key of the kernel side, without the JVM's: class, stack and thread.
 pub(crate) type SeenKey = (ClassId, u64, u32);
+
+/// What a thread has allocated.
+#[derive(Clone, Copy, Debug, Default)]
+struct InFlight {
+    /// All of it.
+    allocated: u64,
+    /// For what no sample stood; less than nothing where samples stood for more than there was.
+    bytes: i64,
+}
+
+/// A thread by its JavaThread and, once it has had an event, its number.
+type Who = (Addr, Option<u64>);
 
 /// What was counted since when.
 #[derive(Debug, Default)]
@@ -89,6 +103,7 @@ impl Books {
             seen: HashMap::new(),
             seen_others: tally::default(),
             in_flight: HashMap::new(),
+            ended: HashSet::new(),
             moments: (options.slot_ns > 0 && options.keeps_all)
                 .then(|| Moments::new(options.slot_ns)),
             spans: [span(), span()],
@@ -159,22 +174,50 @@ impl Books {
         threads: &[ThreadBytes],
         counted: &[&'a Counted],
     ) -> Vec<&'a Counted> {
-        let known: HashMap<Addr, &Counted> = counted.iter().map(|&c| (c.thread, c)).collect();
+        let mut known = HashMap::<Addr, &Counted>::new();
+        let allocated: HashMap<_, _> = threads.iter().map(|t| (t.thread, t.allocated)).collect();
+        for &one in counted {
+            // Where one lies in the place of one that has ended, there are two.
+            let is_its = allocated.get(&one.thread).is_some_and(|bytes| one.bytes <= *bytes);
+            let is_later = known.get(&one.thread).is_none_or(|other| other.bytes < one.bytes);
+            if is_its && is_later {
+                known.insert(one.thread, one);
+            }
+        }
         let mut in_flight = HashMap::with_capacity(threads.len());
         for thread in threads {
-            let counted = known.get(&thread.thread);
-            let bytes = thread.allocated.saturating_sub(counted.map_or(0, |c| c.bytes));
-            let before = self.in_flight.get(&thread.thread).copied().unwrap_or(0);
-            let more = bytes.cast_signed().saturating_sub(before.cast_signed());
-            let tid = counted.filter(|_| self.options.by_thread).and_then(|c| c.tid).unwrap_or(0);
-            for span in self.spans() {
-                span.totals.add_in_flight(u32::try_from(tid).unwrap_or(0), more);
+            let known = known.get(&thread.thread).copied();
+            let bytes = difference_of(thread.allocated, known.map_or(0, |known| known.told));
+            let who = (thread.thread, known.and_then(|known| known.tid));
+            // Before its first event it had no number.
+            let before = self.in_flight.remove(&who);
+            let before = before.or_else(|| self.in_flight.remove(&(thread.thread, None)));
+            self.add_in_flight(who.1, bytes.saturating_sub(before.unwrap_or_default().bytes));
+            in_flight.insert(who, InFlight { allocated: thread.allocated, bytes });
+        }
+        let is_live = |one: &&Counted| known.get(&one.thread).is_some_and(|k| k.tid == one.tid);
+        let ended: Vec<_> = counted.iter().copied().filter(|one| !is_live(one)).collect();
+        for one in &ended {
+            let who = (one.thread, one.tid);
+            let before = self.in_flight.remove(&who).unwrap_or_default();
+            let is_settled = self.ended.contains(&who);
+            // What came after its last event nobody knows. Where not all events are heard, that may
+            // be much: then what was taken stands for all that came since the last look.
+            if !is_settled && !one.in_spells {
+                let bytes = difference_of(one.bytes.max(before.allocated), one.told);
+                self.add_in_flight(one.tid, bytes.saturating_sub(before.bytes));
             }
-            in_flight.insert(thread.thread, bytes);
         }
         self.in_flight = in_flight;
-        let live: HashSet<Addr> = threads.iter().map(|t| t.thread).collect();
-        counted.iter().filter(|c| !live.contains(&c.thread)).copied().collect()
+        self.ended = ended.iter().map(|one| (one.thread, one.tid)).collect();
+        ended
+    }
+
+    fn add_in_flight(&mut self, tid: Option<u64>, more: i64) {
+        let tid = tid.filter(|_| self.options.by_thread).unwrap_or(0);
+        for span in self.spans() {
+            span.totals.add_in_flight(u32::try_from(tid).unwrap_or(0), more);
+        }
     }
 
     /// Forgets which of the kernel side's counters it has seen: those have begun anew.
@@ -277,6 +320,10 @@ fn keep(names: &mut HashMap<u32, String>, tid: u32, name: String) {
     }
 }
 
+fn difference_of(bytes: u64, told: u64) -> i64 {
+    bytes.wrapping_sub(told).cast_signed()
+}
+
 fn difference(before: &tally, now: &tally) -> Count {
     Count {
         samples: now.samples.saturating_sub(before.samples),
@@ -320,7 +367,8 @@ mod tests {
     }
 
     fn counted(addr: u64, bytes: u64) -> Counted {
-        Counted { target: 7, tid: Some(addr), thread: Addr(addr), bytes }
+        let (target, tid, thread) = (7, Some(addr), Addr(addr));
+        Counted { target, tid, thread, bytes, told: bytes, in_spells: false }
     }
 
     /// Classes with their threads, objects and bytes, sorted.
@@ -418,6 +466,43 @@ mod tests {
         // A thread without a sample: all of its bytes.
         books.take_threads(&[thread(1, 1000), thread(2, 50)], &[&of]);
         assert_eq!(sum(&books), 750);
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_has_allocated_so_much() {
+        let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
+        let sampled = |bytes| Count { samples: 1, bytes, objects: 1.0, ..Count::default() };
+        // It ends after another sample, or without one.
+        for (more, expected) in [(500, 1100), (0, 1000)] {
+            let mut books = books(PLAIN);
+            books.add(&row("A", 0), 0, &sampled(600));
+            books.take_threads(&[thread(1, 1000)], &[&counted(1, 600)]);
+            books.add(&row("A", 0), 0, &sampled(more));
+            for _ in 0..2 {
+                books.take_threads(&[], &[&counted(1, 600 + more)]);
+                assert_eq!(sum(&books), expected);
+            }
+        }
+        // Not all is heard of it: samples stand for what nobody has seen.
+        let mut books = books(PLAIN);
+        books.add(&row("A", 0), 0, &sampled(1600));
+        let of = |bytes, told| Counted { told, in_spells: true, ..counted(1, bytes) };
+        books.take_threads(&[thread(1, 1000)], &[&of(600, 1600)]);
+        assert_eq!(sum(&books), 1000);
+        books.add(&row("A", 0), 0, &sampled(300));
+        books.take_threads(&[], &[&of(1200, 1900)]);
+        assert_eq!(sum(&books), 1300);
+    }
+
+    #[test]
+    fn a_thread_may_lie_where_one_has_ended() {
+        let mut books = books(PLAIN);
+        let (old, new) = (counted(1, 900), Counted { tid: Some(2), ..counted(1, 100) });
+        for both in [[&old, &new], [&new, &old]] {
+            let ended = books.take_threads(&[thread(1, 150)], &both);
+            assert_eq!(ended.iter().map(|one| one.tid).collect::<Vec<_>>(), [Some(1)]);
+        }
+        assert_eq!(books.table(None, Scope::Trace, 1).summary.bytes, 50);
     }
 
     #[test]

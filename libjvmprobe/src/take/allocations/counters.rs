@@ -39,19 +39,21 @@ const MANY_TALLIES: Roomy = Roomy { name: "tallies", most: 1 << 18, allocated: 1
 /// ... and in which slots of time, until they are taken out, once a second. 10 MB.
 const HITS: Roomy = Roomy { name: "hits", most: 1 << 17, allocated: 1 << 16 };
 /// Maps by thread and stack, 7 MB in all, and by JVM, 1 MB.
-const ROOMY: [Roomy; 6] = [
+const ROOMY: [Roomy; 7] = [
     Roomy { name: "threads", most: 1 << 16, allocated: 1 << 15 },
     Roomy { name: "old_threads", most: 1 << 16, allocated: 1 << 14 },
     Roomy { name: "known_stacks", most: 1 << 16, allocated: 1 << 15 },
     Roomy { name: "layouts", most: 1 << 12, allocated: 1 << 12 },
     Roomy { name: "others", most: 1 << 12, allocated: 1 << 12 },
     Roomy { name: "floods", most: 1 << 12, allocated: 1 << 12 },
+    Roomy { name: "spells_of", most: 1 << 12, allocated: 1 << 12 },
 ];
 /// Maps with entries by JVM.
-const BY_JVM: [&str; 9] = [
+const BY_JVM: [&str; 10] = [
     "layouts",
     "others",
     "floods",
+    "spells_of",
     "tallies",
     "hits",
     "threads",
@@ -176,26 +178,30 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
     let known = entries(&session.skel.maps.threads)?;
     let known = known.iter().filter_map(|(k, v)| {
         let (key, state) = (copy::<thread_key>(k)?, copy::<thread_state>(v)?);
-        let (thread, bytes) = (Addr(state.thread), state.counted);
-        Some(Counted { target: key.target, tid: Some(key.tid), thread, bytes })
+        Some(Counted {
+            target: key.target,
+            tid: Some(key.tid),
+            thread: Addr(state.thread),
+            bytes: state.counted,
+            told: state.told,
+            in_spells: state.in_spells != 0,
+        })
     });
     let old = entries(&session.skel.maps.old_threads)?;
     let old = old.iter().filter_map(|(k, v)| {
         let key = copy::<old_thread>(k)?;
         let bytes = u64::from_ne_bytes(v.as_slice().try_into().ok()?);
-        Some(Counted { target: key.target, tid: None, thread: Addr(key.thread), bytes })
+        let thread = Addr(key.thread);
+        let target = key.target;
+        Some(Counted { target, tid: None, thread, bytes, told: bytes, in_spells: false })
     });
     Ok(known.chain(old).collect())
 }
 
-/// The bytes that nothing stands for yet that was taken, by JVM.
-pub(crate) fn left_out(session: &Session) -> Result<HashMap<u64, u64>> {
-    let entries = entries(&session.skel.maps.floods)?;
-    let decode = |(key, value): &(Vec<u8>, Vec<u8>)| {
-        let flood = copy::<flood>(value)?;
-        Some((copy(key)?, flood.bytes.saturating_sub(flood.told)))
-    };
-    Ok(entries.iter().filter_map(decode).collect())
+/// What was taken of each JVM.
+pub(crate) fn floods(map: &impl MapCore) -> Result<HashMap<u64, flood>> {
+    let entries = entries(map)?;
+    Ok(entries.iter().filter_map(|(k, v)| Some((copy(k)?, copy(v)?))).collect())
 }
 
 /// Forgets a thread that has ended.
@@ -238,4 +244,8 @@ pub(crate) struct Counted {
     pub(crate) thread: Addr,
     /// Bytes since its birth.
     pub(crate) bytes: u64,
+    /// For so many stands what was taken of them.
+    pub(crate) told: u64,
+    /// Whether it is not listened to all the time.
+    pub(crate) in_spells: bool,
 }

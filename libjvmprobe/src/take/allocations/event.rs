@@ -14,8 +14,8 @@ use crate::{
 };
 
 pub(crate) use crate::take::allocations::skel::types::{
-    class_id, flood, hit, large_event, layout, name_event, old_thread, tally, tally_key,
-    thread_key, thread_state, tlab_event,
+    class_id, flood, hit, large_event, layout, name_event, old_thread, spell, spells, tally,
+    tally_key, thread_key, thread_state, tlab_event,
 };
 
 // `enum event_kind` of bpf/javaobjnew.h.
@@ -26,6 +26,8 @@ const STACK: u64 = 4;
 const STOP: u64 = 5;
 /// The number of the stacks that found no room: `STACK_OTHER` of bpf/walk/walk.h.
 pub(crate) const STACK_OTHER: u64 = 2;
+/// The weight of what stands for itself: `ONE` of bpf/flood.bpf.h.
+pub(crate) const ONE: u64 = 256;
 /// Where a name begins in its event.
 const TEXT: usize = std::mem::offset_of!(name_event, text);
 
@@ -44,6 +46,8 @@ unsafe impl Plain for large_event {}
 unsafe impl Plain for name_event {}
 // SAFETY: as above.
 unsafe impl Plain for old_thread {}
+// SAFETY: as above.
+unsafe impl Plain for spells {}
 // SAFETY: as above.
 unsafe impl Plain for tally {}
 // SAFETY: as above.
@@ -148,6 +152,8 @@ pub(crate) struct Tlab {
     pub(crate) size: u64,
     /// The JVM's count of collections while it was filled.
     pub(crate) collections: u32,
+    /// For so many it stands, in 256ths.
+    pub(crate) weight: u64,
     /// The thread, 0 where threads are not kept apart.
     pub(crate) tid: u32,
 }
@@ -191,6 +197,7 @@ impl Event {
                     size: e.size,
                     // Both are numbers of 32 bits.
                     collections: e.collections as u32,
+                    weight: e.weight,
                     tid: e.tid as u32,
                 })
             }),
@@ -226,13 +233,14 @@ mod tests {
         assert_eq!(size_of::<tally_key>(), 6 * 8);
         assert_eq!(size_of::<tally>(), 7 * 8);
         assert_eq!(size_of::<hit>(), 2 * 8);
-        assert_eq!(size_of::<flood>(), 6 * 8);
+        assert_eq!(size_of::<flood>(), 7 * 8);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
         assert_eq!(size_of::<thread_key>(), 2 * 8);
-        assert_eq!(size_of::<thread_state>(), 6 * 8);
+        assert_eq!(size_of::<thread_state>(), 9 * 8);
         assert_eq!(size_of::<old_thread>(), 2 * 8);
         assert_eq!(size_of::<large_event>(), 3 * 8 + 3 * 8 + 2 * 8 + 8 + 16);
-        assert_eq!(size_of::<tlab_event>(), 6 * 8);
+        assert_eq!(size_of::<tlab_event>(), 7 * 8);
+        assert_eq!(size_of::<spells>(), 4 * 8);
         assert_eq!(TEXT, 9 * 8);
         assert_eq!(size_of::<name_event>(), 9 * 8 + 1024);
     }

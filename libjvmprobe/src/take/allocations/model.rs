@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use crate::{
     Addr, Error, Pid, Result,
     bpf::{clock, walker::Walker},
-    hotspot::{HotSpot, classes::ClassLayout, objects::Objects, threads::ThreadBytes},
+    hotspot::{HotSpot, classes::ClassLayout, objects::Objects},
     own::{budget::Budget, remark},
     stack::{native::Files, raw::RawStack},
     take::allocations::{
         Options,
         books::{Books, Scope, Table},
         counters::Counted,
-        event::{ClassId, Large, Name, Tlab, layout, tally, tally_key},
+        event::{ClassId, Large, Name, ONE, Tlab, layout, tally, tally_key},
         moments::{Hit, Moments},
         names::Names,
         record,
@@ -104,7 +104,7 @@ impl Jvm {
         })
     }
 
-    /// Reads a full TLAB, one of `stands_for` like it. One that a collection has reached
+    /// Reads a full TLAB, one of `stands_for` like it that were heard of. One that a collection has reached
     /// by now is left out.
     pub(crate) fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &Tlab, stands_for: f64) {
         let Some(objects) = &mut self.objects else { return };
@@ -117,6 +117,7 @@ impl Jvm {
         if !is_untouched {
             return;
         }
+        let stands_for = stands_for * tlab.weight as f64 / ONE as f64;
         let mut found = Vec::new();
         for (klass, count) in counts {
             let Some(class) = self.names.of_klass(klass, hotspot, &self.classes) else {
@@ -194,20 +195,16 @@ impl Jvm {
         self.books.take_others(now);
     }
 
-    /// Takes up to where the bytes of its threads are attributed, and how many of these were left
-    /// out since. Returns those that have ended.
+    /// Takes up to where the bytes of its threads are attributed. Returns those that have ended.
     pub(crate) fn take_threads<'a>(
         &mut self,
         hotspot: &HotSpot,
         counted: &[&'a Counted],
-        left_out: u64,
     ) -> Vec<&'a Counted> {
         // In this order: a thread that is new by now is not among the former.
         let threads = hotspot.thread_bytes();
         let what = "what its threads have allocated";
-        let Some(mut threads) = known(self.pid, what, threads) else { return Vec::new() };
-        // As if a thread of no number had them.
-        threads.push(ThreadBytes { thread: Addr(0), allocated: left_out });
+        let Some(threads) = known(self.pid, what, threads) else { return Vec::new() };
         self.books.take_threads(&threads, counted)
     }
 

@@ -13,10 +13,13 @@ use crate::{
     process::{LibJvm, Target},
 };
 
+/// The program for objects outside of TLABs.
+pub(crate) const OUTSIDE: &str = "fn_outside_tlab";
+
 const FUNCTIONS: [(&str, [&str; 2]); 2] = [
     // First, so that what is outside of TLABs is never taken for what is inside.
     (
-        "fn_outside_tlab",
+        OUTSIDE,
         [
             "_ZN11AllocTracer28send_allocation_outside_tlabE",
             "_ZN11AllocTracer34send_allocation_outside_tlab_eventE11KlassHandleP8HeapWordmP6Thread",

@@ -30,10 +30,12 @@ pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<
     let mut counts: Vec<_> = counts.iter().collect();
     // So that rounding does not change from one table to the next.
     counts.sort_unstable_by_key(|(stack, _)| **stack);
-    let outside_bytes: u64 = counts.iter().map(|(_, count)| count.outside_bytes).sum();
-    let outside: u64 = counts.iter().map(|(_, count)| count.outside).sum();
-    let bytes = class.rounded_bytes().saturating_sub(outside_bytes);
-    let objects = class.rounded_objects().saturating_sub(outside);
+    let outside_bytes: Vec<_> = counts.iter().map(|(_, count)| count.outside_bytes).collect();
+    let outside: Vec<_> = counts.iter().map(|(_, count)| count.outside).collect();
+    let outside_bytes = at_most(class.rounded_bytes(), outside_bytes);
+    let outside = at_most(class.rounded_objects(), outside);
+    let bytes = class.rounded_bytes().saturating_sub(outside_bytes.iter().sum());
+    let objects = class.rounded_objects().saturating_sub(outside.iter().sum());
 
     let by_bytes: Vec<_> = counts.iter().map(|(_, count)| count.bytes as f64).collect();
     // An object that stands for none is one of a class with large ones.
@@ -43,10 +45,11 @@ pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<
     let mut parts: Vec<_> = counts
         .iter()
         .zip(bytes_of.into_iter().zip(objects_of))
-        .map(|((stack, count), (bytes, objects))| Part {
+        .zip(outside_bytes.into_iter().zip(outside))
+        .map(|(((stack, _), (bytes, objects)), (outside_bytes, outside))| Part {
             stack: **stack,
-            bytes: bytes + count.outside_bytes,
-            objects: objects + count.outside,
+            bytes: bytes + outside_bytes,
+            objects: objects + outside,
         })
         .filter(|part| part.bytes > 0)
         .collect();
@@ -55,6 +58,14 @@ pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<
     }
     parts.sort_by_key(|part| (std::cmp::Reverse(part.bytes), part.stack));
     parts
+}
+
+/// The same, or less of each where they are more than `most` together.
+fn at_most(most: u64, counts: Vec<u64>) -> Vec<u64> {
+    if counts.iter().sum::<u64>() <= most {
+        return counts;
+    }
+    apportion(most, &counts.iter().map(|&count| count as f64).collect::<Vec<_>>())
 }
 
 /// With `--exact` each object is a sample that stands for itself.

@@ -1,7 +1,7 @@
 //! Adds up what was counted, and estimates what every class has allocated.
 //!
-//! Known exactly: the bytes that each thread allocated in TLABs (HotSpot's own count), and
-//! each object outside of them. How the former are shared among classes is estimated, best
+//! Known exactly: the bytes that each thread allocated (HotSpot's own count), and
+//! each object outside of TLABs, or a sample of these where they come too fast. How the former are shared among classes is estimated, best
 //! from the TLABs that were read, each one standing for as many as it was one of; where
 //! there are too few of these, from the objects that began TLABs, each standing for the
 //! bytes since the one before. Of these, large objects are more often seen than small ones,
@@ -68,6 +68,18 @@ impl Count {
         let bytes = self.bytes as f64;
         let share = if self.objects > 0.0 { self.samples as f64 / self.objects } else { 1.0 };
         bytes * share.min(1.0)
+    }
+
+    /// The same with so much of what is outside of TLABs.
+    fn with_outside(&self, factor: f64) -> Self {
+        let part = |count: u64| if factor < 1.0 { (count as f64 * factor) as u64 } else { count };
+        Self {
+            outside: part(self.outside),
+            outside_bytes: part(self.outside_bytes),
+            humongous: part(self.humongous),
+            humongous_bytes: part(self.humongous_bytes),
+            ..*self
+        }
     }
 
     fn add(&mut self, other: &Self) {
@@ -216,12 +228,14 @@ impl Totals {
         let share = |(&tid, sum): (&u32, &Count)| {
             (tid, self.share(tid, sum, unread.get(&tid).copied().unwrap_or(0.0)))
         };
-        let shares: HashMap<u32, Share> = sums.iter().map(share).collect();
+        let shares: HashMap<u32, (Share, f64)> = sums.iter().map(share).collect();
         let mut all: Vec<_> = self
             .counts
             .iter()
             .map(|(key, count)| {
-                let share = shares.get(&key.tid).copied().unwrap_or(Share::Sampled(1.0));
+                let known = shares.get(&key.tid).copied();
+                let (share, outside) = known.unwrap_or((Share::Sampled(1.0), 1.0));
+                let count = &count.with_outside(outside);
                 let (bytes, objects) = match share {
                     // In no TLAB that was read, but seen: so much it is at least.
                     Share::Read(_) if count.read_objects == 0.0 => {
@@ -240,7 +254,7 @@ impl Totals {
             })
             .filter(|allocated| allocated.bytes > 0.0)
             .collect();
-        for (tid, share) in shares {
+        for (tid, (share, _)) in shares {
             if let Share::Unknown(bytes) = share
                 && bytes > 0.0
             {
@@ -251,18 +265,23 @@ impl Totals {
         all
     }
 
-    /// How a group's bytes in TLABs are shared among its classes.
-    fn share(&self, tid: u32, sum: &Count, unread: f64) -> Share {
+    /// How a group's bytes in TLABs are shared among its classes, and the factor to what it has
+    /// allocated outside of them: a sample of that may say more than all its threads have allocated.
+    fn share(&self, tid: u32, sum: &Count, unread: f64) -> (Share, f64) {
         let group = self.groups.get(&tid).copied().unwrap_or_default();
-        let bytes = (sum.bytes as f64 + group.in_flight as f64).max(0.0);
+        let (bytes, outside) =
+            (sum.bytes as f64 + group.in_flight as f64, sum.outside_bytes as f64);
+        let factor = if bytes < 0.0 { ((outside + bytes) / outside).max(0.0) } else { 1.0 };
+        let bytes = bytes.max(0.0);
         let is_enough = group.read >= ENOUGH_READ || group.read * 2 >= sum.samples;
-        if sum.read_bytes > 0.0 && is_enough {
+        let share = if sum.read_bytes > 0.0 && is_enough {
             Share::Read((bytes - unread).max(0.0) / sum.read_bytes)
         } else if sum.bytes > 0 {
             Share::Sampled(bytes / sum.bytes as f64)
         } else {
             Share::Unknown(bytes)
-        }
+        };
+        (share, if factor.is_finite() { factor } else { 1.0 })
     }
 }
 
@@ -330,6 +349,24 @@ mod tests {
         let all = totals.estimate();
         assert_eq!(find(&all, "B"), (25.0, 1.0));
         assert_eq!(find(&all, "A"), (975.0, 97.5));
+    }
+
+    #[test]
+    fn a_sample_says_no_more_than_was_allocated() {
+        let mut totals = Totals::default();
+        totals.add(&key("A"), &Count { samples: 1, bytes: 100, objects: 1.0, ..Count::default() });
+        for class in ["A", "B"] {
+            let outside = Count { outside: 40, outside_bytes: 4000, ..Count::default() };
+            totals.add(&key(class), &outside);
+            totals.add_stack(&key(class), 7, &outside);
+        }
+        // Of 8100 bytes, there were 2000.
+        totals.add_in_flight(0, -6100);
+        let all = totals.estimate();
+        assert_eq!((find(&all, "A"), find(&all, "B")), ((1000.0, 10.0), (1000.0, 10.0)));
+        for class in &all {
+            assert_eq!(totals.split(class), [Part { stack: 7, bytes: 1000, objects: 10 }]);
+        }
     }
 
     #[test]

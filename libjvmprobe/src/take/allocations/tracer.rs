@@ -11,6 +11,7 @@ use crate::{
     bpf::{
         clock,
         probes::Plan,
+        reaches_everyone,
         session::Attach,
         stops::{self, Stop},
     },
@@ -24,6 +25,7 @@ use crate::{
         books::Scope,
         counters::{self, Session},
         event::Event,
+        listening::Listening,
         model::{Jvm, kernel_layout},
         probes,
         record::Large,
@@ -130,6 +132,8 @@ pub struct Taker<S> {
     census: Effort,
     /// and naming stacks, where that has a bound.
     naming: Option<Effort>,
+    /// Who listens, where the library's loop attaches nothing.
+    listening: Option<Listening>,
     memory: budget::Budget,
     adapted: Instant,
     /// How many counters there were when they were read last.
@@ -151,6 +155,9 @@ impl<S: Sink> Taker<S> {
         let census = Effort::new(options.pace.census());
         let naming = options.pace.naming().map(Effort::new);
         let mut session = counters::load(&options)?;
+        // Where each JVM has attachments of its own, all are listened to.
+        let in_spells = options.pace == Pace::Calm && !options.exact && reaches_everyone();
+        let listening = in_spells.then(|| Listening::start(&session)).transpose()?;
         counters::set_tlab_share(&mut session, census.share());
         if let Some(naming) = &naming {
             counters::set_stacks_wanted(&mut session, naming.share());
@@ -161,6 +168,7 @@ impl<S: Sink> Taker<S> {
             session,
             census,
             naming,
+            listening,
             memory: budget::Budget::of(options.max_memory),
             adapted: Instant::now(),
             tallies: 0,
@@ -287,18 +295,13 @@ impl<S: Sink> Taker<S> {
         }
         let mut counted = HashMap::<u64, Vec<_>>::new();
         let all = counters::counted(&self.session)?;
-        let left_out = match self.naming {
-            Some(_) => counters::left_out(&self.session)?,
-            None => HashMap::new(),
-        };
         for one in &all {
             counted.entry(one.target).or_default().push(one);
         }
         for (target, followed) in jvms {
             let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
             let own = counted.remove(target).unwrap_or_default();
-            let left_out = left_out.get(target).copied().unwrap_or(0);
-            let ended = jvm.take_threads(hotspot, &own, left_out);
+            let ended = jvm.take_threads(hotspot, &own);
             if all.len() > MANY_THREADS {
                 ended.into_iter().for_each(|one| counters::forget_thread(&self.session, one));
             }
@@ -317,8 +320,12 @@ impl<S: Sink> Tool for Taker<S> {
 
     fn plan(&self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
         let libjvm = &target.libjvm;
-        let exact = self.options.exact;
-        let mut plans = if exact { probes::exact(libjvm) } else { probes::sampled(libjvm) }?;
+        let mut plans = match (self.options.exact, &self.listening) {
+            (true, _) => probes::exact(libjvm)?,
+            (false, None) => probes::sampled(libjvm)?,
+            // They are attached when a JVM is admitted.
+            (false, Some(_)) => Vec::new(),
+        };
         if self.options.slot_ns > 0 {
             plans.extend(stops::plans(libjvm)?);
         }
@@ -349,6 +356,9 @@ impl<S: Sink> Tool for Taker<S> {
         let before = if self.options.exact { Vec::new() } else { hotspot.thread_bytes()? };
         let options = Options { by_stack: stacks.is_some(), ..self.options };
         let jvm = Jvm::new(pid, hotspot, options, stacks, &self.memory)?;
+        if let Some(listening) = &mut self.listening {
+            listening.add(key, target, &mut self.session)?;
+        }
         if self.begin.is_none() {
             let begin = Begin::now();
             self.begin = Some(begin);
@@ -378,6 +388,9 @@ impl<S: Sink> Tool for Taker<S> {
     }
 
     fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        if let Some(listening) = &mut self.listening {
+            listening.release(jvms);
+        }
         self.collect_counted(jvms)?;
         self.collect_threads(jvms)
     }
@@ -410,7 +423,10 @@ impl<S: Sink> Tool for Taker<S> {
         Ok(())
     }
 
-    fn gone(&mut self, _: u64, followed: Followed<Jvm>) -> Result<()> {
+    fn gone(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
+        if let Some(listening) = &self.listening {
+            listening.forget(key);
+        }
         self.tell(&followed, self.last_scope(), clock::monotonic_ns())
     }
 

@@ -1,0 +1,108 @@
+//! A program at a function's entry, attached and let go again and again.
+//!
+//! What [`probes`](super::probes) attaches stays, and whoever lets it go does not wait. This is for
+//! whoever waits: it is attached and let go within a thread of its own. Source:
+//! perf_event_open(2), the `uprobe` PMU.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    sync::Arc,
+};
+
+use libbpf_sys::perf_event_attr;
+
+use crate::{
+    Error, FileOffset, Result,
+    bpf::{
+        detach,
+        perf::{Where, online_cpus, open_event},
+    },
+};
+
+/// The number of the PMU, for `perf_event_attr::type_`.
+const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";
+/// `PERF_EVENT_IOC_SET_BPF` and `_ENABLE`, include/uapi/linux/perf_event.h.
+const SET_PROGRAM: libc::Ioctl = 0x4004_2408;
+const ENABLE: libc::Ioctl = 0x2400;
+
+/// A place in a file, and the program for it.
+#[derive(Debug)]
+pub(crate) struct Uprobe {
+    kind: u32,
+    file: Arc<File>,
+    offset: FileOffset,
+    program: OwnedFd,
+    /// While it is attached.
+    event: Option<OwnedFd>,
+}
+
+impl Uprobe {
+    /// Not attached yet.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the kernel does not tell how.
+    pub(crate) fn new(file: Arc<File>, offset: FileOffset, program: OwnedFd) -> Result<Self> {
+        let failed = |e| Error::io(format!("read {KIND}"), e);
+        let kind = fs::read_to_string(KIND).map_err(failed)?;
+        let kind = kind.trim().parse().map_err(|e| failed(io::Error::other(e)))?;
+        Ok(Self { kind, file, offset, program, event: None })
+    }
+
+    /// Attaches it in every process that maps the file, now or later.
+    ///
+    /// # Errors
+    /// [`Error::Permission`] or [`Error::Io`].
+    pub(crate) fn attach(&mut self) -> Result<()> {
+        // One event stands for all processors.
+        let cpu = online_cpus()?.into_iter().next().unwrap_or(0);
+        let mut attr = perf_event_attr { type_: self.kind, ..Default::default() };
+        let path = format!("/proc/self/fd/{}\0", self.file.as_raw_fd());
+        attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
+        attr.__bindgen_anon_4.probe_offset = self.offset.0;
+        // The end of this process waits until it is attached or let go.
+        let books = detach::books();
+        let event = open_event(&mut attr, Where::Processor(cpu)).and_then(|event| {
+            control(&event, SET_PROGRAM, self.program.as_raw_fd())?;
+            control(&event, ENABLE, 0)?;
+            Ok(event)
+        });
+        drop(books);
+        let what = "attach to a function of a libjvm.so";
+        self.event = Some(event.map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::PermissionDenied => Error::Permission {
+                    what: what.into(),
+                    missing:
+                        "CAP_SYS_ADMIN may be missing, or a user namespace, seccomp or lockdown \
+                          is in the way"
+                            .into(),
+                },
+                _ => Error::io(what, error),
+            }
+        })?);
+        Ok(())
+    }
+
+    /// Lets go, which takes the kernel some 60 ms; the first of these are enough for processes not
+    /// to stop there any more.
+    pub(crate) fn let_go(&mut self) {
+        let _books = detach::books();
+        self.event = None;
+    }
+}
+
+impl Drop for Uprobe {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+fn control(event: &OwnedFd, request: libc::Ioctl, value: i32) -> io::Result<()> {
+    // SAFETY: these requests take a number.
+    match unsafe { libc::ioctl(event.as_raw_fd(), request, value) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

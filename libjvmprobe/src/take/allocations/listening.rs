@@ -1,0 +1,297 @@
+//! The thread that listens to the probes of files, in [spells](super::spells) where they are hit
+//! too often: for a daemon, which must cost nothing.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::{
+    Error, Result,
+    bpf::{self, clock, probes::Site, records::bytes, uprobe::Uprobe},
+    follow::ByKey,
+    own::{Idle, note, privileges, remark},
+    process::{FileId, LibJvm, Target},
+    take::allocations::{
+        counters::{self, Session},
+        event::{flood, spells},
+        probes,
+        spells::{HITS, Spell, Spells, Turn, rate},
+    },
+};
+
+/// Where the thread is told of files and JVMs.
+#[derive(Debug)]
+pub(super) struct Listening {
+    jobs: Sender<Job>,
+    files: HashMap<FileId, ()>,
+    /// Files that no JVM runs any more.
+    idle: Idle<FileId>,
+}
+
+#[derive(Debug)]
+enum Job {
+    /// Listens to a file's probes, which are attached.
+    Listen(FileId, File),
+    /// A JVM runs a file.
+    Add(u64, FileId),
+    /// It does not any more.
+    Forget(u64),
+    /// Lets a file's probes go.
+    LetGo(FileId),
+}
+
+/// A libjvm.so whose probes are listened to.
+#[derive(Debug)]
+struct File {
+    probes: Vec<Probe>,
+    spells: Spells,
+    /// By JVM, how many hits of the probes there were when they were counted last,
+    jvms: HashMap<u64, Hits>,
+    /// and when that was.
+    counted: u64,
+}
+
+#[derive(Debug)]
+struct Probe {
+    kind: usize,
+    uprobe: Uprobe,
+    /// Whether it is hit too often.
+    is_hot: bool,
+}
+
+/// By kind of probe.
+type Hits = [u64; 2];
+const OUTSIDE: usize = 0;
+const TLAB: usize = 1;
+
+/// The maps that it reads and writes.
+#[derive(Debug)]
+struct Maps {
+    floods: MapHandle,
+    spells: MapHandle,
+}
+
+impl Listening {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Bpf`].
+    pub(super) fn start(session: &Session) -> Result<Self> {
+        let maps = &session.skel.maps;
+        let map = |map| MapHandle::try_from(map).map_err(bpf::load_error);
+        let maps = Maps { floods: map(&maps.floods)?, spells: map(&maps.spells_of)? };
+        let (jobs, todo) = channel();
+        let work = move || {
+            privileges::keep(privileges::MAPS | privileges::ATTACH);
+            Listener { maps, files: HashMap::new() }.work(&todo);
+        };
+        let thread = thread::Builder::new().name("listen".into()).spawn(work);
+        thread.map_err(|e| Error::io("start a thread", e))?;
+        Ok(Self { jobs, files: HashMap::new(), idle: Idle::default() })
+    }
+
+    /// Listens to what a JVM tells.
+    ///
+    /// # Errors
+    /// Why its libjvm.so cannot be attached to.
+    pub(super) fn add(&mut self, key: u64, target: &Target, session: &mut Session) -> Result<()> {
+        let file = target.libjvm.id;
+        if !self.files.contains_key(&file) {
+            let listened = File::attach(&target.libjvm, session)?;
+            self.files.insert(file, ());
+            self.tell(Job::Listen(file, listened));
+        }
+        self.tell(Job::Add(key, file));
+        Ok(())
+    }
+
+    /// Forgets a JVM that has ended.
+    pub(super) fn forget(&self, key: u64) {
+        self.tell(Job::Forget(key));
+    }
+
+    /// Lets go of files that no JVM has run for a while.
+    pub(super) fn release<J>(&mut self, jvms: &ByKey<J>) {
+        let before: Vec<_> = self.files.keys().copied().collect();
+        let used = jvms.values().map(|jvm| jvm.target.libjvm.id);
+        self.idle.release(&mut self.files, used, Instant::now());
+        for file in before.into_iter().filter(|file| !self.files.contains_key(file)) {
+            self.tell(Job::LetGo(file));
+        }
+    }
+
+    fn tell(&self, job: Job) {
+        // It ends with us.
+        let _ = self.jobs.send(job);
+    }
+}
+
+impl File {
+    fn attach(libjvm: &LibJvm, session: &mut Session) -> Result<Self> {
+        let file = Arc::new(libjvm.file()?);
+        let mut probes = Vec::new();
+        for plan in probes::sampled(libjvm)? {
+            let Site::Function { offset, .. } = plan.site else { continue };
+            let program = session.program(plan.program)?;
+            let mut uprobe = Uprobe::new(Arc::clone(&file), offset, program)?;
+            uprobe.attach()?;
+            let kind = if plan.program == probes::OUTSIDE { OUTSIDE } else { TLAB };
+            probes.push(Probe { kind, uprobe, is_hot: false });
+        }
+        let now = clock::monotonic_ns();
+        Ok(Self { probes, spells: Spells::new(now), jvms: HashMap::new(), counted: now })
+    }
+
+    /// What its JVMs are to be told; `None`: that all is heard.
+    fn told(&self) -> Option<spells> {
+        let of = |kind| {
+            let is_hot = self.probes.iter().any(|probe| probe.kind == kind && probe.is_hot);
+            let spell = if is_hot { self.spells.told() } else { Spell::ALWAYS };
+            spell.into()
+        };
+        let is_hot = self.probes.iter().any(|probe| probe.is_hot);
+        is_hot.then(|| spells { outside: of(OUTSIDE), tlab: of(TLAB) })
+    }
+
+    /// The hits of each kind since they were counted last, of the JVM that had most of it.
+    fn count(&mut self, floods: &HashMap<u64, flood>) -> Hits {
+        let mut most = Hits::default();
+        for (key, before) in &mut self.jvms {
+            let Some(flood) = floods.get(key) else { continue };
+            let now = [flood.outside_hits, flood.tlab_hits];
+            for kind in [OUTSIDE, TLAB] {
+                most[kind] = most[kind].max(now[kind].saturating_sub(before[kind]));
+            }
+            *before = now;
+        }
+        most
+    }
+
+    /// Does what is due: listens, or listens no more.
+    fn turn(&mut self, maps: &Maps, now: u64) {
+        if self.spells.due_to_attach(now) {
+            return self.listen(maps);
+        }
+        let hits = match counters::floods(&maps.floods) {
+            Ok(floods) => self.count(&floods),
+            Err(error) => {
+                remark(|| format!("hits are not counted: {error}"));
+                Hits::default()
+            }
+        };
+        let elapsed = now.saturating_sub(std::mem::replace(&mut self.counted, now));
+        let in_spells = self.probes.iter().any(|probe| probe.is_hot);
+        let of_all = |probe: &&Probe| probe.is_hot || !in_spells;
+        let counted = self.probes.iter().filter(of_all).map(|probe| hits[probe.kind]).sum();
+        match self.spells.due(now, counted) {
+            Turn::LetGo => {
+                // What is hit seldom costs little, and is heard as it is.
+                let is_many = |probe: &Probe| rate(hits[probe.kind], elapsed) > HITS / 4.0;
+                self.probes.iter_mut().for_each(|probe| probe.is_hot |= is_many(probe));
+                self.tell(maps);
+                let hot = self.probes.iter_mut().filter(|probe| probe.is_hot);
+                hot.for_each(|probe| probe.uprobe.let_go());
+            }
+            Turn::HearAll => {
+                self.probes.iter_mut().for_each(|probe| probe.is_hot = false);
+                self.tell(maps);
+            }
+            Turn::Stay => {}
+        }
+    }
+
+    /// A spell begins.
+    fn listen(&mut self, maps: &Maps) {
+        let mut hot = self.probes.iter_mut().filter(|probe| probe.is_hot);
+        let attached = hot.try_for_each(|probe| probe.uprobe.attach());
+        match attached {
+            Ok(()) => {
+                self.spells.attached(clock::monotonic_ns());
+                self.tell(maps);
+            }
+            Err(error) => {
+                note(&format!("allocations are not heard of for some seconds: {error}"));
+                self.spells.failed(clock::monotonic_ns());
+            }
+        }
+    }
+
+    fn tell(&self, maps: &Maps) {
+        let told = self.told();
+        self.jvms.keys().for_each(|key| maps.tell(*key, told.as_ref()));
+    }
+}
+
+impl Maps {
+    fn tell(&self, key: u64, told: Option<&spells>) {
+        let key = key.to_ne_bytes();
+        // Where it is absent, all is heard. There is room for as many as there are JVMs.
+        let _ = match told {
+            Some(told) => self.spells.update(&key, bytes(told), MapFlags::ANY),
+            None => self.spells.delete(&key),
+        };
+    }
+}
+
+/// What the thread has.
+struct Listener {
+    maps: Maps,
+    files: HashMap<FileId, File>,
+}
+
+impl Listener {
+    fn work(mut self, todo: &Receiver<Job>) {
+        loop {
+            let wait = self.next().saturating_sub(clock::monotonic_ns());
+            match todo.recv_timeout(Duration::from_nanos(wait)) {
+                Ok(job) => self.take(job),
+                Err(RecvTimeoutError::Timeout) => self.turn(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn take(&mut self, job: Job) {
+        match job {
+            Job::Listen(id, file) => drop(self.files.insert(id, file)),
+            Job::Add(key, id) => {
+                let Some(file) = self.files.get_mut(&id) else { return };
+                file.jvms.insert(key, Hits::default());
+                self.maps.tell(key, file.told().as_ref());
+            }
+            Job::Forget(key) => {
+                for file in self.files.values_mut() {
+                    if file.jvms.remove(&key).is_some() {
+                        self.maps.tell(key, None);
+                    }
+                }
+            }
+            Job::LetGo(id) => drop(self.files.remove(&id)),
+        }
+    }
+
+    /// When there is something to do. Spells come one after the other: to let go takes a while, in
+    /// which others would go on.
+    fn next(&self) -> u64 {
+        let in_spell = self.files.values().any(|file| file.spells.is_in_spell());
+        let waits = |file: &&File| in_spell && file.spells.is_silent();
+        let next = self.files.values().filter(|file| !waits(file)).map(|file| file.spells.next());
+        next.min().unwrap_or(u64::MAX)
+    }
+
+    fn turn(&mut self) {
+        let (now, next) = (clock::monotonic_ns(), self.next());
+        let is_due = |file: &&mut File| now >= next && file.spells.next() == next;
+        if let Some(file) = self.files.values_mut().find(is_due) {
+            file.turn(&self.maps, now);
+        }
+    }
+}

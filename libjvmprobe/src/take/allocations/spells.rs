@@ -1,0 +1,261 @@
+//! When probes are listened to that are hit too often.
+//!
+//! Each hit costs the thread that allocates a trap, one to two microseconds with the program: a
+//! thousand a second cost a fifth of a percent of a processor, a hundred thousand would cost a
+//! fifth of it. So one that is hit more often than that is attached for spells of some hundredths of
+//! a second only, so far apart that a thousand are heard a second, and each spell stands for the time
+//! since the one before.
+
+use std::time::Duration;
+
+use crate::take::allocations::event::{ONE, spell};
+
+/// So many hits a second of one JVM are always heard.
+pub(crate) const HITS: f64 = 1000.0;
+/// Back and forth is of no use.
+const MANY_HITS: f64 = 1.25 * HITS;
+/// How often hits are counted while all are heard.
+const LOOK: Duration = Duration::from_millis(500);
+/// A spell and the silence before it, where a spell is not shorter for that
+const PERIOD: Duration = Duration::from_secs(1);
+/// than this:
+const SHORTEST: Duration = Duration::from_millis(10);
+/// For it is about so long until processes stop at a probe after all, and until they do not any
+/// more.
+const IN_VAIN: Duration = Duration::from_millis(10);
+/// Windows are longer: each has heard something.
+const LONGEST_SILENCE: Duration = Duration::from_secs(10);
+
+/// How a probe is listened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spell {
+    /// What comes later is not heard.
+    until_ns: u64,
+    /// For so many, in 256ths, stands one that is heard.
+    weight: u64,
+}
+
+impl Spell {
+    /// Nothing is heard.
+    const NONE: Self = Self { until_ns: 0, weight: 0 };
+    /// All is.
+    pub(crate) const ALWAYS: Self = Self { until_ns: u64::MAX, weight: ONE };
+}
+
+impl From<Spell> for spell {
+    fn from(Spell { until_ns, weight }: Spell) -> Self {
+        Self { until_ns, weight }
+    }
+}
+
+/// The spells in which one file's probes are listened to. Times are the kernel's, in nanoseconds.
+#[derive(Debug)]
+pub(crate) struct Spells {
+    /// Of the time that it is attached.
+    share: f64,
+    state: State,
+    /// Up to here a hit that was heard stands for all.
+    told_until: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// All are heard. Hits were counted then.
+    Always { since: u64 },
+    /// None is.
+    Silent { until: u64 },
+    /// Those of a spell are.
+    Spell { since: u64, until: u64 },
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Nothing.
+    Stay,
+    /// To let go of what is hit too often, after the JVMs were told.
+    LetGo,
+    /// To tell the JVMs that all is heard from now on.
+    HearAll,
+}
+
+impl Spells {
+    /// All is heard.
+    pub(crate) fn new(now: u64) -> Self {
+        Self { share: 1.0, state: State::Always { since: now }, told_until: now }
+    }
+
+    /// When it is [`Spells::due`].
+    pub(crate) fn next(&self) -> u64 {
+        match self.state {
+            State::Always { since } => since + ns(LOOK),
+            State::Silent { until } | State::Spell { until, .. } => until,
+        }
+    }
+
+    /// Whether one goes on.
+    pub(crate) fn is_in_spell(&self) -> bool {
+        matches!(self.state, State::Spell { .. })
+    }
+
+    /// Whether it waits for one.
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(self.state, State::Silent { .. })
+    }
+
+    /// Whether it is time to attach: a spell begins when that is done.
+    pub(crate) fn due_to_attach(&self, now: u64) -> bool {
+        self.is_silent() && now >= self.next()
+    }
+
+    /// What the JVMs are to be told.
+    pub(crate) fn told(&self) -> Spell {
+        match self.state {
+            State::Always { .. } => Spell::ALWAYS,
+            State::Silent { .. } => Spell::NONE,
+            State::Spell { since, until } => {
+                let stands_for = until.saturating_sub(self.told_until) as f64;
+                let weight = stands_for / until.saturating_sub(since).max(1) as f64;
+                Spell { until_ns: until, weight: (weight * ONE as f64).round() as u64 }
+            }
+        }
+    }
+
+    /// What is to be done now. Since the last time that was asked, the JVM with most of them had so
+    /// many hits that were heard.
+    pub(crate) fn due(&mut self, now: u64, hits: u64) -> Turn {
+        if now < self.next() {
+            return Turn::Stay;
+        }
+        match self.state {
+            State::Always { since } => {
+                let rate = rate(hits, now - since);
+                self.state = State::Always { since: now };
+                self.told_until = now;
+                if rate <= MANY_HITS {
+                    return Turn::Stay;
+                }
+                self.share = HITS / rate;
+                self.silence(now);
+                Turn::LetGo
+            }
+            State::Silent { .. } => Turn::Stay,
+            State::Spell { since, until } => {
+                self.told_until = until;
+                // Where few are hit of what is many at other times, it is soon found out.
+                self.share = (HITS / rate(hits, until - since).max(1.0)).min(2.0 * self.share);
+                if self.share >= 1.0 {
+                    self.state = State::Always { since: now };
+                    return Turn::HearAll;
+                }
+                self.silence(now);
+                Turn::LetGo
+            }
+        }
+    }
+
+    /// It is attached: a spell begins.
+    pub(crate) fn attached(&mut self, now: u64) {
+        self.state = State::Spell { since: now, until: now + ns(self.length()) };
+    }
+
+    /// It could not be attached: after a while it is tried again.
+    pub(crate) fn failed(&mut self, now: u64) {
+        self.state = State::Silent { until: now + ns(LONGEST_SILENCE) };
+    }
+
+    /// Of a spell.
+    fn length(&self) -> Duration {
+        PERIOD.mul_f64(self.share).max(SHORTEST)
+    }
+
+    fn silence(&mut self, now: u64) {
+        let attached = self.length() + IN_VAIN;
+        let silence = attached.mul_f64(1.0 / self.share - 1.0).min(LONGEST_SILENCE);
+        // Longer or shorter by up to a quarter: a program may have a rhythm of its own.
+        let chance = now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let silence = silence.mul_f64(0.75 + 0.5 * chance as f64 / 2_f64.powi(32));
+        self.state = State::Silent { until: now + ns(silence) };
+    }
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Hits a second.
+pub(crate) fn rate(hits: u64, ns: u64) -> f64 {
+    hits as f64 * 1e9 / ns.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Runs it from a time on for so long, with so many hits a second; returns for which part of the
+    /// time it was attached, which part was told of, and how often it was attached.
+    fn run(spells: &mut Spells, now: &mut u64, seconds: u64, rate: f64) -> (f64, f64, u32) {
+        let (begin, mut attached, mut told, mut times) = (*now, 0, 0.0, 0);
+        let (mut from, mut on) = (begin, !spells.is_silent());
+        while *now < begin + seconds * SECOND {
+            let next = spells.next();
+            let before = spells.told();
+            *now = next;
+            let heard = if on { *now - from } else { 0 };
+            if spells.due_to_attach(*now) {
+                *now += ns(IN_VAIN);
+                spells.attached(*now);
+                (on, times) = (true, times + 1);
+            } else if spells.due(*now, (heard as f64 * rate / 1e9) as u64) == Turn::LetGo {
+                on = false;
+            }
+            attached += heard;
+            told += heard as f64 * before.weight as f64 / ONE as f64;
+            from = *now;
+        }
+        let all = (*now - begin) as f64;
+        (attached as f64 / all, told / all, times)
+    }
+
+    #[test]
+    fn few_hits_are_all_heard() {
+        let mut now = 7;
+        let mut spells = Spells::new(now);
+        assert_eq!(run(&mut spells, &mut now, 60, 1200.0), (1.0, 1.0, 0));
+        assert_eq!(spells.told().until_ns, u64::MAX);
+    }
+
+    #[test]
+    fn of_many_hits_so_many_are_heard_and_stand_for_all() {
+        for rate in [1500.0, 5000.0, 20_000.0, 100_000.0] {
+            let (mut spells, mut now) = (Spells::new(0), 0);
+            run(&mut spells, &mut now, 5, rate);
+            let (attached, told, times) = run(&mut spells, &mut now, 300, rate);
+            assert!((0.4..1.15).contains(&(attached * rate / HITS)), "{rate}: {attached}");
+            assert!((0.97..1.03).contains(&told), "{rate}: {told}");
+            assert!(times <= 330, "{rate}: {times}");
+        }
+    }
+
+    #[test]
+    fn when_there_are_few_again_all_are_heard() {
+        let (mut spells, mut now) = (Spells::new(0), 0);
+        run(&mut spells, &mut now, 30, 100_000.0);
+        run(&mut spells, &mut now, 60, 100.0);
+        assert_eq!(spells.told(), Spell::ALWAYS);
+    }
+
+    #[test]
+    fn what_cannot_be_attached_is_tried_again() {
+        let mut spells = Spells::new(0);
+        spells.due(ns(LOOK), 1_000_000);
+        assert_eq!(spells.told(), Spell::NONE);
+        let next = spells.next();
+        assert!(spells.due_to_attach(next));
+        spells.failed(next);
+        assert!(!spells.due_to_attach(next + 1));
+        assert!(spells.due_to_attach(spells.next()));
+    }
+}
