@@ -17,14 +17,24 @@ const STEP: f64 = 2.0;
 pub(crate) struct Effort {
     /// The share of one processor's time that it may take.
     allowed: f64,
+    /// How long there may be nothing to do before it does more.
+    patience: Duration,
     share: f64,
     spent: Duration,
+    elapsed: Duration,
 }
 
 impl Effort {
-    /// Nothing spent yet of this share of one processor's time.
+    /// Nothing spent yet of this share of one processor's time. Where there was nothing to do, it
+    /// does more, at once.
     pub(crate) fn new(allowed: f64) -> Self {
-        Self { allowed, share: FIRST_SHARE, spent: Duration::ZERO }
+        let (spent, elapsed) = (Duration::ZERO, Duration::ZERO);
+        Self { allowed, patience: Duration::ZERO, share: FIRST_SHARE, spent, elapsed }
+    }
+
+    /// ... not before there was nothing to do for so long: what is to be done may come all at once.
+    pub(crate) fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// The share to do, of 1.
@@ -42,7 +52,11 @@ impl Effort {
 
     /// Adapts the share to what was spent in a time, and returns it.
     pub(crate) fn adapt(&mut self, elapsed: Duration) -> f64 {
-        let allowed = elapsed.as_secs_f64() * self.allowed;
+        self.elapsed += elapsed;
+        if self.spent.is_zero() && self.elapsed < self.patience {
+            return self.share;
+        }
+        let allowed = std::mem::take(&mut self.elapsed).as_secs_f64() * self.allowed;
         let spent = self.spent.as_secs_f64();
         let factor = if spent > 0.0 { allowed / spent } else { STEP };
         self.share = (self.share * factor.clamp(1.0 / STEP, STEP)).clamp(LEAST_SHARE, 1.0);
@@ -76,6 +90,20 @@ mod tests {
         assert_eq!(effort.adapt(second), 0.25);
         effort.spent = Duration::from_millis(10);
         assert_eq!(effort.adapt(second), 0.25);
+        // What comes all at once is measured by the time since the last.
+        let mut effort = Effort::new(0.01).with_patience(10 * second);
+        for _ in 0..20 {
+            for _ in 0..4 {
+                let before = effort.share();
+                assert_eq!(effort.adapt(second), before);
+            }
+            effort.spent = Duration::from_millis(50);
+            assert_eq!(effort.adapt(second), FIRST_SHARE);
+        }
+        for _ in 0..10 {
+            effort.adapt(second);
+        }
+        assert_eq!(effort.share(), 2.0 * FIRST_SHARE);
         for _ in 0..100 {
             effort.spent = second;
             effort.adapt(second);

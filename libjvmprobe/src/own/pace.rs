@@ -90,6 +90,15 @@ impl Pace {
         }
     }
 
+    /// How long nothing may come before more of it is taken: in a daemon what is taken comes all at
+    /// once, ten seconds apart at most.
+    pub(crate) fn patience(self) -> Duration {
+        match self {
+            Self::Prompt => Duration::ZERO,
+            Self::Calm => Duration::from_secs(12),
+        }
+    }
+
     /// Bytes of the ring buffer through which many JVMs send. Where events wait, the one that
     /// fills a quarter of it wakes the reader, so that a small one does.
     pub(crate) fn ring(self) -> u32 {

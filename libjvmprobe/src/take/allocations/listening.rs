@@ -57,6 +57,8 @@ struct File {
     jvms: HashMap<u64, Hits>,
     /// and when that was.
     counted: u64,
+    /// How long it took to attach last.
+    to_attach: Duration,
 }
 
 #[derive(Debug)]
@@ -147,7 +149,13 @@ impl File {
             probes.push(Probe { kind, uprobe, is_hot: false });
         }
         let now = clock::monotonic_ns();
-        Ok(Self { probes, spells: Spells::new(now), jvms: HashMap::new(), counted: now })
+        Ok(Self {
+            probes,
+            spells: Spells::new(now),
+            jvms: HashMap::new(),
+            counted: now,
+            to_attach: Duration::ZERO,
+        })
     }
 
     /// What its JVMs are to be told; `None`: that all is heard.
@@ -198,7 +206,9 @@ impl File {
                 self.probes.iter_mut().for_each(|probe| probe.is_hot |= is_many(probe));
                 self.tell(maps);
                 let hot = self.probes.iter_mut().filter(|probe| probe.is_hot);
+                let begin = Instant::now();
                 hot.for_each(|probe| probe.uprobe.let_go());
+                self.spells.takes(self.to_attach, begin.elapsed());
             }
             Turn::HearAll => {
                 self.probes.iter_mut().for_each(|probe| probe.is_hot = false);
@@ -210,10 +220,12 @@ impl File {
 
     /// A spell begins.
     fn listen(&mut self, maps: &Maps) {
+        let begin = Instant::now();
         let mut hot = self.probes.iter_mut().filter(|probe| probe.is_hot);
         let attached = hot.try_for_each(|probe| probe.uprobe.attach());
         match attached {
             Ok(()) => {
+                self.to_attach = begin.elapsed();
                 self.spells.attached(clock::monotonic_ns());
                 self.tell(maps);
             }

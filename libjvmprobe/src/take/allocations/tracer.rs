@@ -152,8 +152,9 @@ impl<S: Sink> Taker<S> {
     /// # Errors
     /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
     pub fn new(options: Options, sink: S) -> Result<Self> {
-        let census = Effort::new(options.pace.census());
-        let naming = options.pace.naming().map(Effort::new);
+        let effort = |allowed| Effort::new(allowed).with_patience(options.pace.patience());
+        let census = effort(options.pace.census());
+        let naming = options.pace.naming().map(effort);
         let mut session = counters::load(&options)?;
         // Where each JVM has attachments of its own, all are listened to.
         let in_spells = options.pace == Pace::Calm && !options.exact && reaches_everyone();
