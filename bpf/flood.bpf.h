@@ -45,11 +45,10 @@ static const struct flood no_flood;
 /* How a hit is heard. */
 struct heard {
 	__u64 weight;           /* for so many, in 256ths, it stands; 0: it is not heard */
-	bool in_spell;          /* whether others are not */
-	/* When the time ends in which all hits are heard, of both probes; 0: it is not now. */
-	__u64 all_until;
+	__u64 silences;         /* so many there were before */
+	bool in_spell;          /* whether others are not heard, of this probe or the other */
 };
-static const struct heard as_always = { .weight = ONE, .all_until = ~0ULL };
+static const struct heard as_always = { .weight = ONE };
 
 static __always_inline struct flood *flood_of(__u64 target)
 {
@@ -65,24 +64,20 @@ static __always_inline struct flood *flood_of(__u64 target)
 static __always_inline struct heard hear(__u64 target, bool outside)
 {
 	struct heard heard = as_always;
+	struct spell *spell;
 	struct spells *spells;
 	struct flood *flood;
-	__u64 now, until;
 
 	if (!stacks_wanted)
 		return heard;
 	spells = bpf_map_lookup_elem(&spells_of, &target);
 	if (spells) {
-		now = bpf_ktime_get_ns();
-		until = outside ? spells->outside.until_ns : spells->tlab.until_ns;
-		heard.weight = outside ? spells->outside.weight : spells->tlab.weight;
-		heard.in_spell = true;
-		heard.all_until = spells->outside.until_ns < spells->tlab.until_ns ?
-				  spells->outside.until_ns : spells->tlab.until_ns;
-		if (now >= until)
+		spell = outside ? &spells->outside : &spells->tlab;
+		heard.silences = spells->silences;
+		heard.in_spell = spells->outside.until_ns != ~0ULL || spells->tlab.until_ns != ~0ULL;
+		heard.weight = spell->weight;
+		if (spell->until_ns != ~0ULL && bpf_ktime_get_ns() >= spell->until_ns)
 			heard.weight = 0;
-		if (now >= heard.all_until)
-			heard.all_until = 0;
 	}
 	flood = heard.weight ? flood_of(target) : NULL;
 	if (flood && outside)

@@ -300,11 +300,10 @@ static __always_inline void send_tlab(__u64 target, const struct layout *layout,
 		.start = state->tlab,
 		.size = size,
 		.collections = state->collections,
-		.weight = heard->weight,
 	};
 
-	/* Nobody knows which ones came in between. */
-	if (state->all_until != heard->all_until)
+	/* Nobody knows what came in between. */
+	if (heard->in_spell || state->silences != heard->silences)
 		return;
 	/* A collection has moved what was in it, or cut it short; or code of the first compiler of
 	   JDK 8 got a TLAB more, which is not told of. */
@@ -322,6 +321,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	struct tally_key key = { .target = target_key(uprobe_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
 	__u64 allocated, all, bytes, text;
+	bool was_in_spells;
 	struct heard heard = as_always;
 	struct thread_state *state;
 	struct tally *tally;
@@ -350,18 +350,21 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	if (state->tlab)
 		send_tlab(key.target, layout, state, allocated - state->before_tlab, &heard);
 	state->counted = all;
-	state->in_spells |= heard.in_spell;
+	state->last = bpf_jiffies64();
+	was_in_spells = state->in_spells;
+	state->in_spells = heard.in_spell;
 	state->before_tlab = allocated;
 	state->tlab = 0;
-	if (heard.all_until && bpf_get_prandom_u32() <= tlab_share) {
+	/* In spells it would be those that are soon full. */
+	if (!heard.in_spell && bpf_get_prandom_u32() <= tlab_share) {
 		state->tlab = tlab.start;
 		state->tlab_bytes = tlab_size;
 		state->collections = collections_of(layout);
-		state->all_until = heard.all_until;
+		state->silences = heard.silences;
 	}
 	if (walks && bytes) {
 		/* Among them are others that were not heard of: it stands for those of one TLAB. */
-		if (heard.in_spell && bytes > tlab_size + size)
+		if ((heard.in_spell || was_in_spells) && bytes > tlab_size + size)
 			bytes = tlab_size + size;
 		bytes = stands_for(key.target, weighted(bytes, &heard));
 		if (!bytes)
@@ -422,6 +425,8 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 	/* Its bytes are counted here; those in the TLAB are left to the next event there. */
 	state->counted += size;
 	state->before_tlab += size;
+	state->last = bpf_jiffies64();
+	/* Until an event tells of its TLABs. */
 	state->in_spells |= heard.in_spell;
 	if (walks && size) {
 		bytes = weighted(size, &heard);

@@ -81,14 +81,15 @@ struct thread_key {
 /* A thread at its last event. */
 struct thread_state {
 	__u64 thread;           /* address of the Thread */
-	__u64 counted;          /* bytes that it had allocated, all attributed to classes; */
+	__u64 counted;          /* bytes that it had allocated, attributed to classes; */
 	__u64 told;             /* for so many stands what was taken of them */
-	__u64 in_spells;        /* whether it is not listened to all the time */
+	__u64 last;             /* when its last event was, in jiffies */
+	__u64 in_spells;        /* whether it was not listened to all the time then */
 	__u64 tlab;             /* start of its TLAB, if that is to be told of; else 0 */
 	__u64 tlab_bytes;       /* its size */
 	__u64 before_tlab;      /* bytes that it had allocated outside of this TLAB */
 	__u64 collections;      /* of the JVM when it got its TLAB */
-	__u64 all_until;        /* when the time ended in which that was, and all was heard */
+	__u64 silences;         /* and how often it was not listened to before */
 };
 
 /* What a JVM allocates, where not all of it is taken. */
@@ -108,10 +109,11 @@ struct spell {
 	__u64 weight;           /* for so many, in 256ths, stands one that is heard */
 };
 
-/* Of a JVM whose probes are not listened to all the time. */
+/* Of a JVM whose probes are not listened to all the time, or were not. */
 struct spells {
 	struct spell outside;
 	struct spell tlab;
+	__u64 silences;         /* so many there were */
 };
 
 /* A thread that was there before the trace. */
@@ -152,7 +154,6 @@ struct tlab_event {
 	__u64 size;
 	__u64 collections;      /* as long as the JVM's count is this, they are all there */
 	__u64 tid;              /* 0: not asked for */
-	__u64 weight;           /* for so many, in 256ths, it stands */
 };
 
 #endif

@@ -28,8 +28,8 @@ use libjvmprobe::{
 
 const INTERVAL: Duration = Duration::from_millis(700);
 
-/// Probes that are hit too often are listened to about once a second.
-const LONG_INTERVAL: Duration = Duration::from_secs(5);
+/// Probes that are hit too often are listened to once in some seconds.
+const LONG_INTERVAL: Duration = Duration::from_secs(10);
 
 fn times(interval: Duration) -> Times {
     Times { interval: Some(interval), duration: None, count: None, pace: Pace::Calm }
@@ -258,7 +258,7 @@ fn of_a_flood_some_stand_for_all() {
         move || take_allocations(pid, LONG_INTERVAL, begun, &stop)
     });
     begins.recv_timeout(Duration::from_secs(60)).expect("it begins");
-    let truth = allocated::parse(&load.ask("go 15 200 2 stay"));
+    let truth = allocated::parse(&load.ask("go 20 200 2 stay"));
     thread::sleep(INTERVAL);
     stop.store(true, Ordering::Relaxed);
     let Allocations(seen, thinned) = taker.join().unwrap().unwrap();

@@ -20,6 +20,9 @@ const MAX_THREADS: usize = 1 << 17;
 /// No TLAB is larger: it would not fit into the heap region or an int of words.
 pub(super) const MAX_TLAB: u64 = 1 << 34;
 
+/// A thread that gets one TLAB after the other may do so while it is read, each time.
+const MOST_TRIES: u32 = 8;
+
 /// Where a Thread keeps its count: offsets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadLayout {
@@ -65,13 +68,22 @@ impl ThreadLayout {
     /// What a thread has allocated so far; `None` where it is gone.
     fn bytes(&self, memory: &Memory, thread: Addr) -> Option<u64> {
         let word = |offset| memory.u64(thread.checked_add(offset)?).ok();
-        let allocated = word(self.allocated)?;
-        // The thread runs on meanwhile, and may get another TLAB in between, or lose the one that
-        // it has: the end of one is nothing behind the start of another, or of none.
-        let (start, top) = (word(self.tlab_start)?, word(self.tlab_top)?);
-        let is_one = start != 0 && word(self.tlab_start)? == start;
-        let used = top.checked_sub(start).filter(|&used| is_one && used < MAX_TLAB).unwrap_or(0);
-        Some(allocated.saturating_add(used))
+        let mut tries = 0;
+        loop {
+            let allocated = word(self.allocated)?;
+            // The thread runs on meanwhile, and may get another TLAB in between, or lose the one
+            // that it has: the end of one is nothing behind the start of another, or of none.
+            let (start, top) = (word(self.tlab_start)?, word(self.tlab_top)?);
+            let is_one = word(self.tlab_start)? == start;
+            let used = top.checked_sub(start).filter(|&used| start != 0 && used < MAX_TLAB);
+            tries += 1;
+            if is_one && word(self.allocated)? == allocated {
+                return Some(allocated.saturating_add(used.unwrap_or(0)));
+            }
+            if tries == MOST_TRIES {
+                return Some(allocated);
+            }
+        }
     }
 }
 

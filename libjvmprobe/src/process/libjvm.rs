@@ -19,18 +19,11 @@ use crate::{
     elf::{ElfFile, Machine},
     image,
     process::{
-        Process,
+        FileId, Process,
         pid::maps_of,
         root::{self, Root},
     },
 };
-
-/// A file, wherever it is mounted or named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FileId {
-    dev: u64,
-    ino: u64,
-}
 
 /// The libjvm.so of one process.
 #[derive(Debug)]
@@ -78,12 +71,13 @@ impl LibJvm {
         };
         let (seen_as, _) = strip_deleted(path);
         let file = open_mapped(pid, map, path)?;
-        let meta =
-            file.metadata().map_err(|e| Error::io(format!("stat {}", seen_as.display()), e))?;
+        let mapped = (device(map.dev), map.inode);
+        let id = FileId::of(&file, Some(mapped))
+            .map_err(|e| Error::io(format!("stat {}", seen_as.display()), e))?;
         let mut found = Self {
             map_start: Addr(map.address.0),
             map_offset: FileOffset(map.offset),
-            id: FileId { dev: meta.dev(), ino: meta.ino() },
+            id,
             seen_as,
             file,
             apart: None,
@@ -127,12 +121,11 @@ impl LibJvm {
     /// A file that will be mapped, as if it were.
     pub(crate) fn of_file(path: &Path) -> std::io::Result<Self> {
         let file = File::open(path)?;
-        let meta = file.metadata()?;
         Ok(Self {
             seen_as: path.to_owned(),
             map_start: Addr(0),
             map_offset: FileOffset(0),
-            id: FileId { dev: meta.dev(), ino: meta.ino() },
+            id: FileId::of(&file, None)?,
             file,
             apart: None,
         })
@@ -161,6 +154,11 @@ impl LibJvm {
 pub(crate) fn native_image(pid: Pid) -> Option<ElfFile> {
     let file = root::open_linked(Path::new(&format!("/proc/{pid}/exe"))).ok()?;
     ElfFile::open(file).ok().filter(image::is_image)
+}
+
+/// The number of a device of which /proc tells two.
+fn device((major, minor): (i32, i32)) -> u64 {
+    rustix::fs::makedev(major.unsigned_abs(), minor.unsigned_abs())
 }
 
 fn mapped_path(map: &MemoryMap) -> Option<&Path> {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `pid` | a process as /proc tells of it; whether it still is the same |
 //! | `libjvm` | which libjvm.so it runs, opened exactly |
+//! | `file_id` | which file it is, in whichever container |
 //! | [`launcher`] | the launcher's command line |
 //! | [`cgroup`] | the container, pod or service that its control groups tell |
 //! | [`service`] | what who runs it calls it |
@@ -15,6 +16,7 @@
 
 pub mod cgroup;
 pub mod code;
+mod file_id;
 pub mod identity;
 pub mod launcher;
 pub(crate) mod libjvm;
@@ -24,7 +26,8 @@ pub mod root;
 pub(crate) mod scan;
 pub mod service;
 
-pub use libjvm::{FileId, LibJvm};
+pub use file_id::FileId;
+pub use libjvm::LibJvm;
 pub use pid::{Fate, Process};
 
 use crate::{Pid, Result};

@@ -30,8 +30,6 @@ pub(crate) struct Books {
     seen_others: tally,
     /// By thread, as of the last look.
     in_flight: HashMap<Who, InFlight>,
-    /// Threads that the kernel side still knows, and that had ended at the last look.
-    ended: HashSet<Who>,
     /// When it was counted, where that is wanted.
     pub(crate) moments: Option<Moments>,
     /// Of the whole trace, and of the interval.
@@ -103,7 +101,6 @@ impl Books {
             seen: HashMap::new(),
             seen_others: tally::default(),
             in_flight: HashMap::new(),
-            ended: HashSet::new(),
             moments: (options.slot_ns > 0 && options.keeps_all)
                 .then(|| Moments::new(options.slot_ns)),
             spans: [span(), span()],
@@ -174,19 +171,19 @@ impl Books {
         threads: &[ThreadBytes],
         counted: &[&'a Counted],
     ) -> Vec<&'a Counted> {
-        let mut known = HashMap::<Addr, &Counted>::new();
-        let allocated: HashMap<_, _> = threads.iter().map(|t| (t.thread, t.allocated)).collect();
+        // Where one lies in the place of one that has ended, there are two.
+        let mut last = HashMap::<Addr, &Counted>::new();
         for &one in counted {
-            // Where one lies in the place of one that has ended, there are two.
-            let is_its = allocated.get(&one.thread).is_some_and(|bytes| one.bytes <= *bytes);
-            let is_later = known.get(&one.thread).is_none_or(|other| other.bytes < one.bytes);
-            if is_its && is_later {
-                known.insert(one.thread, one);
+            let known = last.entry(one.thread).or_insert(one);
+            if known.last < one.last {
+                *known = one;
             }
         }
         let mut in_flight = HashMap::with_capacity(threads.len());
+        let mut live = HashSet::new();
         for thread in threads {
-            let known = known.get(&thread.thread).copied();
+            // One that has allocated less is another, which had no event yet.
+            let known = last.get(&thread.thread).filter(|known| known.bytes <= thread.allocated);
             let bytes = difference_of(thread.allocated, known.map_or(0, |known| known.told));
             let who = (thread.thread, known.and_then(|known| known.tid));
             // Before its first event it had no number.
@@ -194,23 +191,24 @@ impl Books {
             let before = before.or_else(|| self.in_flight.remove(&(thread.thread, None)));
             self.add_in_flight(who.1, bytes.saturating_sub(before.unwrap_or_default().bytes));
             in_flight.insert(who, InFlight { allocated: thread.allocated, bytes });
+            live.insert(who);
         }
-        let is_live = |one: &&Counted| known.get(&one.thread).is_some_and(|k| k.tid == one.tid);
-        let ended: Vec<_> = counted.iter().copied().filter(|one| !is_live(one)).collect();
-        for one in &ended {
+        // Ended, or not in the list just now.
+        let others = counted.iter().copied().filter(|one| !live.contains(&(one.thread, one.tid)));
+        for one in others.clone() {
             let who = (one.thread, one.tid);
             let before = self.in_flight.remove(&who).unwrap_or_default();
-            let is_settled = self.ended.contains(&who);
+            let allocated = one.bytes.max(before.allocated);
             // What came after its last event nobody knows. Where not all events are heard, that may
             // be much: then what was taken stands for all that came since the last look.
-            if !is_settled && !one.in_spells {
-                let bytes = difference_of(one.bytes.max(before.allocated), one.told);
-                self.add_in_flight(one.tid, bytes.saturating_sub(before.bytes));
-            }
+            let bytes =
+                if one.in_spells { before.bytes } else { difference_of(allocated, one.told) };
+            self.add_in_flight(one.tid, bytes.saturating_sub(before.bytes));
+            in_flight.insert(who, InFlight { allocated, bytes });
         }
         self.in_flight = in_flight;
-        self.ended = ended.iter().map(|one| (one.thread, one.tid)).collect();
-        ended
+        let listed: HashSet<_> = threads.iter().map(|thread| thread.thread).collect();
+        others.filter(|one| !listed.contains(&one.thread)).collect()
     }
 
     fn add_in_flight(&mut self, tid: Option<u64>, more: i64) {
@@ -368,7 +366,7 @@ mod tests {
 
     fn counted(addr: u64, bytes: u64) -> Counted {
         let (target, tid, thread) = (7, Some(addr), Addr(addr));
-        Counted { target, tid, thread, bytes, told: bytes, in_spells: false }
+        Counted { target, tid, thread, bytes, told: bytes, in_spells: false, last: 1 }
     }
 
     /// Classes with their threads, objects and bytes, sorted.
@@ -496,13 +494,30 @@ mod tests {
 
     #[test]
     fn a_thread_may_lie_where_one_has_ended() {
-        let mut books = books(PLAIN);
-        let (old, new) = (counted(1, 900), Counted { tid: Some(2), ..counted(1, 100) });
+        let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
+        let old = Counted { told: 99_000, in_spells: true, ..counted(1, 120) };
+        let new = Counted { tid: Some(2), last: 2, ..counted(1, 100) };
         for both in [[&old, &new], [&new, &old]] {
-            let ended = books.take_threads(&[thread(1, 150)], &both);
-            assert_eq!(ended.iter().map(|one| one.tid).collect::<Vec<_>>(), [Some(1)]);
+            let mut books = books(PLAIN);
+            assert!(books.take_threads(&[thread(1, 150)], &both).is_empty());
+            assert_eq!(sum(&books), 50);
         }
-        assert_eq!(books.table(None, Scope::Trace, 1).summary.bytes, 50);
+        // One without an event yet.
+        let mut books = books(PLAIN);
+        books.take_threads(&[thread(1, 30)], &[&counted(1, 100)]);
+        assert_eq!(sum(&books), 30);
+    }
+
+    #[test]
+    fn a_thread_that_is_not_listed_for_once_is_counted_once() {
+        for in_spells in [false, true] {
+            let mut books = books(PLAIN);
+            let of = Counted { told: 200, in_spells, ..counted(1, 600) };
+            for threads in [&[thread(1, 1000)][..], &[], &[thread(1, 1000)], &[]] {
+                books.take_threads(threads, &[&of]);
+                assert_eq!(books.table(None, Scope::Trace, 1).summary.bytes, 800);
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! The BPF object, as the options want it; counters come out of it when they are collected.
 
-use std::collections::HashMap;
-
 use libbpf_rs::{
     MapCore, MapFlags,
     skel::{OpenSkel, SkelBuilder},
@@ -175,6 +173,14 @@ pub(crate) fn others(session: &Session) -> Result<Vec<(u64, tally)>> {
 /// Up to where the bytes of each thread are attributed to classes: threads at their
 /// last event, and those that have had none yet.
 pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
+    // In this order: at its first event a thread goes from here to there.
+    let old = entries(&session.skel.maps.old_threads)?;
+    let old = old.iter().filter_map(|(k, v)| {
+        let key = copy::<old_thread>(k)?;
+        let bytes = u64::from_ne_bytes(v.as_slice().try_into().ok()?);
+        let (target, thread) = (key.target, Addr(key.thread));
+        Some(Counted { target, tid: None, thread, bytes, told: bytes, in_spells: false, last: 0 })
+    });
     let known = entries(&session.skel.maps.threads)?;
     let known = known.iter().filter_map(|(k, v)| {
         let (key, state) = (copy::<thread_key>(k)?, copy::<thread_state>(v)?);
@@ -185,23 +191,15 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
             bytes: state.counted,
             told: state.told,
             in_spells: state.in_spells != 0,
+            last: state.last,
         })
-    });
-    let old = entries(&session.skel.maps.old_threads)?;
-    let old = old.iter().filter_map(|(k, v)| {
-        let key = copy::<old_thread>(k)?;
-        let bytes = u64::from_ne_bytes(v.as_slice().try_into().ok()?);
-        let thread = Addr(key.thread);
-        let target = key.target;
-        Some(Counted { target, tid: None, thread, bytes, told: bytes, in_spells: false })
     });
     Ok(known.chain(old).collect())
 }
 
-/// What was taken of each JVM.
-pub(crate) fn floods(map: &impl MapCore) -> Result<HashMap<u64, flood>> {
-    let entries = entries(map)?;
-    Ok(entries.iter().filter_map(|(k, v)| Some((copy(k)?, copy(v)?))).collect())
+/// What was taken of a JVM, if anything was.
+pub(crate) fn flood(map: &impl MapCore, target: u64) -> Option<flood> {
+    copy(&map.lookup(&target.to_ne_bytes(), MapFlags::ANY).ok()??)
 }
 
 /// Forgets a thread that has ended.
@@ -248,4 +246,6 @@ pub(crate) struct Counted {
     pub(crate) told: u64,
     /// Whether it is not listened to all the time.
     pub(crate) in_spells: bool,
+    /// When it had its last event, on the kernel's coarse clock; 0: not yet.
+    pub(crate) last: u64,
 }

@@ -152,8 +152,6 @@ pub(crate) struct Tlab {
     pub(crate) size: u64,
     /// The JVM's count of collections while it was filled.
     pub(crate) collections: u32,
-    /// For so many it stands, in 256ths.
-    pub(crate) weight: u64,
     /// The thread, 0 where threads are not kept apart.
     pub(crate) tid: u32,
 }
@@ -197,7 +195,6 @@ impl Event {
                     size: e.size,
                     // Both are numbers of 32 bits.
                     collections: e.collections as u32,
-                    weight: e.weight,
                     tid: e.tid as u32,
                 })
             }),
@@ -236,11 +233,11 @@ mod tests {
         assert_eq!(size_of::<flood>(), 7 * 8);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
         assert_eq!(size_of::<thread_key>(), 2 * 8);
-        assert_eq!(size_of::<thread_state>(), 9 * 8);
+        assert_eq!(size_of::<thread_state>(), 10 * 8);
         assert_eq!(size_of::<old_thread>(), 2 * 8);
         assert_eq!(size_of::<large_event>(), 3 * 8 + 3 * 8 + 2 * 8 + 8 + 16);
-        assert_eq!(size_of::<tlab_event>(), 7 * 8);
-        assert_eq!(size_of::<spells>(), 4 * 8);
+        assert_eq!(size_of::<tlab_event>(), 6 * 8);
+        assert_eq!(size_of::<spells>(), 5 * 8);
         assert_eq!(TEXT, 9 * 8);
         assert_eq!(size_of::<name_event>(), 9 * 8 + 1024);
     }

@@ -15,13 +15,18 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::{
     Error, Result,
-    bpf::{self, clock, probes::Site, records::bytes, uprobe::Uprobe},
+    bpf::{
+        self, clock,
+        probes::Site,
+        records::bytes,
+        uprobe::{self, Uprobe},
+    },
     follow::ByKey,
-    own::{Idle, note, privileges, remark},
+    own::{Idle, note, privileges},
     process::{FileId, LibJvm, Target},
     take::allocations::{
         counters::{self, Session},
-        event::{flood, spells},
+        event::spells,
         probes,
         spells::{HITS, Spell, Spells, Turn, rate},
     },
@@ -59,6 +64,8 @@ struct File {
     counted: u64,
     /// How long it took to attach last.
     to_attach: Duration,
+    /// How often it was not listened to something.
+    silences: u64,
 }
 
 #[derive(Debug)]
@@ -155,25 +162,26 @@ impl File {
             jvms: HashMap::new(),
             counted: now,
             to_attach: Duration::ZERO,
+            silences: 0,
         })
     }
 
-    /// What its JVMs are to be told; `None`: that all is heard.
+    /// What its JVMs are to be told; `None`: that all was heard, always.
     fn told(&self) -> Option<spells> {
         let of = |kind| {
             let is_hot = self.probes.iter().any(|probe| probe.kind == kind && probe.is_hot);
             let spell = if is_hot { self.spells.told() } else { Spell::ALWAYS };
             spell.into()
         };
-        let is_hot = self.probes.iter().any(|probe| probe.is_hot);
-        is_hot.then(|| spells { outside: of(OUTSIDE), tlab: of(TLAB) })
+        let silences = self.silences;
+        (silences > 0).then(|| spells { outside: of(OUTSIDE), tlab: of(TLAB), silences })
     }
 
     /// The hits of each kind since they were counted last, of the JVM that had most of it.
-    fn count(&mut self, floods: &HashMap<u64, flood>) -> Hits {
+    fn count(&mut self, maps: &Maps) -> Hits {
         let mut most = Hits::default();
         for (key, before) in &mut self.jvms {
-            let Some(flood) = floods.get(key) else { continue };
+            let Some(flood) = counters::flood(&maps.floods, *key) else { continue };
             let now = [flood.outside_hits, flood.tlab_hits];
             for kind in [OUTSIDE, TLAB] {
                 most[kind] = most[kind].max(now[kind].saturating_sub(before[kind]));
@@ -188,26 +196,25 @@ impl File {
         if self.spells.due_to_attach(now) {
             return self.listen(maps);
         }
-        let hits = match counters::floods(&maps.floods) {
-            Ok(floods) => self.count(&floods),
-            Err(error) => {
-                remark(|| format!("hits are not counted: {error}"));
-                Hits::default()
-            }
-        };
+        let hits = self.count(maps);
         let elapsed = now.saturating_sub(std::mem::replace(&mut self.counted, now));
+        let heard_for = self.spells.heard_for(now);
         let in_spells = self.probes.iter().any(|probe| probe.is_hot);
         let of_all = |probe: &&Probe| probe.is_hot || !in_spells;
         let counted = self.probes.iter().filter(of_all).map(|probe| hits[probe.kind]).sum();
         match self.spells.due(now, counted) {
             Turn::LetGo => {
-                // What is hit seldom costs little, and is heard as it is.
-                let is_many = |probe: &Probe| rate(hits[probe.kind], elapsed) > HITS / 4.0;
-                self.probes.iter_mut().for_each(|probe| probe.is_hot |= is_many(probe));
+                let most = self.probes.iter().map(|probe| hits[probe.kind]).max().unwrap_or(0);
+                for probe in &mut self.probes {
+                    let (hits, time) =
+                        (hits[probe.kind], if probe.is_hot { heard_for } else { elapsed });
+                    // What is hit seldom costs little, and is heard as it is.
+                    probe.is_hot = rate(hits, time) > HITS / 4.0 || (probe.is_hot && hits == most);
+                }
+                self.silences += 1;
                 self.tell(maps);
-                let hot = self.probes.iter_mut().filter(|probe| probe.is_hot);
                 let begin = Instant::now();
-                hot.for_each(|probe| probe.uprobe.let_go());
+                self.let_go();
                 self.spells.takes(self.to_attach, begin.elapsed());
             }
             Turn::HearAll => {
@@ -231,9 +238,15 @@ impl File {
             }
             Err(error) => {
                 note(&format!("allocations are not heard of for some seconds: {error}"));
+                self.let_go();
                 self.spells.failed(clock::monotonic_ns());
             }
         }
+    }
+
+    fn let_go(&mut self) {
+        let hot = self.probes.iter_mut().filter(|probe| probe.is_hot);
+        uprobe::let_go(hot.map(|probe| &mut probe.uprobe));
     }
 
     fn tell(&self, maps: &Maps) {
@@ -275,18 +288,26 @@ impl Listener {
         match job {
             Job::Listen(id, file) => drop(self.files.insert(id, file)),
             Job::Add(key, id) => {
+                self.forget(key);
                 let Some(file) = self.files.get_mut(&id) else { return };
                 file.jvms.insert(key, Hits::default());
                 self.maps.tell(key, file.told().as_ref());
             }
-            Job::Forget(key) => {
-                for file in self.files.values_mut() {
-                    if file.jvms.remove(&key).is_some() {
-                        self.maps.tell(key, None);
-                    }
-                }
+            Job::Forget(key) => self.forget(key),
+            Job::LetGo(id) => {
+                let file = self.files.remove(&id);
+                file.iter()
+                    .flat_map(|file| file.jvms.keys())
+                    .for_each(|k| self.maps.tell(*k, None));
             }
-            Job::LetGo(id) => drop(self.files.remove(&id)),
+        }
+    }
+
+    fn forget(&mut self, key: u64) {
+        for file in self.files.values_mut() {
+            if file.jvms.remove(&key).is_some() {
+                self.maps.tell(key, None);
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{
         Options,
         books::{Books, Scope, Table},
         counters::Counted,
-        event::{ClassId, Large, Name, ONE, Tlab, layout, tally, tally_key},
+        event::{ClassId, Large, Name, Tlab, layout, tally, tally_key},
         moments::{Hit, Moments},
         names::Names,
         record,
@@ -104,7 +104,7 @@ impl Jvm {
         })
     }
 
-    /// Reads a full TLAB, one of `stands_for` like it that were heard of. One that a collection has reached
+    /// Reads a full TLAB, one of `stands_for` like it. One that a collection has reached
     /// by now is left out.
     pub(crate) fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &Tlab, stands_for: f64) {
         let Some(objects) = &mut self.objects else { return };
@@ -117,7 +117,6 @@ impl Jvm {
         if !is_untouched {
             return;
         }
-        let stands_for = stands_for * tlab.weight as f64 / ONE as f64;
         let mut found = Vec::new();
         for (klass, count) in counts {
             let Some(class) = self.names.of_klass(klass, hotspot, &self.classes) else {

@@ -2,9 +2,9 @@
 //!
 //! Each hit costs the thread that allocates a trap, one to two microseconds with the program: a
 //! thousand a second cost a fifth of a percent of a processor, a hundred thousand would cost a
-//! fifth of it. So one that is hit more often than that is attached for spells of some hundredths of
-//! a second only, so far apart that there are a thousand hits a second, and each spell stands for the
-//! time since the one before.
+//! fifth of it. So one that is hit more often than fifteen hundred times is attached for spells of some
+//! hundredths of a second only, so far apart that it is hit no more often than that, and each spell
+//! stands for the time since the one before.
 //!
 //! Not all of these are heard: from the first attachment until the spell begins, and after its end
 //! until the kernel has let go, they are in vain.
@@ -14,13 +14,13 @@ use std::time::Duration;
 use crate::take::allocations::event::{ONE, spell};
 
 /// So many hits a second of one JVM cost little.
-pub(crate) const HITS: f64 = 1000.0;
+pub(crate) const HITS: f64 = 1500.0;
 /// Back and forth is of no use.
 const MANY_HITS: f64 = 1.25 * HITS;
 /// How often hits are counted while all are heard.
 const LOOK: Duration = Duration::from_millis(500);
 /// A spell and the silence before it are not shorter together,
-const PERIOD: Duration = Duration::from_secs(2);
+const PERIOD: Duration = Duration::from_secs(1);
 /// nor is a spell than this.
 const SHORTEST: Duration = Duration::from_millis(20);
 /// How long hits are in vain, for each spell, until that is measured: since Linux 6.13 the kernel
@@ -102,6 +102,15 @@ impl Spells {
     /// Whether one goes on.
     pub(crate) fn is_in_spell(&self) -> bool {
         matches!(self.state, State::Spell { .. })
+    }
+
+    /// For how long hits were heard that are counted now.
+    pub(crate) fn heard_for(&self, now: u64) -> u64 {
+        match self.state {
+            State::Always { since } => now.saturating_sub(since),
+            State::Silent { .. } => 0,
+            State::Spell { since, until } => until.saturating_sub(since),
+        }
     }
 
     /// Whether it waits for one.
@@ -234,13 +243,13 @@ mod tests {
     fn few_hits_are_all_heard() {
         let mut now = 7;
         let mut spells = Spells::new(now);
-        assert_eq!(run(&mut spells, &mut now, 60, 1200.0), (1.0, 1.0, 0));
+        assert_eq!(run(&mut spells, &mut now, 60, 1800.0), (1.0, 1.0, 0));
         assert_eq!(spells.told().until_ns, u64::MAX);
     }
 
     #[test]
     fn of_many_hits_so_many_are_heard_and_stand_for_all() {
-        for rate in [1500.0, 5000.0, 20_000.0, 100_000.0] {
+        for rate in [2000.0, 5000.0, 20_000.0, 100_000.0] {
             let (mut spells, mut now) = (Spells::new(0), 0);
             run(&mut spells, &mut now, 5, rate);
             let (attached, told, times) = run(&mut spells, &mut now, 300, rate);

@@ -62,7 +62,7 @@ pub struct Options {
     /// Keep what was allocated in the whole trace of a JVM, and tell that when it ends. Otherwise
     /// the rest of an interval is told then, and nothing grows however long it takes.
     pub keeps_all: bool,
-    /// How soon events are read, and how many TLABs.
+    /// How soon events are read, and how many TLABs. [`Pace::Calm`] is for a trace of all JVMs.
     pub pace: Pace,
 }
 
@@ -289,6 +289,28 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
+    /// From here on a JVM is counted: what is attached does nothing before.
+    fn count(&mut self, key: u64, target: &Target, hotspot: &Result<HotSpot>) -> Result<Jvm> {
+        let pid = target.pid();
+        let Ok(hotspot) = hotspot else { return Err(Error::NoSuchProcess { pid }) };
+        let stacks = self.stacks.remove(&key);
+        if self.options.exact {
+            probes::fires(target, hotspot)?;
+        }
+        let walks = stacks.as_ref().is_some_and(Stacks::are_known);
+        let layout = kernel_layout(hotspot, walks)?;
+        let before = if self.options.exact { Vec::new() } else { hotspot.thread_bytes()? };
+        let options = Options { by_stack: stacks.is_some(), ..self.options };
+        let jvm = Jvm::new(pid, hotspot, options, stacks, &self.memory)?;
+        if self.begin.is_none() {
+            let begin = Begin::now();
+            self.begin = Some(begin);
+            counters::begin_times(&mut self.session, begin.ns);
+        }
+        counters::add(&self.session, key, &layout, &before)?;
+        Ok(jvm)
+    }
+
     /// Takes what threads have allocated.
     fn collect_threads(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         if self.options.exact {
@@ -344,29 +366,15 @@ impl<S: Sink> Tool for Taker<S> {
         self.stacks.insert(key, stacks);
     }
 
-    /// From here on it is counted: what is attached does nothing before.
     fn admit(&mut self, key: u64, target: &Target, hotspot: &Result<HotSpot>) -> Result<Jvm> {
-        let pid = target.pid();
-        let Ok(hotspot) = hotspot else { return Err(Error::NoSuchProcess { pid }) };
-        let stacks = self.stacks.remove(&key);
-        if self.options.exact {
-            probes::fires(target, hotspot)?;
-        }
-        let walks = stacks.as_ref().is_some_and(Stacks::are_known);
-        let layout = kernel_layout(hotspot, walks)?;
-        let before = if self.options.exact { Vec::new() } else { hotspot.thread_bytes()? };
-        let options = Options { by_stack: stacks.is_some(), ..self.options };
-        let jvm = Jvm::new(pid, hotspot, options, stacks, &self.memory)?;
         if let Some(listening) = &mut self.listening {
             listening.add(key, target, &mut self.session)?;
         }
-        if self.begin.is_none() {
-            let begin = Begin::now();
-            self.begin = Some(begin);
-            counters::begin_times(&mut self.session, begin.ns);
+        let admitted = self.count(key, target, hotspot);
+        if let (Err(_), Some(listening)) = (&admitted, &self.listening) {
+            listening.forget(key);
         }
-        counters::add(&self.session, key, &layout, &before)?;
-        Ok(jvm)
+        admitted
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {

@@ -1,0 +1,94 @@
+//! Which file it is, wherever it is mounted or named.
+//!
+//! On an overlay, as containers have them, the numbers that stat(2) tells are the mount's: all
+//! containers of an image run one file, under a number of its own in each. The kernel attaches
+//! uprobes to the file below (`d_real_inode()`, kernel/events/uprobes.c), so who goes by stat attaches
+//! once for each container, and counts each event as often.
+
+use std::{
+    fs::File,
+    hash::{DefaultHasher, Hash, Hasher},
+    io,
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
+};
+
+use rustix::fs::fstatfs;
+
+/// `OVERLAYFS_SUPER_MAGIC`, include/uapi/linux/magic.h.
+const OVERLAY: u64 = 0x794c_7630;
+/// `AT_HANDLE_FID`, include/uapi/linux/fcntl.h (Linux 6.5; overlays have them since 6.6).
+const FID: libc::c_int = 0x200;
+/// `MAX_HANDLE_SZ`, include/linux/exportfs.h.
+const MAX_HANDLE: usize = 128;
+
+/// A file, wherever it is mounted or named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// The device's number, or what stands for the file below an overlay.
+    dev: u64,
+    ino: u64,
+}
+
+impl FileId {
+    /// Of an open file. Where it is mapped, /proc/PID/maps tells these numbers of device and inode:
+    /// up to Linux 6.7 those of the file below an overlay.
+    pub(crate) fn of(file: &File, mapped: Option<(u64, u64)>) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        let told = Self { dev: meta.dev(), ino: meta.ino() };
+        if fstatfs(file)?.f_type as u64 != OVERLAY {
+            return Ok(told);
+        }
+        let Some(below) = handle(file) else {
+            return Ok(mapped.map_or(told, |(dev, ino)| Self { dev, ino }));
+        };
+        // Of the file system below it may tell nothing: files that agree in all of this are one.
+        let mut hasher = DefaultHasher::new();
+        (below, meta.size(), meta.mtime(), meta.mtime_nsec()).hash(&mut hasher);
+        Ok(Self { dev: hasher.finish(), ino: 0 })
+    }
+}
+
+/// `struct file_handle`, include/linux/fs.h.
+#[repr(C)]
+struct Handle {
+    size: u32,
+    kind: i32,
+    bytes: [u8; MAX_HANDLE],
+}
+
+/// What name_to_handle_at(2) says: on an overlay the handle of the file below (`struct ovl_fh`,
+/// fs/overlayfs/overlayfs.h).
+fn handle(file: &File) -> Option<Vec<u8>> {
+    let mut handle = Handle { size: MAX_HANDLE as u32, kind: 0, bytes: [0; MAX_HANDLE] };
+    let mut mount = 0_i32;
+    // SAFETY: the kernel writes at most `size` bytes behind the first two fields, and the number.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            &raw mut handle,
+            &raw mut mount,
+            libc::AT_EMPTY_PATH | FID,
+        )
+    };
+    let bytes = handle.bytes.get(..handle.size as usize)?;
+    (result == 0).then(|| bytes.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_the_same_by_all_its_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        std::fs::write(&a, "x").unwrap();
+        std::fs::hard_link(&a, &b).unwrap();
+        let id = |path| FileId::of(&File::open(path).unwrap(), Some((1, 2))).unwrap();
+        assert_eq!(id(&a), id(&b));
+        std::fs::write(folder.path().join("c"), "x").unwrap();
+        assert_ne!(id(&a), id(&folder.path().join("c")));
+    }
+}
