@@ -2,7 +2,7 @@
 //! too often: for a daemon, which must cost nothing.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -113,9 +113,9 @@ impl Listening {
     /// Why its libjvm.so cannot be attached to.
     pub(super) fn add(&mut self, key: u64, target: &Target, session: &mut Session) -> Result<()> {
         let file = target.libjvm.id;
-        if !self.files.contains_key(&file) {
+        if let Entry::Vacant(new) = self.files.entry(file) {
             let listened = File::attach(&target.libjvm, session)?;
-            self.files.insert(file, ());
+            new.insert(());
             self.tell(Job::Listen(file, listened));
         }
         self.tell(Job::Add(key, file));
