@@ -36,7 +36,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Listening {
     jobs: Sender<Job>,
-    files: HashMap<FileId, ()>,
+    /// Those that the thread listens to.
+    files: HashMap<FileId, FileId>,
     /// Files that no JVM runs any more.
     idle: Idle<FileId>,
 }
@@ -66,6 +67,8 @@ struct File {
     to_attach: Duration,
     /// How often it was not listened to something.
     silences: u64,
+    /// Whether the last attempt to attach has failed.
+    has_failed: bool,
 }
 
 #[derive(Debug)]
@@ -115,7 +118,7 @@ impl Listening {
         let file = target.libjvm.id;
         if let Entry::Vacant(new) = self.files.entry(file) {
             let listened = File::attach(&target.libjvm, session)?;
-            new.insert(());
+            new.insert(file);
             self.tell(Job::Listen(file, listened));
         }
         self.tell(Job::Add(key, file));
@@ -129,10 +132,8 @@ impl Listening {
 
     /// Lets go of files that no JVM has run for a while.
     pub(super) fn release<J>(&mut self, jvms: &ByKey<J>) {
-        let before: Vec<_> = self.files.keys().copied().collect();
         let used = jvms.values().map(|jvm| jvm.target.libjvm.id);
-        self.idle.release(&mut self.files, used, Instant::now());
-        for file in before.into_iter().filter(|file| !self.files.contains_key(file)) {
+        for file in self.idle.release(&mut self.files, used, Instant::now()) {
             self.tell(Job::LetGo(file));
         }
     }
@@ -163,6 +164,7 @@ impl File {
             counted: now,
             to_attach: Duration::ZERO,
             silences: 0,
+            has_failed: false,
         })
     }
 
@@ -230,6 +232,7 @@ impl File {
         let begin = Instant::now();
         let mut hot = self.probes.iter_mut().filter(|probe| probe.is_hot);
         let attached = hot.try_for_each(|probe| probe.uprobe.attach());
+        let has_failed = std::mem::replace(&mut self.has_failed, attached.is_err());
         match attached {
             Ok(()) => {
                 self.to_attach = begin.elapsed();
@@ -237,7 +240,9 @@ impl File {
                 self.tell(maps);
             }
             Err(error) => {
-                note(&format!("allocations are not heard of for some seconds: {error}"));
+                if !has_failed {
+                    note(&format!("allocations are not heard of until it succeeds: {error}"));
+                }
                 self.let_go();
                 self.spells.failed(clock::monotonic_ns());
             }

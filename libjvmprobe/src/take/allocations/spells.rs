@@ -18,7 +18,7 @@ pub(crate) const HITS: f64 = 1500.0;
 /// Back and forth is of no use.
 const MANY_HITS: f64 = 1.25 * HITS;
 /// How often hits are counted while all are heard.
-const LOOK: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_secs(1);
 /// A spell and the silence before it are not shorter together,
 const PERIOD: Duration = Duration::from_secs(1);
 /// nor is a spell than this.
