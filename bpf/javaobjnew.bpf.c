@@ -260,7 +260,9 @@ static __always_inline __u64 text_of_klass(struct tally_key *key, const struct l
 	return text;
 }
 
-static __always_inline struct thread_state *state_of(__u64 target, __u64 thread)
+/* A thread's state, with a stack of its own: a program's has no room for a new one beside the
+   walker's. */
+static __noinline struct thread_state *state_of(__u64 target, __u64 thread)
 {
 	struct thread_key key = { .target = target, .tid = (__u32)bpf_get_current_pid_tgid() };
 	struct thread_state *state = bpf_map_lookup_elem(&threads, &key);
@@ -289,10 +291,10 @@ static __always_inline __u32 collections_of(const struct layout *layout)
 	return collections;
 }
 
-/* Tells of the TLAB that the thread has just filled, if it was chosen when it was new. */
-static __always_inline void send_tlab(__u64 target, const struct layout *layout,
-				      const struct thread_state *state, __u64 size,
-				      const struct heard *heard)
+/* Tells of the TLAB that the thread has just filled, if it was chosen when it was new. With a stack
+   of its own, too. */
+static __noinline void send_tlab(__u64 target, const struct layout *layout,
+				 const struct thread_state *state, __u64 size)
 {
 	struct tlab_event event = {
 		.kind = EVENT_TLAB,
@@ -302,9 +304,6 @@ static __always_inline void send_tlab(__u64 target, const struct layout *layout,
 		.collections = state->collections,
 	};
 
-	/* Nobody knows what came in between. */
-	if (heard->in_spell || state->silences != heard->silences)
-		return;
 	/* A collection has moved what was in it, or cut it short; or code of the first compiler of
 	   JDK 8 got a TLAB more, which is not told of. */
 	if (!size || size > state->tlab_bytes || state->collections != collections_of(layout))
@@ -347,8 +346,9 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	if (all < state->counted)
 		*state = (struct thread_state){ .thread = thread };
 	bytes = all - state->counted;
-	if (state->tlab)
-		send_tlab(key.target, layout, state, allocated - state->before_tlab, &heard);
+	/* Otherwise nobody knows what came in between. */
+	if (state->tlab && !heard.in_spell && state->silences == heard.silences)
+		send_tlab(key.target, layout, state, allocated - state->before_tlab);
 	state->counted = all;
 	state->last = bpf_jiffies64();
 	was_in_spells = state->in_spells;
