@@ -142,9 +142,9 @@ impl Spells {
         if now < self.next() {
             return Turn::Stay;
         }
+        let rate = rate(hits, self.heard_for(now));
         match self.state {
-            State::Always { since } => {
-                let rate = rate(hits, now - since);
+            State::Always { .. } => {
                 self.state = State::Always { since: now };
                 self.told_until = now;
                 if rate <= MANY_HITS {
@@ -155,10 +155,10 @@ impl Spells {
                 Turn::LetGo
             }
             State::Silent { .. } => Turn::Stay,
-            State::Spell { since, until } => {
+            State::Spell { until, .. } => {
                 self.told_until = until;
                 // Where few are hit of what is many at other times, it is soon found out.
-                self.share = (HITS / rate(hits, until - since).max(1.0)).min(2.0 * self.share);
+                self.share = (HITS / rate.max(1.0)).min(2.0 * self.share);
                 if self.share >= 1.0 {
                     self.state = State::Always { since: now };
                     return Turn::HearAll;
