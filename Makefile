@@ -70,7 +70,7 @@ kernels: ## Boot Debian's kernels, 5.10 to the newest, and try each tool in each
 	$(CARGO) build --release --locked
 	@tests/kernels/run
 
-lint: ## Formatting, clippy and documentation, all without warnings
+lint: ## Formatting, clippy, documentation and dependencies, all without warnings
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(TESTED) --workspace $(BUT_AGENT) --all-targets -- -D warnings
 	@# What the fuzzers call is built for them alone.
@@ -78,6 +78,11 @@ lint: ## Formatting, clippy and documentation, all without warnings
 	$(CARGO) clippy --release --locked -p jvmprobe-agent -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(TESTED) --workspace $(BUT_AGENT) --no-deps --document-private-items --quiet
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked -p jvmprobe-agent --no-deps --document-private-items --quiet
+	@# Licences, sources and duplicate versions; `make audit` also checks for known vulnerabilities.
+	PATH="$$(tests/auditors deny):$$PATH" $(CARGO) deny --config tests/deny.toml check licenses bans sources
+
+audit: ## Check the dependencies for known vulnerabilities (needs the network)
+	PATH="$$(tests/auditors deny):$$PATH" $(CARGO) deny --config tests/deny.toml check
 
 bench: ## Print figures: accuracy, overhead, start-up, throughput, memory (root)
 	@tests/setup test
@@ -98,7 +103,7 @@ install: ## Install self-contained binaries and man pages under PREFIX
 		echo "installed $(DESTDIR)$(PREFIX)/sbin/$$tool"; \
 	done
 
-packages: ## Build .deb and .rpm of all tools and of the service jvmprobed, below target/packages
+packages: ## Build .deb and .rpm of all tools and of the service jvmprobed, with SBOMs, below target/packages
 	@tests/packagers >/dev/null
 	rm -rf target/package target/packages && mkdir -p target/packages
 	@$(MAKE) --no-print-directory install DESTDIR=$(CURDIR)/target/package PREFIX=/usr
@@ -107,7 +112,10 @@ packages: ## Build .deb and .rpm of all tools and of the service jvmprobed, belo
 		target/package/usr/sbin/$$tool --completions zsh > target/package/usr/share/zsh/vendor-completions/_$$tool && \
 		target/package/usr/sbin/$$tool --completions fish > target/package/usr/share/fish/vendor_completions.d/$$tool.fish || exit 1; \
 	done
+	@# What each binary is made of, in CycloneDX's format.
+	@tests/sbom target/package/usr/share/doc/jvmprobe/sbom
 	@tests/packagers target/packages
+	@cp target/package/usr/share/doc/jvmprobe/sbom/* target/packages/
 
 image: ## Build a container image of the static binaries, with podman or buildah
 	rm -rf target/image
@@ -125,4 +133,4 @@ uninstall: ## Remove what install has installed
 clean: ## Remove what was built
 	$(CARGO) clean
 
-.PHONY: help build demo test test-all fuzz soak soak-daemon many kernels lint bench install packages image uninstall clean
+.PHONY: help build demo test test-all fuzz soak soak-daemon many kernels lint audit bench install packages image uninstall clean
