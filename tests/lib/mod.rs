@@ -8,6 +8,7 @@
 //! | [`allocated`] | what `AllocLoad` says that it has allocated |
 //! | [`stackload`] | the same for the load that knows its own call graph |
 //! | [`callgraph`] | whether stacks agree with that call graph |
+//! | [`cgroup`] | control groups with limits |
 //! | [`classfile`] | what class files say of who calls whom |
 //! | [`calls`] | whether the calls on a profile's stacks are possible by that |
 //! | [`programs`] | big Java programs to profile, and their class files |
@@ -35,6 +36,7 @@ pub mod bpf;
 pub mod browser;
 pub mod callgraph;
 pub mod calls;
+pub mod cgroup;
 pub mod classfile;
 pub mod container;
 pub mod fake;

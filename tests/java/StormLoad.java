@@ -1,0 +1,76 @@
+import java.io.BufferedReader;
+import java.io.InputStream;
+import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+
+/**
+ * Does one thing as fast as it can, to see what that does to those who watch.
+ *
+ * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done COUNT". The
+ * property "storm" says what: dumps (of another thread's stack, each of which is a safepoint), gc,
+ * exceptions or classes (loaded and unloaded).
+ */
+public class StormLoad {
+    /** Keeps the compiler from removing anything. */
+    static volatile Object sink;
+
+    static class Loader extends ClassLoader {
+        Class<?> define(byte[] bytes) {
+            return defineClass("Many0000", bytes, 0, bytes.length);
+        }
+    }
+
+    public static void main(String[] args) throws Exception {
+        String storm = System.getProperty("storm", "dumps");
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ready " + ManagementFactory.getRuntimeMXBean().getName().split("@")[0]);
+        for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
+            if (line.startsWith("go ")) {
+                long end = System.nanoTime() + (long) (Double.parseDouble(line.substring(3)) * 1e9);
+                System.out.println("done " + run(storm, end));
+            }
+        }
+    }
+
+    private static long run(String storm, long end) throws Exception {
+        Thread other = new Thread(StormLoad::sleep, "sleeper");
+        other.setDaemon(true);
+        other.start();
+        byte[] bytes;
+        try (InputStream in = StormLoad.class.getResourceAsStream("Many0000.class")) {
+            bytes = in.readAllBytes();
+        }
+        long count = 0;
+        for (; System.nanoTime() < end; count++) {
+            switch (storm) {
+                case "dumps":
+                    sink = other.getStackTrace();
+                    break;
+                case "gc":
+                    System.gc();
+                    break;
+                case "exceptions":
+                    try {
+                        throw new IllegalStateException("storm " + count);
+                    } catch (IllegalStateException e) {
+                        sink = e;
+                    }
+                    break;
+                case "classes":
+                    sink = new Loader().define(bytes);
+                    break;
+                default:
+                    throw new IllegalArgumentException(storm);
+            }
+        }
+        return count;
+    }
+
+    private static void sleep() {
+        try {
+            Thread.sleep(Long.MAX_VALUE);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+}

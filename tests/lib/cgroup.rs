@@ -1,0 +1,175 @@
+//! Control groups with limits, as a container engine or systemd makes them (cgroup v1 and v2).
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::{self, Command},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use std::os::unix::process::CommandExt;
+
+/// Limits of a control group, as jvmprobed's unit states them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// MemoryMax, in bytes.
+    pub memory: Option<u64>,
+    /// CPUQuota, in per cent of one processor.
+    pub cpu_percent: Option<u64>,
+    /// TasksMax.
+    pub tasks: Option<u64>,
+}
+
+/// A control group of our own; removed when dropped, after its processes were killed.
+#[derive(Debug)]
+pub struct Cgroup {
+    /// Its folder in each hierarchy that it needs.
+    folders: Vec<PathBuf>,
+}
+
+/// One hierarchy: cgroup2, or the one of a v1 controller.
+enum Hierarchy {
+    V2(PathBuf),
+    V1(PathBuf),
+}
+
+impl Cgroup {
+    /// Makes a control group below the root of each hierarchy. Its name ends with `name`.
+    ///
+    /// # Errors
+    /// The reason why this machine does not allow it; the test prints that and is skipped.
+    pub fn new(name: &str, limits: Limits) -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("jvmprobe-test-{}-{number}-{name}", process::id());
+        let mut group = Self { folders: Vec::new() };
+        for (controller, is_wanted) in [
+            ("memory", limits.memory.is_some()),
+            ("cpu", limits.cpu_percent.is_some()),
+            ("pids", limits.tasks.is_some()),
+            ("", true),
+        ] {
+            if is_wanted {
+                group.add(controller, &name, limits)?;
+            }
+        }
+        Ok(group)
+    }
+
+    fn add(&mut self, controller: &str, name: &str, limits: Limits) -> io::Result<()> {
+        let (folder, is_v1) = match hierarchy(controller)? {
+            Hierarchy::V1(root) => (root.join(name), true),
+            Hierarchy::V2(root) => (root.join(name), false),
+        };
+        if !self.folders.contains(&folder) {
+            fs::create_dir(&folder)?;
+            self.folders.push(folder.clone());
+        }
+        let set = |file: &str, value: String| fs::write(folder.join(file), value);
+        match (controller, is_v1) {
+            ("memory", v1) => {
+                let bytes = limits.memory.unwrap_or_default().to_string();
+                set(if v1 { "memory.limit_in_bytes" } else { "memory.max" }, bytes)
+            }
+            ("cpu", true) => {
+                set("cpu.cfs_period_us", "100000".into())?;
+                set("cpu.cfs_quota_us", (limits.cpu_percent.unwrap_or(100) * 1000).to_string())
+            }
+            ("cpu", false) => {
+                set("cpu.max", format!("{} 100000", limits.cpu_percent.unwrap_or(100) * 1000))
+            }
+            ("pids", _) => set("pids.max", limits.tasks.unwrap_or_default().to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has a command's process begin in this control group.
+    pub fn enter(&self, command: &mut Command) {
+        let files: Vec<_> = self.folders.iter().map(|dir| dir.join("cgroup.procs")).collect();
+        let enter = move || files.iter().try_for_each(|file| fs::write(file, "0"));
+        // SAFETY: between fork and exec only files are opened and written. A test has more
+        // threads than one, but glibc's malloc may be used in the child of a fork.
+        unsafe { command.pre_exec(enter) };
+    }
+
+    /// The most memory that its processes held together, in bytes, page cache included, where the
+    /// kernel reports it.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let names = ["memory.max_usage_in_bytes", "memory.peak"];
+        let paths = self.folders.iter().flat_map(|dir| names.map(|name| dir.join(name)));
+        paths.filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok()).max()
+    }
+
+    /// Number of processes that the kernel killed because the memory limit was reached.
+    pub fn oom_kills(&self) -> u64 {
+        let names = ["memory.oom_control", "memory.events"];
+        let paths = self.folders.iter().flat_map(|dir| names.map(|name| dir.join(name)));
+        let texts = paths.filter_map(|path| fs::read_to_string(path).ok());
+        let count = |text: String| {
+            let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+            line.trim().parse::<u64>().ok()
+        };
+        texts.filter_map(count).sum()
+    }
+
+    /// Numbers of the processes in it.
+    pub fn processes(&self) -> Vec<i32> {
+        let text = self.folders.first().map(|dir| fs::read_to_string(dir.join("cgroup.procs")));
+        let text = text.and_then(Result::ok).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1).collect()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            for pid in self.processes() {
+                // They are our children, or children of these.
+                if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+            self.folders.retain(|folder| fs::remove_dir(folder).is_err());
+            if self.folders.is_empty() || Instant::now() > until {
+                return;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The hierarchy that has a controller; for an empty name, the one without controllers that tells who a
+/// process is: cgroup2, or systemd's.
+fn hierarchy(controller: &str) -> io::Result<Hierarchy> {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let mut v2 = None;
+    for line in mounts.lines() {
+        let mut words = line.split(' ').skip(1);
+        let (Some(at), Some(kind), Some(options)) = (words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        match kind {
+            "cgroup" if options.split(',').any(|option| option == controller) => {
+                return Ok(Hierarchy::V1(at.into()));
+            }
+            "cgroup2" => v2 = Some(Path::new(at).to_owned()),
+            _ => {}
+        }
+    }
+    let v2 = v2.ok_or_else(|| io::Error::other("no cgroup file system is mounted"))?;
+    let has = |file: &str| {
+        let text = fs::read_to_string(v2.join(file)).unwrap_or_default();
+        text.split_whitespace().any(|name| name == controller)
+    };
+    if !controller.is_empty() && !has("cgroup.subtree_control") {
+        if !has("cgroup.controllers") {
+            return Err(io::Error::other(format!("no cgroup controller {controller:?}")));
+        }
+        fs::write(v2.join("cgroup.subtree_control"), format!("+{controller}"))?;
+    }
+    Ok(Hierarchy::V2(v2))
+}
