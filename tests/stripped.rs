@@ -11,8 +11,9 @@ use jvmprobe_tests::{
     fake::build_library,
     load::Load,
     need_root,
+    proc::breakpoints,
     runtimes::{self, Runtime, named},
-    tool::{self, assert_refused, binary},
+    tool::{self, Tool, assert_refused, binary},
 };
 
 /// javaobjnew, where /usr/lib/debug is another folder.
@@ -147,13 +148,9 @@ fn symbols_are_unpacked() {
     assert_names_functions(&mut load, &[]);
 }
 
-#[test]
-fn debug_files_of_a_container_are_found() {
-    need_root();
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let debug = folder.path().join("debug");
-    let runtime = named("temurin-25").stripped(folder.path(), &debug);
-    let script = folder.path().join("java-in-a-namespace");
+/// A runtime whose processes have a mount namespace in which /usr/lib/debug is another folder.
+fn contained(runtime: Runtime, folder: &Path, debug: &Path) -> Runtime {
+    let script = folder.join("java-in-a-namespace");
     let text = format!(
         "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind {} /usr/lib/debug && exec {} \"$@\"' \
          sh \"$@\"\n",
@@ -162,7 +159,53 @@ fn debug_files_of_a_container_are_found() {
     );
     std::fs::write(&script, text).expect("write a script");
     std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).expect("chmod");
-    let contained = Runtime { java: script, ..runtime };
+    Runtime { java: script, ..runtime }
+}
+
+/// Has a debug file say that a function that G1 rarely calls begins where a function begins that
+/// programs call all the time.
+fn swap_symbols(file: &Path) {
+    const RARE: &str = "_ZN16G1ConcurrentMark20concurrent_cycle_endEb";
+    const FREQUENT: &str = "_ZN2os13javaTimeNanosEv";
+    let mut objcopy = Command::new("objcopy");
+    objcopy.arg(format!("--redefine-sym={RARE}=unused"));
+    objcopy.arg(format!("--redefine-sym={FREQUENT}={RARE}")).arg(file);
+    assert!(objcopy.status().expect("run objcopy").success(), "{objcopy:?}");
+}
+
+/// Containers of one image share its files, but each has its own debug files.
+#[test]
+fn a_debug_file_in_one_container_puts_no_probe_into_another_one() {
+    need_root();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let debug = folder.path().join("debug");
+    let runtime = named("temurin-25").stripped(folder.path(), &debug);
+    swap_symbols(&debug_file(&debug));
+    let attacker = Load::start(&contained(runtime.clone(), folder.path(), &debug), "-XX:+UseG1GC");
+    let mut neighbour = Load::start(&runtime, "-XX:+UseG1GC");
+    let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
+    neighbour.run(1.0);
+    let [theirs, its] = [attacker.pid(), neighbour.pid()].map(|pid| {
+        let hooked = breakpoints(pid, &runtime);
+        assert!(hooked > 0, "javagc has attached to process {pid}");
+        hooked
+    });
+    let output = tool.interrupt();
+    // The frequent function, and nothing else, has a probe in the attacker alone.
+    assert!(its < theirs, "{its} in the neighbour, {theirs} in the attacker: {}", output.stderr);
+    let pauses = output.json().iter().filter(|r| r["pid"] == neighbour.pid()).count();
+    assert!(pauses > 0, "{}", output.stderr);
+    neighbour.quit();
+    attacker.quit();
+}
+
+#[test]
+fn debug_files_of_a_container_are_found() {
+    need_root();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let debug = folder.path().join("debug");
+    let runtime = named("temurin-25").stripped(folder.path(), &debug);
+    let contained = contained(runtime, folder.path(), &debug);
     let mut load = Load::start(&contained, "-XX:+UseSerialGC");
     assert_names_functions(&mut load, &[]);
 }

@@ -82,7 +82,7 @@ fn elf_with(name: &str, content: &[u8], strings: &[u8]) -> Option<ElfFile> {
 /// An ELF file, with all that is asked of a libjvm.so.
 pub fn elf_file(bytes: &[u8]) {
     let Ok(elf) = ElfFile::open(file(&[bytes])) else { return };
-    let apart = elf.symbols_apart(std::path::Path::new("/x"), |_| Ok(file(&[bytes])));
+    let apart = elf.symbols_in(|_| Ok(file(&[bytes])));
     let elf = elf.with_symbols_of(apart.as_ref());
     let _ = (elf.begins_function(Vaddr(0x1000)), elf.relocations());
     if let Ok(Some(image)) = crate::image::Image::read(&elf) {

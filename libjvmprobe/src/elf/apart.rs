@@ -4,9 +4,10 @@
 //! file itself has them compressed. What belongs to a file says its build id, a note in both:
 //! "Debugging Information in Separate Files" and "MiniDebugInfo" in gdb's manual, `ld --build-id`.
 //!
-//! Whoever made such a file says where functions are, and at functions breakpoints are set. So
-//! one is believed only where the file that runs has the beginning of a function itself: see
-//! `functions`.
+//! Breakpoints are set where such a file says that a function begins. So it is believed only where the
+//! file that runs has the beginning of a function itself: see `functions`. A debug file in the root of
+//! a process was chosen by the owner of that process, who may not own all processes that run the same
+//! file: see [`ElfFile::symbols_in`].
 
 use std::{
     ffi::OsStr,
@@ -108,36 +109,40 @@ impl ElfFile {
         ID_BYTES.contains(&id.len()).then(|| BuildId(id.to_vec()))
     }
 
-    /// A file that has its symbols, if it has none itself: one that the user has named, one of
-    /// this machine's debug files, one of the debug files that `open` finds by their paths, or
-    /// what it has compressed.
-    pub(crate) fn symbols_apart(
-        &self,
-        seen_as: &Path,
-        open: impl Fn(&Path) -> io::Result<File>,
-    ) -> Option<File> {
-        tell_others(seen_as, self.build_id().as_ref());
+    /// Opens a file with the symbols that this file lacks, from a source that its users cannot choose: a
+    /// file that the user has named, this machine's debug files, or the file's own `.gnu_debugdata`.
+    pub(crate) fn trusted_symbols(&self, seen_as: &Path) -> Option<File> {
+        report_unused(seen_as, self.build_id().as_ref());
         if self.has_symbols() {
             return None;
         }
-        self.symbols_by_id(open).or_else(|| self.unpacked())
+        self.installed_symbols().or_else(|| self.unpacked())
     }
 
-    /// The same by its build id alone, and without a word on files that are another's.
-    pub(crate) fn symbols_by_id(&self, open: impl Fn(&Path) -> io::Result<File>) -> Option<File> {
+    /// Opens a file with the symbols of this build that the user has named, or that this machine's debug
+    /// packages have.
+    pub(crate) fn installed_symbols(&self) -> Option<File> {
         let id = self.build_id()?;
         let is_its = |named: &&Named| named.id == id;
         let named = named().get().and_then(|files| files.iter().find(is_its));
-        let path = path(&id)?;
-        let checked = |file: io::Result<File>| {
-            let file = file.ok()?;
-            let elf = Self::open(file.try_clone().ok()?).ok()?;
-            (elf.has_symbols() && elf.build_id().as_ref() == Some(&id)).then_some(file)
-        };
         named
             .and_then(|named| named.file.try_clone().ok())
-            .or_else(|| checked(File::open(&path)))
-            .or_else(|| checked(open(&path)))
+            .or_else(|| checked(&id, File::open(path(&id)?)))
+    }
+
+    /// Opens the debug file of this build in another root, of which `open` opens paths.
+    ///
+    /// Whoever owns that root has chosen its content. It may name frames of the processes in that root;
+    /// an attachment by it must be limited to the process that it was found for, because the file itself
+    /// may be shared with processes of other owners.
+    pub(crate) fn symbols_in(&self, open: impl Fn(&Path) -> io::Result<File>) -> Option<File> {
+        let id = self.build_id()?;
+        checked(&id, open(&path(&id)?))
+    }
+
+    /// Whether the file has compressed symbols.
+    pub(crate) fn has_packed_symbols(&self) -> bool {
+        self.section(".gnu_debugdata").is_some()
     }
 
     /// The symbols that it has compressed: `.gnu_debugdata`.
@@ -152,8 +157,15 @@ impl ElfFile {
     }
 }
 
-/// Says once of each build which of the files that the user has named are not its.
-fn tell_others(seen_as: &Path, id: Option<&BuildId>) {
+/// Returns a file if it has the symbols of a build.
+fn checked(id: &BuildId, file: io::Result<File>) -> Option<File> {
+    let file = file.ok()?;
+    let elf = ElfFile::open(file.try_clone().ok()?).ok()?;
+    (elf.has_symbols() && elf.build_id().as_ref() == Some(id)).then_some(file)
+}
+
+/// Reports, once for each build, the files named by the user that belong to another build.
+fn report_unused(seen_as: &Path, id: Option<&BuildId>) {
     static TOLD: Mutex<Vec<Option<BuildId>>> = Mutex::new(Vec::new());
     const MAX_TOLD: usize = 64;
     let Some(files) = named().get().filter(|files| !files.is_empty()) else { return };
@@ -238,8 +250,7 @@ mod tests {
         assert!(!elf.has_symbols() && elf.symbols().unwrap().find("hidden").is_none());
         let id = elf.build_id().unwrap();
         let hex = id.to_string();
-        let find =
-            |open: &dyn Fn(&Path) -> io::Result<File>| elf.symbols_apart(&library.path(), open);
+        let find = |open: &dyn Fn(&Path) -> io::Result<File>| elf.symbols_in(open);
         let file = find(&|path| {
             let wanted = format!("{FOLDER}/{}/{}.debug", &hex[..2], &hex[2..]);
             assert_eq!(path, Path::new(&wanted));
@@ -262,8 +273,7 @@ mod tests {
             std::fs::copy(library.path(), &packed).unwrap();
             run(Command::new("xz").arg("--keep").arg(&packed));
         });
-        let none = |_: &Path| Err(io::ErrorKind::NotFound.into());
-        assert!(library.elf().symbols_apart(&library.path(), none).is_none());
+        assert!(library.elf().trusted_symbols(&library.path()).is_none());
         let add = |content: &Path| {
             let mut section = std::ffi::OsString::from(".gnu_debugdata=");
             section.push(content);
@@ -271,7 +281,7 @@ mod tests {
             let objcopy = || Command::new("objcopy");
             run(objcopy().args(["--remove-section", ".gnu_debugdata"]).arg(&path));
             run(objcopy().arg("--add-section").arg(section).arg(&path));
-            library.elf().symbols_apart(&library.path(), none)
+            library.elf().trusted_symbols(&library.path())
         };
         let packed = library.dir().join("symbols.xz");
         let file = add(&packed).expect("symbols");

@@ -365,11 +365,16 @@ impl<T: Tool> Trace<T> {
         Ok(())
     }
 
+    /// Whether a JVM uses attachments that serve all JVMs that run its libjvm.so.
+    fn shares_files_with(&self, target: &Target) -> bool {
+        self.shares_files && target.libjvm.may_attach_for_everyone()
+    }
+
     /// Adds JVMs that are new: all get ready first, so that nothing of any is missed once
     /// something is attached.
     fn add_found(&mut self, arrivals: Vec<Arrival>) -> Result<()> {
         for Arrival { target, hotspot } in &arrivals {
-            if self.shares_files {
+            if self.shares_files_with(target) {
                 self.tool.prepare(key_in_file(target), target.pid(), hotspot.as_ref().ok());
             }
         }
@@ -377,7 +382,7 @@ impl<T: Tool> Trace<T> {
             let pid = target.pid();
             let added = if self.arrivals.as_ref().is_some_and(Arrivals::is_of_command) {
                 self.add_of_command(target, hotspot)
-            } else if self.shares_files {
+            } else if self.shares_files_with(&target) {
                 self.add_to_file(target, hotspot)
             } else {
                 self.add_alone(target, hotspot)

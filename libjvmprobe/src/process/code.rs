@@ -7,9 +7,9 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
-    io::{self, Write},
-    os::fd::AsRawFd,
-    path::{Path, PathBuf},
+    io::Write,
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Instant,
 };
@@ -40,16 +40,28 @@ impl CodeFile {
         Self { file, symbols: None }
     }
 
-    /// The same of a process's, which may have its symbols in a file of its own.
-    fn of_process(file: File, pid: Pid) -> Self {
+    /// A file that processes have mapped, with symbols from sources that none of them can choose.
+    fn of_processes(file: File) -> Self {
         let elf = file.try_clone().ok().and_then(|file| ElfFile::open(file).ok());
-        let in_its_root = |path: &Path| {
-            let process = Process::open(pid).map_err(io::Error::other)?;
-            Root::open(&process).map_err(io::Error::other)?.file(path)
-        };
-        let elf = elf.filter(|elf| !elf.has_symbols());
-        let symbols = elf.and_then(|elf| elf.symbols_by_id(in_its_root));
+        let symbols = elf.filter(|elf| !elf.has_symbols()).and_then(|elf| elf.installed_symbols());
         Self { file, symbols }
+    }
+
+    /// The same file with the debug file that the root of a process has for it, if it lacks symbols and
+    /// there is one; and which file that is.
+    fn in_root_of(&self, pid: Pid) -> Option<(Self, DebugFile)> {
+        if self.symbols.is_some() {
+            return None;
+        }
+        let elf = ElfFile::open(self.reopen().ok()?).ok()?;
+        if elf.has_symbols() || elf.has_packed_symbols() {
+            return None;
+        }
+        let root = Root::open(&Process::open(pid).ok()?).ok()?;
+        let symbols = elf.symbols_in(|path| root.file(path))?;
+        let meta = symbols.metadata().ok()?;
+        let file = self.reopen().ok()?;
+        Some((Self { file, symbols: Some(symbols) }, (meta.dev(), meta.ino())))
     }
 
     /// A file that has its symbols, where it has none itself: one that belongs to its build, or what
@@ -88,8 +100,8 @@ pub struct FileCache(Arc<Mutex<Opened>>);
 
 #[derive(Debug, Default)]
 struct Opened {
-    files: HashMap<FileNumber, Option<Arc<CodeFile>>>,
-    idle: Idle<FileNumber>,
+    files: HashMap<CacheKey, Option<Arc<CodeFile>>>,
+    idle: Idle<CacheKey>,
 }
 
 /// When there are so many files, those are closed at once that no process has mapped any more.
@@ -115,6 +127,11 @@ pub struct Mapping {
 
 /// A file's device and inode.
 type FileNumber = (i32, i32, u64);
+/// Device and inode of a debug file.
+type DebugFile = (u64, u64);
+/// A mapped file, and the debug file that the root of its processes has for it. Containers share files
+/// of an image; with different debug files they share no names.
+type CacheKey = (FileNumber, Option<DebugFile>);
 
 impl Mapping {
     /// Where in the file an address of the range lies.
@@ -232,7 +249,14 @@ impl FileCache {
 impl Opened {
     /// What could not be opened because too many files were open is tried again.
     fn open(&mut self, pid: Pid, map: &MemoryMap) -> Option<Arc<CodeFile>> {
-        let key = file_key(map)?;
+        let number = file_key(map)?;
+        let file = self.open_shared(pid, map, (number, None))?;
+        let Some((with_symbols, debug_file)) = file.in_root_of(pid) else { return Some(file) };
+        let file = self.files.entry((number, Some(debug_file)));
+        file.or_insert_with(|| Some(Arc::new(with_symbols))).clone()
+    }
+
+    fn open_shared(&mut self, pid: Pid, map: &MemoryMap, key: CacheKey) -> Option<Arc<CodeFile>> {
         if let Some(file) = self.files.get(&key) {
             return file.clone();
         }
@@ -248,7 +272,7 @@ impl Opened {
             self.files.retain(|_, file| file.as_ref().is_some_and(|f| Arc::strong_count(f) > 1));
         }
         let file = match opened {
-            Ok(file) => Some(Arc::new(CodeFile::of_process(file, pid))),
+            Ok(file) => Some(Arc::new(CodeFile::of_processes(file))),
             Err(error) => {
                 let name = module_name(&map.pathname);
                 remark(|| format!("process {pid}: nothing is known of {name}: {error}"));
@@ -270,7 +294,7 @@ impl Opened {
 
     /// Whether it is known that a mapping's file can be opened or that it cannot.
     fn was_tried(&self, map: &MemoryMap) -> bool {
-        file_key(map).is_none_or(|key| self.files.contains_key(&key))
+        file_key(map).is_none_or(|number| self.files.contains_key(&(number, None)))
     }
 }
 

@@ -39,9 +39,12 @@ pub struct LibJvm {
     file: File,
     /// A file with its symbols, where it has none itself.
     apart: Option<Arc<File>>,
+    /// Whether that file comes from the root of the process, whose owner has chosen its content.
+    is_owners_choice: bool,
 }
 
-/// Files with the symbols of others, by these, which are held so that their numbers stay theirs.
+/// Symbol files from sources that no target can choose, by the libjvm.so that they belong to. That one is
+/// held open so that its inode number stays its own.
 type Apart = HashMap<FileId, (File, Option<Arc<File>>)>;
 /// A machine that runs more builds of the JDK at once looks for some of them again.
 const MAX_APART: usize = 64;
@@ -81,6 +84,7 @@ impl LibJvm {
             seen_as,
             file,
             apart: None,
+            is_owners_choice: false,
         };
         let machine = found.elf()?.machine();
         if machine != Machine::NATIVE {
@@ -90,12 +94,17 @@ impl LibJvm {
                 ours: std::env::consts::ARCH,
             });
         }
-        found.apart = found.find_apart(pid)?;
+        found.apart = found.trusted_symbols()?;
+        if found.apart.is_none() {
+            found.apart = found.symbols_in_root_of(pid)?.map(Arc::new);
+            found.is_owners_choice = found.apart.is_some();
+        }
         Ok(found)
     }
 
-    /// The file with its symbols, if it has none itself, looked for once.
-    fn find_apart(&self, pid: Pid) -> Result<Option<Arc<File>>> {
+    /// Returns the file with its symbols, if it has none itself, from a source that no target can choose.
+    /// The result is cached for all processes.
+    fn trusted_symbols(&self) -> Result<Option<Arc<File>>> {
         static KNOWN: OnceLock<Mutex<Apart>> = OnceLock::new();
         let known = KNOWN.get_or_init(Mutex::default);
         // What a thread left behind that panicked is whole: entries are put in at once.
@@ -103,12 +112,7 @@ impl LibJvm {
         if let Some((_, apart)) = known.get(&self.id) {
             return Ok(apart.clone());
         }
-        let root = Process::open(pid).ok().and_then(|process| Root::open(&process).ok());
-        let in_its_root = |path: &Path| match &root {
-            Some(root) => root.file(path),
-            None => Err(std::io::ErrorKind::NotFound.into()),
-        };
-        let apart = self.elf()?.symbols_apart(&self.seen_as, in_its_root).map(Arc::new);
+        let apart = self.elf()?.trusted_symbols(&self.seen_as).map(Arc::new);
         if known.len() >= MAX_APART {
             known.clear();
         }
@@ -116,6 +120,26 @@ impl LibJvm {
             known.insert(self.id, (file, apart.clone()));
         }
         Ok(apart)
+    }
+
+    /// Returns the debug file of its build in the root of a process. The result is valid for that process
+    /// alone: the owner of another one may have another file there.
+    fn symbols_in_root_of(&self, pid: Pid) -> Result<Option<File>> {
+        let elf = self.elf()?;
+        if elf.has_symbols() {
+            return Ok(None);
+        }
+        let Some(root) = Process::open(pid).ok().and_then(|p| Root::open(&p).ok()) else {
+            return Ok(None);
+        };
+        Ok(elf.symbols_in(|path| root.file(path)))
+    }
+
+    /// Whether attachments by its symbols may reach all processes that run this file. Otherwise they must be
+    /// limited to the process that it was found for: the symbols come from that process's root, and the
+    /// file may be shared with processes of other owners.
+    pub fn may_attach_for_everyone(&self) -> bool {
+        !self.is_owners_choice
     }
 
     /// A file that will be mapped, as if it were.
@@ -128,6 +152,7 @@ impl LibJvm {
             id: FileId::of(&file, None)?,
             file,
             apart: None,
+            is_owners_choice: false,
         })
     }
 
