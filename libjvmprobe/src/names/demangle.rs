@@ -1,19 +1,49 @@
 //! The readable form of the names that compilers give to functions.
+//!
+//! A mangled name may refer to parts of itself again and again, so its readable form can be longer
+//! by any factor. Whoever makes a library chooses its names, so both forms have a bound.
 
-/// The readable form of a C++ or Rust name, without a function's parameters;
-/// any other name as it is.
+use std::fmt::{self, Write};
+
+/// Maximum length of a mangled name. Longer names are returned as they are.
+const MAX_MANGLED: usize = 4096;
+/// Maximum length of a readable name. A mangled name with a longer one is returned as it is.
+const MAX_READABLE: usize = 8192;
+
+/// Text that takes no more than [`MAX_READABLE`] bytes: writing beyond that fails, which ends the
+/// demangler.
+#[derive(Default)]
+struct Bounded(String);
+
+impl Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > MAX_READABLE {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+/// Returns the readable form of a C++ or Rust name, without a function's parameters; any other name, and
+/// one whose readable form is too long, as it is.
 pub(crate) fn demangle(name: &str) -> String {
+    readable(name).unwrap_or_else(|| name.to_owned())
+}
+
+fn readable(name: &str) -> Option<String> {
+    if name.len() > MAX_MANGLED {
+        return None;
+    }
+    let mut readable = Bounded::default();
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        return format!("{rust:#}");
-    }
-    if name.starts_with("_Z") {
+        write!(readable, "{rust:#}").ok()?;
+    } else {
+        let symbol = cpp_demangle::Symbol::new(Some(name).filter(|n| n.starts_with("_Z"))?).ok()?;
         let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
-        let cpp = cpp_demangle::Symbol::new(name)
-            .ok()
-            .and_then(|s| s.demangle_with_options(&options).ok());
-        return cpp.unwrap_or_else(|| name.to_owned());
+        symbol.structured_demangle(&mut readable, &options).ok()?;
     }
-    name.to_owned()
+    Some(readable.0)
 }
 
 #[cfg(test)]
@@ -30,6 +60,57 @@ mod tests {
             ("vfs_read", "vfs_read"),
         ] {
             assert_eq!(demangle(name), readable);
+        }
+    }
+
+    /// Returns a name of some hundred bytes whose readable form doubles with each level, as
+    /// `template <class A, class B> struct P {}; using T1 = P<int, int>; using T2 = P<T1, T1>; ...` does.
+    fn doubling(levels: usize) -> String {
+        let base36 = |n: usize| {
+            let digit = |n: usize| char::from(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[n % 36]);
+            [n / 36, n % 36]
+                .map(digit)
+                .iter()
+                .collect::<String>()
+                .trim_start_matches('0')
+                .to_owned()
+        };
+        let inner: String = (1..levels).map(|level| format!("ES{}_", base36(level))).collect();
+        format!("_Z1fI1PI{}ii{inner}EEvv", "S0_I".repeat(levels - 1))
+    }
+
+    #[test]
+    fn a_name_that_expands_without_end_stays_mangled() {
+        assert_eq!(demangle(&doubling(2)), "f<P<P<int, int>, P<int, int> > >");
+        let bomb = doubling(90);
+        assert!(bomb.len() < 900);
+        assert_eq!(demangle(&bomb), bomb);
+        // Rust's names (v0) refer to earlier types by their offset: `f::<((u, u), (u, u))>`.
+        let rust = |levels: usize| {
+            let prefix = "INvC1a1f";
+            let inner: String = (1..=levels)
+                .map(|level| format!("B{}_E", base62(prefix.len() + levels + 1 - level)))
+                .collect();
+            format!("_R{prefix}{}u{inner}E", "T".repeat(levels))
+        };
+        assert_eq!(demangle(&rust(2)), "a::f::<(((), ()), ((), ()))>");
+        let bomb = rust(60);
+        assert_eq!(demangle(&bomb), bomb);
+        let too_long = format!("_ZN{}{}E", MAX_MANGLED, "a".repeat(MAX_MANGLED));
+        assert_eq!(demangle(&too_long), too_long);
+    }
+
+    /// The number of a back reference, which ends with `_`: 0 is empty, else one less in base 62.
+    fn base62(n: usize) -> String {
+        const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+        let Some(mut n) = n.checked_sub(1) else { return String::new() };
+        let mut digits = Vec::new();
+        loop {
+            digits.push(char::from(DIGITS[n % 62]));
+            n /= 62;
+            if n == 0 {
+                return digits.iter().rev().collect();
+            }
         }
     }
 }
