@@ -91,7 +91,7 @@ impl ElfFile {
 
     /// Whether it has the symbols of private functions itself.
     pub(crate) fn has_symbols(&self) -> bool {
-        self.section(".symtab").is_some_and(|table| table.data().is_ok())
+        self.section(".symtab").is_some_and(|table| table.has_data())
     }
 
     /// Which build it is of.

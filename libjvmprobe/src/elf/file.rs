@@ -17,16 +17,21 @@ use crate::{Addr, Error, FileOffset, Result, Vaddr};
 
 /// More sections or segments than any linker makes.
 const MAX_HEADERS: usize = 65_536;
+/// Size of that many headers.
+const MAX_TABLE: u64 = 64 * MAX_HEADERS as u64;
 
-/// More than any section that we look at: the symbols of a libjvm.so with all
-/// debug information take 20 MB. A sparse file may claim terabytes.
-const MAX_READ: u64 = 256 << 20;
+/// Maximum size of a section that is read. The largest tables of a libjvm.so, its symbol names and its
+/// unwind table, take 4 MB; those of other libraries up to 20 MB. A sparse file may claim terabytes.
+const MAX_SECTION: u64 = 32 << 20;
+
+/// Maximum size of the heap of a GraalVM native image, which is one section.
+const MAX_IMAGE_HEAP: u64 = 128 << 20;
 
 /// The longest name that is looked at; C++ mangles longer ones only in tests of
 /// compilers.
 const MAX_NAME: usize = 4096;
 
-/// The names of all sections together: a bound for names that overlap.
+/// Maximum size of the table of section names, and of all names together, which may overlap in it.
 const MAX_NAMES: usize = 4 << 20;
 
 /// The machine that a file is for.
@@ -83,7 +88,7 @@ impl ElfFile {
     /// [`Error::Elf`] where it is no ELF file or truncated, [`Error::Io`].
     pub fn open(file: File) -> Result<Self> {
         let size = file.metadata().map_err(|e| Error::io("stat an ELF file", e))?.len();
-        let ident = read_at(&file, size, 0, size.min(64))?;
+        let ident = read_at(&file, size, 0, size.min(64), 64)?;
         let head = Elf::parse_header(&ident).map_err(malformed)?;
         let container = head.container().map_err(malformed)?;
         let ctx = Ctx::new(container, head.endianness().map_err(malformed)?);
@@ -215,20 +220,60 @@ impl Section<'_> {
         self.header.sh_link
     }
 
-    /// Its bytes.
+    /// Reads its bytes.
     ///
     /// # Errors
     /// [`Error::Elf`] where it has none in the file (stripped into a debug
-    /// file), is compressed, or reaches beyond the file's end.
+    /// file), is compressed, reaches beyond the file's end, or is larger than 32 MiB.
     pub(crate) fn data(&self) -> Result<Vec<u8>> {
-        let SectionHeader { sh_type, sh_flags, sh_offset, sh_size, .. } = *self.header;
+        self.check()?;
+        self.read(0, self.header.sh_size, MAX_SECTION)
+    }
+
+    /// Reads the bytes of a native image's heap.
+    ///
+    /// # Errors
+    /// As for [`Section::data`], with a bound of 128 MiB.
+    pub(crate) fn image_heap(&self) -> Result<Vec<u8>> {
+        self.check()?;
+        self.read(0, self.header.sh_size, MAX_IMAGE_HEAP)
+    }
+
+    /// Reads some of its bytes, by their offset in it.
+    ///
+    /// # Errors
+    /// As for [`Section::data`]; where they are not all within the section.
+    pub(crate) fn part(&self, range: std::ops::Range<u64>) -> Result<Vec<u8>> {
+        self.check()?;
+        let is_inside = range.start <= range.end && range.end <= self.header.sh_size;
+        is_inside.then_some(()).ok_or_else(|| Error::elf("a range is outside of its section"))?;
+        self.read(range.start, range.end - range.start, MAX_SECTION)
+    }
+
+    /// Whether [`Section::data`] can return something. Reads nothing.
+    pub(crate) fn has_data(&self) -> bool {
+        let SectionHeader { sh_offset, sh_size, .. } = *self.header;
+        let end = sh_offset.checked_add(sh_size);
+        self.check().is_ok()
+            && end.is_some_and(|end| end <= self.elf.size)
+            && sh_size <= MAX_SECTION
+    }
+
+    fn read(&self, at: u64, len: u64, max: u64) -> Result<Vec<u8>> {
+        let offset = self.header.sh_offset.saturating_add(at);
+        read_at(&self.elf.file, self.elf.size, offset, len, max)
+    }
+
+    /// Whether its bytes are in the file as they are.
+    fn check(&self) -> Result<()> {
+        let SectionHeader { sh_type, sh_flags, .. } = *self.header;
         if sh_type == section_header::SHT_NOBITS {
             return Err(Error::elf("a section has no content in this file"));
         }
         if sh_flags & u64::from(section_header::SHF_COMPRESSED) != 0 {
             return Err(Error::elf("a section is compressed"));
         }
-        read_at(&self.elf.file, self.elf.size, sh_offset, sh_size)
+        Ok(())
     }
 }
 
@@ -241,7 +286,7 @@ fn segments(file: &File, size: u64, ctx: Ctx, head: &Header) -> Result<Vec<Progr
     if usize::from(head.e_phentsize) != entry {
         return Err(Error::elf(format!("program headers of {} bytes", head.e_phentsize)));
     }
-    let bytes = read_at(file, size, head.e_phoff, (count * entry) as u64)?;
+    let bytes = read_at(file, size, head.e_phoff, (count * entry) as u64, MAX_TABLE)?;
     ProgramHeader::parse(&bytes, 0, count, ctx).map_err(malformed)
 }
 
@@ -258,7 +303,7 @@ fn sections(
     if usize::from(head.e_shentsize) != entry {
         return Err(Error::elf(format!("section headers of {} bytes", head.e_shentsize)));
     }
-    let first = read_at(file, size, head.e_shoff, entry as u64)?;
+    let first = read_at(file, size, head.e_shoff, entry as u64, MAX_TABLE)?;
     let first = SectionHeader::parse_from(&first, 0, 1, ctx).map_err(malformed)?;
     // Numbers that do not fit into the header stand in the first section.
     let count = match (head.e_shnum, first.first()) {
@@ -276,10 +321,10 @@ fn sections(
         (section_header::SHN_XINDEX, Some(first)) => first.sh_link,
         (index, _) => index,
     };
-    let bytes = read_at(file, size, head.e_shoff, (count * entry) as u64)?;
+    let bytes = read_at(file, size, head.e_shoff, (count * entry) as u64, MAX_TABLE)?;
     let headers = SectionHeader::parse_from(&bytes, 0, count, ctx).map_err(malformed)?;
     let names = match usize::try_from(names_at).ok().and_then(|at| headers.get(at)) {
-        Some(names) => read_at(file, size, names.sh_offset, names.sh_size)?,
+        Some(names) => read_at(file, size, names.sh_offset, names.sh_size, MAX_NAMES as u64)?,
         None => return Err(Error::elf("section names are missing")),
     };
     let mut room = MAX_NAMES;
@@ -305,15 +350,15 @@ pub(super) fn c_bytes(table: &[u8], offset: usize) -> &[u8] {
     rest.split(|&b| b == 0).next().unwrap_or_default()
 }
 
-/// Reads a range that lies in the file: the check bounds the allocation.
-fn read_at(file: &File, size: u64, offset: u64, len: u64) -> Result<Vec<u8>> {
+/// Reads a range that lies in the file and has at most `max` bytes: both bound the allocation.
+fn read_at(file: &File, size: u64, offset: u64, len: u64, max: u64) -> Result<Vec<u8>> {
     if offset.checked_add(len).is_none_or(|end| end > size) {
         let what = format!("truncated: {len} bytes at {offset:#x} of a file of {size} bytes");
         return Err(Error::elf(what));
     }
     let mut bytes = match usize::try_from(len) {
-        Ok(len_in_memory) if len <= MAX_READ => vec![0; len_in_memory],
-        _ => return Err(Error::elf(format!("{len} bytes at {offset:#x} are too much"))),
+        Ok(len_in_memory) if len <= max => vec![0; len_in_memory],
+        _ => return Err(Error::elf(format!("{len} bytes at {offset:#x}, more than {max}"))),
     };
     file.read_exact_at(&mut bytes, offset).map_err(|e| Error::io("read an ELF file", e))?;
     Ok(bytes)
@@ -428,21 +473,31 @@ mod tests {
         assert!(elf.symbols().unwrap().find("code").is_some());
     }
 
-    #[test]
-    fn a_sparse_file_does_not_fill_our_memory() {
+    /// A library of which the table of section names, or `.symtab`, claims a size, in a sparse file.
+    fn claims(symbols: bool, size: u64) -> Option<File> {
         let mut bytes = Library::build(ASSEMBLY, &[]).bytes();
-        let end = 1_u64 << 42;
-        let headers =
-            usize::try_from(u64::from_le_bytes(bytes[40..48].try_into().unwrap())).unwrap();
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let headers = usize::try_from(word(40)).unwrap();
         let names = usize::from(u16::from_le_bytes(bytes[62..64].try_into().unwrap()));
-        let size_at = headers + names * 64 + 32;
-        bytes[size_at..size_at + 8].copy_from_slice(&(end / 2).to_le_bytes());
+        let is_symbols = |i: &usize| bytes[headers + i * 64 + 4] == 2;
+        let index = if symbols { (0..names).find(is_symbols).unwrap() } else { names };
+        let size_at = headers + index * 64 + 32;
+        bytes[size_at..size_at + 8].copy_from_slice(&size.to_le_bytes());
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&bytes, 0).unwrap();
         // Not every file system holds such a file.
-        if file.set_len(end).is_ok() {
+        file.set_len(size * 2).is_ok().then_some(file)
+    }
+
+    #[test]
+    fn a_sparse_file_does_not_fill_our_memory() {
+        for size in [MAX_NAMES as u64 + 1, 250 << 20, 1 << 41] {
+            let Some(file) = claims(false, size) else { continue };
             let error = ElfFile::open(file).unwrap_err().to_string();
-            assert!(error.contains("too much"), "{error}");
+            assert!(error.contains("more than"), "{error}");
         }
+        assert!(ElfFile::open(claims(false, MAX_NAMES as u64).unwrap()).is_ok());
+        let elf = ElfFile::open(claims(true, MAX_SECTION + 1).unwrap()).unwrap();
+        assert!(elf.section(".symtab").unwrap().data().is_err() && !elf.has_symbols());
     }
 }

@@ -61,7 +61,7 @@ impl Image {
     /// As for sections.
     pub(crate) fn read(elf: &ElfFile) -> Result<Option<Self>> {
         let Some(section) = elf.section(HEAP) else { return Ok(None) };
-        let bytes = section.data()?;
+        let bytes = section.image_heap()?;
         let Some((heap, found)) = found::find(elf, section.vaddr(), bytes) else {
             return Ok(None);
         };

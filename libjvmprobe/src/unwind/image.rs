@@ -27,13 +27,13 @@ impl Functions {
     pub(super) fn add_image(&mut self, elf: &ElfFile) -> Result<()> {
         let Some(image) = Image::read(elf)? else { return Ok(()) };
         let Some(text) = elf.section(".text") else { return Ok(()) };
-        let (text_at, text) = (text.vaddr(), text.data()?);
+        let text_at = text.vaddr();
         let (mut methods, mut odd) = (0, 0);
         for method in image.methods() {
-            let at = |vaddr: Vaddr| usize::try_from(vaddr.0.checked_sub(text_at.0)?).ok();
+            let at = |vaddr: Vaddr| vaddr.0.checked_sub(text_at.0);
             let range = at(method.start).zip(at(method.end));
-            let code = range.and_then(|(start, end)| text.get(start..end)).unwrap_or_default();
-            let rows = rows(&method, code);
+            let code = range.and_then(|(start, end)| text.part(start..end).ok());
+            let rows = rows(&method, &code.unwrap_or_default());
             methods += 1;
             odd += usize::from(rows.is_none());
             self.add_method(&method, rows.unwrap_or_else(|| vec![Row::unknown()]))?;
