@@ -221,8 +221,9 @@ impl Arrivals {
             let pause = if self.mappings.is_some() { RARE_SCAN } else { SCAN };
             self.next_scan = Instant::now() + pause;
         }
-        if self.verbose {
-            for (pid, error) in self.scanner.take_refused() {
+        // Taken in any case, so that it does not grow.
+        for (pid, error) in self.scanner.take_refused() {
+            if self.verbose {
                 note(&format!("process {pid} is ignored: {error}"));
             }
         }

@@ -21,7 +21,7 @@ use crate::{
     Addr, FileOffset, Pid, Result,
     elf::ElfFile,
     own::{Idle, descriptors::ran_out, remark},
-    process::{Process, libjvm, memory::Memory, pid::maps_of, root::Root},
+    process::{Process, libjvm, maps, memory::Memory, root::Root},
 };
 
 /// More mappings than any process has.
@@ -160,7 +160,7 @@ impl CodeMaps {
     /// Where the process is gone or hidden; what is known stays.
     pub fn refresh(&mut self, pid: Pid, files: &FileCache) -> Result<()> {
         // Noted here, for nobody waits for what a process has mapped now.
-        let maps = maps_of(pid).inspect_err(|error| _ = ran_out(error))?;
+        let maps = maps::of(pid, maps::is_code).inspect_err(|error| _ = ran_out(error))?;
         let mut files = files.opened();
         for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
             let (start, end) = (Addr(map.address.0), Addr(map.address.1));
@@ -311,6 +311,8 @@ fn copy_of_memory(pid: Pid, map: &MemoryMap) -> Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

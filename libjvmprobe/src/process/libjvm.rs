@@ -19,8 +19,7 @@ use crate::{
     elf::{ElfFile, Machine},
     image,
     process::{
-        FileId, Process,
-        pid::maps_of,
+        FileId, Process, maps,
         root::{self, Root},
     },
 };
@@ -49,6 +48,9 @@ type Apart = HashMap<FileId, (File, Option<Arc<File>>)>;
 /// A machine that runs more builds of the JDK at once looks for some of them again.
 const MAX_APART: usize = 64;
 
+/// Names in the mappings of a JVM: HotSpot's library, OpenJ9's.
+pub(super) const JVM_NAMES: [&[u8]; 2] = [b"/libjvm.so", b"/libj9vm"];
+
 impl LibJvm {
     /// Finds and opens the libjvm.so that a process has mapped.
     ///
@@ -56,7 +58,7 @@ impl LibJvm {
     /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], [`Error::ForeignArch`],
     /// [`Error::Permission`], or [`Error::Io`] where the file cannot be opened.
     pub(crate) fn find(pid: Pid, comm: &str) -> Result<Self> {
-        let maps = maps_of(pid)?;
+        let maps = maps::of(pid, |line| JVM_NAMES.iter().any(|name| maps::has(line, name)))?;
         if maps.iter().any(|m| file_name(m).is_some_and(|n| n.starts_with("libj9vm"))) {
             return Err(Error::OpenJ9 { pid });
         }

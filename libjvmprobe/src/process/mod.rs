@@ -20,6 +20,7 @@ mod file_id;
 pub mod identity;
 pub mod launcher;
 pub(crate) mod libjvm;
+pub(crate) mod maps;
 pub mod memory;
 pub(crate) mod pid;
 pub mod root;

@@ -12,7 +12,7 @@ use std::{
 
 use procfs::{
     FromRead, ProcError,
-    process::{MemoryMap, MemoryMaps, Process as Proc, Status},
+    process::{Process as Proc, Status},
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -187,37 +187,36 @@ pub(crate) fn thread_named(pid: Pid, name: &str) -> Option<Pid> {
     tids.filter(named).min().map(Pid)
 }
 
-/// More than the text of 65,530 mappings, the kernel's limit, with names as they are.
-const MAX_TEXT: u64 = 64 << 20;
+/// Maximum size of a file of a process's that is read at once.
+const MAX_TEXT: u64 = 1 << 20;
 
-/// The text of a file of a process's, such as `maps`. Names of commands and files in it are
+/// The text of a file of a process's, such as `status`. Names of commands and files in it are
 /// whatever bytes the process likes, which procfs would refuse.
 pub(super) fn text_of(pid: Pid, name: &str) -> Result<String> {
     let path = format!("/proc/{pid}/{name}");
     let mut bytes = Vec::new();
-    File::open(&path).and_then(|file| file.take(MAX_TEXT).read_to_end(&mut bytes)).map_err(
-        |e| match e.kind() {
-            // ESRCH of a process that ends while it is read.
-            io::ErrorKind::NotFound => Error::NoSuchProcess { pid },
-            _ if e.raw_os_error() == Some(3) => Error::NoSuchProcess { pid },
-            io::ErrorKind::PermissionDenied => {
-                proc_error(pid, ProcError::PermissionDenied(Some(path.clone().into())))
-            }
-            _ => Error::io(format!("read {path}"), e),
-        },
-    )?;
+    File::open(&path)
+        .and_then(|file| file.take(MAX_TEXT).read_to_end(&mut bytes))
+        .map_err(|e| read_error(pid, &path, e))?;
     Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into()))
+}
+
+/// Words why a file of a process's cannot be read.
+pub(super) fn read_error(pid: Pid, path: &str, error: io::Error) -> Error {
+    match error.kind() {
+        // ESRCH of a process that ends while it is read.
+        io::ErrorKind::NotFound => Error::NoSuchProcess { pid },
+        _ if error.raw_os_error() == Some(3) => Error::NoSuchProcess { pid },
+        io::ErrorKind::PermissionDenied => {
+            proc_error(pid, ProcError::PermissionDenied(Some(path.into())))
+        }
+        _ => Error::io(format!("read {path}"), error),
+    }
 }
 
 /// `/proc/PID/status`.
 pub(crate) fn status_of(pid: Pid) -> Result<Status> {
     Status::from_read(text_of(pid, "status")?.as_bytes()).map_err(|e| proc_error(pid, e))
-}
-
-/// `/proc/PID/maps`.
-pub(crate) fn maps_of(pid: Pid) -> Result<Vec<MemoryMap>> {
-    let maps = MemoryMaps::from_read(text_of(pid, "maps")?.as_bytes());
-    Ok(maps.map_err(|e| proc_error(pid, e))?.0)
 }
 
 /// Words what procfs says of a process.
@@ -264,7 +263,7 @@ mod tests {
             thread::sleep(Duration::from_millis(20));
             process = Process::open(pid);
         }
-        let maps = maps_of(pid);
+        let maps = crate::process::maps::of(pid, |_| true);
         child.kill().unwrap();
         child.wait().unwrap();
         // Read whole, and harmless when it is shown.

@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, fs};
 
-use crate::{Error, Pid, process::Target};
+use crate::{
+    Error, Pid,
+    process::{Target, libjvm::JVM_NAMES, maps},
+};
 
 /// Processes that are no JVM yet are looked at again in this many scans, for a
 /// launcher maps its libjvm.so some milliseconds after its start ...
@@ -100,9 +103,7 @@ impl Scanner {
 
 /// Whether a process may have a JVM's library mapped: a first look, which costs little.
 fn maps_jvm(pid: Pid) -> bool {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let has = |name: &[u8]| maps.windows(name.len()).any(|window| window == name);
-    has(b"/libjvm.so") || has(b"/libj9vm")
+    maps::mention(pid, &JVM_NAMES).unwrap_or_default()
 }
 
 /// The numbers in /proc, sorted.

@@ -1,0 +1,139 @@
+//! The mappings of a process, read line by line.
+//!
+//! A process may have 65,530 mappings (sysctl vm.max_map_count), each with a path of 50 kB and more, so what
+//! is kept of the text is chosen by the caller, and the text has a bound. Source: proc(5),
+//! `/proc/PID/maps`.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+};
+
+use procfs::{
+    FromRead,
+    process::{MemoryMap, MemoryMaps},
+};
+
+use crate::{
+    Error, Pid, Result,
+    process::pid::{proc_error, read_error},
+};
+
+/// Maximum size of the text. 65,530 mappings with ordinary paths take 8 MB.
+const MAX_TEXT: u64 = 64 << 20;
+/// Maximum length of a line. A path that can be opened has at most 4,096 bytes (PATH_MAX).
+const MAX_LINE: usize = 8192;
+/// Maximum size of the lines that are kept.
+const MAX_KEPT: usize = 16 << 20;
+
+/// Returns the mappings of a process whose lines are wanted. Lines that are too long are skipped.
+///
+/// # Errors
+/// [`Error::NoSuchProcess`], [`Error::Permission`]; [`Error::Io`] where the text is longer than 64 MiB, or
+/// what is wanted of it longer than 16 MiB.
+pub(crate) fn of(pid: Pid, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<MemoryMap>> {
+    let mut kept = Vec::new();
+    for_each_line(pid, |line| {
+        if is_wanted(line) {
+            if kept.len() + line.len() > MAX_KEPT {
+                return Err(io::Error::other("it has too many mappings"));
+            }
+            kept.extend_from_slice(line);
+        }
+        Ok(true)
+    })?;
+    // Names of files are whatever bytes the process likes, which procfs would refuse.
+    let text = String::from_utf8_lossy(&kept);
+    let maps = MemoryMaps::from_read(text.as_bytes()).map_err(|e| proc_error(pid, e))?;
+    Ok(maps.0)
+}
+
+/// Whether a line of a process's mappings contains one of some texts. Stops reading there.
+///
+/// # Errors
+/// As for [`of`].
+pub(super) fn mention(pid: Pid, texts: &[&[u8]]) -> Result<bool> {
+    let mut is_there = false;
+    for_each_line(pid, |line| {
+        is_there = texts.iter().any(|text| has(line, text));
+        Ok(!is_there)
+    })?;
+    Ok(is_there)
+}
+
+/// Whether a line has a text in it.
+pub(super) fn has(line: &[u8], text: &[u8]) -> bool {
+    line.windows(text.len()).any(|window| window == text)
+}
+
+/// Whether a mapping is executable, by its line: `START-END PERMISSIONS ...`.
+pub(super) fn is_code(line: &[u8]) -> bool {
+    let permissions = line.split(|&byte| byte == b' ').nth(1);
+    permissions.is_some_and(|permissions| permissions.get(2) == Some(&b'x'))
+}
+
+fn for_each_line(pid: Pid, line: impl FnMut(&[u8]) -> io::Result<bool>) -> Result<()> {
+    let path = format!("/proc/{pid}/maps");
+    let read = || lines(BufReader::with_capacity(64 << 10, File::open(&path)?), line);
+    read().map_err(|e| read_error(pid, &path, e))
+}
+
+/// Calls `line` with each line that is not too long, its end included, until it returns false.
+fn lines(from: impl BufRead, mut line: impl FnMut(&[u8]) -> io::Result<bool>) -> io::Result<()> {
+    let mut from = from.take(MAX_TEXT);
+    let mut bytes = Vec::new();
+    loop {
+        bytes.clear();
+        let read = from.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut bytes)?;
+        match bytes.last() {
+            None if from.limit() == 0 => return Err(io::Error::other("it is longer than 64 MiB")),
+            None => return Ok(()),
+            Some(b'\n') => {
+                if !line(&bytes)? {
+                    return Ok(());
+                }
+            }
+            // Cut off by the bound, or the end of the text.
+            Some(_) if read < MAX_LINE => {}
+            Some(_) => from.skip_until(b'\n').map(drop)?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_skipped_and_long_texts_refused() {
+        let read = |text: &str| {
+            let mut all = Vec::new();
+            let result = lines(text.as_bytes(), |line| {
+                all.push(String::from_utf8(line.to_vec()).unwrap());
+                Ok(true)
+            });
+            result.map(|()| all)
+        };
+        assert_eq!(read("").unwrap(), [""; 0]);
+        let long = "x".repeat(MAX_LINE);
+        assert_eq!(read(&format!("a\n{long}\n{long}{long}{long}\nb\n")).unwrap(), ["a\n", "b\n"]);
+        let most = format!("{}\n", &long[..MAX_LINE - 1]);
+        assert_eq!(read(&format!("{most}c\n")).unwrap(), [most.as_str(), "c\n"]);
+        let huge = "y".repeat(usize::try_from(MAX_TEXT).unwrap() + 1);
+        assert!(read(&huge).unwrap_err().to_string().contains("64 MiB"));
+        assert!(read(&"z\n".repeat(1 << 25)).unwrap_err().to_string().contains("64 MiB"));
+    }
+
+    #[test]
+    fn mappings_are_chosen_by_their_lines() {
+        let own = Pid(std::process::id());
+        let all = of(own, |_| true).unwrap().len();
+        let code = of(own, is_code).unwrap();
+        assert!(code.len() < all && !code.is_empty());
+        use procfs::process::MMPermissions;
+        assert!(code.iter().all(|map| map.perms.contains(MMPermissions::EXECUTE)));
+        assert!(mention(own, &[b"nothing of this name", b"[stack]"]).unwrap());
+        assert!(!mention(own, &[b"nothing of this name"]).unwrap());
+        assert!(matches!(mention(Pid(u32::MAX), &[b"x"]), Err(Error::NoSuchProcess { .. })));
+    }
+}
