@@ -17,6 +17,11 @@
 #include <linux/ptrace.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
+/*
+ * Slots for the ways in which USDT probes pass their arguments. Each build of a libjvm.so takes some
+ * ten, and one that is made to take many takes a hundred (MAX_SPELLINGS in elf/stapsdt.rs).
+ */
+#define BPF_USDT_MAX_SPEC_CNT 1024
 #include <bpf/usdt.bpf.h>
 
 /*

@@ -182,11 +182,8 @@ impl Attack {
         let group = |name: &str| Cgroup::new(name, quota).unwrap();
         let (others, dumps, gcs) = (group("others"), group("dumps"), group("gcs"));
         let (throws, classes) = (group("exceptions"), group("classes"));
-        let processes = [
-            ["maps", deep.to_str().unwrap()],
-            ["elf", sparse.to_str().unwrap()],
-            ["forks", "500"],
-        ];
+        let processes =
+            [["maps", deep.to_str().unwrap()], ["elf", sparse.to_str().unwrap()], ["forks", "500"]];
         let processes = processes.iter().map(|args| attacker(&others, &program, args)).collect();
         let storms = vec![
             storm(&dumps, "dumps"),

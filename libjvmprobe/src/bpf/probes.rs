@@ -91,8 +91,11 @@ pub enum Scope {
 /// [`Error::NoProbes`] saying what is missing and what would help.
 pub fn resolve(path: &Path, elf: &ElfFile, instants: &[Instant]) -> Result<Vec<Plan>> {
     let probes = elf.stapsdt()?;
-    let has_probe = |i: &Instant| probes.find(i.usdt.0, i.usdt.1).next().is_some();
-    if instants.iter().all(has_probe) {
+    let mut has_all = true;
+    for instant in instants {
+        has_all &= probes.has(instant.usdt.0, instant.usdt.1)?;
+    }
+    if has_all {
         let plan = |i: &Instant| Plan {
             program: i.usdt_program,
             site: Site::Usdt { provider: i.usdt.0.into(), name: i.usdt.1.into() },

@@ -7,7 +7,7 @@
 //! sections afterwards (prelink) do not edit notes, so the difference to the
 //! section's present address corrects location and semaphore.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use goblin::elf::note::NoteDataIterator;
 
@@ -20,6 +20,13 @@ const NT_STAPSDT: u32 = 3;
 
 /// More notes than any file has; HotSpot has about 570.
 const MAX_PROBES: usize = 65_536;
+
+/// Maximum number of locations of a probe that is attached to; HotSpot's probes have at most four.
+const MAX_LOCATIONS: usize = 64;
+/// Maximum number of ways in which the locations of a probe pass their arguments. Each takes a slot of a
+/// table that all files share (`BPF_USDT_MAX_SPEC_CNT` in `bpf/jvm.bpf.h`); HotSpot's probes have at most
+/// three.
+const MAX_SPELLINGS: usize = 16;
 
 /// One location of a USDT probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +114,23 @@ impl Probes {
     /// All locations of one probe.
     pub fn find<'a>(&'a self, provider: &'a str, name: &'a str) -> impl Iterator<Item = &'a Probe> {
         self.0.iter().filter(move |p| p.provider == provider && p.name == name)
+    }
+
+    /// Whether there is a probe that may be attached to.
+    ///
+    /// # Errors
+    /// [`Error::Elf`] where its locations are more than any JVM's, which would exhaust a tracer.
+    pub fn has(&self, provider: &str, name: &str) -> Result<bool> {
+        let locations = self.find(provider, name).count();
+        let spellings: BTreeSet<_> = self.find(provider, name).map(|p| &p.raw_args).collect();
+        let too_many = |what: String| Error::elf(format!("its probe {provider}:{name} has {what}"));
+        if locations > MAX_LOCATIONS {
+            return Err(too_many(format!("{locations} locations, more than {MAX_LOCATIONS}")));
+        }
+        if spellings.len() > MAX_SPELLINGS {
+            return Err(too_many(format!("{} ways to pass its arguments", spellings.len())));
+        }
+        Ok(locations > 0)
     }
 
     /// Whether the file has no probes at all.
@@ -216,6 +240,23 @@ mod tests {
         let none = Library::build(".text\nnop\n", &[]).elf().stapsdt().unwrap();
         assert!(none.is_empty());
         assert!(none.explain_missing("hotspot", "gc__begin").contains("--enable-dtrace"));
+    }
+
+    #[test]
+    fn a_probe_with_more_locations_than_any_jvm_has_is_refused() {
+        let library = |count: usize, spellings: usize| {
+            let probes = (0..count).map(|i| {
+                let args = format!("8@${}", i % spellings);
+                probe(&format!("l{i}"), 0, "0", ["hotspot", "gc__begin", &args])
+            });
+            Library::build(&probes.collect::<String>(), &[]).elf().stapsdt().unwrap()
+        };
+        let has = |count, spellings| library(count, spellings).has("hotspot", "gc__begin");
+        assert!(has(MAX_LOCATIONS, MAX_SPELLINGS).unwrap());
+        let why = |count, spellings| has(count, spellings).unwrap_err().to_string();
+        assert!(why(MAX_LOCATIONS + 1, 1).contains("65 locations"));
+        assert!(why(MAX_SPELLINGS + 1, MAX_SPELLINGS + 1).contains("17 ways"));
+        assert!(!library(1, 1).has("hotspot", "gc__end").unwrap());
     }
 
     #[test]

@@ -94,7 +94,7 @@ pub(crate) fn exact(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let elf = libjvm.elf()?;
     let probes = elf.stapsdt()?;
     let (provider, name) = PROBE;
-    if probes.find(provider, name).next().is_none() {
+    if !probes.has(provider, name)? {
         let why = probes.explain_missing(provider, name);
         return Err(Error::NoProbes {
             path: libjvm.seen_as.clone(),

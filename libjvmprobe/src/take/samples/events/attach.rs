@@ -151,7 +151,7 @@ pub(crate) fn find(
             None => Ok(None),
         },
         What::Usdt { provider, name } => {
-            let has = |elf: &ElfFile| Ok(elf.stapsdt()?.find(provider, name).next().is_some());
+            let has = |elf: &ElfFile| elf.stapsdt()?.has(provider, name);
             let site =
                 || Site::Usdt { provider: provider.clone().into(), name: name.clone().into() };
             if let Some(libjvm) = libjvm

@@ -202,7 +202,7 @@ impl Place {
             Self::Exported(name) => exported(elf, name)?,
             Self::Function(prefix) => function(elf, &elf.symbols()?, prefix),
             Self::Usdt(provider, name) => {
-                let is_there = elf.stapsdt()?.find(provider, name).next().is_some();
+                let is_there = elf.stapsdt()?.has(provider, name)?;
                 let (provider, name) = (Cow::Borrowed(provider), Cow::Borrowed(name));
                 is_there.then_some(Site::Usdt { provider, name })
             }
