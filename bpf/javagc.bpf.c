@@ -35,6 +35,21 @@ struct {
 /* Too large for the BPF stack. */
 static const struct stop_event no_stop;
 
+/*
+ * Maximum number of events of each kind that one JVM sends per second; 0: no limit. The ring buffer
+ * serves all JVMs, and a loop of stack dumps makes twenty thousand stops a second.
+ */
+const volatile __u64 max_events_per_second = 0;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, struct budget);
+} budgets SEC(".maps");
+
+static const struct budget no_budget;
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_TARGETS);
@@ -48,6 +63,61 @@ struct pool_event unused_pool;
 struct moment_event unused_moment;
 struct request_event unused_request;
 struct counted_event unused_counted;
+struct budget unused_budget;
+
+static __always_inline struct budget *budget_of(__u64 key)
+{
+	struct budget *budget = bpf_map_lookup_elem(&budgets, &key);
+
+	if (!budget && !bpf_map_update_elem(&budgets, &key, &no_budget, BPF_NOEXIST))
+		budget = bpf_map_lookup_elem(&budgets, &key);
+	return budget;
+}
+
+/* Whether a JVM may send one more event of a kind; then it is counted. */
+static __always_inline bool may_send(struct budget *budget, __u32 kind, __u64 now)
+{
+	__u64 second = now / 1000000000;
+
+	if (!budget || kind >= BUDGET_KINDS)
+		return false;
+	if (budget->second != second) {
+		budget->second = second;
+		__builtin_memset(budget->sent, 0, sizeof(budget->sent));
+	}
+	return budget->sent[kind]++ < max_events_per_second;
+}
+
+/* Whether a JVM may send an event that is no stop. */
+static __always_inline bool may_send_other(__u64 key, __u64 now)
+{
+	return !max_events_per_second || may_send(budget_of(key), BUDGET_OTHER, now);
+}
+
+/* Whether a stop is to be sent; else it is added to the sums of its JVM. Runs on its VM thread only. */
+static __always_inline bool may_send_stop(const struct stop_event *stop, __u64 now)
+{
+	__u32 kind = stop->gc_pairs ? BUDGET_GC : BUDGET_SAFEPOINT;
+	__u64 ns = stop->end_ns - stop->begin_ns;
+	struct limited_stops *limited;
+	struct budget *budget;
+
+	if (!max_events_per_second)
+		return true;
+	budget = budget_of(stop->target);
+	if (!budget) {
+		count_lost(stop->target);
+		return false;
+	}
+	if (may_send(budget, kind, now))
+		return true;
+	limited = &budget->limited[kind];
+	limited->count++;
+	limited->ns += ns;
+	if (limited->max_ns < ns)
+		limited->max_ns = ns;
+	return false;
+}
 
 static __always_inline struct stop_event *current_stop(__u64 key)
 {
@@ -285,10 +355,10 @@ static __always_inline int end_stop(struct stop_event *stop, const struct gauge 
 	/* The cycle that a pause of such a collector is of goes on. */
 	if (gauge && gauge->op_tells)
 		read_causes(gauge, stop->cause, stop->last_cause);
-	if (refine_stop(stop, gauge, now))
-		send(stop->target, stop, sizeof(*stop));
-	else
+	if (!refine_stop(stop, gauge, now))
 		count_lost(stop->target);
+	else if (may_send_stop(stop, now))
+		send(stop->target, stop, sizeof(*stop));
 	__builtin_memset(stop, 0, sizeof(*stop));
 	return 0;
 }
@@ -468,9 +538,10 @@ int BPF_USDT(pool_end)
 
 static __always_inline int cycle(__u64 key, bool is_only, bool end)
 {
-	struct moment_event *event;
+	struct moment_event *event = NULL;
 
-	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	if (may_send_other(key, bpf_ktime_get_ns()))
+		event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		count_lost(key);
 		return 0;
@@ -557,6 +628,9 @@ int counted_stop(struct bpf_perf_event_data *ctx)
 	int i;
 
 	if (!counters || !gauge)
+		return 0;
+	/* The next one tells of this stop, too: user space makes differences of the counters. */
+	if (!may_send_other(key, event.ts_ns))
 		return 0;
 	for (i = 0; i < COUNTED_NUMBERS; i++)
 		if (counters->at[i])

@@ -60,6 +60,28 @@ struct stop_event {
 	char last_cause[CAUSE_LEN];
 };
 
+/* Kinds of events that have a budget of their own. */
+enum budget_kind {
+	BUDGET_SAFEPOINT = 0, /* stops without a collection that was seen */
+	BUDGET_GC = 1,
+	BUDGET_OTHER = 2,
+	BUDGET_KINDS = 3,
+};
+
+/* Stops that were not sent one by one. */
+struct limited_stops {
+	__u64 count;
+	__u64 ns;
+	__u64 max_ns;
+};
+
+/* What a JVM has sent in the current second, and its stops beyond that, since it is known. */
+struct budget {
+	__u64 second;
+	__u64 sent[BUDGET_KINDS];
+	struct limited_stops limited[2]; /* by BUDGET_SAFEPOINT and BUDGET_GC */
+};
+
 /* The JVM at one end of a concurrent cycle, or where a pool was reported. */
 struct moment_event {
 	__u64 kind;

@@ -235,8 +235,9 @@ fn survives(windows: u32) {
         ending.elapsed(),
         output.stderr
     );
-    let limited = metrics.lines().filter(|line| line.starts_with("jvmprobed_limited_total"));
-    limited.for_each(|line| println!("{line}"));
+    let told = ["jvmprobed_limited_total", "jvmprobed_lost_total", "jvmprobed_windows"];
+    let told = metrics.lines().filter(|line| told.iter().any(|name| line.starts_with(name)));
+    told.for_each(|line| println!("{line}"));
     assert!(output.status.success(), "{output:?}");
     assert_eq!(group.processes(), [0; 0], "processes are left");
     assert!(most < limits.memory.unwrap(), "{most} bytes of memory");

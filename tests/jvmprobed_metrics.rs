@@ -38,6 +38,7 @@ fn filled() -> SharedBook {
         Arc::new(Identity { pid, started_ns: 1, name: format!("shop \"{pid}\""), attributes })
     };
     let stop = |ms: u64| Stop {
+        times: 1,
         op: "G1CollectForAllocation".into(),
         cause: Some("G1 Evacuation Pause".into()),
         stopped_ns: ms * 1_000_000,

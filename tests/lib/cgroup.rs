@@ -36,14 +36,15 @@ enum Hierarchy {
 }
 
 impl Cgroup {
-    /// Makes a control group below the root of each hierarchy. Its name ends with `name`.
+    /// Makes a control group below the root of each hierarchy, called as systemd calls that of a unit. The
+    /// unit's name ends with `name`.
     ///
     /// # Errors
     /// The reason why this machine does not allow it; the test prints that and is skipped.
     pub fn new(name: &str, limits: Limits) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("jvmprobe-test-{}-{number}-{name}", process::id());
+        let name = format!("jvmprobe-test-{}-{number}-{name}.service", process::id());
         let mut group = Self { folders: Vec::new() };
         for (controller, is_wanted) in [
             ("memory", limits.memory.is_some()),

@@ -1,6 +1,8 @@
 //! Who a JVM is, to those who look at many: by OpenTelemetry's semantic conventions.
 //!
-//! What was seen from outside goes before what a JVM's environment says of itself.
+//! Attributes that are seen from outside replace what a JVM's environment says of itself; those of
+//! [`SEEN`] come from outside or not at all. So control groups, which a process cannot choose,
+//! decide about containers, pods and units.
 
 use std::{
     fs::{self, File},
@@ -27,6 +29,28 @@ use crate::{
 /// Of an environment and of control groups, so much is read.
 const MAX_BYTES: u64 = 2 << 20;
 
+/// Attributes that a JVM's own words never set.
+const SEEN: [&str; 12] = [
+    "container.id",
+    "container.runtime",
+    "host.name",
+    "jvm.gc.name",
+    "k8s.namespace.name",
+    "k8s.pod.name",
+    "k8s.pod.qos_class",
+    "k8s.pod.uid",
+    "process.executable.name",
+    "process.executable.path",
+    "process.pid",
+    "systemd.unit",
+];
+
+/// Where the kubelet has a folder for each pod of its node, called NAMESPACE_NAME_UID (kubernetes,
+/// pkg/kubelet/kuberuntime/helpers.go: BuildPodLogsDirectory). No container can write there.
+const PODS: &str = "/var/log/pods";
+/// Maximum number of entries there that are looked at.
+const MAX_PODS: usize = 10_000;
+
 /// Where Kubernetes tells a container its namespace.
 const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
@@ -39,6 +63,9 @@ pub struct Who {
     pub started_ns: u64,
     /// What else is known, by the conventions' names.
     pub attributes: Attributes,
+    /// The namespace of its pod, as the pod itself says: where the host does not tell it. It may be
+    /// shown, but must not decide about anything.
+    pub claimed_namespace: Option<String>,
 }
 
 impl Who {
@@ -49,6 +76,12 @@ impl Who {
         let service = Service::of(&arguments, &bytes_of(target, "environ"));
         let place = Place::parse(&String::from_utf8_lossy(&bytes_of(target, "cgroup")));
         let mut attributes = service.attributes;
+        attributes.retain(|key, _| !SEEN.contains(&key.as_str()));
+        let pod = place.pod.as_deref().and_then(|uid| pod_of(Path::new(PODS), uid));
+        let claimed_namespace = match (&place.pod, &pod) {
+            (Some(_), None) => namespace(target).map(|name| bounded(&name)),
+            _ => None,
+        };
         let mut tell = |key: &str, value: &str| {
             if !value.is_empty() {
                 attributes.insert(key.into(), bounded(value));
@@ -60,8 +93,9 @@ impl Who {
         tell("container.runtime", place.runtime.unwrap_or_default());
         tell("k8s.pod.uid", place.pod.as_deref().unwrap_or_default());
         tell("k8s.pod.qos_class", place.qos.unwrap_or_default());
-        if place.pod.is_some() {
-            tell("k8s.namespace.name", &namespace(target).unwrap_or_default());
+        if let Some((namespace, name)) = &pod {
+            tell("k8s.namespace.name", namespace);
+            tell("k8s.pod.name", name);
         }
         tell("systemd.unit", &place.service.map(|name| name + ".service").unwrap_or_default());
         tell("process.pid", &process.pid.to_string());
@@ -77,7 +111,8 @@ impl Who {
             tell("process.runtime.description", &hotspot.version);
             tell("jvm.gc.name", hotspot.collector.name());
         }
-        Self { name: service.name, started_ns: started(process.start_ticks), attributes }
+        let started_ns = started(process.start_ticks);
+        Self { name: service.name, started_ns, attributes, claimed_namespace }
     }
 }
 
@@ -89,6 +124,19 @@ fn bytes_of(target: &Target, name: &str) -> Vec<u8> {
     bytes
 }
 
+/// Returns the namespace and the name of a pod, by its folder in the kubelet's.
+fn pod_of(folder: &Path, uid: &str) -> Option<(String, String)> {
+    let entries = fs::read_dir(folder).ok()?.flatten().take(MAX_PODS);
+    entries.into_iter().find_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        // Neither a namespace nor a pod's name has an underscore.
+        let (rest, of) = name.rsplit_once('_')?;
+        let (namespace, pod) = rest.split_once('_').filter(|_| of == uid)?;
+        Some((namespace.to_owned(), pod.to_owned()))
+    })
+}
+
+/// Returns the namespace as the container says it.
 fn namespace(target: &Target) -> Option<String> {
     /// As long as a label of DNS may be.
     const MOST: u64 = 63;
@@ -128,6 +176,19 @@ mod tests {
         let name = "OpenJDK Runtime Environment";
         assert_eq!(runtime("OpenJDK 64-Bit Server VM 17.0.15+6"), (name, "17.0.15+6"));
         assert_eq!(runtime("").0, "");
+    }
+
+    #[test]
+    fn a_pods_namespace_is_the_kubelets_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let uid = "0f3b1c5e-86a2-4b0f-9d3e-2b9a0c1d2e3f";
+        for name in [format!("prod_shop-0_{uid}"), "kube-system_dns_1234".into(), "x".into()] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        assert_eq!(pod_of(folder.path(), uid), Some(("prod".into(), "shop-0".into())));
+        assert_eq!(pod_of(folder.path(), "1234"), Some(("kube-system".into(), "dns".into())));
+        assert_eq!(pod_of(folder.path(), "shop-0"), None);
+        assert_eq!(pod_of(Path::new("/nowhere"), uid), None);
     }
 
     #[test]

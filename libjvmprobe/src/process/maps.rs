@@ -15,7 +15,7 @@ use procfs::{
 };
 
 use crate::{
-    Error, Pid, Result,
+    Pid, Result,
     process::pid::{proc_error, read_error},
 };
 
@@ -29,7 +29,8 @@ const MAX_KEPT: usize = 16 << 20;
 /// Returns the mappings of a process whose lines are wanted. Lines that are too long are skipped.
 ///
 /// # Errors
-/// [`Error::NoSuchProcess`], [`Error::Permission`]; [`Error::Io`] where the text is longer than 64 MiB, or
+/// [`NoSuchProcess`](crate::Error::NoSuchProcess), [`Permission`](crate::Error::Permission);
+/// [`Io`](crate::Error::Io) where the text is longer than 64 MiB, or
 /// what is wanted of it longer than 16 MiB.
 pub(crate) fn of(pid: Pid, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<MemoryMap>> {
     let mut kept = Vec::new();
@@ -103,6 +104,7 @@ fn lines(from: impl BufRead, mut line: impl FnMut(&[u8]) -> io::Result<bool>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
 
     #[test]
     fn long_lines_are_skipped_and_long_texts_refused() {

@@ -89,6 +89,8 @@ impl Report {
             Record::Summary(summary) => self.summary(summary),
             // Told once, not by each report.
             Record::Lost(_) => Ok(()),
+            // Only with a limit, which this tool does not set.
+            Record::Limited(_) => Ok(()),
         }
     }
 
@@ -100,7 +102,7 @@ impl Report {
             }
             // A cycle stops nobody, so no threshold on stops lets it pass.
             Record::Cycle(_) => self.stream && self.threshold_ns == 0,
-            Record::Summary(_) | Record::Lost(_) => true,
+            Record::Summary(_) | Record::Lost(_) | Record::Limited(_) => true,
         }
     }
 

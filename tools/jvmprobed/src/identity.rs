@@ -13,6 +13,9 @@ use crate::{
 /// The name of the attribute that tells how often a JVM of this name was started again.
 const RESTARTS: &str = "jvmprobe.restarts";
 
+/// The attribute for the namespace of a pod.
+const NAMESPACE: &str = "k8s.namespace.name";
+
 /// So many names are remembered.
 const MAX_NAMES: usize = 4096;
 
@@ -38,9 +41,14 @@ impl Identities {
 
     /// Who a JVM is that has come; `None` where the rules leave it alone.
     pub fn came(&mut self, pid: u32, who: Who) -> Option<Arc<Identity>> {
-        let Who { name, started_ns, attributes } = who;
+        let Who { name, started_ns, attributes, claimed_namespace } = who;
         let mut identity = Identity { pid, started_ns, name, attributes };
         apply(&self.rules, &mut identity).then_some(())?;
+        // A label, of which rules know nothing: a container that names another namespace gets neither
+        // rid of its profiles nor into another one's rules.
+        if let Some(namespace) = claimed_namespace {
+            identity.attributes.insert(NAMESPACE.into(), namespace);
+        }
         let restarts = self.heard_of(&identity.name).to_string();
         identity.attributes.insert(RESTARTS.into(), restarts);
         Some(identity.into())
@@ -109,7 +117,8 @@ mod tests {
     fn who(name: &str, namespace: &str) -> Who {
         let attributes = [("service.name", name), ("k8s.namespace.name", namespace)];
         let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        Who { name: name.into(), started_ns: 1, attributes: attributes.into() }
+        let attributes = attributes.into();
+        Who { name: name.into(), started_ns: 1, attributes, claimed_namespace: None }
     }
 
     #[test]
@@ -143,6 +152,18 @@ mod tests {
         assert_eq!(came("anything", "batch").as_deref(), Some("batch"));
         assert_eq!(came("x", "prod"), None);
         assert_eq!(came("web", "dev"), None);
+    }
+
+    #[test]
+    fn a_namespace_that_a_pod_claims_is_a_label_and_matches_no_rule() {
+        let config = Config::parse(
+            "[[rule]]\naction = \"drop\"\nwhen = { \"k8s.namespace.name\" = \"^batch$\" }",
+        );
+        let mut identities = Identities::new(config.unwrap().rules);
+        let claims = Who { claimed_namespace: Some("batch".into()), ..Who::default() };
+        let identity = identities.came(7, claims).unwrap();
+        assert_eq!(identity.attributes[NAMESPACE], "batch");
+        assert!(identities.came(8, who("shop", "batch")).is_none());
     }
 
     #[test]

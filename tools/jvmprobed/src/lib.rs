@@ -9,6 +9,7 @@ pub mod net;
 pub mod notify;
 pub mod push;
 pub mod show;
+pub mod stops;
 pub mod store;
 pub mod wanted;
 pub mod window;

@@ -45,3 +45,14 @@ pub struct Identity {
     /// `process.runtime.version`, `container.id`, `k8s.pod.uid`, ...
     pub attributes: BTreeMap<String, String>,
 }
+
+impl Identity {
+    /// Returns the tenant that it shares its part of limited resources with: `pod/UID`, `container/ID`,
+    /// `unit/NAME`, or `host`. Control groups tell it, which a process cannot choose.
+    pub fn tenant(&self) -> Arc<str> {
+        let kinds =
+            [("pod", "k8s.pod.uid"), ("container", "container.id"), ("unit", "systemd.unit")];
+        let found = kinds.iter().find_map(|(kind, key)| Some((kind, self.attributes.get(*key)?)));
+        found.map_or_else(|| "host".into(), |(kind, id)| format!("{kind}/{id}").into())
+    }
+}

@@ -11,7 +11,8 @@ use crate::{
 };
 
 pub(crate) use crate::take::pauses::skel::types::{
-    counted_event, moment_event, operation, pool_event, request_event, stop_event,
+    budget, counted_event, limited_stops, moment_event, operation, pool_event, request_event,
+    stop_event,
 };
 
 // `enum event_kind` and `UNKNOWN` of bpf/javagc.h and bpf/gauge.h.
@@ -34,6 +35,8 @@ unsafe impl Plain for moment_event {}
 unsafe impl Plain for request_event {}
 // SAFETY: as above.
 unsafe impl Plain for counted_event {}
+// SAFETY: as above.
+unsafe impl Plain for budget {}
 
 /// A decoded event.
 #[derive(Clone, Debug)]

@@ -61,7 +61,7 @@ impl Jvm {
             match &record {
                 Record::Pause(stop) | Record::Safepoint(stop) => totals.stop(stop),
                 Record::Cycle(cycle) => totals.cycle(cycle.duration_ns),
-                Record::Summary(_) | Record::Lost(_) => {}
+                Record::Summary(_) | Record::Lost(_) | Record::Limited(_) => {}
             }
         }
         Some(record)

@@ -3,7 +3,7 @@
 //! Names and meanings are documented in javagc(8) and stable: fields may be
 //! added, none is renamed. Times are in nanoseconds, sizes in bytes.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::render::{stack::StackFrame, table::Lost};
 
@@ -21,6 +21,76 @@ pub enum Record {
     Summary(Box<crate::take::pauses::summary::Summary>),
     /// Events that the kernel could not hand over.
     Lost(Lost),
+    /// Stops of one JVM that were not recorded one by one, because there were too many.
+    Limited(Limited),
+}
+
+/// Sums of stops that were not recorded one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Limited {
+    /// The process.
+    pub pid: u32,
+    /// Stops in which the collector ran.
+    pub pauses: Sum,
+    /// Other stops.
+    pub safepoints: Sum,
+}
+
+/// How many stops, and how long the application stood still in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Sum {
+    /// Number of stops.
+    pub count: u64,
+    /// All of them together.
+    pub stopped_ns: u64,
+    /// The longest one.
+    pub max_ns: u64,
+}
+
+impl Sum {
+    /// Adds those of another sum.
+    pub fn add(&mut self, more: &Self) {
+        self.count = self.count.saturating_add(more.count);
+        self.stopped_ns = self.stopped_ns.saturating_add(more.stopped_ns);
+        self.max_ns = self.max_ns.max(more.max_ns);
+    }
+
+    /// Returns what has come since an earlier reading of the same sum. The longest stop is that of all
+    /// time.
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            count: self.count.saturating_sub(earlier.count),
+            stopped_ns: self.stopped_ns.saturating_sub(earlier.stopped_ns),
+            max_ns: self.max_ns,
+        }
+    }
+}
+
+impl Limited {
+    /// Whether there was no such stop.
+    pub fn is_empty(&self) -> bool {
+        self.pauses.count == 0 && self.safepoints.count == 0
+    }
+
+    /// Number of stops.
+    pub fn count(&self) -> u64 {
+        self.pauses.count.saturating_add(self.safepoints.count)
+    }
+
+    /// Adds those of another record of the same JVM.
+    pub fn add(&mut self, more: &Self) {
+        self.pauses.add(&more.pauses);
+        self.safepoints.add(&more.safepoints);
+    }
+
+    /// Returns what has come since an earlier reading.
+    pub(super) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            pid: self.pid,
+            pauses: self.pauses.since(&earlier.pauses),
+            safepoints: self.safepoints.since(&earlier.safepoints),
+        }
+    }
 }
 
 /// The application stood still.

@@ -23,23 +23,29 @@ use crate::{
 pub(crate) type Session = session::Session<JavagcSkel<'static>, Event>;
 
 /// One entry a JVM: 4 MB where they are allocated beforehand.
-const ROOMY: [Roomy; 3] = [
+const ROOMY: [Roomy; 4] = [
     Roomy { name: "stops", most: 1 << 12, allocated: 1 << 12 },
     Roomy { name: "gauges", most: 1 << 12, allocated: 1 << 12 },
     Roomy { name: "counted", most: 1 << 12, allocated: 1 << 12 },
+    Roomy { name: "budgets", most: 1 << 12, allocated: 1 << 12 },
 ];
 /// Stacks from which collections are asked for: few lines of a program do so.
 const KNOWN_STACKS: u32 = 1 << 12;
 /// Maps with entries by JVM.
-const BY_JVM: [&str; 4] = ["gauges", "counted", "stops", "known_stacks"];
+const BY_JVM: [&str; 5] = ["gauges", "counted", "stops", "budgets", "known_stacks"];
 
 /// Loads the object; of its programs only those named, or all; the stack walker only if stacks
-/// are wanted.
+/// are wanted. `max_events` is the maximum number of events of each kind that a JVM sends per second.
 ///
 /// # Errors
 /// [`Error::Permission`](crate::Error::Permission) or
 /// [`Error::Kernel`](crate::Error::Kernel) where the kernel refuses.
-pub(crate) fn load(programs: Option<&HashSet<&str>>, stacks: bool, pace: Pace) -> Result<Session> {
+pub(crate) fn load(
+    programs: Option<&HashSet<&str>>,
+    stacks: bool,
+    pace: Pace,
+    max_events: Option<u64>,
+) -> Result<Session> {
     let mut open =
         JavagcSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
     for mut program in open.open_object_mut().progs_mut() {
@@ -56,6 +62,7 @@ pub(crate) fn load(programs: Option<&HashSet<&str>>, stacks: bool, pace: Pace) -
     room::make(open.open_object_mut(), &ROOMY)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
         data.know_jvms = stacks;
+        data.max_events_per_second = max_events.unwrap_or(0);
         data.wakes_late = pace == Pace::Calm;
     }
     // All JVMs send through it: some thousand stops.

@@ -5,13 +5,14 @@ use std::{
     time::Duration,
 };
 
-use libbpf_rs::MapCore;
+use libbpf_rs::{MapCore, MapFlags};
 
 use crate::{
     Error, Pid, Result,
     bpf::{
         clock, perf,
         probes::{Links, Plan},
+        records::copy,
         session::{self, Attach},
     },
     follow::{ByKey, Followed, Named, Tool},
@@ -21,10 +22,10 @@ use crate::{
     render::table::Lost,
     take::pauses::{
         counted::{self, Counted},
-        event::{self, Event, counted_event},
+        event::{self, Event, budget, counted_event, limited_stops},
         model::Jvm,
         probes,
-        record::Record,
+        record::{Limited, Record, Sum},
         requests::Requests,
         session::{Session, load},
         summary::Totals,
@@ -46,6 +47,9 @@ pub struct Options {
     pub no_totals: bool,
     /// How soon events are read.
     pub pace: Pace,
+    /// Maximum number of stops of one JVM, of each kind (collections, others), that are recorded one by one
+    /// per second. Of those beyond it the sums are reported, by a [`Record::Limited`] each interval.
+    pub max_stops_per_second: Option<u64>,
 }
 
 /// Who is told.
@@ -77,6 +81,8 @@ pub struct Taker<S> {
     users: HashMap<FileId, usize>,
     /// JVMs that nothing can be attached to.
     counted: HashMap<u64, ByCounters>,
+    /// Stops that were not recorded one by one, as they were reported last.
+    limited: HashMap<u64, Limited>,
 }
 
 /// A JVM of which its own counters tell.
@@ -114,7 +120,12 @@ impl<S: Sink> Taker<S> {
         let plans = named.iter().map(of).collect::<Result<Vec<_>>>()?;
         let mut programs: HashSet<_> = plans.iter().flatten().map(|plan| plan.program).collect();
         programs.extend(plans.iter().any(Vec::is_empty).then_some(COUNTED_PROGRAM));
-        let session = load((!options.all).then_some(&programs), options.stacks, options.pace)?;
+        let session = load(
+            (!options.all).then_some(&programs),
+            options.stacks,
+            options.pace,
+            options.max_stops_per_second,
+        )?;
         Ok(Self {
             options,
             sink,
@@ -123,7 +134,26 @@ impl<S: Sink> Taker<S> {
             unattached: HashMap::new(),
             users: HashMap::new(),
             counted: HashMap::new(),
+            limited: HashMap::new(),
         })
+    }
+
+    /// Reports the stops of a JVM that were not recorded one by one since the last call.
+    fn report_limited(&mut self, key: u64, pid: Pid) -> Result<()> {
+        if self.options.max_stops_per_second.is_none() {
+            return Ok(());
+        }
+        let entry = self.session.skel.maps.budgets.lookup(&key.to_ne_bytes(), MapFlags::ANY);
+        // Without an entry nothing was sent either.
+        let Some(bytes) = entry.ok().flatten() else { return Ok(()) };
+        let Some(budget) = copy::<budget>(&bytes) else { return Ok(()) };
+        let sum =
+            |of: &limited_stops| Sum { count: of.count, stopped_ns: of.ns, max_ns: of.max_ns };
+        let [safepoints, pauses] = budget.limited.each_ref().map(sum);
+        let all = Limited { pid: pid.0, pauses, safepoints };
+        let before = self.limited.insert(key, all).unwrap_or_default();
+        let new = all.since(&before);
+        if new.is_empty() { Ok(()) } else { self.sink.record(&Record::Limited(new)) }
     }
 
     /// Has the kernel notice each stop that a JVM counts.
@@ -299,7 +329,8 @@ impl<S: Sink> Tool for Taker<S> {
 
     fn report(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         let now = clock::monotonic_ns();
-        for followed in jvms.values_mut() {
+        for (&key, followed) in jvms.iter_mut() {
+            self.report_limited(key, followed.target.pid())?;
             if let Some(summary) = followed.jvm.summary(followed.hotspot.as_ref().ok(), now) {
                 self.sink.record(&summary)?;
             }
@@ -318,6 +349,8 @@ impl<S: Sink> Tool for Taker<S> {
     fn gone(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
         self.requests.forget(key);
         self.counted.remove(&key);
+        self.report_limited(key, followed.target.pid())?;
+        self.limited.remove(&key);
         let file = followed.target.libjvm.id;
         if let Some(users) = self.users.get_mut(&file) {
             *users -= 1;

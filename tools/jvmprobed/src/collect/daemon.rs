@@ -5,7 +5,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
-        mpsc::{Receiver, RecvTimeoutError, channel},
+        mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
     time::{Duration, Instant},
 };
@@ -28,7 +28,7 @@ use crate::{
         piece::Piece,
         saving::{self, Saving, Taking},
         signals::{self, Asked},
-        takers::{self, Takers, WINDOW},
+        takers::{self, MAX_PIECES, Takers, WINDOW},
     },
     config::Rule,
     metrics::{
@@ -120,7 +120,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         verbose: options.verbose,
     };
     let jvms = Jvms::open(options.rules);
-    let (out, pieces) = channel();
+    let (out, pieces) = sync_channel(MAX_PIECES);
     let takers = Takers::start(wanted, out)?;
     let asked_for =
         Taking { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };

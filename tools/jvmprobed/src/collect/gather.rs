@@ -8,8 +8,13 @@ use crate::{
     collect::{jvms::Jvms, piece::Piece},
     metrics::{SharedBook, figures::Figures},
     push::ledger::unix_ns,
+    stops::{AllStops, limited_of},
     window::{Identity, Taken, Window},
 };
+
+/// Maximum memory that the lines of stops of a window take: some 10,000 lines. A window with more keeps
+/// the longest stops one by one and sums of the others.
+const MAX_STOPS: usize = 4 << 20;
 
 /// What has come since the last window.
 #[derive(Debug)]
@@ -17,12 +22,14 @@ pub struct Gather {
     book: SharedBook,
     begin_ns: u64,
     taken: BTreeMap<u32, Taken>,
+    stops: AllStops<u32>,
 }
 
 impl Gather {
     /// Nothing yet.
     pub fn new(book: SharedBook) -> Self {
-        Self { book, begin_ns: unix_ns(), taken: BTreeMap::new() }
+        let stops = AllStops::new(MAX_STOPS);
+        Self { book, begin_ns: unix_ns(), taken: BTreeMap::new(), stops }
     }
 
     /// A window's worth, from the last one to now; it is entered in the book.
@@ -30,8 +37,11 @@ impl Gather {
     pub fn cut(&mut self, left_out: impl Iterator<Item = &'static str>) -> Window {
         let end_ns = unix_ns().max(self.begin_ns);
         let begin_ns = mem::replace(&mut self.begin_ns, end_ns);
-        let jvms: Vec<_> = mem::take(&mut self.taken).into_values().collect();
-        for taken in &jvms {
+        let mut jvms: Vec<_> = mem::take(&mut self.taken).into_values().collect();
+        for taken in &mut jvms {
+            if let Some(stops) = self.stops.take(&taken.who.pid) {
+                taken.pauses = stops.into_lines(taken.who.pid);
+            }
             let figures = Figures::of(taken);
             self.book.lock().add(&taken.who, &figures);
         }
@@ -59,9 +69,24 @@ impl Gather {
                 let profile = profile.filter(|profile| !profile.samples.is_empty());
                 self.keep(jvms, pid, |taken| taken.profiles.extend(profile));
             }
-            Piece::Pause { pid, line } => self.keep(jvms, pid, |taken| taken.pauses.push(line)),
+            Piece::Pause { pid, line } => self.stop(jvms, pid, line),
             Piece::Lost { what, events } => self.book.lock().lose(what, events),
             Piece::Begun | Piece::Ended { .. } => {}
+        }
+    }
+
+    /// Takes a line of a stop.
+    fn stop(&mut self, jvms: &mut Jvms, pid: u32, line: String) {
+        let mut tenant = None;
+        // The JVM has a part in the window, and the tenant is known.
+        self.keep(jvms, pid, |taken| tenant = Some(taken.who.tenant()));
+        let Some(tenant) = tenant else { return };
+        if let Some(limited) = limited_of(&line) {
+            self.book.lock().limit("stops", &tenant, limited.count());
+        }
+        for (pid, lines) in self.stops.add(&pid, &tenant, line) {
+            let of = self.taken.get(&pid).map_or(Arc::clone(&tenant), |taken| taken.who.tenant());
+            self.book.lock().limit("stops", &of, lines);
         }
     }
 
@@ -75,6 +100,7 @@ impl Gather {
         // Another one may have its number by now.
         if taken.who != who {
             *taken = new(&who);
+            self.stops.take(&pid);
         }
         keep(taken);
     }

@@ -28,7 +28,7 @@ pub enum Piece {
     Pause {
         /// Its process.
         pid: u32,
-        /// As javagc(8) has it in JSON.
+        /// As javagc(8) has it in JSON, or sums of stops: see [`crate::stops`].
         line: String,
     },
     /// Something of a JVM could not be handed over by the kernel.

@@ -4,7 +4,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc::Sender,
+        mpsc::{SyncSender, TrySendError},
     },
     thread,
     time::Duration,
@@ -29,6 +29,13 @@ use crate::collect::{piece::Piece, saving::Taking};
 /// How long a window is.
 pub const WINDOW: Duration = Duration::from_secs(15);
 
+/// Maximum number of collections, and of other stops, that a JVM may have recorded one by one per second.
+/// Sums tell of those beyond.
+const MAX_STOPS_PER_SECOND: u64 = 100;
+/// Maximum number of batches that wait for the main loop. A full queue makes stops wait or be lost, so that
+/// memory is bounded however busy the main loop is.
+pub const MAX_PIECES: usize = 16_384;
+
 /// Nobody waits for anything before a window is over.
 const PACE: Pace = Pace::Calm;
 
@@ -52,7 +59,7 @@ pub struct Options {
 pub struct Takers {
     options: Options,
     /// Where those that are started send to; `None` when all are to end.
-    out: Option<Sender<Piece>>,
+    out: Option<SyncSender<Piece>>,
     running: Vec<Running>,
 }
 
@@ -62,14 +69,14 @@ struct Running {
     stop: Arc<AtomicBool>,
 }
 
-type Take = fn(&Options, &Sender<Piece>, &AtomicBool) -> Taken<()>;
+type Take = fn(&Options, &SyncSender<Piece>, &AtomicBool) -> Taken<()>;
 
 impl Takers {
     /// Starts them. Each says that it has begun, or why it has ended.
     ///
     /// # Errors
     /// Those of making threads.
-    pub fn start(options: Options, out: Sender<Piece>) -> Result<Self> {
+    pub fn start(options: Options, out: SyncSender<Piece>) -> Result<Self> {
         let has_allocation = options.allocation;
         let mut takers = Self { options, out: Some(out), running: Vec::new() };
         takers.add("pauses", pauses)?;
@@ -158,11 +165,32 @@ fn times() -> Times {
 }
 
 /// Sends on. That nobody listens means that all ends.
-struct Out(Sender<Piece>);
+struct Out {
+    to: SyncSender<Piece>,
+    /// Stops for which the queue had no space, and which are not reported yet.
+    dropped: u64,
+}
 
 impl Out {
+    fn new(to: &SyncSender<Piece>) -> Self {
+        Self { to: to.clone(), dropped: 0 }
+    }
+
     fn send(&self, piece: Piece) {
-        let _ = self.0.send(piece);
+        let _ = self.to.send(piece);
+    }
+
+    /// Sends a stop unless the queue is full. The tracer must go on reading its ring buffer.
+    fn send_stop(&mut self, pid: u32, line: String) {
+        if self.dropped > 0 {
+            let lost = Piece::Lost { what: "pauses", events: self.dropped };
+            if self.to.try_send(lost).is_ok() {
+                self.dropped = 0;
+            }
+        }
+        if let Err(TrySendError::Full(_)) = self.to.try_send(Piece::Pause { pid, line }) {
+            self.dropped += 1;
+        }
     }
 }
 
@@ -173,6 +201,7 @@ impl pauses::Sink for Out {
             Record::Cycle(cycle) => cycle.pid,
             // They are not wanted.
             Record::Summary(_) => return Ok(()),
+            Record::Limited(limited) => limited.pid,
             Record::Lost(lost) => {
                 self.send(Piece::Lost { what: "pauses", events: lost.events() });
                 lost.pid()
@@ -180,15 +209,21 @@ impl pauses::Sink for Out {
         };
         // Numbers and texts, which always can be written.
         if let Ok(line) = serde_json::to_string(record) {
-            self.send(Piece::Pause { pid, line });
+            self.send_stop(pid, line);
         }
         Ok(())
     }
 }
 
-fn pauses(options: &Options, out: &Sender<Piece>, stop: &AtomicBool) -> Taken<()> {
-    let wanted = pauses::Options { all: true, no_totals: true, pace: PACE, ..Default::default() };
-    let taker = pauses::Taker::new(wanted, Out(out.clone()), &[])?;
+fn pauses(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Taken<()> {
+    let wanted = pauses::Options {
+        all: true,
+        no_totals: true,
+        pace: PACE,
+        max_stops_per_second: Some(MAX_STOPS_PER_SECOND),
+        ..Default::default()
+    };
+    let taker = pauses::Taker::new(wanted, Out::new(out), &[])?;
     let arrivals = Arrivals::open(options.verbose).at(PACE);
     let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
     trace.tool.sink.send(Piece::Begun);
@@ -209,7 +244,7 @@ impl allocations::Sink for Out {
     }
 }
 
-fn allocations(options: &Options, out: &Sender<Piece>, stop: &AtomicBool) -> Taken<()> {
+fn allocations(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Taken<()> {
     let wanted = allocations::Options {
         by_stack: true,
         max_memory: options.max_memory,
@@ -218,7 +253,7 @@ fn allocations(options: &Options, out: &Sender<Piece>, stop: &AtomicBool) -> Tak
         pace: PACE,
         ..allocations::Options::NONE
     };
-    let taker = allocations::Taker::new(wanted, Out(out.clone()))?;
+    let taker = allocations::Taker::new(wanted, Out::new(out))?;
     // One of them is enough to say what is ignored.
     let mut trace = Trace::start(taker, Vec::new(), Some(Arrivals::open(false).at(PACE)), false)?;
     trace.tool.sink.send(Piece::Begun);
@@ -235,7 +270,7 @@ impl samples::Sink for Out {
     }
 }
 
-fn samples(options: &Options, out: &Sender<Piece>, stop: &AtomicBool) -> Taken<()> {
+fn samples(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Taken<()> {
     let mut events = vec![Asked::cpu()];
     if options.off_cpu {
         events.push(Asked::off_cpu());
@@ -260,7 +295,7 @@ fn samples(options: &Options, out: &Sender<Piece>, stop: &AtomicBool) -> Taken<(
         pace: PACE,
         verbose: false,
     };
-    let mut taker = samples::Taker::new(wanted, Out(out.clone()))?;
+    let mut taker = samples::Taker::new(wanted, Out::new(out))?;
     taker.start()?;
     taker.sink.send(Piece::Begun);
     taker.run(times(), stop)?;

@@ -34,13 +34,21 @@ pub struct Limits {
     pub operations: usize,
     /// Reasons for losses, and for giving a JVM up.
     pub reasons: usize,
+    /// Pairs of tenant and reason for limiting it.
+    pub tenants: usize,
     /// How long series stay when their JVM has ended.
     pub keep: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { jvms: 500, operations: 16, reasons: 32, keep: Duration::from_secs(300) }
+        Self {
+            jvms: 500,
+            operations: 16,
+            reasons: 32,
+            tenants: 100,
+            keep: Duration::from_secs(300),
+        }
     }
 }
 
@@ -90,6 +98,8 @@ pub struct Book {
     pub taken: BTreeMap<Arc<str>, u64>,
     /// Samples and events lost, by reason.
     pub lost: BTreeMap<Arc<str>, u64>,
+    /// Detail that tenants did not get because they exceeded their share, by reason and tenant.
+    pub limited: BTreeMap<(&'static str, Arc<str>), u64>,
     /// JVMs that were not or no more looked at, by reason.
     pub given_up: BTreeMap<Arc<str>, u64>,
     /// JVMs seen so far.
@@ -139,6 +149,16 @@ impl Book {
     /// Samples or events were lost.
     pub fn lose(&mut self, reason: &str, count: u64) {
         bounded_add(&mut self.lost, self.limits.reasons, reason, count);
+    }
+
+    /// A tenant did not get some detail, because it exceeded its share of what `reason` names.
+    pub fn limit(&mut self, reason: &'static str, tenant: &Arc<str>, count: u64) {
+        let mut key = (reason, cut(tenant));
+        if self.limited.len() >= self.limits.tenants && !self.limited.contains_key(&key) {
+            key.1 = OTHER.into();
+        }
+        let sum = self.limited.entry(key).or_default();
+        *sum = sum.saturating_add(count);
     }
 
     /// A JVM was given up.
@@ -224,10 +244,10 @@ impl Series {
             operation = (OTHER.into(), OTHER.into());
         }
         let stopped = self.operations.entry(operation).or_default();
-        stopped.stopped.observe(stop.stopped_ns);
+        stopped.stopped.observe(stop.stopped_ns, stop.times);
         stopped.collections += stop.collections;
         if let Some(ttsp) = stop.ttsp_ns {
-            self.ttsp.observe(ttsp);
+            self.ttsp.observe(ttsp, stop.times);
         }
         if stop.collections > 0 {
             self.heap = (stop.heap_before.or(self.heap.0), stop.heap_after.or(self.heap.1));
@@ -279,7 +299,8 @@ mod tests {
     }
 
     fn stop(op: &str, ns: u64) -> Figures {
-        let stop = Stop { op: op.into(), stopped_ns: ns, collections: 1, ..Stop::default() };
+        let stop =
+            Stop { op: op.into(), times: 1, stopped_ns: ns, collections: 1, ..Stop::default() };
         Figures { stops: vec![stop], allocated_bytes: ns, ..Figures::default() }
     }
 
@@ -336,6 +357,12 @@ mod tests {
             book.lose(reason, 2);
         }
         assert_eq!(book.lost[OTHER], 4);
+        let mut book = Book::new(Limits { tenants: 2, ..Limits::default() });
+        for tenant in ["a", "b", "c", "d", "a"] {
+            book.limit("stops", &tenant.into(), 3);
+        }
+        assert_eq!(book.limited[&("stops", "a".into())], 6);
+        assert_eq!((book.limited[&("stops", OTHER.into())], book.limited.len()), (6, 3));
         book.add(&jvm(&"ä".repeat(1000), 1), &Figures::default());
         assert!(book.jvms().keys().all(|(name, _)| name.len() <= MAX_NAME));
     }

@@ -280,7 +280,24 @@ impl Book {
             by("jvmprobed_jvms_given_up", "JVMs not looked at.", "reason", &self.given_up),
             by("jvmprobed_samples", "Samples and events taken.", "of", &self.taken),
             by("jvmprobed_lost", "Samples and events lost.", "reason", &self.lost),
+            self.limited(),
         ]
+    }
+
+    /// Detail that tenants did not get.
+    fn limited(&self) -> Family<'_> {
+        let point = |((reason, tenant), &count): (&(&'static str, Arc<str>), &u64)| Point {
+            jvm: None,
+            labels: vec![("reason", (*reason).into()), ("tenant", tenant.clone())],
+            value: Number(count as f64),
+        };
+        Family {
+            name: "jvmprobed_limited",
+            help: "Detail that a tenant did not get, because it exceeded its share.",
+            unit: "",
+            kind: Counter,
+            points: self.limited.iter().map(point).collect(),
+        }
     }
 
     /// What is collected at the moment of what was asked for.

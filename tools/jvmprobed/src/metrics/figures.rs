@@ -22,7 +22,9 @@ pub struct Stop {
     pub op: Arc<str>,
     /// Why the collector ran, where it did and that is known.
     pub cause: Option<Arc<str>>,
-    /// How long the application stood still.
+    /// Number of stops that this one represents: more than one where only sums are known.
+    pub times: u64,
+    /// How long the application stood still; of several stops, on average.
     pub stopped_ns: u64,
     /// How much of that until the last thread had stopped, where that is known.
     pub ttsp_ns: Option<u64>,

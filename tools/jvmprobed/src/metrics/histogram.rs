@@ -25,16 +25,16 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts a duration.
-    pub fn observe(&mut self, ns: u64) {
-        self.sum_ns = self.sum_ns.saturating_add(ns);
-        self.count += 1;
+    /// Counts a duration, a number of times.
+    pub fn observe(&mut self, ns: u64, times: u64) {
+        self.sum_ns = self.sum_ns.saturating_add(ns.saturating_mul(times));
+        self.count += times;
         let seconds = seconds(ns);
         let slot = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
-        self.classic[slot] += 1;
+        self.classic[slot] += times;
         match ns {
-            0 => self.zeros += 1,
-            _ => *self.native.entry(index(seconds)).or_default() += 1,
+            0 => self.zeros += times,
+            _ => *self.native.entry(index(seconds)).or_default() += times,
         }
     }
 
@@ -100,7 +100,7 @@ mod tests {
     fn a_duration_is_in_the_bucket_that_holds_it() {
         for ns in [1, 999, 1_000_000, 123_456_789, 1_000_000_000, 1 << 40, u64::MAX] {
             let mut histogram = Histogram::default();
-            histogram.observe(ns);
+            histogram.observe(ns, 1);
             let (&index, &count) = histogram.native().first_key_value().unwrap();
             let end = |i: i32| (f64::from(i) / 8.0).exp2();
             assert!(count == 1 && seconds(ns) <= end(index) * (1.0 + 1e-12), "{ns}");
@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn no_time_at_all_is_counted_apart() {
         let mut histogram = Histogram::default();
-        histogram.observe(0);
-        histogram.observe(7);
+        histogram.observe(0, 1);
+        histogram.observe(7, 1);
         assert_eq!((histogram.zeros(), histogram.count(), histogram.sum_ns()), (1, 2, 7));
         assert_eq!((histogram.classic()[0], histogram.native().len()), (2, 1));
     }

@@ -1,6 +1,7 @@
 //! What metrics need of what was taken in a window: stops out of the lines of pauses, processor time
 //! and bytes out of the profiles.
 
+use libjvmprobe::take::pauses::record::{Limited, Sum};
 use libjvmprobe::{
     render::summary::{Work, work},
     stack::profile::{Measure, Profile},
@@ -9,8 +10,12 @@ use serde::Deserialize;
 
 use crate::{
     metrics::figures::{Figures, Processor, Stop},
+    stops::limited_of,
     window::Taken,
 };
+
+/// The operation of stops of which only sums are known.
+const LIMITED: &str = "limited";
 
 /// A line of javagc(8)'s JSON, as much of it as is needed.
 #[derive(Deserialize)]
@@ -32,7 +37,7 @@ impl Figures {
     /// Of a JVM's part of a window. What it holds is not among that: see [`Figures::gauges`].
     pub fn of(taken: &Taken) -> Self {
         let mut figures = Self {
-            stops: taken.pauses.iter().filter_map(|line| Stop::of_line(line)).collect(),
+            stops: taken.pauses.iter().flat_map(|line| Stop::of_line(line)).collect(),
             ..Self::default()
         };
         for profile in &taken.profiles {
@@ -51,14 +56,36 @@ impl Figures {
 }
 
 impl Stop {
-    /// A stop as javagc(8) writes it; `None` of other lines: cycles, losses.
-    pub fn of_line(line: &str) -> Option<Self> {
+    /// Returns the stop of a line as javagc(8) writes it, or the two sums of a line that has sums; nothing
+    /// for other lines: cycles, losses.
+    pub fn of_line(line: &str) -> Vec<Self> {
+        match limited_of(line) {
+            Some(limited) => Self::of_sums(&limited),
+            None => Self::of_one(line).into_iter().collect(),
+        }
+    }
+
+    /// Stops of which only sums are known.
+    fn of_sums(limited: &Limited) -> Vec<Self> {
+        let stop = |sum: &Sum, collections| Self {
+            op: LIMITED.into(),
+            times: sum.count,
+            stopped_ns: sum.stopped_ns / sum.count.max(1),
+            collections,
+            ..Self::default()
+        };
+        let both = [stop(&limited.pauses, limited.pauses.count), stop(&limited.safepoints, 0)];
+        both.into_iter().filter(|stop| stop.times > 0).collect()
+    }
+
+    fn of_one(line: &str) -> Option<Self> {
         let line: Line = serde_json::from_str(line).ok()?;
         let is_pause = line.kind == "pause";
         (is_pause || line.kind == "safepoint").then_some(())?;
         Some(Self {
             op: line.op.unwrap_or_default().into(),
             cause: line.cause.map(Into::into),
+            times: 1,
             stopped_ns: line.stopped_ns?,
             ttsp_ns: line.ttsp_ns,
             collections: line.collections.unwrap_or(u64::from(is_pause)),

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use libjvmprobe::take::pauses::record::{Limited, Sum};
 use libjvmprobe::{
     Result,
     render::{
@@ -19,6 +20,7 @@ use crate::{
         chosen::{Chosen, time_of},
         when::shown,
     },
+    stops::limited_of,
     window::Identity,
 };
 
@@ -50,10 +52,10 @@ pub fn show(chosen: &Chosen, how: How, out: &mut Output) -> Result<()> {
     let format = if how.dates { "%Y-%m-%dT%H:%M:%S%.3f%:z" } else { "%H:%M:%S%.3f" };
     let mut totals: BTreeMap<(&str, u32, u64), Totals<'_>> = BTreeMap::new();
     let mut has_head = false;
-    for (who, _, value) in &pauses {
+    for (who, line, value) in &pauses {
         let of =
             totals.entry((&who.name, who.pid, who.started_ns)).or_insert_with(|| Totals::of(who));
-        of.add(value);
+        of.add(line, value);
         if !is_wanted(value) || !matches!(kind(value), "pause" | "safepoint" | "cycle") {
             continue;
         }
@@ -62,16 +64,16 @@ pub fn show(chosen: &Chosen, how: How, out: &mut Output) -> Result<()> {
             out.line("")?;
             out.line(&head(row.time.len()))?;
         }
-        let mut line = row.line();
+        let mut text = row.line();
         match (kind(value), number(value, "collections").unwrap_or(0)) {
             ("cycle", _) => {
-                line +=
+                text +=
                     &format!("  concurrent, {}", span(number(value, "duration_ns").unwrap_or(0)));
             }
-            (_, several @ 2..) => line += &format!("  {several} collections"),
+            (_, several @ 2..) => text += &format!("  {several} collections"),
             _ => {}
         }
-        out.line(&line)?;
+        out.line(&text)?;
     }
     for totals in totals.values() {
         totals.show(chosen.covered_ns, how, out)?;
@@ -111,15 +113,25 @@ struct Totals<'a> {
     cycles: Vec<u64>,
     full: u64,
     lost: u64,
+    /// Stops that were not recorded one by one.
+    limited: Limited,
 }
 
 impl<'a> Totals<'a> {
     fn of(who: &'a Arc<Identity>) -> Self {
-        Self { who, stops: BTreeMap::new(), cycles: Vec::new(), full: 0, lost: 0 }
+        Self {
+            who,
+            stops: BTreeMap::new(),
+            cycles: Vec::new(),
+            full: 0,
+            lost: 0,
+            limited: Limited::default(),
+        }
     }
 
-    fn add(&mut self, value: &Value) {
+    fn add(&mut self, line: &str, value: &Value) {
         match kind(value) {
+            "limited" => self.limited.add(&limited_of(line).unwrap_or_default()),
             what @ ("pause" | "safepoint") => {
                 let op = value.get("op").and_then(Value::as_str).unwrap_or(NO_OPERATION);
                 let times = self.stops.entry((what == "pause", op.to_owned())).or_default();
@@ -149,14 +161,21 @@ impl<'a> Totals<'a> {
             row.extend(stats(times).map(millis));
             table.row(row);
         }
-        if !shown.is_empty() {
+        let sums = [(true, self.limited.pauses), (false, self.limited.safepoints)];
+        for (is_gc, sum) in sums {
+            if sum.count > 0 && (is_gc || how.safepoints) {
+                table.row(sum_row(&sum));
+            }
+        }
+        if !shown.is_empty() || !self.limited.is_empty() {
             out.lines(&table.text())?;
         }
-        for (is_gc, what) in [(true, "GC"), (false, "Other safepoints")] {
+        for (is_gc, sum) in sums {
+            let what = if is_gc { "GC" } else { "Other safepoints" };
             let times =
                 self.stops.iter().filter(|((gc, _), _)| *gc == is_gc).flat_map(|(_, times)| times);
-            let (number, sum) =
-                times.fold((0, 0_u64), |(n, sum), ns| (n + 1, sum.saturating_add(*ns)));
+            let (number, sum) = times
+                .fold((sum.count, sum.stopped_ns), |(n, sum), ns| (n + 1, sum.saturating_add(*ns)));
             if number > 0 {
                 let share = percent(sum as f64, covered_ns as f64);
                 let full = if is_gc { format!("; {} full", self.full) } else { String::new() };
@@ -174,6 +193,12 @@ impl<'a> Totals<'a> {
                 span(sum)
             ))?;
         }
+        if !self.limited.is_empty() {
+            out.lines(&wrap(&format!(
+                "Too many stops to record each: {} are known by their sums only, in the rows (others)",
+                count(self.limited.count(), "stop")
+            )))?;
+        }
         if self.lost > 0 {
             out.line(&format!(
                 "Lost events: {}; the numbers above are too low by that much",
@@ -182,6 +207,16 @@ impl<'a> Totals<'a> {
         }
         Ok(())
     }
+}
+
+/// The row of stops of which only sums are known: no percentiles.
+fn sum_row(sum: &Sum) -> Vec<String> {
+    let mean = sum.stopped_ns / sum.count.max(1);
+    let mut row = vec!["(others)".to_owned(), sum.count.to_string()];
+    row.extend([millis(sum.stopped_ns), millis(mean)]);
+    row.extend(["-", "-", "-"].map(str::to_owned));
+    row.push(millis(sum.max_ns));
+    row
 }
 
 /// Sum, mean, median, 90th and 99th percentile and maximum.

@@ -8,6 +8,7 @@ use libjvmprobe::stack::{
 };
 
 use crate::{
+    stops::AllStops,
     store::file::Stored,
     window::{Taken, Window},
 };
@@ -16,9 +17,49 @@ use crate::{
 /// up. As a file, it is a tenth of that.
 const MAX_SIZE: usize = 48 << 20;
 
-/// Puts windows together, which were taken one after the other. Slots of time become as long as this
-/// at least.
-pub fn merge(windows: Vec<Stored>, slot_ns: u64) -> Stored {
+/// Maximum memory that the lines of stops take in a window that was put together: some 40,000 lines. The
+/// longest stops of each JVM keep their lines, the others are added up.
+const MAX_STOPS: usize = 16 << 20;
+
+/// Windows to be put together, which were taken one after the other. Lines of stops are bounded as windows
+/// come, so that a host with many stops does not need all of them at once.
+#[derive(Debug)]
+pub struct Parts {
+    windows: Vec<Stored>,
+    stops: AllStops<(u32, u64)>,
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self { windows: Vec::new(), stops: AllStops::new(MAX_STOPS) }
+    }
+}
+
+impl Parts {
+    /// Adds a window.
+    pub fn add(&mut self, mut stored: Stored) {
+        for taken in &mut stored.window.jvms {
+            let (key, tenant) = ((taken.who.pid, taken.who.started_ns), taken.who.tenant());
+            for line in std::mem::take(&mut taken.pauses) {
+                self.stops.add(&key, &tenant, line);
+            }
+        }
+        self.windows.push(stored);
+    }
+
+    /// Puts them together. Slots of time become as long as this at least.
+    pub fn merge(mut self, slot_ns: u64) -> Stored {
+        let mut merged = merge(self.windows, slot_ns);
+        for taken in &mut merged.window.jvms {
+            if let Some(stops) = self.stops.take(&(taken.who.pid, taken.who.started_ns)) {
+                taken.pauses = stops.into_lines(taken.who.pid);
+            }
+        }
+        merged
+    }
+}
+
+fn merge(windows: Vec<Stored>, slot_ns: u64) -> Stored {
     let mut merged = Stored::default();
     merged.window.begin_ns = windows.iter().map(|w| w.window.begin_ns).min().unwrap_or(0);
     merged.window.end_ns = windows.iter().map(|w| w.window.end_ns).max().unwrap_or(0);

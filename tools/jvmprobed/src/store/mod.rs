@@ -30,6 +30,7 @@ use crate::{
     store::{
         folder::Folder,
         keep::{Bounds, Entry, Step},
+        merge::Parts,
         name::{Level, Name},
     },
     window::Window,
@@ -186,10 +187,10 @@ impl Store {
     }
 
     fn merge(&mut self, names: &[Name], level: Level, slot_ns: u64) -> io::Result<()> {
-        let mut windows = Vec::new();
+        let mut parts = Parts::default();
         for &name in names {
             match shelf::read(&self.folder, name) {
-                Ok(stored) => windows.push(stored),
+                Ok(stored) => parts.add(stored),
                 // It would be in the way for ever. What else keeps us from reading may pass.
                 Err(e) if is_broken(&e) => {
                     let shown = self.folder.path().display();
@@ -201,7 +202,7 @@ impl Store {
             }
         }
         let of: Vec<_> = names.iter().map(Name::to_string).collect();
-        let mut merged = merge::merge(windows, slot_ns);
+        let mut merged = parts.merge(slot_ns);
         if merged.window.end_ns == 0 {
             return Ok(());
         }
