@@ -299,8 +299,7 @@ mod tests {
     }
 
     fn stop(op: &str, ns: u64) -> Figures {
-        let stop =
-            Stop { op: op.into(), times: 1, stopped_ns: ns, collections: 1, ..Stop::default() };
+        let stop = Stop { op: op.into(), stopped_ns: ns, collections: 1, ..Stop::default() };
         Figures { stops: vec![stop], allocated_bytes: ns, ..Figures::default() }
     }
 

@@ -185,7 +185,6 @@ mod tests {
         let stop = Stop {
             op: "G1".into(),
             cause: Some("System.gc()".into()),
-            times: 1,
             stopped_ns: 2_000_000,
             collections: 1,
             ..Stop::default()

@@ -15,8 +15,8 @@ pub struct Figures {
     pub gauges: Gauges,
 }
 
-/// A stop of all threads, or a cycle of a concurrent collector.
-#[derive(Clone, Debug, Default)]
+/// A stop of all threads, or a cycle of a concurrent collector. By default a single stop.
+#[derive(Clone, Debug)]
 pub struct Stop {
     /// The operation, in the JVM's words.
     pub op: Arc<str>,
@@ -34,6 +34,21 @@ pub struct Stop {
     pub heap_before: Option<u64>,
     /// Bytes that were used when it had ended.
     pub heap_after: Option<u64>,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self {
+            op: Arc::default(),
+            cause: None,
+            times: 1,
+            stopped_ns: 0,
+            ttsp_ns: None,
+            collections: 0,
+            heap_before: None,
+            heap_after: None,
+        }
+    }
 }
 
 /// Nanoseconds of processors.
