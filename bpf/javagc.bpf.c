@@ -40,6 +40,8 @@ static const struct stop_event no_stop;
  * serves all JVMs, and a loop of stack dumps makes twenty thousand stops a second.
  */
 const volatile __u64 max_events_per_second = 0;
+/* The same for all JVMs of a control group together, which could start any number of JVMs. */
+const volatile __u64 max_tenant_events_per_second = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -49,6 +51,16 @@ struct {
 } budgets SEC(".maps");
 
 static const struct budget no_budget;
+
+/* By number of the control group. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, struct rate);
+} tenants SEC(".maps");
+
+static const struct rate no_rate;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -74,18 +86,35 @@ static __always_inline struct budget *budget_of(__u64 key)
 	return budget;
 }
 
-/* Whether a JVM may send one more event of a kind; then it is counted. */
-static __always_inline bool may_send(struct budget *budget, __u32 kind, __u64 now)
+static __always_inline struct rate *rate_of_tenant(__u64 tenant)
+{
+	struct rate *rate = bpf_map_lookup_elem(&tenants, &tenant);
+
+	if (!rate && !bpf_map_update_elem(&tenants, &tenant, &no_rate, BPF_NOEXIST))
+		rate = bpf_map_lookup_elem(&tenants, &tenant);
+	return rate;
+}
+
+/* Counts an event. Returns whether there were fewer than a maximum in this second. Updates of several processors may
+ * overlap, so that a few more are sent. */
+static __always_inline bool is_within(struct rate *rate, __u32 kind, __u64 now, __u64 most)
 {
 	__u64 second = now / 1000000000;
 
-	if (!budget || kind >= BUDGET_KINDS)
+	if (!rate || kind >= BUDGET_KINDS)
 		return false;
-	if (budget->second != second) {
-		budget->second = second;
-		__builtin_memset(budget->sent, 0, sizeof(budget->sent));
+	if (rate->second != second) {
+		rate->second = second;
+		__builtin_memset(rate->sent, 0, sizeof(rate->sent));
 	}
-	return budget->sent[kind]++ < max_events_per_second;
+	return rate->sent[kind]++ < most;
+}
+
+/* Whether a JVM may send one more event of a kind; then it is counted. */
+static __always_inline bool may_send(struct budget *budget, __u32 kind, __u64 now)
+{
+	return budget && is_within(&budget->rate, kind, now, max_events_per_second) &&
+	       is_within(rate_of_tenant(budget->tenant), kind, now, max_tenant_events_per_second);
 }
 
 /* Whether a JVM may send an event that is no stop. */

@@ -75,10 +75,16 @@ struct limited_stops {
 	__u64 max_ns;
 };
 
-/* What a JVM has sent in the current second, and its stops beyond that, since it is known. */
-struct budget {
+/* Events that were sent in the current second, by kind. */
+struct rate {
 	__u64 second;
 	__u64 sent[BUDGET_KINDS];
+};
+
+/* Events that a JVM has sent in the current second, and its stops beyond that, since it is known. */
+struct budget {
+	struct rate rate;
+	__u64 tenant; /* number of its control group, from user space */
 	struct limited_stops limited[2]; /* by BUDGET_SAFEPOINT and BUDGET_GC */
 };
 

@@ -186,6 +186,7 @@ fn take_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Sample
         keeps_all: false,
         pace: Pace::Calm,
         verbose: false,
+        slots: None,
     };
     let mut taker = samples::Taker::new(options, Samples(Seen::of(pid)))?;
     taker.start()?;

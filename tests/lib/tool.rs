@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    fs,
     io::{BufRead, BufReader, Read},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
@@ -247,6 +248,20 @@ pub fn run_command(mut command: Command) -> Output {
     }
 }
 
+/// Returns name, state and kernel stack of each thread of a process: what a tool that does not end waits for.
+fn threads_of(pid: u32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let read = |task: &fs::DirEntry, name| fs::read_to_string(task.path().join(name));
+    let describe = |task: fs::DirEntry| {
+        let status = read(&task, "status").unwrap_or_default();
+        let fields =
+            status.lines().filter(|line| line.starts_with("Name") || line.starts_with("State"));
+        let fields: Vec<_> = fields.collect();
+        format!("{}\n{}", fields.join(" "), read(&task, "stack").unwrap_or_default())
+    };
+    tasks.map(describe).collect()
+}
+
 fn wait(child: &mut Child) -> ExitStatus {
     let begin = Instant::now();
     loop {
@@ -254,8 +269,9 @@ fn wait(child: &mut Child) -> ExitStatus {
             return status;
         }
         if begin.elapsed() > PATIENCE {
+            let threads = threads_of(child.id());
             let _ = child.kill();
-            panic!("the tool did not end within {PATIENCE:?}");
+            panic!("the tool did not end within {PATIENCE:?}\n{threads}");
         }
         thread::sleep(Duration::from_millis(5));
     }

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     Pid, Result,
-    follow::mappings::Mappings,
+    follow::{mappings::Mappings, slots::Slots},
     hotspot::HotSpot,
     own::{Hurry, Pace, note},
     process::{Fate, Process, Target, pid, scan::Scanner},
@@ -23,6 +23,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const SCAN: Duration = Duration::from_millis(200);
 /// How often where it tells.
 const RARE_SCAN: Duration = Duration::from_secs(30);
+/// How long to wait before a JVM that got no slot is tried again.
+const RETRY: Duration = Duration::from_secs(30);
 /// A process that makes no JVM within this time is looked at less often, ...
 const PATIENCE: Duration = Duration::from_secs(3);
 /// ... and is said not to be one.
@@ -71,6 +73,8 @@ pub struct Arrivals {
     pace: Pace,
     /// Those of this process and its descendants alone.
     of: Option<Process>,
+    /// Slots that each needs to be followed; `None` for any number.
+    slots: Option<Slots>,
     /// A JVM that lives for a second is to be known within a tenth of it, on a busy machine,
     /// too; what it takes is little.
     _hurry: Hurry,
@@ -103,6 +107,7 @@ impl Arrivals {
             verbose,
             pace: Pace::Prompt,
             of: None,
+            slots: None,
             _hurry: Hurry::begin(),
         }
     }
@@ -119,6 +124,12 @@ impl Arrivals {
     #[must_use]
     pub fn at(self, pace: Pace) -> Self {
         Self { pace, ..self }
+    }
+
+    /// Finds only as many as there are slots. One that is refused is tried again later.
+    #[must_use]
+    pub fn within(self, slots: Slots) -> Self {
+        Self { slots: Some(slots), ..self }
     }
 
     /// Whether these are those of a command.
@@ -146,6 +157,17 @@ impl Arrivals {
         let mut found = self.find(now);
         if let Some(process) = &self.of {
             found.retain(|target| descends(target.pid(), process.pid));
+        }
+        if let Some(slots) = &self.slots {
+            let (scanner, waiting) = (&mut self.scanner, &mut self.waiting);
+            found.retain(|target| {
+                let is_admitted = slots.admit(&target.process);
+                if !is_admitted {
+                    scanner.forget(target.pid());
+                    waiting.insert(target.pid(), now + RETRY);
+                }
+                is_admitted
+            });
         }
         self.coming.extend(found.into_iter().map(|target| Coming {
             target,
@@ -262,6 +284,9 @@ impl Arrivals {
     /// Forgets a process that has ended or changed, so that a successor is found.
     pub fn forget(&mut self, pid: Pid) {
         self.scanner.forget(pid);
+        if let Some(slots) = &self.slots {
+            slots.release(pid);
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! | [`jvms`] | the JVMs that a tool follows, and what is attached to them |
 //! | `named` | those that the user has named |
 //! | `arrivals` | JVMs that are new, soon after they have mapped libjvm.so |
+//! | `slots` | how many JVMs are followed at once, by control group |
 //! | `mappings` | which processes map code just now, as the kernel tells |
 //! | [`command`] | a command that is started, and waits until it is traced |
 //! | [`user`] | the user that it runs as |
@@ -24,6 +25,7 @@ pub mod ready;
 pub mod run;
 pub(crate) mod running;
 mod schedule;
+mod slots;
 pub(crate) mod stopped;
 pub mod user;
 mod who;
@@ -33,5 +35,6 @@ pub use jvms::{ByKey, Followed, Named, Tool, Trace};
 pub use run::{End, Times, Watch};
 pub use running::main_of;
 pub(crate) use schedule::{Due, Schedule};
+pub use slots::Slots;
 pub use stopped::Stops;
 pub use who::Who;

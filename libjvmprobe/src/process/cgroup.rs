@@ -6,7 +6,16 @@
 //! ECS (`/ecs/TASK/ID`); Kubernetes, pkg/kubelet/cm: `kubepods/burstable/podUID`,
 //! `kubepods-burstable-podUID.slice` with underscores for dashes.
 
-use std::fmt::{self, Display, Formatter};
+use std::{
+    fmt::{self, Display, Formatter},
+    fs::File,
+    io::Read,
+};
+
+use crate::Pid;
+
+/// Maximum size of /proc/PID/cgroup that is read, in bytes.
+const MAX_BYTES: u64 = 64 << 10;
 
 /// Where a process runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +46,17 @@ impl Place {
         best.unwrap_or_default()
     }
 
+    /// Returns the tenant that the process shares limited resources with: `pod/UID`, `container/ID`, `unit/NAME`, or
+    /// `host`. Control groups decide, because a process cannot choose them.
+    pub fn tenant(&self) -> String {
+        match (&self.pod, &self.container, &self.service) {
+            (Some(pod), ..) => format!("pod/{pod}"),
+            (_, Some(container), _) => format!("container/{container}"),
+            (_, _, Some(service)) => format!("unit/{service}.service"),
+            _ => "host".to_owned(),
+        }
+    }
+
     fn of_path(path: &str) -> Self {
         let mut place = Self::default();
         let mut before = "";
@@ -56,6 +76,16 @@ impl Place {
         }
         place
     }
+}
+
+/// Returns the tenant of a process: see [`Place::tenant`]. A process that has ended belongs to `host`.
+pub(crate) fn tenant_of(pid: Pid) -> String {
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(format!("/proc/{pid}/cgroup")) {
+        // A text that cannot be read completely names the tenant as far as it goes.
+        let _ = file.take(MAX_BYTES).read_to_end(&mut bytes);
+    }
+    Place::parse(&String::from_utf8_lossy(&bytes)).tenant()
 }
 
 /// As a person is told of it in a column: `podman 0123456789ab`, `shop`, or nothing.

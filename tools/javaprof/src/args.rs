@@ -274,6 +274,7 @@ impl Args {
             keeps_all: true,
             pace: Pace::Prompt,
             verbose: self.common.verbose,
+            slots: None,
         })
     }
 

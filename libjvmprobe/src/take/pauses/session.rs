@@ -31,6 +31,8 @@ const ROOMY: [Roomy; 4] = [
 ];
 /// Stacks from which collections are asked for: few lines of a program do so.
 const KNOWN_STACKS: u32 = 1 << 12;
+/// A control group may send as many events per second as this number of JVMs, each at its maximum.
+const TENANT_SHARE: u64 = 10;
 /// Maps with entries by JVM.
 const BY_JVM: [&str; 5] = ["gauges", "counted", "stops", "budgets", "known_stacks"];
 
@@ -63,6 +65,7 @@ pub(crate) fn load(
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
         data.know_jvms = stacks;
         data.max_events_per_second = max_events.unwrap_or(0);
+        data.max_tenant_events_per_second = max_events.unwrap_or(0).saturating_mul(TENANT_SHARE);
         data.wakes_late = pace == Pace::Calm;
     }
     // All JVMs send through it: some thousand stops.

@@ -2,6 +2,8 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::{BuildHasher, RandomState},
+    mem::offset_of,
     time::Duration,
 };
 
@@ -18,7 +20,7 @@ use crate::{
     follow::{ByKey, Followed, Named, Tool},
     hotspot::{Collector, HotSpot, counters::Counts},
     own::{Pace, note},
-    process::{FileId, Target, pid::thread_named},
+    process::{FileId, Target, cgroup, pid::thread_named},
     render::table::Lost,
     take::pauses::{
         counted::{self, Counted},
@@ -83,6 +85,8 @@ pub struct Taker<S> {
     counted: HashMap<u64, ByCounters>,
     /// Stops that were not recorded one by one, as they were reported last.
     limited: HashMap<u64, Limited>,
+    /// Makes numbers of tenants' names that no tenant can predict.
+    tenant_numbers: RandomState,
 }
 
 /// A JVM of which its own counters tell.
@@ -135,7 +139,21 @@ impl<S: Sink> Taker<S> {
             users: HashMap::new(),
             counted: HashMap::new(),
             limited: HashMap::new(),
+            tenant_numbers: RandomState::new(),
         })
+    }
+
+    /// Has the kernel side count a JVM's events as those of its control group.
+    fn set_tenant(&self, key: u64, pid: Pid) {
+        if self.options.max_stops_per_second.is_none() {
+            return;
+        }
+        let tenant = self.tenant_numbers.hash_one(cgroup::tenant_of(pid));
+        let mut bytes = [0; size_of::<budget>()];
+        bytes[offset_of!(budget, tenant)..][..8].copy_from_slice(&tenant.to_ne_bytes());
+        let budgets = &self.session.skel.maps.budgets;
+        // It is called again when the JVM has told more: an entry that exists stays.
+        let _ = budgets.update(&key.to_ne_bytes(), &bytes, MapFlags::NO_EXIST);
     }
 
     /// Reports the stops of a JVM that were not recorded one by one since the last call.
@@ -244,6 +262,7 @@ impl<S: Sink> Tool for Taker<S> {
 
     /// The first stop wants to know the heap already, and the first stack to be walked.
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
+        self.set_tenant(key, pid);
         let Some(hotspot) = hotspot else { return };
         let gauges = &self.session.skel.maps.gauges;
         let what = "tell the kernel about the heap";

@@ -13,6 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     bpf,
+    follow::Slots,
     own::{
         Facts, Level, give_back_soon, inform, note,
         privileges::{ATTACH, HURRY, KERNEL_SYMBOLS, MAPS, READ, keep},
@@ -44,6 +45,9 @@ use crate::{
 
 /// What takers hand over of a window comes within this after its end.
 const GRACE: Duration = Duration::from_secs(2);
+/// Maximum number of JVMs that are followed at once: some 80 MB. A control group gets at most half of the slots that
+/// are free.
+const MAX_JVMS: usize = 1000;
 /// How often to look for JVMs that have ended.
 const TICK: Duration = Duration::from_secs(1);
 /// How long takers may take to end, then the disk to take what they had, and then targets.
@@ -112,20 +116,23 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
             }
         });
     }
+    let slots = Slots::new(MAX_JVMS);
     let wanted = takers::Options {
+        slots: slots.clone(),
         rate: Arc::new(AtomicU64::new(options.hertz)),
         off_cpu: options.off_cpu,
         allocation: options.allocation,
         max_memory: usize::try_from(options.limits.memory / 4).unwrap_or(usize::MAX),
         verbose: options.verbose,
     };
-    let jvms = Jvms::open(options.rules);
+    let jvms = Jvms::open(options.rules, slots.clone());
     let (out, pieces) = sync_channel(MAX_PIECES);
     let takers = Takers::start(wanted, out)?;
     let asked_for =
         Taking { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };
     let mut daemon = Daemon {
         jvms,
+        slots,
         gather: Gather::new(book.clone()),
         handing: Handing::start(store, push, &book)?,
         book,
@@ -143,6 +150,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
 
 struct Daemon {
     jvms: Jvms,
+    slots: Slots,
     gather: Gather,
     book: SharedBook,
     handing: Handing,
@@ -253,6 +261,9 @@ impl Daemon {
         let collected = self.saving.collected();
         let left_out = collected.iter().filter(|(_, is)| !is).map(|&(what, _)| what);
         let window = self.gather.cut(left_out);
+        for (tenant, jvms) in self.slots.take_refused() {
+            self.book.lock().limit("jvms", &tenant, jvms);
+        }
         self.tell_own();
         self.handing.window(window);
         let kept = store::describe(self.book.lock().kept);

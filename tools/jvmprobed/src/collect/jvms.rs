@@ -9,7 +9,7 @@ use std::{
 
 use libjvmprobe::{
     Pid,
-    follow::{Arrival, Arrivals, Who},
+    follow::{Arrival, Arrivals, Slots, Who},
     hotspot::HotSpot,
     own::Pace,
     process::{Process, Target},
@@ -44,8 +44,8 @@ struct Known {
 
 impl Jvms {
     /// Those that run now, and from here on those that come.
-    pub fn open(rules: Vec<Rule>) -> Self {
-        let arrivals = Arrivals::open(false).at(Pace::Calm);
+    pub fn open(rules: Vec<Rule>, slots: Slots) -> Self {
+        let arrivals = Arrivals::open(false).at(Pace::Calm).within(slots);
         Self { arrivals, identities: Identities::new(rules), known: BTreeMap::new(), windows: 0 }
     }
 

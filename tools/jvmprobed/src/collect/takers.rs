@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 use libjvmprobe::{
     Result as Taken,
-    follow::{Arrivals, Times, Trace},
+    follow::{Arrivals, Slots, Times, Trace},
     own::Pace,
     render::table::Lost,
     stack::profile::Profile,
@@ -50,6 +50,8 @@ pub struct Options {
     pub allocation: bool,
     /// About so many bytes are kept by those that keep much.
     pub max_memory: usize,
+    /// Slots for JVMs, shared by all tracers.
+    pub slots: Slots,
     /// Say what is found and ignored.
     pub verbose: bool,
 }
@@ -224,7 +226,7 @@ fn pauses(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Take
         ..Default::default()
     };
     let taker = pauses::Taker::new(wanted, Out::new(out), &[])?;
-    let arrivals = Arrivals::open(options.verbose).at(PACE);
+    let arrivals = Arrivals::open(options.verbose).at(PACE).within(options.slots.clone());
     let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
     trace.tool.sink.send(Piece::Begun);
     trace.run(times(), stop)?;
@@ -255,7 +257,8 @@ fn allocations(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) ->
     };
     let taker = allocations::Taker::new(wanted, Out::new(out))?;
     // One of them is enough to say what is ignored.
-    let mut trace = Trace::start(taker, Vec::new(), Some(Arrivals::open(false).at(PACE)), false)?;
+    let arrivals = Arrivals::open(false).at(PACE).within(options.slots.clone());
+    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
     trace.tool.sink.send(Piece::Begun);
     trace.run(times(), stop)?;
     trace.tool.finish(&mut trace.jvms)
@@ -294,6 +297,7 @@ fn samples(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Tak
         keeps_all: false,
         pace: PACE,
         verbose: false,
+        slots: Some(options.slots.clone()),
     };
     let mut taker = samples::Taker::new(wanted, Out::new(out))?;
     taker.start()?;

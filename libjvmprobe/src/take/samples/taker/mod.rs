@@ -161,7 +161,13 @@ impl<S: Sink> Taker<S> {
             stacks_size: 0,
             about: About { hertz: options.hertz(), ..Default::default() },
             waits: None,
-            arrivals: finds_jvms.then(|| Arrivals::open(options.verbose).at(options.pace)),
+            arrivals: finds_jvms.then(|| {
+                let arrivals = Arrivals::open(options.verbose).at(options.pace);
+                match &options.slots {
+                    Some(slots) => arrivals.within(slots.clone()),
+                    None => arrivals,
+                }
+            }),
             shared: (finds_jvms && bpf::reaches_everyone()).then(HashMap::new),
             shared_events: HashMap::new(),
             idle: Idle::default(),
