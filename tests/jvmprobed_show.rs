@@ -321,8 +321,8 @@ fn who_may_read_the_directory_may_look() {
     // What is open when it is written is open to others, and nothing else is.
     for (mode, is_open) in [(0o700, false), (0o755, true)] {
         let dir = folder();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
-        let mut store = Store::open(dir.path(), Duration::from_secs(86_400), 1 << 40).unwrap();
+        let day = Duration::from_secs(86_400);
+        let mut store = Store::open_with_mode(dir.path(), day, 1 << 40, mode).unwrap();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         (0..HOUR).for_each(|at| _ = store.put(made_up(now - HOUR * 15, at)));
         let mut command = Command::new(&binary_of_all);

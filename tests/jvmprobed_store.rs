@@ -9,15 +9,16 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use jvmprobe_tests::{
     need_root,
-    tool::binary,
+    tool::{Tool, binary},
     windows::{PID, SAMPLES, SECOND, folder, made_up},
 };
 use jvmprobed::store::{Store, shelf::Shelf};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -55,6 +56,20 @@ fn kept(dir: &Path) -> Vec<u64> {
     assert_eq!(bytes, number * 1000);
     let covered: u64 = windows.iter().map(|stored| stored.covered_ns).sum();
     assert_eq!(covered, number * 15 * SECOND);
+    numbers
+}
+
+/// The numbers of the made-up windows that are kept, sorted.
+fn kept_numbers(dir: &Path) -> Vec<u64> {
+    let windows = Shelf::open(dir).unwrap().read(0, u64::MAX).unwrap();
+    let taken = windows.iter().flat_map(|stored| &stored.window.jvms);
+    let pauses = taken.filter(|taken| taken.who.pid == PID).flat_map(|taken| &taken.pauses);
+    let number = |line: &String| {
+        let pause: serde_json::Value = serde_json::from_str(line).unwrap();
+        pause["stopped_ns"].as_u64().unwrap() - 2_500_000
+    };
+    let mut numbers: Vec<_> = pauses.map(number).collect();
+    numbers.sort_unstable();
     numbers
 }
 
@@ -163,6 +178,159 @@ fn age_and_size_are_bounded() {
         .map(|file| file.unwrap().metadata().unwrap().len())
         .sum();
     assert!(on_disk <= size, "{on_disk}");
+}
+
+/// A clock that is set back makes windows of a time that was there already: again and again, also after
+/// those have become coarser, and after a restart.
+#[test]
+fn windows_of_one_time_are_all_kept() {
+    let dir = folder();
+    let mut expected = Vec::new();
+    for round in 0..4 {
+        let mut store = Store::open(dir.path(), 30 * DAY, MUCH).unwrap();
+        // An hour and a half each time, so that the first windows are merged.
+        for at in 0..360 {
+            store.put(made_up(BEGIN, at));
+            expected.push(at);
+        }
+        assert_eq!((store.counts().written, store.counts().lost), (360, 0), "round {round}");
+        drop(store);
+        let mut numbers = kept(dir.path());
+        numbers.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(numbers, expected, "round {round}");
+    }
+    assert!(names(dir.path()).iter().any(|name| name.starts_with("5m-")));
+}
+
+#[test]
+fn a_clock_that_is_wrong_for_two_minutes_drops_nothing() {
+    let dir = folder();
+    let age = Duration::from_secs(6 * 3600);
+    let mut store = Store::open(dir.path(), age, MUCH).unwrap();
+    let mut put = |range: std::ops::Range<u64>, begin| {
+        range.for_each(|at| _ = store.put(made_up(begin, at)));
+    };
+    put(0..600, BEGIN);
+    put(600..608, BEGIN + 25 * 3600);
+    put(608..620, BEGIN);
+    let mut numbers = kept(dir.path());
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..620).collect::<Vec<_>>());
+    // A time that stays counts after an hour of windows, though the daemon does not know about the gap.
+    put(620..850, BEGIN + 25 * 3600);
+    assert!(kept(dir.path()).contains(&0));
+    put(850..870, BEGIN + 25 * 3600);
+    assert_eq!(kept(dir.path()), (600..608).chain(620..870).collect::<Vec<_>>());
+}
+
+/// The daemon itself, whose clock is set back by an hour, then forward for some windows, then right again.
+#[test]
+#[ignore = "long: make test-all"]
+fn the_daemon_keeps_all_windows_while_its_clock_is_set() {
+    need_root();
+    let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+    if !Path::new(library).exists() {
+        println!("SKIPPED: {library} is not there (tests/setup test-all installs it)");
+        return;
+    }
+    let scratch = folder();
+    let (dir, offset) = (scratch.path().join("kept"), scratch.path().join("offset"));
+    // What was taken in the hours before.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let mut store = Store::open(&dir, DAY, MUCH).unwrap();
+    (0..40).for_each(|at| _ = store.put(made_up(now - 23 * 3600, at)));
+    store.put(made_up(now - 15, 0));
+    drop(store);
+    fs::write(&offset, "+0").unwrap();
+    let mut command = Command::new(binary("jvmprobed"));
+    command.args(["--config", "/dev/null", "--listen", "none", "--dir"]).arg(&dir);
+    command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", &offset);
+    command.env("FAKETIME_NO_CACHE", "1").env("DONT_FAKE_MONOTONIC", "1");
+    let daemon = Tool::spawn(command);
+    // Windows without the JVM of those before are the daemon's own.
+    let own = || -> Vec<(u64, u64)> {
+        let windows = Shelf::open(&dir).unwrap().read(0, u64::MAX).unwrap().into_iter();
+        let all = windows.map(|stored| stored.window);
+        let own = all.filter(|w| w.jvms.iter().all(|taken| taken.who.name != "shop"));
+        own.map(|window| (window.begin_ns, window.end_ns)).collect()
+    };
+    let mut count = 0;
+    for (set, windows) in [("+0", 1), ("-1h", 2), ("+25h", 2), ("+0", 2)] {
+        fs::write(&offset, set).unwrap();
+        count += windows;
+        let until = Instant::now() + Duration::from_secs(120);
+        while own().len() < count {
+            assert!(Instant::now() < until, "{set}: {:?}", own());
+            thread::sleep(Duration::from_millis(500));
+        }
+    }
+    daemon.signal(Signal::TERM);
+    let output = daemon.wait();
+    assert!(output.status.success(), "{output:?}");
+    // The last window is as short as it happens to be, and may be none.
+    let lengths: Vec<_> = own().iter().map(|(begin, end)| end - begin).collect();
+    assert!(lengths.len() == count || lengths.len() == count + 1, "{lengths:?}");
+    let whole = lengths.iter().filter(|&&ns| ns > 10 * SECOND && ns < 60 * SECOND).count();
+    assert!(whole >= count && !lengths.contains(&0), "{lengths:?}");
+    for (hours, at_least) in [(-1, 1), (0, 2), (25, 1)] {
+        let near = |ns: u64| (ns / SECOND).abs_diff(now.saturating_add_signed(hours * 3600)) < 900;
+        let found = own().iter().filter(|(begin, _)| near(*begin)).count();
+        assert!(found >= at_least, "{hours}: {found} of {:?}", own());
+    }
+    let before = kept_numbers(&dir);
+    assert_eq!(before, std::iter::once(0).chain(0..40).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_directory_that_someone_else_created_becomes_private() {
+    let scratch = folder();
+    let dir = scratch.path().join("kept");
+    // kubelet's DirectoryOrCreate.
+    fs::create_dir(&dir).unwrap();
+    let set = |mode| fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+    let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
+    set(0o755);
+    let mut store = Store::open(&dir, DAY, MUCH).unwrap();
+    store.put(made_up(BEGIN, 0));
+    drop(store);
+    let window = |at: usize| {
+        let mut all = names(&dir);
+        all.retain(|name| name.starts_with("15s-"));
+        all.sort_unstable();
+        dir.join(&all[at])
+    };
+    assert_eq!((mode(&dir), mode(&window(0))), (0o700, 0o700));
+    assert_eq!(mode(&window(0).join("profiles.pb.gz")), 0o600);
+    // The configuration decides, whatever mode the directory has.
+    let mut store = Store::open_with_mode(&dir, DAY, MUCH, 0o750).unwrap();
+    store.put(made_up(BEGIN, 1));
+    drop(store);
+    assert_eq!((mode(&dir), mode(&window(1))), (0o750, 0o750));
+    assert_eq!(mode(&window(1).join("profiles.pb.gz")), 0o640);
+    set(0o755);
+    drop(Store::open(&dir, DAY, MUCH).unwrap());
+    assert_eq!(mode(&dir), 0o700);
+}
+
+/// A mistake in `--dir` must not lock the users of a directory out.
+#[test]
+fn a_directory_with_other_files_keeps_its_mode() {
+    let dir = folder();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(dir.path().join("passwd"), "").unwrap();
+    for _ in 0..2 {
+        let error = format!("{:#}", Store::open(dir.path(), DAY, MUCH).unwrap_err());
+        assert!(error.contains("mode 0755") && error.contains("passwd"), "{error}");
+    }
+    assert_eq!(fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777, 0o755);
+    // A link is followed to no directory.
+    let link = dir.path().join("link");
+    let other = folder();
+    fs::set_permissions(other.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink(other.path(), &link).unwrap();
+    assert!(Store::open(&link, DAY, MUCH).is_err());
+    assert_eq!(fs::metadata(other.path()).unwrap().permissions().mode() & 0o7777, 0o755);
 }
 
 /// A file system in memory, unmounted in the end.

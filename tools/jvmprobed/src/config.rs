@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use regex::Regex;
 use serde::{Deserialize, Deserializer, de::Error};
 
-use crate::{args::Log, metrics, push::target};
+use crate::{args::Log, metrics, push::target, store::folder::parse_mode};
 
 /// Where it is looked for.
 pub const PATH: &str = "/etc/jvmprobe/jvmprobed.toml";
@@ -56,6 +56,9 @@ pub struct StoreSection {
     /// As `--keep-size`.
     #[serde(default, deserialize_with = "size")]
     pub keep_size: Option<u64>,
+    /// Mode of the directory: who else may read what is kept.
+    #[serde(default, deserialize_with = "mode")]
+    pub mode: Option<u32>,
 }
 
 /// `[take]`.
@@ -122,6 +125,10 @@ fn age<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error>
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let text = String::deserialize(from)?;
     libjvmprobe::cli::parse_bytes(&text).map(Some).map_err(D::Error::custom)
+}
+
+fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    parse_mode(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
 }
 
 /// A time with its unit: `90s`, `10m`, `24h`, `7d`.
@@ -204,12 +211,12 @@ mod tests {
     #[test]
     fn all_that_may_be_said_is_read() {
         let config = Config::parse(
-            "[store]\ndir = \"/srv/x\"\nkeep = \"7d\"\nkeep-size = \"2G\"\n\
+            "[store]\ndir = \"/srv/x\"\nkeep = \"7d\"\nkeep-size = \"2G\"\nmode = \"0750\"\n\
              [[rule]]\naction = \"rename\"\nwhen = { \"service.name\" = \"^com\\\\.(.*)$\" }\nto = \"$1\"\n",
         );
         let config = config.unwrap();
         assert_eq!(config.store.keep, Some(Duration::from_secs(7 * 86_400)));
-        assert_eq!(config.store.keep_size, Some(2 << 30));
+        assert_eq!((config.store.keep_size, config.store.mode), (Some(2 << 30), Some(0o750)));
         assert_eq!(config.rules[0].action, Action::Rename);
         assert!(Config::parse("").unwrap().rules.is_empty());
     }
@@ -220,6 +227,7 @@ mod tests {
             ("[store]\n\nkep = \"1h\"", &["line 3", "unknown field `kep`", "`keep`"][..]),
             ("[stor]\nkeep = \"1h\"", &["line 1", "unknown field `stor`"]),
             ("[store]\nkeep = \"1 hour\"", &["line 2", "24h"]),
+            ("[store]\nmode = \"0777\"", &["line 2", "0750"]),
             ("[store]\nkeep-size = 5", &["line 2", "string"]),
             ("[store\n", &["line 1"]),
             ("\n[[rule]]\naction = \"take\"", &["line 3", "`take`", "`select`"]),

@@ -1,6 +1,7 @@
 //! What jvmprobed(8) is made of.
 
 pub mod args;
+pub mod clock;
 pub mod collect;
 pub mod config;
 pub mod identity;

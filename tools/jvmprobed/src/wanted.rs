@@ -13,7 +13,7 @@ use crate::{
     },
     config::Config,
     push::target,
-    store::Store,
+    store::{Store, folder},
 };
 
 const HERTZ: u64 = 19;
@@ -58,7 +58,8 @@ fn limits(args: &Daemon, config: &Config) -> Limits {
 /// What is wrong with the directory.
 pub fn store(args: &Daemon, config: &Config) -> Result<Store> {
     let (age, size) = bounds(args, config);
-    Store::open(&dir(args, config), age, size)
+    let mode = config.store.mode.unwrap_or(folder::MODE);
+    Store::open_with_mode(&dir(args, config), age, size, mode)
 }
 
 /// What the daemon is to do.

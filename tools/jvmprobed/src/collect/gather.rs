@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, mem, sync::Arc};
 use libjvmprobe::stack::profile::Profile;
 
 use crate::{
+    clock::{Intervals, Now},
     collect::{jvms::Jvms, piece::Piece},
     metrics::{SharedBook, figures::Figures},
-    push::ledger::unix_ns,
     stops::{AllStops, limited_of},
     window::{Identity, Taken, Window},
 };
@@ -20,7 +20,7 @@ const MAX_STOPS: usize = 4 << 20;
 #[derive(Debug)]
 pub struct Gather {
     book: SharedBook,
-    begin_ns: u64,
+    intervals: Intervals,
     taken: BTreeMap<u32, Taken>,
     stops: AllStops<u32>,
 }
@@ -29,14 +29,13 @@ impl Gather {
     /// Nothing yet.
     pub fn new(book: SharedBook) -> Self {
         let stops = AllStops::new(MAX_STOPS);
-        Self { book, begin_ns: unix_ns(), taken: BTreeMap::new(), stops }
+        Self { book, intervals: Intervals::start(Now::read()), taken: BTreeMap::new(), stops }
     }
 
     /// A window's worth, from the last one to now; it is entered in the book.
     /// Measures that were left out in it have these names.
     pub fn cut(&mut self, left_out: impl Iterator<Item = &'static str>) -> Window {
-        let end_ns = unix_ns().max(self.begin_ns);
-        let begin_ns = mem::replace(&mut self.begin_ns, end_ns);
+        let (begin_ns, end_ns) = self.intervals.next(Now::read());
         let mut jvms: Vec<_> = mem::take(&mut self.taken).into_values().collect();
         for taken in &mut jvms {
             if let Some(stops) = self.stops.take(&taken.who.pid) {

@@ -10,12 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use libjvmprobe::own::note;
 
-use crate::{
-    metrics::SharedBook,
-    push::{Push, ledger::unix_ns},
-    store::Store,
-    window::Window,
-};
+use crate::{clock::unix_ns, metrics::SharedBook, push::Push, store::Store, window::Window};
 
 /// So many windows may wait: a minute.
 const WAITING: usize = 4;
@@ -99,6 +94,9 @@ fn hand_on(window: Window, store: &mut Store, push: &Push, book: &SharedBook) {
     let mut told = book.lock();
     told.windows += 1;
     told.kept = store.counts();
+    for (tenant, stacks) in store.take_limited() {
+        told.limit("store", &tenant, stacks);
+    }
     told.own.window_delay_ns = unix_ns().saturating_sub(end_ns);
     drop(told);
     push.metrics(book);

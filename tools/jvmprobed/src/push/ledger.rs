@@ -6,8 +6,10 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
+
+use crate::clock::unix_ns;
 
 /// Why something was dropped. There are no other reasons, so that their number is bounded.
 pub mod reason {
@@ -118,10 +120,4 @@ impl Ledger {
     fn lock(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Now, in nanoseconds since 1970.
-pub(crate) fn unix_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

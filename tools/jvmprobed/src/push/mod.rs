@@ -36,10 +36,11 @@ use libjvmprobe::stack::profile::{Measure, Profile, Sample};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
+    clock::unix_ns,
     metrics::SharedBook,
     net::Net,
     push::{
-        ledger::{Ledger, unix_ns},
+        ledger::Ledger,
         sender::Sender,
         target::{Address, Options},
     },

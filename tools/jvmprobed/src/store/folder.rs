@@ -1,5 +1,6 @@
 //! The directory: everything in it is reached by a descriptor of it, and no symbolic link is
-//! followed. What is put there is whole or absent, whenever the machine or we stop.
+//! followed. What is put there is whole or absent, whenever the machine or we stop. It is readable for
+//! others only if the configuration says so, whoever created it.
 
 use std::{
     fs::File,
@@ -9,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use libjvmprobe::own::note;
 use rustix::{
     fs::{
         AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, fchmod,
@@ -30,6 +32,9 @@ const NEW: &str = ".new-";
 /// ... and what is whole no more.
 const OLD: &str = ".old-";
 
+/// Mode of the directory unless the configuration has another one: profiles of all users are in it.
+pub const MODE: u32 = 0o700;
+
 /// More entries than a directory of ours has.
 const MAX_ENTRIES: usize = 100_000;
 
@@ -38,7 +43,7 @@ const MAX_ENTRIES: usize = 100_000;
 pub struct Folder {
     path: PathBuf,
     fd: OwnedFd,
-    /// What it is open to: others get to see no more in it.
+    /// Mode of the directory and of those in it.
     mode: u32,
     /// Locked as long as it is open; `None` where it is only read.
     _lock: Option<OwnedFd>,
@@ -48,11 +53,12 @@ pub struct Folder {
 pub type Content<'a> = &'a dyn Fn(&mut dyn Write) -> io::Result<()>;
 
 impl Folder {
-    /// Opens it to write, and makes it where it is missing. Nobody else does so meanwhile.
+    /// Opens it to write, and makes it where it is missing. Nobody else does so meanwhile. The directory
+    /// gets this mode: kubelet, for example, creates it readable for all.
     ///
     /// # Errors
     /// A sentence that says what is wrong with it.
-    pub fn open_to_write(path: &Path) -> Result<Self> {
+    pub fn open_to_write(path: &Path, mode: u32) -> Result<Self> {
         let shown = path.display();
         match mkdirat(CWD, path, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -64,8 +70,10 @@ impl Folder {
         let stat = fstat(&fd).with_context(|| format!("cannot look at {shown}"))?;
         check_owner(path, &stat)?;
         let lock = lock(path, &fd)?;
-        let folder = Self { path: path.into(), fd, mode: stat.st_mode & 0o777, _lock: Some(lock) };
-        if folder.version()?.is_none() {
+        let folder = Self { path: path.into(), fd, mode, _lock: Some(lock) };
+        let is_new = folder.version()?.is_none();
+        folder.set_mode(stat.st_mode & 0o7777, is_new)?;
+        if is_new {
             let version = |to: &mut dyn Write| writeln!(to, "{VERSION}");
             folder
                 .put_file(VERSION_FILE, &version)
@@ -73,6 +81,35 @@ impl Folder {
         }
         folder.remove_leftovers();
         Ok(folder)
+    }
+
+    /// Gives the directory its mode. One that is in use for something else is refused: users of that may
+    /// not be able to go on.
+    fn set_mode(&self, found: u32, is_new: bool) -> Result<()> {
+        if found == self.mode {
+            return Ok(());
+        }
+        let shown = self.path.display();
+        let names = self.names().with_context(|| format!("cannot read {shown}"))?;
+        let is_other =
+            |name: &&String| *name != LOCK && *name != VERSION_FILE && !name.starts_with(NEW);
+        if let Some(other) = names.iter().find(is_other).filter(|_| is_new) {
+            bail!(
+                "{shown} has mode {found:04o} and contains {other:?}, which is not from jvmprobed: use another \
+                 --dir, or chmod {:04o} {shown}",
+                self.mode
+            );
+        }
+        fchmod(&self.fd, Mode::from_raw_mode(self.mode))
+            .with_context(|| format!("cannot set the mode of {shown}"))?;
+        // A new directory has no mode that anybody has asked for.
+        if !names.is_empty() && !is_new {
+            note(&format!(
+                "{shown} had mode {found:04o}, has {:04o} now: see mode in [store]",
+                self.mode
+            ));
+        }
+        Ok(())
     }
 
     /// Opens it to read.
@@ -225,6 +262,18 @@ impl Folder {
     }
 }
 
+/// Reads the mode of the directory from text: the owner has all rights, others may read, and nobody else
+/// may write.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok();
+    let is_sound = |&mode: &u32| mode & !0o055 == 0o700;
+    mode.filter(is_sound)
+        .ok_or_else(|| "a mode from 0700 to 0755 is expected, for example \"0750\"".into())
+}
+
 fn open_dir(path: &Path) -> Result<OwnedFd> {
     let shown = path.display();
     // The path itself is the administrator's; what it ends in must not be someone's link.
@@ -293,4 +342,19 @@ fn write_new(at: &OwnedFd, name: &str, mode: u32, content: Content<'_>) -> io::R
     drop(to);
     fchmod(&file, Mode::from_raw_mode(mode & 0o666))?;
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_let_others_read_at_most() {
+        for (text, mode) in [("0700", 0o700), ("700", 0o700), ("0750", 0o750), ("0755", 0o755)] {
+            assert_eq!(parse_mode(text), Ok(mode));
+        }
+        for bad in ["", "0770", "0777", "0600", "1700", "rwx", "0o750", "-700", "99999999999"] {
+            assert!(parse_mode(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -1,7 +1,9 @@
-//! What is put together and what is dropped: by age first, and where there is still too much, the
-//! oldest first.
+//! Decides which windows are merged and which are dropped: by age first, and if the store is still too
+//! large, the oldest first.
+//!
+//! Ages come from a clock that does not believe a jump forward of the wall clock at once: see [`AgeClock`].
 
-use crate::store::name::{HOUR, Level, Name};
+use crate::store::name::{HOUR, Level, MINUTE, Name};
 
 /// What may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,56 @@ pub enum Step {
     Drop(Name),
 }
 
+/// Jumps forward that are no longer than this are believed at once, in nanoseconds. The daemon may have been
+/// restarted, or some windows may have been lost.
+const SHORT_JUMP: u64 = 5 * MINUTE;
+/// Time that the wall clock must go on after a longer jump before it is believed, in nanoseconds.
+const CONFIRM: u64 = HOUR;
+
+/// The clock by which windows age. It goes on by the lengths of windows.
+///
+/// If the wall clock jumps forward by more than [`SHORT_JUMP`], windows go on ageing as before it. The new
+/// time counts once windows of [`CONFIRM`] have been taken since the jump. A jump back counts at once: it
+/// makes windows younger.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AgeClock {
+    /// Wall-clock time that is believed, in nanoseconds since 1970; 0 if there was no window yet.
+    believed_ns: u64,
+    /// Length of the windows since a jump forward that is not believed yet.
+    since_jump_ns: u64,
+}
+
+impl AgeClock {
+    /// Begins at the end of the newest window that is kept, if there is one. A daemon that starts with a
+    /// wrong clock must not believe it, either.
+    pub fn start(kept: &[Entry]) -> Self {
+        let newest = kept.iter().map(|entry| entry.name.end_ns()).max();
+        Self { believed_ns: newest.unwrap_or(0), since_jump_ns: 0 }
+    }
+
+    /// Takes the time of a new window. Returns the time by which windows age.
+    pub fn window(&mut self, begin_ns: u64, end_ns: u64) -> u64 {
+        let length = end_ns.saturating_sub(begin_ns);
+        let expected = self.believed_ns.saturating_add(length);
+        let is_jump = self.believed_ns > 0 && end_ns > expected.saturating_add(SHORT_JUMP);
+        self.since_jump_ns = if is_jump { self.since_jump_ns.saturating_add(length) } else { 0 };
+        self.believed_ns = match is_jump && self.since_jump_ns < CONFIRM {
+            true => expected,
+            false => end_ns,
+        };
+        self.believed_ns
+    }
+}
+
+/// The present time.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Wall clock, in nanoseconds since 1970.
+    pub wall_ns: u64,
+    /// Time by which windows age: see [`AgeClock`].
+    pub age_ns: u64,
+}
+
 /// How old windows of a level become, in nanoseconds, before they are put together.
 fn ripe_after(level: Level) -> u64 {
     match level {
@@ -40,12 +92,12 @@ fn ripe_after(level: Level) -> u64 {
 }
 
 /// The next step, of windows in the order of their begins; `None` where all is as it should be.
-pub fn next(kept: &[Entry], bounds: Bounds, now_ns: u64) -> Option<Step> {
-    let age = |name: Name| now_ns.saturating_sub(name.end_ns());
+pub fn next(kept: &[Entry], bounds: Bounds, now: Now) -> Option<Step> {
+    let age = |name: Name| now.age_ns.saturating_sub(name.end_ns());
     if let Some(entry) = kept.iter().find(|entry| age(entry.name) > bounds.age_ns) {
         return Some(Step::Drop(entry.name));
     }
-    let ripe = merge_of(kept, now_ns, |names, level| {
+    let ripe = merge_of(kept, now.wall_ns, |names, level| {
         names.iter().all(|&name| age(name) >= ripe_after(level))
     });
     if ripe.is_some() {
@@ -56,9 +108,11 @@ pub fn next(kept: &[Entry], bounds: Bounds, now_ns: u64) -> Option<Step> {
         return None;
     }
     // Coarser ones take less room. What cannot become coarser goes.
-    let oldest = kept.first()?;
-    let early = merge_of(kept, now_ns, |names, _| names.len() > 1);
-    early.or(Some(Step::Drop(oldest.name)))
+    let early = merge_of(kept, now.wall_ns, |names, _| names.len() > 1);
+    // The oldest, unless a clock that was wrong has dated another one farther into the future.
+    let distance = |entry: &&Entry| now.wall_ns.abs_diff(entry.name.end_ns());
+    let farthest = kept.iter().rev().max_by_key(distance)?;
+    early.or(Some(Step::Drop(farthest.name)))
 }
 
 /// The first windows of a level that can become one and pass: those that began within one coarser
@@ -85,14 +139,18 @@ fn merge_of(kept: &[Entry], now_ns: u64, passes: impl Fn(&[Name], Level) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::name::{MINUTE, SECOND};
+    use crate::store::name::SECOND;
 
     const BOUNDS: Bounds = Bounds { age_ns: 24 * HOUR, size: 1 << 30 };
 
     /// All steps that are due are done, as the store does.
     fn settle(kept: &mut Vec<Entry>, bounds: Bounds, now_ns: u64) {
+        settle_at(kept, bounds, Now { wall_ns: now_ns, age_ns: now_ns });
+    }
+
+    fn settle_at(kept: &mut Vec<Entry>, bounds: Bounds, now: Now) {
         let mut steps = 0;
-        while let Some(step) = next(kept, bounds, now_ns) {
+        while let Some(step) = next(kept, bounds, now) {
             steps += 1;
             assert!(steps < 10_000, "it does not end: {step:?}");
             match step {
@@ -150,6 +208,64 @@ mod tests {
         assert!(last.end_ns() - kept[0].name.begin_ns() > 10 * MINUTE);
         // One that is too large alone goes, too.
         assert!(run(1, 600_000, bounds).is_empty());
+    }
+
+    #[test]
+    fn a_jump_forward_drops_nothing_until_it_is_confirmed() {
+        let begin = 1_763_781_120 * SECOND;
+        let mut clock = AgeClock::start(&[]);
+        let mut at = begin;
+        let mut window = |step: i64| {
+            let from = at.saturating_add_signed(step * HOUR.cast_signed());
+            at = from + 15 * SECOND;
+            clock.window(from, at)
+        };
+        // The first window counts, and each that follows.
+        assert_eq!(window(0), begin + 15 * SECOND);
+        assert_eq!(window(0), begin + 30 * SECOND);
+        // Forward for two minutes and back.
+        assert_eq!(window(25), begin + 45 * SECOND);
+        for number in 4..12 {
+            assert_eq!(window(0), begin + number * 15 * SECOND);
+        }
+        assert_eq!(window(-25), begin + 12 * 15 * SECOND);
+        // Back counts at once, and so does a short way forward.
+        assert_eq!(window(-1), begin + 13 * 15 * SECOND - HOUR);
+        // Forward again, for good: after an hour it counts.
+        let believed: Vec<_> =
+            (0..300).map(|number| window(if number == 0 { 3 } else { 0 })).collect();
+        let jumps = believed.windows(2).filter(|two| two[1] - two[0] > HOUR).count();
+        assert_eq!((jumps, believed[238] < begin + HOUR), (1, true));
+        assert_eq!(believed[299], begin + 313 * 15 * SECOND + 2 * HOUR);
+    }
+
+    #[test]
+    fn a_daemon_that_starts_with_a_wrong_clock_drops_nothing() {
+        let begin = 1_763_781_120 * SECOND;
+        let name = Name::new(Level::Taken, begin, begin + 15 * SECOND);
+        let mut clock = AgeClock::start(&[Entry { name, bytes: 1 }]);
+        let later = begin + 100 * HOUR;
+        assert_eq!(clock.window(later, later + 15 * SECOND), begin + 30 * SECOND);
+        // After a restart of some minutes the wall clock is right.
+        let mut clock = AgeClock::start(&[Entry { name, bytes: 1 }]);
+        let later = begin + 4 * MINUTE;
+        assert_eq!(clock.window(later, later + 15 * SECOND), later + 15 * SECOND);
+    }
+
+    #[test]
+    fn windows_dated_into_the_future_go_before_others_if_there_is_too_much() {
+        let begin = 1_763_781_120 * SECOND;
+        let window = |at: u64| Entry { name: Name::new(Level::Hour, at, at + HOUR), bytes: 10 };
+        let mut kept = vec![window(begin), window(begin + HOUR), window(begin + 9000 * HOUR)];
+        let bounds = Bounds { size: 20, ..BOUNDS };
+        let now = begin + 2 * HOUR;
+        settle(&mut kept, bounds, now);
+        assert_eq!(kept, [window(begin), window(begin + HOUR)]);
+        // While a jump forward is not confirmed, the oldest goes as always.
+        let wall_ns = now + 25 * HOUR;
+        kept.push(window(wall_ns - HOUR));
+        settle_at(&mut kept, bounds, Now { wall_ns, age_ns: now });
+        assert_eq!(kept, [window(begin + HOUR), window(wall_ns - HOUR)]);
     }
 
     #[test]

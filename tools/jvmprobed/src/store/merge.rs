@@ -1,6 +1,12 @@
-//! Windows put together to a coarser one: what was counted stays, when it was is told less finely.
+//! Merges windows to a coarser one: counts stay, times become coarser.
+//!
+//! The size of a window is bounded, and shared by tenant first, then by JVM: see [`bound`].
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    mem::take,
+    sync::Arc,
+};
 
 use libjvmprobe::stack::{
     joined::join,
@@ -8,14 +14,19 @@ use libjvmprobe::stack::{
 };
 
 use crate::{
-    stops::AllStops,
+    stops::{AllStops, fair_share},
     store::file::Stored,
     window::{Taken, Window},
 };
 
-/// So many bytes the profiles of a window take in memory, about: of more, the rarest stacks are given
-/// up. As a file, it is a tenth of that.
-const MAX_SIZE: usize = 48 << 20;
+/// Maximum memory that the profiles of a merged window take, about. The file is a tenth of that, so that
+/// merged windows of 24 hours fit into the default size of the store.
+const MAX_MERGED: usize = 48 << 20;
+/// Maximum memory that the profiles of a window take that was not merged yet, about.
+pub const MAX_TAKEN: usize = 16 << 20;
+
+/// Stacks that tenants lost because they exceeded their share of a window.
+pub type Limited = BTreeMap<Arc<str>, u64>;
 
 /// Maximum memory that the lines of stops take in a window that was put together: some 40,000 lines. The
 /// longest stops of each JVM keep their lines, the others are added up.
@@ -26,36 +37,54 @@ const MAX_STOPS: usize = 16 << 20;
 #[derive(Debug)]
 pub struct Parts {
     windows: Vec<Stored>,
+    /// Memory that the profiles of the windows take, in bytes.
+    bytes: usize,
     stops: AllStops<(u32, u64)>,
-}
-
-impl Default for Parts {
-    fn default() -> Self {
-        Self { windows: Vec::new(), stops: AllStops::new(MAX_STOPS) }
-    }
+    slot_ns: u64,
+    limited: Limited,
 }
 
 impl Parts {
-    /// Adds a window.
+    /// None yet. Time slots become at least this long, in nanoseconds.
+    pub fn new(slot_ns: u64) -> Self {
+        let stops = AllStops::new(MAX_STOPS);
+        Self { windows: Vec::new(), bytes: 0, stops, slot_ns, limited: Limited::new() }
+    }
+
+    /// Adds a window. If the windows take too much memory, they become one at once.
     pub fn add(&mut self, mut stored: Stored) {
         for taken in &mut stored.window.jvms {
             let (key, tenant) = ((taken.who.pid, taken.who.started_ns), taken.who.tenant());
-            for line in std::mem::take(&mut taken.pauses) {
+            for line in take(&mut taken.pauses) {
                 self.stops.add(&key, &tenant, line);
             }
         }
+        self.bytes += size(&stored.window.jvms);
         self.windows.push(stored);
+        if self.bytes > MAX_MERGED && self.windows.len() > 1 {
+            let merged = self.merge_windows();
+            self.bytes = size(&merged.window.jvms);
+            self.windows.push(merged);
+        }
     }
 
-    /// Puts them together. Slots of time become as long as this at least.
-    pub fn merge(mut self, slot_ns: u64) -> Stored {
-        let mut merged = merge(self.windows, slot_ns);
+    fn merge_windows(&mut self) -> Stored {
+        let mut merged = merge(take(&mut self.windows), self.slot_ns);
+        for (tenant, stacks) in bound(&mut merged.window.jvms, MAX_MERGED) {
+            *self.limited.entry(tenant).or_default() += stacks;
+        }
+        merged
+    }
+
+    /// Merges them. Returns also which stacks tenants lost for want of space.
+    pub fn merge(mut self) -> (Stored, Limited) {
+        let mut merged = self.merge_windows();
         for taken in &mut merged.window.jvms {
             if let Some(stops) = self.stops.take(&(taken.who.pid, taken.who.started_ns)) {
                 taken.pauses = stops.into_lines(taken.who.pid);
             }
         }
-        merged
+        (merged, self.limited)
     }
 }
 
@@ -73,11 +102,10 @@ fn merge(windows: Vec<Stored>, slot_ns: u64) -> Stored {
     merged.window.jvms = put_together(windows.into_iter().map(|stored| stored.window));
     let all = merged.window.jvms.iter_mut().flat_map(|taken| &mut taken.profiles);
     for profile in all {
-        let one = vec![std::mem::take(profile)];
+        let one = vec![take(profile)];
         *profile = join(one, slot_ns);
         profile.merge(false);
     }
-    bound(&mut merged.window.jvms);
     merged
 }
 
@@ -136,18 +164,158 @@ fn joined(mut profiles: Vec<Profile>) -> Profile {
 /// Where nothing else is known, samples are told by the window that they are of.
 const WINDOW: u64 = 5_000_000_000;
 
-/// Sees to it that what is written can be read again.
-fn bound(jvms: &mut [Taken]) {
-    let sizes = |jvms: &[Taken]| -> usize {
-        jvms.iter().flat_map(|taken| &taken.profiles).map(Profile::size).sum()
-    };
-    let all = sizes(jvms);
-    if all <= MAX_SIZE {
-        return;
+/// Shrinks profiles until all of them take no more than about `max` bytes of memory. Space is shared by
+/// tenant, then by JVM, then by profile: a tenant with many distinct stacks loses its own rarest stacks, and
+/// one within its share loses nothing. Returns which stacks were lost.
+pub fn bound(jvms: &mut [Taken], max: usize) -> Limited {
+    let mut limited = Limited::new();
+    if size(jvms) <= max {
+        return limited;
     }
-    for profile in jvms.iter_mut().flat_map(|taken| &mut taken.profiles) {
-        // Each gives up the same share.
-        let share = profile.size() as f64 / all as f64 * MAX_SIZE as f64;
-        profile.shrink(share as usize);
+    let mut tenants: BTreeMap<Arc<str>, Vec<&mut Taken>> = BTreeMap::new();
+    for taken in jvms {
+        tenants.entry(taken.who.tenant()).or_default().push(taken);
+    }
+    let of_tenant = |jvms: &Vec<&mut Taken>| jvms.iter().map(|taken| size_of(taken)).sum();
+    let share = fair_share(tenants.values().map(of_tenant), max);
+    for (tenant, jvms) in tenants {
+        let share = fair_share(jvms.iter().map(|taken| size_of(taken)), share);
+        let mut lost = 0;
+        for taken in jvms {
+            let share = fair_share(taken.profiles.iter().map(Profile::size), share);
+            for profile in taken.profiles.iter_mut().filter(|profile| profile.size() > share) {
+                // Stacks that differ in the processor alone are not lost.
+                profile.merge(false);
+                let before = profile.samples.len();
+                profile.shrink(share);
+                lost += before.saturating_sub(profile.samples.len()) as u64;
+            }
+        }
+        if lost > 0 {
+            limited.insert(tenant, lost);
+        }
+    }
+    limited
+}
+
+/// Returns how much memory the profiles of some JVMs take, in bytes.
+fn size(jvms: &[Taken]) -> usize {
+    jvms.iter().map(size_of).sum()
+}
+
+fn size_of(taken: &Taken) -> usize {
+    taken.profiles.iter().map(Profile::size).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use libjvmprobe::stack::{Frame, Kind, profile::Sample};
+
+    use super::*;
+    use crate::window::{Identity, Window};
+
+    /// A JVM of a container with as many distinct stacks, each sampled once.
+    fn taken(pid: u32, container: &str, stacks: u32) -> Taken {
+        let attributes = BTreeMap::from([("container.id".to_owned(), container.to_owned())]);
+        let who = Identity { pid, attributes, ..Identity::default() };
+        let mut profile = Profile::default();
+        (profile.hertz, profile.slot_ns) = (20, 1_000_000_000);
+        for number in 0..stacks {
+            let frame = Frame::new(Kind::Java, &*format!("app{pid}.Storm.call{number}"));
+            let stack = vec![profile.intern(frame)];
+            profile.samples.push(Sample {
+                pid,
+                command: "java".into(),
+                thread: "main".into(),
+                tid: pid,
+                cpu: None,
+                stack,
+                complete: true,
+                guessed: false,
+                unsure: false,
+                count: 1,
+                things: 0,
+                times: vec![(0, 1)],
+            });
+        }
+        Taken { who: who.into(), profiles: vec![profile], pauses: Vec::new() }
+    }
+
+    fn stacks(taken: &Taken) -> usize {
+        taken.profiles.iter().map(|profile| profile.samples.len()).sum()
+    }
+
+    fn counted(taken: &Taken) -> u64 {
+        taken.profiles.iter().map(Profile::total).sum()
+    }
+
+    #[test]
+    fn a_noisy_tenant_loses_its_own_stacks_only() {
+        let mut jvms = vec![
+            taken(1, "quiet", 300),
+            taken(2, "noisy", 20_000),
+            taken(3, "noisy", 200),
+            taken(4, "other", 500),
+        ];
+        let max = 2 << 20;
+        assert!(size(&jvms) > max);
+        let limited = bound(&mut jvms, max);
+        assert!(size(&jvms) <= max, "{}", size(&jvms));
+        assert_eq!([0, 2, 3].map(|at: usize| stacks(&jvms[at])), [300, 200, 500]);
+        let noisy = stacks(&jvms[1]);
+        assert!(noisy < 20_000, "{noisy}");
+        // Samples stay counted, and stacks are reported.
+        assert_eq!(counted(&jvms[1]), 20_000);
+        assert_eq!(limited, Limited::from([("container/noisy".into(), (20_000 - noisy) as u64)]));
+        assert!(bound(&mut jvms, max).is_empty());
+    }
+
+    #[test]
+    fn tenants_that_all_want_too_much_get_equal_shares() {
+        let mut jvms: Vec<_> = (1..=4).map(|pid| taken(pid, &format!("c{pid}"), 5000)).collect();
+        jvms.push(taken(5, "quiet", 10));
+        // Stacks that were sampled more often than others stay.
+        for taken in &mut jvms[..4] {
+            taken.profiles[0].samples.iter_mut().take(100).for_each(|sample| sample.count = 9);
+        }
+        let max = 1 << 20;
+        let limited = bound(&mut jvms, max);
+        assert!(size(&jvms) <= max);
+        assert_eq!((limited.len(), stacks(&jvms[4])), (4, 10));
+        let left: Vec<_> = jvms[..4].iter().map(stacks).collect();
+        assert!(left.iter().all(|&stacks| stacks == left[0] && stacks > 100), "{left:?}");
+    }
+
+    #[test]
+    fn merging_a_storm_is_bounded_and_leaves_the_quiet_tenant_whole() {
+        let mut parts = Parts::new(10_000_000_000);
+        let mut peak = 0;
+        for number in 0..6_u64 {
+            // A class storm: each window has other stacks.
+            let mut noisy = taken(2, "noisy", 40_000);
+            let samples = noisy.profiles.remove(0).samples;
+            let mut profile = Profile::default();
+            (profile.hertz, profile.slot_ns) = (20, 1_000_000_000);
+            for (at, mut sample) in samples.into_iter().enumerate() {
+                let name = format!("storm.Made{number}.call{at}");
+                sample.stack = vec![profile.intern(Frame::new(Kind::Java, &*name))];
+                profile.samples.push(sample);
+            }
+            noisy.profiles.push(profile);
+            let jvms = vec![taken(1, "quiet", 300), noisy];
+            let begin_ns = number * 15_000_000_000;
+            let window =
+                Window { begin_ns, end_ns: begin_ns + 15_000_000_000, jvms, ..Window::default() };
+            parts.add(Stored { window, covered_ns: 15_000_000_000, of: Vec::new() });
+            peak = peak.max(parts.bytes);
+        }
+        assert!(peak <= MAX_MERGED, "{peak}");
+        let (merged, limited) = parts.merge();
+        assert!(size(&merged.window.jvms) <= MAX_MERGED);
+        assert_eq!(limited.keys().map(|tenant| &**tenant).collect::<Vec<_>>(), ["container/noisy"]);
+        let [quiet, noisy] = &merged.window.jvms[..] else { panic!("two JVMs") };
+        assert_eq!((stacks(quiet), counted(quiet)), (300, 1800));
+        assert_eq!(counted(noisy), 240_000);
+        assert_eq!(merged.covered_ns, 90_000_000_000);
     }
 }

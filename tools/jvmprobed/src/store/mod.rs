@@ -16,7 +16,13 @@ pub mod merge;
 pub mod name;
 pub mod shelf;
 
-use std::{io, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Result;
 use libjvmprobe::{
@@ -29,7 +35,7 @@ pub use crate::store::file::Stored;
 use crate::{
     store::{
         folder::Folder,
-        keep::{Bounds, Entry, Step},
+        keep::{AgeClock, Bounds, Entry, Now, Step},
         merge::Parts,
         name::{Level, Name},
     },
@@ -55,6 +61,12 @@ pub struct Store {
     folder: Folder,
     bounds: Bounds,
     kept: Vec<Entry>,
+    /// Names of the windows that each merged one was made of. No other window may get them: readers take
+    /// a window of such a name for one that was replaced.
+    replaced: HashMap<Name, Vec<Name>>,
+    clock: AgeClock,
+    /// Stacks that tenants lost because they exceeded their share, since they were last taken.
+    limited: BTreeMap<Arc<str>, u64>,
     counts: Counts,
     /// Whether it was said that nothing can be kept.
     is_said: bool,
@@ -67,12 +79,23 @@ impl Store {
     /// # Errors
     /// A sentence that says what is wrong with the directory.
     pub fn open(path: &Path, age: Duration, size: u64) -> Result<Self> {
-        let folder = Folder::open_to_write(path)?;
+        Self::open_with_mode(path, age, size, folder::MODE)
+    }
+
+    /// Opens it with this file mode, which allows others to read what is kept: see [`folder::parse_mode`].
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with the directory.
+    pub fn open_with_mode(path: &Path, age: Duration, size: u64, mode: u32) -> Result<Self> {
+        let folder = Folder::open_to_write(path, mode)?;
         let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         let mut store = Self {
             folder,
             bounds: Bounds { age_ns, size },
             kept: Vec::new(),
+            replaced: HashMap::new(),
+            clock: AgeClock::default(),
+            limited: BTreeMap::new(),
             counts: Counts::default(),
             is_said: false,
         };
@@ -84,9 +107,9 @@ impl Store {
     fn take_stock(&mut self) {
         let names = self.folder.names().unwrap_or_default();
         let names: Vec<_> = names.iter().filter_map(|name| Name::parse(name)).collect();
-        let replaced = shelf::replaced(&self.folder, &names).unwrap_or_default();
+        self.replaced = shelf::replaced(&self.folder, &names).unwrap_or_default();
         for name in names {
-            if replaced.contains(&name) {
+            if self.is_replaced(name) {
                 self.remove(name);
             } else {
                 let bytes = self.folder.size(&name.to_string());
@@ -94,13 +117,19 @@ impl Store {
             }
         }
         self.kept.sort_unstable_by_key(|entry| entry.name);
+        self.clock = AgeClock::start(&self.kept);
+    }
+
+    fn is_replaced(&self, name: Name) -> bool {
+        self.replaced.values().any(|names| names.contains(&name))
     }
 
     /// Keeps a window, and puts older ones together or drops them. What cannot be kept is counted, and
     /// said once: the next window may be.
     pub fn put(&mut self, window: Window) -> Window {
         let covered_ns = window.end_ns.saturating_sub(window.begin_ns);
-        let stored = Stored { window, covered_ns, of: Vec::new() };
+        let mut stored = Stored { window, covered_ns, of: Vec::new() };
+        self.limit(merge::bound(&mut stored.window.jvms, merge::MAX_TAKEN));
         match self.write(Level::Taken, &stored) {
             Ok(_) => {
                 self.counts.written += 1;
@@ -113,7 +142,9 @@ impl Store {
                 self.say(&e);
             }
         }
-        self.tidy(stored.window.end_ns);
+        let (begin_ns, end_ns) = (stored.window.begin_ns, stored.window.end_ns);
+        let age_ns = self.clock.window(begin_ns, end_ns);
+        self.tidy(Now { wall_ns: end_ns, age_ns });
         stored.window
     }
 
@@ -121,6 +152,18 @@ impl Store {
     pub fn counts(&self) -> Counts {
         let bytes = self.kept.iter().map(|entry| entry.bytes).sum();
         Counts { bytes, windows: self.kept.len() as u64, ..self.counts }
+    }
+
+    /// Takes how many stacks each tenant has lost since the last call because it exceeded its share.
+    pub fn take_limited(&mut self) -> BTreeMap<Arc<str>, u64> {
+        std::mem::take(&mut self.limited)
+    }
+
+    fn limit(&mut self, limited: merge::Limited) {
+        for (tenant, stacks) in limited {
+            let sum = self.limited.entry(tenant).or_default();
+            *sum = sum.saturating_add(stacks);
+        }
     }
 
     /// Other bounds, from now on.
@@ -143,17 +186,25 @@ impl Store {
     }
 
     fn write(&mut self, level: Level, stored: &Stored) -> io::Result<Name> {
-        /// Windows of one begin and end are there where a clock was set back.
+        /// Further names that are tried if something else has one.
         const TRIES: usize = 16;
         let mut name = Name::new(level, stored.window.begin_ns, stored.window.end_ns);
-        for _ in 0..TRIES {
-            if !self.kept.iter().any(|entry| entry.name == name) {
-                break;
+        let mut tries = 0;
+        let text = loop {
+            // A clock that was set back makes windows of one begin and end.
+            while self.kept.iter().any(|entry| entry.name == name) || self.is_replaced(name) {
+                name = name.next();
             }
-            name = name.longer();
-        }
-        let text = name.to_string();
-        file::write(stored, |files| self.folder.put(&text, files))?;
+            let text = name.to_string();
+            match file::write(stored, |files| self.folder.put(&text, files)) {
+                Err(e) if Errno::from_io_error(&e) == Some(Errno::EXIST) && tries < TRIES => {
+                    (name, tries) = (name.next(), tries + 1);
+                    continue;
+                }
+                written => written?,
+            }
+            break text;
+        };
         let bytes = self.folder.size(&text);
         let at = self.kept.partition_point(|entry| entry.name < name);
         self.kept.insert(at, Entry { name, bytes });
@@ -161,11 +212,11 @@ impl Store {
     }
 
     /// Does what is due, in steps of which few are due at a time.
-    fn tidy(&mut self, now_ns: u64) {
+    fn tidy(&mut self, now: Now) {
         /// Merging takes a moment each: more would come late.
         const STEPS: usize = 8;
         for _ in 0..STEPS {
-            match keep::next(&self.kept, self.bounds, now_ns) {
+            match keep::next(&self.kept, self.bounds, now) {
                 None => break,
                 Some(Step::Drop(name)) => {
                     if !self.remove(name) {
@@ -187,7 +238,7 @@ impl Store {
     }
 
     fn merge(&mut self, names: &[Name], level: Level, slot_ns: u64) -> io::Result<()> {
-        let mut parts = Parts::default();
+        let mut parts = Parts::new(slot_ns);
         for &name in names {
             match shelf::read(&self.folder, name) {
                 Ok(stored) => parts.add(stored),
@@ -202,12 +253,14 @@ impl Store {
             }
         }
         let of: Vec<_> = names.iter().map(Name::to_string).collect();
-        let mut merged = parts.merge(slot_ns);
+        let (mut merged, limited) = parts.merge();
+        self.limit(limited);
         if merged.window.end_ns == 0 {
             return Ok(());
         }
         merged.of = of;
-        self.write(level, &merged)?;
+        let name = self.write(level, &merged)?;
+        self.replaced.insert(name, names.to_vec());
         names.iter().for_each(|&name| _ = self.remove(name));
         Ok(())
     }
@@ -220,6 +273,7 @@ impl Store {
         };
         if is_gone {
             self.kept.retain(|entry| entry.name != name);
+            self.replaced.remove(&name);
         } else if let Err(e) = removed {
             self.say(&e);
         }

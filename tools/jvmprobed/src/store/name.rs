@@ -1,7 +1,8 @@
 //! How windows are called in the directory: what is needed to choose some is in their names.
 //!
 //! `15s-20261122T031200.123Z-15004ms` is a window as it was taken, that began at this instant (UTC)
-//! and took so long.
+//! and took so long. A further window of the same time, which there is if the clock was set back, has its
+//! number behind that: `15s-20261122T031200.123Z-15004ms-2`.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -58,6 +59,8 @@ pub struct Name {
     length_ms: u64,
     /// How coarse it is.
     pub level: Level,
+    /// Number among the windows of the same begin, length and level, from 1 on.
+    number: u32,
 }
 
 impl Name {
@@ -66,12 +69,12 @@ impl Name {
     pub fn new(level: Level, begin_ns: u64, end_ns: u64) -> Self {
         let begin_ms = begin_ns / MILLISECOND;
         let length_ms = end_ns.div_ceil(MILLISECOND).saturating_sub(begin_ms);
-        Self { begin_ms, length_ms, level }
+        Self { begin_ms, length_ms, level, number: 1 }
     }
 
-    /// The same, of a time that is one millisecond longer: for two that would have one name.
-    pub fn longer(self) -> Self {
-        Self { length_ms: self.length_ms.saturating_add(1), ..self }
+    /// Returns the name of a further window of the same time.
+    pub fn next(self) -> Self {
+        Self { number: self.number.saturating_add(1), ..self }
     }
 
     /// When it began, in nanoseconds since 1970.
@@ -91,9 +94,13 @@ impl Name {
         let (begin, length) = rest.split_once('-')?;
         let begin = DateTime::strptime("%Y%m%dT%H%M%S%.fZ", begin).ok()?;
         let begin = TimeZone::UTC.to_timestamp(begin).ok()?.as_millisecond();
+        let (length, number) = match length.split_once('-') {
+            Some((length, number)) => (length, number.parse().ok().filter(|&number| number > 1)?),
+            None => (length, 1),
+        };
         let (begin_ms, length_ms) =
             (u64::try_from(begin).ok()?, length.strip_suffix("ms")?.parse().ok()?);
-        let name = Self { begin_ms, length_ms, level };
+        let name = Self { begin_ms, length_ms, level, number };
         // Only as we write them: a file has one name.
         (name.to_string() == text).then_some(name)
     }
@@ -104,7 +111,8 @@ impl Display for Name {
         let begin =
             i64::try_from(self.begin_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
         let begin = begin.unwrap_or(Timestamp::MAX).strftime("%Y%m%dT%H%M%S%.3fZ");
-        write!(f, "{}-{begin}-{}ms", self.level.text(), self.length_ms)
+        write!(f, "{}-{begin}-{}ms", self.level.text(), self.length_ms)?;
+        if self.number > 1 { write!(f, "-{}", self.number) } else { Ok(()) }
     }
 }
 
@@ -120,7 +128,14 @@ mod tests {
         let name = Name::new(Level::Taken, begin + 5, begin + 15 * SECOND);
         assert_eq!(name.to_string(), "15s-20251122T031200.123Z-15000ms");
         assert_eq!((name.begin_ns(), name.end_ns()), (begin, begin + 15 * SECOND));
+        let second = name.next();
+        assert_eq!(second.to_string(), "15s-20251122T031200.123Z-15000ms-2");
+        assert_eq!(Name::parse(&second.to_string()), Some(second));
+        assert!(name < second && (second.begin_ns(), second.end_ns()) == (begin, name.end_ns()));
         for other in [
+            "15s-20251122T031200.123Z-15000ms-1",
+            "15s-20251122T031200.123Z-15000ms-02",
+            "15s-20251122T031200.123Z-15000ms-99999999999",
             "lock",
             "version",
             ".new-1",
@@ -136,8 +151,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_are_read_again(begin in 0..4_000_000_000_000_u64, length in any::<u64>(), level in 0..3_usize) {
-            let name = Name { begin_ms: begin, length_ms: length, level: Level::ALL[level] };
+        fn names_are_read_again(begin in 0..4_000_000_000_000_u64, length in any::<u64>(), level in 0..3_usize, number in 1..u32::MAX) {
+            let name = Name { begin_ms: begin, length_ms: length, level: Level::ALL[level], number };
             prop_assert_eq!(Name::parse(&name.to_string()), Some(name));
         }
 

@@ -1,6 +1,10 @@
 //! What is kept, for those who look back: while the daemon writes, merges and drops.
 
-use std::{collections::HashSet, io, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    path::Path,
+};
 
 use anyhow::{Context, Result};
 use libjvmprobe::own::note;
@@ -104,21 +108,24 @@ impl Shelf {
 pub fn names(folder: &Folder) -> io::Result<Vec<Name>> {
     let all = folder.names()?;
     let mut names: Vec<_> = all.iter().filter_map(|name| Name::parse(name)).collect();
-    let replaced = replaced(folder, &names)?;
+    let replaced: HashSet<_> = replaced(folder, &names)?.into_values().flatten().collect();
     names.retain(|name| !replaced.contains(name));
     names.sort_unstable();
     Ok(names)
 }
 
-/// The windows that coarser ones were made of.
+/// Returns which windows each coarser one was made of.
 ///
 /// # Errors
 /// As [`names`].
-pub fn replaced(folder: &Folder, names: &[Name]) -> io::Result<HashSet<Name>> {
-    let mut replaced = HashSet::new();
-    for name in names.iter().filter(|name| name.level > Level::Taken) {
+pub fn replaced(folder: &Folder, names: &[Name]) -> io::Result<HashMap<Name, Vec<Name>>> {
+    let mut replaced = HashMap::new();
+    for &name in names.iter().filter(|name| name.level > Level::Taken) {
         match folder.file(Some(&name.to_string()), file::LINES).and_then(file::read_head) {
-            Ok(head) => replaced.extend(head.of.iter().filter_map(|name| Name::parse(name))),
+            Ok(head) => {
+                let of = head.of.iter().filter_map(|name| Name::parse(name)).collect();
+                replaced.insert(name, of);
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(e),
             // One that is broken replaces nothing; who reads it says so.
             Err(_) => {}

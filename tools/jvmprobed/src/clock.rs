@@ -1,0 +1,123 @@
+//! Clocks of this process: the wall clock, which can be set, and the time since boot, which cannot.
+//!
+//! Source: clock_gettime(2). `CLOCK_REALTIME` and `CLOCK_BOOTTIME` run at the same rate. Their difference
+//! changes only if somebody sets the wall clock: a person, an NTP client at its start, or a hypervisor.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Difference between the two clocks, in nanoseconds, from which on the wall clock counts as set.
+const STEP: u64 = 1_000_000_000;
+
+/// An instant on both clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Wall clock, in nanoseconds since 1970.
+    pub unix_ns: u64,
+    /// Time since boot including suspend, in nanoseconds.
+    pub boot_ns: u64,
+}
+
+impl Now {
+    /// Reads both clocks.
+    pub fn read() -> Self {
+        let boot = clock_gettime(ClockId::Boottime);
+        let seconds = u64::try_from(boot.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
+        let boot_ns = seconds.saturating_add(u64::try_from(boot.tv_nsec).unwrap_or(0));
+        Self { unix_ns: unix_ns(), boot_ns }
+    }
+}
+
+/// Reads the wall clock, in nanoseconds since 1970.
+pub fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Successive intervals of wall-clock time. Their lengths come from the time since boot, so that a wall
+/// clock that is set makes no interval shorter or longer.
+#[derive(Clone, Copy, Debug)]
+pub struct Intervals {
+    begin: Now,
+}
+
+impl Intervals {
+    /// Begins the first interval.
+    pub fn start(now: Now) -> Self {
+        Self { begin: now }
+    }
+
+    /// Ends an interval and begins the next one. Returns begin and end in nanoseconds since 1970.
+    ///
+    /// An interval begins where the one before it ended. If the wall clock was set meanwhile, it ends at the
+    /// new wall-clock time, and its begin is that minus its length.
+    pub fn next(&mut self, now: Now) -> (u64, u64) {
+        let length = now.boot_ns.saturating_sub(self.begin.boot_ns);
+        let step = self.begin.unix_ns.saturating_add(length).abs_diff(now.unix_ns);
+        let begin_ns = match step > STEP.min(length / 2) {
+            true => now.unix_ns.saturating_sub(length),
+            false => self.begin.unix_ns,
+        };
+        self.begin = now;
+        (begin_ns, now.unix_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const HOUR: i64 = 3600;
+
+    /// Ends of 15-second intervals in which the wall clock is set by some seconds first.
+    fn intervals(steps: &[i64]) -> Vec<(u64, u64)> {
+        let mut now = Now { unix_ns: 1_800_000_000 * SECOND, boot_ns: 77 };
+        let mut intervals = Intervals::start(now);
+        let next = |&step: &i64| {
+            let step = step.saturating_mul(SECOND.cast_signed());
+            now.unix_ns = now.unix_ns.saturating_add_signed(step) + 15 * SECOND;
+            now.boot_ns += 15 * SECOND;
+            intervals.next(now)
+        };
+        steps.iter().map(next).collect()
+    }
+
+    #[test]
+    fn intervals_follow_each_other_without_a_step() {
+        let all = intervals(&[0, 0, 0]);
+        assert!(all.windows(2).all(|two| two[0].1 == two[1].0));
+        assert!(all.iter().all(|(begin, end)| end - begin == 15 * SECOND));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_changes_no_length() {
+        let steps = [0, -HOUR, 0, 25 * HOUR, 0, -25 * HOUR, 0, -10, 2];
+        let all = intervals(&steps);
+        assert!(all.iter().all(|(begin, end)| end - begin == 15 * SECOND), "{all:?}");
+        // Each interval ends at its own wall-clock time, and the begin starts anew on a step alone.
+        for (two, &step) in all.windows(2).zip(&steps[1..]) {
+            assert_eq!(two[0].1.saturating_add_signed(step * 1_000_000_000), two[1].0);
+        }
+    }
+
+    #[test]
+    fn small_differences_leave_no_gap() {
+        let start = Now { unix_ns: 100 * SECOND, boot_ns: 0 };
+        let mut intervals = Intervals::start(start);
+        let next = Now { unix_ns: 115 * SECOND + 900, boot_ns: 15 * SECOND };
+        assert_eq!(intervals.next(next), (start.unix_ns, next.unix_ns));
+        // The last interval may be short, and is not empty even then.
+        let last = Now { unix_ns: 115 * SECOND, boot_ns: 15 * SECOND + 1000 };
+        assert_eq!(intervals.next(last), (115 * SECOND - 1000, 115 * SECOND));
+    }
+
+    #[test]
+    fn both_clocks_run() {
+        let first = Now::read();
+        let second = Now::read();
+        assert!(first.unix_ns > 1_600_000_000 * SECOND && first.boot_ns > 0);
+        assert!(second.boot_ns >= first.boot_ns);
+    }
+}
