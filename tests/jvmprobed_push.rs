@@ -350,6 +350,122 @@ fn nothing_is_lost_but_what_is_counted() {
 }
 
 #[test]
+fn an_answer_without_end_is_bounded() {
+    beside_others();
+    let receiver = Receiver::start(None);
+    let folder = tempfile::tempdir().unwrap();
+    let net = Net::start().unwrap();
+    for (to, outcome) in [
+        (format!("otlp=grpc://127.0.0.1:{}", receiver.grpc), "later"),
+        // The status of HTTP comes first.
+        (format!("pyroscope=http://127.0.0.1:{}", receiver.http), "taken"),
+    ] {
+        receiver.mode("endless");
+        let mut options = target(&to);
+        // The length must do, not the time.
+        options.timeout = Duration::from_secs(3600);
+        let push = Push::start(&net, &[options], folder.path(), SOON).unwrap();
+        let one = window(1, 1, 5);
+        push.window(&one);
+        let until = Instant::now() + Duration::from_secs(60);
+        while !push.ledgers()[0].read().requests.contains_key(outcome) {
+            assert!(Instant::now() < until, "{to}: {:?}", push.ledgers()[0].read());
+            thread::sleep(Duration::from_millis(20));
+        }
+        receiver.mode("ok");
+        delivered(&push, samples_in(&one));
+    }
+}
+
+/// An answer whose next byte always comes, but never the last one.
+#[test]
+fn an_answer_without_end_is_bounded_in_time() {
+    beside_others();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let folder = tempfile::tempdir().unwrap();
+    let net = Net::start().unwrap();
+    let mut options = target(&format!("pyroscope=http://127.0.0.1:{port}"));
+    options.timeout = Duration::from_secs(1);
+    let push = Push::start(&net, &[options], folder.path(), SOON).unwrap();
+    push.window(&window(1, 1, 5));
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n").unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while !push.ledgers()[0].read().requests.contains_key("later") {
+        assert!(Instant::now() < until, "{:?}", push.ledgers()[0].read());
+        let _ = stream.write_all(b"x");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Effective capabilities of the threads of this process that have this name.
+fn capabilities(name: &str) -> Vec<u64> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    // A thread may end meanwhile.
+    let read = |file: std::path::PathBuf| fs::read_to_string(file).unwrap_or_default();
+    let named = tasks.filter(|task| read(task.join("comm")).trim() == name);
+    let status = named.map(|task| read(task.join("status")));
+    let sets = status.flat_map(|status| {
+        let lines = status.lines().filter_map(|line| {
+            let kinds = ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:", "CapBnd:"];
+            let kind = kinds.into_iter().find_map(|kind| line.strip_prefix(kind))?;
+            Some(u64::from_str_radix(kind.trim(), 16).unwrap())
+        });
+        lines.collect::<Vec<_>>()
+    });
+    sets.collect()
+}
+
+#[test]
+fn threads_that_speak_to_others_have_no_capabilities() {
+    beside_others();
+    let folder = tempfile::tempdir().unwrap();
+    let files = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(None);
+    let net = Net::start().unwrap();
+    let own = fs::read_to_string("/proc/thread-self/status").unwrap();
+    assert!(own.lines().any(|line| line.starts_with("CapEff:") && !line.ends_with("0000")));
+    // A name that is looked up, and a folder, in which another thread writes.
+    let to = [
+        format!("otlp=http://localhost:{}", receiver.http),
+        format!("dir={}", files.path().display()),
+    ];
+    let targets = to.map(|to| target(&to));
+    let push = Push::start(&net, &targets, folder.path(), SOON).unwrap();
+    let one = window(1, 1, 5);
+    push.window(&one);
+    delivered(&push, samples_in(&one));
+    let until = Instant::now() + Duration::from_secs(60);
+    while fs::read_dir(files.path()).unwrap().count() < 2 {
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(20));
+    }
+    // Other tests of this process have such threads, too.
+    for name in ["jvmprobed-net", "jvmprobed-names"] {
+        let sets = capabilities(name);
+        assert!(sets.len() >= 5 && sets.iter().all(|&set| set == 0), "{name}: {sets:x?}");
+    }
+}
+
+/// Secrets are read with the rights with which they are read again for each request: what only
+/// capabilities make readable is an error at the start, not later.
+#[test]
+fn a_secret_that_cannot_be_read_again_is_told_at_the_start() {
+    beside_others();
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("token");
+    fs::write(&secret, "x").unwrap();
+    std::os::unix::fs::chown(&secret, Some(65534), Some(65534)).unwrap();
+    fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o400)).unwrap();
+    let net = Net::start().unwrap();
+    let mut options = target("otlp=http://127.0.0.1:1");
+    options.bearer_token_file = Some(secret);
+    let error = Push::start(&net, &[options], folder.path(), SOON).unwrap_err();
+    assert!(format!("{error:#}").contains("Permission denied"), "{error:#}");
+}
+
+#[test]
 fn what_waits_survives_a_restart() {
     beside_others();
     let folder = tempfile::tempdir().unwrap();
@@ -636,6 +752,7 @@ fn metrics_arrive_over_otlp() {
         op: "G1CollectForAllocation".into(),
         cause: Some("G1 Evacuation Pause".into()),
         stopped_ns: ns,
+        times: 1,
         collections: 1,
         heap_after: Some(1 << 20),
         ..Stop::default()

@@ -4,8 +4,9 @@
 
 It prints "ready HTTP-PORT GRPC-PORT". A line on standard input says how the next requests are
 answered: "ok", "slow SECONDS", "status CODE [RETRY-AFTER]", "cut", "page", "partial COUNT",
-"grpc CODE [RETRY-SECONDS]", "down" (503 to
-what nobody looks into). Each line is answered by "mode LINE"; "all" changes nothing, and its
+"grpc CODE [RETRY-SECONDS]", "endless" (an answer
+that never ends), "judge MAX-BYTES [CODE]" (each series of Pyroscope is accepted or rejected, as Pyroscope does),
+"down" (503 to what nobody looks into). Each line is answered by "mode LINE"; "all" changes nothing, and its
 answer comes after all requests so far. Each request, by a line with all
 that was in it, before it is answered. OTLP is decoded by OpenTelemetry's own messages for Python;
 Pyroscope's request by hand; a pprof is handed on as it is.
@@ -14,6 +15,7 @@ Pyroscope's request by hand; a pprof is handed on as it is.
 import base64
 import gzip
 import json
+import re
 import ssl
 import sys
 import threading
@@ -24,10 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import grpc
 from google.protobuf import duration_pb2
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
-from opentelemetry.proto.collector.profiles.v1development import (
-    profiles_service_pb2,
-    profiles_service_pb2_grpc,
-)
+from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2
 
 mode = ["ok"]
 lock = threading.Lock()
@@ -80,6 +79,66 @@ def pyroscope(body):
                 )
         series.append({"labels": labels, "profiles": profiles})
     return series
+
+
+def rejection(labels, names, raw, max_bytes):
+    """Why Pyroscope rejects a series, or None.
+
+    Source: ValidateLabels and ValidateProfile in pkg/validation/validate.go of Pyroscope, with the defaults
+    of limits.go. The limit of bytes is a parameter.
+    """
+    if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", labels.get("__name__", "")):
+        return "invalid metric name"
+    if not labels.get("service_name"):
+        return "service name is not provided"
+    if len(names) > 30:
+        return "too many label names"
+    if len(names) != len(set(names)):
+        return "duplicate label name"
+    for name, value in labels.items():
+        if len(name) > 1024:
+            return "label name too long"
+        if len(value) > 2048:
+            return "label value too long"
+        if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name):
+            return f"invalid label name '{name}'"
+    profile = gzip.decompress(raw)
+    if len(profile) > max_bytes:
+        return "profile exceeds the size limit"
+    # profile.proto: 1 are sample types, 2 samples, 6 strings.
+    types, samples, strings = [], 0, []
+    for number, value in fields(profile):
+        if number == 1:
+            types.append(dict(fields(value)).get(1, 0))
+        samples += number == 2
+        if number == 6:
+            strings.append(value.decode())
+    if samples > 16000:
+        return "profile exceeds the samples count limit"
+    if any("-" in strings[at] for at in types):
+        return "sample type contains -"
+    return None
+
+
+def judge(body, max_bytes):
+    """Judges each series of a request: ids of accepted profiles, and one error if there is any."""
+    accepted, error = [], None
+    for _, one in fields(body):
+        labels, names, profiles = {}, [], []
+        for number, value in fields(one):
+            parts = dict(fields(value))
+            if number == 1:
+                names.append(parts[1].decode())
+                labels[names[-1]] = parts.get(2, b"").decode()
+            else:
+                profiles.append((parts[2].decode(), parts[1]))
+        for id, raw in profiles:
+            why = rejection(labels, names, raw, max_bytes)
+            if why is None:
+                accepted.append(id)
+            else:
+                error = why
+    return accepted, error
 
 
 def value_of(value):
@@ -215,6 +274,8 @@ class Handler(BaseHTTPRequestHandler):
         words = now.split()
         headers = {name.lower(): value for name, value in self.headers.items()}
         told = {} if words[0] == "down" else decode(self.path, body)
+        if words[0] == "judge":
+            told["accepted"], told["error"] = judge(body, int(words[1]))
         tell(path=self.path, mode=now, headers=headers, **told)
         code, answer, extra = 200, b"", {}
         if words[0] == "slow":
@@ -231,6 +292,18 @@ class Handler(BaseHTTPRequestHandler):
             return
         elif words[0] == "page":
             answer, extra = b"<html>hello</html>", {"content-type": "text/html"}
+        elif words[0] == "judge" and told["error"]:
+            code = int(words[2]) if len(words) > 2 else 400
+            answer = json.dumps({"code": "invalid_argument", "message": told["error"]}).encode()
+        elif words[0] == "endless":
+            self.send_response(200)
+            self.end_headers()
+            self.close_connection = True
+            try:
+                while True:
+                    self.wfile.write(bytes(1 << 16))
+            except OSError:
+                return
         elif words[0] == "partial":
             partial = profiles_service_pb2.ExportProfilesServiceResponse()
             partial.partial_success.rejected_profiles = int(words[1])
@@ -273,11 +346,26 @@ def answer_grpc(name, request, told, response, context):
     return response
 
 
-class Profiles(profiles_service_pb2_grpc.ProfilesServiceServicer):
-    def Export(self, request, context):
-        told = lambda request: {"profiles": profiles(request)}
-        response = profiles_service_pb2.ExportProfilesServiceResponse()
-        return answer_grpc("grpc profiles", request, told, response, context)
+def export_profiles(request, context):
+    """Answers a call: as a stream, of which one message is what a unary call gets."""
+    told = lambda request: {"profiles": profiles(request)}
+    response = profiles_service_pb2.ExportProfilesServiceResponse()
+    yield answer_grpc("grpc profiles", request, told, response, context)
+    while mode[0] == "endless" and context.is_active():
+        response.partial_success.error_message = "x" * (1 << 16)
+        yield response
+
+
+PROFILES = grpc.method_handlers_generic_handler(
+    "opentelemetry.proto.collector.profiles.v1development.ProfilesService",
+    {
+        "Export": grpc.unary_stream_rpc_method_handler(
+            export_profiles,
+            request_deserializer=profiles_service_pb2.ExportProfilesServiceRequest.FromString,
+            response_serializer=profiles_service_pb2.ExportProfilesServiceResponse.SerializeToString,
+        )
+    },
+)
 
 
 class Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
@@ -295,7 +383,7 @@ def main():
         http.socket = context.wrap_socket(http.socket, server_side=True)
     threading.Thread(target=http.serve_forever, daemon=True).start()
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
-    profiles_service_pb2_grpc.add_ProfilesServiceServicer_to_server(Profiles(), server)
+    server.add_generic_rpc_handlers((PROFILES,))
     metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(Metrics(), server)
     if len(sys.argv) > 1:
         text = open(sys.argv[1], "rb").read()

@@ -26,7 +26,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 const HEADERS: [(&str, &str); 3] =
     [("content-type", "application/grpc+proto"), ("te", "trailers"), ("grpc-encoding", "gzip")];
 
-/// More of an answer than this is not read.
+/// Maximum length of an answer, in bytes. Its status comes last, so a longer one has none.
 const MAX_ANSWER: usize = 64 << 10;
 
 /// `google.rpc.Status`, of which the details alone matter.
@@ -91,10 +91,10 @@ pub async fn call(
             Err(error) => return Outcome::Later(None, super::client::chain(&error)),
         };
         match frame.into_data() {
-            Ok(data) => {
-                let room = MAX_ANSWER - message.len();
-                message.extend_from_slice(&data[..data.len().min(room)]);
+            Ok(data) if message.len() + data.len() > MAX_ANSWER => {
+                return Outcome::Later(None, "its answer is too long".into());
             }
+            Ok(data) => message.extend_from_slice(&data),
             Err(frame) => said.extend(frame.into_trailers().into_iter().flatten()),
         }
     }

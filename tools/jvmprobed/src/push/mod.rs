@@ -32,7 +32,10 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use libjvmprobe::stack::profile::{Measure, Profile, Sample};
+use libjvmprobe::{
+    own::note,
+    stack::profile::{Measure, Profile, Sample},
+};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
@@ -66,10 +69,15 @@ impl Push {
         folder: &Path,
         retry: retry::Limits,
     ) -> Result<Self> {
+        queue::private_folder(folder)
+            .with_context(|| format!("cannot keep queues in {}", folder.display()))?;
         // Where one of them fails, those before it end.
         let mut push = Self { senders: Vec::new(), start_ns: unix_ns() };
         for options in targets {
-            let sender = Sender::open(options, folder, retry)
+            if let Some(warning) = options.unprotected() {
+                note(&warning);
+            }
+            let sender = Sender::open(net, options, folder, retry)
                 .with_context(|| format!("--push {}", options.to))?;
             let sender = Arc::new(sender);
             let task = Arc::clone(&sender);

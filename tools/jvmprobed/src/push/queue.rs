@@ -10,7 +10,7 @@ use std::{
     ffi::OsString,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, BufRead, BufReader, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -18,7 +18,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use flate2::Crc;
 use rustix::{
-    fs::{FlockOperation, OFlags, flock},
+    fs::{CWD, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, openat},
     process::geteuid,
 };
 use serde::{Deserialize, Serialize};
@@ -117,11 +117,7 @@ impl Queue {
     /// The folder cannot be made or read, belongs to somebody else, or is in use.
     pub fn open(folder: &Path, max: u64, ledger: Arc<Ledger>) -> Result<Self> {
         let at = || format!("cannot keep a queue in {}", folder.display());
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(at)?;
-        let found = fs::symlink_metadata(folder).with_context(at)?;
-        if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o022 != 0 {
-            bail!("{}: it is not a folder that we alone may write", at());
-        }
+        private_folder(folder).with_context(at)?;
         let lock = OpenOptions::new()
             .read(true)
             .write(true)
@@ -331,6 +327,22 @@ impl Queue {
     }
 }
 
+/// Makes a folder that nobody else may read, or makes one that is there private. A symbolic link is none.
+pub fn private_folder(folder: &Path) -> Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = openat(CWD, folder, flags, Mode::empty());
+    let is_ours = |stat: &Stat| stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o022 == 0;
+    let found = opened.and_then(|fd| Ok((fstat(&fd)?, fd)));
+    let Some((stat, fd)) = found.ok().filter(|(stat, _)| is_ours(stat)) else {
+        bail!("it is not a folder that we alone may write");
+    };
+    if stat.st_mode & 0o7777 != 0o700 {
+        fchmod(&fd, Mode::from_raw_mode(0o700))?;
+    }
+    Ok(())
+}
+
 fn no_links() -> i32 {
     (OFlags::NOFOLLOW | OFlags::CLOEXEC).bits().cast_signed()
 }
@@ -445,7 +457,16 @@ mod tests {
         let open = folder.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-        assert!(Queue::open(&open, 1000, ledger).is_err());
+        assert!(Queue::open(&open, 1000, ledger.clone()).is_err());
+        // Nor are entries readable by others, whoever made the folder.
+        fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&open, &link).unwrap();
+        let mode = || std::os::unix::fs::MetadataExt::mode(&fs::metadata(&open).unwrap()) & 0o7777;
+        assert!(Queue::open(&link, 1000, ledger.clone()).is_err());
+        assert_eq!(mode(), 0o755);
+        drop(Queue::open(&open, 1000, ledger).unwrap());
+        assert_eq!(mode(), 0o700);
     }
 
     #[test]

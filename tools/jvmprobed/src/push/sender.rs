@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use libjvmprobe::own::{Facts, Level, inform, note, say};
 use reqwest::Url;
 use serde_json::Value;
@@ -19,14 +19,17 @@ use tokio::{
     time::{sleep, timeout_at},
 };
 
-use crate::push::{
-    client::{Outcome, Target},
-    dir,
-    ledger::{Ledger, reason},
-    otlp, pyroscope,
-    queue::{Entry, Head, Queue},
-    retry::{self, Backoff},
-    target::{Address, Options},
+use crate::{
+    net::Net,
+    push::{
+        client::{Outcome, Target},
+        dir,
+        ledger::{Ledger, reason},
+        otlp, pyroscope,
+        queue::{Entry, Head, Queue},
+        retry::{self, Backoff},
+        target::{Address, Options},
+    },
 };
 
 /// A target, its queue, and whether it answers.
@@ -58,12 +61,23 @@ enum Way {
 
 impl Sender {
     /// Opens a target's queue below a folder.
-    pub(super) fn open(options: &Options, folder: &Path, retry: retry::Limits) -> Result<Self> {
+    pub(super) fn open(
+        net: &Net,
+        options: &Options,
+        folder: &Path,
+        retry: retry::Limits,
+    ) -> Result<Self> {
         let ledger = Arc::new(Ledger::new(&options.to.to_string()));
+        // Files are read with the rights with which they will be read again.
+        let target = |url: &Url| {
+            let (options, url) = (options.clone(), url.clone());
+            let target = net.run(move || Target::new(&options, &url));
+            target.unwrap_or_else(|| bail!("the network thread has ended"))
+        };
         let way = match &options.to {
-            Address::Pyroscope(url) => Way::Pyroscope(Target::new(options, url)?, url.clone()),
-            Address::OtlpHttp(url) => Way::Otlp(Target::new(options, url)?, url.clone(), false),
-            Address::OtlpGrpc(url) => Way::Otlp(Target::new(options, url)?, url.clone(), true),
+            Address::Pyroscope(url) => Way::Pyroscope(target(url)?, url.clone()),
+            Address::OtlpHttp(url) => Way::Otlp(target(url)?, url.clone(), false),
+            Address::OtlpGrpc(url) => Way::Otlp(target(url)?, url.clone(), true),
             Address::Dir(path) => Way::Dir(path.clone()),
         };
         let folder = folder.join(options.to.folder());

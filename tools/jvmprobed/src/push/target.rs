@@ -5,6 +5,7 @@ use std::{
     fmt,
     fs::File,
     io::Read,
+    net::IpAddr,
     path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
@@ -97,6 +98,27 @@ impl Options {
         }
     }
 
+    /// Returns a warning if secrets are sent over a network without TLS.
+    pub fn unprotected(&self) -> Option<String> {
+        let url = self.to.url().filter(|url| url.scheme() == "http" && !is_loopback(url))?;
+        let is_secret = |name: &String| {
+            let names = ["authorization", "proxy-authorization", "cookie"];
+            names.iter().any(|secret| name.eq_ignore_ascii_case(secret))
+        };
+        let has_secret = self.basic_auth_file.is_some()
+            || self.bearer_token_file.is_some()
+            || !self.header_files.is_empty()
+            || self.headers.keys().any(is_secret);
+        has_secret.then(|| {
+            let secure = if matches!(self.to, Address::OtlpGrpc(_)) { "grpcs" } else { "https" };
+            format!(
+                "{}: sending secrets unencrypted to {}; use {secure}://",
+                self.to,
+                url.host_str().unwrap_or_default()
+            )
+        })
+    }
+
     /// The headers of a request, secrets as they are now.
     ///
     /// # Errors
@@ -121,6 +143,12 @@ impl Options {
         }
         Ok(all)
     }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
 fn name_of(name: &str) -> Result<HeaderName> {
@@ -228,6 +256,14 @@ impl fmt::Display for Address {
 }
 
 impl Address {
+    /// Returns the URL of a target that is reached by HTTP.
+    fn url(&self) -> Option<&Url> {
+        match self {
+            Self::Pyroscope(url) | Self::OtlpHttp(url) | Self::OtlpGrpc(url) => Some(url),
+            Self::Dir(_) => None,
+        }
+    }
+
     /// The name of the folder in which its queue is: readable, and another one for each target.
     pub fn folder(&self) -> String {
         let text = self.to_string();
@@ -297,6 +333,38 @@ mod tests {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn secrets_over_plain_http_are_warned_about() {
+        let with = |to: &str, set: fn(&mut Options)| {
+            let mut options = Options::new(address(to).unwrap());
+            set(&mut options);
+            options.unprotected()
+        };
+        let token: fn(&mut Options) = |options| options.bearer_token_file = Some("/t".into());
+        let header: fn(&mut Options) =
+            |options| _ = options.headers.insert("Authorization".into(), "Basic eA==".into());
+        let file: fn(&mut Options) =
+            |options| _ = options.header_files.insert("X-Key".into(), "/k".into());
+        for secret in [token, header, file, |options| options.basic_auth_file = Some("/b".into())] {
+            let warning = with("pyroscope=http://p.example:4040", secret).unwrap();
+            assert!(warning.contains("p.example") && warning.contains("https://"), "{warning}");
+        }
+        assert!(with("otlp=grpc://10.0.0.1:4317", token).unwrap().contains("grpcs://"));
+        for to in [
+            "pyroscope=https://p.example",
+            "otlp=grpcs://p.example",
+            "otlp=http://localhost:4318",
+            "otlp=grpc://127.0.0.9:4317",
+            "otlp=http://[::1]:4318",
+            "dir=/srv/x",
+        ] {
+            assert_eq!(with(to, token), None, "{to}");
+        }
+        let plain: fn(&mut Options) =
+            |options| _ = options.headers.insert("X-Scope-OrgID".into(), "a".into());
+        assert_eq!(with("pyroscope=http://p.example", plain), None);
     }
 
     #[test]
