@@ -349,6 +349,107 @@ fn nothing_is_lost_but_what_is_counted() {
     }
 }
 
+/// Requests of which Pyroscope has accepted each series.
+fn accepted(requests: &[Value]) -> Truth {
+    let ids = |request: &Value| -> BTreeSet<String> {
+        let ids = request["accepted"].as_array().into_iter().flatten();
+        ids.map(|id| id.as_str().unwrap().to_owned()).collect()
+    };
+    let mut kept = Vec::new();
+    for request in requests {
+        let (mut request, ids) = (request.clone(), ids(request));
+        for series in request["pyroscope"].as_array_mut().into_iter().flatten() {
+            let profiles = series["profiles"].as_array_mut().unwrap();
+            profiles.retain(|profile| ids.contains(profile["id"].as_str().unwrap()));
+        }
+        kept.push(request);
+    }
+    received_pyroscope(&kept)
+}
+
+/// Pyroscope judges each series, and answers for all: with 400, or with 500 where it fails on one. What it
+/// accepts arrives, whoever else is in the request, and what it refuses is not sent for ever.
+#[test]
+fn a_profile_that_pyroscope_refuses_harms_no_other() {
+    beside_others();
+    let receiver = Receiver::start(None);
+    let net = Net::start().unwrap();
+    for code in [400, 500] {
+        let folder = tempfile::tempdir().unwrap();
+        let before = receiver.requests().len();
+        receiver.mode(&format!("judge 20000 {code}"));
+        let to = format!("pyroscope=http://127.0.0.1:{}", receiver.http);
+        let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+        let mut one = window(1, 4, 20);
+        // A label that begins with a digit, one that says nothing, and long ones.
+        let who = Arc::make_mut(&mut one.jvms[0].who);
+        for (name, value) in
+            [("0day/x", "a"), ("é", "b"), ("empty", ""), ("k.v", &*"v".repeat(9999))]
+        {
+            who.attributes.insert(name.into(), value.into());
+        }
+        who.attributes.insert("n".repeat(5000), "c".into());
+        let mut large = window(1, 2, 1500);
+        one.jvms[1] = large.jvms.remove(1);
+        let refused: u64 = one.jvms[1].profiles.iter().map(samples).sum();
+        let mut handed_in = samples_in(&one);
+        push.window(&one);
+        // Behind it, so that the target takes something meanwhile.
+        let two = window(2, 2, 20);
+        handed_in += samples_in(&two);
+        push.window(&two);
+        let counts = delivered(&push, handed_in);
+        let dropped: Vec<_> = counts.dropped.iter().map(|(why, d)| (*why, d.samples)).collect();
+        assert_eq!(dropped, [("refused", refused)], "{code}");
+        let requests = receiver.requests().split_off(before);
+        one.jvms.remove(1);
+        assert_eq!(accepted(&requests), truth(&[one, two]), "{code}");
+        // Each of 8 profiles was sent alone at most, after the request: some times, where it fails.
+        let most = if code == 400 { 10 } else { 40 };
+        assert!(requests.len() <= most, "{code}: {} requests", requests.len());
+    }
+    // Waits have a name with a dash, which no type of samples may have.
+    let folder = tempfile::tempdir().unwrap();
+    receiver.mode("judge 4194304");
+    let to = format!("pyroscope=http://127.0.0.1:{}", receiver.http);
+    let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+    let mut waits = window(3, 1, 5);
+    waits.jvms[0].profiles[0].measure = Measure::Elapsed("off-cpu".into());
+    push.window(&waits);
+    let counts = delivered(&push, samples_in(&waits));
+    assert!(counts.dropped.is_empty(), "{counts:?}");
+}
+
+#[test]
+fn a_resource_that_a_collector_refuses_harms_no_other() {
+    beside_others();
+    let receiver = Receiver::start(None);
+    let net = Net::start().unwrap();
+    for to in [
+        format!("otlp=http://127.0.0.1:{}", receiver.http),
+        format!("otlp=grpc://127.0.0.1:{}", receiver.grpc),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let before = receiver.requests().len();
+        receiver.mode("reject shop-3");
+        let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+        let mut one = window(1, 5, 30);
+        push.window(&one);
+        let counts = delivered(&push, samples_in(&one));
+        let refused: u64 = one.jvms.remove(2).profiles.iter().map(samples).sum();
+        assert_eq!(counts.dropped["refused"].samples, refused, "{to}");
+        let mut requests = receiver.requests().split_off(before);
+        assert!(requests.len() < 20, "{to}: {} requests", requests.len());
+        let is_taken = |request: &Value| {
+            let profiles = request["profiles"].as_array().unwrap();
+            profiles.iter().all(|profile| profile["resource"]["service.name"] != "shop-3")
+        };
+        requests.retain(is_taken);
+        assert_eq!(received_otlp(&requests), truth(&[one]), "{to}");
+        check_words(&requests);
+    }
+}
+
 #[test]
 fn an_answer_without_end_is_bounded() {
     beside_others();

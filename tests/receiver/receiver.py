@@ -6,6 +6,7 @@ It prints "ready HTTP-PORT GRPC-PORT". A line on standard input says how the nex
 answered: "ok", "slow SECONDS", "status CODE [RETRY-AFTER]", "cut", "page", "partial COUNT",
 "grpc CODE [RETRY-SECONDS]", "endless" (an answer
 that never ends), "judge MAX-BYTES [CODE]" (each series of Pyroscope is accepted or rejected, as Pyroscope does),
+"reject NAME" (a request of OTLP in which a resource has this service.name),
 "down" (503 to what nobody looks into). Each line is answered by "mode LINE"; "all" changes nothing, and its
 answer comes after all requests so far. Each request, by a line with all
 that was in it, before it is answered. OTLP is decoded by OpenTelemetry's own messages for Python;
@@ -139,6 +140,10 @@ def judge(body, max_bytes):
             else:
                 error = why
     return accepted, error
+
+
+def has_service(told, name):
+    return any(p["resource"]["service.name"] == name for p in told.get("profiles", []))
 
 
 def value_of(value):
@@ -292,6 +297,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         elif words[0] == "page":
             answer, extra = b"<html>hello</html>", {"content-type": "text/html"}
+        elif words[0] == "reject" and has_service(told, words[1]):
+            code, answer = 400, b"not this one\n"
         elif words[0] == "judge" and told["error"]:
             code = int(words[2]) if len(words) > 2 else 400
             answer = json.dumps({"code": "invalid_argument", "message": told["error"]}).encode()
@@ -326,8 +333,11 @@ class Handler(BaseHTTPRequestHandler):
 def answer_grpc(name, request, told, response, context):
     headers = {one.key: str(one.value) for one in context.invocation_metadata()}
     now = mode[0]
-    tell(path=name, mode=now, headers=headers, **told(request))
+    told = told(request)
+    tell(path=name, mode=now, headers=headers, **told)
     words = now.split()
+    if words[0] == "reject" and has_service(told, words[1]):
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not this one")
     if words[0] == "slow":
         time.sleep(float(words[1]))
     elif words[0] == "partial":

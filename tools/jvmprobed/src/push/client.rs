@@ -21,6 +21,8 @@ pub enum Outcome {
     Taken(u64, String),
     /// It has not, and should get it again: after so long, if it says so.
     Later(Option<Duration>, String),
+    /// It has failed, perhaps on what is in the request.
+    Failed(String),
     /// It will never take it.
     Refused(String),
 }
@@ -139,7 +141,8 @@ impl Target {
 }
 
 /// What a status means for a request. What the person who runs this can mend (a URL, a password)
-/// is tried again: the queue waits for that.
+/// is tried again: the queue waits for that. A status of 500 may be a fault of the receiver that a request
+/// causes: others go first.
 fn judge(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(text);
     let first = text.lines().next().unwrap_or("").chars().take(200).collect::<String>();
@@ -153,9 +156,10 @@ fn judge(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Outcome {
         StatusCode::REQUEST_TIMEOUT,
         StatusCode::TOO_MANY_REQUESTS,
     ];
-    match status.is_client_error() && !mendable.contains(&status) {
-        true => Outcome::Refused(said),
-        false => {
+    match status {
+        StatusCode::INTERNAL_SERVER_ERROR => Outcome::Failed(said),
+        status if status.is_client_error() && !mendable.contains(&status) => Outcome::Refused(said),
+        _ => {
             let after = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
             Outcome::Later(after.and_then(retry_after), said)
         }
@@ -226,11 +230,13 @@ mod tests {
                     assert!(said.contains(" no") && !said.contains("really"), "{said}");
                     true
                 }
-                Outcome::Refused(_) => false,
+                Outcome::Refused(_) | Outcome::Failed(_) => false,
                 Outcome::Taken(..) => panic!("{code} was taken"),
             }
         };
-        for code in [301, 401, 403, 404, 408, 429, 500, 502, 503, 504] {
+        let failed = judge(StatusCode::INTERNAL_SERVER_ERROR, &headers, b"oops");
+        assert!(matches!(failed, Outcome::Failed(_)), "{failed:?}");
+        for code in [301, 401, 403, 404, 408, 429, 502, 503, 504] {
             assert!(later(code), "{code}");
         }
         for code in [400, 413, 415, 422] {

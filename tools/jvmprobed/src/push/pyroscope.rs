@@ -5,6 +5,10 @@
 //! Pyroscope's api/push/v1/push.proto. A profile's type is told by the label `__name__` and by
 //! sample and period types of the pprof in it: `process_cpu:cpu:nanoseconds:cpu:nanoseconds`,
 //! `memory:alloc_space:bytes:space:bytes`.
+//!
+//! Pyroscope judges each series of a request, and answers with one error for all. Limits are those of
+//! its pkg/validation: names of labels and of sample types, their number and length, and the size of a
+//! profile. What can be known beforehand is right here; a request that is refused all the same is split.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +22,7 @@ use reqwest::Url;
 use crate::{
     push::{
         client::{Outcome, Target, below},
-        queue::Head,
+        queue::{Head, MAX_PARTS, Parts},
         retry::random_bytes,
         samples,
     },
@@ -29,6 +33,8 @@ use crate::{
 const ENOUGH: usize = 1 << 20;
 /// Pyroscope takes 30 names of labels.
 const MAX_LABELS: usize = 28;
+/// Name of a JVM that has none; Pyroscope wants one.
+const UNKNOWN: &str = "unknown_service:java";
 /// And so long a value.
 const MAX_VALUE: usize = 1024;
 
@@ -64,7 +70,7 @@ struct RawSample {
 }
 
 /// A window as requests.
-pub fn requests(window: &Window) -> Vec<(Head, Vec<u8>)> {
+pub fn requests(window: &Window) -> Parts {
     let mut all = Vec::new();
     let mut open = PushRequest { series: Vec::new() };
     let mut head = Head { time_ns: window.end_ns, ..Head::default() };
@@ -79,11 +85,13 @@ pub fn requests(window: &Window) -> Vec<(Head, Vec<u8>)> {
         size += raw_profile.len();
         head.profiles += 1;
         head.samples += samples(profile);
+        head.parts.push(samples(profile));
         let samples = vec![RawSample { raw_profile, id: uuid() }];
         open.series.push(Series { labels: labels(who, &profile.measure), samples });
-        if size > ENOUGH {
+        if size > ENOUGH || head.parts.len() >= MAX_PARTS {
             all.push((head.clone(), open.encode_to_vec()));
             open.series.clear();
+            head.parts.clear();
             (head.profiles, head.samples, size) = (0, 0, 0);
         }
     }
@@ -91,6 +99,19 @@ pub fn requests(window: &Window) -> Vec<(Head, Vec<u8>)> {
         all.push((head, open.encode_to_vec()));
     }
     all
+}
+
+/// Splits a request into one for each profile. `None` if there is one only.
+pub fn split(head: &Head, body: &[u8]) -> Option<Parts> {
+    let request = PushRequest::decode(body).ok()?;
+    if head.parts.len() < 2 || request.series.len() != head.parts.len() {
+        return None;
+    }
+    let parts = request.series.into_iter().zip(&head.parts).map(|(series, &samples)| {
+        let request = PushRequest { series: vec![series] };
+        (head.part(&[samples], 1), request.encode_to_vec())
+    });
+    Some(parts.collect())
 }
 
 /// Sends a request.
@@ -103,7 +124,13 @@ pub async fn send(target: &Target, base: &Url, body: Vec<u8>) -> Outcome {
 /// The same profile by stack alone: Pyroscope makes a series of each value of a label, and a
 /// thread's name or number would be one.
 fn by_stack(profile: &Profile) -> Profile {
-    let mut merged = Profile::of(profile.measure.clone());
+    // A type of samples has no dashes.
+    let measure = match &profile.measure {
+        Measure::Events(name) => Measure::Events(word(name).into()),
+        Measure::Elapsed(name) => Measure::Elapsed(word(name).into()),
+        other => other.clone(),
+    };
+    let mut merged = Profile::of(measure);
     (merged.hertz, merged.duration_ns) = (profile.hertz, profile.duration_ns);
     merged.begin_unix_ns = profile.begin_unix_ns;
     let mut by_stack = BTreeMap::<&[u32], (u64, u64)>::new();
@@ -146,11 +173,13 @@ fn labels(who: &Identity, measure: &Measure) -> Vec<Label> {
     };
     let mut all = BTreeMap::from([
         ("__name__".to_owned(), name),
-        ("service_name".to_owned(), cut(&who.name)),
+        ("service_name".to_owned(), cut(if who.name.is_empty() { UNKNOWN } else { &who.name })),
         ("source".to_owned(), "jvmprobed".to_owned()),
     ]);
     let others = who.attributes.iter().filter(|(name, value)| {
-        !value.is_empty() && !matches!(name.as_str(), "process.pid" | "process.command_line")
+        !name.is_empty()
+            && !value.is_empty()
+            && !matches!(name.as_str(), "process.pid" | "process.command_line")
     });
     for (name, value) in others {
         if all.len() < MAX_LABELS {
@@ -160,8 +189,11 @@ fn labels(who: &Identity, measure: &Measure) -> Vec<Label> {
     all.into_iter().map(|(name, value)| Label { name, value }).collect()
 }
 
+/// Returns a name as Prometheus' data model has it: letters, digits and underscores, and no digit first.
 fn word(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(128).collect()
+    let prefix = if name.starts_with(|c: char| c.is_ascii_digit()) { "_" } else { "" };
+    let rest = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
+    prefix.chars().chain(rest).take(128).collect()
 }
 
 fn cut(value: &str) -> String {
@@ -195,12 +227,17 @@ mod tests {
         for i in 0..100 {
             who.attributes.insert(format!("k8s.pod.label-{i}"), "v".into());
         }
+        who.attributes.insert("0day.é".into(), "v".into());
         let labels = labels(&who, &Measure::Elapsed("off-cpu".into()));
         assert_eq!(labels.len(), MAX_LABELS);
         let value =
             |name: &str| labels.iter().find(|label| label.name == name).unwrap().value.clone();
         assert_eq!((value("__name__"), value("service_name").len()), ("off_cpu".into(), MAX_VALUE));
-        let is_word = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let is_word = |name: &str| {
+            name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+                && !name.starts_with(|c: char| c.is_ascii_digit())
+        };
+        assert_eq!(value("_0day__"), "v");
         assert!(labels.iter().all(|label| is_word(&label.name)), "{labels:?}");
     }
 }

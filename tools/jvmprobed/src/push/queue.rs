@@ -29,8 +29,13 @@ use crate::push::ledger::{Ledger, reason};
 const VERSION: u32 = 1;
 /// More than a request ever has.
 const MAX_ENTRY: u64 = 64 << 20;
-/// More than the first line ever has.
-const MAX_HEAD: u64 = 4 << 10;
+/// Maximum length of the first line.
+const MAX_HEAD: u64 = 64 << 10;
+/// Maximum number of parts of a request, so that the first line has space for them.
+pub const MAX_PARTS: usize = 1000;
+/// Number of times that a target may fail on an entry while it takes others, before the entry counts as
+/// refused.
+const MAX_FAILURES: u32 = 3;
 /// What may be held of what could not be written.
 const MAX_MEMORY: u64 = 4 << 20;
 /// The end of an entry's name.
@@ -50,7 +55,21 @@ pub struct Head {
     pub samples: u64,
     /// When it was taken, in nanoseconds since 1970.
     pub time_ns: u64,
+    /// Samples of each part that the request can be split into, in their order: at most [`MAX_PARTS`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<u64>,
 }
+
+impl Head {
+    /// Returns the head of some parts of a request.
+    pub fn part(&self, parts: &[u64], profiles: u64) -> Self {
+        let samples = parts.iter().copied().fold(0, u64::saturating_add);
+        Self { samples, profiles, parts: parts.to_vec(), ..self.clone() }
+    }
+}
+
+/// Parts of a request: what each is, and its message.
+pub type Parts = Vec<(Head, Vec<u8>)>;
 
 /// What kind of request an entry is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +110,8 @@ struct Waiting {
     size: u64,
     /// `None` where it is on disk.
     body: Option<Vec<u8>>,
+    /// How often the target has failed on it, and how many requests it had taken before.
+    failures: Option<(u32, u64)>,
 }
 
 /// The entries of a target.
@@ -149,6 +170,12 @@ impl Queue {
     /// Puts in an entry. What there is no room for is counted as dropped.
     pub fn push(&mut self, head: Head, body: Vec<u8>) {
         self.ledger.accept(head.samples);
+        self.add(head, body);
+        self.make_room();
+        self.account();
+    }
+
+    fn add(&mut self, head: Head, body: Vec<u8>) {
         let number = self.next;
         self.next += 1;
         let (size, body) = match self.write(number, &head, &body) {
@@ -168,9 +195,53 @@ impl Queue {
                 (body.len() as u64, Some(body))
             }
         };
-        self.entries.push_back(Waiting { number, head, size, body });
+        self.entries.push_back(Waiting { number, head, size, body, failures: None });
+    }
+
+    /// Replaces an entry by its parts, which go to the end. Returns whether there are any.
+    pub fn split(
+        &mut self,
+        number: u64,
+        split: impl FnOnce(&Head, &[u8]) -> Option<Parts>,
+    ) -> bool {
+        let Some(entry) = self.entries.iter().find(|entry| entry.number == number) else {
+            return false;
+        };
+        let body = match &entry.body {
+            Some(body) => Ok(body.clone()),
+            None => read(&self.path(number)).map(|(_, body)| body),
+        };
+        let parts = body.ok().and_then(|body| split(&entry.head, &body));
+        // Nothing may be counted twice or be missing.
+        let sum = |parts: &Parts| parts.iter().map(|(head, _)| head.samples).sum::<u64>();
+        let samples = entry.head.samples;
+        let Some(parts) = parts.filter(|parts| sum(parts) == samples) else { return false };
+        // Where this is interrupted, the target gets some of it twice.
+        parts.into_iter().for_each(|(head, body)| self.add(head, body));
+        self.done(number);
         self.make_room();
         self.account();
+        true
+    }
+
+    /// The target has failed on an entry: others go first. Returns the entry's number from now on if the
+    /// target takes others, but not this one. `taken` is how many requests it has taken so far.
+    pub fn failed(&mut self, mut number: u64, taken: u64) -> Option<u64> {
+        self.sending = None;
+        let at = self.entries.iter().position(|entry| entry.number == number)?;
+        let (times, before) = self.entries[at].failures.unwrap_or((0, taken));
+        self.entries[at].failures = Some((times + 1, before));
+        let (from, to) = (self.path(number), self.path(self.next));
+        let is_on_disk = self.entries[at].body.is_none();
+        if at + 1 < self.entries.len() && (!is_on_disk || fs::rename(from, to).is_ok()) {
+            let moved = self.entries.remove(at);
+            number = self.next;
+            self.entries.extend(moved.map(|entry| Waiting { number, ..entry }));
+            self.next += 1;
+        }
+        self.make_room();
+        self.account();
+        (times + 1 >= MAX_FAILURES && taken > before).then_some(number)
     }
 
     /// The oldest entry, which stays until [`Self::done`].
@@ -255,7 +326,8 @@ impl Queue {
     fn account(&self) {
         let samples = self.entries.iter().map(|entry| entry.head.samples).sum();
         let bytes = self.entries.iter().map(|entry| entry.size).sum();
-        self.ledger.waiting(samples, bytes, self.entries.front().map(|entry| entry.head.time_ns));
+        let oldest = self.entries.iter().map(|entry| entry.head.time_ns).min();
+        self.ledger.waiting(samples, bytes, oldest);
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -314,7 +386,8 @@ impl Queue {
             match read_head(&self.path(number)) {
                 Ok((line, _, size)) => {
                     self.ledger.accept(line.head.samples);
-                    self.entries.push_back(Waiting { number, head: line.head, size, body: None });
+                    let (head, body, failures) = (line.head, None, None);
+                    self.entries.push_back(Waiting { number, head, size, body, failures });
                 }
                 Err(_) => {
                     // How many samples were in it, nobody knows.
@@ -445,6 +518,62 @@ mod tests {
         let dropped = ledger.read().dropped[reason::DAMAGED];
         assert_eq!((dropped.entries, dropped.samples), (3, 1));
         assert!(!folder.path().join("0000000000000009.tmp").exists());
+    }
+
+    #[test]
+    fn an_entry_is_replaced_by_its_parts() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut queue, ledger) = open(folder.path(), 1 << 20);
+        let whole = Head { samples: 7, profiles: 2, parts: vec![3, 4], ..head(0) };
+        queue.push(whole.clone(), b"ab".to_vec());
+        queue.push(head(10), b"other".to_vec());
+        let number = queue.oldest().unwrap().number;
+        // What does not add up is no split.
+        assert!(!queue.split(number, |_, _| None));
+        assert!(!queue.split(number, |head, body| Some(vec![(head.part(&[3], 1), body.into())])));
+        let parts = |head: &Head, body: &[u8]| {
+            let part = |at: usize| (head.part(&head.parts[at..=at], 1), body[at..=at].to_vec());
+            Some(vec![part(0), part(1)])
+        };
+        assert!(queue.split(number, parts));
+        assert_eq!((ledger.read().accepted_samples, ledger.read().waiting_samples), (17, 17));
+        drop(queue);
+        let (mut queue, _) = open(folder.path(), 1 << 20);
+        let mut left = Vec::new();
+        while let Some(entry) = queue.oldest() {
+            left.push((entry.head.samples, entry.head.parts, entry.body));
+            queue.done(entry.number);
+        }
+        let expected: [(u64, Vec<u64>, &[u8]); 3] =
+            [(10, vec![], b"other"), (3, vec![3], b"a"), (4, vec![4], b"b")];
+        assert_eq!(left, expected.map(|(samples, parts, body)| (samples, parts, body.to_vec())));
+    }
+
+    #[test]
+    fn an_entry_that_the_target_fails_on_lets_others_go_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut queue, ledger) = open(folder.path(), 1 << 20);
+        queue.push(head(1), b"bad".to_vec());
+        queue.push(head(2), b"good".to_vec());
+        let bad = queue.oldest().unwrap();
+        // A target that takes nothing is down: nothing is its fault.
+        assert_eq!(queue.failed(bad.number, 5), None);
+        for _ in 0..10 {
+            let entry = queue.oldest().unwrap();
+            assert_eq!(queue.failed(entry.number, 5), None);
+        }
+        let good = std::iter::from_fn(|| {
+            let entry = queue.oldest().unwrap();
+            let is_good = entry.body == b"good";
+            _ = (!is_good).then(|| queue.failed(entry.number, 5));
+            Some((is_good, entry.number))
+        });
+        let (_, number) = good.into_iter().find(|(is_good, _)| *is_good).unwrap();
+        queue.done(number);
+        let bad = queue.oldest().unwrap();
+        assert_eq!(bad.body, b"bad");
+        assert_eq!(queue.failed(bad.number, 6), Some(bad.number));
+        assert_eq!(ledger.read().waiting_samples, 1);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::{
         dir,
         ledger::{Ledger, reason},
         otlp, pyroscope,
-        queue::{Entry, Head, Queue},
+        queue::{Entry, Head, Parts, Queue},
         retry::{self, Backoff},
         target::{Address, Options},
     },
@@ -38,7 +38,7 @@ pub struct Sender {
     way: Way,
     address: Address,
     metrics: bool,
-    queue: Mutex<Queue>,
+    queue: Arc<Mutex<Queue>>,
     ledger: Arc<Ledger>,
     retry: retry::Limits,
     /// Something was handed in.
@@ -87,7 +87,7 @@ impl Sender {
             address: options.to.clone(),
             metrics: options.metrics
                 && matches!(options.to, Address::OtlpHttp(_) | Address::OtlpGrpc(_)),
-            queue: Mutex::new(queue),
+            queue: Arc::new(Mutex::new(queue)),
             ledger,
             retry,
             news: Notify::new(),
@@ -160,15 +160,18 @@ impl Sender {
             }
             Outcome::Refused(words) => {
                 self.ledger.request("refused");
-                self.ledger.give_up(reason::REFUSED, 1, head.samples);
-                let dropped =
-                    format!("{}: dropped {} samples: {words}", self.address, head.samples);
-                let values = [
-                    ("target", Value::from(self.address.to_string())),
-                    ("samples", Value::from(head.samples)),
-                ];
-                let facts = Facts { about: "dropped", values: &values };
-                say(Level::Warning, &dropped, Some(facts));
+                self.refuse(number, &head, &words).await;
+                return Sent::One;
+            }
+            Outcome::Failed(words) => {
+                self.ledger.request("later");
+                let taken = self.ledger.read().requests.get("taken").copied().unwrap_or(0);
+                let refused = self.queue().failed(number, taken);
+                match refused {
+                    Some(number) => self.refuse(number, &head, &words).await,
+                    None => self.say_trouble(words),
+                }
+                return Sent::Later(None);
             }
             Outcome::Later(after, words) => {
                 self.ledger.request("later");
@@ -179,6 +182,31 @@ impl Sender {
         }
         self.queue().done(number);
         Sent::One
+    }
+
+    /// Handles a request that was refused: what is in it is sent in smaller parts, so that a profile that
+    /// the target does not take harms no other. A part that is refused alone is dropped.
+    async fn refuse(&self, number: u64, head: &Head, words: &str) {
+        let split: fn(&Head, &[u8]) -> Option<Parts> = match &self.way {
+            Way::Pyroscope(..) => pyroscope::split,
+            Way::Otlp(..) => otlp::profiles::split,
+            Way::Dir(_) => |_, _| None,
+        };
+        let queue = Arc::clone(&self.queue);
+        // The disk may be slow, and others wait for this thread.
+        let is_split = spawn_blocking(move || lock(&queue).split(number, split)).await;
+        if is_split.unwrap_or(false) {
+            return;
+        }
+        self.ledger.give_up(reason::REFUSED, 1, head.samples);
+        self.queue().done(number);
+        let dropped = format!("{}: dropped {} samples: {words}", self.address, head.samples);
+        let values = [
+            ("target", Value::from(self.address.to_string())),
+            ("samples", Value::from(head.samples)),
+        ];
+        let facts = Facts { about: "dropped", values: &values };
+        say(Level::Warning, &dropped, Some(facts));
     }
 
     /// The target has it, all but so many profiles.
@@ -229,8 +257,12 @@ impl Sender {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
+}
+
+fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What came of an attempt.

@@ -6,7 +6,8 @@ use libjvmprobe::stack::{Frame, Kind};
 use opentelemetry_proto::tonic::{
     common::v1::any_value::Value,
     profiles::v1development::{
-        Function, KeyValueAndUnit, Line, Link, Location, Mapping, ProfilesDictionary, Stack,
+        Function, KeyValueAndUnit, Line, Link, Location, Mapping, ProfilesDictionary,
+        ResourceProfiles, Stack,
     },
 };
 
@@ -178,6 +179,80 @@ impl Dictionary {
                 .map(|location_indices| Stack { location_indices })
                 .collect(),
         }
+    }
+}
+
+/// Which entries of a table are used.
+struct Used(Vec<bool>);
+
+impl Used {
+    fn new<T>(table: &[T]) -> Self {
+        Self(vec![false; table.len()])
+    }
+
+    fn add(&mut self, index: i32) {
+        if let Some(used) = usize::try_from(index).ok().and_then(|at| self.0.get_mut(at)) {
+            *used = true;
+        }
+    }
+
+    fn of<'a, T>(&'a self, table: &'a [T]) -> impl Iterator<Item = &'a T> {
+        table.iter().zip(&self.0).filter_map(|(entry, used)| used.then_some(entry))
+    }
+
+    /// Returns the table with nothing in place of unused entries, so that indices stay.
+    fn keep<T: Clone + Default>(&self, table: &[T]) -> Vec<T> {
+        let entry = |(entry, used): (&T, &bool)| if *used { entry.clone() } else { T::default() };
+        let last = self.0.iter().rposition(|used| *used).map_or(0, |at| at);
+        table.iter().zip(&self.0).take(last + 1).map(entry).collect()
+    }
+}
+
+/// Returns the part of a dictionary that some profiles refer to. Indices stay as they are.
+pub fn used(all: &ProfilesDictionary, profiles: &[ResourceProfiles]) -> ProfilesDictionary {
+    let (mut strings, mut stacks) = (Used::new(&all.string_table), Used::new(&all.stack_table));
+    let mut attributes = Used::new(&all.attribute_table);
+    let mut locations = Used::new(&all.location_table);
+    let mut functions = Used::new(&all.function_table);
+    let mut mappings = Used::new(&all.mapping_table);
+    let scopes = profiles.iter().flat_map(|resource| &resource.scope_profiles);
+    for profile in scopes.flat_map(|scope| &scope.profiles) {
+        for kind in profile.sample_type.iter().chain(&profile.period_type) {
+            strings.add(kind.type_strindex);
+            strings.add(kind.unit_strindex);
+        }
+        profile.attribute_indices.iter().for_each(|&at| attributes.add(at));
+        for sample in &profile.samples {
+            stacks.add(sample.stack_index);
+            sample.attribute_indices.iter().for_each(|&at| attributes.add(at));
+        }
+    }
+    for stack in stacks.of(&all.stack_table) {
+        stack.location_indices.iter().for_each(|&at| locations.add(at));
+    }
+    for location in locations.of(&all.location_table) {
+        mappings.add(location.mapping_index);
+        location.lines.iter().for_each(|line| functions.add(line.function_index));
+        location.attribute_indices.iter().for_each(|&at| attributes.add(at));
+    }
+    for function in functions.of(&all.function_table) {
+        strings.add(function.name_strindex);
+        strings.add(function.system_name_strindex);
+        strings.add(function.filename_strindex);
+    }
+    mappings.of(&all.mapping_table).for_each(|mapping| strings.add(mapping.filename_strindex));
+    for attribute in attributes.of(&all.attribute_table) {
+        strings.add(attribute.key_strindex);
+        strings.add(attribute.unit_strindex);
+    }
+    ProfilesDictionary {
+        mapping_table: mappings.keep(&all.mapping_table),
+        location_table: locations.keep(&all.location_table),
+        function_table: functions.keep(&all.function_table),
+        link_table: all.link_table.clone(),
+        string_table: strings.keep(&all.string_table),
+        attribute_table: attributes.keep(&all.attribute_table),
+        stack_table: stacks.keep(&all.stack_table),
     }
 }
 

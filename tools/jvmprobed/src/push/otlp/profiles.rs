@@ -1,5 +1,8 @@
 //! A window as requests of profiles.
 
+use std::io::Read;
+
+use flate2::read::GzDecoder;
 use libjvmprobe::stack::profile::{Measure, Profile, Sample};
 use opentelemetry_proto::tonic::{
     collector::profiles::v1development::ExportProfilesServiceRequest,
@@ -13,10 +16,10 @@ use crate::{
     metrics::server::gzip,
     push::{
         otlp::{
-            dictionary::Dictionary,
+            dictionary::{Dictionary, used},
             values::{resource, scope},
         },
-        queue::Head,
+        queue::{Head, MAX_PARTS, Parts},
         retry::random_bytes,
         samples_of,
     },
@@ -25,9 +28,11 @@ use crate::{
 
 /// A request is closed when it is about so long: receivers of gRPC take 4 MB.
 const ENOUGH: usize = 2 << 20;
+/// Maximum length of a request before compression, in bytes; none of ours is half as long.
+const MAX_BODY: u64 = 64 << 20;
 
 /// A window as requests, compressed.
-pub fn requests(window: &Window) -> Vec<(Head, Vec<u8>)> {
+pub fn requests(window: &Window) -> Parts {
     let mut writer = Writer::new(window.end_ns);
     for jvm in &window.jvms {
         for profile in jvm.profiles.iter().filter(|profile| !profile.samples.is_empty()) {
@@ -73,7 +78,7 @@ fn kinds(profile: &Profile) -> Vec<Kind> {
 }
 
 struct Writer {
-    closed: Vec<(Head, Vec<u8>)>,
+    closed: Parts,
     head: Head,
     dictionary: Dictionary,
     resources: Vec<ResourceProfiles>,
@@ -109,7 +114,9 @@ impl Writer {
             let (these, others) = rest.split_at(taken);
             rest = others;
             self.head.profiles += profiles.len() as u64;
-            self.head.samples += samples_of(&profile.measure, these);
+            let samples = samples_of(&profile.measure, these);
+            self.head.samples += samples;
+            self.head.parts.push(samples);
             let scoped =
                 ScopeProfiles { scope: Some(scope()), profiles, ..ScopeProfiles::default() };
             self.resources.push(ResourceProfiles {
@@ -117,7 +124,7 @@ impl Writer {
                 scope_profiles: vec![scoped],
                 ..ResourceProfiles::default()
             });
-            if self.dictionary.size() + self.size > ENOUGH {
+            if self.dictionary.size() + self.size > ENOUGH || self.head.parts.len() >= MAX_PARTS {
                 self.close();
             }
         }
@@ -181,7 +188,29 @@ impl Writer {
             self.closed.push((self.head.clone(), zipped));
         }
         (self.head.profiles, self.head.samples, self.size) = (0, 0, 0);
+        self.head.parts.clear();
     }
+}
+
+/// Splits a request into two halves. `None` if it has one resource only.
+pub fn split(head: &Head, zipped: &[u8]) -> Option<Parts> {
+    let mut body = Vec::new();
+    GzDecoder::new(zipped).take(MAX_BODY).read_to_end(&mut body).ok()?;
+    let mut request = ExportProfilesServiceRequest::decode(&*body).ok()?;
+    if head.parts.len() < 2 || request.resource_profiles.len() != head.parts.len() {
+        return None;
+    }
+    let (first, second) = head.parts.split_at(head.parts.len() / 2);
+    let rest = request.resource_profiles.split_off(first.len());
+    let part = |resource_profiles: Vec<ResourceProfiles>, samples: &[u64]| {
+        let scopes = resource_profiles.iter().flat_map(|resource| &resource.scope_profiles);
+        let profiles = scopes.map(|scope| scope.profiles.len() as u64).sum();
+        let dictionary = request.dictionary.as_ref().map(|all| used(all, &resource_profiles));
+        let request = ExportProfilesServiceRequest { resource_profiles, dictionary };
+        Some((head.part(samples, profiles), gzip(&request.encode_to_vec()).ok()?))
+    };
+    let resources = std::mem::take(&mut request.resource_profiles);
+    Some(vec![part(resources, first)?, part(rest, second)?])
 }
 
 fn int(value: u64) -> i64 {
