@@ -367,8 +367,8 @@ fn accepted(requests: &[Value]) -> Truth {
     received_pyroscope(&kept)
 }
 
-/// Pyroscope judges each series, and answers for all: with 400, or with 500 where it fails on one. What it
-/// accepts arrives, whoever else is in the request, and what it refuses is not sent for ever.
+/// Pyroscope judges each series, and answers for all: with 400, or with 500 where it fails on one. Each that it
+/// accepts arrives, and the number of requests is bounded.
 #[test]
 fn a_profile_that_pyroscope_refuses_harms_no_other() {
     beside_others();

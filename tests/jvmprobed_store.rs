@@ -236,7 +236,7 @@ fn the_daemon_keeps_all_windows_while_its_clock_is_set() {
     }
     let scratch = folder();
     let (dir, offset) = (scratch.path().join("kept"), scratch.path().join("offset"));
-    // What was taken in the hours before.
+    // Windows of the hours before.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let mut store = Store::open(&dir, DAY, MUCH).unwrap();
     (0..40).for_each(|at| _ = store.put(made_up(now - 23 * 3600, at)));

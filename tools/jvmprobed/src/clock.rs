@@ -1,7 +1,7 @@
 //! Clocks of this process: the wall clock, which can be set, and the time since boot, which cannot.
 //!
 //! Source: clock_gettime(2). `CLOCK_REALTIME` and `CLOCK_BOOTTIME` run at the same rate. Their difference
-//! changes only if somebody sets the wall clock: a person, an NTP client at its start, or a hypervisor.
+//! changes only if a person, an NTP client or a hypervisor sets the wall clock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -400,7 +400,7 @@ impl Queue {
     }
 }
 
-/// Makes a folder that nobody else may read, or makes one that is there private. A symbolic link is none.
+/// Makes a folder that only its owner may read, or makes an existing one private. Symbolic links are refused.
 pub fn private_folder(folder: &Path) -> Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -528,7 +528,7 @@ mod tests {
         queue.push(whole.clone(), b"ab".to_vec());
         queue.push(head(10), b"other".to_vec());
         let number = queue.oldest().unwrap().number;
-        // What does not add up is no split.
+        // Parts must have all samples.
         assert!(!queue.split(number, |_, _| None));
         assert!(!queue.split(number, |head, body| Some(vec![(head.part(&[3], 1), body.into())])));
         let parts = |head: &Head, body: &[u8]| {
@@ -587,7 +587,7 @@ mod tests {
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         assert!(Queue::open(&open, 1000, ledger.clone()).is_err());
-        // Nor are entries readable by others, whoever made the folder.
+        // An existing folder becomes private, and a link to it is refused.
         fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&open, &link).unwrap();

@@ -1,6 +1,6 @@
 //! The directory: everything in it is reached by a descriptor of it, and no symbolic link is
 //! followed. What is put there is whole or absent, whenever the machine or we stop. It is readable for
-//! others only if the configuration says so, whoever created it.
+//! others only if the configuration says so.
 
 use std::{
     fs::File,
@@ -53,8 +53,8 @@ pub struct Folder {
 pub type Content<'a> = &'a dyn Fn(&mut dyn Write) -> io::Result<()>;
 
 impl Folder {
-    /// Opens it to write, and makes it where it is missing. Nobody else does so meanwhile. The directory
-    /// gets this mode: kubelet, for example, creates it readable for all.
+    /// Opens it to write, and makes it where it is missing. A lock keeps other daemons out. The directory gets
+    /// this mode: kubelet, for example, creates it readable for all.
     ///
     /// # Errors
     /// A sentence that says what is wrong with it.
@@ -262,8 +262,7 @@ impl Folder {
     }
 }
 
-/// Reads the mode of the directory from text: the owner has all rights, others may read, and nobody else
-/// may write.
+/// Reads the mode of the directory from text. The owner has all rights, and others may at most read.
 ///
 /// # Errors
 /// A sentence for the user.

@@ -40,8 +40,8 @@ const CONFIRM: u64 = HOUR;
 
 /// The clock by which windows age. It goes on by the lengths of windows.
 ///
-/// If the wall clock jumps forward by more than [`SHORT_JUMP`], windows go on ageing as before it. The new
-/// time counts once windows of [`CONFIRM`] have been taken since the jump. A jump back counts at once: it
+/// If the wall clock jumps forward by more than five minutes, windows go on ageing as before it. The new
+/// time counts once windows of an hour have been taken since the jump. A jump back counts at once: it
 /// makes windows younger.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AgeClock {
