@@ -115,6 +115,19 @@ pub struct Daemon {
     )]
     pub listen: Option<Listen>,
 
+    /// Address and port of health
+    #[arg(
+        long,
+        value_name = "ADDR",
+        help = "Serve health on this address and port, or none [default: 127.0.0.1 and the port after that of --listen]"
+    )]
+    pub health_listen: Option<Listen>,
+
+    /// TLS and basic authentication of metrics
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+        help = "Serve metrics with TLS and basic authentication as this web configuration file says (YAML, as of Prometheus' exporters)")]
+    pub web_config: Option<PathBuf>,
+
     /// Push on to
     #[arg(
         long,

@@ -1,13 +1,13 @@
-//! The thread that does all network input and output: the metrics' server and the targets.
+//! Threads that wait for the network: one for the targets and signals, and one for each listener.
 //!
-//! It parses what others send, so it has no capabilities, and neither have the threads that look names up and
-//! write files for it. Ports are bound before. It reads files as the daemon's user, by their permission
-//! bits: `CAP_DAC_READ_SEARCH` of the other threads does not reach it.
+//! They parse what others send, so they have no capabilities, and neither have the threads that look names up and
+//! write files for them. Ports are bound before. They read files as the daemon's user, by their permission
+//! bits: `CAP_DAC_READ_SEARCH` of the other threads does not reach them.
 
 use std::{
     future::Future,
     io,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread::{self, JoinHandle},
 };
 
@@ -17,6 +17,8 @@ use tokio::{
     sync::oneshot,
     task::JoinHandle as JoinTask,
 };
+
+use crate::metrics::server::cost::Allowance;
 
 /// A thread with a runtime.
 #[derive(Debug)]
@@ -33,16 +35,29 @@ impl Net {
     /// Those of making a thread and an epoll instance.
     pub fn start() -> io::Result<Self> {
         // Names of hosts are looked up in threads of their own: the C library waits.
-        let runtime = Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(2)
-            .thread_name("jvmprobed-names")
-            // Threads inherit the capabilities of the one that starts them, which may be any.
-            .on_thread_start(|| keep(Rights::empty()))
-            .build()?;
+        let mut builder = Builder::new_current_thread();
+        builder.thread_name("jvmprobed-names");
+        Self::with(builder, "jvmprobed-net")
+    }
+
+    /// Starts the thread of a listener, which charges its CPU time whenever it waits.
+    ///
+    /// # Errors
+    /// The thread or its epoll instance cannot be made.
+    pub fn serving(name: &str, allowance: &Arc<Allowance>) -> io::Result<Self> {
+        let mut builder = Builder::new_current_thread();
+        let allowance = Arc::clone(allowance);
+        builder.thread_name(name).on_thread_park(move || allowance.charge_thread());
+        Self::with(builder, name)
+    }
+
+    fn with(mut builder: Builder, name: &str) -> io::Result<Self> {
+        // Threads inherit the capabilities of the one that starts them, which may be any.
+        builder.on_thread_start(|| keep(Rights::empty()));
+        let runtime = builder.enable_all().max_blocking_threads(2).build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
-        let thread = thread::Builder::new().name("jvmprobed-net".into()).spawn(move || {
+        let thread = thread::Builder::new().name(name.into()).spawn(move || {
             keep(Rights::empty());
             let _ = runtime.block_on(stopped);
             // A look-up of a name may hang for long: nobody waits for it.

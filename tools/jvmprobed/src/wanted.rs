@@ -12,6 +12,7 @@ use crate::{
         saving::Limits,
     },
     config::Config,
+    metrics::server,
     push::target,
     store::{Store, folder},
 };
@@ -71,7 +72,11 @@ pub fn options(args: &Daemon, config: Config, verbose: bool) -> Options {
         off_cpu: args.off_cpu || config.take.off_cpu,
         allocation: !args.no_alloc && config.take.allocation.unwrap_or(true),
         limits: limits(args, &config),
-        listen: args.listen.unwrap_or(config.metrics.listen).0,
+        serve: server::Options {
+            listen: args.listen.unwrap_or(config.metrics.listen).0,
+            health: args.health_listen.or(config.metrics.health_listen),
+            web_config: args.web_config.clone().or_else(|| config.metrics.web_config.clone()),
+        },
         targets,
         queues: dir(args, &config).join("push"),
         rules: config.rules,

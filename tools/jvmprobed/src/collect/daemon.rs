@@ -35,7 +35,7 @@ use crate::{
     metrics::{
         SharedBook,
         figures::{Figures, Own},
-        server::{self, Health},
+        server::{self, Health, cost::serving_ns},
     },
     net::Net,
     notify::Notify,
@@ -68,8 +68,8 @@ pub struct Options {
     pub limits: saving::Limits,
     /// Which JVMs, under which names.
     pub rules: Vec<Rule>,
-    /// Where metrics are served.
-    pub listen: Option<std::net::SocketAddr>,
+    /// Listeners of metrics and health.
+    pub serve: server::Options,
     /// Where to push to.
     pub targets: Vec<target::Options>,
     /// Where what waits to be pushed is kept.
@@ -99,7 +99,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     bpf::set_libbpf_output(options.verbose);
     bpf::preflight::check()?;
     // Taken before rights are given up, and before anybody is told that all is well.
-    let port = options.listen.map(server::bind).transpose()?;
+    let listeners = server::Listeners::open(&options.serve)?;
     let notify = Notify::from_env().context("NOTIFY_SOCKET")?;
     keep(MAPS | READ | ATTACH | HURRY | KERNEL_SYMBOLS);
     let net = Net::start().context("start a thread")?;
@@ -108,14 +108,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let push = Push::start(&net, &options.targets, &options.queues, retry::Limits::default())?;
     book.lock().targets = push.ledgers();
     let health = Arc::new(Health::default());
-    if let Some(port) = port {
-        let (book, health) = (book.clone(), Arc::clone(&health));
-        net.spawn(async move {
-            if let Err(error) = server::serve(port, book, health).await {
-                note(&format!("metrics are served no more: {error}"));
-            }
-        });
-    }
+    let _serving = listeners.start(&book, &health).context("start a thread")?;
     let slots = Slots::new(MAX_JVMS);
     let wanted = takers::Options {
         slots: slots.clone(),
@@ -275,7 +268,7 @@ impl Daemon {
         let mut book = self.book.lock();
         book.collected = self.saving.collected();
         book.own = Own {
-            processor_ns: taken.processor_ns,
+            processor_ns: taken.processor_ns.saturating_add(serving_ns()),
             memory_bytes: taken.memory,
             hertz: self.saving.taking().hertz,
             saving: self.saving.step(),

@@ -21,6 +21,8 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
+use crate::metrics::server::cost::serving_ns;
+
 /// The account holds what may be taken in this time.
 const SPAN: Duration = Duration::from_secs(600);
 /// And this much after a step down, that its effect is seen before the next one.
@@ -51,7 +53,7 @@ pub struct Limits {
 /// What was taken of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Processor time since the start, in nanoseconds.
+    /// Processor time since the start, in nanoseconds, without that of serving HTTP.
     pub processor_ns: u64,
     /// Resident memory.
     pub memory: u64,
@@ -60,6 +62,7 @@ pub struct Taken {
 impl Taken {
     /// By this process, until now.
     pub fn now() -> Self {
+        let serving = serving_ns();
         let time = clock_gettime(ClockId::ProcessCPUTime);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
@@ -67,7 +70,10 @@ impl Taken {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kb = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
         Self {
-            processor_ns: seconds.saturating_mul(1_000_000_000).saturating_add(nanos),
+            processor_ns: seconds
+                .saturating_mul(1_000_000_000)
+                .saturating_add(nanos)
+                .saturating_sub(serving),
             memory: kb.unwrap_or(0) << 10,
         }
     }

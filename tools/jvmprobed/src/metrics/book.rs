@@ -106,6 +106,8 @@ pub struct Book {
     pub seen: u64,
     /// Windows handed on so far.
     pub windows: u64,
+    /// Expositions written so far: at most one a second in each format.
+    pub expositions: u64,
     /// Windows that could not be, for the disk was too slow.
     pub given_up_windows: u64,
     /// What is kept on the disk, and what could not be.

@@ -66,7 +66,11 @@ impl Exposition {
     /// # Errors
     /// None that are known: writing to memory does not fail.
     pub fn write(self, book: &SharedBook) -> Result<Vec<u8>, fmt::Error> {
-        book.lock().sweep();
+        {
+            let mut book = book.lock();
+            book.sweep();
+            book.expositions = book.expositions.saturating_add(1);
+        }
         let mut registry = Registry::default();
         registry.register_collector(Box::new(book.clone()));
         match self {

@@ -7,6 +7,7 @@ use crate::{
     metrics::{
         book::{Book, Key, Series, Stopped, cut},
         histogram::{Histogram, seconds},
+        server::cost::serving_ns,
     },
     push::ledger::{Ledger, reason},
 };
@@ -224,6 +225,20 @@ impl Book {
                 Counter,
                 "Processor time that the daemon has used.",
                 seconds(own.processor_ns),
+            ),
+            single(
+                "jvmprobed_serving",
+                "seconds",
+                Counter,
+                "CPU time of that spent serving HTTP, which --max-cpu does not include.",
+                seconds(serving_ns()),
+            ),
+            single(
+                "jvmprobed_expositions",
+                "",
+                Counter,
+                "Expositions written for scrapers; one is served to all for a second.",
+                self.expositions as f64,
             ),
             single(
                 "jvmprobed_memory",

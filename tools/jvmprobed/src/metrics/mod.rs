@@ -8,6 +8,7 @@
 //! | [`families`] | the book as a list of metrics, whatever they are written as |
 //! | [`encode`] | OpenMetrics, Prometheus's older text and its protocol buffers |
 //! | [`server`] | HTTP |
+//! | [`web_config`] | TLS and basic authentication, in the format of Prometheus' exporters |
 //! | [`taken`] | figures out of what was taken in a window |
 //!
 //! Counts are added up from what collection hands on; nothing here knows how it was taken.
@@ -19,10 +20,11 @@ pub mod figures;
 pub mod histogram;
 pub mod server;
 pub mod taken;
+pub mod web_config;
 
 pub use book::{Book, Limits, SharedBook};
 
-use std::{net::SocketAddr, str::FromStr};
+use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 
 use serde::Deserialize;
 
@@ -32,6 +34,10 @@ use serde::Deserialize;
 pub struct Options {
     /// Where metrics are served: an address with its port, or `none`.
     pub listen: Listen,
+    /// Address of health, as `--health-listen`.
+    pub health_listen: Option<Listen>,
+    /// Web configuration file, as `--web-config`.
+    pub web_config: Option<PathBuf>,
 }
 
 /// Where metrics are served.

@@ -1,0 +1,189 @@
+//! Basic authentication (RFC 7617) with bcrypt hashes.
+//!
+//! bcrypt is slow on purpose, so wrong passwords must not keep a processor busy: one is checked at a
+//! time, on the [`Allowance`] of the server, and after [`MAX_FAILURES`] wrong ones in short order the
+//! next are refused unchecked for a while. Credentials that were found right are remembered, so that a
+//! scraper that has got in once is never refused for what others do.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use rustix::rand::{GetRandomFlags, getrandom};
+use sha2::{Digest, Sha256};
+use tokio::{sync::Mutex as AsyncMutex, task::spawn_blocking};
+
+use crate::metrics::server::cost::Allowance;
+
+/// Maximum number of passwords that are checked in vain in short order.
+pub const MAX_FAILURES: f64 = 10.0;
+/// Time after which one more is checked.
+const PER_FAILURE: Duration = Duration::from_secs(2);
+/// Maximum number of credentials that are remembered.
+const MAX_VERIFIED: usize = 64;
+/// Maximum length of a password: bcrypt uses 72 bytes.
+const MAX_CREDENTIALS: usize = 1024;
+
+/// Outcome of checking a request's credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// They are right.
+    Right,
+    /// They are missing or wrong.
+    Wrong,
+    /// There were too many wrong ones: these were not checked.
+    TooMany,
+}
+
+/// Checks credentials.
+#[derive(Debug)]
+pub struct Verifier {
+    salt: [u8; 32],
+    verified: Mutex<VecDeque<[u8; 32]>>,
+    failures: Mutex<Failures>,
+    one_at_a_time: AsyncMutex<()>,
+}
+
+#[derive(Debug)]
+struct Failures {
+    left: f64,
+    at: Instant,
+}
+
+impl Default for Verifier {
+    fn default() -> Self {
+        let mut salt = [0; 32];
+        // Without random bytes, the digests are only easier to guess for whoever reads our memory.
+        let _ = getrandom(&mut salt[..], GetRandomFlags::empty());
+        Self {
+            salt,
+            verified: Mutex::default(),
+            failures: Mutex::new(Failures { left: MAX_FAILURES, at: Instant::now() }),
+            one_at_a_time: AsyncMutex::new(()),
+        }
+    }
+}
+
+impl Verifier {
+    /// Checks the value of an `Authorization` header against bcrypt hashes by user name.
+    pub async fn check(
+        &self,
+        users: &BTreeMap<String, String>,
+        header: Option<&str>,
+        allowance: &Arc<Allowance>,
+    ) -> Verdict {
+        let Some((user, password)) = header.and_then(credentials) else { return Verdict::Wrong };
+        let hash = users.get(&user);
+        // An unknown user costs the same time as a known one, so that names cannot be found out.
+        let Some(checked) = hash.or_else(|| users.values().next()) else { return Verdict::Wrong };
+        let digest = self.digest(&user, &password, checked);
+        if hash.is_some() && self.is_verified(&digest) {
+            return Verdict::Right;
+        }
+        if !self.take_failure(Instant::now()) {
+            return Verdict::TooMany;
+        }
+        let _alone = self.one_at_a_time.lock().await;
+        allowance.wait().await;
+        let (checked, meter) = (checked.clone(), Arc::clone(allowance));
+        let check = spawn_blocking(move || {
+            let is_right = bcrypt::verify(password, &checked).unwrap_or(false);
+            meter.charge_thread();
+            is_right
+        });
+        if !(check.await.unwrap_or(false) && hash.is_some()) {
+            return Verdict::Wrong;
+        }
+        self.give_back_failure();
+        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        if !verified.contains(&digest) {
+            verified.push_front(digest);
+        }
+        verified.truncate(MAX_VERIFIED);
+        Verdict::Right
+    }
+
+    /// Digest of credentials and of the hash that they were checked against: a changed hash ends
+    /// what was remembered.
+    fn digest(&self, user: &str, password: &str, hash: &str) -> [u8; 32] {
+        let mut digest = Sha256::new_with_prefix(self.salt);
+        for part in [user, password, hash] {
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part);
+        }
+        digest.finalize().into()
+    }
+
+    fn is_verified(&self, digest: &[u8; 32]) -> bool {
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner).contains(digest)
+    }
+
+    fn take_failure(&self, now: Instant) -> bool {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = now.saturating_duration_since(failures.at).as_secs_f64();
+        failures.at = now;
+        failures.left = (failures.left + passed / PER_FAILURE.as_secs_f64()).min(MAX_FAILURES);
+        let is_left = failures.left >= 1.0;
+        failures.left -= if is_left { 1.0 } else { 0.0 };
+        is_left
+    }
+
+    fn give_back_failure(&self) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).left += 1.0;
+    }
+}
+
+/// User name and password of an `Authorization` header.
+fn credentials(header: &str) -> Option<(String, String)> {
+    let (scheme, value) = header.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("basic") || value.len() > 2 * MAX_CREDENTIALS {
+        return None;
+    }
+    let text = String::from_utf8(STANDARD.decode(value.trim()).ok()?).ok()?;
+    let (user, password) = text.split_once(':')?;
+    (text.len() <= MAX_CREDENTIALS).then(|| (user.to_owned(), password.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn basic(text: &str) -> String {
+        format!("Basic {}", STANDARD.encode(text))
+    }
+
+    #[test]
+    fn headers_that_are_no_basic_authentication_have_no_credentials() {
+        assert_eq!(credentials(&basic("a:b:c")), Some(("a".into(), "b:c".into())));
+        let long = basic(&format!("a:{}", "x".repeat(5000)));
+        for bad in ["", "Basic", "Bearer YTpi", "Basic ???", &basic("no colon"), &long] {
+            assert_eq!(credentials(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn wrong_passwords_exhaust_a_budget_and_verified_ones_still_pass() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let hash = |password| bcrypt::hash(password, 4).unwrap();
+        let mut users = BTreeMap::from([("alice".to_owned(), hash("right"))]);
+        let (verifier, allowance) =
+            (Verifier::default(), Arc::new(Allowance::new(1.0, Duration::from_secs(60))));
+        let check = |users: &_, text: &str| {
+            let header = basic(text);
+            runtime.block_on(verifier.check(users, Some(&header), &allowance))
+        };
+        assert_eq!(runtime.block_on(verifier.check(&users, None, &allowance)), Verdict::Wrong);
+        assert_eq!(check(&users, "alice:right"), Verdict::Right);
+        assert_eq!(check(&users, "bob:right"), Verdict::Wrong);
+        let verdicts: Vec<_> = (0..40).map(|n| check(&users, &format!("alice:{n}"))).collect();
+        assert_eq!(verdicts[0], Verdict::Wrong);
+        assert_eq!(verdicts.last(), Some(&Verdict::TooMany));
+        assert_eq!(check(&users, "alice:right"), Verdict::Right);
+        users.insert("alice".into(), hash("other"));
+        assert_ne!(check(&users, "alice:right"), Verdict::Right);
+        assert_eq!(verifier.verified.lock().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,98 @@
+//! Cache of the exposition: it is written at most once a second in each format and compression.
+//!
+//! Neither the text nor the protocol buffers contain timestamps, so a scraper's own clock dates what
+//! it gets: up to [`FRESH`] late.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use hyper::body::Bytes;
+
+use crate::metrics::{SharedBook, encode::Exposition, server::gzip};
+
+/// Age up to which an exposition is served again.
+pub const FRESH: Duration = Duration::from_secs(1);
+
+/// Expositions of a book, each with the time at which it was written.
+#[derive(Debug, Default)]
+pub struct Cache {
+    book: SharedBook,
+    entries: Mutex<Vec<Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    exposition: Exposition,
+    is_gzip: bool,
+    at: Instant,
+    bytes: Bytes,
+}
+
+impl Cache {
+    /// Creates an empty cache of a book's expositions.
+    pub fn new(book: SharedBook) -> Arc<Self> {
+        Arc::new(Self { book, entries: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the exposition, written within the last second, and whether it was written now.
+    ///
+    /// # Errors
+    /// It cannot be written or compressed.
+    pub fn get(&self, exposition: Exposition, is_gzip: bool) -> Result<(Bytes, bool), fmt::Error> {
+        self.drop_old();
+        let is_wanted = |entry: &&Entry| (entry.exposition, entry.is_gzip) == (exposition, is_gzip);
+        if let Some(entry) = self.lock().iter().find(is_wanted) {
+            return Ok((entry.bytes.clone(), false));
+        }
+        let (at, bytes) = match is_gzip {
+            // The time of the older one: it is no fresher for being compressed.
+            true => {
+                let (plain, _) = self.get(exposition, false)?;
+                let entries = self.lock();
+                let from = entries.iter().find(|e| e.exposition == exposition && !e.is_gzip);
+                let at = from.map_or_else(Instant::now, |entry| entry.at);
+                drop(entries);
+                (at, Bytes::from(gzip(&plain).map_err(|_| fmt::Error)?))
+            }
+            false => (Instant::now(), Bytes::from(exposition.write(&self.book)?)),
+        };
+        self.lock().push(Entry { exposition, is_gzip, at, bytes: bytes.clone() });
+        Ok((bytes, true))
+    }
+
+    /// Frees what is too old to be served again.
+    pub fn drop_old(&self) {
+        self.lock().retain(|entry| entry.at.elapsed() < FRESH);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expositions_are_written_once_a_second_in_each_format() {
+        let book = SharedBook::default();
+        let cache = Cache::new(book.clone());
+        for _ in 0..20 {
+            for exposition in [Exposition::OpenMetrics, Exposition::Text] {
+                cache.get(exposition, false).unwrap();
+                cache.get(exposition, true).unwrap();
+            }
+        }
+        // One more of each if a second has passed meanwhile.
+        assert!((2..=4).contains(&book.lock().expositions), "{}", book.lock().expositions);
+        cache.lock().iter_mut().for_each(|entry| entry.at -= FRESH);
+        let before = book.lock().expositions;
+        cache.get(Exposition::Text, false).unwrap();
+        assert_eq!(book.lock().expositions, before + 1);
+        assert_eq!(cache.lock().len(), 1);
+    }
+}

@@ -1,0 +1,524 @@
+//! HTTP: `/metrics`, `/-/healthy` and `/-/ready`, as Prometheus's own programs have them.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`auth`] | basic authentication |
+//! | [`cache`] | the exposition, written at most once a second |
+//! | [`cost`] | CPU time spent serving, and its bound |
+//! | [`slots`] | connections, and which one gives way to a new one |
+//! | [`web`] | the web configuration in use: TLS, users, headers |
+//!
+//! There are two listeners, each served by a thread of its own without capabilities: one for metrics,
+//! and one for health alone, so that whatever clients of the former do, the kubelet gets its answer.
+//! Requests and connections have deadlines, connections are limited in number, and the CPU time of
+//! each listener is.
+
+pub mod auth;
+pub mod cache;
+pub mod cost;
+pub mod slots;
+pub mod web;
+
+use std::{
+    convert::Infallible,
+    io::{self, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use flate2::{Compression, write::GzEncoder};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::{
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use libjvmprobe::own::note;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+
+use crate::{
+    metrics::{
+        Listen, SharedBook,
+        encode::Exposition,
+        server::{
+            auth::{Verdict, Verifier},
+            cache::Cache,
+            cost::Allowance,
+            slots::{Slot, Slots},
+            web::Web,
+        },
+    },
+    net::Net,
+};
+
+/// Address at which metrics are served by default: this host alone.
+pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
+
+/// Listeners and the web configuration, as configured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Address of metrics.
+    pub listen: Option<SocketAddr>,
+    /// Address of health; if it is not configured, see [`default_health`].
+    pub health: Option<Listen>,
+    /// Web configuration file of the metrics listener.
+    pub web_config: Option<PathBuf>,
+}
+
+/// State of the daemon, as its main loop reports it.
+#[derive(Debug, Default)]
+pub struct Health {
+    ready: AtomicBool,
+    last_sign: Mutex<Option<Instant>>,
+}
+
+impl Health {
+    /// Sets whether the daemon collects.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Relaxed);
+    }
+
+    /// Reports that the main loop is alive: to be called at least once a minute.
+    pub fn alive(&self) {
+        *self.last_sign.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Before the first sign, it is still starting.
+    fn is_alive(&self) -> bool {
+        let last = *self.last_sign.lock().unwrap_or_else(PoisonError::into_inner);
+        last.is_none_or(|at| at.elapsed() < LONG_AGO)
+    }
+
+    /// The answer to a path that asks for health.
+    fn answer(&self, path: &str) -> Option<Response<Full<Bytes>>> {
+        let (is_well, well, ill) = match path {
+            "/-/healthy" => (self.is_alive(), "jvmprobed runs\n", "jvmprobed hangs\n"),
+            "/-/ready" => (
+                self.ready.load(Ordering::Relaxed),
+                "jvmprobed collects\n",
+                "jvmprobed is not ready yet\n",
+            ),
+            _ => return None,
+        };
+        Some(match is_well {
+            true => plain(StatusCode::OK, well),
+            false => plain(StatusCode::SERVICE_UNAVAILABLE, ill),
+        })
+    }
+}
+
+/// After so long without a sign, the main loop hangs.
+const LONG_AGO: Duration = Duration::from_secs(120);
+
+/// Bounds of a listener.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// Maximum number of connections.
+    connections: usize,
+    /// Maximum time until a request has arrived.
+    header: Duration,
+    /// Maximum time that a connection lasts.
+    connection: Duration,
+    /// Several requests on one connection.
+    keep_alive: bool,
+}
+
+const METRICS: Bounds = Bounds {
+    connections: 16,
+    header: Duration::from_secs(10),
+    connection: Duration::from_secs(120),
+    keep_alive: true,
+};
+
+const HEALTH: Bounds = Bounds {
+    connections: 32,
+    header: Duration::from_secs(2),
+    connection: Duration::from_secs(3),
+    keep_alive: false,
+};
+
+/// CPU time that each listener may use: this share of one processor on average, and up to this
+/// much at once.
+const SHARE: f64 = 0.1;
+const BURST: Duration = Duration::from_secs(2);
+
+fn allowance() -> Arc<Allowance> {
+    Arc::new(Allowance::new(SHARE, BURST))
+}
+
+/// Returns the default address of health: the loopback address, and the port after that of metrics.
+pub fn default_health(listen: Option<SocketAddr>) -> Option<SocketAddr> {
+    let listen = listen?;
+    let port = if listen.port() == 0 { 0 } else { listen.port().checked_add(1)? };
+    let address = match listen.ip() {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    Some(SocketAddr::new(address, port))
+}
+
+/// Listeners whose ports are taken, and which serve nothing yet.
+#[derive(Debug)]
+pub struct Listeners {
+    metrics: Option<TcpListener>,
+    health: Option<TcpListener>,
+    web: Arc<Web>,
+}
+
+/// The threads that serve.
+#[derive(Debug)]
+pub struct Serving(#[expect(dead_code, reason = "they end when it is dropped")] Vec<Net>);
+
+impl Listeners {
+    /// Takes the ports and reads the web configuration.
+    ///
+    /// # Errors
+    /// One line that says what to do. That the default port of health is taken is none: it is noted,
+    /// and the metrics port answers for health, too.
+    pub fn open(options: &Options) -> Result<Self> {
+        ensure!(
+            options.web_config.is_none() || options.listen.is_some(),
+            "--web-config is for the metrics that --listen serves: no metrics are served"
+        );
+        let metrics = options.listen.map(bind).transpose()?;
+        let health = match options.health {
+            Some(Listen(health)) => health.map(|at| bind_for("health", "--health-listen", at)),
+            None => {
+                default_health(options.listen).map(|at| bind_for("health", "--health-listen", at))
+            }
+        };
+        let health = match (health, options.health) {
+            (Some(Err(error)), None) => {
+                note(&format!("{error:#}; until then, ask the metrics port for /-/healthy"));
+                None
+            }
+            (health, _) => health.transpose()?,
+        };
+        let web = Arc::new(Web::open(options.web_config.clone())?);
+        Ok(Self { metrics, health, web })
+    }
+
+    /// Serves until what it returns is dropped.
+    ///
+    /// # Errors
+    /// Those of starting threads.
+    pub fn start(self, book: &SharedBook, health: &Arc<Health>) -> io::Result<Serving> {
+        let mut threads = Vec::new();
+        if let Some(port) = self.health {
+            let (allowance, health) = (allowance(), Arc::clone(health));
+            let net = Net::serving("jvmprobed-health", &allowance)?;
+            net.spawn(async move {
+                report("health", listen(port, HEALTH, allowance, Answers::health(health)).await);
+            });
+            threads.push(net);
+        }
+        if let Some(port) = self.metrics {
+            let (allowance, answers) =
+                (allowance(), Answers::metrics(book.clone(), Arc::clone(health), self.web));
+            let net = Net::serving("jvmprobed-serve", &allowance)?;
+            net.spawn(async move {
+                report("metrics", listen(port, METRICS, allowance, answers).await);
+            });
+            threads.push(net);
+        }
+        Ok(Serving(threads))
+    }
+}
+
+fn report(what: &str, outcome: io::Result<Infallible>) {
+    let Err(error) = outcome;
+    note(&format!("{what} server stopped: {error}"));
+}
+
+/// Takes the port of metrics.
+///
+/// # Errors
+/// It is in use, or there is no such address: one line that says what to do.
+pub fn bind(listen: SocketAddr) -> Result<TcpListener> {
+    bind_for("metrics", "--listen", listen)
+}
+
+fn bind_for(what: &str, option: &str, listen: SocketAddr) -> Result<TcpListener> {
+    let bound = TcpListener::bind(listen).map_err(|error| {
+        let hint = match error.kind() {
+            io::ErrorKind::AddrInUse => format!(
+                "is in use, perhaps by another jvmprobed: stop that, or choose another with {option}"
+            ),
+            io::ErrorKind::AddrNotAvailable => format!("is no address of this host: see {option}"),
+            io::ErrorKind::PermissionDenied => {
+                "needs a right that we lack: choose a port above 1023".into()
+            }
+            _ => return anyhow::Error::new(error).context(format!("cannot listen on {listen}")),
+        };
+        anyhow::anyhow!("cannot serve {what}: {listen} {hint}")
+    })?;
+    bound.set_nonblocking(true).with_context(|| format!("cannot listen on {listen}"))?;
+    Ok(bound)
+}
+
+/// Serves metrics and health by plain HTTP until the runtime ends.
+///
+/// # Errors
+/// Those of handing the port to the runtime.
+pub async fn serve(port: TcpListener, book: SharedBook, health: Arc<Health>) -> io::Result<()> {
+    let answers = Answers::metrics(book, health, Arc::default());
+    listen(port, METRICS, allowance(), answers).await.map(|never| match never {})
+}
+
+async fn listen(
+    port: TcpListener,
+    bounds: Bounds,
+    allowance: Arc<Allowance>,
+    answers: Answers,
+) -> io::Result<Infallible> {
+    let port = tokio::net::TcpListener::from_std(port)?;
+    let slots = Slots::new(bounds.connections);
+    let server = Arc::new(Server { bounds, allowance, answers });
+    loop {
+        server.allowance.wait().await;
+        let stream = match port.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Without descriptors, for example: it gets better, or it does not.
+                note(&format!("cannot accept a connection: {error}"));
+                sleep(Duration::from_secs(1)).await;
+                continue;
+            }
+        };
+        let (slot, server) = (Arc::new(slots.take().await), Arc::clone(&server));
+        tokio::spawn(async move {
+            tokio::select! {
+                () = slot.closed() => {}
+                // That a client goes away or is too slow is its own affair.
+                _ = timeout(server.bounds.connection, server.connection(stream, &slot)) => {}
+            }
+        });
+    }
+}
+
+/// One listener.
+#[derive(Debug)]
+struct Server {
+    bounds: Bounds,
+    allowance: Arc<Allowance>,
+    answers: Answers,
+}
+
+impl Server {
+    async fn connection(&self, stream: TcpStream, slot: &Arc<Slot>) {
+        let Some(tls) = self.answers.web().and_then(|web| web.current().tls.clone()) else {
+            return self.http(stream, slot).await;
+        };
+        let handshake = async {
+            let mut first = [0];
+            stream.peek(&mut first).await?;
+            if first[0].is_ascii_alphabetic() {
+                return Ok(Err(stream));
+            }
+            TlsAcceptor::from(tls).accept(stream).await.map(Ok)
+        };
+        match timeout(self.bounds.header, handshake).await {
+            Ok(Ok(Ok(stream))) => self.http(stream, slot).await,
+            Ok(Ok(Err(stream))) => tell_plain(stream).await,
+            // Its certificate, version or patience did not do.
+            Ok(Err::<_, io::Error>(_)) | Err(_) => {}
+        }
+    }
+
+    async fn http<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, slot: &Arc<Slot>) {
+        let answer = service_fn(|request: Request<Incoming>| async move {
+            let _answering = slot.answering();
+            self.allowance.wait().await;
+            Ok::<_, Infallible>(self.answers.answer(&request, &self.allowance).await)
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.bounds.header)
+            .keep_alive(self.bounds.keep_alive)
+            .max_buf_size(16 << 10)
+            .serve_connection(TokioIo::new(stream), answer);
+        let _ = connection.await;
+    }
+}
+
+/// Answers plain HTTP on a port that speaks TLS.
+async fn tell_plain(mut stream: TcpStream) {
+    const ANSWER: &[u8] =
+        b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
+        this port speaks TLS: use https\n";
+    let _ = stream.write_all(ANSWER).await;
+    let _ = stream.shutdown().await;
+    // The request is read, or its end would reset the connection before the answer is there.
+    let mut rest = [0; 4096];
+    for _ in 0..16 {
+        let read = async {
+            stream.readable().await?;
+            stream.try_read(&mut rest)
+        };
+        match timeout(Duration::from_secs(1), read).await {
+            Ok(Ok(1..)) => {}
+            _ => break,
+        }
+    }
+}
+
+/// What a listener serves.
+#[derive(Debug)]
+enum Answers {
+    Health(Arc<Health>),
+    Metrics { health: Arc<Health>, cache: Arc<Cache>, web: Arc<Web>, verifier: Verifier },
+}
+
+impl Answers {
+    fn health(health: Arc<Health>) -> Self {
+        Self::Health(health)
+    }
+
+    fn metrics(book: SharedBook, health: Arc<Health>, web: Arc<Web>) -> Self {
+        Self::Metrics { health, cache: Cache::new(book), web, verifier: Verifier::default() }
+    }
+
+    fn web(&self) -> Option<&Web> {
+        match self {
+            Self::Health(_) => None,
+            Self::Metrics { web, .. } => Some(web),
+        }
+    }
+
+    async fn answer<B>(
+        &self,
+        request: &Request<B>,
+        allowance: &Arc<Allowance>,
+    ) -> Response<Full<Bytes>> {
+        let (health, cache, web, verifier) = match self {
+            Self::Health(health) => return health_only(request, health),
+            Self::Metrics { health, cache, web, verifier } => (health, cache, web, verifier),
+        };
+        let config = web.current();
+        let verdict = match config.users.is_empty() {
+            true => Verdict::Right,
+            false => {
+                let header = request.headers().get(header::AUTHORIZATION);
+                let header = header.and_then(|value| value.to_str().ok());
+                verifier.check(&config.users, header, allowance).await
+            }
+        };
+        let mut answer = match verdict {
+            Verdict::Right => metrics_and_health(request, health, cache),
+            Verdict::Wrong => plain(StatusCode::UNAUTHORIZED, "user and password are required\n"),
+            Verdict::TooMany => {
+                plain(StatusCode::TOO_MANY_REQUESTS, "too many wrong passwords: try again later\n")
+            }
+        };
+        if verdict == Verdict::Wrong {
+            let basic = HeaderValue::from_static("Basic realm=\"jvmprobed\"");
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, basic);
+        }
+        answer.headers_mut().extend(config.headers.iter().cloned());
+        answer
+    }
+}
+
+fn is_read<B>(request: &Request<B>) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD)
+}
+
+fn health_only<B>(request: &Request<B>, health: &Health) -> Response<Full<Bytes>> {
+    match is_read(request) {
+        false => plain(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"),
+        true => health
+            .answer(request.uri().path())
+            .unwrap_or_else(|| plain(StatusCode::NOT_FOUND, "there are /-/healthy and /-/ready\n")),
+    }
+}
+
+fn metrics_and_health<B>(
+    request: &Request<B>,
+    health: &Health,
+    cache: &Arc<Cache>,
+) -> Response<Full<Bytes>> {
+    match request.uri().path() {
+        _ if !is_read(request) => plain(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"),
+        "/metrics" => metrics(request.headers(), cache),
+        path => health.answer(path).unwrap_or_else(|| {
+            plain(StatusCode::NOT_FOUND, "there are /metrics, /-/healthy and /-/ready\n")
+        }),
+    }
+}
+
+fn metrics(headers: &HeaderMap, cache: &Arc<Cache>) -> Response<Full<Bytes>> {
+    let said = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let exposition = Exposition::accepted(said(header::ACCEPT));
+    let is_gzip = said(header::ACCEPT_ENCODING).contains("gzip");
+    let Ok((body, is_new)) = cache.get(exposition, is_gzip) else {
+        return plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n");
+    };
+    if is_new {
+        // The memory is freed without a further scrape.
+        let kept = Arc::clone(cache);
+        tokio::spawn(async move {
+            sleep(cache::FRESH).await;
+            kept.drop_old();
+        });
+    }
+    let mut answer = Response::builder()
+        .header(header::CONTENT_TYPE, exposition.content_type())
+        .header(header::VARY, "Accept, Accept-Encoding");
+    if is_gzip {
+        answer = answer.header(header::CONTENT_ENCODING, "gzip");
+    }
+    let answer = answer.body(Full::new(body));
+    answer.unwrap_or_else(|_| plain(StatusCode::INTERNAL_SERVER_ERROR, "no answer\n"))
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
+    let mut answer = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
+    *answer.status_mut() = status;
+    answer
+}
+
+/// Compresses bytes.
+pub(crate) fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(bytes)?;
+    gzip.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_that_hangs_is_not_healthy() {
+        let health = Health::default();
+        let status = || health.answer("/-/healthy").unwrap().status().as_u16();
+        assert_eq!(status(), 200);
+        health.alive();
+        assert_eq!(status(), 200);
+        *health.last_sign.lock().unwrap() = Instant::now().checked_sub(2 * LONG_AGO);
+        assert_eq!(status(), 503);
+    }
+
+    #[test]
+    fn health_is_served_beside_metrics_by_default() {
+        let of = |listen: &str| default_health(Some(listen.parse().unwrap()));
+        assert_eq!(of("127.0.0.1:9464"), Some("127.0.0.1:9465".parse().unwrap()));
+        assert_eq!(of("0.0.0.0:9000"), Some("127.0.0.1:9001".parse().unwrap()));
+        assert_eq!(of("[::]:9464"), Some("[::1]:9465".parse().unwrap()));
+        assert_eq!(of("127.0.0.1:65535"), None);
+        assert_eq!(default_health(None), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! The web configuration in use: read again when one of its files changes.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use libjvmprobe::own::{inform, note};
+
+use crate::metrics::web_config::{Stamp, WebConfig, stamp};
+
+/// Time between two checks whether a file has changed.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// The web configuration in use.
+#[derive(Debug, Default)]
+pub struct Web {
+    path: Option<PathBuf>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    config: Arc<WebConfig>,
+    stamps: Vec<Stamp>,
+    checked: Option<Instant>,
+}
+
+fn stamps(config: &WebConfig) -> Vec<Stamp> {
+    config.files.iter().map(|path| stamp(path)).collect()
+}
+
+impl Web {
+    /// Reads a web configuration file; without one, metrics are served by plain HTTP to everybody.
+    ///
+    /// # Errors
+    /// One line that says what is wrong with it.
+    pub fn open(path: Option<PathBuf>) -> Result<Self> {
+        let config = path.as_deref().map(WebConfig::read).transpose()?.unwrap_or_default();
+        let stamps = stamps(&config);
+        let state = State { config: Arc::new(config), stamps, checked: None };
+        Ok(Self { path, state: Mutex::new(state) })
+    }
+
+    /// Returns the configuration. If a file has changed, it is read again; as long as it has a
+    /// mistake, the last good one holds.
+    pub fn current(&self) -> Arc<WebConfig> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(path) = &self.path else { return Arc::clone(&state.config) };
+        if state.checked.is_some_and(|at| at.elapsed() < CHECK) {
+            return Arc::clone(&state.config);
+        }
+        state.checked = Some(Instant::now());
+        // Taken before reading: a file that changes meanwhile is read once more.
+        let now = stamps(&state.config);
+        if now != state.stamps {
+            state.stamps = now;
+            match WebConfig::read(path) {
+                Ok(config) => {
+                    if config.files != state.config.files {
+                        state.stamps = stamps(&config);
+                    }
+                    state.config = Arc::new(config);
+                    inform("the web configuration was read again");
+                }
+                Err(error) => note(&format!("the web configuration stays as it was: {error:#}")),
+            }
+        }
+        Arc::clone(&state.config)
+    }
+}
