@@ -85,6 +85,18 @@ fn systemd_takes_the_unit() {
         assert!(unit.lines().any(|l| l == line), "{line}");
     }
     assert!(unit.lines().any(|line| line.starts_with("MemoryMax=")));
+    assert!(!unit.contains("@debug"), "ptrace is allowed");
+    // A higher number is a weaker sandbox: 3.8 before PrivateDevices and the narrower filter.
+    let path = folder.path().join("jvmprobed.service");
+    fs::write(&path, &unit).unwrap();
+    let mut security = Command::new("systemd-analyze");
+    security.args(["security", "--offline=true", "--threshold=36"]).arg(&path);
+    let output = security.output().unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "{said}");
+    // Probes ask the listener that clients of the metrics cannot keep busy.
+    let pod = fs::read_to_string(deploy("kubernetes/daemonset.yaml")).unwrap();
+    assert_eq!(pod.matches("port: health}").count(), 3, "{pod}");
 }
 
 /// Runs the validator of Kubernetes' schemas, with some YAML.
@@ -105,7 +117,7 @@ fn validate(yaml: &str) -> (bool, String) {
 #[test]
 fn kubernetes_takes_the_manifests() {
     beside_others();
-    for name in ["namespace.yaml", "daemonset.yaml"] {
+    for name in ["namespace.yaml", "priorityclass.yaml", "networkpolicy.yaml", "daemonset.yaml"] {
         let yaml = fs::read_to_string(deploy("kubernetes").join(name)).unwrap();
         let (good, said) = validate(&yaml);
         assert!(good, "{name}: {said}");
@@ -119,7 +131,7 @@ fn kubernetes_takes_the_manifests() {
     };
     let yaml = String::from_utf8(kustomized.stdout).unwrap();
     assert!(kustomized.status.success(), "{}", String::from_utf8_lossy(&kustomized.stderr));
-    for kind in ["Namespace", "ConfigMap", "DaemonSet"] {
+    for kind in ["Namespace", "ConfigMap", "PriorityClass", "NetworkPolicy", "DaemonSet"] {
         assert!(yaml.contains(&format!("kind: {kind}\n")), "{yaml}");
     }
     let (good, said) = validate(&yaml);

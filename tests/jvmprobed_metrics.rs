@@ -52,7 +52,12 @@ fn filled() -> SharedBook {
         let who = who(pid);
         locked.found(&who);
         let mut stops: Vec<_> = STOPS_MS.into_iter().map(stop).collect();
-        stops.push(Stop { op: "ThreadDump".into(), stopped_ns: 500_000, ..Stop::default() });
+        stops.push(Stop {
+            op: "ThreadDump".into(),
+            times: 1,
+            stopped_ns: 500_000,
+            ..Stop::default()
+        });
         let processor =
             Processor { java_ns: 3_000_000_000, gc_ns: 500_000_000, ..Processor::default() };
         let gauges = Gauges {

@@ -170,8 +170,7 @@ fn only_the_right_password_gets_metrics() {
     let (_, refused) = curl(&["-i", &metrics]);
     assert!(refused.to_lowercase().contains("www-authenticate: basic"), "{refused}");
     // A scraper that has got in stays in, whatever others try.
-    let tried: Vec<_> =
-        (0..20).map(|n| curl(&["-u", &format!("alice:{n}"), &metrics]).0).collect();
+    let tried: Vec<_> = (0..20).map(|n| curl(&["-u", &format!("alice:{n}"), &metrics]).0).collect();
     assert!(tried.contains(&429), "{tried:?}");
     assert_eq!(curl(&["-u", "alice:hunter2", &metrics]).0, 200);
 }
@@ -191,7 +190,8 @@ impl Certificates {
 
     /// Issues a certificate for localhost.
     fn issue(&self, name: &str, ca: &str) {
-        let names = "-addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE";
+        let names =
+            "-addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE";
         self.openssl(&format!(
             "req -x509 -subj /CN={name} -keyout {name}.key -out {name}.pem -CA {ca}.pem -CAkey {ca}.key \
              {names} {NEW}"
@@ -245,11 +245,11 @@ fn metrics_are_served_by_tls_to_clients_with_a_certificate() {
     assert_eq!(get(None, &right).0, 0);
     made.openssl(&format!("req -x509 -subj /CN=other -keyout other.key -out other.pem {NEW}"));
     assert_eq!(get(Some("other"), &right).0, 0);
-    // Plain HTTP to that port is told what is wrong; health is plain on its own.
+    // Plain HTTP to that port gets an explanation; the health port speaks plain HTTP.
     let (status_, body) = curl(&[&served.url("http", "/metrics")]);
     assert_eq!((status_, body.contains("https")), (400, true), "{body}");
     assert_eq!(status(served.health, "/-/healthy"), 200);
-    // Half a handshake keeps nobody else out.
+    // Connections that begin no handshake give way to a client that does.
     let silent: Vec<_> = (0..40).map(|_| TcpStream::connect(served.metrics).unwrap()).collect();
     assert_eq!(get(Some("client"), &right).0, 200);
     drop(silent);
@@ -278,7 +278,7 @@ fn changed_certificates_are_served_and_broken_ones_are_not() {
         .output()
         .unwrap();
     assert!(!old.status.success());
-    // What is no certificate changes nothing.
+    // A broken certificate file changes nothing.
     fs::write(made.path("server.pem"), "nothing").unwrap();
     thread::sleep(Duration::from_millis(1200));
     assert!(peer().contains("CN = server"));

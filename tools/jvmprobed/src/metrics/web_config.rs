@@ -1,8 +1,8 @@
 //! Web configuration file: TLS and basic authentication of the metrics port, in the format of
 //! Prometheus' exporter-toolkit (docs/web-configuration.md of github.com/prometheus/exporter-toolkit).
 //!
-//! Options of that format that are not supported here are errors that name them, because whoever sets
-//! one relies on it.
+//! Options of that format that are not supported here are errors that name them, because the user
+//! who sets one relies on it.
 
 use std::{
     collections::BTreeMap,
@@ -82,7 +82,7 @@ const HEADERS: [(&str, &[&str]); 5] = [
 pub struct WebConfig {
     /// TLS settings; `None` for plain HTTP.
     pub tls: Option<Arc<ServerConfig>>,
-    /// bcrypt hashes by user name; empty if nobody has to authenticate.
+    /// bcrypt hashes by user name; empty if no authentication is required.
     pub users: BTreeMap<String, String>,
     /// Headers of each answer.
     pub headers: Vec<(HeaderName, HeaderValue)>,
@@ -93,7 +93,7 @@ pub struct WebConfig {
 /// Identity and age of a file: it changes when the file is written or replaced.
 pub type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
-/// Returns the stamp of a file, `None` if there is no such file.
+/// Returns the identity and age of a file, `None` if it does not exist.
 pub fn stamp(path: &Path) -> Stamp {
     let file = fs::metadata(path).ok()?;
     Some((file.dev(), file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
@@ -321,7 +321,7 @@ fn provider(suites: Option<Vec<String>>, curves: Option<Vec<String>>) -> Result<
     if let Some(names) = suites.filter(|names| !names.is_empty()) {
         let all = std::mem::take(&mut provider.cipher_suites);
         let is_new = |suite: &rustls::SupportedCipherSuite| suite.version() == &TLS13;
-        // Those of TLS 1.3 cannot be chosen in Go either.
+        // Go does not let the suites of TLS 1.3 be chosen either.
         provider.cipher_suites = all.iter().copied().filter(is_new).collect();
         for name in names {
             let shown = name.escape_debug();

@@ -1,8 +1,8 @@
 //! Basic authentication (RFC 7617) with bcrypt hashes.
 //!
 //! bcrypt is slow on purpose, so wrong passwords must not keep a processor busy: one is checked at a
-//! time, on the [`Allowance`] of the server, and after [`MAX_FAILURES`] wrong ones in short order the
-//! next are refused unchecked for a while. Credentials that were found right are remembered, so that a
+//! time, on the [`Allowance`] of the server, and after a burst of [`MAX_FAILURES`] wrong ones the next
+//! are refused unchecked for a while. Credentials that were found right are remembered, so that a
 //! scraper that has got in once is never refused for what others do.
 
 use std::{
@@ -18,9 +18,9 @@ use tokio::{sync::Mutex as AsyncMutex, task::spawn_blocking};
 
 use crate::metrics::server::cost::Allowance;
 
-/// Maximum number of passwords that are checked in vain in short order.
+/// Maximum number of wrong passwords that are checked in a burst.
 pub const MAX_FAILURES: f64 = 10.0;
-/// Time after which one more is checked.
+/// Time after which one more wrong password may be checked.
 const PER_FAILURE: Duration = Duration::from_secs(2);
 /// Maximum number of credentials that are remembered.
 const MAX_VERIFIED: usize = 64;
@@ -56,7 +56,7 @@ struct Failures {
 impl Default for Verifier {
     fn default() -> Self {
         let mut salt = [0; 32];
-        // Without random bytes, the digests are only easier to guess for whoever reads our memory.
+        // An empty salt only makes the digests easier to guess for a reader of this process's memory.
         let _ = getrandom(&mut salt[..], GetRandomFlags::empty());
         Self {
             salt,

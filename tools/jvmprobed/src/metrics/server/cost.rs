@@ -1,6 +1,6 @@
 //! CPU time spent serving HTTP: how much it was, and how much it may be.
 //!
-//! Whoever reaches a port can make the daemon work. Each server therefore has an [`Allowance`] of CPU
+//! Any client that reaches a port can make the daemon work. Each server therefore has an [`Allowance`] of CPU
 //! time and answers more slowly once that is used up. The time is counted apart from the rest
 //! ([`serving_ns`]), because `--max-cpu` bounds collection: a scraper must not be able to reduce that.
 //! Threads' CPU time comes from CLOCK_THREAD_CPUTIME_ID, see clock_gettime(2).

@@ -120,7 +120,7 @@ impl Health {
     }
 }
 
-/// After so long without a sign, the main loop hangs.
+/// Age of the last sign from which on the main loop is considered to hang.
 const LONG_AGO: Duration = Duration::from_secs(120);
 
 /// Bounds of a listener.
@@ -214,7 +214,7 @@ impl Listeners {
     /// Serves until what it returns is dropped.
     ///
     /// # Errors
-    /// Those of starting threads.
+    /// A thread cannot be started.
     pub fn start(self, book: &SharedBook, health: &Arc<Health>) -> io::Result<Serving> {
         let mut threads = Vec::new();
         if let Some(port) = self.health {
@@ -246,7 +246,7 @@ fn report(what: &str, outcome: io::Result<Infallible>) {
 /// Takes the port of metrics.
 ///
 /// # Errors
-/// It is in use, or there is no such address: one line that says what to do.
+/// The port is in use, or there is no such address: one line that says what to do.
 pub fn bind(listen: SocketAddr) -> Result<TcpListener> {
     bind_for("metrics", "--listen", listen)
 }
@@ -272,7 +272,7 @@ fn bind_for(what: &str, option: &str, listen: SocketAddr) -> Result<TcpListener>
 /// Serves metrics and health by plain HTTP until the runtime ends.
 ///
 /// # Errors
-/// Those of handing the port to the runtime.
+/// The runtime cannot take the port.
 pub async fn serve(port: TcpListener, book: SharedBook, health: Arc<Health>) -> io::Result<()> {
     let answers = Answers::metrics(book, health, Arc::default());
     listen(port, METRICS, allowance(), answers).await.map(|never| match never {})
@@ -302,7 +302,7 @@ async fn listen(
         tokio::spawn(async move {
             tokio::select! {
                 () = slot.closed() => {}
-                // That a client goes away or is too slow is its own affair.
+                // A client that goes away or is too slow is no error of ours.
                 _ = timeout(server.bounds.connection, server.connection(stream, &slot)) => {}
             }
         });
@@ -375,7 +375,7 @@ async fn tell_plain(mut stream: TcpStream) {
     }
 }
 
-/// What a listener serves.
+/// Content of a listener.
 #[derive(Debug)]
 enum Answers {
     Health(Arc<Health>),
