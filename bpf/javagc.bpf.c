@@ -395,7 +395,11 @@ static __always_inline int end_stop(struct stop_event *stop, const struct gauge 
 SEC("usdt")
 int BPF_USDT(safepoint_begin)
 {
-	return begin_stop(bpf_usdt_cookie(ctx));
+	__u64 begin = begin_run(), cookie = bpf_usdt_cookie(ctx);
+
+	begin_stop(cookie);
+	end_run(current_key(cookie), begin);
+	return 0;
 }
 
 SEC("usdt")
@@ -415,32 +419,46 @@ int BPF_USDT(vmops_begin, void *name, __u64 len)
 SEC("usdt")
 int BPF_USDT(gc_begin, __u64 full)
 {
+	__u64 begin = begin_run();
 	__u64 now = bpf_ktime_get_ns(), key = target_key(bpf_usdt_cookie(ctx));
 	struct gauge *gauge = bpf_map_lookup_elem(&gauges, &key);
 
-	return begin_gc(current_or_new_stop(key, now, gauge), gauge, now, full & 0xff);
+	begin_gc(current_or_new_stop(key, now, gauge), gauge, now, full & 0xff);
+	end_run(key, begin);
+	return 0;
 }
 
 SEC("usdt")
 int BPF_USDT(gc_end)
 {
-	return end_gc(bpf_usdt_cookie(ctx));
+	__u64 begin = begin_run(), cookie = bpf_usdt_cookie(ctx);
+
+	end_gc(cookie);
+	end_run(current_key(cookie), begin);
+	return 0;
 }
 
 SEC("usdt")
 int BPF_USDT(safepoint_end)
 {
+	__u64 begin = begin_run();
 	__u64 now = bpf_ktime_get_ns(), key = target_key(bpf_usdt_cookie(ctx));
 	struct gauge *gauge = bpf_map_lookup_elem(&gauges, &key);
 
-	return end_stop(current_or_new_stop(key, now, gauge), gauge, now);
+	end_stop(current_or_new_stop(key, now, gauge), gauge, now);
+	end_run(key, begin);
+	return 0;
 }
 
 /* RuntimeService::record_safepoint_begin() */
 SEC("uprobe")
 int BPF_UPROBE(fn_safepoint_begin)
 {
-	return begin_stop(uprobe_cookie(ctx));
+	__u64 begin = begin_run(), cookie = uprobe_cookie(ctx);
+
+	begin_stop(cookie);
+	end_run(current_key(cookie), begin);
+	return 0;
 }
 
 /*
@@ -473,16 +491,23 @@ int BPF_UPROBE(fn_evaluate_operation)
 SEC("uprobe")
 int BPF_UPROBE(fn_gc_begin)
 {
+	__u64 begin = begin_run();
 	__u64 now = bpf_ktime_get_ns(), key = target_key(uprobe_cookie(ctx));
 
-	return begin_gc(current_stop(key), bpf_map_lookup_elem(&gauges, &key), now, false);
+	begin_gc(current_stop(key), bpf_map_lookup_elem(&gauges, &key), now, false);
+	end_run(key, begin);
+	return 0;
 }
 
 /* ~GCIdMark(), VM_GC_Operation::notify_gc_end() */
 SEC("uprobe")
 int BPF_UPROBE(fn_gc_end)
 {
-	return end_gc(uprobe_cookie(ctx));
+	__u64 begin = begin_run(), cookie = uprobe_cookie(ctx);
+
+	end_gc(cookie);
+	end_run(current_key(cookie), begin);
+	return 0;
 }
 
 /* GCTracer::report_gc_start() */
@@ -510,9 +535,12 @@ int BPF_UPROBE(fn_collection_end)
 SEC("uprobe")
 int BPF_UPROBE(fn_safepoint_end)
 {
+	__u64 begin = begin_run();
 	__u64 now = bpf_ktime_get_ns(), key = target_key(uprobe_cookie(ctx));
 
-	return end_stop(current_stop(key), bpf_map_lookup_elem(&gauges, &key), now);
+	end_stop(current_stop(key), bpf_map_lookup_elem(&gauges, &key), now);
+	end_run(key, begin);
+	return 0;
 }
 
 static __always_inline void fill_moment(struct moment_event *at, __u64 kind, __u64 key, bool end)

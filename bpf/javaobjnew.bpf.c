@@ -398,7 +398,11 @@ SEC("uprobe")
 int BPF_UPROBE(fn_new_tlab_stacks, __u64 klass, __u64 object, __u64 tlab_size, __u64 size,
 	       __u64 thread)
 {
-	return new_tlab(ctx, klass, object, tlab_size, size, thread, true);
+	__u64 begin = begin_run();
+
+	new_tlab(ctx, klass, object, tlab_size, size, thread, true);
+	end_run(current_key(uprobe_cookie(ctx)), begin);
+	return 0;
 }
 
 static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 size, __u64 thread,
@@ -464,7 +468,11 @@ int BPF_UPROBE(fn_outside_tlab, __u64 klass, __u64 object, __u64 size, __u64 thr
 SEC("uprobe")
 int BPF_UPROBE(fn_outside_tlab_stacks, __u64 klass, __u64 object, __u64 size, __u64 thread)
 {
-	return outside_tlab(ctx, klass, size, thread, true);
+	__u64 begin = begin_run();
+
+	outside_tlab(ctx, klass, size, thread, true);
+	end_run(current_key(uprobe_cookie(ctx)), begin);
+	return 0;
 }
 
 static __always_inline int any_object(struct pt_regs *ctx, bool walks)

@@ -184,8 +184,7 @@ static __always_inline __u64 thinned_value(const struct sample_key *key, __u64 v
 		       value;
 }
 
-SEC("perf_event")
-int sample(struct bpf_perf_event_data *ctx)
+static __always_inline int take_sample(struct bpf_perf_event_data *ctx)
 {
 	struct sample_key key = { .event = only_event };
 	struct own_stack *own;
@@ -204,6 +203,21 @@ int sample(struct bpf_perf_event_data *ctx)
 	else
 		walk_both(ctx, NULL, &key, own, LEVEL_EVENT);
 	count(&key, value);
+	return 0;
+}
+
+SEC("perf_event")
+int sample(struct bpf_perf_event_data *ctx)
+{
+	__u64 begin = begin_run();
+	__u32 tgid = 0, tid;
+
+	/* Interrupts of an idle processor cost nobody anything. */
+	if (counts_costs && current_ids(&tgid, &tid) && tgid)
+		count_cost(tgid);
+	take_sample(ctx);
+	if (tgid)
+		end_run(tgid, begin);
 	return 0;
 }
 

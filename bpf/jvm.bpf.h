@@ -33,6 +33,8 @@
  */
 #define MAX_TARGETS 4096
 
+#include "cost.bpf.h"
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
@@ -79,18 +81,27 @@ static __always_inline void keep_own_stack(void)
 		bpf_tail_call(NULL, NULL, 0);
 }
 
+/* The key of the JVM that runs here: see target_key(). */
+static __always_inline __u64 current_key(__u64 cookie)
+{
+	return cookie ? cookie : bpf_get_current_pid_tgid() >> 32;
+}
+
 /*
  * The cookie names the target where a probe is attached to one process: the
  * number that bpf_get_current_pid_tgid() gives belongs to the initial PID
  * namespace and need not be the one that the tool sees. Attached to every
  * process that maps a file, the cookie is zero and the tgid is the key.
  *
- * Every program of a probe asks for it.
+ * Every program of a probe asks for it, once: the hit is counted here.
  */
 static __always_inline __u64 target_key(__u64 cookie)
 {
+	__u64 key = current_key(cookie);
+
 	keep_own_stack();
-	return cookie ? cookie : bpf_get_current_pid_tgid() >> 32;
+	count_cost(key);
+	return key;
 }
 
 /* Of a uprobe; zero where the kernel has none (before Linux 5.15). */

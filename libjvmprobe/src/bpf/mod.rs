@@ -13,6 +13,8 @@
 //! | [`kernel_types`] | where the kernel's structures have their fields |
 //! | [`tracefs`] | the kernel's tracepoints by name |
 //! | [`room`] | how large maps are, and when the kernel allocates them |
+//! | [`trap`] | the time that a hit of a probe and an interrupt take |
+//! | [`cost`] | what probes cost each JVM |
 //! | [`stops`] | when a JVM stopped its application |
 //! | `gauge` | the target's own counters, read with each event |
 //! | [`walker`] | what the stack walker must be told |
@@ -21,6 +23,7 @@
 //! | [`clock`] | the kernel's clock and the wall's |
 
 pub mod clock;
+pub mod cost;
 mod detach;
 pub(crate) mod gauge;
 mod handover;
@@ -35,6 +38,7 @@ pub mod session;
 pub mod stops;
 pub(crate) mod stream;
 pub mod tracefs;
+pub mod trap;
 pub(crate) mod uprobe;
 pub mod walker;
 

@@ -18,6 +18,7 @@ use crate::{
     Error, Result,
     bpf::{
         self,
+        cost::{self, Costs, Hit},
         probes::{Binary, Links, Plan, Scope, attach},
         records, room,
         stream::EventStream,
@@ -32,6 +33,13 @@ const KNOWN_STACKS: &str = "known_stacks";
 /// Room for a skeleton that lives as long as the process, so that no attachment outlives it.
 pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
     Box::leak(Box::new(MaybeUninit::uninit()))
+}
+
+/// Returns a map of a loaded object.
+fn map(skel: &impl Skel<'static>, name: &str) -> Result<MapHandle> {
+    let map = skel.object().maps().find(|map| map.name() == name);
+    let map = map.ok_or_else(|| bpf::defect(&format!("find the BPF map {name}")))?;
+    MapHandle::try_from(&map).map_err(bpf::load_error)
 }
 
 /// Loads an object that is set up.
@@ -52,6 +60,8 @@ pub struct Session<S: 'static, E: 'static> {
     stream: EventStream<E>,
     lost: MapHandle,
     walker: Option<Walker>,
+    /// What probes cost each JVM, if that is counted.
+    costs: Option<Costs>,
     variant: &'static str,
     by_jvm: &'static [&'static str],
 }
@@ -63,17 +73,12 @@ impl<S: Skel<'static>, E> Session<S, E> {
     /// # Errors
     /// [`Error::Bpf`].
     pub fn new(skel: S, decode: fn(&[u8]) -> Option<E>, walks: bool) -> Result<Self> {
-        let map = |name: &str| {
-            let map = skel.object().maps().find(|map| map.name() == name);
-            let map = map.ok_or_else(|| bpf::defect(&format!("find the BPF map {name}")))?;
-            MapHandle::try_from(&map).map_err(bpf::load_error)
-        };
-        let events: &'static MapHandle = Box::leak(Box::new(map("events")?));
-        let lost = map("lost_events")?;
+        let events: &'static MapHandle = Box::leak(Box::new(map(&skel, "events")?));
+        let lost = map(&skel, "lost_events")?;
         let stream = EventStream::open(events, decode)?;
         let walker = walks.then(|| Walker::new(skel.object())).transpose()?;
         let skel = Box::leak(Box::new(skel));
-        Ok(Self { skel, stream, lost, walker, variant: "", by_jvm: &[] })
+        Ok(Self { skel, stream, lost, walker, costs: None, variant: "", by_jvm: &[] })
     }
 
     /// Attaches programs whose names have this behind the plan's, where there are such.
@@ -89,6 +94,20 @@ impl<S: Skel<'static>, E> Session<S, E> {
     pub fn with_maps_by_jvm(mut self, maps: &'static [&'static str]) -> Self {
         self.by_jvm = maps;
         self
+    }
+
+    /// Counts what probes cost each JVM. The object has `counts_costs` set.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`], [`Error::Kernel`].
+    pub(crate) fn with_costs(mut self, hit: Hit) -> Result<Self> {
+        self.costs = Some(Costs::new(map(self.skel, cost::MAP)?, hit));
+        Ok(self)
+    }
+
+    /// What probes cost each JVM, if that is counted.
+    pub(crate) fn costs(&mut self) -> Option<&mut Costs> {
+        self.costs.as_mut()
     }
 
     /// The stack walker, if stacks are wanted.
@@ -195,6 +214,9 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
     fn forget(&mut self, target: u64) {
         if let Some(walker) = &mut self.walker {
             walker.forget(target);
+        }
+        if let Some(costs) = &mut self.costs {
+            costs.forget(target);
         }
         let key = target.to_ne_bytes();
         // Absent entries are what is wanted, here and below.

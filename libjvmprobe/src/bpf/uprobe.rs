@@ -16,7 +16,7 @@ use std::{
 use libbpf_sys::perf_event_attr;
 
 use crate::{
-    Error, FileOffset, Result,
+    Error, FileOffset, Pid, Result,
     bpf::{
         detach,
         perf::{Where, online_cpus, open_event},
@@ -57,18 +57,29 @@ impl Uprobe {
     /// # Errors
     /// [`Error::Permission`] or [`Error::Io`].
     pub(crate) fn attach(&mut self) -> Result<()> {
+        self.attach_to(None)
+    }
+
+    /// Attaches it in one process, all its threads, or in every process that maps the file.
+    ///
+    /// # Errors
+    /// [`Error::Permission`] or [`Error::Io`].
+    pub(crate) fn attach_to(&mut self, process: Option<Pid>) -> Result<()> {
         if self.event.is_some() {
             return Ok(());
         }
-        // One event stands for all processors.
-        let cpu = online_cpus()?.into_iter().next().unwrap_or(0);
+        let whose = match process {
+            Some(process) => Where::Thread(process),
+            // One event stands for all processors.
+            None => Where::Processor(online_cpus()?.into_iter().next().unwrap_or(0)),
+        };
         let mut attr = perf_event_attr { type_: self.kind, ..Default::default() };
         let path = format!("/proc/self/fd/{}\0", self.file.as_raw_fd());
         attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
         attr.__bindgen_anon_4.probe_offset = self.offset.0;
         // The end of this process waits until it is attached or let go.
         let books = detach::books();
-        let event = open_event(&mut attr, Where::Processor(cpu)).and_then(|event| {
+        let event = open_event(&mut attr, whose).and_then(|event| {
             control(&event, SET_PROGRAM, self.program.as_raw_fd())?;
             control(&event, ENABLE, 0)?;
             Ok(event)

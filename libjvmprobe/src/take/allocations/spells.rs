@@ -1,10 +1,10 @@
 //! When probes are listened to that are hit too often.
 //!
-//! Each hit costs the thread that allocates a trap, one to two microseconds with the program: a
-//! thousand a second cost a fifth of a percent of a processor, a hundred thousand would cost a
-//! fifth of it. So one that is hit more often than fifteen hundred times is attached for spells of some
-//! hundredths of a second only, so far apart that it is hit no more often than that, and each spell
-//! stands for the time since the one before.
+//! Each hit costs the thread that allocates a trap and the run of a program, some microseconds together:
+//! a thousand hits per second cost 0.2 to 0.5 % of a processor. All JVMs together have a budget
+//! (`listening.rs`). A file whose JVMs exceed their part of it has its probes attached only for on periods
+//! of at least 20 ms, so far apart that the cost stays within that part. Each on period represents the time
+//! since the one before.
 //!
 //! Not all of these are heard: from the first attachment until the spell begins, and after its end
 //! until the kernel has let go, they are in vain.
@@ -13,10 +13,9 @@ use std::time::Duration;
 
 use crate::take::allocations::event::{ONE, spell};
 
-/// So many hits a second of one JVM cost little.
-pub(crate) const HITS: f64 = 1500.0;
-/// Back and forth is of no use.
-const MANY_HITS: f64 = 1.25 * HITS;
+/// Probes that are attached all the time may cost this much more than they are allowed to, so that it is
+/// not back and forth.
+const TOO_MUCH: f64 = 1.25;
 /// How often hits are counted while all are heard.
 const LOOK: Duration = Duration::from_secs(1);
 /// A spell and the silence before it are not shorter together,
@@ -26,8 +25,13 @@ const SHORTEST: Duration = Duration::from_millis(20);
 /// How long hits are in vain, for each spell, until that is measured: since Linux 6.13 the kernel
 /// waits for readers of programs before it lets processes go on without stopping.
 const IN_VAIN: Duration = Duration::from_millis(70);
-/// Windows are longer: each has heard something.
-const LONGEST_SILENCE: Duration = Duration::from_secs(10);
+/// Windows are longer, so that each has an on period, unless hundreds of JVMs allocate all the time.
+const LONGEST_SILENCE: Duration = Duration::from_secs(60);
+/// After a failure to attach, the next attempt is made after this time.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// A share of time below this has no meaning: see [`LONGEST_SILENCE`].
+const LEAST_SHARE: f64 = 1e-4;
 
 /// How a probe is listened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,21 +140,22 @@ impl Spells {
         }
     }
 
-    /// What is to be done now. Since the last time that was asked, the JVM with most of them had so
-    /// many hits that were heard.
-    pub(crate) fn due(&mut self, now: u64, hits: u64) -> Turn {
+    /// Returns what is to be done now. `cost` is what the hits would cost if the probes were always
+    /// attached, as the on period (or the time since the last call) shows, and `allowed` what they may
+    /// cost: both in shares of a processor.
+    pub(crate) fn due(&mut self, now: u64, cost: f64, allowed: f64) -> Turn {
         if now < self.next() {
             return Turn::Stay;
         }
-        let rate = rate(hits, self.heard_for(now));
+        let share = allowed / cost.max(f64::MIN_POSITIVE);
         match self.state {
             State::Always { .. } => {
                 self.state = State::Always { since: now };
                 self.told_until = now;
-                if rate <= MANY_HITS {
+                if cost <= TOO_MUCH * allowed {
                     return Turn::Stay;
                 }
-                self.share = HITS / rate;
+                self.share = share.clamp(LEAST_SHARE, 1.0);
                 self.silence(now);
                 Turn::LetGo
             }
@@ -158,7 +163,7 @@ impl Spells {
             State::Spell { until, .. } => {
                 self.told_until = until;
                 // Where few are hit of what is many at other times, it is soon found out.
-                self.share = (HITS / rate.max(1.0)).min(2.0 * self.share);
+                self.share = share.min(2.0 * self.share).max(LEAST_SHARE);
                 if self.share >= 1.0 {
                     self.state = State::Always { since: now };
                     return Turn::HearAll;
@@ -181,7 +186,7 @@ impl Spells {
 
     /// It could not be attached: after a while it is tried again.
     pub(crate) fn failed(&mut self, now: u64) {
-        self.state = State::Silent { until: now + ns(LONGEST_SILENCE) };
+        self.state = State::Silent { until: now + ns(RETRY) };
     }
 
     /// Of a spell.
@@ -213,6 +218,9 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
+    /// Hits per second that are allowed, and what one costs.
+    const HITS: f64 = 1500.0;
+    const HIT: f64 = 3e-6;
 
     /// Runs it from a time on for so long, with so many hits a second; returns for which part of the
     /// time it was attached, which part was told of, and how often it was attached.
@@ -228,7 +236,7 @@ mod tests {
                 *now += ns(IN_VAIN) / 10;
                 spells.attached(*now);
                 (on, times) = (true, times + 1);
-            } else if spells.due(*now, (heard as f64 * rate / 1e9) as u64) == Turn::LetGo {
+            } else if spells.due(*now, rate * HIT, HITS * HIT) == Turn::LetGo {
                 on = false;
             }
             attached += heard + if spells.is_in_spell() && heard == 0 { ns(IN_VAIN) } else { 0 };
@@ -270,7 +278,7 @@ mod tests {
     #[test]
     fn what_cannot_be_attached_is_tried_again() {
         let mut spells = Spells::new(0);
-        spells.due(ns(LOOK), 1_000_000);
+        spells.due(ns(LOOK), 3.0, HITS * HIT);
         assert_eq!(spells.told(), Spell::NONE);
         let next = spells.next();
         assert!(spells.due_to_attach(next));

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * What the probes cost each JVM: every hit is counted, and the run time of one program in four is
+ * measured. User space adds the trap, which it has measured itself, to each hit.
+ */
+#ifndef JVMPROBE_COST_BPF_H
+#define JVMPROBE_COST_BPF_H
+
+/* Set for a daemon. */
+const volatile bool counts_costs = false;
+
+/* Hits of processes that have no entry of their own are counted under this key. */
+#define COST_OF_OTHERS 0
+
+/* A program that takes longer was preempted: what ran meanwhile is no cost of ours. */
+#define MAX_RUN_NS 250000
+
+struct cost {
+	__u64 hits;
+	__u64 timed;            /* runs of programs that were measured, */
+	__u64 timed_ns;         /* and how long they took together */
+};
+
+/* User space adds and removes the entries. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, struct cost);
+} costs SEC(".maps");
+
+static __always_inline struct cost *cost_of(__u64 key)
+{
+	struct cost *cost = bpf_map_lookup_elem(&costs, &key);
+
+	if (cost)
+		return cost;
+	key = COST_OF_OTHERS;
+	return bpf_map_lookup_elem(&costs, &key);
+}
+
+/* Counts one hit. */
+static __always_inline void count_cost(__u64 key)
+{
+	struct cost *cost;
+
+	if (!counts_costs)
+		return;
+	cost = cost_of(key);
+	if (cost)
+		__sync_fetch_and_add(&cost->hits, 1);
+}
+
+/* Begins a program's run: the time, or 0 if this run is not measured. */
+static __always_inline __u64 begin_run(void)
+{
+	if (!counts_costs || bpf_get_prandom_u32() & 3)
+		return 0;
+	return bpf_ktime_get_ns();
+}
+
+/* Ends a program's run. */
+static __always_inline void end_run(__u64 key, __u64 begin)
+{
+	struct cost *cost;
+	__u64 ns;
+
+	if (!counts_costs || !begin)
+		return;
+	ns = bpf_ktime_get_ns() - begin;
+	cost = ns < MAX_RUN_NS ? cost_of(key) : NULL;
+	if (!cost)
+		return;
+	__sync_fetch_and_add(&cost->timed, 1);
+	__sync_fetch_and_add(&cost->timed_ns, ns);
+}
+
+#endif

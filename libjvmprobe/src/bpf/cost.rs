@@ -1,0 +1,152 @@
+//! What the probes cost each JVM: the kernel side counts hits and measures some runs of its programs
+//! (bpf/cost.bpf.h), and each hit has a [price](super::trap) of its own.
+
+use std::collections::HashMap;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::{
+    Result,
+    bpf::{
+        records::{entries, word},
+        trap::prices,
+    },
+};
+
+/// The name of the map.
+pub(super) const MAP: &str = "costs";
+/// The key of hits in processes that have no entry.
+const OTHERS: u64 = 0;
+/// With fewer measured runs than this, the average of all intervals is better than that of one.
+const ENOUGH_RUNS: u64 = 8;
+
+/// What probes cost a process since the last time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// The process; 0 for all that are not traced, but map the same files or are sampled, too.
+    pub pid: u32,
+    /// Hits of probes, and samples.
+    pub hits: u64,
+    /// CPU time that these took from it, in nanoseconds.
+    pub ns: u64,
+}
+
+/// What takes a thread's time, apart from the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hit {
+    /// A probe.
+    Probe,
+    /// The interrupt of a sampling event.
+    Interrupt,
+}
+
+/// An entry of the map; it only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Runs {
+    /// Hits.
+    pub(crate) hits: u64,
+    /// Runs of programs that were measured.
+    pub(crate) timed: u64,
+    /// How long they took together.
+    pub(crate) timed_ns: u64,
+}
+
+impl Runs {
+    fn decode(value: &[u8]) -> Option<Self> {
+        Some(Self { hits: word(value, 0)?, timed: word(value, 8)?, timed_ns: word(value, 16)? })
+    }
+
+    /// Reads those of a JVM.
+    pub(crate) fn of(map: &impl MapCore, target: u64) -> Option<Self> {
+        Self::decode(&map.lookup(&target.to_ne_bytes(), MapFlags::ANY).ok()??)
+    }
+
+    /// Returns what is more than before.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            hits: self.hits.saturating_sub(before.hits),
+            timed: self.timed.saturating_sub(before.timed),
+            timed_ns: self.timed_ns.saturating_sub(before.timed_ns),
+        }
+    }
+
+    fn average_ns(&self) -> Option<f64> {
+        (self.timed > 0).then(|| self.timed_ns as f64 / self.timed as f64)
+    }
+}
+
+/// The costs of all JVMs that a tracer has.
+pub(crate) struct Costs {
+    map: MapHandle,
+    hit: Hit,
+    seen: HashMap<u64, Runs>,
+    /// Hits that the kernel side did not see, by JVM.
+    unseen: HashMap<u64, f64>,
+    all: Runs,
+}
+
+impl Costs {
+    /// No costs yet. The map counts from here on.
+    pub(super) fn new(map: MapHandle, hit: Hit) -> Self {
+        let costs =
+            Self { map, hit, seen: HashMap::new(), unseen: HashMap::new(), all: Runs::default() };
+        costs.add(OTHERS);
+        costs
+    }
+
+    /// Counts the hits of a JVM apart from now on.
+    pub(crate) fn add(&self, target: u64) {
+        // Without space for it, it is one of the others.
+        let _ = self.map.update(&target.to_ne_bytes(), &[0; size_of::<Runs>()], MapFlags::NO_EXIST);
+    }
+
+    /// Adds hits that cost the trap alone, because no program was attached any more.
+    pub(crate) fn add_unseen(&mut self, target: u64, hits: f64) {
+        *self.unseen.entry(target).or_default() += hits;
+    }
+
+    /// Returns what was spent since the last call, by JVM.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`](crate::Error::Bpf).
+    pub(crate) fn take(&mut self) -> Result<Vec<Cost>> {
+        let all = entries(&self.map)?;
+        let decode = |(key, value): &(Vec<u8>, Vec<u8>)| Some((word(key, 0)?, Runs::decode(value)?));
+        let all: Vec<_> = all.iter().filter_map(decode).collect();
+        let costs = all.into_iter().filter_map(|(target, runs)| self.cost(target, runs));
+        Ok(costs.collect())
+    }
+
+    /// Returns what was spent on a JVM that has ended since the last call, and forgets it.
+    pub(crate) fn take_last(&mut self, target: u64) -> Option<Cost> {
+        let last = Runs::of(&self.map, target).and_then(|runs| self.cost(target, runs));
+        self.forget(target);
+        last
+    }
+
+    /// Forgets a JVM.
+    pub(super) fn forget(&mut self, target: u64) {
+        // An absent entry is what is wanted.
+        let _ = self.map.delete(&target.to_ne_bytes());
+        self.seen.remove(&target);
+        self.unseen.remove(&target);
+    }
+
+    fn cost(&mut self, target: u64, runs: Runs) -> Option<Cost> {
+        let prices = prices();
+        let price = match self.hit {
+            Hit::Probe => prices.probe_ns,
+            Hit::Interrupt => prices.interrupt_ns,
+        };
+        let new = runs.since(&self.seen.insert(target, runs).unwrap_or_default());
+        self.all.timed += new.timed;
+        self.all.timed_ns += new.timed_ns;
+        let unseen = self.unseen.remove(&target).unwrap_or(0.0);
+        let average = if new.timed >= ENOUGH_RUNS { new } else { runs };
+        let run_ns = average.average_ns().or(self.all.average_ns()).unwrap_or(0.0);
+        let ns = new.hits as f64 * (price + run_ns) + unseen * prices.probe_ns;
+        let hits = new.hits.saturating_add(unseen as u64);
+        let pid = (target & u64::from(u32::MAX)) as u32;
+        (hits > 0).then(|| Cost { pid, hits, ns: ns as u64 })
+    }
+}

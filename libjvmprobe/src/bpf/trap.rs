@@ -1,0 +1,184 @@
+//! The time that a thread loses to one hit of a probe and to one sampling interrupt, measured on this
+//! machine: both depend on the processor and on the hypervisor.
+//!
+//! The probe is a uprobe with an empty program on a function of this process, called with and without it.
+//! The interrupt is a sampling event on the measuring thread, which does nothing but read the clock: the
+//! steps of the clock that are too long show what the interrupts took.
+//!
+//! All of it takes some 10 ms of CPU time, once.
+//!
+//! `unsafe`: one function is written in assembly and touches the stack it restores only, and one system
+//! call of libbpf reads two instructions that live until it returns.
+
+use std::{
+    fs::File,
+    hint::black_box,
+    io,
+    os::fd::{FromRawFd, OwnedFd},
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use libbpf_sys::{BPF_PROG_TYPE_KPROBE, bpf_insn, perf_event_attr};
+use procfs::process::Process;
+
+use crate::{
+    Error, FileOffset, Pid, Result,
+    bpf::{
+        perf::{Where, open_event},
+        uprobe::Uprobe,
+    },
+    own::remark,
+};
+
+/// Used if a measurement fails: usual values.
+const USUAL: Prices = Prices { probe_ns: 1500.0, interrupt_ns: 5000.0 };
+/// Calls in one batch, and batches with and without the probe. The median batch counts, because some
+/// are interrupted.
+const CALLS: u32 = 64;
+const BATCHES: usize = 16;
+/// The period of the sampling event, and for how long it samples.
+const PERIOD: Duration = Duration::from_micros(100);
+const SAMPLED: Duration = Duration::from_millis(5);
+/// Steps of the clock below this are those of a loop that nothing interrupts.
+const MIN_STEP: Duration = Duration::from_nanos(700);
+
+/// Time that a thread loses to one event, apart from the run time of our program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prices {
+    /// A hit of a probe, in nanoseconds.
+    pub probe_ns: f64,
+    /// An interrupt that samples a processor, in nanoseconds.
+    pub interrupt_ns: f64,
+}
+
+/// Returns the prices of this machine. The first call measures them, and waits some 100 ms for the kernel
+/// to detach the probe.
+pub fn prices() -> Prices {
+    static PRICES: OnceLock<Prices> = OnceLock::new();
+    *PRICES.get_or_init(|| {
+        let or_usual = |measured: Result<f64>, usual: f64| match measured {
+            Ok(ns) => ns,
+            Err(error) => {
+                remark(|| format!("the cost of a probe could not be measured: {error}"));
+                usual
+            }
+        };
+        Prices {
+            probe_ns: or_usual(measure_probe(), USUAL.probe_ns),
+            interrupt_ns: or_usual(measure_interrupt(), USUAL.interrupt_ns),
+        }
+    })
+}
+
+/// A function that begins as those of libjvm.so do.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+extern "C" fn probed() {
+    std::arch::naked_asm!("push rbp", "mov rbp, rsp", "pop rbp", "ret")
+}
+
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+extern "C" fn probed() {
+    std::arch::naked_asm!("stp x29, x30, [sp, #-16]!", "mov x29, sp", "ldp x29, x30, [sp], #16", "ret")
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[inline(never)]
+extern "C" fn probed() {
+    black_box(());
+}
+
+fn measure_probe() -> Result<f64> {
+    let failed = |e| Error::io("find our own code", io::Error::other(e));
+    let address = probed as *const () as u64;
+    let maps = Process::myself().and_then(|own| own.maps()).map_err(failed)?;
+    let map = maps.iter().find(|map| (map.address.0..map.address.1).contains(&address));
+    let map = map.ok_or_else(|| super::defect("find our own code"))?;
+    let offset = FileOffset(address - map.address.0 + map.offset);
+    let file = File::open("/proc/self/exe").map_err(|e| Error::io("open /proc/self/exe", e))?;
+    let mut uprobe = Uprobe::new(Arc::new(file), offset, empty_program()?)?;
+    let without = median_batch();
+    uprobe.attach_to(Some(Pid(std::process::id())))?;
+    let with = median_batch();
+    drop(uprobe);
+    Ok((with - without).max(0.0))
+}
+
+/// Nanoseconds of a call.
+fn median_batch() -> f64 {
+    let mut batches: Vec<_> = (0..BATCHES)
+        .map(|_| {
+            let begin = Instant::now();
+            (0..CALLS).for_each(|_| black_box(probed as extern "C" fn())());
+            begin.elapsed().as_nanos() as f64 / f64::from(CALLS)
+        })
+        .collect();
+    batches.sort_unstable_by(f64::total_cmp);
+    batches[BATCHES / 2]
+}
+
+/// Loads a program that returns 0.
+fn empty_program() -> Result<OwnedFd> {
+    // include/uapi/linux/bpf.h: BPF_ALU64 | BPF_MOV | BPF_K, and BPF_JMP | BPF_EXIT.
+    let instructions = [0xb7, 0x95].map(|code| bpf_insn { code, ..Default::default() });
+    // SAFETY: name, licence and instructions live until the call returns, and there are as many of the
+    // latter as it is told. It returns a new file descriptor or less than zero.
+    let fd = unsafe {
+        libbpf_sys::bpf_prog_load(
+            BPF_PROG_TYPE_KPROBE,
+            c"nothing".as_ptr(),
+            c"Dual BSD/GPL".as_ptr(),
+            instructions.as_ptr(),
+            instructions.len() as _,
+            std::ptr::null_mut(),
+        )
+    };
+    if fd < 0 {
+        return Err(Error::io("load a BPF program", io::Error::from_raw_os_error(-fd)));
+    }
+    // SAFETY: a descriptor that nobody else knows of.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn measure_interrupt() -> Result<f64> {
+    // PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK: include/uapi/linux/perf_event.h.
+    let mut attr = perf_event_attr { type_: 1, config: 0, ..Default::default() };
+    attr.__bindgen_anon_1.sample_period = PERIOD.as_nanos() as u64;
+    // The calling thread.
+    let event = open_event(&mut attr, Where::Thread(Pid(0)));
+    let event = event.map_err(|e| Error::io("sample our own thread", e))?;
+    let begin = Instant::now();
+    let (mut last, mut steps) = (begin, Vec::with_capacity(256));
+    while last - begin < SAMPLED && steps.len() < steps.capacity() {
+        let now = Instant::now();
+        let step = now - last;
+        if step >= MIN_STEP {
+            steps.push(step);
+        }
+        last = now;
+    }
+    drop(event);
+    steps.sort_unstable();
+    let expected = SAMPLED.div_duration_f64(PERIOD) / 4.0;
+    match steps.get(steps.len() / 2) {
+        Some(median) if steps.len() as f64 >= expected => Ok(median.as_nanos() as f64),
+        _ => Err(Error::io("sample our own thread", io::Error::other("it was not interrupted"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_of_this_machine_are_plausible() {
+        let begin = Instant::now();
+        let prices = prices();
+        println!("{prices:?}, measured within {:?}", begin.elapsed());
+        assert!((50.0..100_000.0).contains(&prices.probe_ns), "{prices:?}");
+        assert!((200.0..1e6).contains(&prices.interrupt_ns), "{prices:?}");
+        assert_eq!(prices, super::prices());
+    }
+}
