@@ -33,7 +33,7 @@ pub struct Cost {
 
 /// What takes a thread's time, apart from the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hit {
+pub(crate) enum Trigger {
     /// A probe.
     Probe,
     /// The interrupt of a sampling event.
@@ -78,7 +78,7 @@ impl Runs {
 /// The costs of all JVMs that a tracer has.
 pub(crate) struct Costs {
     map: MapHandle,
-    hit: Hit,
+    trigger: Trigger,
     seen: HashMap<u64, Runs>,
     /// Hits that the kernel side did not see, by JVM.
     unseen: HashMap<u64, f64>,
@@ -87,9 +87,9 @@ pub(crate) struct Costs {
 
 impl Costs {
     /// No costs yet. The map counts from here on.
-    pub(super) fn new(map: MapHandle, hit: Hit) -> Self {
+    pub(super) fn new(map: MapHandle, trigger: Trigger) -> Self {
         let costs =
-            Self { map, hit, seen: HashMap::new(), unseen: HashMap::new(), all: Runs::default() };
+            Self { map, trigger, seen: HashMap::new(), unseen: HashMap::new(), all: Runs::default() };
         costs.add(OTHERS);
         costs
     }
@@ -134,9 +134,9 @@ impl Costs {
 
     fn cost(&mut self, target: u64, runs: Runs) -> Option<Cost> {
         let prices = prices();
-        let price = match self.hit {
-            Hit::Probe => prices.probe_ns,
-            Hit::Interrupt => prices.interrupt_ns,
+        let price = match self.trigger {
+            Trigger::Probe => prices.probe_ns,
+            Trigger::Interrupt => prices.interrupt_ns,
         };
         let new = runs.since(&self.seen.insert(target, runs).unwrap_or_default());
         self.all.timed += new.timed;

@@ -18,7 +18,7 @@ use crate::{
     Error, Result,
     bpf::{
         self,
-        cost::{self, Costs, Hit},
+        cost::{self, Costs, Trigger},
         probes::{Binary, Links, Plan, Scope, attach},
         records, room,
         stream::EventStream,
@@ -100,8 +100,8 @@ impl<S: Skel<'static>, E> Session<S, E> {
     ///
     /// # Errors
     /// [`Error::Bpf`], [`Error::Kernel`].
-    pub(crate) fn with_costs(mut self, hit: Hit) -> Result<Self> {
-        self.costs = Some(Costs::new(map(self.skel, cost::MAP)?, hit));
+    pub(crate) fn with_costs(mut self, trigger: Trigger) -> Result<Self> {
+        self.costs = Some(Costs::new(map(self.skel, cost::MAP)?, trigger));
         Ok(self)
     }
 

@@ -9,6 +9,7 @@
 //! | `heap` | what the allocator keeps for itself |
 //! | `effort` | how much it does, within what that may take |
 //! | `deadline` | how long something is waited for |
+//! | `fair` | shares of a bounded resource |
 //! | `idle` | what is needed no more |
 //! | `notes` | words to the person at the terminal |
 //! | `pace` | how often it looks around |
@@ -25,6 +26,7 @@ pub mod budget;
 mod deadline;
 pub mod descriptors;
 mod effort;
+mod fair;
 mod heap;
 mod hurry;
 mod idle;
@@ -36,6 +38,7 @@ pub mod undo;
 
 pub(crate) use deadline::Deadline;
 pub(crate) use effort::Effort;
+pub use fair::fair_share;
 pub use heap::give_back_soon;
 pub use hurry::Hurry;
 pub use idle::Idle;

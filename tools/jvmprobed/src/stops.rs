@@ -10,7 +10,10 @@ use std::{
     sync::Arc,
 };
 
-use libjvmprobe::take::pauses::record::{Limited, Sum};
+use libjvmprobe::{
+    own::fair_share,
+    take::pauses::record::{Limited, Sum},
+};
 use serde::Deserialize;
 
 /// The line of sums, as javagc's records are written.
@@ -174,7 +177,7 @@ impl<K: Ord + Clone> AllStops<K> {
             *bytes += stops.bytes();
         }
         let target = self.max_bytes / 8 * 7;
-        let share = fair_share(tenants.values().map(|(_, bytes)| *bytes), target);
+        let share = share_of(tenants.values().map(|(_, bytes)| *bytes), target);
         let mut dropped = Vec::new();
         for (tenant, (_, bytes)) in tenants {
             if bytes <= share {
@@ -182,7 +185,7 @@ impl<K: Ord + Clone> AllStops<K> {
             }
             let of = self.jvms.iter_mut().filter(|(_, (name, _))| *name == tenant);
             let mut of: Vec<_> = of.map(|(key, (_, stops))| (key, stops)).collect();
-            let share = fair_share(of.iter().map(|(_, stops)| stops.bytes()), share);
+            let share = share_of(of.iter().map(|(_, stops)| stops.bytes()), share);
             for (key, stops) in &mut of {
                 let before = stops.bytes();
                 let lines = stops.shrink(share);
@@ -196,21 +199,9 @@ impl<K: Ord + Clone> AllStops<K> {
     }
 }
 
-/// Returns how much each of some parties may have, so that together they have no more than `all`: who needs
-/// less than an equal share leaves the rest to the others (max-min fairness).
-pub fn fair_share(needs: impl Iterator<Item = usize>, all: usize) -> usize {
-    let mut needs: Vec<_> = needs.collect();
-    needs.sort_unstable();
-    let (mut left, mut parties) = (all, needs.len());
-    for need in needs {
-        let share = left / parties;
-        if need > share {
-            return share;
-        }
-        left -= need;
-        parties -= 1;
-    }
-    usize::MAX
+/// [`fair_share`] in bytes.
+fn share_of(needs: impl Iterator<Item = usize>, all: usize) -> usize {
+    fair_share(needs.map(|bytes| bytes as f64), all as f64) as usize
 }
 
 #[cfg(test)]
@@ -224,14 +215,6 @@ mod tests {
     fn sums(lines: &[String]) -> (usize, Limited) {
         let limited = lines.iter().filter_map(|line| limited_of(line)).next().unwrap_or_default();
         (lines.len() - usize::from(!limited.is_empty()), limited)
-    }
-
-    #[test]
-    fn shares_are_fair() {
-        assert_eq!(fair_share([5, 5].into_iter(), 10), usize::MAX);
-        assert_eq!(fair_share([100, 2].into_iter(), 10), 8);
-        assert_eq!(fair_share([100, 100, 100].into_iter(), 10), 3);
-        assert_eq!(fair_share([].into_iter(), 10), usize::MAX);
     }
 
     #[test]

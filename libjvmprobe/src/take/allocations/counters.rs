@@ -8,7 +8,9 @@ use libbpf_rs::{
 use crate::{
     Addr, Error, Result,
     bpf::{
-        self, preflight,
+        self,
+        cost::Trigger,
+        preflight,
         records::{bytes, clear, copy, entries, take_entries},
         room::{self, Roomy},
         session, stops, walker,
@@ -99,10 +101,14 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         data.know_jvms = stacks;
         data.slot_ns = slot_ns;
         data.wakes_late = options.pace == Pace::Calm;
+        data.counts_costs = options.pace == Pace::Calm;
         data.large_bytes = options.large.unwrap_or(u64::MAX);
     }
     let skel = session::load(open)?;
-    let session = Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM);
+    let mut session = Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM);
+    if options.pace == Pace::Calm {
+        session = session.with_costs(Trigger::Probe)?;
+    }
     Ok(if stacks { session.with_variant(WALKS) } else { session })
 }
 

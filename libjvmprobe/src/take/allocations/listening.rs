@@ -1,10 +1,14 @@
 //! The thread that listens to the probes of files, in [spells](super::spells) where they are hit
 //! too often: for a daemon, which must cost nothing.
+//!
+//! One budget is shared by all JVMs, max-min fairly: many JVMs with few hits each count together, and the
+//! JVM that costs most is limited first. Probes are attached to files, so that the JVMs of one file
+//! have their on periods together.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread,
@@ -17,20 +21,32 @@ use crate::{
     Error, Result,
     bpf::{
         self, clock,
+        cost::Runs,
         probes::Site,
         records::bytes,
+        trap::prices,
         uprobe::{self, Uprobe},
     },
     follow::ByKey,
-    own::{Idle, note, privileges},
+    own::{Idle, fair_share, note, privileges},
     process::{FileId, LibJvm, Target},
     take::allocations::{
         counters::{self, Session},
         event::spells,
         probes,
-        spells::{HITS, Spell, Spells, Turn, rate},
+        spells::{Spell, Spells, Turn, rate},
     },
 };
+
+/// The budget of all JVMs until another one is set, in shares of a processor.
+pub(super) const BUDGET: f64 = 0.005;
+/// The assumed run time of the programs until some runs were measured, in nanoseconds.
+const FIRST_RUN_NS: f64 = 2000.0;
+/// The average run time follows new runs by this part.
+const FOLLOW: f64 = 0.25;
+
+/// Hits without a program, by JVM: detaching takes a while, in which the traps go on.
+type Unseen = Arc<Mutex<HashMap<u64, f64>>>;
 
 /// Where the thread is told of files and JVMs.
 #[derive(Debug)]
@@ -40,10 +56,13 @@ pub(super) struct Listening {
     files: HashMap<FileId, FileId>,
     /// Files that no JVM runs any more.
     idle: Idle<FileId>,
+    unseen: Unseen,
 }
 
 #[derive(Debug)]
 enum Job {
+    /// Sets the budget, in shares of a processor.
+    Budget(f64),
     /// Listens to a file's probes, which are attached.
     Listen(FileId, File),
     /// A JVM runs a file.
@@ -59,12 +78,12 @@ enum Job {
 struct File {
     probes: Vec<Probe>,
     spells: Spells,
-    /// By JVM, how many hits of the probes there were when they were counted last,
-    jvms: HashMap<u64, Hits>,
-    /// and when that was.
+    jvms: HashMap<u64, Jvm>,
+    /// When hits were counted last.
     counted: u64,
-    /// How long it took to attach last.
+    /// How long it took to attach last, and to detach.
     to_attach: Duration,
+    to_let_go: Duration,
     /// How often it was not listened to something.
     silences: u64,
     /// Whether the last attempt to attach has failed.
@@ -79,6 +98,24 @@ struct Probe {
     is_hot: bool,
 }
 
+/// A JVM that runs the file.
+#[derive(Clone, Copy, Debug, Default)]
+struct Jvm {
+    /// How many hits there were when they were counted last.
+    hits: Hits,
+    /// The runs of programs that were measured by then.
+    runs: Runs,
+    /// Hits per second of each kind while it is attached.
+    rates: [f64; 2],
+}
+
+impl Jvm {
+    /// What all of its hits would cost, in shares of a processor.
+    fn cost(&self, hit_ns: f64) -> f64 {
+        self.rates.iter().sum::<f64>() * hit_ns / 1e9
+    }
+}
+
 /// By kind of probe.
 type Hits = [u64; 2];
 const OUTSIDE: usize = 0;
@@ -89,6 +126,7 @@ const TLAB: usize = 1;
 struct Maps {
     floods: MapHandle,
     spells: MapHandle,
+    costs: MapHandle,
 }
 
 impl Listening {
@@ -99,15 +137,23 @@ impl Listening {
     pub(super) fn start(session: &Session) -> Result<Self> {
         let maps = &session.skel.maps;
         let map = |map| MapHandle::try_from(map).map_err(bpf::load_error);
-        let maps = Maps { floods: map(&maps.floods)?, spells: map(&maps.spells_of)? };
+        let maps = Maps { floods: map(&maps.floods)?, spells: map(&maps.spells_of)?, costs: map(&maps.costs)? };
         let (jobs, todo) = channel();
+        let unseen = Unseen::default();
+        let listener = Listener {
+            maps,
+            files: HashMap::new(),
+            budget: BUDGET,
+            run_ns: FIRST_RUN_NS,
+            unseen: Arc::clone(&unseen),
+        };
         let work = move || {
             privileges::keep(privileges::MAPS | privileges::ATTACH);
-            Listener { maps, files: HashMap::new() }.work(&todo);
+            listener.work(&todo);
         };
         let thread = thread::Builder::new().name("listen".into()).spawn(work);
         thread.map_err(|e| Error::io("start a thread", e))?;
-        Ok(Self { jobs, files: HashMap::new(), idle: Idle::default() })
+        Ok(Self { jobs, files: HashMap::new(), idle: Idle::default(), unseen })
     }
 
     /// Listens to what a JVM tells.
@@ -123,6 +169,16 @@ impl Listening {
         }
         self.tell(Job::Add(key, file));
         Ok(())
+    }
+
+    /// Sets what the probes may cost all JVMs together, in shares of a processor.
+    pub(super) fn set_budget(&self, budget: f64) {
+        self.tell(Job::Budget(budget));
+    }
+
+    /// Returns hits since the last call that no program has counted, by JVM.
+    pub(super) fn take_unseen(&self) -> HashMap<u64, f64> {
+        std::mem::take(&mut self.unseen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Forgets a JVM that has ended.
@@ -163,6 +219,7 @@ impl File {
             jvms: HashMap::new(),
             counted: now,
             to_attach: Duration::ZERO,
+            to_let_go: Duration::ZERO,
             silences: 0,
             has_failed: false,
         })
@@ -179,45 +236,64 @@ impl File {
         (silences > 0).then(|| spells { outside: of(OUTSIDE), tlab: of(TLAB), silences })
     }
 
-    /// The hits of each kind since they were counted last, of the JVM that had most of it.
-    fn count(&mut self, maps: &Maps) -> Hits {
-        let mut most = Hits::default();
-        for (key, before) in &mut self.jvms {
+    /// Counts the hits since the last time, of each JVM. Returns the run time of the programs, and how many
+    /// runs that was.
+    fn count(&mut self, maps: &Maps, elapsed: u64, heard_for: u64) -> (u64, u64) {
+        let hot = [OUTSIDE, TLAB].map(|kind| self.is_hot(kind));
+        let mut runs = (0, 0);
+        for (key, jvm) in &mut self.jvms {
+            if let Some(now) = Runs::of(&maps.costs, *key) {
+                let new = now.since(&jvm.runs);
+                jvm.runs = now;
+                runs = (runs.0 + new.timed_ns, runs.1 + new.timed);
+            }
             let Some(flood) = counters::flood(&maps.floods, *key) else { continue };
             let now = [flood.outside_hits, flood.tlab_hits];
             for kind in [OUTSIDE, TLAB] {
-                most[kind] = most[kind].max(now[kind].saturating_sub(before[kind]));
+                let hits = now[kind].saturating_sub(jvm.hits[kind]);
+                jvm.rates[kind] = rate(hits, if hot[kind] { heard_for } else { elapsed });
             }
-            *before = now;
+            jvm.hits = now;
         }
-        most
+        runs
     }
 
-    /// Does what is due: listens, or listens no more.
-    fn turn(&mut self, maps: &Maps, now: u64) {
-        if self.spells.due_to_attach(now) {
-            return self.listen(maps);
-        }
-        let hits = self.count(maps);
-        let elapsed = now.saturating_sub(std::mem::replace(&mut self.counted, now));
-        let heard_for = self.spells.heard_for(now);
+    fn is_hot(&self, kind: usize) -> bool {
+        self.probes.iter().any(|probe| probe.kind == kind && probe.is_hot)
+    }
+
+    /// Hits per second of one kind while it is attached, of all JVMs.
+    fn rate(&self, kind: usize) -> f64 {
+        self.jvms.values().map(|jvm| jvm.rates[kind]).sum()
+    }
+
+    /// Does what is due after hits were counted: listens no more, or all the time. `hit_ns` is what one hit
+    /// costs, and `share` what each JVM may cost.
+    fn turn(&mut self, maps: &Maps, now: u64, hit_ns: f64, share: f64) {
+        let allowed: f64 = self.jvms.values().map(|jvm| jvm.cost(hit_ns).min(share)).sum();
+        let cost_of = |kind| self.rate(kind) * hit_ns / 1e9;
+        let costs = [cost_of(OUTSIDE), cost_of(TLAB)];
+        // What is attached all the time leaves the rest to what is not.
         let in_spells = self.probes.iter().any(|probe| probe.is_hot);
-        let of_all = |probe: &&Probe| probe.is_hot || !in_spells;
-        let counted = self.probes.iter().filter(of_all).map(|probe| hits[probe.kind]).sum();
-        match self.spells.due(now, counted) {
+        let kinds = [OUTSIDE, TLAB].into_iter();
+        let always = kinds.filter(|&kind| in_spells && !self.is_hot(kind));
+        let always: f64 = always.map(|kind| costs[kind]).sum();
+        let cost = costs.iter().sum::<f64>() - always;
+        let allowed = (allowed - always).max(allowed / 4.0);
+        match self.spells.due(now, cost, allowed) {
             Turn::LetGo => {
-                let most = self.probes.iter().map(|probe| hits[probe.kind]).max().unwrap_or(0);
+                let most = costs[OUTSIDE].max(costs[TLAB]);
                 for probe in &mut self.probes {
-                    let (hits, time) =
-                        (hits[probe.kind], if probe.is_hot { heard_for } else { elapsed });
+                    let cost = costs[probe.kind];
                     // What is hit seldom costs little, and is heard as it is.
-                    probe.is_hot = rate(hits, time) > HITS / 4.0 || (probe.is_hot && hits == most);
+                    probe.is_hot = cost > allowed / 4.0 || (probe.is_hot && cost == most);
                 }
                 self.silences += 1;
                 self.tell(maps);
                 let begin = Instant::now();
                 self.let_go();
-                self.spells.takes(self.to_attach, begin.elapsed());
+                self.to_let_go = begin.elapsed();
+                self.spells.takes(self.to_attach, self.to_let_go);
             }
             Turn::HearAll => {
                 self.probes.iter_mut().for_each(|probe| probe.is_hot = false);
@@ -249,9 +325,18 @@ impl File {
         }
     }
 
+    /// Detaches what is hit too often.
     fn let_go(&mut self) {
         let hot = self.probes.iter_mut().filter(|probe| probe.is_hot);
         uprobe::let_go(hot.map(|probe| &mut probe.uprobe));
+    }
+
+    /// Returns the hits in a time of probes that are hit too often, by JVM.
+    fn hot_hits(&self, time: Duration) -> Vec<(u64, f64)> {
+        let hot: Vec<_> = [OUTSIDE, TLAB].into_iter().filter(|&kind| self.is_hot(kind)).collect();
+        let of = |jvm: &Jvm| hot.iter().map(|&kind| jvm.rates[kind]).sum::<f64>();
+        let hits = self.jvms.iter().map(|(key, jvm)| (*key, of(jvm) * time.as_secs_f64()));
+        hits.collect()
     }
 
     fn tell(&self, maps: &Maps) {
@@ -275,6 +360,11 @@ impl Maps {
 struct Listener {
     maps: Maps,
     files: HashMap<FileId, File>,
+    /// In shares of a processor.
+    budget: f64,
+    /// Average run time of the programs, in nanoseconds.
+    run_ns: f64,
+    unseen: Unseen,
 }
 
 impl Listener {
@@ -291,11 +381,12 @@ impl Listener {
 
     fn take(&mut self, job: Job) {
         match job {
+            Job::Budget(budget) => self.budget = budget,
             Job::Listen(id, file) => drop(self.files.insert(id, file)),
             Job::Add(key, id) => {
                 self.forget(key);
                 let Some(file) = self.files.get_mut(&id) else { return };
-                file.jvms.insert(key, Hits::default());
+                file.jvms.insert(key, Jvm::default());
                 self.maps.tell(key, file.told().as_ref());
             }
             Job::Forget(key) => self.forget(key),
@@ -327,9 +418,29 @@ impl Listener {
 
     fn turn(&mut self) {
         let (now, next) = (clock::monotonic_ns(), self.next());
-        let is_due = |file: &&mut File| now >= next && file.spells.next() == next;
-        if let Some(file) = self.files.values_mut().find(is_due) {
-            file.turn(&self.maps, now);
+        let is_due = |(_, file): &(&FileId, &File)| now >= next && file.spells.next() == next;
+        let Some(id) = self.files.iter().find(is_due).map(|(id, _)| *id) else { return };
+        let Some(file) = self.files.get_mut(&id) else { return };
+        if file.spells.due_to_attach(now) {
+            return file.listen(&self.maps);
+        }
+        let elapsed = now.saturating_sub(std::mem::replace(&mut file.counted, now));
+        let heard_for = file.spells.heard_for(now);
+        let (ns, runs) = file.count(&self.maps, elapsed, heard_for);
+        if runs > 0 {
+            self.run_ns += FOLLOW * (ns as f64 / runs as f64 - self.run_ns);
+        }
+        let hit_ns = prices().probe_ns + self.run_ns;
+        let costs = self.files.values().flat_map(|file| file.jvms.values());
+        let share = fair_share(costs.map(|jvm| jvm.cost(hit_ns)), self.budget);
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let silences = file.silences;
+        file.turn(&self.maps, now, hit_ns, share);
+        if file.silences > silences {
+            let mut unseen = self.unseen.lock().unwrap_or_else(PoisonError::into_inner);
+            for (key, hits) in file.hot_hits(file.to_let_go) {
+                *unseen.entry(key).or_default() += hits;
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     Error, Pid, Result,
     bpf::{
         clock,
+        cost::Cost,
         probes::Plan,
         reaches_everyone,
         session::Attach,
@@ -112,6 +113,12 @@ pub trait Sink {
         Ok(())
     }
 
+    /// Takes what the probes have cost a process since the last time: once an interval, at
+    /// [`Pace::Calm`].
+    fn cost(&mut self, cost: Cost) {
+        let _ = cost;
+    }
+
     /// Whether nobody wants more of it: then the trace ends.
     fn is_closed(&self) -> bool {
         false
@@ -179,11 +186,30 @@ impl<S: Sink> Taker<S> {
         })
     }
 
+    /// Sets what the probes may cost all JVMs together, in shares of a processor: 0.005 by default. Has
+    /// no effect but at [`Pace::Calm`].
+    pub fn set_cost_budget(&mut self, budget: f64) {
+        if let Some(listening) = &self.listening {
+            listening.set_budget(budget);
+        }
+    }
+
+    /// Reports what the probes have cost.
+    fn report_costs(&mut self) -> Result<()> {
+        let unseen = self.listening.as_ref().map(Listening::take_unseen).unwrap_or_default();
+        let Some(costs) = self.session.costs() else { return Ok(()) };
+        unseen.into_iter().for_each(|(key, hits)| costs.add_unseen(key, hits));
+        let costs = costs.take()?;
+        costs.into_iter().for_each(|cost| self.sink.cost(cost));
+        Ok(())
+    }
+
     /// Tells what is not told yet of JVMs that still run, when the trace is over.
     ///
     /// # Errors
     /// What the sink says.
     pub fn finish(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.report_costs()?;
         let now = clock::monotonic_ns();
         for jvm in jvms.values_mut() {
             if !self.options.intervals {
@@ -370,6 +396,9 @@ impl<S: Sink> Tool for Taker<S> {
         if let Some(listening) = &mut self.listening {
             listening.add(key, target, &mut self.session)?;
         }
+        if let Some(costs) = self.session.costs() {
+            costs.add(key);
+        }
         let admitted = self.count(key, target, hotspot);
         if let (Err(_), Some(listening)) = (&admitted, &self.listening) {
             listening.forget(key);
@@ -414,6 +443,7 @@ impl<S: Sink> Tool for Taker<S> {
     }
 
     fn report(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.report_costs()?;
         let begins_anew = !self.options.keeps_all && self.is_crowded(jvms);
         if begins_anew {
             self.empty(jvms)?;
@@ -435,6 +465,9 @@ impl<S: Sink> Tool for Taker<S> {
     fn gone(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
         if let Some(listening) = &self.listening {
             listening.forget(key);
+        }
+        if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(key)) {
+            self.sink.cost(cost);
         }
         self.tell(&followed, self.last_scope(), clock::monotonic_ns())
     }

@@ -7,7 +7,9 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use crate::{
     Result,
     bpf::{
-        self, preflight,
+        self,
+        cost::Trigger,
+        preflight,
         room::{self, Roomy},
         session, walker,
     },
@@ -67,11 +69,13 @@ pub(crate) fn load(
         data.max_events_per_second = max_events.unwrap_or(0);
         data.max_tenant_events_per_second = max_events.unwrap_or(0).saturating_mul(TENANT_SHARE);
         data.wakes_late = pace == Pace::Calm;
+        data.counts_costs = pace == Pace::Calm;
     }
     // All JVMs send through it: some thousand stops.
     if programs.is_none() {
         open.maps.events.set_max_entries(pace.ring()).map_err(bpf::load_error)?;
     }
     let skel = session::load(open)?;
-    Ok(Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM))
+    let session = Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM);
+    if pace == Pace::Calm { session.with_costs(Trigger::Probe) } else { Ok(session) }
 }

@@ -12,7 +12,9 @@ use libbpf_rs::{MapCore, MapFlags};
 use crate::{
     Error, Pid, Result,
     bpf::{
-        clock, perf,
+        clock,
+        cost::{Cost, Costs},
+        perf,
         probes::{Links, Plan},
         records::copy,
         session::{self, Attach},
@@ -62,6 +64,12 @@ pub trait Sink {
     /// # Errors
     /// Where the trace cannot go on.
     fn record(&mut self, record: &Record) -> Result<()>;
+
+    /// Takes what the probes have cost a process since the last time: once an interval, at
+    /// [`Pace::Calm`].
+    fn cost(&mut self, cost: Cost) {
+        let _ = cost;
+    }
 
     /// Whether nobody wants more of it: then the trace ends.
     fn is_closed(&self) -> bool {
@@ -278,6 +286,9 @@ impl<S: Sink> Tool for Taker<S> {
 
     fn admit(&mut self, key: u64, target: &Target, hotspot: &Result<HotSpot>) -> Result<Jvm> {
         let pid = target.pid();
+        if let Some(costs) = self.session.costs() {
+            costs.add(key);
+        }
         *self.users.entry(target.libjvm.id).or_default() += 1;
         if let Err(error) = hotspot {
             let what = "collector, heap and causes are not known yet";
@@ -362,10 +373,15 @@ impl<S: Sink> Tool for Taker<S> {
             let _ = self.session.skel.maps.known_stacks.delete(&number.to_ne_bytes());
         }
         self.requests.forget_stacks(&superfluous);
+        let costs = self.session.costs().map(Costs::take).transpose()?.unwrap_or_default();
+        costs.into_iter().for_each(|cost| self.sink.cost(cost));
         Ok(())
     }
 
     fn gone(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
+        if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(key)) {
+            self.sink.cost(cost);
+        }
         self.requests.forget(key);
         self.counted.remove(&key);
         self.report_limited(key, followed.target.pid())?;

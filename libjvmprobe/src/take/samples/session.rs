@@ -10,7 +10,9 @@ use libbpf_rs::{
 use crate::{
     Error, Result,
     bpf::{
-        self, clock, kernel_types, perf, preflight,
+        self, clock,
+        cost::Trigger,
+        kernel_types, perf, preflight,
         records::{self, bytes, copy, text},
         session, stops,
     },
@@ -130,6 +132,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         data.min_wait = u64::try_from(options.min_wait.as_nanos()).unwrap_or(u64::MAX);
         data.slot_ns = options.slot_ns;
         data.wakes_late = options.pace == Pace::Calm;
+        data.counts_costs = options.pace == Pace::Calm;
         for (event, is_thinned) in options.events.iter().zip(&mut data.is_thinned) {
             *is_thinned = event.is_thinned();
         }
@@ -166,6 +169,9 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         && let Some(walker) = session.walker()
     {
         walker.keep_rows();
+    }
+    if options.pace == Pace::Calm {
+        session = session.with_costs(Trigger::Interrupt)?;
     }
     Ok(session.with_maps_by_jvm(&["targets", "javas", "labels", "thinned", stops::MAP]))
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::{
     Pid, Result,
-    bpf::{perf::Clock, stops::StopLog},
+    bpf::{cost::Cost, perf::Clock, stops::StopLog},
     stack::profile::Profile,
 };
 
@@ -21,6 +21,12 @@ pub trait Sink {
     /// It goes on since so long, and has taken so many samples: called some times a second.
     fn goes_on(&mut self, elapsed: Duration, samples: u64) {
         let _ = (elapsed, samples);
+    }
+
+    /// Takes what sampling has cost a process since the last time: once an interval, at
+    /// [`Pace::Calm`](crate::own::Pace::Calm).
+    fn cost(&mut self, cost: Cost) {
+        let _ = cost;
     }
 
     /// Whether nobody wants more of it: then the trace ends.

@@ -26,7 +26,7 @@ use sampled::Sampled;
 
 use crate::{
     Error, Pid, Result,
-    bpf::{self, clock, perf::Clock, probes::Links, session::Attach},
+    bpf::{self, clock, cost::Costs, perf::Clock, probes::Links, session::Attach},
     follow::{self, Arrivals, End, Stops, Times, Watch, ready},
     image::Image,
     own::{Idle, note},
@@ -310,6 +310,8 @@ impl<S: Sink> Taker<S> {
         // What is shown and what is kept have given up the same.
         self.shrink_named();
         let mut profiles = self.naming.take(&about);
+        let costs = self.session.costs().map(Costs::take).transpose()?.unwrap_or_default();
+        costs.into_iter().for_each(|cost| self.sink.cost(cost));
         self.sink.profiles(&mut profiles, &about)?;
         if self.options.keeps_all {
             for (before, profile) in self.before.iter_mut().zip(profiles) {

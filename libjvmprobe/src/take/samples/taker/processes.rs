@@ -21,6 +21,9 @@ impl<S: Sink> Taker<S> {
         let pid = traced.pid();
         if !self.processes.contains_key(&pid.0) {
             session::add_target(&self.session, pid.0.into())?;
+            if let Some(costs) = self.session.costs() {
+                costs.add(pid.0.into());
+            }
             if let Some(waits) = &mut self.waits {
                 waits.add(pid.0);
             }
@@ -151,6 +154,9 @@ impl<S: Sink> Taker<S> {
         if let Some(traced) = self.processes.remove(&pid) {
             self.about.lost_code += self.session.lost(pid.into());
             self.sampled.retire(traced);
+        }
+        if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(pid.into())) {
+            self.sink.cost(cost);
         }
         self.session.forget(pid.into());
         if let Some(waits) = &mut self.waits {

@@ -1,0 +1,31 @@
+//! Max-min fairness: how a bounded resource is shared by parties with different needs.
+
+/// Returns the most that each party may have, so that together they have no more than `all`. A party that
+/// needs less than an equal share leaves the rest to the others. Infinite if all needs are met.
+pub fn fair_share(needs: impl IntoIterator<Item = f64>, all: f64) -> f64 {
+    let mut needs: Vec<_> = needs.into_iter().collect();
+    needs.sort_unstable_by(f64::total_cmp);
+    let (mut left, mut parties) = (all, needs.len());
+    for need in needs {
+        let share = left / parties as f64;
+        if need > share {
+            return share;
+        }
+        left -= need;
+        parties -= 1;
+    }
+    f64::INFINITY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_party_that_needs_little_leaves_the_rest_to_the_others() {
+        assert_eq!(fair_share([5.0, 5.0], 10.0), f64::INFINITY);
+        assert_eq!(fair_share([100.0, 2.0], 10.0), 8.0);
+        assert_eq!(fair_share([100.0, 100.0, 1.0], 10.0), 4.5);
+        assert_eq!(fair_share([], 10.0), f64::INFINITY);
+    }
+}
