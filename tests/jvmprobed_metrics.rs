@@ -14,6 +14,7 @@ use std::{
 };
 
 use jvmprobe_tests::{beside_others, receiver::fetched};
+use libjvmprobe::bpf::cost::Cost;
 use jvmprobed::{
     metrics::{
         Limits, SharedBook,
@@ -66,7 +67,9 @@ fn filled() -> SharedBook {
             loaded_classes: Some(9000),
             threads: Some(42),
         };
-        locked.add(&who, &Figures { stops, processor, allocated_bytes: 1 << 30, gauges });
+        let cost = vec![("allocation", 5_000_000), ("samples", 1_000_000)];
+        locked.add(&who, &Figures { stops, processor, allocated_bytes: 1 << 30, cost, gauges });
+        locked.spend("allocation", &Cost { pid, hits: 1000, ns: 5_000_000 });
     }
     locked.own = Own { memory_bytes: 60 << 20, hertz: 19, ..Own::default() };
     locked.take("cpu", 1234);

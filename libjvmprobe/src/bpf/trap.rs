@@ -33,10 +33,12 @@ use crate::{
 
 /// Used if a measurement fails: usual values.
 const USUAL: Prices = Prices { probe_ns: 1500.0, interrupt_ns: 5000.0 };
-/// Calls in one batch, and batches with and without the probe. The median batch counts, because some
-/// are interrupted.
-const CALLS: u32 = 64;
-const BATCHES: usize = 16;
+/// Calls with and without the probe. The median counts, because some are interrupted.
+const CALLS: usize = 64;
+/// Bytes that are read between two calls, because a program's hits are far apart: what the kernel needs for
+/// one is not in the processor's first caches any more.
+const FORGOTTEN: usize = 512 << 10;
+const CACHE_LINE: usize = 64;
 /// The period of the sampling event, and for how long it samples.
 const PERIOD: Duration = Duration::from_micros(100);
 const SAMPLED: Duration = Duration::from_millis(5);
@@ -99,24 +101,26 @@ fn measure_probe() -> Result<f64> {
     let offset = FileOffset(address - map.address.0 + map.offset);
     let file = File::open("/proc/self/exe").map_err(|e| Error::io("open /proc/self/exe", e))?;
     let mut uprobe = Uprobe::new(Arc::new(file), offset, empty_program()?)?;
-    let without = median_batch();
+    let without = median_call();
     uprobe.attach_to(Some(Pid(std::process::id())))?;
-    let with = median_batch();
+    let with = median_call();
     drop(uprobe);
     Ok((with - without).max(0.0))
 }
 
 /// Nanoseconds of a call.
-fn median_batch() -> f64 {
-    let mut batches: Vec<_> = (0..BATCHES)
+fn median_call() -> f64 {
+    let buffer = vec![1_u8; FORGOTTEN];
+    let mut calls: Vec<_> = (0..CALLS)
         .map(|_| {
+            black_box(buffer.iter().step_by(CACHE_LINE).map(|&byte| u64::from(byte)).sum::<u64>());
             let begin = Instant::now();
-            (0..CALLS).for_each(|_| black_box(probed as extern "C" fn())());
-            begin.elapsed().as_nanos() as f64 / f64::from(CALLS)
+            black_box(probed as extern "C" fn())();
+            begin.elapsed()
         })
         .collect();
-    batches.sort_unstable_by(f64::total_cmp);
-    batches[BATCHES / 2]
+    calls.sort_unstable();
+    calls[CALLS / 2].as_nanos() as f64
 }
 
 /// Loads a program that returns 0.

@@ -3,6 +3,10 @@
 
 use std::{
     collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -141,6 +145,8 @@ pub struct Taker<S> {
     naming: Option<Effort>,
     /// Who listens, where the library's loop attaches nothing.
     listening: Option<Listening>,
+    /// What it may cost, in millionths of a processor, if that may change.
+    cost_budget: Option<Arc<AtomicU64>>,
     memory: budget::Budget,
     adapted: Instant,
     /// How many counters there were when they were read last.
@@ -177,6 +183,7 @@ impl<S: Sink> Taker<S> {
             census,
             naming,
             listening,
+            cost_budget: None,
             memory: budget::Budget::of(options.max_memory),
             adapted: Instant::now(),
             tallies: 0,
@@ -186,16 +193,24 @@ impl<S: Sink> Taker<S> {
         })
     }
 
-    /// Sets what the probes may cost all JVMs together, in shares of a processor: 0.005 by default. Has
-    /// no effect but at [`Pace::Calm`].
-    pub fn set_cost_budget(&mut self, budget: f64) {
-        if let Some(listening) = &self.listening {
-            listening.set_budget(budget);
+    /// Sets the maximum cost of the probes to all JVMs together, in millionths of a processor: 5000 by
+    /// default. It is read once per interval, and has no effect but at [`Pace::Calm`].
+    #[must_use]
+    pub fn with_cost_budget(mut self, ppm: Arc<AtomicU64>) -> Self {
+        self.cost_budget = Some(ppm);
+        self.follow_cost_budget();
+        self
+    }
+
+    fn follow_cost_budget(&self) {
+        if let (Some(listening), Some(ppm)) = (&self.listening, &self.cost_budget) {
+            listening.set_budget(ppm.load(Ordering::Relaxed) as f64 / 1e6);
         }
     }
 
     /// Reports what the probes have cost.
     fn report_costs(&mut self) -> Result<()> {
+        self.follow_cost_budget();
         let unseen = self.listening.as_ref().map(Listening::take_unseen).unwrap_or_default();
         let Some(costs) = self.session.costs() else { return Ok(()) };
         unseen.into_iter().for_each(|(key, hits)| costs.add_unseen(key, hits));

@@ -110,19 +110,24 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let health = Arc::new(Health::default());
     let _serving = listeners.start(&book, &health).context("start a thread")?;
     let slots = Slots::new(MAX_JVMS);
+    // Measured before there is anything else to do.
+    bpf::trap::prices();
+    let asked_for =
+        Taking { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };
+    let saving = Saving::new(options.limits, asked_for);
+    let allocation_ppm = Arc::new(AtomicU64::new(saving.allocation_ppm()));
     let wanted = takers::Options {
         slots: slots.clone(),
         rate: Arc::new(AtomicU64::new(options.hertz)),
         off_cpu: options.off_cpu,
         allocation: options.allocation,
+        allocation_ppm: Arc::clone(&allocation_ppm),
         max_memory: usize::try_from(options.limits.memory / 4).unwrap_or(usize::MAX),
         verbose: options.verbose,
     };
     let jvms = Jvms::open(options.rules, slots.clone());
     let (out, pieces) = sync_channel(MAX_PIECES);
     let takers = Takers::start(wanted, out)?;
-    let asked_for =
-        Taking { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };
     let mut daemon = Daemon {
         jvms,
         slots,
@@ -131,7 +136,8 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         book,
         pieces,
         takers,
-        saving: Saving::new(options.limits, asked_for),
+        saving,
+        allocation_ppm,
         notify,
         health,
     };
@@ -150,6 +156,8 @@ struct Daemon {
     pieces: Receiver<Piece>,
     takers: Takers,
     saving: Saving,
+    /// As in [`takers::Options`].
+    allocation_ppm: Arc<AtomicU64>,
     notify: Notify,
     health: Arc<Health>,
 }
@@ -278,7 +286,10 @@ impl Daemon {
 
     fn judge(&mut self) {
         let before = self.saving.taking();
-        let Some(change) = self.saving.judge(self.jvms.running()) else { return };
+        let spent_ns = self.book.lock().spent_ns();
+        let change = self.saving.judge(self.jvms.running(), spent_ns);
+        self.allocation_ppm.store(self.saving.allocation_ppm(), Ordering::Relaxed);
+        let Some(change) = change else { return };
         let facts = Facts { about: "saving", values: &change.values() };
         say(Level::Info, &change.told(), Some(facts));
         if let Err(error) = self.takers.change(before, change.to) {
@@ -293,6 +304,7 @@ impl Daemon {
             Ok(Changed { rules, limits, bounds: (age, size) }) => {
                 self.jvms.set_rules(rules);
                 self.saving.set_limits(limits);
+                self.allocation_ppm.store(self.saving.allocation_ppm(), Ordering::Relaxed);
                 self.handing.set_bounds(age, size);
                 inform("the configuration was read again");
             }

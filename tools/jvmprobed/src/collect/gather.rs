@@ -69,6 +69,14 @@ impl Gather {
                 self.keep(jvms, pid, |taken| taken.profiles.extend(profile));
             }
             Piece::Pause { pid, line } => self.stop(jvms, pid, line),
+            Piece::Cost { tracer, cost } => {
+                self.book.lock().spend(tracer, &cost);
+                // Those of processes that are left alone are in the sum only.
+                if let Some(who) = jvms.known(cost.pid) {
+                    let figures = Figures { cost: vec![(tracer, cost.ns)], ..Figures::default() };
+                    self.book.lock().add(&who, &figures);
+                }
+            }
             Piece::Lost { what, events } => self.book.lock().lose(what, events),
             Piece::Begun | Piece::Ended { .. } => {}
         }

@@ -92,6 +92,11 @@ impl Jvms {
         (who, is_new)
     }
 
+    /// Returns the identity of a process that was looked at and is wanted.
+    pub fn known(&self, pid: u32) -> Option<Arc<Identity>> {
+        self.known.get(&pid)?.who.clone()
+    }
+
     /// How many have ended before they were looked at, for many come and go.
     pub fn left_out(&self) -> u64 {
         self.arrivals.left_out()

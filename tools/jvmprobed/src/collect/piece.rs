@@ -1,6 +1,6 @@
 //! What takers hand over.
 
-use libjvmprobe::stack::profile::Profile;
+use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile};
 
 /// A piece of what was taken.
 #[derive(Debug)]
@@ -37,6 +37,13 @@ pub enum Piece {
         what: &'static str,
         /// How many.
         events: u64,
+    },
+    /// Cost of the probes of a tracer to a process since the last time.
+    Cost {
+        /// The tracer: `pauses`, `samples` or `allocation`.
+        tracer: &'static str,
+        /// Its cost.
+        cost: Cost,
     },
     /// A taker has ended, and not because it was asked to.
     Ended {

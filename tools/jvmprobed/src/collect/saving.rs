@@ -1,10 +1,13 @@
 //! How much of the machine we take, and how to take less.
 //!
-//! Processor time is judged by an account: each window pays in what may be taken in it, and pays
-//! what it took. It holds what may be taken in ten minutes and is full at the start, so that a
+//! Processor time is that of the daemon and that which its probes take from the JVMs. It is judged by an
+//! account: each window pays in what may be taken in it, and pays what it took. It holds what may be taken in ten minutes and is full at the start, so that a
 //! window that takes much, for it attaches to JVMs, does not matter, and what takes too much all the
 //! time does. JVMs that there were not before are given what attaching to one takes. Memory is too
 //! much where it was at the end of two windows in a row.
+//!
+//! The probes of allocation have a budget of their own, half of the limit. When half of the account is used up,
+//! they get a quarter of that: the JVM that they cost most loses detail first, before all do.
 //!
 //! What is too much goes a step down: see `ladder`. When some windows in a row would have borne
 //! twice as much, it goes a step up; if that was too early, it waits twice as long the next time.
@@ -35,6 +38,12 @@ const ATTACH: Duration = Duration::from_millis(250);
 const REMEMBERED: usize = 40;
 /// What of that was not taken in a window is partly forgotten: this share is left.
 const FORGOTTEN: f64 = 0.9;
+/// The part of the limit that probes of allocation may cost all JVMs together, but at most this
+/// per cent of one processor.
+const ALLOCATION: f64 = 0.5;
+const MOST_ALLOCATION: f64 = 0.5;
+/// The part of that while less than half of the account is left.
+const ALLOCATION_SAVING: f64 = 0.25;
 /// So many windows in a row with too much memory.
 const LONG: u32 = 2;
 /// So many quiet windows before a step up, and at most.
@@ -237,10 +246,21 @@ impl Saving {
         both.filter(|(asked, _)| asked.1).map(|(_, taking)| taking).collect()
     }
 
-    /// Judges the window that ends now, with so many JVMs; returns what changes, if something does.
-    pub fn judge(&mut self, jvms: usize) -> Option<Change> {
+    /// Returns the maximum cost of the probes of allocation to all JVMs together, in millionths of a
+    /// processor.
+    pub fn allocation_ppm(&self) -> u64 {
+        let percent = (ALLOCATION * self.limits.processor).min(MOST_ALLOCATION);
+        let is_low = self.account < self.limits.of(SPAN) / 2.0;
+        let percent = if is_low { ALLOCATION_SAVING * percent } else { percent };
+        (percent * 1e4) as u64
+    }
+
+    /// Judges the window that ends now, with this number of JVMs; returns what changes, if something does.
+    /// `probes_ns` is the CPU time that probes took from all processes since the start.
+    pub fn judge(&mut self, jvms: usize, probes_ns: u64) -> Option<Change> {
         let (then, before) = self.last;
-        let now = (Instant::now(), Taken::now());
+        let mut now = (Instant::now(), Taken::now());
+        now.1.processor_ns = now.1.processor_ns.saturating_add(probes_ns);
         self.last = now;
         let ns = now.1.processor_ns.saturating_sub(before.processor_ns);
         self.judge_window(now.0 - then, ns, now.1.memory, jvms)
@@ -377,6 +397,28 @@ mod tests {
         (0..3).for_each(|_| assert_eq!(until_change(&mut saving, 0.7, LITTLE), None));
         until_change(&mut saving, 20.0, LITTLE).unwrap();
         assert_eq!(until_change(&mut saving, 0.1, LITTLE).unwrap().0, QUIET);
+    }
+
+    #[test]
+    fn probes_of_allocation_give_way_before_anything_else_does() {
+        let mut saving = saving();
+        assert_eq!(saving.allocation_ppm(), 5000);
+        // Twice as much as allowed uses up half of the account within five minutes.
+        for _ in 0..21 {
+            assert_eq!(saving.judge_window(WINDOW, 300_000_000, LITTLE, 10), None);
+        }
+        assert_eq!((saving.allocation_ppm(), saving.step()), (1250, 0));
+        let large = Limits { processor: 16.0, memory: 100 << 20 };
+        assert_eq!(Saving::new(large, ASKED).allocation_ppm(), 5000);
+    }
+
+    #[test]
+    fn cost_to_jvms_counts_as_the_daemons_own() {
+        let mut saving = saving();
+        let second = 1_000_000_000;
+        // Nobody waits for these windows: they are short, and a second each is too much.
+        let steps = (1..=50).filter_map(|n| saving.judge(10, n * second));
+        assert!(steps.count() > 0);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 use libjvmprobe::{
     Result as Taken,
+    bpf::cost::Cost,
     follow::{Arrivals, Slots, Times, Trace},
     own::Pace,
     render::table::Lost,
@@ -48,6 +49,8 @@ pub struct Options {
     pub off_cpu: bool,
     /// Allocation.
     pub allocation: bool,
+    /// Maximum cost of its probes to all JVMs together, in millionths of a processor; may change.
+    pub allocation_ppm: Arc<AtomicU64>,
     /// About so many bytes are kept by those that keep much.
     pub max_memory: usize,
     /// Slots for JVMs, shared by all tracers.
@@ -182,6 +185,10 @@ impl Out {
         let _ = self.to.send(piece);
     }
 
+    fn send_cost(&self, tracer: &'static str, cost: Cost) {
+        self.send(Piece::Cost { tracer, cost });
+    }
+
     /// Sends a stop unless the queue is full. The tracer must go on reading its ring buffer.
     fn send_stop(&mut self, pid: u32, line: String) {
         if self.dropped > 0 {
@@ -215,6 +222,10 @@ impl pauses::Sink for Out {
         }
         Ok(())
     }
+
+    fn cost(&mut self, cost: Cost) {
+        self.send_cost("pauses", cost);
+    }
 }
 
 fn pauses(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Taken<()> {
@@ -244,6 +255,10 @@ impl allocations::Sink for Out {
         self.send(Piece::Lost { what: "allocations", events: lost.events() });
         Ok(())
     }
+
+    fn cost(&mut self, cost: Cost) {
+        self.send_cost("allocation", cost);
+    }
 }
 
 fn allocations(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Taken<()> {
@@ -256,6 +271,7 @@ fn allocations(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) ->
         ..allocations::Options::NONE
     };
     let taker = allocations::Taker::new(wanted, Out::new(out))?;
+    let taker = taker.with_cost_budget(Arc::clone(&options.allocation_ppm));
     // One of them is enough to say what is ignored.
     let arrivals = Arrivals::open(false).at(PACE).within(options.slots.clone());
     let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
@@ -270,6 +286,10 @@ impl samples::Sink for Out {
         let About { lost_stacks, lost_code, .. } = *about;
         self.send(Piece::Samples { profiles, lost_stacks, lost_code });
         Ok(())
+    }
+
+    fn cost(&mut self, cost: Cost) {
+        self.send_cost("samples", cost);
     }
 }
 

@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use libjvmprobe::bpf::cost::Cost;
+
 use crate::{
     metrics::{
         figures::{Figures, Gauges, Own, Processor, Stop},
@@ -80,6 +82,8 @@ pub struct Series {
     pub processor: Processor,
     /// Bytes allocated.
     pub allocated: u64,
+    /// CPU time that probes took from it, in nanoseconds, by tracer.
+    pub cost: BTreeMap<&'static str, u64>,
     /// Bytes in use before and after the last collection.
     pub heap: (Option<u64>, Option<u64>),
     /// What it held at last.
@@ -96,6 +100,8 @@ pub struct Book {
     pub own: Own,
     /// Samples and events taken, by what they are of.
     pub taken: BTreeMap<Arc<str>, u64>,
+    /// Cost of probes to all processes, by tracer: hits, and CPU time in nanoseconds.
+    pub spent: BTreeMap<&'static str, (u64, u64)>,
     /// Samples and events lost, by reason.
     pub lost: BTreeMap<Arc<str>, u64>,
     /// Detail that tenants did not get because they exceeded their share, by reason and tenant.
@@ -146,6 +152,18 @@ impl Book {
     /// Samples or events were taken: `what` is one of few words.
     pub fn take(&mut self, what: &str, count: u64) {
         bounded_add(&mut self.taken, self.limits.reasons, what, count);
+    }
+
+    /// Probes of a tracer have cost a process something.
+    pub fn spend(&mut self, tracer: &'static str, cost: &Cost) {
+        let (hits, ns) = self.spent.entry(tracer).or_default();
+        *hits = hits.saturating_add(cost.hits);
+        *ns = ns.saturating_add(cost.ns);
+    }
+
+    /// CPU time that probes took from all processes, in nanoseconds.
+    pub fn spent_ns(&self) -> u64 {
+        self.spent.values().map(|(_, ns)| *ns).fold(0, u64::saturating_add)
     }
 
     /// Samples or events were lost.
@@ -237,6 +255,10 @@ impl Series {
         }
         self.processor.add(&figures.processor);
         self.allocated = self.allocated.saturating_add(figures.allocated_bytes);
+        for &(tracer, ns) in &figures.cost {
+            let sum = self.cost.entry(tracer).or_default();
+            *sum = sum.saturating_add(ns);
+        }
         self.gauges.take(&figures.gauges);
     }
 

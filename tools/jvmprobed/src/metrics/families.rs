@@ -151,6 +151,7 @@ impl Book {
                 |series| bytes(series.heap.1),
             ),
             self.processor(),
+            self.cost(),
         ];
         families.extend(self.gauges());
         families
@@ -195,6 +196,53 @@ impl Book {
         }
     }
 
+    /// The cost of probes to each JVM.
+    fn cost(&self) -> Family<'_> {
+        let mut points = Vec::new();
+        for (key, series) in self.jvms() {
+            for (&tracer, &ns) in &series.cost {
+                let mut labels = labels(key);
+                labels.push(("tracer", tracer.into()));
+                points.push(Point { jvm: Some((key, series)), labels, value: Number(seconds(ns)) });
+            }
+        }
+        Family {
+            name: "jvmprobe_probe_cost",
+            help: "CPU time that the daemon's probes took from the JVM.",
+            unit: "seconds",
+            kind: Counter,
+            points,
+        }
+    }
+
+    /// The cost of probes to all processes: hits, and CPU time.
+    fn costs(&self) -> [Family<'_>; 2] {
+        let points = |value: fn(&(u64, u64)) -> f64| {
+            let point = |(&tracer, spent): (&&'static str, &(u64, u64))| Point {
+                jvm: None,
+                labels: vec![("tracer", tracer.into())],
+                value: Number(value(spent)),
+            };
+            self.spent.iter().map(point).collect()
+        };
+        [
+            Family {
+                name: "jvmprobed_probe_cost",
+                help: "CPU time that the daemon's probes took from all processes.",
+                unit: "seconds",
+                kind: Counter,
+                points: points(|(_, ns)| seconds(*ns)),
+            },
+            Family {
+                name: "jvmprobed_probe_hits",
+                help: "Hits of the daemon's probes, and samples.",
+                unit: "",
+                kind: Counter,
+                points: points(|(hits, _)| *hits as f64),
+            },
+        ]
+    }
+
     /// Who each JVM is, to be joined with the other metrics.
     fn info(&self) -> Family<'_> {
         let mut points = Vec::new();
@@ -217,7 +265,7 @@ impl Book {
     fn of_itself(&self) -> Vec<Family<'_>> {
         let own = &self.own;
         let version: Labels = vec![("version", env!("CARGO_PKG_VERSION").into())];
-        vec![
+        let mut families = vec![
             own_one(("jvmprobed_build_info", "", Gauge, "Its version; always 1."), version, 1.0),
             single(
                 "jvmprobed_processor",
@@ -296,7 +344,9 @@ impl Book {
             by("jvmprobed_samples", "Samples and events taken.", "of", &self.taken),
             by("jvmprobed_lost", "Samples and events lost.", "reason", &self.lost),
             self.limited(),
-        ]
+        ];
+        families.extend(self.costs());
+        families
     }
 
     /// Detail that tenants did not get.

@@ -11,6 +11,8 @@ pub struct Figures {
     pub processor: Processor,
     /// Bytes that were allocated, by estimate.
     pub allocated_bytes: u64,
+    /// CPU time that probes took from it, in nanoseconds, by tracer.
+    pub cost: Vec<(&'static str, u64)>,
     /// What it held at last; what is not known keeps its older value.
     pub gauges: Gauges,
 }

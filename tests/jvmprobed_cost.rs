@@ -1,0 +1,191 @@
+//! What jvmprobed's probes cost the JVMs: bounded for all together, and published as the kernel accounts for it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    os::fd::{FromRawFd, OwnedFd},
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{
+    allocated,
+    bpf::held_by,
+    load::Load,
+    need_root,
+    runtimes::named,
+    tool::Tool,
+};
+use libbpf_rs::{
+    ProgramType,
+    libbpf_sys::{BPF_STATS_RUN_TIME, bpf_enable_stats},
+    query::ProgInfoIter,
+};
+use libjvmprobe::bpf::trap::prices;
+use rustix::process::Signal;
+
+/// A window and what it takes until it is in the metrics.
+const WINDOW: Duration = Duration::from_secs(20);
+/// The most that probes may cost all JVMs together, of one processor.
+const MAX_COST: f64 = 0.01;
+/// A small JVM: a young generation of 3 MB has small TLABs, and many of them.
+const SMALL: &str = "-Xmx20m -Xmn3m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss256k";
+
+/// Has the kernel measure the run time of BPF programs until it is dropped.
+fn measure_programs() -> OwnedFd {
+    // SAFETY: the call takes a number, and returns a new file descriptor or less than zero.
+    let fd = unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) };
+    assert!(fd >= 0, "BPF_ENABLE_STATS: {}", std::io::Error::from_raw_os_error(-fd));
+    // SAFETY: a descriptor that nobody else knows of.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// The kernel's account of a daemon's programs.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    at: Instant,
+    /// Hits of probes.
+    hits: u64,
+    /// CPU time in nanoseconds: of the programs, the traps and the interrupts.
+    ns: f64,
+}
+
+impl Account {
+    fn of(pid: u32) -> Self {
+        let own = held_by(pid).programs;
+        let mut account = Self { at: Instant::now(), hits: 0, ns: 0.0 };
+        for program in ProgInfoIter::default().filter(|program| own.contains(&program.id)) {
+            let price = match program.ty {
+                ProgramType::PerfEvent => prices().interrupt_ns,
+                _ => prices().probe_ns,
+            };
+            if program.ty != ProgramType::PerfEvent {
+                account.hits += program.run_cnt;
+            }
+            account.ns += program.run_time_ns as f64 + program.run_cnt as f64 * price;
+        }
+        account
+    }
+}
+
+fn get(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The sum of a metric's series with some text in their labels.
+fn sum(metrics: &str, name: &str, label: &str) -> f64 {
+    let is_one = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(label);
+    let values = metrics.lines().filter(is_one).map(|line| line.rsplit_once(' ').unwrap().1);
+    values.map(|value| value.parse::<f64>().unwrap()).sum()
+}
+
+/// Waits for the next window: then a metric of it has grown.
+fn next_window(address: &str, name: &str) -> String {
+    let (before, begin) = (sum(&get(address), name, ""), Instant::now());
+    loop {
+        thread::sleep(Duration::from_millis(200));
+        let metrics = get(address);
+        if sum(&metrics, name, "") > before {
+            // All tracers hand over within this.
+            thread::sleep(Duration::from_secs(2));
+            return get(address);
+        }
+        assert!(begin.elapsed() < 3 * WINDOW, "{name} does not grow:\n{metrics}");
+    }
+}
+
+/// Runs JVMs that allocate 50 MB/s each for some windows, and compares what is published with what the kernel
+/// and the JVMs themselves say.
+fn many_jvms_cost_little(jvms: usize, windows: u32) {
+    const COST: &str = "jvmprobed_probe_cost_seconds_total";
+    const OF_JVMS: &str = "jvmprobe_probe_cost_seconds_total";
+    let mut loads: Vec<_> = (0..jvms)
+        .map(|_| Load::start_program(named("temurin-17"), SMALL, "AllocLoad"))
+        .collect();
+    // Of another file, and it does little.
+    let mut quiet = Load::start_program(named("temurin-25"), SMALL, "AllocLoad");
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store").display().to_string();
+    let args = ["--config", "/dev/null", "--listen", &free, "--dir", &store];
+    let daemon = Tool::start("jvmprobed", &args);
+    let stats = measure_programs();
+    let seconds = (WINDOW * (windows + 2)).as_secs();
+    let (truths, quiet_truth) = thread::scope(|all| {
+        let ask = |load: &'_ mut Load, rate: u32| {
+            allocated::parse(&load.ask(&format!("go {seconds} {rate} 1"))).total
+        };
+        let running: Vec<_> =
+            loads.iter_mut().map(|load| all.spawn(move || ask(load, 50))).collect();
+        let quiet = &mut quiet;
+        let quiet_one = all.spawn(move || ask(quiet, 5));
+        // The budget is kept from the first seconds on; costs of attaching are another matter.
+        let mut before = (next_window(&free, COST), Account::of(daemon.pid()));
+        let first = before.clone();
+        for _ in 0..windows {
+            before = (next_window(&free, COST), Account::of(daemon.pid()));
+        }
+        let (metrics, account) = before;
+        let elapsed = (account.at - first.1.at).as_secs_f64();
+        let kernel = (account.ns - first.1.ns) / 1e9;
+        let published = sum(&metrics, COST, "") - sum(&first.0, COST, "");
+        let of_jvms = sum(&metrics, OF_JVMS, "") - sum(&first.0, OF_JVMS, "");
+        let part = |tracer: &str| {
+            let label = format!("tracer=\"{tracer}\"");
+            100.0 * (sum(&metrics, COST, &label) - sum(&first.0, COST, &label)) / elapsed
+        };
+        println!(
+            "{jvms} JVMs, {elapsed:.0} s: {:.0} hits/s; of one processor by the kernel {:.3} %, \
+             published {:.3} % (allocation {:.3}, pauses {:.3}, samples {:.3}; of JVMs {:.3} %); {:?}",
+            (account.hits - first.1.hits) as f64 / elapsed,
+            100.0 * kernel / elapsed,
+            100.0 * published / elapsed,
+            part("allocation"),
+            part("pauses"),
+            part("samples"),
+            100.0 * of_jvms / elapsed,
+            prices(),
+        );
+        assert!(kernel / elapsed <= MAX_COST, "{kernel} s within {elapsed} s");
+        assert!(published / elapsed <= MAX_COST, "{published} s within {elapsed} s");
+        // Traps while probes are being detached are published, and the kernel runs no program for them.
+        let off = published / kernel - 1.0;
+        assert!((-0.3..=0.3).contains(&off), "published {published}, by the kernel {kernel}");
+        assert!(of_jvms <= published && of_jvms > published / 2.0, "{of_jvms} of {published}");
+        let truths: Vec<_> = running.into_iter().map(|one| one.join().unwrap()).collect();
+        (truths, quiet_one.join().unwrap())
+    });
+    drop(stats);
+    let metrics = next_window(&free, COST);
+    let published = |load: &Load| {
+        let label = format!("pid=\"{}\"", load.pid());
+        sum(&metrics, "jvmprobe_allocated_bytes_total", &label)
+    };
+    for (load, truth) in loads.iter().zip(&truths) {
+        let off = published(load) / *truth as f64 - 1.0;
+        assert!(off.abs() <= 0.05, "{} of {truth} bytes", published(load));
+    }
+    let off = published(&quiet) / quiet_truth as f64 - 1.0;
+    assert!(off.abs() <= 0.05, "quiet: {} of {quiet_truth} bytes", published(&quiet));
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().status.success());
+    loads.into_iter().chain([quiet]).for_each(|load| drop(load.quit()));
+}
+
+#[test]
+fn twelve_jvms_that_allocate_cost_less_than_a_per_cent() {
+    need_root();
+    many_jvms_cost_little(12, 2);
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn fifty_jvms_that_allocate_cost_less_than_a_per_cent() {
+    need_root();
+    many_jvms_cost_little(50, 6);
+}
