@@ -147,6 +147,6 @@ impl Costs {
         let ns = new.hits as f64 * (price + run_ns) + unseen * prices.probe_ns;
         let hits = new.hits.saturating_add(unseen as u64);
         let pid = (target & u64::from(u32::MAX)) as u32;
-        (hits > 0).then(|| Cost { pid, hits, ns: ns as u64 })
+        (hits > 0).then_some(Cost { pid, hits, ns: ns as u64 })
     }
 }
