@@ -9,14 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jvmprobe_tests::{
-    allocated,
-    bpf::held_by,
-    load::Load,
-    need_root,
-    runtimes::named,
-    tool::Tool,
-};
+use jvmprobe_tests::{allocated, bpf::held_by, load::Load, need_root, runtimes::named, tool::Tool};
 use libbpf_rs::{
     ProgramType,
     libbpf_sys::{BPF_STATS_RUN_TIME, bpf_enable_stats},
@@ -109,9 +102,8 @@ fn next_window(address: &str, windows: u32) -> String {
 fn many_jvms_cost_little(jvms: usize, windows: u32) {
     const COST: &str = "jvmprobed_probe_cost_seconds_total";
     const OF_JVMS: &str = "jvmprobe_probe_cost_seconds_total";
-    let mut loads: Vec<_> = (0..jvms)
-        .map(|_| Load::start_program(named("temurin-17"), SMALL, "AllocLoad"))
-        .collect();
+    let mut loads: Vec<_> =
+        (0..jvms).map(|_| Load::start_program(named("temurin-17"), SMALL, "AllocLoad")).collect();
     // Of another file, and it does little.
     let mut quiet = Load::start_program(named("temurin-25"), SMALL, "AllocLoad");
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();

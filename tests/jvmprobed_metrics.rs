@@ -14,7 +14,6 @@ use std::{
 };
 
 use jvmprobe_tests::{beside_others, receiver::fetched};
-use libjvmprobe::bpf::cost::Cost;
 use jvmprobed::{
     metrics::{
         Limits, SharedBook,
@@ -24,6 +23,7 @@ use jvmprobed::{
     net::Net,
     window::Identity,
 };
+use libjvmprobe::bpf::cost::Cost;
 use serde_json::Value;
 
 /// Durations of the stops that the book has, in milliseconds.

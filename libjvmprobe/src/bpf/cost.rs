@@ -88,8 +88,13 @@ pub(crate) struct Costs {
 impl Costs {
     /// No costs yet. The map counts from here on.
     pub(super) fn new(map: MapHandle, trigger: Trigger) -> Self {
-        let costs =
-            Self { map, trigger, seen: HashMap::new(), unseen: HashMap::new(), all: Runs::default() };
+        let costs = Self {
+            map,
+            trigger,
+            seen: HashMap::new(),
+            unseen: HashMap::new(),
+            all: Runs::default(),
+        };
         costs.add(OTHERS);
         costs
     }
@@ -111,7 +116,8 @@ impl Costs {
     /// [`Error::Bpf`](crate::Error::Bpf).
     pub(crate) fn take(&mut self) -> Result<Vec<Cost>> {
         let all = entries(&self.map)?;
-        let decode = |(key, value): &(Vec<u8>, Vec<u8>)| Some((word(key, 0)?, Runs::decode(value)?));
+        let decode =
+            |(key, value): &(Vec<u8>, Vec<u8>)| Some((word(key, 0)?, Runs::decode(value)?));
         let all: Vec<_> = all.iter().filter_map(decode).collect();
         let costs = all.into_iter().filter_map(|(target, runs)| self.cost(target, runs));
         Ok(costs.collect())

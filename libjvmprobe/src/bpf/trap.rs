@@ -83,7 +83,12 @@ extern "C" fn probed() {
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 extern "C" fn probed() {
-    std::arch::naked_asm!("stp x29, x30, [sp, #-16]!", "mov x29, sp", "ldp x29, x30, [sp], #16", "ret")
+    std::arch::naked_asm!(
+        "stp x29, x30, [sp, #-16]!",
+        "mov x29, sp",
+        "ldp x29, x30, [sp], #16",
+        "ret"
+    )
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

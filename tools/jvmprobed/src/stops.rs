@@ -199,8 +199,8 @@ impl<K: Ord + Clone> AllStops<K> {
     }
 }
 
-/// [`fair_share`] in bytes.
-fn share_of(needs: impl Iterator<Item = usize>, all: usize) -> usize {
+/// Returns the same as [`fair_share`], in bytes.
+pub fn share_of(needs: impl Iterator<Item = usize>, all: usize) -> usize {
     fair_share(needs.map(|bytes| bytes as f64), all as f64) as usize
 }
 

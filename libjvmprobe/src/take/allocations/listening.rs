@@ -137,7 +137,11 @@ impl Listening {
     pub(super) fn start(session: &Session) -> Result<Self> {
         let maps = &session.skel.maps;
         let map = |map| MapHandle::try_from(map).map_err(bpf::load_error);
-        let maps = Maps { floods: map(&maps.floods)?, spells: map(&maps.spells_of)?, costs: map(&maps.costs)? };
+        let maps = Maps {
+            floods: map(&maps.floods)?,
+            spells: map(&maps.spells_of)?,
+            costs: map(&maps.costs)?,
+        };
         let (jobs, todo) = channel();
         let unseen = Unseen::default();
         let listener = Listener {

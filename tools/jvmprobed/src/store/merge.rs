@@ -14,7 +14,7 @@ use libjvmprobe::stack::{
 };
 
 use crate::{
-    stops::{AllStops, fair_share},
+    stops::{AllStops, share_of},
     store::file::Stored,
     window::{Taken, Window},
 };
@@ -177,12 +177,12 @@ pub fn bound(jvms: &mut [Taken], max: usize) -> Limited {
         tenants.entry(taken.who.tenant()).or_default().push(taken);
     }
     let of_tenant = |jvms: &Vec<&mut Taken>| jvms.iter().map(|taken| size_of(taken)).sum();
-    let share = fair_share(tenants.values().map(of_tenant), max);
+    let share = share_of(tenants.values().map(of_tenant), max);
     for (tenant, jvms) in tenants {
-        let share = fair_share(jvms.iter().map(|taken| size_of(taken)), share);
+        let share = share_of(jvms.iter().map(|taken| size_of(taken)), share);
         let mut lost = 0;
         for taken in jvms {
-            let share = fair_share(taken.profiles.iter().map(Profile::size), share);
+            let share = share_of(taken.profiles.iter().map(Profile::size), share);
             for profile in taken.profiles.iter_mut().filter(|profile| profile.size() > share) {
                 // Stacks that differ in the processor alone are not lost.
                 profile.merge(false);
