@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What the probes cost each JVM: every hit is counted, and the run time of one program in four is
+ * Cost of the probes to each JVM: every hit is counted, and the run time of one program in four is
  * measured. User space adds the trap, which it has measured itself, to each hit.
  */
 #ifndef JVMPROBE_COST_BPF_H

@@ -212,7 +212,7 @@ int sample(struct bpf_perf_event_data *ctx)
 	__u64 begin = begin_run();
 	__u32 tgid = 0, tid;
 
-	/* Interrupts of an idle processor cost nobody anything. */
+	/* Interrupts of an idle processor delay no thread. */
 	if (counts_costs && current_ids(&tgid, &tid) && tgid)
 		count_cost(tgid);
 	take_sample(ctx);

@@ -1,4 +1,5 @@
-//! What jvmprobed's probes cost the JVMs: bounded for all together, and published as the kernel accounts for it.
+//! Cost of jvmprobed's probes to the JVMs: bounded in total, and published as the kernel accounts for it.
+#![allow(clippy::print_stdout, reason = "figures are printed")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -30,7 +31,7 @@ fn measure_programs() -> OwnedFd {
     // SAFETY: the call takes a number, and returns a new file descriptor or less than zero.
     let fd = unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) };
     assert!(fd >= 0, "BPF_ENABLE_STATS: {}", std::io::Error::from_raw_os_error(-fd));
-    // SAFETY: a descriptor that nobody else knows of.
+    // SAFETY: a new descriptor, which has no other owner.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -104,7 +105,7 @@ fn many_jvms_cost_little(jvms: usize, windows: u32) {
     const OF_JVMS: &str = "jvmprobe_probe_cost_seconds_total";
     let mut loads: Vec<_> =
         (0..jvms).map(|_| Load::start_program(named("temurin-17"), SMALL, "AllocLoad")).collect();
-    // Of another file, and it does little.
+    // It runs another libjvm.so and allocates little.
     let mut quiet = Load::start_program(named("temurin-25"), SMALL, "AllocLoad");
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();
@@ -161,7 +162,7 @@ fn many_jvms_cost_little(jvms: usize, windows: u32) {
         (truths, quiet_one.join().unwrap())
     });
     drop(stats);
-    // What tracers hand over after their last interval is in the second one.
+    // The second window has what tracers hand over after their last interval.
     let metrics = next_window(&free, 2);
     let published = |load: &Load| {
         let label = format!("pid=\"{}\"", load.pid());

@@ -1,4 +1,4 @@
-//! What the probes cost each JVM: the kernel side counts hits and measures some runs of its programs
+//! Cost of the probes to each JVM: the kernel side counts hits and measures some runs of its programs
 //! (bpf/cost.bpf.h), and each hit has a [price](super::trap) of its own.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ const OTHERS: u64 = 0;
 /// With fewer measured runs than this, the average of all intervals is better than that of one.
 const ENOUGH_RUNS: u64 = 8;
 
-/// What probes cost a process since the last time.
+/// Cost of the probes to a process since the last call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// The process; 0 for all that are not traced, but map the same files or are sampled, too.
@@ -31,7 +31,7 @@ pub struct Cost {
     pub ns: u64,
 }
 
-/// What takes a thread's time, apart from the program.
+/// Kind of event that interrupts a thread, apart from the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trigger {
     /// A probe.
@@ -61,7 +61,7 @@ impl Runs {
         Self::decode(&map.lookup(&target.to_ne_bytes(), MapFlags::ANY).ok()??)
     }
 
-    /// Returns what is more than before.
+    /// Returns the difference to an earlier reading.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             hits: self.hits.saturating_sub(before.hits),

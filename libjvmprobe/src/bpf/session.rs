@@ -60,7 +60,7 @@ pub struct Session<S: 'static, E: 'static> {
     stream: EventStream<E>,
     lost: MapHandle,
     walker: Option<Walker>,
-    /// What probes cost each JVM, if that is counted.
+    /// Cost of the probes to each JVM, if it is counted.
     costs: Option<Costs>,
     variant: &'static str,
     by_jvm: &'static [&'static str],
@@ -105,7 +105,7 @@ impl<S: Skel<'static>, E> Session<S, E> {
         Ok(self)
     }
 
-    /// What probes cost each JVM, if that is counted.
+    /// Cost of the probes to each JVM, if it is counted.
     pub(crate) fn costs(&mut self) -> Option<&mut Costs> {
         self.costs.as_mut()
     }

@@ -132,8 +132,8 @@ fn median_call() -> f64 {
 fn empty_program() -> Result<OwnedFd> {
     // include/uapi/linux/bpf.h: BPF_ALU64 | BPF_MOV | BPF_K, and BPF_JMP | BPF_EXIT.
     let instructions = [0xb7, 0x95].map(|code| bpf_insn { code, ..Default::default() });
-    // SAFETY: name, licence and instructions live until the call returns, and there are as many of the
-    // latter as it is told. It returns a new file descriptor or less than zero.
+    // SAFETY: name, licence and instructions live until the call returns, and the count is that of the
+    // instructions. The call returns a new file descriptor or less than zero.
     let fd = unsafe {
         libbpf_sys::bpf_prog_load(
             BPF_PROG_TYPE_KPROBE,
@@ -147,7 +147,7 @@ fn empty_program() -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::io("load a BPF program", io::Error::from_raw_os_error(-fd)));
     }
-    // SAFETY: a descriptor that nobody else knows of.
+    // SAFETY: a new descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

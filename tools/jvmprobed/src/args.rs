@@ -104,7 +104,7 @@ pub struct Daemon {
 
     /// Take less where it takes more of a processor
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent,
-        help = "Take less where more of one processor is taken for long [default: 1 for every 4 there are]")]
+        help = "Collect less if the daemon and its probes use more than this percentage of one processor, on average [default: 1 per 4 processors]")]
     pub max_cpu: Option<f64>,
 
     /// Serve metrics

@@ -110,7 +110,7 @@ struct Jvm {
 }
 
 impl Jvm {
-    /// What all of its hits would cost, in shares of a processor.
+    /// Cost of all its hits while the probes are attached, in shares of a processor.
     fn cost(&self, hit_ns: f64) -> f64 {
         self.rates.iter().sum::<f64>() * hit_ns / 1e9
     }
@@ -277,7 +277,7 @@ impl File {
         let allowed: f64 = self.jvms.values().map(|jvm| jvm.cost(hit_ns).min(share)).sum();
         let cost_of = |kind| self.rate(kind) * hit_ns / 1e9;
         let costs = [cost_of(OUTSIDE), cost_of(TLAB)];
-        // What is attached all the time leaves the rest to what is not.
+        // Probes that are attached all the time leave the rest of the budget to the others.
         let in_spells = self.probes.iter().any(|probe| probe.is_hot);
         let kinds = [OUTSIDE, TLAB].into_iter();
         let always = kinds.filter(|&kind| in_spells && !self.is_hot(kind));

@@ -145,7 +145,7 @@ pub struct Taker<S> {
     naming: Option<Effort>,
     /// Who listens, where the library's loop attaches nothing.
     listening: Option<Listening>,
-    /// What it may cost, in millionths of a processor, if that may change.
+    /// Maximum cost of the probes in millionths of a processor, if the caller changes it.
     cost_budget: Option<Arc<AtomicU64>>,
     memory: budget::Budget,
     adapted: Instant,

@@ -71,7 +71,7 @@ impl Gather {
             Piece::Pause { pid, line } => self.stop(jvms, pid, line),
             Piece::Cost { tracer, cost } => {
                 self.book.lock().spend(tracer, &cost);
-                // Those of processes that are left alone are in the sum only.
+                // Processes that are not traced count in the sum only.
                 if let Some(who) = jvms.known(cost.pid) {
                     let figures = Figures { cost: vec![(tracer, cost.ns)], ..Figures::default() };
                     self.book.lock().add(&who, &figures);

@@ -416,7 +416,7 @@ mod tests {
     fn cost_to_jvms_counts_as_the_daemons_own() {
         let mut saving = saving();
         let second = 1_000_000_000;
-        // Nobody waits for these windows: they are short, and a second each is too much.
+        // These windows take microseconds, and a second of cost in each is too much.
         let steps = (1..=50).filter_map(|n| saving.judge(10, n * second));
         assert!(steps.count() > 0);
     }
