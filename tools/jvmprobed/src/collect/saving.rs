@@ -403,8 +403,8 @@ mod tests {
     fn probes_of_allocation_give_way_before_anything_else_does() {
         let mut saving = saving();
         assert_eq!(saving.allocation_ppm(), 5000);
-        // Twice as much as allowed uses up half of the account within five minutes.
-        for _ in 0..21 {
+        // Twice as much as allowed uses up half of the account, once attaching is paid for.
+        for _ in 0..34 {
             assert_eq!(saving.judge_window(WINDOW, 300_000_000, LITTLE, 10), None);
         }
         assert_eq!((saving.allocation_ppm(), saving.step()), (1250, 0));
