@@ -288,6 +288,7 @@ fn a_directory_that_someone_else_created_becomes_private() {
     let dir = scratch.path().join("kept");
     // kubelet's DirectoryOrCreate.
     fs::create_dir(&dir).unwrap();
+    fs::create_dir(dir.join("push")).unwrap();
     let set = |mode| fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
     set(0o755);

@@ -35,6 +35,10 @@ const OLD: &str = ".old-";
 /// Mode of the directory unless the configuration has another one: profiles of all users are in it.
 pub const MODE: u32 = 0o700;
 
+/// Names that do not show that a directory is in use for something else: files of ours, the folder of
+/// queues, and what mkfs puts into a new file system.
+const OWN: [&str; 4] = [VERSION_FILE, LOCK, "push", "lost+found"];
+
 /// More entries than a directory of ours has.
 const MAX_ENTRIES: usize = 100_000;
 
@@ -91,8 +95,7 @@ impl Folder {
         }
         let shown = self.path.display();
         let names = self.names().with_context(|| format!("cannot read {shown}"))?;
-        let is_other =
-            |name: &&String| *name != LOCK && *name != VERSION_FILE && !name.starts_with(NEW);
+        let is_other = |name: &&String| !OWN.contains(&&***name) && !name.starts_with(NEW);
         if let Some(other) = names.iter().find(is_other).filter(|_| is_new) {
             bail!(
                 "{shown} has mode {found:04o} and contains {other:?}, which is not from jvmprobed: use another \
