@@ -15,7 +15,7 @@ use crate::{
     Pid,
     hotspot::{Collector, HotSpot},
     names::clean,
-    process::{Target, cgroup::Place, launcher, scan::Scanner},
+    process::{Target, cgroup::Place, launcher, reader::ProcFile, scan::Scanner},
     render::columns::fit,
 };
 
@@ -44,7 +44,7 @@ impl Running {
         let pid = target.pid();
         let read = |name: &str, most: u64| {
             let mut bytes = Vec::new();
-            let file = File::open(format!("/proc/{pid}/{name}"));
+            let file = ProcFile::open(pid, name);
             // What cannot be read is not told.
             let _ = file.and_then(|file| file.take(most).read_to_end(&mut bytes));
             String::from_utf8_lossy(&bytes).into_owned()

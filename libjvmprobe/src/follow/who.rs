@@ -4,11 +4,7 @@
 //! [`SEEN`] come from outside or not at all. So control groups, which a process cannot choose,
 //! decide about containers, pods and units.
 
-use std::{
-    fs::{self, File},
-    io::Read,
-    path::Path,
-};
+use std::{fs, io::Read, path::Path};
 
 use procfs::ticks_per_second;
 use rustix::{
@@ -21,6 +17,7 @@ use crate::{
     process::{
         Target,
         cgroup::Place,
+        reader::ProcFile,
         root::{self, Root},
         service::{Attributes, Service, bounded},
     },
@@ -119,7 +116,7 @@ impl Who {
 /// A file of a process's in /proc, as far as it is read.
 fn bytes_of(target: &Target, name: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let file = File::open(format!("/proc/{}/{name}", target.pid()));
+    let file = ProcFile::open(target.pid(), name);
     let _ = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
     bytes
 }

@@ -18,10 +18,7 @@ use crate::{
     Addr, Error, FileOffset, Pid, Result,
     elf::{ElfFile, Machine},
     image,
-    process::{
-        FileId, Process, maps,
-        root::{self, Root},
-    },
+    process::{FileId, Process, maps, reader, root::Root},
 };
 
 /// The libjvm.so of one process.
@@ -179,7 +176,7 @@ impl LibJvm {
 
 /// The program of a process, if it is a GraalVM native image.
 pub(crate) fn native_image(pid: Pid) -> Option<ElfFile> {
-    let file = root::open_linked(Path::new(&format!("/proc/{pid}/exe"))).ok()?;
+    let file = reader::open_linked(pid, Path::new(&format!("/proc/{pid}/exe"))).ok()?;
     ElfFile::open(file).ok().filter(image::is_image)
 }
 
@@ -213,7 +210,7 @@ pub(crate) fn open_mapped(pid: Pid, map: &MemoryMap, path: &Path) -> Result<File
     let (seen_as, deleted) = strip_deleted(path);
     let (start, end) = map.address;
     let exact = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
-    let first = match root::open_linked(Path::new(&exact)) {
+    let first = match reader::open_linked(pid, Path::new(&exact)) {
         Ok(file) => return Ok(file),
         Err(e) => e,
     };

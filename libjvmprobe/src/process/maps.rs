@@ -4,10 +4,7 @@
 //! is kept of the text is chosen by the caller, and the text has a bound. Source: proc(5),
 //! `/proc/PID/maps`.
 
-use std::{
-    fs::File,
-    io::{self, BufRead, BufReader, Read},
-};
+use std::io::{self, BufRead, BufReader, Read};
 
 use procfs::{
     FromRead,
@@ -16,7 +13,10 @@ use procfs::{
 
 use crate::{
     Pid, Result,
-    process::pid::{proc_error, read_error},
+    process::{
+        pid::{proc_error, read_error},
+        reader::ProcFile,
+    },
 };
 
 /// Maximum size of the text. 65,530 mappings with ordinary paths take 8 MB.
@@ -75,7 +75,7 @@ pub(super) fn is_code(line: &[u8]) -> bool {
 
 fn for_each_line(pid: Pid, line: impl FnMut(&[u8]) -> io::Result<bool>) -> Result<()> {
     let path = format!("/proc/{pid}/maps");
-    let read = || lines(BufReader::with_capacity(64 << 10, File::open(&path)?), line);
+    let read = || lines(BufReader::with_capacity(64 << 10, ProcFile::open(pid, "maps")?), line);
     read().map_err(|e| read_error(pid, &path, e))
 }
 

@@ -1,12 +1,12 @@
-//! Reading the target's memory: bounded, never writing, never stopping it.
+//! Reading the target's memory: bounded in size and time, never writing, never stopping it.
 //!
-//! `/proc/PID/mem` rather than `process_vm_readv`: the open file is tied to the
-//! address space it was opened on, so that a target that execs or ends and whose
-//! number is reused can never be mistaken for the one that was checked (proc(5)).
+//! The open `/proc/PID/mem` is tied to the address space that it was opened on (proc(5)), so that a
+//! target that execs or ends, and whose number is reused, is never mistaken for the one that was
+//! checked. The read itself is made by a reader process: see `crate::process::reader`.
 
-use std::{fs::File, os::unix::fs::FileExt};
+use std::fs::File;
 
-use crate::{Addr, Error, Pid, Result};
+use crate::{Addr, Error, Pid, Result, process::reader};
 
 /// The longest single read; anything larger is a corrupt length, not data.
 const MAX_READ: usize = 16 << 20;
@@ -15,6 +15,8 @@ const MAX_READ: usize = 16 << 20;
 #[derive(Debug)]
 pub struct Memory {
     file: File,
+    /// The process; `None` where the file is not a process's memory.
+    pid: Option<Pid>,
 }
 
 impl Memory {
@@ -26,7 +28,7 @@ impl Memory {
     pub fn open(pid: Pid) -> Result<Self> {
         let path = format!("/proc/{pid}/mem");
         match File::open(&path) {
-            Ok(file) => Ok(Self { file }),
+            Ok(file) => Ok(Self { file, pid: Some(pid) }),
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Err(Error::Permission {
                 what: format!("read the memory of process {pid}"),
                 missing: "CAP_SYS_PTRACE".into(),
@@ -38,16 +40,19 @@ impl Memory {
     /// The memory that a file stands for, each byte at its position.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn of_file(file: File) -> Self {
-        Self { file }
+        Self { file, pid: None }
     }
 
     /// Fills `buf` from `addr` on, whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where it is not there, or does not answer within one second.
     pub fn read_into(&self, addr: Addr, buf: &mut [u8]) -> Result<()> {
-        self.file.read_exact_at(buf, addr.0).map_err(|source| Error::Memory {
-            addr,
-            len: buf.len(),
-            source,
-        })
+        let read = match self.pid {
+            Some(pid) => reader::read_memory(pid, &self.file, addr, buf),
+            None => std::os::unix::fs::FileExt::read_exact_at(&self.file, buf, addr.0),
+        };
+        read.map_err(|source| Error::Memory { addr, len: buf.len(), source })
     }
 
     /// Reads `len` bytes, at most 16 MiB.

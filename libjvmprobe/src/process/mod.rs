@@ -10,6 +10,7 @@
 //! | [`service`] | what who runs it calls it |
 //! | [`code`] | the files that it has mapped as code |
 //! | `memory` | reading its memory |
+//! | `reader` | child processes that read for us and may get stuck |
 //! | [`root`] | the one door into its file system |
 //! | [`identity`] | acting as its user |
 //! | `scan` | all JVMs of the machine |
@@ -23,6 +24,7 @@ pub(crate) mod libjvm;
 pub(crate) mod maps;
 pub mod memory;
 pub(crate) mod pid;
+pub(crate) mod reader;
 pub mod root;
 pub(crate) mod scan;
 pub mod service;
@@ -30,6 +32,7 @@ pub mod service;
 pub use file_id::FileId;
 pub use libjvm::LibJvm;
 pub use pid::{Fate, Process};
+pub use reader::start_readers;
 
 use crate::{Pid, Result};
 

@@ -20,7 +20,11 @@ use rustix::{
     time::{ClockId, Timespec, clock_gettime},
 };
 
-use crate::{Error, NsPid, Pid, Result, names::clean, process::root};
+use crate::{
+    Error, NsPid, Pid, Result,
+    names::clean,
+    process::{reader::ProcFile, root},
+};
 
 /// Of a command line, so much is read: class paths are long.
 const MAX_ARGUMENTS: u64 = 1 << 20;
@@ -101,7 +105,7 @@ impl Process {
     /// Those of open(2) and read(2).
     pub fn arguments(&self) -> io::Result<Vec<String>> {
         let mut bytes = Vec::new();
-        let file = File::open(format!("/proc/{}/cmdline", self.pid))?;
+        let file = ProcFile::open(self.pid, "cmdline")?;
         file.take(MAX_ARGUMENTS).read_to_end(&mut bytes)?;
         let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
         let argument = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -6,7 +6,9 @@
 //! `..`, stay inside; `RESOLVE_NO_MAGICLINKS`: none of /proc's links, which lead anywhere), and
 //! from then on files are named relative to an open folder, without following links. What we
 //! have created is written and read through the descriptor that created it; what was there
-//! is read only if it is a regular file of the right owner, within bounds.
+//! is read only if it is a regular file of the right owner, within bounds. Paths are resolved and
+//! files opened by a reader process, because the target's file system may never answer: see
+//! `crate::process::reader`.
 //!
 //! No other source joins a path to `/proc/PID/root`: `tests/houserules.rs` looks.
 
@@ -23,23 +25,22 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, flock, openat,
-        openat2, renameat, statat, unlinkat,
+        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock, openat, renameat,
+        statat, unlinkat,
     },
     io::Errno,
 };
 
 use crate::{
+    Pid,
     own::{Deadline, undo},
-    process::{Fate, Process, identity::Owner},
+    process::{Fate, Process, identity::Owner, reader},
 };
-
-/// The kernel gives up on a path that changes while it is resolved (openat2(2), EAGAIN).
-const TRIES: usize = 8;
 
 /// A target's root, held.
 #[derive(Debug)]
 pub struct Root {
+    pid: Pid,
     handle: OwnedFd,
     /// Where a person finds it.
     shown: PathBuf,
@@ -57,7 +58,7 @@ impl Root {
             .map_err(|e| format!("{}: {e}", shown.display()))?;
         match process.fate() {
             Fate::Ended => Err("it has ended".into()),
-            Fate::Alive | Fate::Execed => Ok(Self { handle, shown }),
+            Fate::Alive | Fate::Execed => Ok(Self { pid: process.pid, handle, shown }),
         }
     }
 
@@ -71,16 +72,7 @@ impl Root {
 
     /// Resolves a path as the target would.
     fn resolve(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let open = || openat2(&self.handle, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
-        let mut opened = open();
-        for _ in 1..TRIES {
-            match opened {
-                Err(Errno::AGAIN) => opened = open(),
-                _ => break,
-            }
-        }
-        Ok(opened?)
+        reader::open_below(self.pid, &self.handle, path, flags)
     }
 
     /// A regular file of the target's, for reading.
@@ -88,7 +80,7 @@ impl Root {
     /// # Errors
     /// Those of open(2), and where it is something else: nothing else is opened.
     pub fn file(&self, path: &Path) -> io::Result<File> {
-        reopen(&self.resolve(path, OFlags::PATH)?)
+        reader::open_file(self.pid, &self.resolve(path, OFlags::PATH)?)
     }
 
     /// What is in a folder of the target's, `most` of it.
@@ -297,15 +289,6 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// Opens a file that one of /proc's own links leads to, if it is a regular one: a device does
-/// things when it is opened.
-///
-/// # Errors
-/// Those of open(2), and where it is something else.
-pub(crate) fn open_linked(link: &Path) -> io::Result<File> {
-    reopen(&rustix::fs::open(link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
-}
-
 /// How a file is opened that may turn out to be anything.
 const TO_READ: OFlags =
     OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
@@ -327,13 +310,6 @@ fn own(opened: OwnedFd, owners: &[u32]) -> io::Result<File> {
         true => Ok(opened.into()),
         false => Err(io::Error::other(not_its_own(stat.st_uid))),
     }
-}
-
-/// Opens the very file that a descriptor stands for, for reading.
-fn reopen(found: &OwnedFd) -> io::Result<File> {
-    regular(&rustix::fs::fstat(found)?)?;
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(path_of(found), flags, Mode::empty())?.into())
 }
 
 /// The path of the folder that a process works in, as the process would name it.

@@ -1,0 +1,210 @@
+//! JVMs with memory and files on a FUSE server that stops answering: the kernel lets nobody out of a read
+//! there, and yet tools end, the daemon stays alive and can be ended, and other JVMs lose nothing.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "why a test is skipped, for people to read")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{
+    fake::{build_library, compile},
+    load::Load,
+    need_root,
+    other::{Other, loader},
+    runtimes::named,
+    tool::{Tool, binary},
+};
+use rustix::{
+    mount::{UnmountFlags, unmount},
+    process::{Pid, Signal, kill_process},
+};
+use tempfile::TempDir;
+
+/// How long a tool may take that has nothing to trace, on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A FUSE server with one file. Its end lets everyone go that waits for it.
+struct Server {
+    server: Other,
+    dir: TempDir,
+}
+
+impl Server {
+    /// Starts a server for a file. `None` where the kernel has no FUSE.
+    fn start(content: &Path) -> Option<Self> {
+        if !Path::new("/dev/fuse").exists() {
+            println!("skipped: there is no /dev/fuse");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (program, mounted) = (dir.path().join("fuse"), dir.path().join("mounted"));
+        compile("fuse.c", &[], &program);
+        fs::create_dir(&mounted).unwrap();
+        let mut command = Command::new(program);
+        command.arg(&mounted).arg(content).stdout(Stdio::piped());
+        let mut server = Other::spawn(&mut command);
+        let mut line = String::new();
+        BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "mounted\n");
+        Some(Self { server, dir })
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("mounted/libjvm.so")
+    }
+
+    /// From now on nothing is answered.
+    fn fall_silent(&self) {
+        let pid = Pid::from_raw(i32::try_from(self.server.pid()).unwrap()).unwrap();
+        kill_process(pid, Signal::USR1).unwrap();
+        // Until it has the signal.
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.server.0.kill();
+        let _ = self.server.0.wait();
+        let _ = unmount(self.dir.path().join("mounted"), UnmountFlags::DETACH);
+    }
+}
+
+/// A JVM whose table of fields is on the server's file.
+fn hostile_jvm(server: &Server, dir: &Path) -> Load {
+    let agent = dir.join("fuse_pages.so");
+    compile("fuse_pages.c", &["-shared", "-fPIC"], &agent);
+    let mut command = named("temurin-17").command();
+    command.arg(format!("-agentpath:{}={}", agent.display(), server.file().display()));
+    command.args(["-XX:+UseSerialGC", "-Xmx64m"]);
+    Load::spawn(command)
+}
+
+/// Waits for the end of a process; `None` where it takes too long.
+fn ends_within(child: &mut Child, limit: Duration) -> Option<i32> {
+    let begin = Instant::now();
+    while begin.elapsed() < limit {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    None
+}
+
+/// Runs a tool on one process; returns what it said.
+fn ask(tool: &str, pid: u32, server: &mut Option<Server>) -> String {
+    let mut command = Command::new(binary(tool));
+    command.args(["-p", &pid.to_string()]).stdin(Stdio::null());
+    if tool != "javaclass" {
+        command.args(["-d", "1"]);
+    }
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let status = ends_within(&mut child, PATIENCE);
+    if status.is_none() {
+        // Without its end, nobody could kill the tool.
+        drop(server.take());
+        let _ = child.kill();
+        let _ = child.wait();
+        panic!("{tool} does not end");
+    }
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    println!("{tool} {status:?}: {said}");
+    assert_ne!(status, Some(101), "{said}");
+    said
+}
+
+#[test]
+fn tools_end_when_memory_does_not_answer() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let content = dir.path().join("content");
+    fs::write(&content, vec![0; 1 << 20]).unwrap();
+    let Some(server) = Server::start(&content) else { return };
+    let jvm = hostile_jvm(&server, dir.path());
+    server.fall_silent();
+    let mut server = Some(server);
+    for tool in ["javagc", "javaprof", "javaobjnew", "javaclass"] {
+        let said = ask(tool, jvm.pid(), &mut server);
+        assert!(said.contains("does not answer"), "{tool}: {said}");
+    }
+}
+
+#[test]
+fn libraries_on_fuse_are_refused() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let Some(server) = Server::start(&build_library(dir.path())) else { return };
+    let process = loader(&server.file());
+    let mut server = Some(server);
+    let said = ask("javagc", process.pid(), &mut server);
+    assert!(said.contains("FUSE"), "{said}");
+    server.as_ref().unwrap().fall_silent();
+    let said = ask("javagc", process.pid(), &mut server);
+    assert!(said.contains("FUSE") || said.contains("does not answer"), "{said}");
+    // What a process that exits waits for is answered by no one.
+    drop(server);
+}
+
+/// Returns the answer of a server and how long it took.
+fn get(listen: &str, path: &str) -> (String, Duration) {
+    let begin = Instant::now();
+    let mut stream = TcpStream::connect(listen).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    (answer, begin.elapsed())
+}
+
+#[test]
+fn daemon_stays_alive_and_ends_when_memory_does_not_answer() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let content = dir.path().join("content");
+    fs::write(&content, vec![0; 1 << 20]).unwrap();
+    let Some(server) = Server::start(&content) else { return };
+    let mut good = Load::start(&named("temurin-17"), "-XX:+UseSerialGC -Xmx64m");
+    good.go(1e6);
+    let jvm = hostile_jvm(&server, dir.path());
+    let library = loader(&server.file());
+    server.fall_silent();
+    let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut command = Command::new(binary("jvmprobed"));
+    command.args(["--config", "/dev/null", "--listen", &listen, "--dir"]);
+    command.arg(dir.path().join("store"));
+    let daemon = Tool::spawn(command);
+    let begin = Instant::now();
+    // More than one window, with gauges read in between.
+    let mut slowest = Duration::ZERO;
+    while begin.elapsed() < Duration::from_secs(36) {
+        let (answer, took) = get(&listen, "/-/healthy");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        slowest = slowest.max(took);
+        thread::sleep(Duration::from_millis(200));
+    }
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    let (metrics, _) = get(&listen, "/metrics");
+    let stops = |pid: u32| {
+        let of = |line: &&str| line.starts_with("jvm_") && line.contains(&format!("\"{pid}\""));
+        metrics.lines().filter(of).count()
+    };
+    println!("slowest answer {slowest:?}, {} lines of the good JVM", stops(good.pid()));
+    assert!(stops(good.pid()) > 10, "{metrics}");
+    let begin = Instant::now();
+    daemon.signal(Signal::TERM);
+    let ended = daemon.wait();
+    let took = begin.elapsed();
+    println!("ended after {took:?}: {}", ended.stderr);
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    drop(server);
+    drop((jvm, library));
+}
