@@ -169,8 +169,9 @@ fn get(listen: &str, path: &str) -> (String, Duration) {
 fn daemon_stays_alive_and_ends_when_memory_does_not_answer() {
     need_root();
     let dir = tempfile::tempdir().unwrap();
-    let content = dir.path().join("content");
-    fs::write(&content, vec![0; 1 << 20]).unwrap();
+    let content = build_library(dir.path());
+    // It has pages for the JVM, too.
+    fs::OpenOptions::new().write(true).open(&content).unwrap().set_len(1 << 20).unwrap();
     let Some(server) = Server::start(&content) else { return };
     let mut good = Load::start(&named("temurin-17"), "-XX:+UseSerialGC -Xmx64m");
     good.go(1e6);

@@ -4,6 +4,8 @@
 //! (hotspot/share/services/classLoadingService.cpp). A JVM without these (`-XX:-UsePerfData`) has its
 //! lists of classes counted, which takes longer.
 
+use std::time::Instant;
+
 use crate::{
     Addr, Error, Result,
     hotspot::{HotSpot, code::fill, loaded, perfdata::PerfData},
@@ -70,6 +72,14 @@ impl HotSpot {
     /// [`Error::Unsupported`] of JDK 8 without performance data, [`Error::Layout`] naming what is
     /// missing, or where there are more than can be counted; [`Error::Memory`] when it is gone.
     pub fn loaded_classes(&self) -> Result<u64> {
+        self.loaded_classes_until(None)
+    }
+
+    /// Returns [`Self::loaded_classes`] if they can be counted until then.
+    ///
+    /// # Errors
+    /// Those of [`Self::loaded_classes`]; [`Error::Layout`] where there was no time.
+    pub fn loaded_classes_until(&self, until: Option<Instant>) -> Result<u64> {
         if let Some(count) = self.class_counts.read(&self.memory)? {
             return Ok(count);
         }
@@ -77,7 +87,7 @@ impl HotSpot {
             let what = "classes of JDK 8 are counted by its performance data alone";
             return Err(Error::Unsupported { what: what.into() });
         }
-        loaded::count(&self.memory, &self.layout)
+        loaded::count(&self.memory, &self.layout, until)
     }
 }
 

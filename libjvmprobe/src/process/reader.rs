@@ -558,3 +558,64 @@ fn link_of<'a>(fd: &OwnedFd, to: &'a mut [u8; 32]) -> Option<&'a CStr> {
     write!(rest, "/proc/self/fd/{}\0", fd.as_raw_fd()).ok()?;
     CStr::from_bytes_until_nul(to).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_in_parts_and_errors_are_kept() {
+        let own = Pid(std::process::id());
+        let file = File::open("/proc/self/mem").unwrap();
+        let bytes: Vec<u8> = (0..3 * MAX_ANSWER + 5).map(|i| i as u8).collect();
+        let at = Addr(bytes.as_ptr() as u64);
+        let mut read = vec![0; bytes.len()];
+        read_memory(own, &file, at, &mut read).unwrap();
+        assert_eq!(read, bytes);
+        let nowhere = read_memory(own, &file, Addr(8), &mut [0; 8]).unwrap_err();
+        assert_eq!(nowhere.raw_os_error(), Some(libc::EFAULT));
+    }
+
+    #[test]
+    fn memory_of_a_process_that_has_ended_or_execed_is_refused() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "read line; exec sleep 60"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = Pid(child.id());
+        let maps = || crate::process::maps::of(pid, |line| line.ends_with(b"[stack]\n")).unwrap();
+        while maps().is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Of sh, once the stack is where it stays.
+        std::thread::sleep(Duration::from_millis(100));
+        let file = File::open(format!("/proc/{pid}/mem")).unwrap();
+        let stack = |maps: Vec<procfs::process::MemoryMap>| Addr(maps[0].address.1 - 16);
+        read_memory(pid, &file, stack(maps()), &mut [0; 8]).unwrap();
+        drop(child.stdin.take());
+        let mut after = read_memory(pid, &file, stack(maps()), &mut [0; 8]);
+        for _ in 0..400 {
+            if after.is_err() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+            after = maps().first().map_or(Ok(()), |map| {
+                read_memory(pid, &file, Addr(map.address.1 - 16), &mut [0; 8])
+            });
+        }
+        assert_eq!(after.unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn files_are_opened_if_they_are_regular() {
+        let own = Pid(std::process::id());
+        let link = Path::new("/proc/self/exe");
+        assert!(open_linked(own, link).unwrap().metadata().unwrap().len() > 4096);
+        let device = open_linked(own, Path::new("/dev/null")).unwrap_err();
+        assert!(device.to_string().contains("regular"), "{device}");
+        assert_eq!(open_linked(own, Path::new("/nothing")).unwrap_err().raw_os_error(), Some(2));
+    }
+}

@@ -26,7 +26,7 @@ mod refs;
 mod usage;
 mod walk;
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Instant};
 
 use crate::{
     Addr, Error, Pid, Result,
@@ -185,13 +185,13 @@ impl HotSpot {
     }
 }
 
-/// How many classes are loaded, arrays apart: counts the lists.
+/// How many classes are loaded, arrays apart: counts the lists, until some time.
 ///
 /// # Errors
 /// [`Error::Layout`] naming what is missing, or where there are more than are counted;
 /// [`Error::Memory`] when it is gone.
-pub(super) fn count(memory: &Memory, layout: &Layout) -> Result<u64> {
-    let counted = walk::count(memory, layout)?;
+pub(super) fn count(memory: &Memory, layout: &Layout, until: Option<Instant>) -> Result<u64> {
+    let counted = walk::count(memory, layout, until)?;
     counted.ok_or_else(|| Error::layout("the lists of its classes do not end"))
 }
 

@@ -4,7 +4,7 @@
 //! oops/klass.hpp. A new loader, and a new class of a loader, is put in front of its list;
 //! what is unloaded is taken out of it at a safepoint, and freed later.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Instant};
 
 use crate::{
     Addr, Result,
@@ -61,7 +61,7 @@ pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Listed> {
     let fields = Fields::read(layout)?;
     let mut best = Listed::default();
     for _ in 0..TRIES {
-        let listed = once(memory, &fields, MAX_CLASSES)?;
+        let listed = once(memory, &fields, MAX_CLASSES, None)?;
         if listed.is_complete {
             return Ok(listed);
         }
@@ -74,13 +74,17 @@ pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Listed> {
 }
 
 /// How many classes there are, arrays apart; `None` where the lists break, or have more than a
-/// quarter of a million: who counts them again and again has no time for more.
+/// quarter of a million: who counts them again and again has no time for more. Stops at `until`.
 ///
 /// # Errors
 /// As [`read`].
-pub(super) fn count(memory: &Memory, layout: &Layout) -> Result<Option<u64>> {
+pub(super) fn count(
+    memory: &Memory,
+    layout: &Layout,
+    until: Option<Instant>,
+) -> Result<Option<u64>> {
     const MOST: usize = 1 << 18;
-    let listed = once(memory, &Fields::read(layout)?, MOST)?;
+    let listed = once(memory, &Fields::read(layout)?, MOST, until)?;
     Ok(listed.is_complete.then_some(listed.classes.len() as u64))
 }
 
@@ -99,20 +103,21 @@ impl Fields {
 }
 
 /// Goes through the lists, which may have as many loaders, and as many classes.
-fn once(memory: &Memory, fields: &Fields, most: usize) -> Result<Listed> {
+fn once(memory: &Memory, fields: &Fields, most: usize, until: Option<Instant>) -> Result<Listed> {
     let mut pages = Pages::ahead(memory);
     let mut listed = Listed { is_complete: true, ..Listed::default() };
     let mut loader = memory.pointer(fields.head)?;
     let mut steps = most;
     let mut ring = Ring::default();
     while loader != Addr(0) {
-        if listed.loaders.len() >= most || ring.closes(loader) {
+        if listed.loaders.len() >= most || ring.closes(loader) || is_over(until) {
             listed.is_complete = false;
             break;
         }
         let number = listed.loaders.len();
         listed.loaders.push(loader);
-        let whole = classes(&mut pages, fields, (loader, number), &mut listed.classes, &mut steps);
+        let found = (&mut listed.classes, &mut steps);
+        let whole = classes(&mut pages, fields, (loader, number), found, until);
         let next = at(loader, fields.next_loader).and_then(|at| pages.pointer(at));
         listed.is_complete &= whole.is_ok_and(|whole| whole);
         match next {
@@ -155,13 +160,18 @@ impl Ring {
     }
 }
 
+/// Whether there is no time left.
+fn is_over(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() >= until)
+}
+
 /// The classes of a loader; whether the list was read to its end.
 fn classes(
     pages: &mut Pages<'_>,
     fields: &Fields,
     (loader, number): (Addr, usize),
-    found: &mut Vec<Entry>,
-    steps: &mut usize,
+    (found, steps): (&mut Vec<Entry>, &mut usize),
+    until: Option<Instant>,
 ) -> Result<bool> {
     let mut klass = pages.pointer(at(loader, fields.first_class)?)?;
     let is_alone = pages.array::<1>(at(loader, fields.is_alone)?)? != [0];
@@ -171,6 +181,9 @@ fn classes(
             return Ok(false);
         };
         *steps = left;
+        if is_over(until) {
+            return Ok(false);
+        }
         // Who is in the list says so: else it is no class any more, or was none yet when what lies
         // beside it was read.
         let loader_of = at(klass, fields.loader_of)?;
@@ -227,7 +240,9 @@ mod tests {
         assert_eq!(listed.loaders, [first, second]);
         let entry = |klass, loader| Entry { klass, loader, is_alone: loader == 1 };
         assert_eq!(listed.classes, [entry(class, 0), entry(other, 1)]);
-        assert_eq!(count(&own_memory(), &image.read().unwrap()).unwrap(), Some(2));
+        assert_eq!(count(&own_memory(), &image.read().unwrap(), None).unwrap(), Some(2));
+        let over = Some(Instant::now());
+        assert_eq!(count(&own_memory(), &image.read().unwrap(), over).unwrap(), None);
     }
 
     #[test]
@@ -244,7 +259,7 @@ mod tests {
         let listed = read(&own_memory(), &image.read().unwrap()).unwrap();
         assert!(!listed.is_complete);
         assert_eq!(listed.classes.len(), 2);
-        assert_eq!(count(&own_memory(), &image.read().unwrap()).unwrap(), None);
+        assert_eq!(count(&own_memory(), &image.read().unwrap(), None).unwrap(), None);
         // And one of loaders.
         image.overwrite(Addr(class.0 + 8), 0);
         image.overwrite(first, first.0);

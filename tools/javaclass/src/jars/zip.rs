@@ -28,7 +28,7 @@ const VERSIONS: &str = "META-INF/versions/";
 pub struct Room {
     /// Entries of directories.
     pub entries: u64,
-    /// Bytes of jars within jars.
+    /// Bytes of jars within jars, also of those that turn out to be too large, and of names.
     bytes: u64,
 }
 
@@ -42,6 +42,13 @@ impl Room {
     /// Takes room for an entry.
     pub fn take_entry(&mut self) -> Result<()> {
         self.entries = self.entries.checked_sub(1).context("too many entries")?;
+        Ok(())
+    }
+
+    /// Takes room for a name that is kept: one may have 64 KiB.
+    fn take_name(&mut self, name: &str) -> Result<()> {
+        let left = self.bytes.checked_sub(name.len() as u64);
+        self.bytes = left.context("names of entries are too long")?;
         Ok(())
     }
 }
@@ -83,8 +90,10 @@ fn directory<R: ReaderAt>(
         room.take_entry()?;
         let Ok(path) = std::str::from_utf8(entry.file_path().as_bytes()) else { continue };
         if let Some(class) = class_of(path) {
+            room.take_name(&class)?;
             classes.insert(class);
         } else if path.ends_with(".jar") {
+            room.take_name(path)?;
             inner.push((path.to_owned(), (entry.wayfinder(), entry.compression_method())));
         }
     }
@@ -116,15 +125,16 @@ fn unpack<R: ReaderAt>(
     let most = MAX_INNER.min(room.bytes);
     let mut bytes = Vec::new();
     let read = match compression {
-        CompressionMethod::STORE => entry.reader().take(most + 1).read_to_end(&mut bytes)?,
+        CompressionMethod::STORE => entry.reader().take(most + 1).read_to_end(&mut bytes),
         CompressionMethod::DEFLATE => {
-            DeflateDecoder::new(entry.reader()).take(most + 1).read_to_end(&mut bytes)?
+            DeflateDecoder::new(entry.reader()).take(most + 1).read_to_end(&mut bytes)
         }
         other => bail!("its compression, {other:?}, is not known"),
     };
-    match read as u64 {
-        read if read > most => bail!("it is too large"),
-        read => room.bytes -= read,
+    // Also what is refused took its time: many bombs are no cheaper than one.
+    room.bytes = room.bytes.saturating_sub(bytes.len() as u64);
+    if read? as u64 > most {
+        bail!("it is too large");
     }
     Ok(bytes)
 }
@@ -183,6 +193,19 @@ mod tests {
         }
         assert!(classes(&file(b"no jar"), &mut Room::default()).is_err());
         assert!(classes(&file(&outer[..outer.len() - 10]), &mut Room::default()).is_err());
+    }
+
+    #[test]
+    fn refused_jars_and_names_take_room() {
+        let inner = jar(&[("b/C.class", &[0; 4096])]);
+        let outer = jar(&[("lib/c.jar", &inner)]);
+        let mut room = Room { entries: 99, bytes: 1000 };
+        assert!(classes(&file(&outer), &mut room).is_err());
+        assert_eq!(room.bytes, 0);
+        let name = format!("{}.class", "n".repeat(60_000));
+        let mut room = Room { entries: 99, bytes: 100_000 };
+        assert!(classes(&file(&jar(&[(&name, b"")])), &mut room).is_ok());
+        assert!(classes(&file(&jar(&[(&name, b"")])), &mut room).is_err());
     }
 
     #[test]

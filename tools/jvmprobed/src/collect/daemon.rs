@@ -19,6 +19,7 @@ use libjvmprobe::{
         privileges::{ATTACH, HURRY, KERNEL_SYMBOLS, MAPS, READ, keep},
         say,
     },
+    process::start_readers,
 };
 
 use crate::{
@@ -102,6 +103,8 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let listeners = server::Listeners::open(&options.serve)?;
     let notify = Notify::from_env().context("NOTIFY_SOCKET")?;
     keep(MAPS | READ | ATTACH | HURRY | KERNEL_SYMBOLS);
+    // While there is little memory that they share.
+    start_readers().context("start a process that reads")?;
     let net = Net::start().context("start a thread")?;
     let asked = signals::listen(&net).context("handle signals")?;
     let book = SharedBook::default();
@@ -258,6 +261,9 @@ impl Daemon {
     fn cut(&mut self) {
         for (who, gauges) in self.jvms.gauges() {
             self.book.lock().add(&who, &Figures { gauges, ..Figures::default() });
+        }
+        for who in self.jvms.without_gauges() {
+            self.book.lock().limit("gauges", &who.tenant(), 1);
         }
         let collected = self.saving.collected();
         let left_out = collected.iter().filter(|(_, is)| !is).map(|&(what, _)| what);

@@ -21,6 +21,9 @@ use crate::{config::Rule, identity::Identities, metrics::figures::Gauges, window
 const LINGER: Duration = Duration::from_secs(40);
 /// Classes that the JVM does not count itself are counted once in so many windows.
 const SELDOM: u64 = 8;
+/// Maximum time to read what one JVM holds, and all of them, once a window: the main loop waits.
+const GAUGES: Duration = Duration::from_millis(100);
+const ALL_GAUGES: Duration = Duration::from_millis(500);
 
 /// All JVMs that run, and those that have ended not long ago.
 #[derive(Debug)]
@@ -30,6 +33,10 @@ pub struct Jvms {
     known: BTreeMap<u32, Known>,
     /// How many windows there were.
     windows: u64,
+    /// Process number of the JVM whose gauges were read last.
+    last_read: u32,
+    /// JVMs whose gauges were left out of the last window for want of time.
+    left_out: Vec<Arc<Identity>>,
 }
 
 #[derive(Debug)]
@@ -46,7 +53,14 @@ impl Jvms {
     /// Those that run now, and from here on those that come.
     pub fn open(rules: Vec<Rule>, slots: Slots) -> Self {
         let arrivals = Arrivals::open(false).at(Pace::Calm).within(slots);
-        Self { arrivals, identities: Identities::new(rules), known: BTreeMap::new(), windows: 0 }
+        Self {
+            arrivals,
+            identities: Identities::new(rules),
+            known: BTreeMap::new(),
+            windows: 0,
+            last_read: 0,
+            left_out: Vec::new(),
+        }
     }
 
     /// Other rules for those that come.
@@ -121,12 +135,34 @@ impl Jvms {
         ended
     }
 
-    /// Those that run and are wanted, with what they hold: once a window.
+    /// Those that run and are wanted, with what they hold: once a window. Where some take long, others
+    /// are [left out](Self::without_gauges), and come first in the next window.
     pub fn gauges(&mut self) -> Vec<(Arc<Identity>, Gauges)> {
         self.windows += 1;
-        let windows = self.windows;
-        let running = self.known.values_mut().filter(|known| known.ended.is_none());
-        running.filter_map(|known| Some((known.who.clone()?, known.gauges(windows)))).collect()
+        let until = Instant::now() + ALL_GAUGES;
+        self.left_out.clear();
+        let mut read = Vec::new();
+        for pid in in_turn(self.known.keys().copied(), self.last_read) {
+            let Some(known) = self.known.get_mut(&pid) else { continue };
+            let Some(who) = known.who.clone().filter(|_| known.ended.is_none()) else { continue };
+            let now = Instant::now();
+            let mut is_complete = now < until;
+            if is_complete {
+                self.last_read = pid;
+                let (gauges, has_all) = known.gauges(self.windows, until.min(now + GAUGES));
+                is_complete = has_all;
+                read.push((Arc::clone(&who), gauges));
+            }
+            if !is_complete {
+                self.left_out.push(who);
+            }
+        }
+        read
+    }
+
+    /// Returns JVMs whose gauges of the last window are missing or incomplete for want of time.
+    pub fn without_gauges(&self) -> &[Arc<Identity>] {
+        &self.left_out
     }
 
     /// How many run and are wanted.
@@ -137,10 +173,11 @@ impl Jvms {
 
 impl Known {
     /// What it holds; what cannot be read, for it is just setting that up or ending, is left out.
-    fn gauges(&mut self, windows: u64) -> Gauges {
+    /// The second is whether there was time for all.
+    fn gauges(&mut self, windows: u64, until: Instant) -> (Gauges, bool) {
         let pid = self.process.pid.0;
         let mut gauges = Gauges { threads: threads(pid), ..Gauges::default() };
-        let Some(hotspot) = &mut self.hotspot else { return gauges };
+        let Some(hotspot) = &mut self.hotspot else { return (gauges, true) };
         if !hotspot.is_set_up {
             hotspot.look_again();
         }
@@ -149,14 +186,36 @@ impl Known {
         }
         // Not all at once.
         if hotspot.counts_classes() || windows % SELDOM == u64::from(pid) % SELDOM {
-            gauges.loaded_classes = hotspot.loaded_classes().ok();
+            gauges.loaded_classes = hotspot.loaded_classes_until(Some(until)).ok();
         }
-        gauges
+        (gauges, Instant::now() < until)
     }
+}
+
+/// Sorted process numbers, beginning behind one of them.
+fn in_turn(all: impl Iterator<Item = u32>, last: u32) -> Vec<u32> {
+    let mut all: Vec<_> = all.collect();
+    let first = all.partition_point(|&pid| pid <= last);
+    all.rotate_left(first);
+    all
 }
 
 /// How many threads a process has.
 fn threads(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Threads:"))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gauges_left_out_come_first_in_the_next_window() {
+        let turn = |last| in_turn([3, 5, 8].into_iter(), last);
+        assert_eq!(turn(0), [3, 5, 8]);
+        assert_eq!(turn(3), [5, 8, 3]);
+        assert_eq!(turn(6), [8, 3, 5]);
+        assert_eq!(turn(8), [3, 5, 8]);
+    }
 }
