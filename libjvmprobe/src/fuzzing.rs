@@ -134,7 +134,7 @@ pub fn unwind(bytes: &[u8]) {
     }
 }
 
-/// Symbols and lines as blazesym reads them.
+/// Symbols and lines as the confined child reads them.
 pub fn native(bytes: &[u8]) {
     crate::stack::native::fuzz(file(&[bytes]));
 }

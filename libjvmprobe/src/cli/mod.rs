@@ -19,7 +19,9 @@ use rustix::process::geteuid;
 pub use common::Common;
 pub use started::Started;
 
-use crate::{Error, Pid, Result, elf::apart::take_symbols_from, follow::running, own};
+use crate::{
+    Error, Pid, Result, elf::apart::take_symbols_from, follow::running, own, stack::symbolizer,
+};
 
 /// No trace takes longer than a year; more is a typing error.
 pub const MAX_SECONDS: f64 = 366.0 * 86_400.0;
@@ -111,6 +113,7 @@ where
     T: Termination,
     E: Display,
 {
+    symbolizer::enter();
     let args = A::parse_from(A::spell(env::args_os().collect()));
     let mut command = A::command();
     let name = command.get_name().to_owned();
@@ -142,6 +145,7 @@ where
     T: Termination,
     E: Display,
 {
+    symbolizer::enter();
     let args = A::parse();
     let mut command = A::command();
     let (completions, verbose) = of(&args);

@@ -157,6 +157,78 @@ impl ElfFile {
     }
 }
 
+/// A link to a file with debug information.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DebugLink {
+    /// The file's name, or its path where the link has one.
+    pub(crate) name: PathBuf,
+    check: Check,
+}
+
+/// The mark by which the linked file is recognised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Check {
+    /// Checksum of the whole file.
+    Crc(u32),
+    /// Its build id.
+    Id(BuildId),
+}
+
+impl DebugLink {
+    /// Whether a file is the linked one. Reads all of it where only a checksum is known.
+    pub(crate) fn leads_to(&self, elf: &ElfFile) -> bool {
+        match &self.check {
+            Check::Id(id) => elf.build_id().as_ref() == Some(id),
+            Check::Crc(expected) => crc(elf.file()).is_ok_and(|crc| crc == *expected),
+        }
+    }
+}
+
+fn crc(file: &File) -> io::Result<u32> {
+    let mut crc = flate2::Crc::new();
+    let mut piece = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        match std::os::unix::fs::FileExt::read_at(file, &mut piece, at)? {
+            0 => return Ok(crc.sum()),
+            bytes => {
+                crc.update(&piece[..bytes]);
+                at += bytes as u64;
+            }
+        }
+    }
+}
+
+/// Links, by "Debugging Information in Separate Files" in gdb's manual, and dwz(1).
+impl ElfFile {
+    /// Returns the link to the file with debug information that was stripped from this one:
+    /// `.gnu_debuglink`.
+    pub(crate) fn debug_link(&self) -> Option<DebugLink> {
+        let bytes = self.section(".gnu_debuglink")?.data().ok()?;
+        let name = file_name(&bytes)?;
+        // A name alone: the folders are searched that belong to the file.
+        Path::new(name).file_name().filter(|last| *last == name)?;
+        let at = (name.len() + 1).next_multiple_of(4);
+        let crc = bytes.get(at..at.checked_add(4)?)?.try_into().ok()?;
+        Some(DebugLink { name: name.into(), check: Check::Crc(u32::from_ne_bytes(crc)) })
+    }
+
+    /// Returns the link to the file with the debug information that several files have in common:
+    /// `.gnu_debugaltlink`.
+    pub(crate) fn debug_alt_link(&self) -> Option<DebugLink> {
+        let bytes = self.section(".gnu_debugaltlink")?.data().ok()?;
+        let name = file_name(&bytes)?;
+        let id = bytes.get(name.len() + 1..).filter(|id| ID_BYTES.contains(&id.len()))?;
+        Some(DebugLink { name: name.into(), check: Check::Id(BuildId(id.to_vec())) })
+    }
+}
+
+/// The name that a link begins with.
+fn file_name(link: &[u8]) -> Option<&OsStr> {
+    let end = link.iter().position(|&byte| byte == 0).filter(|end| (1..4096).contains(end))?;
+    Some(std::os::unix::ffi::OsStrExt::from_bytes(&link[..end]))
+}
+
 /// Returns a file if it has the symbols of a build.
 fn checked(id: &BuildId, file: io::Result<File>) -> Option<File> {
     let file = file.ok()?;

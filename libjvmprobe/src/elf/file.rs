@@ -29,7 +29,7 @@ const MAX_IMAGE_HEAP: u64 = 128 << 20;
 
 /// The longest name that is looked at; C++ mangles longer ones only in tests of
 /// compilers.
-const MAX_NAME: usize = 4096;
+pub(super) const MAX_NAME: usize = 4096;
 
 /// Maximum size of the table of section names, and of all names together, which may overlap in it.
 const MAX_NAMES: usize = 4 << 20;
@@ -148,6 +148,11 @@ impl ElfFile {
         load_bias(&self.segments, map_start, map_offset)
     }
 
+    /// The open file.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// What is left of it when it is closed.
     pub fn into_segments(self) -> Segments {
         Segments(self.segments)
@@ -257,6 +262,15 @@ impl Section<'_> {
         self.check().is_ok()
             && end.is_some_and(|end| end <= self.elf.size)
             && sh_size <= MAX_SECTION
+    }
+
+    /// Returns the range of the file that has its bytes, and whether they are compressed there; `None`
+    /// where it has none in the file or reaches beyond the file's end. Reads nothing.
+    pub(crate) fn stored(&self) -> Option<(std::ops::Range<u64>, bool)> {
+        let SectionHeader { sh_offset, sh_size, sh_flags, sh_type, .. } = *self.header;
+        let end = sh_offset.checked_add(sh_size).filter(|&end| end <= self.elf.size)?;
+        let is_compressed = sh_flags & u64::from(section_header::SHF_COMPRESSED) != 0;
+        (sh_type != section_header::SHT_NOBITS).then_some((sh_offset..end, is_compressed))
     }
 
     fn read(&self, at: u64, len: u64, max: u64) -> Result<Vec<u8>> {

@@ -2,6 +2,7 @@
 //!
 //! | module | what it knows |
 //! |---|---|
+//! | `addresses` | symbols by address |
 //! | `apart` | symbols of a stripped file, which are kept apart |
 //! | `file` | headers and sections, read piece by piece |
 //! | `functions` | where functions begin |
@@ -14,6 +15,7 @@
 //! anything is allocated, and nothing is memory-mapped, for a mapped file that
 //! is truncated kills its reader by SIGBUS.
 
+mod addresses;
 pub(crate) mod apart;
 pub(crate) mod file;
 mod functions;
@@ -23,6 +25,7 @@ pub(crate) mod symbols;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub(crate) use addresses::Addresses;
 pub(crate) use file::Machine;
 pub use file::{ElfFile, Segments};
 pub(crate) use relocations::Relocations;

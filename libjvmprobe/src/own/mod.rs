@@ -4,6 +4,7 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`budget`] | what may be kept in memory |
+//! | [`confined`] | a child without privileges, for work on hostile bytes |
 //! | [`descriptors`] | how many files may be open |
 //! | [`privileges`] | which rights it needs, and when no more |
 //! | `heap` | what the allocator keeps for itself |
@@ -23,6 +24,7 @@
 //! [`undo`].
 
 pub mod budget;
+pub mod confined;
 mod deadline;
 pub mod descriptors;
 mod effort;

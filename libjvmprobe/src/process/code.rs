@@ -36,6 +36,7 @@ pub struct CodeFile {
 }
 
 impl CodeFile {
+    #[cfg(test)]
     pub(crate) fn new(file: File) -> Self {
         Self { file, symbols: None }
     }

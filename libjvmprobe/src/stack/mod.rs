@@ -10,7 +10,7 @@
 //! | [`java_frames`] | what the Java frames of stacks are |
 //! | `kernel` | symbols of the kernel |
 //! | [`native`] | symbols of ELF files |
-//! | [`shrunk`] | files that shrink while they are mapped |
+//! | [`symbolizer`] | symbols of ELF files, read by a confined child |
 //! | `thread_entry` | where threads begin |
 //! | [`namer`] | stacks with names, as they come or in the end |
 //! | [`profile`] | samples with named stacks |
@@ -34,7 +34,7 @@ pub mod namer;
 pub mod native;
 pub mod profile;
 pub mod raw;
-pub mod shrunk;
+pub mod symbolizer;
 pub(crate) mod thread_entry;
 pub mod timeline;
 pub mod times;

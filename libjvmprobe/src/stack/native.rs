@@ -1,55 +1,38 @@
-//! Symbols of ELF files, by blazesym.
+//! Symbols of the ELF files that processes have mapped.
 //!
-//! Files are read by path; [`crate::process::code`] gives paths that open exactly what a
-//! process has mapped. Names are demangled here, for blazesym would take a C
-//! function `f` for the mangled name of C++'s `float`.
+//! [`crate::process::code`] holds the files open. A confined child reads them
+//! ([`super::symbolizer`]): this process asks it, and reads only what is bounded by construction.
 //!
 //! Symbols that a file lacks are taken from where its build has them: `crate::elf::apart`.
 //!
-//! blazesym finds debug information by links in the file (`.gnu_debuglink`,
-//! `.gnu_debugaltlink`), which may be any path. So only files of root's in our own file system
-//! have theirs read; all others are named by their own symbol tables. It maps files: see
-//! [`super::shrunk`].
+//! Debug information is found by links in a file (`.gnu_debuglink`, `.gnu_debugaltlink`), which may be
+//! any path. So only files of root's in our own file system, and linked files of root's, have theirs
+//! read; all others are named by their own symbol tables.
 
 use std::{
     collections::HashMap,
-    fs::Metadata,
-    os::unix::fs::MetadataExt,
+    fs::{File, Metadata, OpenOptions},
+    hash::{DefaultHasher, Hash, Hasher},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
     sync::{Arc, Weak},
     time::Instant,
-};
-
-use blazesym::symbolize::{
-    CodeInfo, Input, Symbolizer,
-    source::{Elf, Source},
 };
 
 use crate::{
     FileOffset, Pid,
     bpf::walker::Walker,
-    elf::{ElfFile, Segments},
+    elf::{ElfFile, Segments, apart::DebugLink},
     image::Image,
-    names::demangle,
     process::{
         Process,
         code::{CodeFile, FileCache},
         root::Root,
     },
-    stack::shrunk::survive_shrinking,
+    stack::symbolizer::{Bundle, Companions, Symbolizer},
 };
 
-/// A symbol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Symbol {
-    /// Its name, demangled.
-    pub(crate) name: String,
-    /// The source file's last name.
-    pub(crate) file: Option<String>,
-    /// The line, 0 where it is unknown.
-    pub(crate) line: u32,
-    /// Whether it is a Java method that was compiled beforehand.
-    pub(crate) is_java: bool,
-}
+pub(crate) use crate::stack::symbolizer::Symbol;
 
 /// Looks up symbols of files, for all threads of this process together.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +40,8 @@ pub struct Symbols {
     /// Whether debug information may be looked for: it is found by paths that a file names,
     /// which whoever made the file has chosen.
     trusts_roots_files: bool,
+    /// The control group of the process, as a number: it answers for what its files do to the reader.
+    tenant: u64,
 }
 
 /// Files that processes have mapped, and their symbols.
@@ -92,67 +77,54 @@ impl Files {
         let root = Process::open(pid).ok().and_then(|process| Root::open(&process).ok());
         let root = root.and_then(|root| root.id().ok());
         let ours = std::fs::metadata("/").map(|meta| (meta.dev(), meta.ino())).ok();
-        Symbols { trusts_roots_files: root.is_some() && root == ours }
+        Symbols { trusts_roots_files: root.is_some() && root == ours, tenant: tenant(pid) }
     }
 }
 
-fn symbolizer() -> Symbolizer {
-    survive_shrinking();
-    let dirs = Some(["/usr/lib/debug"]);
-    Symbolizer::builder().enable_demangling(false).set_debug_dirs(dirs).build()
+/// The control group of a process as a number; that of a process that has ended is its own.
+fn tenant(pid: Pid) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    match std::fs::read(format!("/proc/{pid}/cgroup")) {
+        Ok(groups) => groups.hash(&mut hasher),
+        Err(_) => pid.hash(&mut hasher),
+    }
+    hasher.finish()
 }
 
 impl Symbols {
     /// What is at an offset of a file, innermost first; empty where unknown.
     pub(crate) fn elf(self, file: &Arc<CodeFile>, offset: FileOffset) -> Vec<Symbol> {
-        clerk::ask(file, offset, self.trusts_roots_files)
+        clerk::ask(file, offset, self)
     }
 }
 
-/// What was read of files, while somebody holds them ([`CodeFile`]): one image after the other runs
+/// What is known of files, while somebody holds them ([`CodeFile`]): one image after the other runs
 /// on a machine.
 #[derive(Debug, Default)]
-struct Readers(HashMap<(*const CodeFile, bool), Reader>);
+struct Readers {
+    readers: HashMap<(*const CodeFile, bool), Reader>,
+    symbolizer: Symbolizer,
+    last_key: u64,
+}
 
 #[derive(Debug)]
 struct Reader {
     /// No other file is at its address while this is here.
     file: Weak<CodeFile>,
-    symbolizer: Symbolizer,
+    /// The file for the child; `None` where our own parser refuses it.
+    bundle: Option<Bundle>,
     /// What it says of its own code, if it is a native image.
     image: Option<(Image, Segments)>,
-    /// A file that has its symbols, and where its own segments are.
-    apart: Option<(CodeFile, Segments)>,
 }
 
 impl Reader {
-    fn new(file: &Arc<CodeFile>) -> Self {
-        let (image, apart) = (image(file), apart(file));
-        Self { file: Arc::downgrade(file), symbolizer: symbolizer(), image, apart }
-    }
-
-    /// What blazesym knows of a place in a file.
-    fn symbols(&self, file: &CodeFile, at: Input<u64>, debug_syms: bool) -> Vec<Symbol> {
-        let mut elf = Elf::new(file.path());
-        elf.debug_syms = debug_syms;
-        let found = self.symbolizer.symbolize_single(&Source::Elf(elf), at);
-        let Some(sym) = found.ok().and_then(|found| found.into_sym()) else {
-            return Vec::new();
-        };
-        let inlined = sym.inlined.iter().rev();
-        let mut symbols: Vec<_> =
-            inlined.map(|inlined| symbol(&inlined.name, inlined.code_info.as_ref())).collect();
-        symbols.push(symbol(&sym.name, sym.code_info.as_deref()));
-        symbols
-    }
-
-    /// By the file's symbols that are kept apart.
-    fn symbols_apart(&self, offset: FileOffset) -> Vec<Symbol> {
-        let found = self.apart.as_ref().and_then(|(file, segments)| {
-            let at = segments.vaddr(offset)?;
-            Some(self.symbols(file, Input::VirtOffset(at.0), false))
+    fn new(key: u64, file: &Arc<CodeFile>, trusts: bool) -> Self {
+        let own = file.reopen().ok().and_then(|file| ElfFile::open(file).ok());
+        let bundle = own.as_ref().and_then(|elf| {
+            let companions = companions(file, elf, trusts && is_roots(elf.file()));
+            Some(Bundle::new(key, file.reopen().ok()?, companions))
         });
-        found.unwrap_or_default()
+        Self { file: Arc::downgrade(file), bundle, image: own.and_then(image) }
     }
 
     /// The Java code of a native image.
@@ -172,72 +144,137 @@ impl Reader {
 }
 
 /// Where it cannot be read, its symbols must do.
-fn image(file: &CodeFile) -> Option<(Image, Segments)> {
-    let elf = ElfFile::open(file.reopen().ok()?).ok()?;
+fn image(elf: ElfFile) -> Option<(Image, Segments)> {
     let image = Image::read(&elf).ok()??;
     Some((image, elf.into_segments()))
 }
 
-/// The symbols that it lacks itself.
-fn apart(file: &CodeFile) -> Option<(CodeFile, Segments)> {
-    let symbols = file.symbols_apart()?;
-    let elf = ElfFile::open(file.reopen().ok()?).ok()?;
-    Some((CodeFile::new(symbols), elf.into_segments()))
+/// Finds the files with symbols and debug information that a file lacks.
+fn companions(file: &CodeFile, elf: &ElfFile, trusts: bool) -> Companions {
+    let apart = file.symbols_apart();
+    if !trusts {
+        return Companions { apart, ..Companions::default() };
+    }
+    // Where the file is in our file system, if it still is.
+    let folder = |path: PathBuf| std::fs::read_link(path).ok()?.parent().map(Path::to_path_buf);
+    let folder = folder(file.path());
+    let debug = elf.debug_link().zip(folder.clone()).and_then(|(link, folder)| {
+        let inside = folder.strip_prefix("/").ok()?;
+        let folders =
+            [folder.clone(), folder.join(".debug"), Path::new("/usr/lib/debug").join(inside)];
+        folders.iter().find_map(|folder| linked(folder, &link))
+    });
+    // Relative to the file that has the link.
+    let with_link =
+        debug.as_ref().map_or((elf, folder), |(debug, folder)| (debug, Some(folder.clone())));
+    let common = with_link.0.debug_alt_link().zip(with_link.1);
+    let common = common.and_then(|(link, folder)| linked(&folder, &link));
+    let file = |(elf, _): (ElfFile, PathBuf)| elf.file().try_clone().ok();
+    Companions {
+        apart,
+        debug: debug.and_then(file),
+        common: common.and_then(file),
+        debug_info: true,
+    }
+}
+
+/// Opens a linked file, if it is root's, with the folder that it is in.
+fn linked(folder: &Path, link: &DebugLink) -> Option<(ElfFile, PathBuf)> {
+    let path = folder.join(&link.name);
+    // Opening a pipe must not wait for somebody who writes into it.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).ok()?;
+    let file = Some(file).filter(is_roots)?;
+    let elf = ElfFile::open(file).ok().filter(|elf| link.leads_to(elf))?;
+    Some((elf, path.parent()?.to_path_buf()))
+}
+
+/// Whether nobody but root can have written a file.
+fn is_roots(file: &File) -> bool {
+    let is_roots =
+        |meta: Metadata| meta.is_file() && meta.uid() == 0 && meta.mode() & WRITABLE == 0;
+    file.metadata().is_ok_and(is_roots)
 }
 
 impl Readers {
-    fn find(&mut self, file: &Arc<CodeFile>, offset: FileOffset, trusts: bool) -> Vec<Symbol> {
-        let reader = self.0.entry((Arc::as_ptr(file), trusts)).or_insert_with(|| Reader::new(file));
+    fn find(&mut self, file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> Vec<Symbol> {
+        let trusts = symbols.trusts_roots_files;
+        let reader = self.readers.entry((Arc::as_ptr(file), trusts)).or_insert_with(|| {
+            self.last_key += 1;
+            Reader::new(self.last_key, file, trusts)
+        });
         if let Some(java) = reader.java(offset) {
             return java;
         }
-        let is_roots = |meta: Metadata| meta.uid() == 0 && meta.mode() & WRITABLE == 0;
-        let path = file.path();
-        let trusts = trusts && std::fs::metadata(&path).is_ok_and(is_roots);
-        let own = reader.symbols(file, Input::FileOffset(offset.0), trusts);
-        // Debug information, which has inlined functions and lines, is more than symbols.
-        if own.iter().any(|symbol| symbol.file.is_some()) {
-            return own;
-        }
-        let apart = reader.symbols_apart(offset);
-        if apart.is_empty() { own } else { apart }
+        let Some(bundle) = &mut reader.bundle else { return Vec::new() };
+        self.symbolizer.find(bundle, offset, symbols.tenant)
     }
 
-    /// Lets go of what was read of files that nobody holds any more.
+    /// Lets go of what is known of files that nobody holds any more.
     fn let_go(&mut self) {
-        self.0.retain(|_, reader| reader.file.strong_count() > 0);
+        let is_gone = |reader: &Reader| reader.file.strong_count() == 0;
+        for (_, gone) in self.readers.extract_if(|_, reader| is_gone(reader)) {
+            if let Some(bundle) = gone.bundle {
+                self.symbolizer.close(bundle.key());
+            }
+        }
+        self.symbolizer.rest();
     }
 }
 
-/// The thread that reads files: what was read of one libjvm.so takes 16 MB, and belongs to the
-/// thread that has read it.
+/// The thread that starts the confined child and asks it, for all threads.
 mod clerk {
-    use super::{Arc, CodeFile, FileOffset, Readers, Symbol};
-    use crate::own::privileges;
+    use super::{Arc, CodeFile, FileOffset, Readers, Symbol, Symbols};
+    use crate::own::{note, privileges};
     use std::{
         sync::{
             OnceLock,
-            mpsc::{Receiver, Sender, channel},
+            atomic::{AtomicBool, Ordering},
+            mpsc::{Receiver, RecvTimeoutError, Sender, channel},
         },
         thread,
+        time::Duration,
     };
 
+    /// Maximum time of an answer: the child has deadlines of its own, and this thread reads files only
+    /// whose file system may not answer.
+    const DEADLINE: Duration = Duration::from_secs(90);
+
+    /// Whether an answer is overdue: until it comes, nobody waits for another one.
+    static IS_STUCK: AtomicBool = AtomicBool::new(false);
+
     enum Job {
-        Find { file: Arc<CodeFile>, offset: FileOffset, trusts: bool, answer: Sender<Vec<Symbol>> },
+        Find {
+            file: Arc<CodeFile>,
+            offset: FileOffset,
+            symbols: Symbols,
+            answer: Sender<Vec<Symbol>>,
+        },
         LetGo,
     }
 
     static JOBS: OnceLock<Option<Sender<Job>>> = OnceLock::new();
 
     /// See [`Readers::find`]. Without a thread nothing is known.
-    pub(super) fn ask(file: &Arc<CodeFile>, offset: FileOffset, trusts: bool) -> Vec<Symbol> {
+    pub(super) fn ask(file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> Vec<Symbol> {
+        if IS_STUCK.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
         let Some(jobs) = JOBS.get_or_init(begin) else { return Vec::new() };
         let (answer, answered) = channel();
-        let job = Job::Find { file: Arc::clone(file), offset, trusts, answer };
+        let job = Job::Find { file: Arc::clone(file), offset, symbols, answer };
         if jobs.send(job).is_err() {
             return Vec::new();
         }
-        answered.recv().unwrap_or_default()
+        answered.recv_timeout(DEADLINE).unwrap_or_else(|error| {
+            let is_late = error == RecvTimeoutError::Timeout;
+            if is_late && !IS_STUCK.swap(true, Ordering::Relaxed) {
+                note(
+                    "symbols of a file: reading it takes too long; native functions have no names \
+                      until it was read",
+                );
+            }
+            Vec::new()
+        })
     }
 
     /// See [`Readers::let_go`].
@@ -261,9 +298,11 @@ mod clerk {
         let mut readers = Readers::default();
         for job in todo {
             match job {
-                Job::Find { file, offset, trusts, answer } => {
+                Job::Find { file, offset, symbols, answer } => {
+                    let found = readers.find(&file, offset, symbols);
+                    IS_STUCK.store(false, Ordering::Relaxed);
                     // Who has asked may have ended.
-                    let _ = answer.send(readers.find(&file, offset, trusts));
+                    let _ = answer.send(found);
                 }
                 Job::LetGo => readers.let_go(),
             }
@@ -271,41 +310,82 @@ mod clerk {
     }
 }
 
-fn symbol(name: &str, code: Option<&CodeInfo<'_>>) -> Symbol {
-    Symbol {
-        name: demangle::demangle(name),
-        file: code.map(|code| code.file.to_string_lossy().into_owned()),
-        line: code.and_then(|code| code.line).unwrap_or(0),
-        is_java: false,
-    }
-}
-
 /// What a fuzzer calls: looks up what lies at some offsets of a file.
 #[cfg(feature = "fuzzing")]
-pub(crate) fn fuzz(file: std::fs::File) {
-    let mut readers = Readers::default();
-    let file = Arc::new(CodeFile::new(file));
-    for offset in [0, 0x40, 0x1000, 0x1040] {
-        let _ = readers.find(&file, FileOffset(offset), false);
-    }
+pub(crate) fn fuzz(file: File) {
+    super::symbolizer::fuzz(file);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    const UNTRUSTED: Symbols = Symbols { trusts_roots_files: false, tenant: 0 };
 
     #[test]
     fn what_was_read_of_a_file_goes_with_it() {
-        let own = || std::fs::File::open("/proc/self/exe").unwrap();
+        let own = || File::open("/proc/self/exe").unwrap();
         let mut readers = Readers::default();
         let files: Vec<_> = (0..3).map(|_| Arc::new(CodeFile::new(own()))).collect();
         for file in &files {
-            readers.find(file, FileOffset(0), false);
+            readers.find(file, FileOffset(0), UNTRUSTED);
         }
-        assert_eq!(readers.0.len(), 3);
+        assert_eq!(readers.readers.len(), 3);
         let last = files.into_iter().next_back();
         readers.let_go();
-        assert_eq!(readers.0.len(), 1);
+        assert_eq!(readers.readers.len(), 1);
         drop(last);
+    }
+
+    #[test]
+    fn the_child_gets_no_file_that_our_own_parser_refuses() {
+        let file = Arc::new(CodeFile::new(File::open("/proc/self/status").unwrap()));
+        assert!(Reader::new(1, &file, true).bundle.is_none());
+        let own = Arc::new(CodeFile::new(File::open("/proc/self/exe").unwrap()));
+        assert!(Reader::new(1, &own, true).bundle.is_some());
+    }
+
+    /// As `objcopy --add-gnu-debuglink` makes them.
+    #[test]
+    fn debug_information_is_found_by_a_link_for_files_of_roots_only() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: files of root's are made by root only");
+            return;
+        }
+        let library =
+            crate::elf::testing::Library::build(".globl f\nf: nop", &["-Wl,--build-id=none"]);
+        let (path, debug) = (library.path(), library.dir().join("library.debug"));
+        let run = |args: &[&std::ffi::OsStr]| {
+            let status = Command::new("objcopy").args(args).current_dir(library.dir()).status();
+            assert!(status.unwrap().success());
+        };
+        run(&["--only-keep-debug".as_ref(), path.as_ref(), debug.as_ref()]);
+        run(&["--strip-all".as_ref(), "--add-gnu-debuglink=library.debug".as_ref(), path.as_ref()]);
+        let find = |trusts: bool| {
+            let file = CodeFile::new(File::open(&path).unwrap());
+            let elf = library.elf();
+            companions(&file, &elf, trusts && is_roots(elf.file()))
+        };
+        let set_mode = |path: &Path, mode: u32| {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+                .unwrap();
+        };
+        set_mode(&debug, 0o644);
+        set_mode(&path, 0o755);
+        assert!(find(true).debug.is_some() && find(true).debug_info);
+        assert!(find(false).debug.is_none() && !find(false).debug_info);
+        // Others could have written either.
+        set_mode(&debug, 0o666);
+        assert!(find(true).debug.is_none());
+        set_mode(&debug, 0o644);
+        set_mode(&path, 0o777);
+        assert!(!find(true).debug_info);
+        set_mode(&path, 0o755);
+        // Another file in its place.
+        std::fs::copy("/proc/self/exe", &debug).unwrap();
+        set_mode(&debug, 0o644);
+        assert!(find(true).debug.is_none());
     }
 }

@@ -19,7 +19,6 @@ use libjvmprobe::{
     bpf, cli,
     follow::command::Waiting,
     own::{Hurry, note, stop_on_signal},
-    stack::shrunk,
     take::samples::{About, Taker},
 };
 
@@ -114,8 +113,5 @@ fn tell_losses(about: &About) {
     }
     if about.lost > 0 {
         note(&format!("{} samples were lost: all numbers are too low by that much", about.lost));
-    }
-    if shrunk::has_shrunk() {
-        note("a file has shrunk while its symbols were read: names of its functions may be wrong");
     }
 }

@@ -11,10 +11,7 @@ use crate::{
     Addr, Vaddr,
     elf::symbols::Symbol,
     hotspot::HotSpot,
-    names::{
-        code::{Code, CodeKind},
-        demangle::demangle,
-    },
+    names::code::{Code, CodeKind},
 };
 
 /// How the name of a blob begins that holds stubs.
@@ -26,8 +23,7 @@ const NOT_ENTRIES: [&str; 1] = ["StubRoutines::call_stub_return_address"];
 pub(in crate::hotspot) fn statics(symbols: &HashMap<String, Symbol>) -> Vec<(Vaddr, Arc<str>)> {
     // Statics are called _x, functions are not.
     let name = |mangled: &str| {
-        let readable = demangle(mangled);
-        let (class, name) = readable.rsplit_once("::")?;
+        let (class, name) = member(mangled)?;
         let name = name.strip_prefix('_')?;
         let name = name.strip_suffix("_entry").unwrap_or(name);
         let name = format!("{class}::{name}");
@@ -35,6 +31,26 @@ pub(in crate::hotspot) fn statics(symbols: &HashMap<String, Symbol>) -> Vec<(Vad
     };
     let of = |(mangled, symbol): (&String, &Symbol)| Some((symbol.value, name(mangled)?.into()));
     symbols.iter().filter(|(_, symbol)| symbol.size == 8).filter_map(of).collect()
+}
+
+/// Returns the class, with those that it is nested in, and the name of a member of a class that is no
+/// template: `_ZN12StubRoutines3x865_nameE`. Source: Itanium C++ ABI, 5.1.3.
+fn member(mangled: &str) -> Option<(String, &str)> {
+    let mut rest = mangled.strip_prefix("_ZN")?.strip_suffix('E')?;
+    let mut class = String::new();
+    loop {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let length: usize = rest[..digits].parse().ok()?;
+        let (name, behind) = rest[digits..].split_at_checked(length)?;
+        if behind.is_empty() {
+            return Some((class, name)).filter(|(class, _)| !class.is_empty());
+        }
+        if !class.is_empty() {
+            class += "::";
+        }
+        class += name;
+        rest = behind;
+    }
 }
 
 impl HotSpot {
@@ -116,6 +132,15 @@ mod tests {
             symbol("_ZN12StubRoutines25_call_stub_return_addressE", 8),
             symbol("_ZN12StubRoutines11initialize1Ev", 300),
         ]);
+        assert_eq!(
+            member("_ZN12StubRoutines3x8616_verify_mxcsr_ptE"),
+            Some(("StubRoutines::x86".to_owned(), "_verify_mxcsr_pt"))
+        );
+        for other in
+            ["_ZN12StubRoutinesE", "_ZN99xE", "_ZN12StubRoutines99999999999999999999xE", "f"]
+        {
+            assert_eq!(member(other), None, "{other}");
+        }
         let mut names: Vec<_> =
             statics(&symbols).into_iter().map(|(at, name)| (at.0, name.to_string())).collect();
         names.sort();

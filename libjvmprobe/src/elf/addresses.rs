@@ -1,0 +1,206 @@
+//! Symbols by address: which function or variable an address belongs to.
+//!
+//! The entries stay in memory, 24 bytes each; a name is read from the file when it is asked for. Source:
+//! System V gABI, chapter 4.
+
+use std::{fs::File, os::unix::fs::FileExt};
+
+use goblin::elf::{
+    section_header::SHN_UNDEF,
+    sym::{STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT, Sym},
+};
+use scroll::Pread;
+
+use crate::{
+    Vaddr,
+    elf::{
+        ElfFile,
+        file::{MAX_NAME, c_bytes},
+    },
+};
+
+/// The symbols of a file, by address.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses(Vec<Table>);
+
+/// One symbol table, with the file that has its names.
+#[derive(Debug)]
+struct Table {
+    file: File,
+    /// Where the table of names begins and ends in the file.
+    names: std::ops::Range<u64>,
+    /// By ascending address; of equal addresses, the largest symbol first.
+    entries: Vec<Entry>,
+    /// Whether a symbol without a size reaches to the next one. Those of `.dynsym` do not: it names so
+    /// few functions that others would be called by their names.
+    extends: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    start: u64,
+    size: u64,
+    name: u32,
+}
+
+impl Addresses {
+    /// Reads the symbol tables of these names, which are asked in this order.
+    pub(crate) fn read(elf: &ElfFile, tables: &[&str]) -> Self {
+        Self(tables.iter().filter_map(|name| Table::read(elf, name)).collect())
+    }
+
+    /// Returns the name of the symbol that an address belongs to, as it is in the file.
+    pub(crate) fn name(&self, at: Vaddr) -> Option<String> {
+        self.0.iter().find_map(|table| table.find(at.0).map(|entry| table.name_of(entry)))?
+    }
+
+    /// Returns the memory that the tables take, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.0.iter().map(|table| table.entries.capacity() * size_of::<Entry>()).sum()
+    }
+}
+
+impl Table {
+    fn read(elf: &ElfFile, name: &str) -> Option<Self> {
+        let section = elf.section(name)?;
+        let (names, is_compressed) = elf.section_at(section.link())?.stored()?;
+        let bytes = section.data().ok().filter(|_| !is_compressed)?;
+        let size = Sym::size(elf.ctx().container);
+        let symbols = bytes.chunks_exact(size);
+        let symbols = symbols.filter_map(|symbol| symbol.pread_with::<Sym>(0, elf.ctx()).ok());
+        let mut entries: Vec<_> = symbols.filter_map(|symbol| entry(&symbol)).collect();
+        entries.shrink_to_fit();
+        // Stable, so that the first one in the file names what several do.
+        entries.sort_by_key(|entry| (entry.start, std::cmp::Reverse(entry.size)));
+        let file = elf.file().try_clone().ok()?;
+        Some(Self { file, names, entries, extends: name == ".symtab" })
+    }
+
+    /// Looks at no more than the first and the last one of the symbols that begin last before an address:
+    /// if the largest of them does not reach the address, a smaller one does not, either.
+    fn find(&self, at: u64) -> Option<Entry> {
+        let end = self.entries.partition_point(|entry| entry.start <= at);
+        let last = *self.entries[..end].last()?;
+        let first = self.entries[..end].partition_point(|entry| entry.start < last.start);
+        [self.entries[first], last].into_iter().find(|entry| match entry.size {
+            0 => self.extends || entry.start == at,
+            size => at - entry.start < size,
+        })
+    }
+
+    fn name_of(&self, entry: Entry) -> Option<String> {
+        let start = self.names.start.checked_add(entry.name.into())?;
+        let room = self.names.end.checked_sub(start)?.min(MAX_NAME as u64);
+        let mut bytes = vec![0; usize::try_from(room).ok()?];
+        self.file.read_exact_at(&mut bytes, start).ok()?;
+        let name = String::from_utf8_lossy(c_bytes(&bytes, 0)).into_owned();
+        (!name.is_empty()).then_some(name)
+    }
+}
+
+/// Functions, variables, and what assembly names without saying which of both it is.
+fn entry(symbol: &Sym) -> Option<Entry> {
+    let is_named = [STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT].contains(&symbol.st_type());
+    let is_defined = symbol.st_shndx != SHN_UNDEF as usize && symbol.st_value != 0;
+    (is_named && is_defined && symbol.st_name != 0).then_some(())?;
+    let (start, size) = (symbol.st_value, symbol.st_size);
+    Some(Entry { start, size, name: u32::try_from(symbol.st_name).ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::elf::testing::Library;
+
+    const ASSEMBLY: &str = "
+        .text
+        .globl outer
+        .type outer, @function
+        outer: nop
+        .globl short
+        .type short, @function
+        short: nop
+        nop
+        .size short, 1
+        nop
+        sizeless: nop
+        nop
+        .globl exported_sizeless
+        exported_sizeless: nop
+        nop
+        .size outer, . - outer
+    ";
+
+    #[test]
+    fn an_address_has_the_name_of_its_symbol() {
+        let elf = Library::build(ASSEMBLY, &[]).elf();
+        let symbols = elf.symbols().unwrap();
+        let outer = symbols.find("outer").unwrap().value;
+        let table = Addresses::read(&elf, &[".symtab", ".dynsym"]);
+        let name = |at: u64| table.name(Vaddr(outer.0 + at));
+        for (at, expected) in [
+            (0, Some("outer")),
+            (1, Some("short")),
+            // Behind `short`, and in `outer`, which begins before it.
+            (2, None),
+            (4, Some("sizeless")),
+            (5, Some("sizeless")),
+            (7, Some("exported_sizeless")),
+        ] {
+            assert_eq!(name(at).as_deref(), expected, "{at}");
+        }
+        assert_eq!(table.name(Vaddr(0)), None);
+        assert!(table.size() > 0);
+        // What is exported reaches as far as it says.
+        let exported = Addresses::read(&elf, &[".dynsym"]);
+        assert_eq!(exported.name(Vaddr(outer.0 + 6)).as_deref(), Some("exported_sizeless"));
+        assert_eq!(exported.name(Vaddr(outer.0 + 7)), None);
+    }
+
+    /// Two symbols are looked at, however many there are, and one name is read.
+    #[test]
+    fn symbols_that_overlap_cost_one_lookup() {
+        let overlapping = 65_000;
+        let mut assembly = ".text\nbegin: .space 65536\n".to_owned();
+        for i in 0..overlapping {
+            assembly += &format!(".set s{i}, begin\n.size s{i}, {}\n", i + 1);
+        }
+        let elf = Library::build(&assembly, &[]).elf();
+        let begin = elf.symbols().unwrap().find("s7").unwrap().value;
+        let table = Addresses::read(&elf, &[".symtab"]);
+        for at in (0..overlapping).rev() {
+            let last = format!("s{}", overlapping - 1);
+            assert_eq!(table.name(Vaddr(begin.0 + at)), Some(last));
+        }
+        // The one without a size, which reaches to the next symbol.
+        assert_eq!(table.name(Vaddr(begin.0 + overlapping)).as_deref(), Some("begin"));
+    }
+
+    /// As [`crate::elf::Symbols`] has them, for a real library.
+    #[test]
+    fn every_function_of_a_real_library_is_found() {
+        let cc = Command::new("cc").arg("-print-file-name=libstdc++.so.6").output().unwrap();
+        let path = String::from_utf8(cc.stdout).unwrap();
+        let Ok(file) = File::open(path.trim()) else {
+            println!("skipped: no libstdc++.so.6 is installed");
+            return;
+        };
+        let elf = ElfFile::open(file).unwrap();
+        let table = Addresses::read(&elf, &[".symtab", ".dynsym"]);
+        let all = elf.symbols().unwrap().with_prefixes(&["_ZN"]);
+        let functions: Vec<_> = all.values().filter(|symbol| symbol.size > 0).collect();
+        assert!(functions.len() > 1000);
+        for symbol in functions {
+            for at in [symbol.value.0, symbol.value.0 + symbol.size - 1] {
+                let name = table.name(Vaddr(at)).unwrap();
+                // Another one may begin there, or within it.
+                let other = &all.get(&name);
+                let is_same =
+                    name == symbol.name || other.is_none_or(|other| other.value >= symbol.value);
+                assert!(is_same, "{at:#x}: {name}, not {}", symbol.name);
+            }
+        }
+    }
+}

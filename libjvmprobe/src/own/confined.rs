@@ -1,0 +1,447 @@
+//! A child process without privileges, for work on bytes that a target controls.
+//!
+//! The child is this program, executed again with an argument zero of its own. It has no
+//! capability, cannot gain one (`no_new_privs`), and a seccomp filter lets it read from the
+//! descriptors that it was sent, allocate memory and answer; any other system call ends it. It can
+//! open no file, start no process, send no signal and make no memory executable. Its address space
+//! has a limit. It keeps its user: the parent could not kill it otherwise without `CAP_KILL`, and
+//! every system call that depends on the user is refused.
+//!
+//! Parent and child exchange one message each way at a time over a Unix socket that keeps message
+//! boundaries. Descriptors travel from parent to child only. The child ends when the socket is
+//! closed, and the kernel kills it when the thread that started it ends. So the same thread starts
+//! it and talks to it.
+//!
+//! Sources: seccomp(2), capabilities(7), unix(7), prctl(2), getrlimit(2).
+//!
+//! Soundness: the unsafe calls close descriptors by number before any of them has an owner in Rust,
+//! set a signal's disposition to ignored, and take ownership of nothing.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{Command, ExitStatus, Stdio, exit},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use procfs::process::Process;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    },
+    process::{
+        DumpableBehavior, Resource, Rlimit, Signal, set_dumpable_behavior,
+        set_parent_process_death_signal, setrlimit,
+    },
+    thread::{CapabilitySet, capabilities},
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, apply_filter,
+};
+
+use crate::own::privileges;
+
+/// The child's argument zero. No tool is called this, so that no command line starts a child by
+/// accident.
+const NAME: &str = "jvmprobe-confined";
+/// Maximum size of a message. The default socket buffer of Linux, 208 KiB, holds one.
+pub(crate) const MAX_MESSAGE: usize = 64 << 10;
+/// Maximum number of descriptors in a message.
+pub(crate) const MAX_FILES: usize = 4;
+/// Address space of the child: the largest debug information that is read takes some 400 MB.
+const MAX_ADDRESS_SPACE: u64 = 1 << 30;
+/// Descriptors of the child.
+const MAX_OPEN: u64 = 128;
+/// Number of killed children that may still exist, each of which the kernel holds in a read that
+/// does not return. No child is started beyond.
+const MAX_UNREAPED: usize = 4;
+
+/// Whether this program calls [`enter`], without which no child can be started.
+static HAS_ENTRY: AtomicBool = AtomicBool::new(false);
+static CHILDREN: Mutex<Children> = Mutex::new(Children { started: Vec::new(), ended_ns: 0 });
+
+/// Children that have not been reaped, and the CPU time of the reaped ones.
+struct Children {
+    started: Vec<std::process::Child>,
+    ended_ns: u64,
+}
+
+impl Children {
+    /// Reaps the children that have ended, and returns how the one with this number did.
+    fn reap(&mut self, pid: u32) -> Option<ExitStatus> {
+        let mut status = None;
+        for i in (0..self.started.len()).rev() {
+            // A process that has ended has its times until it is reaped.
+            let used = cpu_ns_of(self.started[i].id());
+            let Ok(Some(ended)) = self.started[i].try_wait() else { continue };
+            self.ended_ns += used;
+            if self.started.swap_remove(i).id() == pid {
+                status = Some(ended);
+            }
+        }
+        status
+    }
+}
+
+fn children() -> std::sync::MutexGuard<'static, Children> {
+    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// CPU time of a process in nanoseconds, 0 where there is none.
+fn cpu_ns_of(pid: u32) -> u64 {
+    let stat = i32::try_from(pid).ok().and_then(|pid| Process::new(pid).ok()?.stat().ok());
+    let ticks = stat.map_or(0, |stat| stat.utime + stat.stime);
+    ticks.saturating_mul(1_000_000_000 / procfs::ticks_per_second().max(1))
+}
+
+/// Returns the CPU time of all confined children so far, in nanoseconds, in steps of 10 ms.
+pub fn cpu_ns() -> u64 {
+    let children = children();
+    children.ended_ns + children.started.iter().map(|child| cpu_ns_of(child.id())).sum::<u64>()
+}
+
+/// Returns the resident memory of all confined children, in bytes.
+pub fn memory() -> u64 {
+    let resident = |child: &std::process::Child| {
+        let process = Process::new(i32::try_from(child.id()).ok()?).ok()?;
+        process.statm().ok().map(|pages| pages.resident.saturating_mul(procfs::page_size()))
+    };
+    children().started.iter().filter_map(resident).sum()
+}
+
+/// The reason why a request has no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The child has ended, in this way where that is known.
+    Ended(Option<ExitStatus>),
+    /// There was no answer in time.
+    TimedOut,
+    /// The request could not be sent; the child is as it was before.
+    Unsent(io::Error),
+}
+
+/// Answers a request that came with descriptors.
+pub(crate) type Serve = Box<dyn FnMut(&[u8], Vec<OwnedFd>) -> Vec<u8>>;
+
+/// A running child. Dropped, it is killed.
+#[derive(Debug)]
+pub(crate) struct Confined {
+    pid: u32,
+    socket: OwnedFd,
+}
+
+impl Confined {
+    /// Starts a child. The calling thread must outlive it.
+    ///
+    /// # Errors
+    /// Where this program has no entry for children ([`enter`]), too many killed ones still
+    /// exist, or none can be started.
+    pub(crate) fn start() -> io::Result<Self> {
+        if !HAS_ENTRY.load(Ordering::Relaxed) {
+            return Err(io::Error::other("this program does not start confined children"));
+        }
+        let mut children = children();
+        children.reap(0);
+        if children.started.len() >= MAX_UNREAPED {
+            return Err(io::Error::other("killed children have not ended yet"));
+        }
+        let (socket, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        // The link leads to the program that runs, also where its file was replaced. A process group
+        // of its own spares the child the terminal's Ctrl-C.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(NAME).env_clear().current_dir("/").process_group(0);
+        command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn()?;
+        let pid = child.id();
+        children.started.push(child);
+        Ok(Self { pid, socket })
+    }
+
+    /// Whether the child waits for a request.
+    pub(crate) fn is_idle(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+        matches!(poll(&mut polled, Some(&Timespec::default())), Ok(0))
+    }
+
+    /// Sends a request with descriptors, and returns the answer: bytes of at most [`MAX_MESSAGE`],
+    /// which are as hostile as the files that the child reads.
+    ///
+    /// # Errors
+    /// [`Failure`]. After all but [`Failure::Unsent`], the child is of no use any more.
+    pub(crate) fn ask(
+        &mut self,
+        request: &[u8],
+        files: &[BorrowedFd<'_>],
+        deadline: Duration,
+    ) -> Result<Vec<u8>, Failure> {
+        let end = Instant::now() + deadline;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
+            return Err(Failure::Unsent(io::ErrorKind::InvalidInput.into()));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match sendmsg(&self.socket, &[IoSlice::new(request)], &mut control, flags) {
+            Ok(_) => {}
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(self.ended()),
+            Err(error) => return Err(Failure::Unsent(error.into())),
+        }
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).unwrap_or_default();
+            let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+            match poll(&mut polled, Some(&timeout)) {
+                Ok(0) => return Err(Failure::TimedOut),
+                Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(error) => return Err(Failure::Unsent(error.into())),
+            }
+            return self.receive();
+        }
+    }
+
+    fn receive(&mut self) -> Result<Vec<u8>, Failure> {
+        let mut answer = vec![0; MAX_MESSAGE];
+        // Without space for them, the kernel closes descriptors that the child may have sent.
+        let mut none = RecvAncillaryBuffer::default();
+        let flags = RecvFlags::DONTWAIT;
+        let parts = &mut [IoSliceMut::new(&mut answer)];
+        match recvmsg(&self.socket, parts, &mut none, flags) {
+            Ok(message) if message.bytes > 0 => {
+                answer.truncate(message.bytes);
+                Ok(answer)
+            }
+            _ => Err(self.ended()),
+        }
+    }
+
+    /// Waits up to a tenth of a second for the child's end, which has begun.
+    fn ended(&self) -> Failure {
+        for _ in 0..20 {
+            if let Some(status) = children().reap(self.pid) {
+                return Failure::Ended(Some(status));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Failure::Ended(None)
+    }
+}
+
+impl Drop for Confined {
+    fn drop(&mut self) {
+        let mut children = children();
+        // Its number is its own until it is reaped. It may not end at once: the next start reaps it.
+        if let Some(child) = children.started.iter_mut().find(|child| child.id() == self.pid) {
+            let _ = child.kill();
+        }
+        children.reap(self.pid);
+    }
+}
+
+/// Runs `serve` and ends the process where [`Confined::start`] has started it. Elsewhere, allows this
+/// program to start children. To be called at the start of main(), before there are threads.
+pub(crate) fn enter(serve: impl FnOnce() -> Serve) {
+    if env::args_os().next().is_none_or(|name| name != NAME) {
+        HAS_ENTRY.store(true, Ordering::Relaxed);
+        return;
+    }
+    let socket = io::stdin();
+    let served = confine().map(|()| answer_all(socket.as_fd(), serve()));
+    exit(i32::from(served.is_err()));
+}
+
+/// Answers requests until the parent closes the socket.
+fn answer_all(socket: BorrowedFd<'_>, mut serve: Serve) {
+    let mut request = vec![0; MAX_MESSAGE];
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let parts = &mut [IoSliceMut::new(&mut request)];
+        let bytes = match recvmsg(socket, parts, &mut control, flags) {
+            Ok(message) if message.bytes > 0 => message.bytes,
+            Err(Errno::INTR) => continue,
+            _ => return,
+        };
+        let mut files = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                files.extend(received);
+            }
+        }
+        let mut answer = serve(&request[..bytes], files);
+        answer.truncate(MAX_MESSAGE);
+        let mut none = SendAncillaryBuffer::default();
+        if sendmsg(socket, &[IoSlice::new(&answer)], &mut none, SendFlags::NOSIGNAL).is_err() {
+            return;
+        }
+    }
+}
+
+/// Gives up all that the child does not need, for good.
+fn confine() -> io::Result<()> {
+    close_inherited()?;
+    // The parent ends the child; a service manager's signal to all processes must not, because
+    // names are needed until the end.
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: ignoring a signal runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    // The first process to go where memory runs out. Without /proc mounted, all go on as before.
+    let _ = fs::write("/proc/self/oom_score_adj", "1000");
+    let limits = [
+        (Resource::As, MAX_ADDRESS_SPACE),
+        (Resource::Nofile, MAX_OPEN),
+        (Resource::Core, 0),
+        (Resource::Fsize, 0),
+        (Resource::Nproc, 0),
+    ];
+    for (resource, limit) in limits {
+        setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })?;
+    }
+    privileges::keep(CapabilitySet::empty());
+    if !capabilities(None)?.permitted.is_empty() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let program = filter().map_err(io::Error::other)?;
+    apply_filter(&program).map_err(io::Error::other)
+}
+
+/// Closes the descriptors that whoever started the parent has left open.
+fn close_inherited() -> io::Result<()> {
+    let numbers: Vec<i32> = fs::read_dir("/proc/self/fd")?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|&number| number > 2)
+        .collect();
+    for number in numbers {
+        // SAFETY: nothing in this process owns a descriptor above 2 yet. The one of the directory
+        // itself is closed already.
+        unsafe { libc::close(number) };
+    }
+    Ok(())
+}
+
+/// Returns the filter: the listed system calls are allowed, any other kills the process.
+fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
+    const ALLOWED: [i64; 25] = [
+        libc::SYS_brk,
+        libc::SYS_clock_gettime,
+        libc::SYS_close,
+        libc::SYS_exit,
+        libc::SYS_exit_group,
+        libc::SYS_fstat,
+        libc::SYS_futex,
+        libc::SYS_getpid,
+        libc::SYS_getrandom,
+        libc::SYS_gettid,
+        libc::SYS_lseek,
+        libc::SYS_madvise,
+        libc::SYS_mremap,
+        libc::SYS_munmap,
+        // fstat() of C libraries and of Rust is one of these, with an empty path. A path would tell
+        // of metadata only.
+        libc::SYS_newfstatat,
+        libc::SYS_statx,
+        libc::SYS_pread64,
+        libc::SYS_read,
+        libc::SYS_recvmsg,
+        libc::SYS_restart_syscall,
+        libc::SYS_rt_sigaction,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_rt_sigreturn,
+        libc::SYS_sendmsg,
+        libc::SYS_sigaltstack,
+    ];
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
+    // Memory that is not executable.
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        let executable = SeccompCmpOp::MaskedEq(u64::from(libc::PROT_EXEC.unsigned_abs()));
+        let condition = SeccompCondition::new(2, SeccompCmpArgLen::Dword, executable, 0)?;
+        rules.insert(call, vec![SeccompRule::new(vec![condition])?]);
+    }
+    // Other commands can have signals sent.
+    let commands = [libc::F_DUPFD_CLOEXEC, libc::F_GETFD].map(|command| {
+        let value = u64::from(command.unsigned_abs());
+        SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+            .and_then(|condition| SeccompRule::new(vec![condition]))
+    });
+    rules.insert(libc::SYS_fcntl, commands.into_iter().collect::<Result<_, _>>()?);
+    let (other, listed) = (SeccompAction::KillProcess, SeccompAction::Allow);
+    SeccompFilter::new(rules, other, listed, env::consts::ARCH.try_into()?)?.try_into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child that is a closure in a thread: messages without confinement.
+    fn pretend(peer: impl FnOnce(OwnedFd) + Send + 'static) -> Confined {
+        let flags = SocketFlags::CLOEXEC;
+        let (socket, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        std::thread::spawn(move || peer(theirs));
+        Confined { pid: 0, socket }
+    }
+
+    #[test]
+    fn requests_and_descriptors_reach_the_child_and_answers_return() {
+        let mut child = pretend(|socket| {
+            let serve = |request: &[u8], files: Vec<OwnedFd>| {
+                let mut bytes = [0; 4];
+                rustix::io::pread(&files[0], &mut bytes, 0).unwrap();
+                [request, &bytes[..]].concat()
+            };
+            answer_all(socket.as_fd(), Box::new(serve));
+        });
+        assert!(child.is_idle());
+        let file = tempfile::tempfile().unwrap();
+        std::os::unix::fs::FileExt::write_at(&file, b"content", 0).unwrap();
+        let answer = child.ask(b"what: ", &[file.as_fd()], Duration::from_secs(60)).unwrap();
+        assert_eq!(answer, b"what: cont");
+    }
+
+    #[test]
+    fn a_child_that_ends_or_stalls_fails_the_request() {
+        let mut gone = pretend(drop);
+        let failure = gone.ask(b"x", &[], Duration::from_secs(60)).unwrap_err();
+        assert!(matches!(failure, Failure::Ended(None)), "{failure:?}");
+        assert!(!gone.is_idle());
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let mut stalled = pretend(move |socket| {
+            let _ = ended.recv();
+            drop(socket);
+        });
+        let failure = stalled.ask(b"x", &[], Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(failure, Failure::TimedOut), "{failure:?}");
+        drop(end);
+    }
+
+    #[test]
+    fn programs_without_an_entry_start_no_child() {
+        assert!(Confined::start().is_err());
+    }
+
+    #[test]
+    fn the_filter_compiles() {
+        assert!(!filter().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,228 @@
+//! The confined child's side: reads files and answers.
+
+use std::{collections::VecDeque, fs::File, os::fd::OwnedFd};
+
+use crate::{
+    FileOffset, Vaddr,
+    elf::{Addresses, ElfFile, Segments},
+    names::demangle::demangle,
+    stack::symbolizer::{
+        debug_info::DebugInfo,
+        protocol::{Answer, Files, MAX_FRAMES, MAX_NAME, Request, Symbol},
+    },
+};
+
+/// Maximum number of files that are held open.
+const MAX_HELD: usize = 24;
+/// Maximum size of all symbol tables together. Those of one libjvm.so take 1.5 MB. The last one that was
+/// opened may exceed it alone.
+const MAX_TABLES: usize = 48 << 20;
+
+/// The files that were opened, the one used last behind.
+#[derive(Default)]
+pub(super) struct Child(VecDeque<Held>);
+
+struct Held {
+    key: u64,
+    segments: Segments,
+    own: Addresses,
+    /// Of the file that has the symbols which this one lacks.
+    apart: Addresses,
+    debug_info: Option<DebugInfo>,
+}
+
+impl Child {
+    /// Answers a request.
+    pub(super) fn answer(&mut self, request: &[u8], files: Vec<OwnedFd>) -> Vec<u8> {
+        let answer = match Request::decode(request) {
+            Some(Request::Open { key, files: with }) => self.open(key, with, files),
+            Some(Request::Find { key, offset }) => self.find(key, offset),
+            Some(Request::Close { key }) => {
+                self.0.retain(|held| held.key != key);
+                Answer::Done
+            }
+            None => Answer::Refused,
+        };
+        answer.encode()
+    }
+
+    fn open(&mut self, key: u64, with: Files, files: Vec<OwnedFd>) -> Answer {
+        let Some(held) = Held::open(key, with, files) else { return Answer::Refused };
+        self.0.retain(|held| held.key != key);
+        self.0.push_back(held);
+        let size = |held: &Held| held.own.size() + held.apart.size();
+        while self.0.len() > 1
+            && (self.0.len() > MAX_HELD || self.0.iter().map(size).sum::<usize>() > MAX_TABLES)
+        {
+            self.0.pop_front();
+        }
+        Answer::Done
+    }
+
+    fn find(&mut self, key: u64, offset: FileOffset) -> Answer {
+        let Some(i) = self.0.iter().position(|held| held.key == key) else {
+            return Answer::Forgotten;
+        };
+        // Found right before.
+        let Some(held) = self.0.remove(i) else { return Answer::Forgotten };
+        let symbols = held.segments.vaddr(offset).map(|at| held.find(at)).unwrap_or_default();
+        self.0.push_back(held);
+        Answer::Found(symbols)
+    }
+}
+
+impl Held {
+    fn open(key: u64, with: Files, files: Vec<OwnedFd>) -> Option<Self> {
+        let mut files = files.into_iter().map(File::from);
+        let own = ElfFile::open(files.next()?).ok()?;
+        let mut next = |is_there: bool| match is_there {
+            true => files.next().and_then(|file| ElfFile::open(file).ok()),
+            false => None,
+        };
+        let (apart, debug, common) = (next(with.apart), next(with.debug), next(with.common));
+        let debug_info = match (with.debug_info, &debug) {
+            (false, _) => None,
+            (true, Some(debug)) => DebugInfo::open(debug, common.as_ref()),
+            (true, None) => DebugInfo::open(&own, common.as_ref()),
+        };
+        let symbols = |elf: &ElfFile| Addresses::read(elf, &[".symtab"]);
+        Some(Self {
+            key,
+            own: Addresses::read(&own, &[".symtab", ".dynsym"]),
+            apart: apart.or(debug).as_ref().map(symbols).unwrap_or_default(),
+            segments: own.into_segments(),
+            debug_info,
+        })
+    }
+
+    /// The symbols at an address, innermost first.
+    fn find(&self, at: Vaddr) -> Vec<Symbol> {
+        let named = || self.apart.name(at).or_else(|| self.own.name(at));
+        let functions = self.debug_info.as_ref().map(|info| info.functions(at));
+        let functions = functions.unwrap_or_default();
+        // Debug information, which has inlined functions and lines, is more than symbols.
+        if functions.iter().any(|function| function.file.is_some()) {
+            let symbols = functions.into_iter().filter_map(|function| {
+                let name = function.name.or_else(named)?;
+                Some(symbol(&name, function.file, function.line))
+            });
+            let symbols: Vec<_> = symbols.take(MAX_FRAMES).collect();
+            if !symbols.is_empty() {
+                return symbols;
+            }
+        }
+        named().map(|name| symbol(&name, None, 0)).into_iter().collect()
+    }
+}
+
+fn symbol(mangled: &str, file: Option<String>, line: u32) -> Symbol {
+    let (name, file) = (cut(demangle(mangled)), file.map(cut));
+    Symbol { name, file, line, is_java: false }
+}
+
+/// Cuts a text at the last character that ends within [`MAX_NAME`].
+fn cut(mut text: String) -> String {
+    let end = (0..=MAX_NAME.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+    text.truncate(end.unwrap_or(0));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::elf::testing::Library;
+
+    const ASSEMBLY: &str = "
+        .text
+        .globl _ZN1a1bEv
+        .type _ZN1a1bEv, @function
+        _ZN1a1bEv: nop
+        .size _ZN1a1bEv, 1
+    ";
+
+    fn names(child: &mut Child, key: u64, offset: FileOffset) -> Option<Vec<String>> {
+        match Answer::decode(&child.answer(&Request::Find { key, offset }.encode(), Vec::new())) {
+            Some(Answer::Found(symbols)) => {
+                Some(symbols.into_iter().map(|symbol| symbol.name).collect())
+            }
+            Some(Answer::Forgotten) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn open(child: &mut Child, key: u64, files: Files, with: Vec<OwnedFd>) -> Option<Answer> {
+        Answer::decode(&child.answer(&Request::Open { key, files }.encode(), with))
+    }
+
+    #[test]
+    fn files_are_opened_looked_up_and_closed() {
+        let library = Library::build(ASSEMBLY, &[]);
+        let elf = library.elf();
+        let at = elf.vaddr_to_offset(elf.symbols().unwrap().find("_ZN1a1bEv").unwrap().value);
+        let at = at.unwrap();
+        let file = || OwnedFd::from(File::open(library.path()).unwrap());
+        let mut child = Child::default();
+        assert_eq!(names(&mut child, 1, at), None);
+        let files = Files::default();
+        assert_eq!(open(&mut child, 1, files, Vec::new()), Some(Answer::Refused));
+        assert_eq!(open(&mut child, 1, files, vec![file()]), Some(Answer::Done));
+        assert_eq!(names(&mut child, 1, at), Some(vec!["a::b".to_owned()]));
+        assert_eq!(names(&mut child, 1, FileOffset(u64::MAX)), Some(Vec::new()));
+        let done = child.answer(&Request::Close { key: 1 }.encode(), Vec::new());
+        assert_eq!(Answer::decode(&done), Some(Answer::Done));
+        assert_eq!(names(&mut child, 1, at), None);
+        assert_eq!(Answer::decode(&child.answer(b"nonsense", Vec::new())), Some(Answer::Refused));
+        // The one that was used least recently goes first.
+        for key in 0..=MAX_HELD as u64 {
+            assert_eq!(open(&mut child, key, files, vec![file()]), Some(Answer::Done));
+            assert!(names(&mut child, 0, at).is_some());
+        }
+        assert_eq!(names(&mut child, 1, at), None);
+        // No ELF file.
+        let status = File::open("/proc/self/status").unwrap().into();
+        assert_eq!(open(&mut child, 1, files, vec![status]), Some(Answer::Refused));
+    }
+
+    /// Inlined functions and lines, also compressed in either way.
+    #[test]
+    fn debug_information_tells_inlined_functions_and_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("inlined.c");
+        std::fs::write(
+            &source,
+            "static inline __attribute__((always_inline)) int inner(int *p) {\n  return *p / 3;\n}\n\
+             int outer(int *p) {\n  return inner(p);\n}\n",
+        )
+        .unwrap();
+        for packing in ["none", "zlib", "zstd"] {
+            let library = dir.path().join("inlined.so");
+            let mut command = Command::new("cc");
+            command.args(["-g", "-O1", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
+            command.arg(format!("-Wl,--compress-debug-sections={packing}"));
+            if !command.output().unwrap().status.success() {
+                println!("skipped: the linker does not compress by {packing}");
+                continue;
+            }
+            let elf = ElfFile::open(File::open(&library).unwrap()).unwrap();
+            let outer = elf.symbols().unwrap().find("outer").unwrap().value;
+            let at = elf.vaddr_to_offset(outer).unwrap();
+            let mut child = Child::default();
+            let with = |debug_info| Files { debug_info, ..Files::default() };
+            let file = || vec![OwnedFd::from(File::open(&library).unwrap())];
+            assert_eq!(open(&mut child, 1, with(false), file()), Some(Answer::Done));
+            assert_eq!(names(&mut child, 1, at), Some(vec!["outer".to_owned()]));
+            assert_eq!(open(&mut child, 1, with(true), file()), Some(Answer::Done));
+            // Some instruction of it is inlined from the other.
+            let all = (0..8).map(|i| child.0[0].find(Vaddr(outer.0 + i)));
+            let found = all.into_iter().find(|symbols| symbols.len() == 2).expect("inlined");
+            let found: Vec<_> = found
+                .iter()
+                .map(|symbol| (symbol.name.as_str(), symbol.file.as_deref(), symbol.line))
+                .collect();
+            let expected = [("inner", Some("inlined.c"), 2), ("outer", Some("inlined.c"), 5)];
+            assert_eq!(found, expected, "{packing}");
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Names of functions in files that a target controls, read by a confined child.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | `child` | the child's side: symbol tables and demangling |
+//! | `debug_info` | DWARF, in the child |
+//! | `protocol` | messages between both |
+//!
+//! The child ([`crate::own::confined`]) gets descriptors of files and returns names. A file that ends
+//! or stalls the child is skipped from then on. A tenant with more than a few such files waits before
+//! the child reads another file for it: one second, then twice as long each time. All others go on with
+//! a new child.
+
+mod child;
+mod debug_info;
+mod protocol;
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    fs::{File, Metadata},
+    os::{fd::AsFd, unix::fs::MetadataExt},
+    time::{Duration, Instant},
+};
+
+pub(crate) use protocol::Symbol;
+
+use crate::{
+    FileOffset,
+    own::{
+        confined::{self, Confined, Failure},
+        note, remark,
+    },
+    stack::symbolizer::{
+        child::Child,
+        protocol::{Answer, Files, Request},
+    },
+};
+
+/// Maximum time of an answer. Reading the largest symbol table takes a third of a second; debug
+/// information, which is read of files of root's only, takes up to ten.
+const DEADLINE: Duration = Duration::from_secs(5);
+const DEBUG_INFO_DEADLINE: Duration = Duration::from_secs(30);
+/// Maximum number of files that are remembered because they ended a child.
+const MAX_SKIPPED: usize = 1024;
+/// Maximum number of tenants whose failures are remembered.
+const MAX_TENANTS: usize = 1024;
+/// Failures of a tenant without a pause: one broken library is no attack.
+const FREE_FAILURES: u32 = 3;
+/// A tenant's first pause after more failures, and the longest one, after which they are forgotten.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+/// Children that may be started at once, and the time in which another one may be started.
+const STARTS: u32 = 10;
+const START_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Serves requests, and ends the process, where it was started as the confined child. Elsewhere, has
+/// children started from now on: without this, native frames have no names. To be called first in
+/// main(), as [`crate::cli::run`] does.
+pub fn enter() {
+    confined::enter(|| {
+        let mut child = Child::default();
+        Box::new(move |request, files| child.answer(request, files))
+    });
+}
+
+/// Identifies a file and its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId {
+    dev: u64,
+    ino: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl From<&Metadata> for FileId {
+    fn from(meta: &Metadata) -> Self {
+        let modified = (meta.mtime(), meta.mtime_nsec());
+        Self { dev: meta.dev(), ino: meta.ino(), size: meta.len(), modified }
+    }
+}
+
+/// A file and those that belong to it.
+#[derive(Debug)]
+pub(super) struct Bundle {
+    key: u64,
+    ids: Vec<FileId>,
+    files: Vec<File>,
+    with: Files,
+    /// Whether the child could not read it.
+    is_refused: bool,
+}
+
+/// Files with the symbols and the debug information of another one.
+#[derive(Debug, Default)]
+pub(super) struct Companions {
+    /// Symbols that it lacks.
+    pub(super) apart: Option<File>,
+    /// Debug information that it lacks.
+    pub(super) debug: Option<File>,
+    /// Debug information that it has in common with others.
+    pub(super) common: Option<File>,
+    /// Whether debug information is read.
+    pub(super) debug_info: bool,
+}
+
+impl Bundle {
+    /// Takes files, under a number that no other bundle has.
+    pub(super) fn new(key: u64, file: File, companions: Companions) -> Self {
+        let Companions { apart, debug, common, debug_info } = companions;
+        let with = Files {
+            apart: apart.is_some(),
+            debug: debug.is_some(),
+            common: common.is_some(),
+            debug_info,
+        };
+        let files: Vec<_> = [Some(file), apart, debug, common].into_iter().flatten().collect();
+        let ids = files.iter().filter_map(|file| file.metadata().ok());
+        let ids = ids.map(|meta| FileId::from(&meta)).collect();
+        Self { key, ids, files, with, is_refused: false }
+    }
+
+    /// Its number.
+    pub(super) fn key(&self) -> u64 {
+        self.key
+    }
+
+    fn deadline(&self) -> Duration {
+        if self.with.debug_info { DEBUG_INFO_DEADLINE } else { DEADLINE }
+    }
+}
+
+/// Failures of a tenant.
+#[derive(Clone, Copy, Debug)]
+struct Failures {
+    count: u32,
+    /// The end of the last pause.
+    until: Instant,
+}
+
+impl Failures {
+    /// Counts one more failure.
+    fn add(last: Option<Self>, now: Instant) -> Self {
+        let recent = last.filter(|last| now < last.until + LONGEST_PAUSE);
+        let count = recent.map_or(0, |last| last.count).saturating_add(1);
+        let doublings = count.checked_sub(FREE_FAILURES + 1);
+        let pause = doublings.map_or(Duration::ZERO, |n| {
+            FIRST_PAUSE.saturating_mul(1 << n.min(20)).min(LONGEST_PAUSE)
+        });
+        Self { count, until: now + pause }
+    }
+}
+
+/// A child, and the keys of the files that it was sent.
+#[derive(Debug)]
+struct Running {
+    process: Confined,
+    open: HashSet<u64>,
+}
+
+/// The tool's side: starts children and asks them. Belongs to one thread.
+#[derive(Debug)]
+pub(super) struct Symbolizer {
+    child: Option<Running>,
+    skipped: VecDeque<Vec<FileId>>,
+    tenants: HashMap<u64, Failures>,
+    /// Children that may be started now, and the time up to which that was counted.
+    starts: u32,
+    counted: Instant,
+    has_complained: bool,
+}
+
+impl Default for Symbolizer {
+    fn default() -> Self {
+        Self {
+            child: None,
+            skipped: VecDeque::new(),
+            tenants: HashMap::new(),
+            starts: STARTS,
+            counted: Instant::now(),
+            has_complained: false,
+        }
+    }
+}
+
+impl Symbolizer {
+    /// Returns the symbols at an offset of a file, innermost first; empty where unknown. `tenant` is who
+    /// chose the file.
+    pub(super) fn find(
+        &mut self,
+        bundle: &mut Bundle,
+        offset: FileOffset,
+        tenant: u64,
+    ) -> Vec<Symbol> {
+        let now = Instant::now();
+        if bundle.is_refused || self.skipped.contains(&bundle.ids) {
+            bundle.is_refused = true;
+            return Vec::new();
+        }
+        let is_known = |child: &Running| child.open.contains(&bundle.key);
+        let is_new = !self.child.as_ref().is_some_and(is_known);
+        if is_new && self.tenants.get(&tenant).is_some_and(|failed| now < failed.until) {
+            return Vec::new();
+        }
+        let Some(child) = self.running(now) else { return Vec::new() };
+        match look_up(child, bundle, offset) {
+            Ok(symbols) => symbols,
+            Err(Failure::Unsent(error)) => {
+                remark(|| format!("symbols of {}: {error}", path(bundle)));
+                Vec::new()
+            }
+            Err(failure) => {
+                self.child = None;
+                let how = match failure {
+                    Failure::TimedOut => "timed out".to_owned(),
+                    Failure::Ended(Some(status)) => format!("crashed ({status})"),
+                    _ => "crashed".to_owned(),
+                };
+                let path = path(bundle);
+                note(&format!("symbols of {path}: the reader {how}; skipping this file"));
+                self.blame(bundle, tenant);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Lets the child close a file that is needed no more.
+    pub(super) fn close(&mut self, key: u64) {
+        let Some(child) = &mut self.child else { return };
+        if !child.open.remove(&key) {
+            return;
+        }
+        let request = Request::Close { key }.encode();
+        if child.process.ask(&request, &[], DEADLINE).is_err() {
+            self.child = None;
+        }
+    }
+
+    /// Ends the child, which holds memory, where it has no file any more.
+    pub(super) fn rest(&mut self) {
+        if self.child.as_ref().is_some_and(|child| child.open.is_empty()) {
+            self.child = None;
+        }
+    }
+
+    /// The child, started where there is none.
+    fn running(&mut self, now: Instant) -> Option<&mut Running> {
+        // Ended between two requests: no file is to blame.
+        if self.child.as_ref().is_some_and(|child| !child.process.is_idle()) {
+            self.child = None;
+        }
+        if self.child.is_none() {
+            self.child = self.start(now);
+        }
+        self.child.as_mut()
+    }
+
+    fn start(&mut self, now: Instant) -> Option<Running> {
+        while self.starts < STARTS && self.counted + START_INTERVAL <= now {
+            self.starts += 1;
+            self.counted += START_INTERVAL;
+        }
+        if self.starts == STARTS {
+            self.counted = now;
+        }
+        self.starts = self.starts.checked_sub(1)?;
+        match Confined::start() {
+            Ok(process) => Some(Running { process, open: HashSet::new() }),
+            Err(error) => {
+                if !std::mem::replace(&mut self.has_complained, true) {
+                    note(&format!(
+                        "cannot start the reader of symbols: {error}; native functions have no \
+                         names until it starts"
+                    ));
+                }
+                None
+            }
+        }
+    }
+
+    /// Remembers a file that ended or stalled a child, and that its tenant did so.
+    fn blame(&mut self, bundle: &mut Bundle, tenant: u64) {
+        bundle.is_refused = true;
+        if self.skipped.len() >= MAX_SKIPPED {
+            self.skipped.pop_front();
+        }
+        self.skipped.push_back(bundle.ids.clone());
+        let now = Instant::now();
+        if self.tenants.len() >= MAX_TENANTS {
+            self.tenants.retain(|_, failed| now < failed.until);
+        }
+        if self.tenants.len() < MAX_TENANTS || self.tenants.contains_key(&tenant) {
+            let failures = Failures::add(self.tenants.get(&tenant).copied(), now);
+            self.tenants.insert(tenant, failures);
+        }
+    }
+}
+
+/// Has the child look up an offset, and open the file before if it has not.
+fn look_up(
+    child: &mut Running,
+    bundle: &mut Bundle,
+    offset: FileOffset,
+) -> Result<Vec<Symbol>, Failure> {
+    let (key, deadline) = (bundle.key, bundle.deadline());
+    // The second time, the child has closed it to save memory.
+    for _ in 0..2 {
+        if !child.open.contains(&key) {
+            let files: Vec<_> = bundle.files.iter().map(AsFd::as_fd).collect();
+            let request = Request::Open { key, files: bundle.with }.encode();
+            match Answer::decode(&child.process.ask(&request, &files, deadline)?) {
+                Some(Answer::Done) => _ = child.open.insert(key),
+                Some(Answer::Refused) => {
+                    bundle.is_refused = true;
+                    return Ok(Vec::new());
+                }
+                _ => return Err(Failure::Ended(None)),
+            }
+        }
+        let request = Request::Find { key, offset }.encode();
+        match Answer::decode(&child.process.ask(&request, &[], deadline)?) {
+            Some(Answer::Found(symbols)) => return Ok(symbols),
+            Some(Answer::Forgotten) => _ = child.open.remove(&key),
+            _ => return Err(Failure::Ended(None)),
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// The path of a file, for messages.
+fn path(bundle: &Bundle) -> String {
+    let fd = bundle.files.first().map(std::os::fd::AsRawFd::as_raw_fd).unwrap_or(-1);
+    let path = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+    path.map_or_else(|_| "a file".to_owned(), |path| path.display().to_string())
+}
+
+/// Has a file opened and looked up as the child does, without a child.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(file: File) {
+    let mut child = Child::default();
+    let files = Files { debug_info: true, ..Files::default() };
+    child.answer(&Request::Open { key: 0, files }.encode(), vec![file.into()]);
+    for offset in [0, 0x40, 0x1000, 0x1040] {
+        let request = Request::Find { key: 0, offset: FileOffset(offset) };
+        let answer = child.answer(&request.encode(), Vec::new());
+        assert!(Answer::decode(&answer).is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bundle(key: u64) -> Bundle {
+        Bundle::new(key, tempfile::tempfile().unwrap(), Companions::default())
+    }
+
+    #[test]
+    fn files_that_ended_the_child_are_skipped_and_their_number_is_bounded() {
+        let mut symbolizer = Symbolizer::default();
+        for i in 0..MAX_SKIPPED as u64 + 10 {
+            let mut file = bundle(i);
+            symbolizer.blame(&mut file, 7);
+            assert!(file.is_refused && symbolizer.skipped.contains(&file.ids));
+        }
+        assert_eq!((symbolizer.skipped.len(), symbolizer.tenants.len()), (MAX_SKIPPED, 1));
+        for tenant in 0..2 * MAX_TENANTS as u64 {
+            symbolizer.blame(&mut bundle(0), tenant);
+        }
+        assert!(symbolizer.tenants.len() <= MAX_TENANTS);
+    }
+
+    #[test]
+    fn a_tenant_pauses_ever_longer_after_its_free_failures() {
+        let now = Instant::now();
+        let mut failures = None;
+        let mut pauses = Vec::new();
+        for _ in 0..20 {
+            let failed = Failures::add(failures, now);
+            pauses.push((failed.until - now).as_secs());
+            failures = Some(failed);
+        }
+        assert_eq!(pauses[..8], [0, 0, 0, 1, 2, 4, 8, 16]);
+        assert_eq!(pauses[19], LONGEST_PAUSE.as_secs());
+        let later = now + 3 * LONGEST_PAUSE;
+        assert_eq!(Failures::add(failures, later).until, later);
+    }
+
+    #[test]
+    fn children_are_started_at_a_bounded_rate() {
+        let (mut symbolizer, now) = (Symbolizer::default(), Instant::now());
+        // Without an entry in this program, each attempt fails, and counts.
+        for _ in 0..2 * STARTS {
+            assert!(symbolizer.start(now).is_none());
+        }
+        assert_eq!(symbolizer.starts, 0);
+        assert!(symbolizer.start(now + START_INTERVAL - Duration::from_millis(1)).is_none());
+        assert_eq!(symbolizer.starts, 0);
+        assert!(symbolizer.start(now + 3 * START_INTERVAL).is_none());
+        assert_eq!(symbolizer.starts, 2);
+    }
+}

@@ -1,0 +1,217 @@
+//! Messages between the tool and the confined child.
+//!
+//! Numbers have the byte order of the machine. An answer is checked as any foreign bytes are: a file may
+//! have taken over the child that read it.
+
+use crate::FileOffset;
+
+/// Maximum size of a name, as of demangled ones.
+pub(super) const MAX_NAME: usize = 8192;
+/// Maximum number of functions at one address.
+pub(super) const MAX_FRAMES: usize = 64;
+/// Maximum size of all names at one address.
+const MAX_NAMES: usize = crate::own::confined::MAX_MESSAGE - 1024;
+
+/// A symbol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Symbol {
+    /// Its name, demangled.
+    pub(crate) name: String,
+    /// The source file's last name.
+    pub(crate) file: Option<String>,
+    /// The line, 0 where it is unknown.
+    pub(crate) line: u32,
+    /// Whether it is a Java method that was compiled beforehand.
+    pub(crate) is_java: bool,
+}
+
+/// The descriptors that come with a request to open a file, behind the file's own, in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Files {
+    /// Whether there is a file with the symbols that it lacks.
+    pub(super) apart: bool,
+    /// Whether there is a file with its debug information.
+    pub(super) debug: bool,
+    /// Whether there is a file with debug information that several files have in common.
+    pub(super) common: bool,
+    /// Whether debug information is read.
+    pub(super) debug_info: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// Reads the tables of a file, which has this key from now on.
+    Open { key: u64, files: Files },
+    /// Looks up an offset of a file.
+    Find { key: u64, offset: FileOffset },
+    /// Closes a file.
+    Close { key: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// A file was opened or closed.
+    Done,
+    /// A file cannot be read.
+    Refused,
+    /// No file of this key is open.
+    Forgotten,
+    /// The symbols at the offset, innermost first.
+    Found(Vec<Symbol>),
+}
+
+impl Request {
+    pub(super) fn encode(self) -> Vec<u8> {
+        let (kind, key, value) = match self {
+            Self::Open { key, files } => {
+                let Files { apart, debug, common, debug_info } = files;
+                let flags = [apart, debug, common, debug_info];
+                let bit = |(i, &flag): (usize, &bool)| u64::from(flag) << i;
+                (0, key, flags.iter().enumerate().map(bit).sum())
+            }
+            Self::Find { key, offset } => (1, key, offset.0),
+            Self::Close { key } => (2, key, 0),
+        };
+        [&[kind][..], &u64::to_ne_bytes(key), &u64::to_ne_bytes(value)].concat()
+    }
+
+    pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let [kind] = *take::<1>(&mut bytes)?;
+        let key = u64::from_ne_bytes(*take(&mut bytes)?);
+        let value = u64::from_ne_bytes(*take(&mut bytes)?);
+        let flag = |bit: u32| value >> bit & 1 != 0;
+        match kind {
+            _ if !bytes.is_empty() => None,
+            0 => {
+                let (apart, debug, common) = (flag(0), flag(1), flag(2));
+                let files = Files { apart, debug, common, debug_info: flag(3) };
+                Some(Self::Open { key, files })
+            }
+            1 => Some(Self::Find { key, offset: FileOffset(value) }),
+            2 => Some(Self::Close { key }),
+            _ => None,
+        }
+    }
+}
+
+impl Answer {
+    /// As many symbols as have room.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let symbols = match self {
+            Self::Done => return vec![0],
+            Self::Refused => return vec![1],
+            Self::Forgotten => return vec![2],
+            Self::Found(symbols) => symbols,
+        };
+        let mut bytes = vec![3];
+        for Symbol { name, file, line, .. } in symbols.iter().take(MAX_FRAMES) {
+            let file = file.as_deref().unwrap_or_default();
+            if bytes.len() + name.len() + file.len() + 8 > MAX_NAMES {
+                break;
+            }
+            bytes.extend(line.to_ne_bytes());
+            for text in [name, file] {
+                // No text is longer than MAX_NAME.
+                bytes.extend(u16::try_from(text.len()).unwrap_or(0).to_ne_bytes());
+                bytes.extend(text.as_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// `None` where it is none that a child of ours gives.
+    pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let [kind] = *take::<1>(&mut bytes)?;
+        match kind {
+            3 => {}
+            _ if !bytes.is_empty() => return None,
+            0 => return Some(Self::Done),
+            1 => return Some(Self::Refused),
+            2 => return Some(Self::Forgotten),
+            _ => return None,
+        }
+        let mut symbols = Vec::new();
+        while !bytes.is_empty() {
+            let line = u32::from_ne_bytes(*take(&mut bytes)?);
+            let (name, file) = (text(&mut bytes)?, text(&mut bytes)?);
+            if symbols.len() >= MAX_FRAMES || name.is_empty() {
+                return None;
+            }
+            let file = Some(file).filter(|file| !file.is_empty());
+            symbols.push(Symbol { name, file, line, is_java: false });
+        }
+        Some(Self::Found(symbols))
+    }
+}
+
+fn take<'a, const N: usize>(bytes: &mut &'a [u8]) -> Option<&'a [u8; N]> {
+    let (taken, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(taken)
+}
+
+fn text(bytes: &mut &[u8]) -> Option<String> {
+    let length = usize::from(u16::from_ne_bytes(*take(bytes)?));
+    let (text, rest) = bytes.split_at_checked(length).filter(|_| length <= MAX_NAME)?;
+    *bytes = rest;
+    String::from_utf8(text.to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn symbol(name: &str, file: Option<&str>) -> Symbol {
+        Symbol { name: name.to_owned(), file: file.map(str::to_owned), line: 7, is_java: false }
+    }
+
+    #[test]
+    fn messages_are_decoded_as_they_were_encoded() {
+        let files = Files { apart: true, debug: false, common: true, debug_info: true };
+        for request in [
+            Request::Open { key: 5, files },
+            Request::Find { key: u64::MAX, offset: FileOffset(0x1234) },
+            Request::Close { key: 0 },
+        ] {
+            assert_eq!(Request::decode(&request.encode()), Some(request));
+        }
+        let found = vec![symbol("a::b", Some("b.cpp")), symbol("main", None)];
+        let found = [Answer::Found(found), Answer::Found(Vec::new())];
+        for answer in [Answer::Done, Answer::Refused, Answer::Forgotten].into_iter().chain(found) {
+            assert_eq!(Answer::decode(&answer.encode()), Some(answer));
+        }
+    }
+
+    #[test]
+    fn answers_beyond_their_bounds_are_refused() {
+        let long = Answer::Found(vec![symbol(&"n".repeat(MAX_NAME + 1), None)]).encode();
+        assert_eq!(Answer::decode(&long), None);
+        let one = Answer::Found(vec![symbol("n", None)]).encode();
+        let many = [&[3][..], &one[1..].repeat(MAX_FRAMES)].concat();
+        assert!(Answer::decode(&many).is_some());
+        assert_eq!(Answer::decode(&[&many[..], &one[1..]].concat()), None);
+        assert_eq!(Answer::decode(&one[..one.len() - 1]), None, "cut off");
+        assert_eq!(Answer::decode(&[0, 0]), None, "something behind");
+        assert_eq!(Answer::decode(&[9]), None);
+        assert_eq!(Answer::decode(&[]), None);
+        let no_text = [&[3, 0, 0, 0, 0, 1, 0][..], &[0xff, 0, 0]].concat();
+        assert_eq!(Answer::decode(&no_text), None, "no UTF-8");
+        // What the honest child sends has room in a message.
+        let large = Answer::Found(vec![symbol(&"n".repeat(MAX_NAME), None); MAX_FRAMES]).encode();
+        assert!(large.len() <= crate::own::confined::MAX_MESSAGE);
+        assert!(matches!(Answer::decode(&large), Some(Answer::Found(f)) if f.len() == 7));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decoded_within_bounds(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Request::decode(&bytes);
+            let answer = [&[3][..], &bytes].concat();
+            if let Some(Answer::Found(symbols)) = Answer::decode(&answer) {
+                prop_assert!(symbols.len() <= MAX_FRAMES);
+            }
+        }
+    }
+}
