@@ -173,7 +173,7 @@ fn daemon_stays_alive_and_ends_when_memory_does_not_answer() {
     // It has pages for the JVM, too.
     fs::OpenOptions::new().write(true).open(&content).unwrap().set_len(1 << 20).unwrap();
     let Some(server) = Server::start(&content) else { return };
-    let mut good = Load::start(&named("temurin-17"), "-XX:+UseSerialGC -Xmx64m");
+    let mut good = Load::start(named("temurin-17"), "-XX:+UseSerialGC -Xmx64m");
     good.go(1e6);
     let jvm = hostile_jvm(&server, dir.path());
     let library = loader(&server.file());

@@ -428,7 +428,7 @@ pub(crate) fn loaded(given: &[u8]) {
     let memory = fake.memory(Part::Methods, given);
     for major in [11, 17, 25] {
         let layout = fake.layout.of_jdk(major);
-        let _ = loaded::count(&memory, &layout);
+        let _ = loaded::count(&memory, &layout, None);
         let (inlined, unloads) = (vec![fake.method], Some(Addr(BASE)));
         let source = Source { memory: &memory, layout: &layout, inlined, unloads, pid: Pid(1) };
         let _ = source.read(Loaded::default(), |loaded, class| {
