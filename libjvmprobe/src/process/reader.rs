@@ -48,7 +48,7 @@ use rustix::{
     time::Timespec,
 };
 
-use crate::{Addr, Pid, own::note};
+use crate::{Addr, Pid, own::note, process::cgroup};
 
 /// Maximum time that a reader may take for one answer.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1);
@@ -56,6 +56,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(1);
 const MAX_ANSWER: usize = 64 << 10;
 /// Maximum number of stuck readers. With more, nothing is read until one of them returns.
 const MAX_STUCK: usize = 64;
+/// Maximum number of stuck readers of one tenant. With more, nothing else of that tenant is read.
+const MAX_STUCK_OF_TENANT: usize = 4;
 /// Maximum number of idle readers that are kept: as many threads read at a time.
 const MAX_IDLE: usize = 4;
 /// The kernel gives up on a path that changes while it is resolved (openat2(2), EAGAIN).
@@ -92,7 +94,15 @@ enum Call {
 struct Pool {
     template: Option<OwnedFd>,
     idle: Vec<OwnedFd>,
-    stuck: Vec<(Pid, OwnedFd)>,
+    stuck: Vec<Stuck>,
+}
+
+/// A reader whose call has not returned within the limit.
+#[derive(Debug)]
+struct Stuck {
+    pid: Pid,
+    tenant: String,
+    socket: OwnedFd,
 }
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { template: None, idle: Vec::new(), stuck: Vec::new() });
@@ -122,9 +132,9 @@ impl Pool {
     /// Returns a reader for a request about a process.
     fn take(&mut self, pid: Pid) -> io::Result<OwnedFd> {
         if !self.stuck.is_empty() {
-            self.stuck.retain(|(_, socket)| !is_ready(socket));
+            self.stuck.retain(|stuck| !is_ready(&stuck.socket));
         }
-        if self.stuck.len() >= MAX_STUCK || self.stuck.iter().any(|(of, _)| *of == pid) {
+        if self.refuses(pid, || cgroup::tenant_of(pid)) {
             return Err(late());
         }
         match self.idle.pop() {
@@ -135,6 +145,20 @@ impl Pool {
                 self.fork()
             }),
         }
+    }
+
+    /// Returns whether a process is not read now, because it or its tenant holds too many readers.
+    fn refuses(&self, pid: Pid, tenant: impl FnOnce() -> String) -> bool {
+        if self.stuck.len() >= MAX_STUCK || self.stuck.iter().any(|stuck| stuck.pid == pid) {
+            return true;
+        }
+        // The tenant is read from a file.
+        if self.stuck.len() < MAX_STUCK_OF_TENANT {
+            return false;
+        }
+        let tenant = tenant();
+        let of_tenant = self.stuck.iter().filter(|stuck| stuck.tenant == tenant);
+        of_tenant.count() >= MAX_STUCK_OF_TENANT
     }
 
     fn fork(&mut self) -> io::Result<OwnedFd> {
@@ -154,7 +178,7 @@ fn is_ready(socket: &OwnedFd) -> bool {
 }
 
 fn late() -> io::Error {
-    let why = "no answer within 1 s: it is on a file system whose server does not answer";
+    let why = "no answer within 1 s: perhaps it is on a file system whose server does not answer";
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
@@ -184,7 +208,8 @@ fn ask(
     match &answer {
         Err(e) if e.kind() == io::ErrorKind::TimedOut && e.raw_os_error().is_none() => {
             note(&format!("process {pid} is not read until its memory or file answers: {e}"));
-            pool().stuck.push((pid, reader));
+            let tenant = cgroup::tenant_of(pid);
+            pool().stuck.push(Stuck { pid, tenant, socket: reader });
         }
         // It has ended.
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
@@ -607,6 +632,19 @@ mod tests {
         assert_eq!(after.unwrap_err().raw_os_error(), Some(libc::ESRCH));
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_tenant_with_many_stuck_readers_is_refused_and_others_are_not() {
+        let mut pool = Pool { template: None, idle: Vec::new(), stuck: Vec::new() };
+        for pid in 1..=MAX_STUCK_OF_TENANT as u32 {
+            assert!(!pool.refuses(Pid(99), || "pod/noisy".into()));
+            let (socket, _) = pair().unwrap();
+            pool.stuck.push(Stuck { pid: Pid(pid), tenant: "pod/noisy".into(), socket });
+            assert!(pool.refuses(Pid(pid), || unreachable!()));
+        }
+        assert!(pool.refuses(Pid(99), || "pod/noisy".into()));
+        assert!(!pool.refuses(Pid(99), || "pod/quiet".into()));
     }
 
     #[test]
