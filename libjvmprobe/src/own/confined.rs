@@ -34,7 +34,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use procfs::process::Process;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -72,12 +71,11 @@ const MAX_UNREAPED: usize = 4;
 
 /// Whether this program calls [`enter`], without which no child can be started.
 static HAS_ENTRY: AtomicBool = AtomicBool::new(false);
-static CHILDREN: Mutex<Children> = Mutex::new(Children { started: Vec::new(), ended_ns: 0 });
+static CHILDREN: Mutex<Children> = Mutex::new(Children { started: Vec::new() });
 
-/// Children that have not been reaped, and the CPU time of the reaped ones.
+/// Children that have not been reaped.
 struct Children {
     started: Vec<std::process::Child>,
-    ended_ns: u64,
 }
 
 impl Children {
@@ -85,10 +83,7 @@ impl Children {
     fn reap(&mut self, pid: u32) -> Option<ExitStatus> {
         let mut status = None;
         for i in (0..self.started.len()).rev() {
-            // A process that has ended has its times until it is reaped.
-            let used = cpu_ns_of(self.started[i].id());
             let Ok(Some(ended)) = self.started[i].try_wait() else { continue };
-            self.ended_ns += used;
             if self.started.swap_remove(i).id() == pid {
                 status = Some(ended);
             }
@@ -99,28 +94,6 @@ impl Children {
 
 fn children() -> std::sync::MutexGuard<'static, Children> {
     CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// CPU time of a process in nanoseconds, 0 where there is none.
-fn cpu_ns_of(pid: u32) -> u64 {
-    let stat = i32::try_from(pid).ok().and_then(|pid| Process::new(pid).ok()?.stat().ok());
-    let ticks = stat.map_or(0, |stat| stat.utime + stat.stime);
-    ticks.saturating_mul(1_000_000_000 / procfs::ticks_per_second().max(1))
-}
-
-/// Returns the CPU time of all confined children so far, in nanoseconds, in steps of 10 ms.
-pub fn cpu_ns() -> u64 {
-    let children = children();
-    children.ended_ns + children.started.iter().map(|child| cpu_ns_of(child.id())).sum::<u64>()
-}
-
-/// Returns the resident memory of all confined children, in bytes.
-pub fn memory() -> u64 {
-    let resident = |child: &std::process::Child| {
-        let process = Process::new(i32::try_from(child.id()).ok()?).ok()?;
-        process.statm().ok().map(|pages| pages.resident.saturating_mul(procfs::page_size()))
-    };
-    children().started.iter().filter_map(resident).sum()
 }
 
 /// The reason why a request has no answer.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`budget`] | what may be kept in memory |
 //! | [`confined`] | a child without privileges, for work on hostile bytes |
+//! | [`descendants`] | what its child processes use |
 //! | [`descriptors`] | how many files may be open |
 //! | [`privileges`] | which rights it needs, and when no more |
 //! | `heap` | what the allocator keeps for itself |
@@ -26,6 +27,7 @@
 pub mod budget;
 pub mod confined;
 mod deadline;
+pub mod descendants;
 pub mod descriptors;
 mod effort;
 mod fair;

@@ -619,7 +619,8 @@ mod tests {
         let stack = |maps: Vec<procfs::process::MemoryMap>| Addr(maps[0].address.1 - 16);
         read_memory(pid, &file, stack(maps()), &mut [0; 8]).unwrap();
         drop(child.stdin.take());
-        let mut after = read_memory(pid, &file, stack(maps()), &mut [0; 8]);
+        // A process in the middle of exec has no stack.
+        let mut after = Ok(());
         for _ in 0..400 {
             if after.is_err() {
                 break;

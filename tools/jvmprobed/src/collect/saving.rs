@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use libjvmprobe::own::descendants;
 use rustix::{
     process::getpid,
     time::{ClockId, clock_gettime},
@@ -69,9 +70,9 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// By this process, until now.
+    /// Returns the use of this process and its child processes until now, without serving.
     pub fn now() -> Self {
-        let serving = serving_ns();
+        let (serving, children) = (serving_ns(), descendants::usage());
         let time = clock_gettime(ClockId::ProcessCPUTime);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
@@ -82,8 +83,9 @@ impl Taken {
             processor_ns: seconds
                 .saturating_mul(1_000_000_000)
                 .saturating_add(nanos)
+                .saturating_add(children.cpu_ns)
                 .saturating_sub(serving),
-            memory: kb.unwrap_or(0) << 10,
+            memory: (kb.unwrap_or(0) << 10).saturating_add(children.memory),
         }
     }
 }
