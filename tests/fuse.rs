@@ -1,4 +1,4 @@
-//! JVMs with memory and files on a FUSE server that stops answering: the kernel lets nobody out of a read
+//! JVMs with memory and files on a FUSE server that stops answering: the kernel does not interrupt a read
 //! there, and yet tools end, the daemon stays alive and can be ended, and other JVMs lose nothing.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "why a test is skipped, for people to read")]
@@ -109,7 +109,7 @@ fn ask(tool: &str, pid: u32, server: &mut Option<Server>) -> String {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let status = ends_within(&mut child, PATIENCE);
     if status.is_none() {
-        // Without its end, nobody could kill the tool.
+        // The tool could not be killed while the server lives.
         drop(server.take());
         let _ = child.kill();
         let _ = child.wait();
@@ -150,7 +150,7 @@ fn libraries_on_fuse_are_refused() {
     server.as_ref().unwrap().fall_silent();
     let said = ask("javagc", process.pid(), &mut server);
     assert!(said.contains("FUSE") || said.contains("does not answer"), "{said}");
-    // What a process that exits waits for is answered by no one.
+    // No server answers the requests that an exiting process waits for.
     drop(server);
 }
 

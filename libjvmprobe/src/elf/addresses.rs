@@ -153,7 +153,7 @@ mod tests {
         }
         assert_eq!(table.name(Vaddr(0)), None);
         assert!(table.size() > 0);
-        // What is exported reaches as far as it says.
+        // An exported symbol covers the size that it states.
         let exported = Addresses::read(&elf, &[".dynsym"]);
         assert_eq!(exported.name(Vaddr(outer.0 + 6)).as_deref(), Some("exported_sizeless"));
         assert_eq!(exported.name(Vaddr(outer.0 + 7)), None);

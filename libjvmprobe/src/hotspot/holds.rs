@@ -78,7 +78,7 @@ impl HotSpot {
     /// Returns [`Self::loaded_classes`] if they can be counted until then.
     ///
     /// # Errors
-    /// Those of [`Self::loaded_classes`]; [`Error::Layout`] where there was no time.
+    /// The errors of [`Self::loaded_classes`]; [`Error::Layout`] if the time was over.
     pub fn loaded_classes_until(&self, until: Option<Instant>) -> Result<u64> {
         if let Some(count) = self.class_counts.read(&self.memory)? {
             return Ok(count);

@@ -297,7 +297,7 @@ fn confine() -> io::Result<()> {
     apply_filter(&program).map_err(io::Error::other)
 }
 
-/// Closes the descriptors that whoever started the parent has left open.
+/// Closes the descriptors that the parent's own parent has left open.
 fn close_inherited() -> io::Result<()> {
     let numbers: Vec<i32> = fs::read_dir("/proc/self/fd")?
         .flatten()

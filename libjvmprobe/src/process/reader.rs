@@ -71,7 +71,7 @@ const MAX_PATH: usize = 4096;
 /// Maximum size of the list of mounts that is read.
 const MAX_MOUNTS: u64 = 4 << 20;
 
-/// What a reader does.
+/// Request to a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Call {
@@ -110,7 +110,7 @@ static POOL: Mutex<Pool> = Mutex::new(Pool { template: None, idle: Vec::new(), s
 /// Starts the template, before this process has much memory. Without it, the first read does so.
 ///
 /// # Errors
-/// Those of socketpair(2) and fork(2).
+/// The errors of socketpair(2) and fork(2).
 pub fn start_readers() -> io::Result<()> {
     pool().start()
 }
@@ -328,7 +328,7 @@ impl ProcFile {
     /// Opens `/proc/PID/NAME`.
     ///
     /// # Errors
-    /// Those of open(2).
+    /// The errors of open(2).
     pub(crate) fn open(pid: Pid, name: &str) -> io::Result<Self> {
         Ok(Self { pid, file: File::open(format!("/proc/{pid}/{name}"))? })
     }
@@ -347,7 +347,7 @@ impl Read for ProcFile {
 /// none of /proc's own links is followed.
 ///
 /// # Errors
-/// Those of openat2(2); [`io::ErrorKind::TimedOut`] where the file system does not answer.
+/// The errors of openat2(2); [`io::ErrorKind::TimedOut`] where the file system does not answer.
 pub(super) fn open_below(
     pid: Pid,
     root: &OwnedFd,
@@ -372,7 +372,7 @@ pub(super) fn open_linked(pid: Pid, link: &Path) -> io::Result<File> {
 /// not on FUSE: others read from it directly, which may then wait for ever.
 ///
 /// # Errors
-/// Those of open(2), and where it is something else; [`io::ErrorKind::TimedOut`] where the file
+/// The errors of open(2); an error for anything but a regular file; [`io::ErrorKind::TimedOut`] where the file
 /// system does not answer.
 pub(super) fn open_file(pid: Pid, found: &OwnedFd) -> io::Result<File> {
     let open = |allow_fuse: bool| {
@@ -613,7 +613,7 @@ mod tests {
         while maps().is_empty() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Of sh, once the stack is where it stays.
+        // sh has its final stack by then.
         std::thread::sleep(Duration::from_millis(100));
         let file = File::open(format!("/proc/{pid}/mem")).unwrap();
         let stack = |maps: Vec<procfs::process::MemoryMap>| Addr(maps[0].address.1 - 16);

@@ -26,7 +26,7 @@ struct Held {
     key: u64,
     segments: Segments,
     own: Addresses,
-    /// Of the file that has the symbols which this one lacks.
+    /// The file with the symbols that this one lacks.
     apart: Addresses,
     debug_info: Option<DebugInfo>,
 }

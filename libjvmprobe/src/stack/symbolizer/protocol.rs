@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(Answer::decode(&[]), None);
         let no_text = [&[3, 0, 0, 0, 0, 1, 0][..], &[0xff, 0, 0]].concat();
         assert_eq!(Answer::decode(&no_text), None, "no UTF-8");
-        // What the honest child sends has room in a message.
+        // Answers of an intact child fit into a message.
         let large = Answer::Found(vec![symbol(&"n".repeat(MAX_NAME), None); MAX_FRAMES]).encode();
         assert!(large.len() <= crate::own::confined::MAX_MESSAGE);
         assert!(matches!(Answer::decode(&large), Some(Answer::Found(f)) if f.len() == 7));

@@ -246,7 +246,7 @@ fn report(what: &str, outcome: io::Result<Infallible>) {
 /// Takes the port of metrics.
 ///
 /// # Errors
-/// The port is in use, or there is no such address: one line that says what to do.
+/// An error with one line of advice if the port is in use or the address does not exist.
 pub fn bind(listen: SocketAddr) -> Result<TcpListener> {
     bind_for("metrics", "--listen", listen)
 }
