@@ -9,8 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jvmprobe_tests::tool::binary;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use jvmprobe_tests::{
+    load::Load,
+    need_root,
+    runtimes::named,
+    tool::{Tool, binary},
+};
+use rustix::{
+    net::{AddressFamily, SocketFlags, SocketType, socketpair},
+    process::{Pid, Signal, kill_process},
+};
 
 /// Longer than anything takes on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,13 +31,19 @@ fn start() -> (Child, UnixDatagram) {
     let mut command = Command::new(binary("javaprof"));
     command.arg0("jvmprobe-confined").stdin(theirs);
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    (command.spawn().unwrap(), UnixDatagram::from(ours))
+    let (child, socket) = (command.spawn().unwrap(), UnixDatagram::from(ours));
+    assert_eq!(receive(&socket), b"ready");
+    (child, socket)
 }
 
 /// Sends a request that has no meaning, and returns the answer.
 fn ask(socket: &UnixDatagram) -> Vec<u8> {
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.send(b"nonsense").unwrap();
+    receive(socket)
+}
+
+fn receive(socket: &UnixDatagram) -> Vec<u8> {
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut answer = [0; 64];
     let length = socket.recv(&mut answer).unwrap();
     answer[..length].to_vec()
@@ -88,4 +102,73 @@ fn the_child_ends_with_the_thread_that_started_it() {
     // The socket stays open.
     let (mut child, _socket) = started.join().unwrap();
     wait_for_end(&mut child);
+}
+
+/// Returns the confined child of a tool, other than one that is known, once there is one.
+fn child_of(tool: &Tool, other_than: Option<Pid>) -> Pid {
+    let begin = Instant::now();
+    loop {
+        let tasks = fs::read_dir(format!("/proc/{}/task", tool.pid())).unwrap().flatten();
+        let children =
+            tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        let children: String = children.collect();
+        for pid in children.split_whitespace() {
+            let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+            if arguments.starts_with(b"jvmprobe-confined") && Some(pid) != other_than {
+                return pid;
+            }
+        }
+        assert!(begin.elapsed() < PATIENCE, "no child");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Profiles a JVM in intervals of a second while the first child gets a signal. Returns output and messages.
+fn signalled(signal: Signal, wait: impl FnOnce(&Tool, Pid)) -> (String, String) {
+    need_root();
+    let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
+    load.go(60.0);
+    let pid = load.pid().to_string();
+    let tool = Tool::start("javaprof", &["-p", &pid, "-F", "199", "-j", "1", "60"]);
+    // One that lives for two seconds has opened its files, and mostly waits.
+    let child = loop {
+        let child = child_of(&tool, None);
+        thread::sleep(Duration::from_secs(2));
+        if fs::exists(format!("/proc/{}", child.as_raw_nonzero())).unwrap() {
+            break child;
+        }
+    };
+    kill_process(child, signal).unwrap();
+    wait(&tool, child);
+    let output = tool.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    load.kill();
+    let gone = !fs::exists(format!("/proc/{}", child.as_raw_nonzero())).unwrap();
+    assert!(gone, "the child of a tool that has ended");
+    (output.stdout, output.stderr)
+}
+
+#[test]
+fn a_child_that_was_killed_is_replaced() {
+    let (stdout, _) = signalled(Signal::KILL, |tool, killed| {
+        child_of(tool, Some(killed));
+        thread::sleep(Duration::from_secs(3));
+    });
+    let unknown = stdout.lines().filter(|line| line.contains("[unknown libjvm.so")).count();
+    assert_eq!(unknown, 0, "{stdout}");
+}
+
+#[test]
+fn a_file_whose_reading_does_not_end_is_skipped_with_a_message() {
+    let (stdout, stderr) = signalled(Signal::STOP, |tool, stopped| {
+        child_of(tool, Some(stopped));
+        thread::sleep(Duration::from_secs(3));
+    });
+    let skipped: Vec<_> =
+        stderr.lines().filter(|line| line.contains("skipping this file")).collect();
+    assert_eq!(skipped.len(), 1, "{stderr}");
+    assert!(skipped[0].contains("the reader timed out"), "{stderr}");
+    // Java code is named all the same.
+    assert!(stdout.contains("\"method\":\"GcLoad."), "{stdout}");
 }

@@ -57,6 +57,10 @@ use crate::own::privileges;
 /// The child's argument zero. No tool is called this, so that no command line starts a child by
 /// accident.
 const NAME: &str = "jvmprobe-confined";
+/// First message of a child, which it sends when it has given up its rights.
+const READY: &[u8] = b"ready";
+/// Maximum time until then.
+const TO_CONFINE: Duration = Duration::from_secs(5);
 /// Maximum size of a message. The default socket buffer of Linux, 208 KiB, holds one.
 pub(crate) const MAX_MESSAGE: usize = 64 << 10;
 /// Maximum number of descriptors in a message.
@@ -142,7 +146,12 @@ impl Confined {
         let child = command.spawn()?;
         let pid = child.id();
         children.started.push(child);
-        Ok(Self { pid, socket })
+        drop(children);
+        let mut new = Self { pid, socket };
+        match new.answer(Instant::now() + TO_CONFINE) {
+            Ok(ready) if ready == READY => Ok(new),
+            _ => Err(io::Error::other("the child could not give up its rights")),
+        }
     }
 
     /// Whether the child waits for a request.
@@ -174,6 +183,11 @@ impl Confined {
             Err(Errno::PIPE | Errno::CONNRESET) => return Err(self.ended()),
             Err(error) => return Err(Failure::Unsent(error.into())),
         }
+        self.answer(end)
+    }
+
+    /// Waits for an answer until `end`.
+    fn answer(&mut self, end: Instant) -> Result<Vec<u8>, Failure> {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).unwrap_or_default();
@@ -234,7 +248,12 @@ pub(crate) fn enter(serve: impl FnOnce() -> Serve) {
         return;
     }
     let socket = io::stdin();
-    let served = confine().map(|()| answer_all(socket.as_fd(), serve()));
+    let served = confine().map(|()| {
+        let mut none = SendAncillaryBuffer::default();
+        // A parent that has ended is noticed by the first receive.
+        let _ = sendmsg(&socket, &[IoSlice::new(READY)], &mut none, SendFlags::NOSIGNAL);
+        answer_all(socket.as_fd(), serve());
+    });
     exit(i32::from(served.is_err()));
 }
 
