@@ -477,7 +477,7 @@ fn keep_only(socket: &OwnedFd) {
         if result != 0 {
             // Before Linux 5.9: as many as one may have.
             for fd in first..=last.min(1 << 16) {
-                // SAFETY: as above.
+                // SAFETY: nothing in this process uses this descriptor any more.
                 unsafe { libc::close(fd.cast_signed()) };
             }
         }

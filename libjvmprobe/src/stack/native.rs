@@ -25,7 +25,7 @@ use crate::{
     elf::{ElfFile, Segments, apart::DebugLink},
     image::Image,
     process::{
-        Process,
+        Process, cgroup,
         code::{CodeFile, FileCache},
         root::Root,
     },
@@ -81,13 +81,10 @@ impl Files {
     }
 }
 
-/// The control group of a process as a number; that of a process that has ended is its own.
+/// Returns a number for the tenant of a process.
 fn tenant(pid: Pid) -> u64 {
     let mut hasher = DefaultHasher::new();
-    match std::fs::read(format!("/proc/{pid}/cgroup")) {
-        Ok(groups) => groups.hash(&mut hasher),
-        Err(_) => pid.hash(&mut hasher),
-    }
+    cgroup::tenant_of(pid).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -98,8 +95,7 @@ impl Symbols {
     }
 }
 
-/// What is known of files, while somebody holds them ([`CodeFile`]): one image after the other runs
-/// on a machine.
+/// Symbols of files, dropped with the last user of a [`CodeFile`], because images come and go.
 #[derive(Debug, Default)]
 struct Readers {
     readers: HashMap<(*const CodeFile, bool), Reader>,
@@ -181,14 +177,14 @@ fn companions(file: &CodeFile, elf: &ElfFile, trusts: bool) -> Companions {
 /// Opens a linked file, if it is root's, with the folder that it is in.
 fn linked(folder: &Path, link: &DebugLink) -> Option<(ElfFile, PathBuf)> {
     let path = folder.join(&link.name);
-    // Opening a pipe must not wait for somebody who writes into it.
+    // Opening a pipe must not wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).ok()?;
     let file = Some(file).filter(is_roots)?;
     let elf = ElfFile::open(file).ok().filter(|elf| link.leads_to(elf))?;
     Some((elf, path.parent()?.to_path_buf()))
 }
 
-/// Whether nobody but root can have written a file.
+/// Returns whether only root can have written a file.
 fn is_roots(file: &File) -> bool {
     let is_roots =
         |meta: Metadata| meta.is_file() && meta.uid() == 0 && meta.mode() & WRITABLE == 0;
@@ -209,7 +205,7 @@ impl Readers {
         self.symbolizer.find(bundle, offset, symbols.tenant)
     }
 
-    /// Lets go of what is known of files that nobody holds any more.
+    /// Drops the symbols of files without users.
     fn let_go(&mut self) {
         let is_gone = |reader: &Reader| reader.file.strong_count() == 0;
         for (_, gone) in self.readers.extract_if(|_, reader| is_gone(reader)) {
@@ -239,7 +235,7 @@ mod clerk {
     /// whose file system may not answer.
     const DEADLINE: Duration = Duration::from_secs(90);
 
-    /// Whether an answer is overdue: until it comes, nobody waits for another one.
+    /// Set while an answer is overdue; until it comes, callers do not wait for another one.
     static IS_STUCK: AtomicBool = AtomicBool::new(false);
 
     enum Job {

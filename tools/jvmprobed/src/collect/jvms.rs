@@ -135,7 +135,7 @@ impl Jvms {
         ended
     }
 
-    /// Those that run and are wanted, with what they hold: once a window. Where some take long, others
+    /// Returns the gauges of running JVMs that the rules select, once per window. If some take long, others
     /// are [left out](Self::without_gauges), and come first in the next window.
     pub fn gauges(&mut self) -> Vec<(Arc<Identity>, Gauges)> {
         self.windows += 1;

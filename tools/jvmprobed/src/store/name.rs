@@ -1,7 +1,7 @@
 //! How windows are called in the directory: what is needed to choose some is in their names.
 //!
-//! `15s-20261122T031200.123Z-15004ms` is a window as it was taken, that began at this instant (UTC)
-//! and took so long. If the clock was set back, there may be a further window of the same time, which has
+//! `15s-20261122T031200.123Z-15004ms` is a window as it was taken, which began at this time (UTC)
+//! and lasted that number of milliseconds. If the clock was set back, there may be a further window of the same time, which has
 //! a number behind that: `15s-20261122T031200.123Z-15004ms-2`.
 
 use std::fmt::{self, Display, Formatter};
