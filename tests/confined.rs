@@ -151,8 +151,11 @@ fn signalled(signal: Signal, wait: impl FnOnce(&Tool, Pid)) -> (String, String) 
 
 #[test]
 fn a_child_that_was_killed_is_replaced() {
-    let (stdout, _) = signalled(Signal::KILL, |tool, killed| {
-        child_of(tool, Some(killed));
+    let (stdout, _) = signalled(Signal::STOP, |tool, stopped| {
+        // By then it has a request, for there are new stacks each second, and its deadline is not over.
+        thread::sleep(Duration::from_millis(2500));
+        kill_process(stopped, Signal::KILL).unwrap();
+        child_of(tool, Some(stopped));
         thread::sleep(Duration::from_secs(3));
     });
     let unknown = stdout.lines().filter(|line| line.contains("[unknown libjvm.so")).count();

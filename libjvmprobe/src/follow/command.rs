@@ -4,12 +4,13 @@
 //! returns only after the exec, so it runs in a thread of its own.
 
 use std::{
-    ffi::OsString,
+    ffi::{CString, OsString},
     io::{self, Read, Write},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::process::CommandExt,
+        unix::{ffi::OsStrExt, process::CommandExt},
     },
+    path::Path,
     process::{Child, Command},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -20,6 +21,7 @@ use rustix::{
     io::{close, read, write},
     pipe::{PipeFlags, pipe_with},
     process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    thread::set_name,
     time::Timespec,
 };
 
@@ -62,7 +64,10 @@ impl Waiting {
             user.prepare(&mut command);
         }
         let parents_end = go.as_raw_fd();
+        let name = name_of(&program);
         let wait_for_parent = move || {
+            // Samples taken around the exec belong to the program, not to the tool.
+            set_name(&name)?;
             // SAFETY: the child's copy, which nothing in the child uses. Without it the
             // child sees the parent's end, however that comes.
             unsafe { close(parents_end) };
@@ -99,6 +104,13 @@ impl Waiting {
         let child = child.map_err(|e| Error::io(format!("run {}", self.program.display()), e))?;
         Running::new(child).map_err(|e| Error::io("watch the command", e))
     }
+}
+
+/// The name that the kernel gives to a process at exec (`begin_new_exec()` in fs/exec.c): the last part of
+/// the program's path, which the kernel cuts to 15 bytes.
+fn name_of(program: &OsString) -> CString {
+    let name = Path::new(program).file_name().unwrap_or(program);
+    CString::new(name.as_bytes()).unwrap_or_default()
 }
 
 fn say_and_wait(say: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {

@@ -6,8 +6,8 @@
 //! | `debug_info` | DWARF, in the child |
 //! | `protocol` | messages between both |
 //!
-//! The child ([`crate::own::confined`]) gets descriptors of files and returns names. A file that ends
-//! or stalls the child is skipped from then on. A tenant with more than a few such files waits before
+//! The child ([`crate::own::confined`]) gets descriptors of files and returns names. A file that stalls
+//! the child, or ends it twice in a row, is skipped from then on. A tenant with more than a few such files waits before
 //! the child reads another file for it: one second, then twice as long each time. All others go on with
 //! a new child.
 
@@ -201,25 +201,30 @@ impl Symbolizer {
         if is_new && self.tenants.get(&tenant).is_some_and(|failed| now < failed.until) {
             return Vec::new();
         }
-        let Some(child) = self.running(now) else { return Vec::new() };
-        match look_up(child, bundle, offset) {
-            Ok(symbols) => symbols,
-            Err(Failure::Unsent(error)) => {
-                remark(|| format!("symbols of {}: {error}", path(bundle)));
-                Vec::new()
-            }
-            Err(failure) => {
-                self.child = None;
-                let how = match failure {
-                    Failure::TimedOut => "timed out".to_owned(),
-                    Failure::Ended(Some(status)) => format!("crashed ({status})"),
-                    _ => "crashed".to_owned(),
-                };
-                let path = path(bundle);
-                note(&format!("symbols of {path}: the reader {how}; skipping this file"));
-                self.blame(bundle, tenant);
-                Vec::new()
-            }
+        let mut has_ended = false;
+        loop {
+            let Some(child) = self.running(now) else { return Vec::new() };
+            let how = match look_up(child, bundle, offset) {
+                Ok(symbols) => return symbols,
+                Err(Failure::Unsent(error)) => {
+                    remark(|| format!("symbols of {}: {error}", path(bundle)));
+                    return Vec::new();
+                }
+                // It may have been killed for another reason than this file.
+                Err(Failure::Ended(_)) if !has_ended => {
+                    self.child = None;
+                    has_ended = true;
+                    continue;
+                }
+                Err(Failure::Ended(Some(status))) => format!("crashed ({status})"),
+                Err(Failure::Ended(None)) => "crashed".to_owned(),
+                Err(Failure::TimedOut) => "timed out".to_owned(),
+            };
+            self.child = None;
+            let path = path(bundle);
+            note(&format!("symbols of {path}: the reader {how}; skipping this file"));
+            self.blame(bundle, tenant);
+            return Vec::new();
         }
     }
 
