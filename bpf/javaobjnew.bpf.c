@@ -10,6 +10,9 @@
  * its thread has allocated in TLABs since the last such event: HotSpot's own
  * numbers, read from the Thread, so that nothing is missed or counted twice.
  *
+ * Bytes since a thread's last event are read from the Thread: by user space while it lives, and
+ * here when it ends.
+ *
  * From time to time user space is told of a TLAB that is full, and reads what is
  * in it.
  *
@@ -32,6 +35,8 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* Keep threads apart. */
 const volatile bool by_thread = false;
+/* No TLAB is larger: it would not fit into the heap region or an int of words. */
+#define MAX_TLAB (1ULL << 34)
 /* Objects of at least this size are told one by one. */
 const volatile __u64 large_bytes = ~0ULL;
 /* A TLAB is told of when it is full with this probability, in 2^32ths; user space adapts it. */
@@ -260,8 +265,11 @@ static __always_inline __u64 text_of_klass(struct tally_key *key, const struct l
 	return text;
 }
 
-/* A thread's state, with a stack of its own: a program's has no room for a new one beside the
-   walker's. */
+/*
+ * A thread's state, with a stack of its own: a program's has no room for a new one beside the
+ * walker's. A native thread may detach from the JVM and attach to it again: bytes of its former
+ * JavaThread that no sample stands for are added to those of the new one.
+ */
 static __noinline struct thread_state *state_of(__u64 target, __u64 thread)
 {
 	struct thread_key key = { .target = target, .tid = (__u32)bpf_get_current_pid_tgid() };
@@ -270,7 +278,7 @@ static __noinline struct thread_state *state_of(__u64 target, __u64 thread)
 	struct old_thread old = { .target = target, .thread = thread };
 	__u64 *counted;
 
-	if (state && state->thread == thread)
+	if (state && state->thread == thread && !state->has_ended)
 		return state;
 	/* One that is new, unless it was there before the trace. */
 	counted = bpf_map_lookup_elem(&old_threads, &old);
@@ -278,6 +286,8 @@ static __noinline struct thread_state *state_of(__u64 target, __u64 thread)
 		fresh.counted = fresh.told = *counted;
 		bpf_map_delete_elem(&old_threads, &old);
 	}
+	if (state && state->has_ended)
+		fresh.told += state->told - state->counted;
 	bpf_map_update_elem(&threads, &key, &fresh, BPF_ANY);
 	return bpf_map_lookup_elem(&threads, &key);
 }
@@ -471,6 +481,55 @@ int BPF_UPROBE(fn_outside_tlab_stacks, __u64 klass, __u64 object, __u64 size, __
 	__u64 begin = begin_run();
 
 	outside_tlab(ctx, klass, size, thread, true);
+	end_run(current_key(uprobe_cookie(ctx)), begin);
+	return 0;
+}
+
+/* Reads a thread's bytes when it ends, with those in its last TLAB. */
+static __always_inline int thread_end(struct pt_regs *ctx, __u64 thread, bool walks)
+{
+	__u64 target = target_key(uprobe_cookie(ctx)), all;
+	struct layout *layout = bpf_map_lookup_elem(&layouts, &target);
+	struct { __u64 start, top; } tlab = {};
+	struct thread_state *state;
+	struct flood *flood;
+
+	if (!layout)
+		return 0;
+	flood = walks && stacks_wanted ? flood_of(target) : NULL;
+	if (flood)
+		__sync_fetch_and_add(&flood->ends, 1);
+	state = state_of(target, thread);
+	if (!state) {
+		count_lost(target);
+		return 0;
+	}
+	all = read_word(thread + layout->thread_allocated);
+	bpf_probe_read_user(&tlab, sizeof(tlab), (void *)(thread + layout->tlab));
+	if (tlab.start && tlab.top > tlab.start && tlab.top - tlab.start < MAX_TLAB)
+		all += tlab.top - tlab.start;
+	/* A new thread at the address of one that ended without this probe. */
+	if (all < state->counted)
+		*state = (struct thread_state){ .thread = thread };
+	state->counted = all;
+	state->last = bpf_jiffies64();
+	state->has_ended = 1;
+	return 0;
+}
+
+/* Threads::remove(JavaThread *): the thread itself calls it, its TLAB is retired or about to be. */
+SEC("uprobe")
+int BPF_UPROBE(fn_thread_end, __u64 thread)
+{
+	return thread_end(ctx, thread, false);
+}
+
+SEC("uprobe")
+int BPF_UPROBE(fn_thread_end_stacks, __u64 thread)
+{
+	__u64 begin = begin_run();
+
+	thread_end(ctx, thread, true);
 	end_run(current_key(uprobe_cookie(ctx)), begin);
 	return 0;
 }

@@ -84,7 +84,8 @@ struct thread_state {
 	__u64 counted;          /* bytes that it had allocated, attributed to classes; */
 	__u64 told;             /* for so many stands what was taken of them */
 	__u64 last;             /* when its last event was, in jiffies */
-	__u64 in_spells;        /* whether it was not listened to all the time then */
+	__u32 in_spells;        /* whether it was not listened to all the time then */
+	__u32 has_ended;        /* whether it has ended: counted is all that it has allocated */
 	__u64 tlab;             /* start of its TLAB, if that is to be told of; else 0 */
 	__u64 tlab_bytes;       /* its size */
 	__u64 before_tlab;      /* bytes that it had allocated outside of this TLAB */
@@ -96,7 +97,8 @@ struct thread_state {
 struct flood {
 	__u64 line;             /* so long is the line that it is taken from */
 	__u64 outside_hits;     /* objects outside of TLABs that were heard of, */
-	__u64 tlab_hits;        /* and those that began one */
+	__u64 tlab_hits;        /* and those that began one; */
+	__u64 ends;             /* threads that have ended */
 	__u64 window;           /* of time, in which were */
 	__u64 hits;             /* so many allocations; */
 	__u64 before;           /* and so many bytes before it */

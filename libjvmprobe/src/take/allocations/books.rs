@@ -173,7 +173,7 @@ impl Books {
     ) -> Vec<&'a Counted> {
         // Where one lies in the place of one that has ended, there are two.
         let mut last = HashMap::<Addr, &Counted>::new();
-        for &one in counted {
+        for &one in counted.iter().filter(|one| !one.has_ended) {
             let known = last.entry(one.thread).or_insert(one);
             if known.last < one.last {
                 *known = one;
@@ -181,15 +181,16 @@ impl Books {
         }
         let mut in_flight = HashMap::with_capacity(threads.len());
         let mut live = HashSet::new();
-        for thread in threads {
+        // One whose end was heard a moment ago may still be listed.
+        let ended = counted.iter().filter(|one| one.has_ended);
+        let ended: HashSet<_> = ended.map(|one| (one.thread, one.bytes)).collect();
+        for thread in threads.iter().filter(|t| !ended.contains(&(t.thread, t.allocated))) {
             // One that has allocated less is another, which had no event yet.
             let known = last.get(&thread.thread).filter(|known| known.bytes <= thread.allocated);
             let bytes = difference_of(thread.allocated, known.map_or(0, |known| known.told));
             let who = (thread.thread, known.and_then(|known| known.tid));
-            // Before its first event it had no number.
-            let before = self.in_flight.remove(&who);
-            let before = before.or_else(|| self.in_flight.remove(&(thread.thread, None)));
-            self.add_in_flight(who.1, bytes.saturating_sub(before.unwrap_or_default().bytes));
+            let before = self.take_in_flight(who);
+            self.add_in_flight(who.1, bytes.saturating_sub(before.bytes));
             in_flight.insert(who, InFlight { allocated: thread.allocated, bytes });
             live.insert(who);
         }
@@ -197,18 +198,28 @@ impl Books {
         let others = counted.iter().copied().filter(|one| !live.contains(&(one.thread, one.tid)));
         for one in others.clone() {
             let who = (one.thread, one.tid);
-            let before = self.in_flight.remove(&who).unwrap_or_default();
+            let before = self.take_in_flight(who);
             let allocated = one.bytes.max(before.allocated);
-            // What came after its last event nobody knows. Where not all events are heard, that may
-            // be much: then what was taken stands for all that came since the last look.
-            let bytes =
-                if one.in_spells { before.bytes } else { difference_of(allocated, one.told) };
+            // Without the probe for ends of threads, bytes after its last event are unknown. If events are
+            // counted for a part of the time, they may be many, and the samples since the last reading
+            // represent them.
+            let bytes = match one.in_spells && !one.has_ended {
+                true => before.bytes,
+                false => difference_of(allocated, one.told),
+            };
             self.add_in_flight(one.tid, bytes.saturating_sub(before.bytes));
             in_flight.insert(who, InFlight { allocated, bytes });
         }
         self.in_flight = in_flight;
         let listed: HashSet<_> = threads.iter().map(|thread| thread.thread).collect();
-        others.filter(|one| !listed.contains(&one.thread)).collect()
+        others.filter(|one| one.has_ended || !listed.contains(&one.thread)).collect()
+    }
+
+    /// Takes out what a thread had allocated at the last look.
+    fn take_in_flight(&mut self, (thread, tid): Who) -> InFlight {
+        let before = self.in_flight.remove(&(thread, tid));
+        // Before its first event it had no number.
+        before.or_else(|| self.in_flight.remove(&(thread, None))).unwrap_or_default()
     }
 
     fn add_in_flight(&mut self, tid: Option<u64>, more: i64) {
@@ -366,7 +377,16 @@ mod tests {
 
     fn counted(addr: u64, bytes: u64) -> Counted {
         let (target, tid, thread) = (7, Some(addr), Addr(addr));
-        Counted { target, tid, thread, bytes, told: bytes, in_spells: false, last: 1 }
+        Counted {
+            target,
+            tid,
+            thread,
+            bytes,
+            told: bytes,
+            in_spells: false,
+            has_ended: false,
+            last: 1,
+        }
     }
 
     /// Classes with their threads, objects and bytes, sorted.
@@ -490,6 +510,37 @@ mod tests {
         books.add(&row("A", 0), 0, &sampled(300));
         books.take_threads(&[], &[&of(1200, 1900)]);
         assert_eq!(sum(&books), 1300);
+    }
+
+    #[test]
+    fn a_thread_whose_end_was_heard_has_allocated_exactly_that() {
+        let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
+        let of = |bytes, has_ended| Counted {
+            told: 900,
+            in_spells: true,
+            has_ended,
+            ..counted(1, bytes)
+        };
+        let ended = of(1200, true);
+        // Its samples stood for 900 bytes, it had 1,000 at the last look, and 1,200 at its end.
+        let mut books = books(PLAIN);
+        let sample = Count { samples: 1, bytes: 900, objects: 1.0, ..Count::default() };
+        books.add(&row("A", 0), 0, &sample);
+        books.take_threads(&[thread(1, 1000)], &[&of(800, false)]);
+        assert_eq!(sum(&books), 1000);
+        // The second time it is not listed any more.
+        for threads in [&[thread(1, 1200)][..], &[]] {
+            let gone = books.take_threads(threads, &[&ended]).len();
+            assert_eq!((sum(&books), gone), (1200, 1));
+        }
+        // Another one at its address has an event of its own only later.
+        let gone = books.take_threads(&[thread(1, 30)], &[&ended]).len();
+        assert_eq!((sum(&books), gone), (1230, 1));
+        // One without any event but its end, which was listed before.
+        let mut books = self::books(PLAIN);
+        books.take_threads(&[thread(1, 500)], &[]);
+        books.take_threads(&[], &[&Counted { told: 0, ..of(700, true) }]);
+        assert_eq!(sum(&books), 700);
     }
 
     #[test]

@@ -185,7 +185,16 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
         let key = copy::<old_thread>(k)?;
         let bytes = u64::from_ne_bytes(v.as_slice().try_into().ok()?);
         let (target, thread) = (key.target, Addr(key.thread));
-        Some(Counted { target, tid: None, thread, bytes, told: bytes, in_spells: false, last: 0 })
+        Some(Counted {
+            target,
+            tid: None,
+            thread,
+            bytes,
+            told: bytes,
+            in_spells: false,
+            has_ended: false,
+            last: 0,
+        })
     });
     let known = entries(&session.skel.maps.threads)?;
     let known = known.iter().filter_map(|(k, v)| {
@@ -197,6 +206,7 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
             bytes: state.counted,
             told: state.told,
             in_spells: state.in_spells != 0,
+            has_ended: state.has_ended != 0,
             last: state.last,
         })
     });
@@ -252,6 +262,8 @@ pub(crate) struct Counted {
     pub(crate) told: u64,
     /// Whether it is not listened to all the time.
     pub(crate) in_spells: bool,
+    /// Whether it has ended: `bytes` is all that it has allocated.
+    pub(crate) has_ended: bool,
     /// When it had its last event, on the kernel's coarse clock; 0: not yet.
     pub(crate) last: u64,
 }

@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(size_of::<tally_key>(), 6 * 8);
         assert_eq!(size_of::<tally>(), 7 * 8);
         assert_eq!(size_of::<hit>(), 2 * 8);
-        assert_eq!(size_of::<flood>(), 7 * 8);
+        assert_eq!(size_of::<flood>(), 8 * 8);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
         assert_eq!(size_of::<thread_key>(), 2 * 8);
         assert_eq!(size_of::<thread_state>(), 10 * 8);

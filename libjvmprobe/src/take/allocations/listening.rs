@@ -34,7 +34,7 @@ use crate::{
         counters::{self, Session},
         event::spells,
         probes,
-        spells::{Spell, Spells, Turn, rate},
+        spells::{Spell, Spells, Turn, ns, rate},
     },
 };
 
@@ -88,6 +88,8 @@ struct File {
     silences: u64,
     /// Whether the last attempt to attach has failed.
     has_failed: bool,
+    /// Until when the ends of threads are not listened to, because there were too many.
+    no_ends_until: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -106,7 +108,7 @@ struct Jvm {
     /// The runs of programs that were measured by then.
     runs: Runs,
     /// Hits per second of each kind while it is attached.
-    rates: [f64; 2],
+    rates: [f64; KINDS.len()],
 }
 
 impl Jvm {
@@ -117,9 +119,15 @@ impl Jvm {
 }
 
 /// By kind of probe.
-type Hits = [u64; 2];
+type Hits = [u64; KINDS.len()];
 const OUTSIDE: usize = 0;
 const TLAB: usize = 1;
+/// Ends of threads. This probe is attached all the time or, if it costs too much, not at all: an end that is
+/// seen represents this thread alone.
+const END: usize = 2;
+const KINDS: [usize; 3] = [OUTSIDE, TLAB, END];
+/// After this time, ends of threads that were too many are listened to again.
+const RETRY_ENDS: Duration = Duration::from_secs(60);
 
 /// The maps that it reads and writes.
 #[derive(Debug)]
@@ -213,7 +221,11 @@ impl File {
             let program = session.program(plan.program)?;
             let mut uprobe = Uprobe::new(Arc::clone(&file), offset, program)?;
             uprobe.attach()?;
-            let kind = if plan.program == probes::OUTSIDE { OUTSIDE } else { TLAB };
+            let kind = match plan.program {
+                probes::OUTSIDE => OUTSIDE,
+                probes::THREAD_END => END,
+                _ => TLAB,
+            };
             probes.push(Probe { kind, uprobe, is_hot: false });
         }
         let now = clock::monotonic_ns();
@@ -226,6 +238,7 @@ impl File {
             to_let_go: Duration::ZERO,
             silences: 0,
             has_failed: false,
+            no_ends_until: None,
         })
     }
 
@@ -243,7 +256,7 @@ impl File {
     /// Counts the hits since the last time, of each JVM. Returns the run time of the programs, and how many
     /// runs that was.
     fn count(&mut self, maps: &Maps, elapsed: u64, heard_for: u64) -> (u64, u64) {
-        let hot = [OUTSIDE, TLAB].map(|kind| self.is_hot(kind));
+        let hot = KINDS.map(|kind| self.is_hot(kind));
         let mut runs = (0, 0);
         for (key, jvm) in &mut self.jvms {
             if let Some(now) = Runs::of(&maps.costs, *key) {
@@ -252,8 +265,8 @@ impl File {
                 runs = (runs.0 + new.timed_ns, runs.1 + new.timed);
             }
             let Some(flood) = counters::flood(&maps.floods, *key) else { continue };
-            let now = [flood.outside_hits, flood.tlab_hits];
-            for kind in [OUTSIDE, TLAB] {
+            let now = [flood.outside_hits, flood.tlab_hits, flood.ends];
+            for kind in KINDS {
                 let hits = now[kind].saturating_sub(jvm.hits[kind]);
                 jvm.rates[kind] = rate(hits, if hot[kind] { heard_for } else { elapsed });
             }
@@ -276,10 +289,13 @@ impl File {
     fn turn(&mut self, maps: &Maps, now: u64, hit_ns: f64, share: f64) {
         let allowed: f64 = self.jvms.values().map(|jvm| jvm.cost(hit_ns).min(share)).sum();
         let cost_of = |kind| self.rate(kind) * hit_ns / 1e9;
-        let costs = [cost_of(OUTSIDE), cost_of(TLAB)];
+        let mut costs = KINDS.map(cost_of);
+        if self.turn_ends(now, costs[END] > allowed / 4.0) {
+            costs[END] = 0.0;
+        }
         // Probes that are attached all the time leave the rest of the budget to the others.
         let in_spells = self.probes.iter().any(|probe| probe.is_hot);
-        let kinds = [OUTSIDE, TLAB].into_iter();
+        let kinds = KINDS.into_iter();
         let always = kinds.filter(|&kind| in_spells && !self.is_hot(kind));
         let always: f64 = always.map(|kind| costs[kind]).sum();
         let cost = costs.iter().sum::<f64>() - always;
@@ -287,7 +303,7 @@ impl File {
         match self.spells.due(now, cost, allowed) {
             Turn::LetGo => {
                 let most = costs[OUTSIDE].max(costs[TLAB]);
-                for probe in &mut self.probes {
+                for probe in self.probes.iter_mut().filter(|probe| probe.kind != END) {
                     let cost = costs[probe.kind];
                     // What is hit seldom costs little, and is heard as it is.
                     probe.is_hot = cost > allowed / 4.0 || (probe.is_hot && cost == most);
@@ -305,6 +321,25 @@ impl File {
             }
             Turn::Stay => {}
         }
+    }
+
+    /// Listens to the ends of threads no more where they are too many, and again after a while. Returns
+    /// whether it does not listen to them.
+    fn turn_ends(&mut self, now: u64, are_too_many: bool) -> bool {
+        let mut ends = self.probes.iter_mut().filter(|probe| probe.kind == END).peekable();
+        match self.no_ends_until {
+            _ if ends.peek().is_none() => {}
+            None if are_too_many => {
+                uprobe::let_go(ends.map(|probe| &mut probe.uprobe));
+                self.no_ends_until = Some(now + ns(RETRY_ENDS));
+            }
+            Some(until) if now >= until => {
+                let attached = ends.try_for_each(|probe| probe.uprobe.attach());
+                self.no_ends_until = attached.err().map(|_| now + ns(RETRY_ENDS));
+            }
+            _ => {}
+        }
+        self.no_ends_until.is_some()
     }
 
     /// A spell begins.
@@ -337,7 +372,7 @@ impl File {
 
     /// Returns the hits in a time of probes that are hit too often, by JVM.
     fn hot_hits(&self, time: Duration) -> Vec<(u64, f64)> {
-        let hot: Vec<_> = [OUTSIDE, TLAB].into_iter().filter(|&kind| self.is_hot(kind)).collect();
+        let hot: Vec<_> = KINDS.into_iter().filter(|&kind| self.is_hot(kind)).collect();
         let of = |jvm: &Jvm| hot.iter().map(|&kind| jvm.rates[kind]).sum::<f64>();
         let hits = self.jvms.iter().map(|(key, jvm)| (*key, of(jvm) * time.as_secs_f64()));
         hits.collect()

@@ -15,6 +15,8 @@ use crate::{
 
 /// The program for objects outside of TLABs.
 pub(crate) const OUTSIDE: &str = "fn_outside_tlab";
+/// The program for threads that end.
+pub(crate) const THREAD_END: &str = "fn_thread_end";
 
 const FUNCTIONS: [(&str, [&str; 2]); 2] = [
     // First, so that what is outside of TLABs is never taken for what is inside.
@@ -40,7 +42,11 @@ const PROBE: (&str, &str) = ("hotspot", "object__alloc");
 /// The last JDK that knows `ExtendedDTraceProbes`.
 const LAST_EXTENDED: u32 = 17;
 
-/// The functions to attach to.
+/// Where a Java thread leaves the list of all, with its last bytes: `Threads::remove` (runtime/threads.cpp).
+const END: (&str, &str) = (THREAD_END, "_ZN7Threads6removeE");
+
+/// The functions to attach to. Without the one that threads end in, what a thread has allocated since its
+/// last event is unknown when it has ended.
 ///
 /// # Errors
 /// [`Error::NoProbes`] where the symbols are missing, saying what works instead.
@@ -52,7 +58,10 @@ pub(crate) fn sampled(libjvm: &LibJvm) -> Result<Vec<Plan>> {
         Some(Plan { program, site, optional: None })
     };
     let plans: Option<Vec<_>> = FUNCTIONS.iter().map(plan).collect();
-    if let Some(plans) = plans {
+    if let Some(mut plans) = plans {
+        let (program, name) = END;
+        let end = function(&elf, &symbols, name);
+        plans.extend(end.map(|site| Plan { program, site, optional: None }));
         return Ok(plans);
     }
     let has_probe = elf.stapsdt()?.find(PROBE.0, PROBE.1).next().is_some();

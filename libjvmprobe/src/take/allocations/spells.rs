@@ -204,7 +204,8 @@ impl Spells {
     }
 }
 
-fn ns(time: Duration) -> u64 {
+/// A time in nanoseconds.
+pub(super) fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
