@@ -223,6 +223,20 @@ fn reports_every_stop_of_a_jvm_without_performance_data() {
     }
 }
 
+/// G1 calls its operation for metaspace full, and collects the young generation in it.
+#[test]
+fn collections_for_metaspace_are_full_where_the_log_says_so() {
+    need_root();
+    for (name, collector) in [
+        ("temurin-17", "-XX:+UseG1GC"),
+        ("temurin-21", "-XX:+UseSerialGC"),
+        ("temurin-25", "-XX:+UseG1GC"),
+    ] {
+        let flags = format!("{collector} -Xmx200m -XX:MaxMetaspaceSize=48m");
+        check_program(runtimes::named(name), &flags, "MetaspaceLoad");
+    }
+}
+
 /// How many of the collections that come next in the log a pause is. Two in one operation are
 /// one that begins as the first and ends as the last; CMS may sweep between the two.
 fn collections_of(logged: &[&OldCollection], pause: &Value) -> usize {
@@ -242,8 +256,12 @@ fn collections_of(logged: &[&OldCollection], pause: &Value) -> usize {
 }
 
 fn check(runtime: &Runtime, flags: &str) {
-    let title = format!("{} {flags}", runtime.name);
-    let mut load = Load::start(runtime, flags);
+    check_program(runtime, flags, "GcLoad");
+}
+
+fn check_program(runtime: &Runtime, flags: &str, program: &str) {
+    let title = format!("{} {flags} {program}", runtime.name);
+    let mut load = Load::start_program(runtime, flags, program);
     let pid = load.pid().to_string();
     let tool = Tool::start("javagc", &["-p", &pid, "-j", "--safepoints"]);
     let attached_ns = jvmprobe_tests::proc::monotonic_ns();

@@ -50,7 +50,7 @@ mod layout;
 pub mod loaded;
 pub(crate) mod methods;
 pub mod objects;
-mod operations;
+pub(crate) mod operations;
 mod pages;
 pub(crate) mod perfdata;
 mod resolved;

@@ -6,6 +6,19 @@ use crate::{
     names::clean,
 };
 
+/// The operation that collects because metaspace is short (gc/shared/gcVMOperations.cpp). It tells its probe of a
+/// full collection, whichever it is, and of one also where memory has become free before it began.
+const FOR_METASPACE: &str = "CollectForMetadataAllocation";
+
+/// Collections of an operation by the JVM's own counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collections {
+    /// Their number; 0 where the operation found that there was nothing to do. `None` where it is not counted.
+    pub count: Option<u64>,
+    /// Whether one of them was full, where that is counted.
+    pub is_full: Option<bool>,
+}
+
 impl HotSpot {
     /// How many classes it has unloaded; `None` where it does not count.
     pub(crate) fn classes_unloaded(&self) -> Option<u64> {
@@ -33,24 +46,36 @@ impl HotSpot {
         (bytes > 0).then_some(bytes / 2)
     }
 
-    /// Its own counters of collections before and after an operation: how many were done,
-    /// and whether one of them was full.
+    /// Returns the collections of an operation by two readings of the counters of its gauge.
     pub fn collections(
         &self,
         op: Option<&str>,
         before: &[u64; 4],
         after: &[u64; 4],
-    ) -> Option<(u64, bool)> {
+    ) -> Collections {
+        let is_marking = match self.collector {
+            Collector::Serial | Collector::Parallel => false,
+            Collector::Cms => is_cms_marking(op),
+            // The marking's own pauses increase a third counter, before they begin.
+            Collector::G1 => op.is_none_or(is_g1_marking),
+            _ => return Collections::default(),
+        };
         // Counters of 32 bits wrap.
         let done = |i: usize| u64::from((after[i] as u32).wrapping_sub(before[i] as u32));
-        // Young and old collector; a third one counts G1's remark and cleanup.
         let (young, full) = (done(0), done(1));
-        match self.collector {
-            Collector::Serial | Collector::Parallel | Collector::G1 => {
-                Some((young + full, full > 0))
+        match self.gauge.counters {
+            _ if is_marking => Collections::default(),
+            [Some(_), Some(_), ..] => {
+                Collections { count: Some(young + full), is_full: Some(full > 0) }
             }
-            Collector::Cms if !is_cms_marking(op) => Some((young + full, full > 0)),
-            _ => None,
+            // One counter for both.
+            [Some(_), None, ..] => Collections { count: Some(young), is_full: None },
+            // G1 begins a concurrent cycle with a young collection, and collects all only if that
+            // does not help.
+            _ => {
+                let is_young = self.collector == Collector::G1 && op == Some(FOR_METASPACE);
+                Collections { count: None, is_full: is_young.then_some(false) }
+            }
         }
     }
 
@@ -109,6 +134,14 @@ impl HotSpot {
 
 /// CMS's initial mark and final remark are stops that collect nothing; the old collector
 /// counts them.
+/// `VM_CGC_Operation` up to JDK 11, then `VM_G1Concurrent`, since JDK 17 one for each of its pauses
+/// (gc/g1/g1VMOperations.hpp).
+fn is_g1_marking(op: &str) -> bool {
+    ["CGC_", "G1Concurrent", "G1PauseRemark", "G1PauseCleanup"]
+        .iter()
+        .any(|name| op.starts_with(name))
+}
+
 fn is_cms_marking(op: Option<&str>) -> bool {
     op.is_some_and(|op| op.starts_with("CMS_"))
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use crate::{
     bpf::{clock, records::text},
+    hotspot::operations::Collections,
     take::pauses::{
         event::{self, Event, moment_event, operation, pool_event, stop_event},
         record::{Cycle, Pool, Record, Stop},
@@ -21,14 +22,8 @@ pub(crate) trait Jvm {
     fn operation_named(&self, op_type: u64) -> Option<String>;
     /// The operation that a C++ vtable belongs to, for libjvm without probes.
     fn operation_of(&self, vtable: u64) -> Option<String>;
-    /// Collections of an operation by two readings of the JVM's own counters, and whether
-    /// one of them was full; `None` where there are no such counters.
-    fn collections(
-        &self,
-        op: Option<&str>,
-        before: &[u64; 4],
-        after: &[u64; 4],
-    ) -> Option<(u64, bool)>;
+    /// Collections of an operation by two readings of the JVM's own counters.
+    fn collections(&self, op: Option<&str>, before: &[u64; 4], after: &[u64; 4]) -> Collections;
     /// Whether an operation allocates before its end, after the last of its collections.
     fn settles(&self, op: Option<&str>, collections: u64) -> bool;
     /// Whether an operation of which no collection was seen is a pause all the same.
@@ -111,13 +106,19 @@ impl Assembler {
         }
         stop.op = operation_name(e, &e.gc_op, jvm);
         let op = stop.op.as_deref();
-        let counted = (e.gauged != 0).then(|| jvm.collections(op, &e.before, &e.after));
-        let (counted, counted_full) = counted.flatten().unwrap_or((0, false));
-        let settles = jvm.settles(op, counted);
+        let counted = match e.gauged {
+            0 => Collections::default(),
+            _ => jvm.collections(op, &e.before, &e.after),
+        };
+        if counted.count == Some(0) {
+            return Record::Safepoint(stop);
+        }
+        let count = counted.count.unwrap_or(0);
+        let settles = jvm.settles(op, count);
         stop.cause = event::cause(&e.cause, &e.last_cause);
-        // The probe tells this one, the function that stands for it does not.
-        stop.full = e.full != 0 || counted_full || op == Some("ShenandoahFullGC");
-        stop.collections = counted.max(pairs).max(e.collections.into());
+        // The probe tells Shenandoah's, the function that stands for it does not.
+        stop.full = counted.is_full.unwrap_or(e.full != 0) || op == Some("ShenandoahFullGC");
+        stop.collections = count.max(pairs).max(e.collections.into());
         stop.pause_ns = Some(e.gc_ns);
         stop.heap_before = event::known(e.heap_before);
         stop.heap_after = event::known(if settles { e.heap_settled } else { e.heap_after });
@@ -259,14 +260,9 @@ mod tests {
         fn operation_of(&self, vtable: u64) -> Option<String> {
             (vtable == 0x10).then(|| "Named".into())
         }
-        fn collections(
-            &self,
-            _: Option<&str>,
-            before: &[u64; 4],
-            after: &[u64; 4],
-        ) -> Option<(u64, bool)> {
+        fn collections(&self, _: Option<&str>, before: &[u64; 4], after: &[u64; 4]) -> Collections {
             let sum: u64 = after.iter().zip(before).map(|(a, b)| a - b).sum();
-            Some((sum, after[1] > before[1]))
+            Collections { count: Some(sum), is_full: Some(after[1] > before[1]) }
         }
         fn settles(&self, _: Option<&str>, collections: u64) -> bool {
             collections > 0
@@ -317,7 +313,7 @@ mod tests {
 
     #[test]
     fn what_is_allocated_after_the_collection_is_not_in_the_heap_after_it() {
-        let collected = stop_event {
+        let event = stop_event {
             gc_pairs: 1,
             gauged: 1,
             after: [1, 0, 0, 0],
@@ -325,12 +321,23 @@ mod tests {
             heap_settled: 20,
             ..stop()
         };
-        let skipped = stop_event { after: [0; 4], ..collected };
-        for (event, expected) in [(collected, 20), (skipped, 30)] {
-            let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
-            let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
-            assert_eq!(stop.heap_after, Some(expected));
+        let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+        let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
+        assert_eq!(stop.heap_after, Some(20));
+    }
+
+    #[test]
+    fn counters_tell_whether_a_collection_was_done_and_was_full() {
+        let take = |after| {
+            let event = stop_event { gc_pairs: 1, gauged: 1, full: 1, after, ..stop() };
+            Assembler::default().take(&Event::Stop(Box::new(event)), &Fake)
+        };
+        for (after, expected) in [([1, 0, 0, 0], false), ([1, 1, 0, 0], true)] {
+            let Some(Record::Pause(stop)) = take(after) else { panic!("no pause") };
+            assert_eq!(stop.full, expected);
         }
+        let Some(Record::Safepoint(stop)) = take([0; 4]) else { panic!("a pause") };
+        assert_eq!((stop.collections, stop.pause_ns, stop.full), (0, None, false));
     }
 
     #[test]
@@ -384,7 +391,7 @@ mod tests {
         let mut assembler = Assembler::new(true);
         assert!(assembler.take(&pool("Copy", "Eden", 0, 10, 90), &Fake).is_none());
         assert!(assembler.take(&pool("Copy", "Eden", 1, 20, 0), &Fake).is_none());
-        let pause = stop_event { gc_pairs: 1, ..stop() };
+        let pause = stop_event { gc_pairs: 1, gauged: 1, after: [1, 0, 0, 0], ..stop() };
         let pause = Event::Stop(Box::new(pause));
         for expected in [1, 0] {
             let record = assembler.take(&pause, &Fake);

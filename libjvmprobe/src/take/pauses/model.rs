@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::HashMap};
 
 use crate::{
     bpf::clock,
-    hotspot::{Collector, HotSpot},
+    hotspot::{Collector, HotSpot, operations::Collections},
     take::pauses::{
         assemble::{self, Assembler},
         counted::Collected,
@@ -141,13 +141,8 @@ impl assemble::Jvm for Asked<'_> {
         once(&self.operations.vtables, vtable, || self.hotspot?.operation_of(vtable))
     }
 
-    fn collections(
-        &self,
-        op: Option<&str>,
-        before: &[u64; 4],
-        after: &[u64; 4],
-    ) -> Option<(u64, bool)> {
-        self.hotspot?.collections(op, before, after)
+    fn collections(&self, op: Option<&str>, before: &[u64; 4], after: &[u64; 4]) -> Collections {
+        self.hotspot.map_or_else(Collections::default, |h| h.collections(op, before, after))
     }
 
     fn settles(&self, op: Option<&str>, collections: u64) -> bool {
