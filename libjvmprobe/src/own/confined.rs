@@ -7,8 +7,8 @@
 //! has a limit. It keeps its user: the parent could not kill it otherwise without `CAP_KILL`, and
 //! every system call that depends on the user is refused.
 //!
-//! Parent and child exchange one message each way at a time over a Unix socket that keeps message
-//! boundaries. Descriptors travel from parent to child only. The child ends when the socket is
+//! Parent and child exchange one message each way at a time over a [`channel`]. Descriptors travel from
+//! parent to child only. The child ends when the socket is
 //! closed, and the kernel kills it when the thread that started it ends. So the same thread starts
 //! it and talks to it.
 //!
@@ -21,7 +21,6 @@ use std::{
     collections::BTreeMap,
     env, fs,
     io::{self, IoSlice, IoSliceMut},
-    mem::MaybeUninit,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::process::CommandExt,
@@ -35,12 +34,7 @@ use std::{
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{
-        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-    },
     process::{
         DumpableBehavior, Resource, Rlimit, Signal, set_dumpable_behavior,
         set_parent_process_death_signal, setrlimit,
@@ -52,7 +46,10 @@ use seccompiler::{
     SeccompRule, apply_filter,
 };
 
-use crate::own::privileges;
+use crate::own::{
+    channel::{self, MAX_MESSAGE},
+    privileges,
+};
 
 /// The child's argument zero. No tool is called this, so that no command line starts a child by
 /// accident.
@@ -61,10 +58,6 @@ const NAME: &str = "jvmprobe-confined";
 const READY: &[u8] = b"ready";
 /// Maximum time until then.
 const TO_CONFINE: Duration = Duration::from_secs(5);
-/// Maximum size of a message. The default socket buffer of Linux, 208 KiB, holds one.
-pub(crate) const MAX_MESSAGE: usize = 64 << 10;
-/// Maximum number of descriptors in a message.
-pub(crate) const MAX_FILES: usize = 4;
 /// Address space of the child: the largest debug information that is read takes some 400 MB.
 const MAX_ADDRESS_SPACE: u64 = 1 << 30;
 /// Descriptors of the child.
@@ -125,19 +118,19 @@ impl Confined {
     /// Starts a child. The calling thread must outlive it.
     ///
     /// # Errors
-    /// Where this program has no entry for children ([`enter`]), too many killed ones still
-    /// exist, or none can be started.
+    /// [`io::ErrorKind::Unsupported`] where this program has no entry for children ([`enter`]); another error where
+    /// too many killed ones still exist, or none can be started.
     pub(crate) fn start() -> io::Result<Self> {
         if !HAS_ENTRY.load(Ordering::Relaxed) {
-            return Err(io::Error::other("this program does not start confined children"));
+            let why = "this program does not start confined children";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let mut children = children();
         children.reap(0);
         if children.started.len() >= MAX_UNREAPED {
             return Err(io::Error::other("killed children have not ended yet"));
         }
-        let (socket, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (socket, theirs) = channel::pair()?;
         // The link leads to the program that runs, also where its file was replaced. A process group
         // of its own spares the child the terminal's Ctrl-C.
         let mut command = Command::new("/proc/self/exe");
@@ -156,8 +149,7 @@ impl Confined {
 
     /// Whether the child waits for a request.
     pub(crate) fn is_idle(&self) -> bool {
-        let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
-        matches!(poll(&mut polled, Some(&Timespec::default())), Ok(0))
+        !channel::is_ready(&self.socket)
     }
 
     /// Sends a request with descriptors, and returns the answer: bytes of at most [`MAX_MESSAGE`],
@@ -172,48 +164,28 @@ impl Confined {
         deadline: Duration,
     ) -> Result<Vec<u8>, Failure> {
         let end = Instant::now() + deadline;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
-            return Err(Failure::Unsent(io::ErrorKind::InvalidInput.into()));
+        match channel::send(&self.socket, &[IoSlice::new(request)], files) {
+            Ok(()) => self.answer(end),
+            Err(Errno::PIPE | Errno::CONNRESET) => Err(self.ended()),
+            Err(error) => Err(Failure::Unsent(error.into())),
         }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match sendmsg(&self.socket, &[IoSlice::new(request)], &mut control, flags) {
-            Ok(_) => {}
-            Err(Errno::PIPE | Errno::CONNRESET) => return Err(self.ended()),
-            Err(error) => return Err(Failure::Unsent(error.into())),
-        }
-        self.answer(end)
     }
 
     /// Waits for an answer until `end`.
     fn answer(&mut self, end: Instant) -> Result<Vec<u8>, Failure> {
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left).unwrap_or_default();
-            let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
-            match poll(&mut polled, Some(&timeout)) {
-                Ok(0) => return Err(Failure::TimedOut),
-                Err(Errno::INTR) => continue,
-                Ok(_) => {}
-                Err(error) => return Err(Failure::Unsent(error.into())),
-            }
-            return self.receive();
+        match channel::wait(&self.socket, end) {
+            Ok(true) => {}
+            Ok(false) => return Err(Failure::TimedOut),
+            Err(error) => return Err(Failure::Unsent(error.into())),
         }
-    }
-
-    fn receive(&mut self) -> Result<Vec<u8>, Failure> {
         let mut answer = vec![0; MAX_MESSAGE];
-        // Without space for them, the kernel closes descriptors that the child may have sent.
-        let mut none = RecvAncillaryBuffer::default();
-        let flags = RecvFlags::DONTWAIT;
-        let parts = &mut [IoSliceMut::new(&mut answer)];
-        match recvmsg(&self.socket, parts, &mut none, flags) {
-            Ok(message) if message.bytes > 0 => {
-                answer.truncate(message.bytes);
+        // The child may have sent descriptors, too, which are not accepted.
+        match channel::receive(&self.socket, &mut [IoSliceMut::new(&mut answer)]) {
+            Ok(bytes) => {
+                answer.truncate(bytes);
                 Ok(answer)
             }
-            _ => Err(self.ended()),
+            Err(_) => Err(self.ended()),
         }
     }
 
@@ -249,9 +221,8 @@ pub(crate) fn enter(serve: impl FnOnce() -> Serve) {
     }
     let socket = io::stdin();
     let served = confine().map(|()| {
-        let mut none = SendAncillaryBuffer::default();
         // A parent that has ended is noticed by the first receive.
-        let _ = sendmsg(&socket, &[IoSlice::new(READY)], &mut none, SendFlags::NOSIGNAL);
+        let _ = channel::send(&socket, &[IoSlice::new(READY)], &[]);
         answer_all(socket.as_fd(), serve());
     });
     exit(i32::from(served.is_err()));
@@ -261,25 +232,11 @@ pub(crate) fn enter(serve: impl FnOnce() -> Serve) {
 fn answer_all(socket: BorrowedFd<'_>, mut serve: Serve) {
     let mut request = vec![0; MAX_MESSAGE];
     loop {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::CMSG_CLOEXEC;
         let parts = &mut [IoSliceMut::new(&mut request)];
-        let bytes = match recvmsg(socket, parts, &mut control, flags) {
-            Ok(message) if message.bytes > 0 => message.bytes,
-            Err(Errno::INTR) => continue,
-            _ => return,
-        };
-        let mut files = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                files.extend(received);
-            }
-        }
-        let mut answer = serve(&request[..bytes], files);
+        let Ok((bytes, files)) = channel::receive_files(socket, parts) else { return };
+        let mut answer = serve(&request[..bytes], files.into_iter().flatten().collect());
         answer.truncate(MAX_MESSAGE);
-        let mut none = SendAncillaryBuffer::default();
-        if sendmsg(socket, &[IoSlice::new(&answer)], &mut none, SendFlags::NOSIGNAL).is_err() {
+        if channel::send(socket, &[IoSlice::new(&answer)], &[]).is_err() {
             return;
         }
     }
@@ -387,9 +344,7 @@ mod tests {
 
     /// A child that is a closure in a thread: messages without confinement.
     fn pretend(peer: impl FnOnce(OwnedFd) + Send + 'static) -> Confined {
-        let flags = SocketFlags::CLOEXEC;
-        let (socket, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let (socket, theirs) = channel::pair().unwrap();
         std::thread::spawn(move || peer(theirs));
         Confined { pid: 0, socket }
     }
@@ -429,7 +384,8 @@ mod tests {
 
     #[test]
     fn programs_without_an_entry_start_no_child() {
-        assert!(Confined::start().is_err());
+        let error = Confined::start().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
     }
 
     #[test]

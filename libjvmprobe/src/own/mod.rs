@@ -4,6 +4,7 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`budget`] | what may be kept in memory |
+//! | `channel` | messages with descriptors to and from child processes |
 //! | [`confined`] | a child without privileges, for work on hostile bytes |
 //! | [`descendants`] | what its child processes use |
 //! | [`descriptors`] | how many files may be open |
@@ -25,6 +26,7 @@
 //! [`undo`].
 
 pub mod budget;
+pub(crate) mod channel;
 pub mod confined;
 mod deadline;
 pub mod descendants;

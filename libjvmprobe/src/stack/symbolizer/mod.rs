@@ -18,6 +18,7 @@ mod protocol;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     fs::{File, Metadata},
+    io,
     os::{fd::AsFd, unix::fs::MetadataExt},
     time::{Duration, Instant},
 };
@@ -54,8 +55,8 @@ const STARTS: u32 = 10;
 const START_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Serves requests, and ends the process, where it was started as the confined child. Elsewhere, has
-/// children started from now on: without this, native frames have no names. To be called first in
-/// main(), as [`crate::cli::run`] does.
+/// children started from now on: in a program that does not call this, native frames have no names, without a
+/// message. To be called first in main(), as [`crate::cli::run`] does.
 pub fn enter() {
     confined::enter(|| {
         let mut child = Child::default();
@@ -270,6 +271,8 @@ impl Symbolizer {
         self.starts = self.starts.checked_sub(1)?;
         match Confined::start() {
             Ok(process) => Some(Running { process, open: HashSet::new() }),
+            // The program has chosen that.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => None,
             Err(error) => {
                 if !std::mem::replace(&mut self.has_complained, true) {
                     note(&format!(
@@ -402,5 +405,6 @@ mod tests {
         assert_eq!(symbolizer.starts, 0);
         assert!(symbolizer.start(now + 3 * START_INTERVAL).is_none());
         assert_eq!(symbolizer.starts, 2);
+        assert!(!symbolizer.has_complained, "this program has not asked for children");
     }
 }

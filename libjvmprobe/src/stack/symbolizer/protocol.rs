@@ -10,7 +10,7 @@ pub(super) const MAX_NAME: usize = 8192;
 /// Maximum number of functions at one address.
 pub(super) const MAX_FRAMES: usize = 64;
 /// Maximum size of all names at one address.
-const MAX_NAMES: usize = crate::own::confined::MAX_MESSAGE - 1024;
+const MAX_NAMES: usize = crate::own::channel::MAX_MESSAGE - 1024;
 
 /// A symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(Answer::decode(&no_text), None, "no UTF-8");
         // Answers of an intact child fit into a message.
         let large = Answer::Found(vec![symbol(&"n".repeat(MAX_NAME), None); MAX_FRAMES]).encode();
-        assert!(large.len() <= crate::own::confined::MAX_MESSAGE);
+        assert!(large.len() <= crate::own::channel::MAX_MESSAGE);
         assert!(matches!(Answer::decode(&large), Some(Answer::Found(f)) if f.len() == 7));
     }
 
