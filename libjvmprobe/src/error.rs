@@ -222,6 +222,11 @@ impl Error {
         Self::Elf { what: what.into() }
     }
 
+    /// Memory at which nothing is mapped.
+    pub(crate) fn not_mapped(addr: Addr, len: usize) -> Self {
+        Self::Memory { addr, len, source: io::Error::from_raw_os_error(libc::EFAULT) }
+    }
+
     /// A missing or implausible entry of vmStructs.
     pub(crate) fn layout(what: impl Into<String>) -> Self {
         Self::Layout { what: what.into() }

@@ -5,17 +5,18 @@
 //! with methods, whose parts lie in metaspace in the order in which classes were loaded.
 //! What was read stays as it was: a cache is for one look at the target.
 
-use crate::{Addr, Error, Result, hotspot::hashing::NumberMap, process::memory::Memory};
+use crate::{
+    Addr, Error, Result,
+    hotspot::hashing::NumberMap,
+    process::memory::{MAX_BYTES, Memory},
+};
 
 const PAGE: usize = 4096;
-/// 4 MiB. JDK 8 to 25 need 60 to 180 pages for their tables.
+/// Maximum number of pages, 4 MiB. JDK 8 to 25 need 60 to 180 pages for their tables.
 const MAX_PAGES: usize = 1024;
-/// 8 MiB at a time for a code cache of any size.
-const MANY_PAGES: usize = 2048;
-/// So many pages are read at once where most of those beside one are asked for next: each takes half
-/// as long then.
-const AT_ONCE: usize = 8;
-/// Where so many pages were found last, by the lowest bits of their numbers.
+/// Number of pages that are read together: those beside one are most often asked for next.
+const GROUP: usize = 8;
+/// Number of pages that are found without a look into the map, by the lowest bits of their numbers.
 const FOUND: usize = 64;
 /// The number of no page.
 const NO_PAGE: u64 = u64::MAX;
@@ -25,50 +26,81 @@ const MAX_NAME: usize = 1024;
 /// Pages of the target read so far.
 pub(crate) struct Pages<'a> {
     memory: &'a Memory,
-    /// The pages, one behind the other, and how many of them are in use.
+    /// The pages, group by group.
     bytes: Vec<u8>,
-    used: usize,
-    /// Which page, by its number, is the how manieth.
+    groups: Vec<Group>,
+    /// Buffer for the groups of a request.
+    incoming: Vec<u8>,
+    /// Index of each group by its number.
     known: NumberMap<u64, usize>,
-    /// Those that were asked for last: most often it is one of them again.
+    /// Pages that were asked for last, with their groups' indexes: most often it is one of them again.
     found: [(u64, usize); FOUND],
-    /// How many at most; and whether to begin again then, or to give up.
-    room: usize,
-    begins_again: bool,
-    /// How many are read at once.
-    at_once: usize,
+    /// Number of pages in a group.
+    size: usize,
+    /// Whether a group that was not used for long gives way to a new one when there are [`MAX_PAGES`].
+    replaces: bool,
+    /// The group that gives way next unless it was used (CLOCK).
+    hand: usize,
+}
+
+/// Pages that were read together.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    number: u64,
+    /// The pages that could be read: a bit for each.
+    read: u8,
+    /// Whether it was asked for since the hand last passed by.
+    is_used: bool,
 }
 
 impl<'a> Pages<'a> {
-    /// For tables, which are small.
+    /// A cache for tables, which are small: more than [`MAX_PAGES`] are an error.
     pub(crate) fn new(memory: &'a Memory) -> Self {
         Self {
             memory,
             bytes: Vec::new(),
-            used: 0,
+            groups: Vec::new(),
+            incoming: Vec::new(),
             known: NumberMap::default(),
             found: [(NO_PAGE, 0); FOUND],
-            room: MAX_PAGES,
-            begins_again: false,
-            at_once: 1,
+            size: GROUP,
+            replaces: false,
+            hand: 0,
         }
     }
 
-    /// For what may be of any size: when it is full, it is emptied.
+    /// A cache for anything of any size that is read here and there.
     pub(crate) fn many(memory: &'a Memory) -> Self {
-        Self { room: MANY_PAGES, begins_again: true, ..Self::new(memory) }
+        Self { replaces: true, size: 1, ..Self::new(memory) }
     }
 
-    /// For what is of any size, too, and is read from one end to the other, more or less.
+    /// A cache for anything of any size whose parts lie beside each other.
     pub(crate) fn ahead(memory: &'a Memory) -> Self {
-        Self { at_once: AT_ONCE, ..Self::many(memory) }
+        Self { replaces: true, ..Self::new(memory) }
     }
 
     /// Forgets what was read: what is asked for from now on is as it is then.
     pub(crate) fn forget(&mut self) {
-        self.used = 0;
+        self.groups.clear();
         self.known.clear();
         self.found = [(NO_PAGE, 0); FOUND];
+    }
+
+    /// Reads the pages that hold some addresses, in as few requests as possible. What cannot be read is an error
+    /// when it is asked for.
+    pub(crate) fn prefetch(&mut self, addrs: impl IntoIterator<Item = Addr>) {
+        let number = |addr: Addr| addr.0 / PAGE as u64 / self.size as u64;
+        let mut wanted: Vec<_> = addrs.into_iter().map(number).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        wanted.retain(|number| !self.known.contains_key(number));
+        // Others remain, too.
+        wanted.truncate(MAX_PAGES / self.size / 2);
+        for some in wanted.chunks(MAX_BYTES / (self.size * PAGE)) {
+            if self.load(some).is_err() {
+                break;
+            }
+        }
     }
 
     /// Fills `buf` from `addr` on.
@@ -145,53 +177,83 @@ impl<'a> Pages<'a> {
 
     /// The page that holds `addr`, from there to its end.
     fn tail(&mut self, addr: Addr) -> Result<&[u8]> {
-        let index = self.index(addr.0 / PAGE as u64)?;
+        let number = addr.0 / PAGE as u64;
+        let index = self.index(number)?;
+        let page = (number % self.size as u64) as usize;
         let from = addr.0 as usize % PAGE;
-        Ok(&self.bytes[index * PAGE..][from..PAGE])
+        Ok(&self.bytes[(index * self.size + page) * PAGE..][from..PAGE])
     }
 
-    /// Where a page is among those that were read.
+    /// The index of the group of a page that could be read.
     fn index(&mut self, number: u64) -> Result<usize> {
         let slot = number as usize % FOUND;
         if self.found[slot].0 != number {
-            let index = match self.known.get(&number) {
-                Some(&index) => index,
-                None => self.load(number)?,
-            };
+            let group = number / self.size as u64;
+            if !self.known.contains_key(&group) {
+                self.load(&[group])?;
+            }
+            let index = self.known.get(&group).copied().unwrap_or_default();
+            if self.groups[index].read >> (number % self.size as u64) & 1 == 0 {
+                return Err(Error::not_mapped(Addr(number * PAGE as u64), PAGE));
+            }
             self.found[slot] = (number, index);
         }
-        Ok(self.found[slot].1)
+        let (_, index) = self.found[slot];
+        self.groups[index].is_used = true;
+        Ok(index)
     }
 
-    /// Reads a page, and those beside it where all of them can be read.
-    fn load(&mut self, number: u64) -> Result<usize> {
-        if self.used + self.at_once > self.room {
-            if !self.begins_again {
-                return Err(Error::layout("the tables are scattered over too much memory"));
+    /// Reads groups in one request.
+    fn load(&mut self, numbers: &[u64]) -> Result<()> {
+        let pages_of = |number: u64| (number * self.size as u64..).take(self.size);
+        let pages = numbers.iter().copied().flat_map(pages_of);
+        let pages: Vec<_> = pages.map(|page| Addr(page * PAGE as u64)).collect();
+        let size = self.size * PAGE;
+        let mut bytes = std::mem::take(&mut self.incoming);
+        bytes.resize(bytes.len().max(numbers.len() * size), 0);
+        let incoming = &mut bytes[..numbers.len() * size];
+        let is_read = self.memory.read_blocks(&pages, PAGE, incoming)?;
+        let read = is_read.chunks(self.size).zip(incoming.chunks(size));
+        for (&number, (is_read, bytes)) in numbers.iter().zip(read) {
+            let index = self.free()?;
+            let read = is_read.iter().rev().fold(0, |bits, &is_read| bits << 1 | u8::from(is_read));
+            self.groups[index] = Group { number, read, is_used: true };
+            self.bytes[index * size..][..size].copy_from_slice(bytes);
+            self.known.insert(number, index);
+        }
+        self.incoming = bytes;
+        Ok(())
+    }
+
+    /// The index of a group that may be overwritten.
+    fn free(&mut self) -> Result<usize> {
+        let many = self.groups.len();
+        if many < MAX_PAGES / self.size {
+            self.groups.push(Group { number: NO_PAGE, read: 0, is_used: false });
+            let end = (many + 1) * self.size * PAGE;
+            if self.bytes.len() < end {
+                self.bytes.resize(end, 0);
             }
-            self.forget();
+            return Ok(many);
         }
-        let end = (self.used + self.at_once) * PAGE;
-        if self.bytes.len() < end {
-            self.bytes.resize(end, 0);
+        if !self.replaces {
+            return Err(Error::layout("the tables are scattered over too much memory"));
         }
-        let first = number - number % self.at_once as u64;
-        let (first, many) = match self.fill(first, self.at_once) {
-            Err(_) if self.at_once > 1 => (number, self.fill(number, 1).map(|()| 1)?),
-            filled => (first, filled.map(|()| self.at_once)?),
-        };
-        for number in first..first + many as u64 {
-            self.known.insert(number, self.used);
-            self.used += 1;
+        loop {
+            self.hand = (self.hand + 1) % many;
+            let group = &mut self.groups[self.hand];
+            if !std::mem::take(&mut group.is_used) {
+                self.known.remove(&group.number);
+                let pages = group.number * self.size as u64..;
+                for page in pages.take(self.size) {
+                    let found = &mut self.found[page as usize % FOUND];
+                    if found.0 == page {
+                        found.0 = NO_PAGE;
+                    }
+                }
+                return Ok(self.hand);
+            }
         }
-        Ok(self.used - many + (number - first) as usize)
-    }
-
-    /// Reads pages behind those that are in use.
-    fn fill(&mut self, first: u64, many: usize) -> Result<()> {
-        let begin = self.used * PAGE;
-        let room = &mut self.bytes[begin..begin + many * PAGE];
-        self.memory.read_into(Addr(first * PAGE as u64), room)
     }
 }
 
@@ -207,12 +269,12 @@ mod tests {
     fn own_pages(many: usize) -> *mut u8 {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let size = (many + AT_ONCE) * PAGE;
+        let size = (many + GROUP) * PAGE;
         // SAFETY: memory of its own, anywhere.
         let at = unsafe { libc::mmap(null_mut(), size, access, kind, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         let at = at.cast::<u8>();
-        let at = at.wrapping_add(at.align_offset(AT_ONCE * PAGE));
+        let at = at.wrapping_add(at.align_offset(GROUP * PAGE));
         for number in 0..many {
             // SAFETY: within what was mapped, with room for the alignment.
             unsafe { at.add(number * PAGE).cast::<u64>().write(number as u64) };
@@ -226,8 +288,8 @@ mod tests {
 
     #[test]
     fn pages_beside_one_that_is_missing_are_read() {
-        let at = own_pages(3 * AT_ONCE);
-        let missing = [AT_ONCE - 1, AT_ONCE + 2];
+        let at = own_pages(3 * GROUP);
+        let missing = [GROUP - 1, GROUP + 2];
         for number in missing {
             // SAFETY: a page that was mapped above, and is not used any more.
             assert_eq!(unsafe { libc::munmap(at.add(number * PAGE).cast(), PAGE) }, 0);
@@ -235,7 +297,7 @@ mod tests {
         let memory = own_memory();
         for mut pages in [Pages::new(&memory), Pages::ahead(&memory)] {
             for _ in 0..2 {
-                for number in 0..3 * AT_ONCE {
+                for number in 0..3 * GROUP {
                     let read = pages.u64(page(at, number)).ok();
                     let expected = (!missing.contains(&number)).then_some(number as u64);
                     assert_eq!(read, expected, "{number}");
@@ -243,15 +305,15 @@ mod tests {
             }
             // Across the end of a page, and of those that are read at once.
             let across = |number: usize| Addr(page(at, number).0 - 4);
-            assert_eq!(pages.u64(across(2 * AT_ONCE)).unwrap(), (2 * AT_ONCE as u64) << 32);
+            assert_eq!(pages.u64(across(2 * GROUP)).unwrap(), (2 * GROUP as u64) << 32);
             assert_eq!(pages.u64(across(2)).unwrap(), 2 << 32);
-            assert!(pages.u64(across(AT_ONCE)).is_err());
+            assert!(pages.u64(across(GROUP)).is_err());
         }
     }
 
     #[test]
-    fn what_was_read_stays_until_it_is_forgotten() {
-        let at = own_pages(AT_ONCE);
+    fn pages_stay_as_they_were_until_they_are_forgotten() {
+        let at = own_pages(GROUP);
         let memory = own_memory();
         let mut pages = Pages::ahead(&memory);
         assert_eq!(pages.u64(page(at, 1)).unwrap(), 1);
@@ -263,18 +325,58 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many() {
-        let many = 2 * MANY_PAGES + AT_ONCE;
+    fn a_full_cache_replaces_pages_or_refuses_more() {
+        let many = 2 * MAX_PAGES + GROUP;
         let at = own_pages(many);
         let memory = own_memory();
         for mut pages in [Pages::many(&memory), Pages::ahead(&memory)] {
             for number in (0..many).chain((0..many).rev()) {
                 assert_eq!(pages.u64(page(at, number)).unwrap(), number as u64);
-                assert!(pages.bytes.len() <= MANY_PAGES * PAGE);
+                assert!(pages.bytes.len() <= MAX_PAGES * PAGE);
             }
         }
         let mut pages = Pages::new(&memory);
         let first_error = (0..many).find(|&number| pages.u64(page(at, number)).is_err());
         assert_eq!(first_error, Some(MAX_PAGES));
+    }
+
+    #[test]
+    fn prefetched_pages_are_as_they_were_then() {
+        let many = MAX_PAGES / 4;
+        let at = own_pages(many);
+        // SAFETY: a page that was mapped above, and is not used any more.
+        assert_eq!(unsafe { libc::munmap(at.add(5 * PAGE).cast(), PAGE) }, 0);
+        let memory = own_memory();
+        for mut pages in [Pages::many(&memory), Pages::ahead(&memory)] {
+            pages.prefetch((0..many).rev().map(|number| page(at, number)).chain([Addr(8)]));
+            for number in (0..many).filter(|&number| number != 5) {
+                // SAFETY: within what was mapped and is still there.
+                let word = unsafe { &mut *at.add(number * PAGE).cast::<u64>() };
+                *word = 77;
+                assert_eq!(pages.u64(page(at, number)).unwrap(), number as u64);
+                *word = number as u64;
+            }
+            assert!(pages.u64(page(at, 5)).is_err() && pages.u64(Addr(8)).is_err());
+        }
+    }
+
+    #[test]
+    fn pages_in_use_stay_where_others_are_replaced() {
+        let many = 2 * MAX_PAGES - 4 * GROUP;
+        let at = own_pages(many);
+        let memory = own_memory();
+        let mut pages = Pages::ahead(&memory);
+        // The third group of those that are read first.
+        let used = 2 * GROUP;
+        for number in 0..many {
+            if number >= used {
+                assert_eq!(pages.u64(page(at, used)).unwrap(), used as u64, "{number}");
+                // SAFETY: one of the pages that were mapped above.
+                unsafe { at.add(used * PAGE).cast::<u64>().write(77) };
+            }
+            if number != used {
+                assert_eq!(pages.u64(page(at, number)).unwrap(), number as u64);
+            }
+        }
     }
 }

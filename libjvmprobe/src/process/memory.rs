@@ -4,19 +4,24 @@
 //! target that execs or ends, and whose number is reused, is never mistaken for the one that was
 //! checked. The read itself is made by a reader process: see `crate::process::reader`.
 
+#[cfg(feature = "fuzzing")]
 use std::fs::File;
 
-use crate::{Addr, Error, Pid, Result, process::reader};
+pub(crate) use crate::process::reader::MAX_BYTES;
+use crate::{Addr, Error, Pid, Result, process::reader::MemoryFile};
 
 /// The longest single read; anything larger is a corrupt length, not data.
 const MAX_READ: usize = 16 << 20;
 
 /// A view of one process's memory.
 #[derive(Debug)]
-pub struct Memory {
-    file: File,
-    /// The process; `None` where the file is not a process's memory.
-    pid: Option<Pid>,
+pub struct Memory(Source);
+
+#[derive(Debug)]
+enum Source {
+    Process(MemoryFile),
+    #[cfg(feature = "fuzzing")]
+    File(File),
 }
 
 impl Memory {
@@ -26,21 +31,20 @@ impl Memory {
     /// [`Error::Permission`] without `CAP_SYS_PTRACE` over the target,
     /// [`Error::Io`] when it is gone.
     pub fn open(pid: Pid) -> Result<Self> {
-        let path = format!("/proc/{pid}/mem");
-        match File::open(&path) {
-            Ok(file) => Ok(Self { file, pid: Some(pid) }),
+        match MemoryFile::open(pid) {
+            Ok(file) => Ok(Self(Source::Process(file))),
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Err(Error::Permission {
                 what: format!("read the memory of process {pid}"),
                 missing: "CAP_SYS_PTRACE".into(),
             }),
-            Err(e) => Err(Error::io(format!("open {path}"), e)),
+            Err(e) => Err(Error::io(format!("open /proc/{pid}/mem"), e)),
         }
     }
 
     /// The memory that a file stands for, each byte at its position.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn of_file(file: File) -> Self {
-        Self { file, pid: None }
+        Self(Source::File(file))
     }
 
     /// Fills `buf` from `addr` on, whole or not at all.
@@ -48,11 +52,40 @@ impl Memory {
     /// # Errors
     /// [`Error::Memory`] where it is not there, or does not answer within one second.
     pub fn read_into(&self, addr: Addr, buf: &mut [u8]) -> Result<()> {
-        let read = match self.pid {
-            Some(pid) => reader::read_memory(pid, &self.file, addr, buf),
-            None => std::os::unix::fs::FileExt::read_exact_at(&self.file, buf, addr.0),
+        let mut at = addr;
+        for part in buf.chunks_mut(MAX_BYTES) {
+            let len = part.len();
+            if self.read_blocks(&[at], len, part)? != [true] {
+                return Err(Error::not_mapped(addr, len));
+            }
+            at = Addr(at.0.wrapping_add(len as u64));
+        }
+        Ok(())
+    }
+
+    /// Reads blocks of `size` bytes, at most 1 MiB, into `to`, one behind the other, in as few requests as
+    /// possible. Returns which could be read.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where the process is gone, or its memory does not answer within one second.
+    pub(crate) fn read_blocks(
+        &self,
+        blocks: &[Addr],
+        size: usize,
+        to: &mut [u8],
+    ) -> Result<Vec<bool>> {
+        let len = to.len();
+        let read = match &self.0 {
+            Source::Process(file) => file.read_blocks(blocks, size, to),
+            #[cfg(feature = "fuzzing")]
+            Source::File(file) => {
+                use std::os::unix::fs::FileExt;
+                let blocks = blocks.iter().zip(to.chunks_mut(size.max(1)));
+                Ok(blocks.map(|(at, to)| file.read_exact_at(to, at.0).is_ok()).collect())
+            }
         };
-        read.map_err(|source| Error::Memory { addr, len: buf.len(), source })
+        let addr = blocks.first().copied().unwrap_or(Addr(0));
+        read.map_err(|source| Error::Memory { addr, len, source })
     }
 
     /// Reads `len` bytes, at most 16 MiB.

@@ -27,33 +27,37 @@ use std::{
     mem::MaybeUninit,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::FileExt},
+        unix::ffi::OsStrExt,
     },
     path::Path,
-    sync::{Mutex, PoisonError},
-    time::Duration,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, poll},
     fs::{
         AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fstat, fstatfs, openat2, statx,
     },
     io::Errno,
-    net::{
-        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-        sockopt::{Timeout, set_socket_timeout},
-    },
-    time::Timespec,
 };
 
-use crate::{Addr, Pid, own::note, process::cgroup};
+use crate::{
+    Addr, Pid,
+    own::{
+        channel::{self, MAX_MESSAGE},
+        note,
+    },
+    process::cgroup,
+};
 
-/// Maximum time that a reader may take for one answer.
+/// Maximum time that a reader may take for one message.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1);
-/// Maximum number of bytes in one answer.
-const MAX_ANSWER: usize = 64 << 10;
+/// Maximum number of blocks of memory in a request, and of bytes in all of them. They come in several messages.
+pub(crate) const MAX_BLOCKS: usize = 256;
+pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// Maximum number of stuck readers. With more, nothing is read until one of them returns.
 const MAX_STUCK: usize = 64;
 /// Maximum number of stuck readers of one tenant. With more, nothing else of that tenant is read.
@@ -64,8 +68,11 @@ const MAX_IDLE: usize = 4;
 const TRIES: usize = 8;
 /// `FUSE_SUPER_MAGIC`, fs/fuse/inode.c; also virtiofs.
 const FUSE: u64 = 0x6573_5546;
-/// Size of a request: `Call`, process number, address, length or flags, and a path.
+/// Size of a request: `Call`, process number, flags, length of a block or of an answer, and a path or the addresses
+/// of blocks.
 const HEAD: usize = 24;
+/// Size of the head of an answer: an error number, and a bit for each block that cannot be read.
+const ANSWER_HEAD: usize = 4 + MAX_BLOCKS / 8;
 /// PATH_MAX.
 const MAX_PATH: usize = 4096;
 /// Maximum size of the list of mounts that is read.
@@ -77,7 +84,8 @@ const MAX_MOUNTS: u64 = 4 << 20;
 enum Call {
     /// Forks another reader, which serves the socket that comes with the request.
     Fork,
-    /// Reads memory of the process whose `/proc/PID/mem` comes with the request.
+    /// Reads blocks of memory of the process whose `/proc/PID/mem` comes with the request, or came with the last
+    /// one that had it.
     Memory,
     /// Reads on in the open file that comes with the request.
     Stream,
@@ -93,8 +101,16 @@ enum Call {
 #[derive(Debug)]
 struct Pool {
     template: Option<OwnedFd>,
-    idle: Vec<OwnedFd>,
+    idle: Vec<Reader>,
     stuck: Vec<Stuck>,
+}
+
+/// A reader that waits for a request.
+#[derive(Debug)]
+struct Reader {
+    socket: OwnedFd,
+    /// Number of the [`MemoryFile`] whose descriptor it has.
+    memory: Option<u64>,
 }
 
 /// A reader whose call has not returned within the limit.
@@ -122,29 +138,31 @@ fn pool() -> std::sync::MutexGuard<'static, Pool> {
 impl Pool {
     fn start(&mut self) -> io::Result<()> {
         if self.template.is_none() {
-            let (ours, theirs) = pair()?;
+            let (ours, theirs) = channel::pair()?;
             fork_reader(theirs)?;
             self.template = Some(ours);
         }
         Ok(())
     }
 
-    /// Returns a reader for a request about a process.
-    fn take(&mut self, pid: Pid) -> io::Result<OwnedFd> {
+    /// Returns a reader for a request about a process, if possible one that has the descriptor of this memory.
+    fn take(&mut self, pid: Pid, memory: Option<u64>) -> io::Result<Reader> {
         if !self.stuck.is_empty() {
-            self.stuck.retain(|stuck| !is_ready(&stuck.socket));
+            self.stuck.retain(|stuck| !channel::is_ready(&stuck.socket));
         }
         if self.refuses(pid, || cgroup::tenant_of(pid)) {
             return Err(late());
         }
-        match self.idle.pop() {
-            Some(reader) => Ok(reader),
-            None => self.fork().or_else(|_| {
-                // The template has ended: killed for want of memory, or by hand.
-                self.template = None;
-                self.fork()
-            }),
+        let last = self.idle.len().checked_sub(1);
+        let fitting = self.idle.iter().position(|reader| reader.memory == memory).or(last);
+        if let Some(reader) = fitting {
+            return Ok(self.idle.swap_remove(reader));
         }
+        self.fork().or_else(|_| {
+            // The template has ended: killed for want of memory, or by hand.
+            self.template = None;
+            self.fork()
+        })
     }
 
     /// Returns whether a process is not read now, because it or its tenant holds too many readers.
@@ -161,20 +179,14 @@ impl Pool {
         of_tenant.count() >= MAX_STUCK_OF_TENANT
     }
 
-    fn fork(&mut self) -> io::Result<OwnedFd> {
+    fn fork(&mut self) -> io::Result<Reader> {
         self.start()?;
         let template = self.template.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        let (ours, theirs) = pair()?;
-        send(template, Call::Fork, Pid(0), 0, 0, b"", Some(theirs.as_fd()))?;
-        receive(template, &mut [])?;
-        Ok(ours)
+        let (socket, theirs) = channel::pair()?;
+        send(template, Call::Fork, Pid(0), (0, 0), b"", Some(theirs.as_fd()))?;
+        receive(template, &mut [], &mut Unread::default())?;
+        Ok(Reader { socket, memory: None })
     }
-}
-
-/// Whether an answer of a reader has come, or the reader has ended.
-fn is_ready(socket: &OwnedFd) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn late() -> io::Error {
@@ -182,11 +194,46 @@ fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let flags = SocketFlags::CLOEXEC;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    set_socket_timeout(&ours, Timeout::Recv, Some(LIMIT))?;
-    Ok((ours, theirs))
+/// Blocks that cannot be read: a bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Unread([u8; MAX_BLOCKS / 8]);
+
+impl Unread {
+    fn insert(&mut self, block: usize) {
+        if let Some(byte) = self.0.get_mut(block / 8) {
+            *byte |= 1 << (block % 8);
+        }
+    }
+
+    fn contains(&self, block: usize) -> bool {
+        self.0.get(block / 8).is_some_and(|byte| byte >> (block % 8) & 1 != 0)
+    }
+}
+
+/// Has a reader answer a request about a process, within [`LIMIT`] for each message.
+fn with_reader<T>(
+    pid: Pid,
+    memory: Option<u64>,
+    talk: impl FnOnce(&mut Reader) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut reader = pool().take(pid, memory)?;
+    let answer = talk(&mut reader);
+    match &answer {
+        Err(e) if e.kind() == io::ErrorKind::TimedOut && e.raw_os_error().is_none() => {
+            note(&format!("process {pid} is not read until its memory or file answers: {e}"));
+            let tenant = cgroup::tenant_of(pid);
+            pool().stuck.push(Stuck { pid, tenant, socket: reader.socket });
+        }
+        // It has ended, or has no request.
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
+        _ => {
+            let mut pool = pool();
+            if pool.idle.len() < MAX_IDLE {
+                pool.idle.push(reader);
+            }
+        }
+    }
+    answer
 }
 
 /// Has a reader make a call about a process. Returns the length of the answer, which is in `to`, and the
@@ -199,121 +246,123 @@ fn ask(
     with: Option<BorrowedFd<'_>>,
     to: &mut [u8],
 ) -> io::Result<(usize, Option<OwnedFd>)> {
-    let reader = pool().take(pid)?;
-    let sent = send(&reader, call, pid, number, len, path, with);
-    let answer = match sent {
-        Ok(()) => receive(&reader, to),
-        Err(e) => return Err(e),
-    };
-    match &answer {
-        Err(e) if e.kind() == io::ErrorKind::TimedOut && e.raw_os_error().is_none() => {
-            note(&format!("process {pid} is not read until its memory or file answers: {e}"));
-            let tenant = cgroup::tenant_of(pid);
-            pool().stuck.push(Stuck { pid, tenant, socket: reader });
-        }
-        // It has ended.
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
-        _ => {
-            let mut pool = pool();
-            if pool.idle.len() < MAX_IDLE {
-                pool.idle.push(reader);
-            }
-        }
+    if path.len() >= MAX_PATH || path.contains(&0) {
+        return Err(io::ErrorKind::InvalidInput.into());
     }
-    answer
+    with_reader(pid, None, |reader| {
+        send(&reader.socket, call, pid, (number, len), path, with)?;
+        receive(&reader.socket, to, &mut Unread::default())
+    })
 }
 
+/// Sends a request. An error means that the reader has ended.
 fn send(
     to: &OwnedFd,
     call: Call,
     pid: Pid,
-    number: u64,
-    len: usize,
-    path: &[u8],
+    (number, len): (u64, usize),
+    body: &[u8],
     with: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    if path.len() >= MAX_PATH || path.contains(&0) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
     let mut head = [0; HEAD];
     head[..4].copy_from_slice(&(call as u32).to_ne_bytes());
     head[4..8].copy_from_slice(&pid.0.to_ne_bytes());
     head[8..16].copy_from_slice(&number.to_ne_bytes());
     head[16..].copy_from_slice(&(len as u64).to_ne_bytes());
-    Ok(message(to, &head, path, with)?)
+    let parts = [IoSlice::new(&head), IoSlice::new(body)];
+    channel::send(to, &parts, with.as_slice()).map_err(|_| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Sends a message of two parts, with a descriptor if there is one. Allocates nothing.
-fn message(
-    to: impl AsFd,
-    head: &[u8],
-    body: &[u8],
-    with: Option<BorrowedFd<'_>>,
-) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds;
-    if let Some(fd) = with {
-        fds = [fd];
-        control.push(SendAncillaryMessage::ScmRights(&fds));
+/// Receives one message of an answer. Returns its length without the head, and the descriptor that came with it;
+/// adds the blocks that cannot be read.
+fn receive(
+    from: &OwnedFd,
+    to: &mut [u8],
+    unread: &mut Unread,
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    if !channel::wait(from, Instant::now() + LIMIT)? {
+        return Err(late());
     }
-    let parts = [IoSlice::new(head), IoSlice::new(body)];
-    sendmsg(to, &parts, &mut control, SendFlags::NOSIGNAL).map(drop)
-}
-
-/// Receives a message in two parts. Allocates nothing.
-fn received(
-    from: impl AsFd,
-    head: &mut [u8],
-    body: &mut [u8],
-) -> Result<(usize, Option<OwnedFd>), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(head), IoSliceMut::new(body)];
-    let got = recvmsg(from, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let fd = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    Ok((got.bytes, fd))
-}
-
-fn receive(from: &OwnedFd, to: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut head = [0; 4];
-    let answer = loop {
-        match received(from, &mut head, to) {
-            Err(Errno::INTR) => {}
-            other => break other,
-        }
-    };
-    let (len, fd) = match answer {
-        Err(Errno::AGAIN) => return Err(late()),
-        other => other?,
-    };
+    let mut head = [0; ANSWER_HEAD];
+    let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(to)];
+    let (len, files) = channel::receive_files(from, &mut parts).map_err(|e| match e {
+        Errno::PIPE | Errno::CONNRESET => io::ErrorKind::UnexpectedEof.into(),
+        other => io::Error::from(other),
+    })?;
     let len = len.checked_sub(head.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-    match i32::from_ne_bytes(head) {
-        0 => Ok((len, fd)),
+    let (error, blocks) = head.split_first_chunk().ok_or(io::ErrorKind::UnexpectedEof)?;
+    unread.0.iter_mut().zip(blocks).for_each(|(all, new)| *all |= new);
+    match i32::from_ne_bytes(*error) {
+        0 => Ok((len, files.into_iter().flatten().next())),
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }
 
-/// Fills `to` from the memory of a process, whose open `/proc/PID/mem` makes sure that it is the one
-/// that was found.
-///
-/// # Errors
-/// [`io::ErrorKind::TimedOut`] where the memory does not answer; EFAULT and EIO where it is not there;
-/// [`io::ErrorKind::UnexpectedEof`] where the process has ended or runs another program.
-pub(super) fn read_memory(pid: Pid, file: &File, addr: Addr, to: &mut [u8]) -> io::Result<()> {
-    let mut at = addr.0;
-    for part in to.chunks_mut(MAX_ANSWER) {
-        let len = part.len();
-        let (got, _) = ask(Call::Memory, pid, (at, len), b"", Some(file.as_fd()), part)?;
-        if got < len {
-            return Err(io::Error::from_raw_os_error(libc::EFAULT));
-        }
-        at = at.checked_add(len as u64).ok_or(io::ErrorKind::InvalidInput)?;
+/// Memory of a process, whose open `/proc/PID/mem` makes sure that it is the one that was found.
+#[derive(Debug)]
+pub(super) struct MemoryFile {
+    pid: Pid,
+    file: File,
+    /// Number that no other one has.
+    number: u64,
+}
+
+impl MemoryFile {
+    /// Opens the memory of a process.
+    ///
+    /// # Errors
+    /// The errors of open(2).
+    pub(super) fn open(pid: Pid) -> io::Result<Self> {
+        static OPENED: AtomicU64 = AtomicU64::new(0);
+        let file = File::open(format!("/proc/{pid}/mem"))?;
+        Ok(Self { pid, file, number: OPENED.fetch_add(1, Ordering::Relaxed) })
     }
-    Ok(())
+
+    /// Reads blocks of the same size into `to`, one behind the other. Returns which could be read.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] where the memory does not answer; ESRCH where the process has ended or runs
+    /// another program; [`io::ErrorKind::InvalidInput`] for blocks that are larger than [`MAX_BYTES`].
+    pub(super) fn read_blocks(
+        &self,
+        blocks: &[Addr],
+        size: usize,
+        to: &mut [u8],
+    ) -> io::Result<Vec<bool>> {
+        if size == 0 || size > MAX_BYTES || to.len() != blocks.len().saturating_mul(size) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut read = Vec::with_capacity(blocks.len());
+        let at_once = (MAX_BYTES / size).min(MAX_BLOCKS);
+        for (blocks, to) in blocks.chunks(at_once).zip(to.chunks_mut(at_once * size)) {
+            let unread = self.request(blocks, size, to)?;
+            read.extend((0..blocks.len()).map(|block| !unread.contains(block)));
+        }
+        Ok(read)
+    }
+
+    fn request(&self, blocks: &[Addr], size: usize, to: &mut [u8]) -> io::Result<Unread> {
+        let mut body = [0; 8 * MAX_BLOCKS];
+        for (bytes, addr) in body.as_chunks_mut::<8>().0.iter_mut().zip(blocks) {
+            *bytes = addr.0.to_ne_bytes();
+        }
+        let body = &body[..8 * blocks.len()];
+        with_reader(self.pid, Some(self.number), |reader| {
+            let has_file = reader.memory == Some(self.number);
+            let with = (!has_file).then(|| self.file.as_fd());
+            let lengths = (blocks.len() as u64, size);
+            send(&reader.socket, Call::Memory, self.pid, lengths, body, with)?;
+            reader.memory = Some(self.number);
+            let mut unread = Unread::default();
+            for part in to.chunks_mut(MAX_MESSAGE) {
+                let (len, _) = receive(&reader.socket, part, &mut unread)?;
+                if len < part.len() {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            Ok(unread)
+        })
+    }
 }
 
 /// A file of /proc/PID that is read by a reader: the kernel takes the text of some out of the memory
@@ -336,7 +385,7 @@ impl ProcFile {
 
 impl Read for ProcFile {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let len = to.len().min(MAX_ANSWER);
+        let len = to.len().min(MAX_MESSAGE);
         let part = &mut to[..len];
         let with = Some(self.file.as_fd());
         ask(Call::Stream, self.pid, (0, len), b"", with, part).map(|(got, _)| got)
@@ -441,22 +490,41 @@ fn serve(socket: OwnedFd) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"jvmprobe-reader".as_ptr());
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
     }
+    let mut memory = None;
     let mut head = [0; HEAD];
-    let mut path = [0; MAX_PATH + 1];
-    let mut body = [0; MAX_ANSWER];
+    let mut body = [0; MAX_PATH + 1];
+    let mut answer = [0; MAX_MESSAGE];
     loop {
-        path.fill(0);
-        let request = received(&socket, &mut head, &mut path[..MAX_PATH]);
-        let Ok((HEAD.., with)) = request else { exit() };
-        let answer = make(&head, &path, with, &mut body);
-        let (error, len, fd) = match answer {
+        body.fill(0);
+        let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut body[..MAX_PATH])];
+        let received = channel::receive_files(&socket, &mut parts);
+        let Ok((HEAD.., [with, ..])) = received else { exit() };
+        let request = Request::new(&head, &body);
+        let mut unread = Unread::default();
+        let result = if request.call == Call::Memory as u32 {
+            memory = with.or(memory);
+            let of = memory.as_ref();
+            of.map_or(Err(Errno::BADF), |of| {
+                read_memory(&socket, &request, of, &mut answer, &mut unread)
+            })
+            .map(|len| (len, None))
+        } else {
+            make(&request, with, &mut answer)
+        };
+        let (error, len, fd) = match result {
             Ok((len, fd)) => (0, len, fd),
             Err(e) => (e.raw_os_error(), 0, None),
         };
-        let fd = fd.as_ref().map(AsFd::as_fd);
-        if message(&socket, &error.to_ne_bytes(), &body[..len], fd).is_err() {
-            exit();
-        }
+        reply(&socket, error, &unread, &answer[..len], fd.as_ref().map(AsFd::as_fd));
+    }
+}
+
+/// Sends a message of an answer.
+fn reply(to: &OwnedFd, error: i32, unread: &Unread, answer: &[u8], with: Option<BorrowedFd<'_>>) {
+    let error = error.to_ne_bytes();
+    let parts = [IoSlice::new(&error), IoSlice::new(&unread.0), IoSlice::new(answer)];
+    if channel::send(to, &parts, with.as_slice()).is_err() {
+        exit();
     }
 }
 
@@ -484,17 +552,33 @@ fn keep_only(socket: &OwnedFd) {
     }
 }
 
+/// A request as a reader sees it.
+struct Request<'a> {
+    call: u32,
+    pid: u32,
+    number: u64,
+    len: usize,
+    /// With zeros behind its end.
+    body: &'a [u8; MAX_PATH + 1],
+}
+
+impl<'a> Request<'a> {
+    fn new(head: &[u8; HEAD], body: &'a [u8; MAX_PATH + 1]) -> Self {
+        let word =
+            |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let len = usize::try_from(long(16)).unwrap_or(usize::MAX);
+        Self { call: word(0), pid: word(4), number: long(8), len, body }
+    }
+}
+
 fn make(
-    head: &[u8; HEAD],
-    path: &[u8],
+    request: &Request<'_>,
     with: Option<OwnedFd>,
-    body: &mut [u8; MAX_ANSWER],
+    answer: &mut [u8; MAX_MESSAGE],
 ) -> Result<(usize, Option<OwnedFd>), Errno> {
-    let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-    let (call, pid, number) = (word(0), word(4), long(8));
-    let len = usize::try_from(long(16)).map_or(0, |len| len.min(MAX_ANSWER));
-    let path = CStr::from_bytes_until_nul(path).map_err(|_| Errno::NAMETOOLONG)?;
+    let &Request { call, number, len, body, .. } = request;
+    let path = CStr::from_bytes_until_nul(body).map_err(|_| Errno::NAMETOOLONG)?;
     if call == Call::Linked as u32 {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         return Ok((0, Some(rustix::fs::open(path, flags, Mode::empty())?)));
@@ -503,13 +587,11 @@ fn make(
     if call == Call::Fork as u32 {
         return fork_another(with).map(|()| (0, None));
     }
-    if call == Call::Memory as u32 {
-        return memory(pid, with, number, &mut body[..len]).map(|len| (len, None));
-    }
     if call == Call::Stream as u32 {
+        let len = len.min(MAX_MESSAGE);
         let mut got = 0;
         while got < len {
-            match rustix::io::read(&with, &mut body[got..len])? {
+            match rustix::io::read(&with, &mut answer[got..len])? {
                 0 => break,
                 some => got += some,
             }
@@ -546,19 +628,84 @@ fn fork_another(socket: OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Reads memory of a process, and makes sure that it still has the memory that was opened.
-fn memory(pid: u32, of: OwnedFd, addr: u64, to: &mut [u8]) -> Result<usize, Errno> {
-    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
-    let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: to.len() };
-    // SAFETY: the kernel writes at most `to.len()` bytes into `to`, and checks the other address itself.
-    let got = unsafe { libc::process_vm_readv(pid.cast_signed(), &local, 1, &remote, 1, 0) };
-    let error = io::Error::last_os_error();
-    // Nothing is mapped at 0 (vm.mmap_min_addr), so this fails; but of memory that was given back, it reads 0
-    // bytes (fs/proc/base.c, mem_rw): then the process has ended, or runs another program.
-    if matches!(File::from(of).read_at(&mut [0], 0), Ok(0)) {
-        return Err(Errno::SRCH);
+/// Reads blocks of memory, and makes sure that the process still has the memory that was opened. Sends all
+/// messages but the last one, whose length it returns.
+fn read_memory(
+    socket: &OwnedFd,
+    request: &Request<'_>,
+    of: &OwnedFd,
+    answer: &mut [u8; MAX_MESSAGE],
+    unread: &mut Unread,
+) -> Result<usize, Errno> {
+    let (size, number) = (request.len, request.number as usize);
+    if size == 0 || number > MAX_BLOCKS || size.checked_mul(number).is_none_or(|n| n > MAX_BYTES) {
+        return Err(Errno::INVAL);
     }
-    usize::try_from(got).map_err(|_| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    let mut blocks = [0; MAX_BLOCKS];
+    for (block, bytes) in blocks.iter_mut().zip(request.body.as_chunks::<8>().0) {
+        *block = u64::from_ne_bytes(*bytes);
+    }
+    let blocks = &blocks[..number];
+    let (mut at, end) = (0, size * number);
+    loop {
+        let len = MAX_MESSAGE.min(end - at);
+        read_part(request.pid, blocks, size, at, &mut answer[..len], unread)?;
+        at += len;
+        if at == end {
+            // Nothing is mapped at 0 (vm.mmap_min_addr), so this fails; but of memory that was given back, it
+            // reads 0 bytes (fs/proc/base.c, mem_rw): then the process has ended, or runs another program.
+            return match rustix::io::pread(of, &mut [0], 0) {
+                Ok(0) => Err(Errno::SRCH),
+                _ => Ok(len),
+            };
+        }
+        reply(socket, 0, unread, &answer[..len], None);
+    }
+}
+
+/// Fills `to` with what lies behind the first `begin` bytes of blocks.
+fn read_part(
+    pid: u32,
+    blocks: &[u64],
+    size: usize,
+    begin: usize,
+    to: &mut [u8],
+    unread: &mut Unread,
+) -> Result<(), Errno> {
+    let end = begin + to.len();
+    let mut at = begin;
+    while at < end {
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut remote = [none; MAX_BLOCKS];
+        let (mut parts, mut next) = (0, at);
+        while next < end {
+            let (block, offset) = (next / size, next % size);
+            let iov_len = (size - offset).min(end - next);
+            let addr = blocks[block].wrapping_add(offset as u64);
+            remote[parts] = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len };
+            (parts, next) = (parts + 1, next + iov_len);
+        }
+        let rest = &mut to[at - begin..];
+        let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+        let (local, remote, flags) = (&raw const local, remote.as_ptr(), 0);
+        let many = parts as libc::c_ulong;
+        // SAFETY: the kernel writes at most `rest.len()` bytes into `rest`, and checks the other addresses itself.
+        let got =
+            unsafe { libc::process_vm_readv(pid.cast_signed(), local, 1, remote, many, flags) };
+        let error = io::Error::last_os_error().raw_os_error();
+        let got = match usize::try_from(got) {
+            Ok(got) => got,
+            Err(_) if error == Some(libc::EFAULT) => 0,
+            Err(_) => return Err(Errno::from_raw_os_error(error.unwrap_or(libc::EIO))),
+        };
+        at += got;
+        if at < end {
+            // It has stopped at this block.
+            unread.insert(at / size);
+            at = (at - at % size + size).min(end);
+        }
+    }
+    Ok(())
 }
 
 /// Opens the file of a descriptor of a path for reading.
@@ -588,17 +735,74 @@ fn link_of<'a>(fd: &OwnedFd, to: &'a mut [u8; 32]) -> Option<&'a CStr> {
 mod tests {
     use super::*;
 
+    fn own_memory() -> MemoryFile {
+        MemoryFile::open(Pid(std::process::id())).unwrap()
+    }
+
     #[test]
-    fn memory_is_read_in_parts_and_errors_are_kept() {
-        let own = Pid(std::process::id());
-        let file = File::open("/proc/self/mem").unwrap();
-        let bytes: Vec<u8> = (0..3 * MAX_ANSWER + 5).map(|i| i as u8).collect();
-        let at = Addr(bytes.as_ptr() as u64);
-        let mut read = vec![0; bytes.len()];
-        read_memory(own, &file, at, &mut read).unwrap();
-        assert_eq!(read, bytes);
-        let nowhere = read_memory(own, &file, Addr(8), &mut [0; 8]).unwrap_err();
-        assert_eq!(nowhere.raw_os_error(), Some(libc::EFAULT));
+    fn blocks_of_any_size_are_read() {
+        let bytes: Vec<u8> = (0..2 * MAX_BYTES).map(|i| (i / 7) as u8).collect();
+        let at = |offset: usize| Addr(bytes.as_ptr() as u64 + offset as u64);
+        for (size, many) in [
+            (1, 2 * MAX_BLOCKS + 3),
+            (8, MAX_BLOCKS),
+            (4096, MAX_BLOCKS),
+            (5000, 77),
+            (MAX_MESSAGE + 5, 9),
+            (MAX_BYTES, 2),
+        ] {
+            // From the last one to the first one.
+            let offsets: Vec<_> = (0..many).map(|i| (many - 1 - i) * size).collect();
+            let blocks: Vec<_> = offsets.iter().map(|&offset| at(offset)).collect();
+            let mut read = vec![0; size * many];
+            let is_read = own_memory().read_blocks(&blocks, size, &mut read).unwrap();
+            assert_eq!(is_read, vec![true; many]);
+            for (block, offset) in read.chunks(size).zip(offsets) {
+                assert!(block == &bytes[offset..offset + size], "{size} {offset}");
+            }
+        }
+        for (size, many) in [(0, 1), (MAX_BYTES + 1, 1), (8, 2)] {
+            let error = own_memory().read_blocks(&[at(0)], size, &mut vec![0; size * many]);
+            assert_eq!(error.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_not_there_do_not_keep_others_from_being_read() {
+        let bytes: Vec<u8> = (0..MAX_BYTES).map(|i| (i / 7) as u8).collect();
+        for size in [8, 4096, MAX_MESSAGE + 5] {
+            let many = (MAX_BYTES / size).min(MAX_BLOCKS);
+            let is_there = |i: usize| !matches!(i % 5, 1 | 2) && i > 0;
+            let here = bytes.as_ptr() as u64;
+            let addr = |i: usize| if is_there(i) { here + (i * size) as u64 } else { 16 };
+            let blocks: Vec<_> = (0..many).map(|i| Addr(addr(i))).collect();
+            let mut read = vec![0; size * many];
+            let is_read = own_memory().read_blocks(&blocks, size, &mut read).unwrap();
+            for (i, (block, is_read)) in read.chunks(size).zip(is_read).enumerate() {
+                assert_eq!(is_read, is_there(i), "{size} {i}");
+                assert!(!is_read || block == &bytes[i * size..(i + 1) * size], "{size} {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn readers_keep_the_descriptor_of_one_memory() {
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let theirs = MemoryFile::open(Pid(other.id())).unwrap();
+        let ours = own_memory();
+        let word = 0x1234_5678_9abc_def0_u64;
+        let here = [Addr(&raw const word as u64)];
+        for _ in 0..3 {
+            let mut read = [0; 8];
+            assert_eq!(ours.read_blocks(&here, 8, &mut read).unwrap(), [true]);
+            assert_eq!(u64::from_ne_bytes(read), word);
+            assert_eq!(theirs.read_blocks(&[Addr(16)], 8, &mut read).unwrap(), [false]);
+        }
+        other.kill().unwrap();
+        other.wait().unwrap();
+        let gone = theirs.read_blocks(&here, 8, &mut [0; 8]).unwrap_err();
+        assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
+        assert_eq!(ours.read_blocks(&here, 8, &mut [0; 8]).unwrap(), [true]);
     }
 
     #[test]
@@ -615,9 +819,10 @@ mod tests {
         }
         // sh has its final stack by then.
         std::thread::sleep(Duration::from_millis(100));
-        let file = File::open(format!("/proc/{pid}/mem")).unwrap();
+        let memory = MemoryFile::open(pid).unwrap();
+        let read = |addr| memory.read_blocks(&[addr], 8, &mut [0; 8]).map(drop);
         let stack = |maps: Vec<procfs::process::MemoryMap>| Addr(maps[0].address.1 - 16);
-        read_memory(pid, &file, stack(maps()), &mut [0; 8]).unwrap();
+        read(stack(maps())).unwrap();
         drop(child.stdin.take());
         // A process in the middle of exec has no stack.
         let mut after = Ok(());
@@ -626,9 +831,7 @@ mod tests {
                 break;
             }
             std::thread::sleep(Duration::from_millis(5));
-            after = maps().first().map_or(Ok(()), |map| {
-                read_memory(pid, &file, Addr(map.address.1 - 16), &mut [0; 8])
-            });
+            after = maps().first().map_or(Ok(()), |map| read(Addr(map.address.1 - 16)));
         }
         assert_eq!(after.unwrap_err().raw_os_error(), Some(libc::ESRCH));
         child.kill().unwrap();
@@ -640,7 +843,7 @@ mod tests {
         let mut pool = Pool { template: None, idle: Vec::new(), stuck: Vec::new() };
         for pid in 1..=MAX_STUCK_OF_TENANT as u32 {
             assert!(!pool.refuses(Pid(99), || "pod/noisy".into()));
-            let (socket, _) = pair().unwrap();
+            let (socket, _) = channel::pair().unwrap();
             pool.stuck.push(Stuck { pid: Pid(pid), tenant: "pod/noisy".into(), socket });
             assert!(pool.refuses(Pid(pid), || unreachable!()));
         }

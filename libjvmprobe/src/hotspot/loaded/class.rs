@@ -10,7 +10,6 @@ use crate::{
         classes::java_name,
         layout::Item,
         loaded::{LoadedClass, Reader, State, at, walk::Entry},
-        pages::Pages,
         resolved::Layout,
     },
     names::code::mask_hidden,
@@ -92,6 +91,12 @@ impl ClassReader {
         })
     }
 
+    /// Reads what [`Self::read`] and [`Self::methods`] will look at, of many classes in a few requests.
+    pub(super) fn prefetch(&self, reader: &mut Reader<'_>, entries: &[Entry]) {
+        reader.prefetch(entries, &[self.methods, self.constants]);
+        reader.prefetch_names(entries.iter().map(|entry| entry.klass), self.name);
+    }
+
     /// The Symbol of a class's name.
     pub(super) fn symbol(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Addr> {
         reader.pages.pointer(at(klass, self.name)?)
@@ -100,7 +105,7 @@ impl ClassReader {
     /// The bytes of a class's name as the class file has it, hidden classes' addresses included.
     pub(super) fn raw_name(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Arc<str>> {
         let symbol = self.symbol(reader, klass)?;
-        reader.symbols.get(&mut reader.pages, symbol)
+        reader.text(symbol)
     }
 
     /// How far a class has got; `None` where there is none yet.
@@ -164,9 +169,9 @@ impl ClassReader {
         }))
     }
 
-    /// The ClassLoaderData that a class says it is of, now.
-    pub(super) fn loader(&self, pages: &mut Pages<'_>, klass: Addr) -> Result<Addr> {
-        pages.pointer(at(klass, self.loader_of)?)
+    /// Where a class says which ClassLoaderData it is of.
+    pub(super) fn loader_at(&self, klass: Addr) -> Option<Addr> {
+        at(klass, self.loader_of).ok()
     }
 
     /// Its methods.

@@ -9,7 +9,7 @@ use crate::{
     hotspot::{
         hashing::NumberMap,
         layout::Item,
-        loaded::{Reader, at, class::ClassReader, walk::Listed},
+        loaded::{AT_ONCE, Reader, at, class::ClassReader, walk::Listed},
         resolved::Layout,
     },
 };
@@ -43,33 +43,37 @@ impl Families {
             (layout.get(Item::MethodArrayLength)?, layout.get(Item::MethodArrayData)?);
         let mut families = Self::default();
         let mut room = MAX_RELATIONS;
-        for entry in &listed.classes {
-            let own = classes.symbol(reader, entry.klass)?;
-            let words: [u8; 8 * PRIMARY_SUPERS] = reader.pages.array(at(entry.klass, primary)?)?;
-            let others = reader.pages.pointer(at(entry.klass, secondary)?)?;
-            let many = match others {
-                // Of a class that is being made.
-                Addr(0) => 0,
-                others => reader.pages.u32(at(others, length)?)?,
-            };
-            if many > MAX_ABOVE {
-                return Err(Error::layout(format!("{many} superclasses: implausible")));
-            }
-            let others = match many {
-                0 => Vec::new(),
-                many => reader.pages.bytes(at(others, data)?, many as usize * 8)?,
-            };
-            let mut above = Vec::new();
-            for word in words.chunks_exact(8).chain(others.chunks_exact(8)) {
-                let klass = Addr(u64::from_ne_bytes(word.try_into().unwrap_or_default()));
-                if klass != Addr(0) && klass != entry.klass {
-                    above.push(classes.symbol(reader, klass)?);
+        for entries in listed.classes.chunks(AT_ONCE) {
+            reader.prefetch(entries, &[secondary]);
+            for entry in entries {
+                let own = classes.symbol(reader, entry.klass)?;
+                let words: [u8; 8 * PRIMARY_SUPERS] =
+                    reader.pages.array(at(entry.klass, primary)?)?;
+                let others = reader.pages.pointer(at(entry.klass, secondary)?)?;
+                let many = match others {
+                    // Of a class that is being made.
+                    Addr(0) => 0,
+                    others => reader.pages.u32(at(others, length)?)?,
+                };
+                if many > MAX_ABOVE {
+                    return Err(Error::layout(format!("{many} superclasses: implausible")));
                 }
+                let others = match many {
+                    0 => Vec::new(),
+                    many => reader.pages.bytes(at(others, data)?, many as usize * 8)?,
+                };
+                let mut above = Vec::new();
+                for word in words.chunks_exact(8).chain(others.chunks_exact(8)) {
+                    let klass = Addr(u64::from_ne_bytes(word.try_into().unwrap_or_default()));
+                    if klass != Addr(0) && klass != entry.klass {
+                        above.push(classes.symbol(reader, klass)?);
+                    }
+                }
+                room = room
+                    .checked_sub(above.len())
+                    .ok_or_else(|| Error::layout("more superclasses than can be kept"))?;
+                families.insert(own, above);
             }
-            room = room
-                .checked_sub(above.len())
-                .ok_or_else(|| Error::layout("more superclasses than can be kept"))?;
-            families.insert(own, above);
         }
         Ok(families)
     }

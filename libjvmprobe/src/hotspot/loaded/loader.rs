@@ -15,7 +15,7 @@ use crate::{
     hotspot::{
         classes::java_name,
         layout::Item,
-        loaded::{Loader, Reader, class::ClassReader, walk::Listed},
+        loaded::{AT_ONCE, Loader, Reader, class::ClassReader, walk::Listed},
         resolved::Layout,
     },
     names::clean,
@@ -137,13 +137,19 @@ impl Names {
         let mut loaders: Vec<Loader> = Vec::new();
         let mut known: HashMap<Loader, usize> = HashMap::new();
         let mut numbers = Vec::with_capacity(listed.loaders.len());
-        for &data in &listed.loaders {
-            let loader = self.loader(reader, data);
-            let number = *known.entry(loader).or_insert_with_key(|loader| {
-                loaders.push(loader.clone());
-                loaders.len() - 1
-            });
-            numbers.push(number);
+        for some in listed.loaders.chunks(AT_ONCE) {
+            reader.pages.prefetch(some.iter().copied());
+            if let Some(slot) = self.loader_class {
+                reader.prefetch_names(some.iter().copied(), slot + 16);
+            }
+            for &data in some {
+                let loader = self.loader(reader, data);
+                let number = *known.entry(loader).or_insert_with_key(|loader| {
+                    loaders.push(loader.clone());
+                    loaders.len() - 1
+                });
+                numbers.push(number);
+            }
         }
         (loaders, numbers)
     }
@@ -188,5 +194,5 @@ fn pointer(reader: &mut Reader<'_>, object: Addr, field: u64) -> Option<Addr> {
 /// The Symbol that a field points to.
 fn text(reader: &mut Reader<'_>, object: Addr, field: u64) -> Option<Arc<str>> {
     let symbol = pointer(reader, object, field).filter(|at| at.0 != 0)?;
-    reader.symbols.get(&mut reader.pages, symbol).ok()
+    reader.text(symbol).ok()
 }

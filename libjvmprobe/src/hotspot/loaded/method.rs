@@ -180,8 +180,8 @@ impl MethodReader {
             name: symbol(part.u16(self.name_index))?,
             descriptor: symbol(part.u16(self.signature_index))?,
         };
-        let name = reader.symbols.get(&mut reader.pages, signature.name)?;
-        let descriptor = reader.symbols.get(&mut reader.pages, signature.descriptor)?;
+        let name = reader.text(signature.name)?;
+        let descriptor = reader.text(signature.descriptor)?;
         if !descriptor.starts_with('(') {
             return Err(Error::layout(format!("the method at {method} has no descriptor")));
         }

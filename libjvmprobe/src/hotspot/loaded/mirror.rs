@@ -60,10 +60,20 @@ pub(super) struct Mirrors {
     class_of_mirrors: Option<Addr>,
     /// Layout helpers by class: objects are of few classes.
     helpers: NumberMap<Addr, i32>,
-    /// Of the classes that were read since it was last asked whether all is as it was: the handles
-    /// with the mirrors that they had, and the locations by protection domain. Most have the same.
-    handles: Vec<(Addr, Addr)>,
+    /// Mirrors of the classes that were read since the last check of whether all is as it was, and the
+    /// locations by protection domain. Most have the same.
+    seen: Vec<Seen>,
     sources: NumberMap<Addr, Option<Arc<str>>>,
+}
+
+/// A mirror that was read.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// Where its address was, and its address.
+    handle: Addr,
+    mirror: Addr,
+    /// Its field for the protection domain, if that was known, and what it referred to.
+    domain: Option<(usize, Option<Addr>)>,
 }
 
 /// From an object to one that it refers to.
@@ -120,87 +130,125 @@ impl Mirrors {
             hops: HOPS.map(|class| Hop { class, known: None }),
             class_of_mirrors: None,
             helpers: NumberMap::default(),
-            handles: Vec::new(),
+            seen: Vec::new(),
             sources: NumberMap::default(),
         })
     }
 
+    /// Reads what [`Self::read`] will look at, of many classes in a few requests.
+    pub(super) fn prefetch(
+        &self,
+        pages: &mut Pages<'_>,
+        now: &mut Pages<'_>,
+        klasses: impl Iterator<Item = Addr>,
+    ) {
+        let handle = |klass| pages.pointer(at(klass, self.mirror).ok()?).ok();
+        let handles: Vec<_> = klasses.filter_map(handle).collect();
+        now.prefetch(handles.iter().copied());
+        let mirrors: Vec<_> =
+            handles.into_iter().filter_map(|handle| now.pointer(handle).ok()).collect();
+        let all_of = |object: Addr| [object, Addr(object.0.saturating_add(MAX_OBJECT as u64 - 1))];
+        now.prefetch(mirrors.iter().copied().flat_map(all_of));
+        if let Some(field) = self.domain_field() {
+            let domain = |mirror| self.reference_at(now, mirror, field);
+            let domains: Vec<_> = mirrors.into_iter().filter_map(domain).collect();
+            now.prefetch(domains.into_iter().flat_map(all_of));
+        }
+    }
+
     /// What a class's mirror says; `None` where it makes no sense. It counts if all is still as it
-    /// was ([`Self::are_still`]): `handles` may have been read some classes before.
+    /// was ([`Self::are_still`]): what is in `now` may have been read some classes before.
     pub(super) fn read(
         &mut self,
-        memory: &Memory,
         pages: &mut Pages<'_>,
-        handles: &mut Pages<'_>,
+        now: &mut Pages<'_>,
         klass: Addr,
     ) -> Option<Mirror> {
         // A handle: the address of a reference that is never compressed.
         let handle = pages.pointer(at(klass, self.mirror).ok()?).ok()?;
-        let address = handles.pointer(handle).ok()?;
-        // It is that of this class if it says so itself (`java_lang_Class::_klass_offset`).
-        let mirror = self.mirror_at(memory, address).ok().filter(|mirror| mirror.has(klass));
-        let mirror = match mirror {
-            Some(mirror) => {
-                self.handles.push((handle, address));
-                mirror
-            }
-            None => self.mirror_at(memory, memory.pointer(handle).ok()?).ok()?,
+        let mut find = |now: &mut Pages<'_>| {
+            let address = now.pointer(handle).ok()?;
+            let mirror = self.mirror_at(now, address).ok()?;
+            // It is that of this class if it says so itself (`java_lang_Class::_klass_offset`).
+            mirror.has(klass).then_some((address, mirror))
         };
+        let found = find(now).or_else(|| {
+            // A collector may have moved it since.
+            now.forget();
+            find(now)
+        });
+        let (address, mirror) = found?;
         let is_redefined = self.redefined.and_then(|field| {
             let count = mirror.field::<4>(field as usize)?;
             Some(u32::from_ne_bytes(count) != 0)
         });
-        Some(Mirror { source: self.source(memory, &mirror), is_redefined })
+        let source = self.source(now, &mirror);
+        let domain = self.domain_field().map(|field| (field, self.reference(&mirror, field)));
+        self.seen.push(Seen { handle, mirror: address, domain });
+        Some(Mirror { source, is_redefined })
     }
 
-    fn source(&mut self, memory: &Memory, mirror: &Object) -> Option<Arc<str>> {
+    fn source(&mut self, now: &mut Pages<'_>, mirror: &Object) -> Option<Arc<str>> {
         // Most classes have none: nothing has to be looked for then.
         if let Some(field) = self.domain {
             self.reference(mirror, field as usize)?;
         }
-        let [Hop { known, .. }, ..] = self.hops;
-        let field = known.map_or(self.domain.map(|field| field as usize), |(field, _)| Some(field));
-        let domain = field.and_then(|field| self.reference(mirror, field));
+        let domain = self.domain_field().and_then(|field| self.reference(mirror, field));
         if let Some(source) = domain.and_then(|domain| self.sources.get(&domain)) {
             return source.clone();
         }
-        let (address, domain) = self.follow(memory, mirror, 0)?;
-        let source = self.source_of(memory, &domain);
+        let (address, domain) = self.follow(now, mirror, 0)?;
+        let source = self.source_of(now, &domain);
         self.sources.insert(address, source.clone());
         source
     }
 
+    /// The field of mirrors for their protection domain, once it is known.
+    fn domain_field(&self) -> Option<usize> {
+        let [Hop { known, .. }, ..] = self.hops;
+        known.map(|(field, _)| field).or(self.domain.map(|field| field as usize))
+    }
+
     /// Whether all mirrors and domains are still where they were, with the same locations: a
     /// collector may have moved others to the same places meanwhile. Begins anew then.
-    pub(super) fn are_still(&mut self, memory: &Memory, now: &mut Pages<'_>) -> bool {
+    pub(super) fn are_still(&mut self, now: &mut Pages<'_>) -> bool {
         let [Hop { known, .. }, ..] = self.hops;
-        let (handles, sources) =
-            (std::mem::take(&mut self.handles), std::mem::take(&mut self.sources));
-        let mut handles = handles.into_iter();
-        handles.all(|(handle, mirror)| now.pointer(handle).is_ok_and(|now| now == mirror))
+        let (seen, sources) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.sources));
+        let mirrors = seen.iter().flat_map(|seen| {
+            let field = seen.domain.map_or(0, |(field, _)| field as u64);
+            [seen.handle, Addr(seen.mirror.0.saturating_add(field))]
+        });
+        now.prefetch(mirrors.chain(sources.keys().copied()));
+        let is_still = |seen: Seen| {
+            now.pointer(seen.handle).is_ok_and(|mirror| mirror == seen.mirror)
+                && seen.domain.is_none_or(|(field, domain)| {
+                    self.reference_at(now, seen.mirror, field) == domain
+                })
+        };
+        seen.into_iter().all(is_still)
             && sources.into_iter().all(|(address, source)| {
-                let now = self.object(memory, address).ok();
+                let object = self.object(now, address).ok();
                 let domain =
-                    now.filter(|domain| known.is_some_and(|(_, klass)| klass == domain.klass));
-                domain.is_some_and(|domain| self.source_of(memory, &domain) == source)
+                    object.filter(|domain| known.is_some_and(|(_, klass)| klass == domain.klass));
+                domain.is_some_and(|domain| self.source_of(now, &domain) == source)
             })
     }
 
     /// The location of a protection domain.
-    fn source_of(&mut self, memory: &Memory, domain: &Object) -> Option<Arc<str>> {
-        let (_, source) = self.follow(memory, domain, 1)?;
-        let (_, location) = self.follow(memory, &source, 2)?;
-        let (at, array) = self.follow(memory, &location, 3)?;
-        let text = text(memory, at, &array)?;
+    fn source_of(&mut self, now: &mut Pages<'_>, domain: &Object) -> Option<Arc<str>> {
+        let (_, source) = self.follow(now, domain, 1)?;
+        let (_, location) = self.follow(now, &source, 2)?;
+        let (at, array) = self.follow(now, &location, 3)?;
+        let text = text(now, at, &array)?;
         (!text.is_empty()).then(|| clean::name(&text).into())
     }
 
     /// The mirror at an address.
-    fn mirror_at(&mut self, memory: &Memory, mirror: Addr) -> Result<Object> {
-        let object = self.object(memory, mirror)?;
+    fn mirror_at(&mut self, now: &mut Pages<'_>, mirror: Addr) -> Result<Object> {
+        let object = self.object(now, mirror)?;
         let is_mirror = match self.class_of_mirrors {
             Some(class) => object.klass == class,
-            None => self.is_of(memory, &object, "java/lang/Class"),
+            None => self.is_of(now, &object, "java/lang/Class"),
         };
         if !is_mirror {
             return Err(Error::layout("a class's mirror is none"));
@@ -210,12 +258,12 @@ impl Mirrors {
     }
 
     /// An object, as much of it as is looked at.
-    fn object(&mut self, memory: &Memory, address: Addr) -> Result<Object> {
+    fn object(&mut self, now: &mut Pages<'_>, address: Addr) -> Result<Object> {
         if address.0 == 0 || !address.0.is_multiple_of(8) {
             return Err(Error::layout("no reference"));
         }
         let mut bytes = [0; MAX_OBJECT];
-        memory.read_into(address, &mut bytes)?;
+        now.read(address, &mut bytes)?;
         let word = u64::from_ne_bytes(*bytes.first_chunk::<8>().unwrap_or(&[0; 8]));
         let behind = |n: usize| bytes.get(8..8 + n).unwrap_or_default().to_vec();
         let (klass, header) = match self.class {
@@ -236,7 +284,7 @@ impl Mirrors {
         let helper = match self.helpers.get(&klass) {
             Some(&helper) => helper,
             None => {
-                let helper = memory.u32(at(klass, self.layout_helper)?)?.cast_signed();
+                let helper = now.u32(at(klass, self.layout_helper)?)?.cast_signed();
                 if self.helpers.len() >= MAX_HELPERS {
                     self.helpers.clear();
                 }
@@ -247,14 +295,14 @@ impl Mirrors {
     }
 
     /// Whether an object is of the class of this name.
-    fn is_of(&self, memory: &Memory, object: &Object, class: &str) -> bool {
-        let read = || -> Result<bool> {
-            let symbol = memory.pointer(at(object.klass, self.klass_name)?)?;
-            let length = u16::from_ne_bytes(memory.array(at(symbol, self.symbol_length)?)?);
+    fn is_of(&self, now: &mut Pages<'_>, object: &Object, class: &str) -> bool {
+        let mut read = || -> Result<bool> {
+            let symbol = now.pointer(at(object.klass, self.klass_name)?)?;
+            let length = u16::from_ne_bytes(now.array(at(symbol, self.symbol_length)?)?);
             if usize::from(length) != class.len() {
                 return Ok(false);
             }
-            let text = memory.read(at(symbol, self.symbol_body)?, class.len())?;
+            let text = now.bytes(at(symbol, self.symbol_body)?, class.len())?;
             Ok(text == class.as_bytes())
         };
         read().unwrap_or(false)
@@ -262,11 +310,16 @@ impl Mirrors {
 
     /// Goes from an object to the next one: by the first of its fields that refers to an object
     /// of the class in question, and by the same field ever after.
-    fn follow(&mut self, memory: &Memory, object: &Object, hop: usize) -> Option<(Addr, Object)> {
+    fn follow(
+        &mut self,
+        now: &mut Pages<'_>,
+        object: &Object,
+        hop: usize,
+    ) -> Option<(Addr, Object)> {
         let Hop { class, known } = *self.hops.get(hop)?;
         if let Some((field, klass)) = known {
             let address = self.reference(object, field)?;
-            let found = self.object(memory, address).ok()?;
+            let found = self.object(now, address).ok()?;
             return (found.klass == klass).then_some((address, found));
         }
         let end = object.size()?.min(MAX_OBJECT);
@@ -274,8 +327,8 @@ impl Mirrors {
         let first = object.header.next_multiple_of(width);
         for field in (first..end).step_by(width) {
             let Some(address) = self.reference(object, field) else { continue };
-            let Ok(found) = self.object(memory, address) else { continue };
-            if self.is_of(memory, &found, class) {
+            let Ok(found) = self.object(now, address) else { continue };
+            if self.is_of(now, &found, class) {
                 if let Some(hop) = self.hops.get_mut(hop) {
                     hop.known = Some((field, found.klass));
                 }
@@ -285,21 +338,35 @@ impl Mirrors {
         None
     }
 
+    /// Returns the address that a field of the object at an address refers to.
+    fn reference_at(&self, now: &mut Pages<'_>, object: Addr, field: usize) -> Option<Addr> {
+        let mut bytes = [0; 8];
+        let width = if self.narrow.is_some() { 4 } else { 8 };
+        now.read(object.checked_add(field as u64)?, &mut bytes[..width]).ok()?;
+        self.decoded(bytes)
+    }
+
     /// What a field refers to.
     fn reference(&self, object: &Object, field: usize) -> Option<Addr> {
+        let mut bytes = [0; 8];
+        let width = if self.narrow.is_some() { 4 } else { 8 };
+        bytes[..width].copy_from_slice(object.bytes.get(field..)?.get(..width)?);
+        self.decoded(bytes)
+    }
+
+    /// A reference's address; `None` of null.
+    fn decoded(&self, bytes: [u8; 8]) -> Option<Addr> {
+        let word = u64::from_le_bytes(bytes);
         let address = match self.narrow {
-            Some((base, shift)) => {
-                let narrow = u32::from_ne_bytes(object.field(field)?);
-                (narrow != 0).then(|| base.wrapping_add(u64::from(narrow) << shift))?
-            }
-            None => u64::from_ne_bytes(object.field(field)?),
+            Some((base, shift)) => (word != 0).then(|| base.wrapping_add(word << shift))?,
+            None => word,
         };
         (address != 0).then_some(Addr(address))
     }
 }
 
 /// The text of a string's array: one byte a character, or two.
-fn text(memory: &Memory, at: Addr, array: &Object) -> Option<String> {
+fn text(now: &mut Pages<'_>, at: Addr, array: &Object) -> Option<String> {
     // Klass::_lh_header_size: where the elements of an array begin, behind its length.
     let header = u64::from(array.helper.cast_unsigned() >> 16 & 0xff);
     let length_at = array.header.next_multiple_of(4);
@@ -307,7 +374,7 @@ fn text(memory: &Memory, at: Addr, array: &Object) -> Option<String> {
     if length > MAX_LOCATION {
         return None;
     }
-    let bytes = memory.read(at.checked_add(header)?, length as usize).ok()?;
+    let bytes = now.bytes(at.checked_add(header)?, length as usize).ok()?;
     // Of two bytes each where one is zero, which no path has. Latin-1 otherwise.
     if bytes.contains(&0) {
         let units = bytes.as_chunks::<2>().0.iter().map(|unit| u16::from_ne_bytes(*unit));

@@ -223,8 +223,11 @@ impl Source<'_> {
         let Self { memory, layout, inlined, unloads, pid } = self;
         let mut alive = Alive { memory, layout, unloads, seen: told.unloaded, classes: None };
         let listed = walk::read(memory, layout)?;
-        let mut reader =
-            Reader { memory, pages: Pages::ahead(memory), symbols: Symbols::passing(layout)? };
+        let mut reader = Reader {
+            pages: Pages::ahead(memory),
+            names: Pages::ahead(memory),
+            symbols: Symbols::passing(layout)?,
+        };
         let classes = ClassReader::new(layout)?;
         let names = loader::Names::discover(&mut reader, layout, &classes, &listed);
         let (loaders, numbers) = names.loaders(&mut reader, &listed);
@@ -251,7 +254,7 @@ impl Source<'_> {
             not_counted: counting.nothing(),
             ..told
         };
-        let now = Pages::ahead(memory);
+        let now = Pages::many(memory);
         let mut parts =
             Parts { reader, now, classes, names, methods, mirrors, counting, refs, inlined };
         let mut rest = &listed.classes[..];
@@ -260,6 +263,9 @@ impl Source<'_> {
             let (entries, others) = rest.split_at(read.len());
             rest = others;
             let is_sure = !alive.has_changed() & parts.are_sources_still();
+            parts
+                .now
+                .prefetch(entries.iter().filter_map(|entry| parts.classes.loader_at(entry.klass)));
             for (entry, class) in entries.iter().zip(read) {
                 let class = if is_sure { class } else { parts.alone(entry, &mut alive) };
                 if !parts.is_still(entry, &listed) || !alive.has(entry, &listed) {
@@ -286,9 +292,40 @@ impl Source<'_> {
 
 /// What all parts read with.
 struct Reader<'a> {
-    memory: &'a Memory,
     pages: Pages<'a>,
+    /// The pages of Symbols, which lie elsewhere.
+    names: Pages<'a>,
     symbols: Symbols,
+}
+
+impl Reader<'_> {
+    /// Reads the pages of classes that are looked at next, and those that some of their fields refer to.
+    fn prefetch(&mut self, entries: &[walk::Entry], fields: &[u64]) {
+        let klasses = || entries.iter().map(|entry| entry.klass);
+        self.pages.prefetch(klasses());
+        let referred = pointers(&mut self.pages, klasses(), fields);
+        self.pages.prefetch(referred);
+    }
+
+    /// Reads the pages of the Symbols that a field of some objects refers to.
+    fn prefetch_names(&mut self, objects: impl Iterator<Item = Addr>, field: u64) {
+        self.names.prefetch(pointers(&mut self.pages, objects, &[field]));
+    }
+
+    /// The text of a Symbol.
+    fn text(&mut self, symbol: Addr) -> Result<Arc<str>> {
+        self.symbols.get(&mut self.names, symbol)
+    }
+}
+
+/// Returns the addresses that fields of objects refer to.
+fn pointers(
+    pages: &mut Pages<'_>,
+    objects: impl Iterator<Item = Addr>,
+    fields: &[u64],
+) -> Vec<Addr> {
+    let places = objects.flat_map(|object| fields.iter().map(move |&field| at(object, field)));
+    places.flatten().filter_map(|place| pages.pointer(place).ok()).collect()
 }
 
 /// All that is needed to read a class; each part knows one thing.
@@ -312,9 +349,15 @@ type Read = Result<Option<LoadedClass>>;
 impl Parts<'_> {
     /// The first ones of some classes.
     fn some(&mut self, entries: &[walk::Entry]) -> Vec<Read> {
+        let entries = &entries[..entries.len().min(AT_ONCE)];
+        let klasses = || entries.iter().map(|entry| entry.klass);
+        self.classes.prefetch(&mut self.reader, entries);
+        if let Some(mirrors) = &self.mirrors {
+            mirrors.prefetch(&mut self.reader.pages, &mut self.now, klasses());
+        }
         let mut methods = 0;
         let mut read = Vec::new();
-        for entry in entries.iter().take(AT_ONCE) {
+        for entry in entries {
             let class = self.read(entry);
             methods += class.as_ref().ok().and_then(Option::as_ref).map_or(0, |c| c.methods.len());
             read.push(class);
@@ -341,9 +384,9 @@ impl Parts<'_> {
 
     /// Whether where classes come from is still what was read; looks anew at all from now on.
     fn are_sources_still(&mut self) -> bool {
-        let Self { reader, now, mirrors, .. } = self;
+        let Self { now, mirrors, .. } = self;
         now.forget();
-        mirrors.as_mut().is_none_or(|mirrors| mirrors.are_still(reader.memory, now))
+        mirrors.as_mut().is_none_or(|mirrors| mirrors.are_still(now))
     }
 
     /// A class; `None` where there is none yet.
@@ -352,7 +395,7 @@ impl Parts<'_> {
         let Some(mut class) = classes.read(reader, entry)? else { return Ok(None) };
         (class.module, class.module_location) = names.module(reader, entry.klass);
         if let Some(mirrors) = mirrors {
-            let mirror = mirrors.read(reader.memory, &mut reader.pages, now, entry.klass);
+            let mirror = mirrors.read(&mut reader.pages, now, entry.klass);
             class.has_source_read = mirror.is_some();
             let mirror = mirror.unwrap_or_default();
             class.source = mirror.source;
@@ -385,7 +428,7 @@ impl Parts<'_> {
 
     /// Whether a class is still its loader's: asks the JVM, not what was read of it.
     fn is_still(&mut self, entry: &walk::Entry, listed: &walk::Listed) -> bool {
-        let loader = self.classes.loader(&mut self.now, entry.klass).ok();
+        let loader = self.classes.loader_at(entry.klass).and_then(|at| self.now.pointer(at).ok());
         loader.is_some() && loader == listed.loaders.get(entry.loader).copied()
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     Error, Result,
     hotspot::{
         loaded::{
-            Reader, State,
+            AT_ONCE, Reader, State,
             class::ClassReader,
             family::Families,
             method::MethodReader,
@@ -74,12 +74,15 @@ impl Reach<'_> {
             .ok();
         let mut refs = Refs::new(families);
         let (mut handles, mut waiting) = (Handles::default(), Waiting::default());
-        for entry in &self.listed.classes {
-            let class =
-                self.class(reader, &constants, entry, &mut refs, &mut handles, &mut waiting);
-            // What one of them calls may be anything.
-            if class.is_err() || refs.is_full() || waiting.is_full() {
-                return Refs::unknown();
+        for entries in self.listed.classes.chunks(AT_ONCE) {
+            reader.prefetch(entries, &[]);
+            for entry in entries {
+                let class =
+                    self.class(reader, &constants, entry, &mut refs, &mut handles, &mut waiting);
+                // What one of them calls may be anything.
+                if class.is_err() || refs.is_full() || waiting.is_full() {
+                    return Refs::unknown();
+                }
             }
         }
         handles.name(&mut refs);

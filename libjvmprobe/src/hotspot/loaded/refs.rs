@@ -430,7 +430,8 @@ mod tests {
         image.finish();
         let (memory, layout) = (own_memory(), image.read().unwrap());
         let symbols = Symbols::passing(&layout).unwrap();
-        let mut reader = Reader { memory: &memory, pages: Pages::many(&memory), symbols };
+        let pages = || Pages::many(&memory);
+        let mut reader = Reader { pages: pages(), names: pages(), symbols };
         let mut families = Families::default();
         families.insert(BASE, vec![]);
         families.insert(CLASS, vec![BASE]);
