@@ -7,7 +7,7 @@
 //! has a limit. It keeps its user: the parent could not kill it otherwise without `CAP_KILL`, and
 //! every system call that depends on the user is refused.
 //!
-//! Parent and child exchange one message each way at a time over a [`channel`]. Descriptors travel from
+//! Parent and child exchange one message each way at a time over a `channel`. Descriptors travel from
 //! parent to child only. The child ends when the socket is
 //! closed, and the kernel kills it when the thread that started it ends. So the same thread starts
 //! it and talks to it.
