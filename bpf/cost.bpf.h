@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Cost of the probes to each JVM: every hit is counted, and the run time of one program in four is
- * measured. User space adds the trap, which it has measured itself, to each hit.
+ * measured. User space adds the trap, which it has measured itself, to each hit. Programs that the kernel
+ * calls without a trap or an interrupt count by their run time alone.
  */
 #ifndef JVMPROBE_COST_BPF_H
 #define JVMPROBE_COST_BPF_H
@@ -19,7 +20,11 @@ struct cost {
 	__u64 hits;
 	__u64 timed;            /* runs of programs that were measured, */
 	__u64 timed_ns;         /* and how long they took together */
+	__u64 untrapped_ns;     /* run time of programs that no trap calls, estimated */
 };
+
+/* One run in this number is measured of programs that no trap calls; a power of two. */
+#define UNTRAPPED_ONE_IN 16
 
 /* User space adds and removes the entries. */
 struct {
@@ -73,6 +78,23 @@ static __always_inline void end_run(__u64 key, __u64 begin)
 		return;
 	__sync_fetch_and_add(&cost->timed, 1);
 	__sync_fetch_and_add(&cost->timed_ns, ns);
+}
+
+/* Begins a run of a program that no trap calls: the time, or 0 if this run is not measured. */
+static __always_inline __u64 begin_untrapped(void)
+{
+	if (!counts_costs || bpf_get_prandom_u32() & (UNTRAPPED_ONE_IN - 1))
+		return 0;
+	return bpf_ktime_get_ns();
+}
+
+/* Counts such a run, which is weighted as all that were not measured. */
+static __always_inline void count_untrapped(__u64 key, __u64 ns)
+{
+	struct cost *cost = ns < MAX_RUN_NS ? cost_of(key) : NULL;
+
+	if (cost)
+		__sync_fetch_and_add(&cost->untrapped_ns, UNTRAPPED_ONE_IN * ns);
 }
 
 #endif

@@ -248,16 +248,29 @@ static __always_inline void comes(__u64 task, __u64 now)
 		came_back(thread, now);
 }
 
+/* Charges a run of one of these programs to the current process. */
+static __always_inline void charge_run(__u64 begin)
+{
+	__u64 end = begin ? bpf_ktime_get_ns() : 0;
+	__u32 tgid = 0, tid;
+
+	if (!begin)
+		return;
+	current_ids(&tgid, &tid);
+	count_untrapped(tgid, end - begin);
+}
+
 /* sched_switch(bool preempt, struct task_struct *prev, struct task_struct *next, ...) */
 SEC("raw_tp/sched_switch")
 int switches(struct bpf_raw_tracepoint_args *ctx)
 {
-	__u64 now = bpf_ktime_get_ns();
+	__u64 now = bpf_ktime_get_ns(), begin = begin_untrapped();
 
 	if (!began)
 		return 0;
 	goes(ctx, now);
 	comes(ctx->args[2], now);
+	charge_run(begin);
 	return 0;
 }
 
@@ -265,11 +278,13 @@ int switches(struct bpf_raw_tracepoint_args *ctx)
 SEC("raw_tp/sched_wakeup")
 int wakes(struct bpf_raw_tracepoint_args *ctx)
 {
+	__u64 begin = begin_untrapped();
 	__u32 id = task_u32(ctx->args[0], task_pid);
 	struct thread *thread = bpf_map_lookup_elem(&threads, &id);
 
 	if (thread && thread->is_away && !thread->woken)
 		thread->woken = bpf_ktime_get_ns();
+	charge_run(begin);
 	return 0;
 }
 

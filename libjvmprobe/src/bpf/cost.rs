@@ -27,7 +27,7 @@ pub struct Cost {
     pub pid: u32,
     /// Hits of probes, and samples.
     pub hits: u64,
-    /// CPU time that these took from it, in nanoseconds.
+    /// CPU time that these took from it, and the programs that run when its threads switch, in nanoseconds.
     pub ns: u64,
 }
 
@@ -49,11 +49,18 @@ pub(crate) struct Runs {
     pub(crate) timed: u64,
     /// How long they took together.
     pub(crate) timed_ns: u64,
+    /// Run time of programs that no trap or interrupt calls.
+    pub(crate) untrapped_ns: u64,
 }
 
 impl Runs {
     fn decode(value: &[u8]) -> Option<Self> {
-        Some(Self { hits: word(value, 0)?, timed: word(value, 8)?, timed_ns: word(value, 16)? })
+        Some(Self {
+            hits: word(value, 0)?,
+            timed: word(value, 8)?,
+            timed_ns: word(value, 16)?,
+            untrapped_ns: word(value, 24)?,
+        })
     }
 
     /// Reads those of a JVM.
@@ -67,6 +74,7 @@ impl Runs {
             hits: self.hits.saturating_sub(before.hits),
             timed: self.timed.saturating_sub(before.timed),
             timed_ns: self.timed_ns.saturating_sub(before.timed_ns),
+            untrapped_ns: self.untrapped_ns.saturating_sub(before.untrapped_ns),
         }
     }
 
@@ -151,8 +159,9 @@ impl Costs {
         let average = if new.timed >= ENOUGH_RUNS { new } else { runs };
         let run_ns = average.average_ns().or(self.all.average_ns()).unwrap_or(0.0);
         let ns = new.hits as f64 * (price + run_ns) + unseen * prices.probe_ns;
+        let ns = (ns as u64).saturating_add(new.untrapped_ns);
         let hits = new.hits.saturating_add(unseen as u64);
         let pid = (target & u64::from(u32::MAX)) as u32;
-        (hits > 0).then_some(Cost { pid, hits, ns: ns as u64 })
+        (hits > 0 || ns > 0).then_some(Cost { pid, hits, ns })
     }
 }
