@@ -25,6 +25,8 @@ const volatile bool every_process = false;
 const volatile bool newcomers = false;
 const volatile bool want_user = true;
 const volatile bool want_kernel = true;
+/* Set for a daemon: processes may have limits. */
+const volatile bool has_limits = false;
 /* Our PID namespace, by whose numbers processes are known; 0: the initial one. */
 const volatile __u64 pidns_dev = 0;
 const volatile __u64 pidns_ino = 0;
@@ -68,7 +70,16 @@ struct {
 	__type(value, struct sample_count);
 } samples SEC(".maps");
 
+/* Processes without an entry have no limits. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u64);
+	__type(value, struct limits);
+} limits_of SEC(".maps");
+
 struct stack_event unused_stack;
+struct limits unused_limits;
 struct code_event unused_code;
 struct sample_key unused_key;
 struct sample_count unused_count;
@@ -158,6 +169,19 @@ static __always_inline __u64 kernel_part(void *ctx, struct stack_event *event)
 	return intern(event, hash, true);
 }
 
+static __always_inline struct limits *limits_for(__u64 key)
+{
+	return has_limits ? bpf_map_lookup_elem(&limits_of, &key) : NULL;
+}
+
+/* Whether this sample goes without its stacks, because its tenant exceeds its share. */
+static __always_inline bool is_over_share(__u64 key)
+{
+	struct limits *limits = limits_for(key);
+
+	return limits && limits->unwalked && bpf_get_prandom_u32() < limits->unwalked;
+}
+
 /* What the thread was at, by its registers if it was in user mode; else from where it entered the
    kernel. */
 static __always_inline void walk_both(void *ctx, const bpf_user_pt_regs_t *regs,
@@ -166,6 +190,10 @@ static __always_inline void walk_both(void *ctx, const bpf_user_pt_regs_t *regs,
 	struct stack_event *event = &own->event;
 	__u64 hash;
 
+	if (is_over_share(key->tgid)) {
+		key->user = STACK_OVER_SHARE;
+		return;
+	}
 	if (want_kernel && !regs)
 		key->kernel = kernel_part(ctx, event);
 	if (!want_user)
@@ -313,10 +341,15 @@ static __always_inline int code(struct pt_regs *ctx, bool load)
 {
 	__u64 key = target_key(bpf_usdt_cookie(ctx));
 	struct target *target = bpf_map_lookup_elem(&targets, &key);
+	struct limits *limits = limits_for(key);
 	struct code_event *event;
 
 	if (!target)
 		return 0;
+	if (limits && limits->leaves_out_code) {
+		__sync_fetch_and_add(&limits->left_out, 1);
+		return 0;
+	}
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		count_lost(key);

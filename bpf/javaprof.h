@@ -30,6 +30,13 @@ struct target {
 	__u64 since;
 };
 
+/* Limits of a process whose tenant exceeds its share. User space sets them. */
+struct limits {
+	__u32 unwalked;     /* number of samples in 2^32 whose stacks are not walked */
+	__u32 leaves_out_code;  /* 1: loads and unloads of code are not sent, */
+	__u64 left_out;     /* only counted here */
+};
+
 /* Samples that are alike are counted together. */
 struct sample_key {
 	__u64 user;         /* the stacks' numbers, 0 for none */
@@ -110,6 +117,7 @@ struct thin {
 /* In place of the number of a user stack, where there is none; those are odd. */
 #define STACK_NOT_WALKED 4   /* it happened too often */
 #define STACK_UNSEEN 6       /* the thread had gone before the trace */
+#define STACK_OVER_SHARE 8   /* its tenant exceeds its share of walks and names */
 
 /* What a sample of a switch_event is of. */
 #define LABEL_BLOCKED 1      /* until it was woken */

@@ -65,7 +65,8 @@ impl Effort {
     }
 }
 
-fn processor_time() -> Duration {
+/// Returns the CPU time of this thread.
+pub(crate) fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

@@ -43,7 +43,7 @@ mod signals;
 pub mod undo;
 
 pub(crate) use deadline::Deadline;
-pub(crate) use effort::Effort;
+pub(crate) use effort::{Effort, processor_time};
 pub use fair::fair_share;
 pub use heap::give_back_soon;
 pub use hurry::Hurry;

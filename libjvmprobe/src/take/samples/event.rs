@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub(crate) use crate::take::samples::skel::types::{
-    code_event, java, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
+    code_event, java, limits, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
 };
 
 // `enum event_kind` of bpf/javaprof.h.
@@ -47,6 +47,8 @@ unsafe impl Plain for thread {}
 unsafe impl Plain for target {}
 // SAFETY: as above.
 unsafe impl Plain for sleeper {}
+// SAFETY: as above.
+unsafe impl Plain for limits {}
 
 /// A decoded event.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,5 +25,5 @@ mod skel {
 
 pub use idle::IDLE;
 pub use options::{Options, StackWalk, SymbolSource, Whom};
-pub use taker::{About, Sink, Taker};
+pub use taker::{About, Limited, Sink, Taker};
 pub use waits::{Part, UNSEEN_NAME};

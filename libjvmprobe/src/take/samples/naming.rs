@@ -13,7 +13,7 @@ use crate::{
     take::samples::{
         events::{Asked, What, labels::Labels},
         idle::{IDLE, is_idle},
-        session::{NOT_WALKED, SampleKey, UNSEEN},
+        session::{NOT_WALKED, OVER_SHARE, SampleKey, UNSEEN},
         taker::{About, Samples, Stacks},
         traced::Named,
         waits::{Part, UNSEEN_NAME},
@@ -67,7 +67,7 @@ impl Naming {
                 continue;
             };
             let missing = match key.user {
-                NOT_WALKED => Some("[not walked]"),
+                NOT_WALKED | OVER_SHARE => Some("[not walked]"),
                 UNSEEN => Some(UNSEEN_NAME),
                 _ => None,
             };
@@ -372,6 +372,7 @@ mod tests {
             only(event, SampleKey { user_end, label: Part::Blocked as u64, ..key(user, 0) }).1
         };
         assert_eq!(names(Asked::cpu(), NOT_WALKED, 0), ["[not walked]"]);
+        assert_eq!(names(Asked::cpu(), OVER_SHARE, 0), ["[not walked]"]);
         // Where it waits is not known, nor whether for a processor.
         assert_eq!(names(wall(), UNSEEN, 0), [UNSEEN_NAME]);
         assert_eq!(names(Asked::cpu(), 0, 1), ["[unknown]"]);

@@ -20,7 +20,9 @@ use crate::{
     process::code::CodeMaps,
     take::samples::{
         Options, StackWalk, Whom,
-        event::{Event, java, sample_count, sample_key, sleeper, target, thin, thin_key, thread},
+        event::{
+            Event, java, limits, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
+        },
         events::Asked,
         skel::{JavaprofSkel, JavaprofSkelBuilder},
     },
@@ -92,6 +94,14 @@ pub(crate) const NOT_WALKED: u64 = 4;
 /// The same where the thread had gone to sleep before the trace.
 pub(crate) const UNSEEN: u64 = 6;
 
+/// The same where the process's tenant exceeds its share of walks and names.
+pub(crate) const OVER_SHARE: u64 = 8;
+
+/// Returns whether this is the number of a user stack, which is sent by itself.
+pub(crate) fn has_number(user: u64) -> bool {
+    user % 2 == 1
+}
+
 /// So many threads have an entry of their own where waits are wanted: some 5 MB.
 const THREADS: u32 = 1 << 15;
 
@@ -133,6 +143,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         data.slot_ns = options.slot_ns;
         data.wakes_late = options.pace == Pace::Calm;
         data.counts_costs = options.pace == Pace::Calm;
+        data.has_limits = options.pace == Pace::Calm;
         for (event, is_thinned) in options.events.iter().zip(&mut data.is_thinned) {
             *is_thinned = event.is_thinned();
         }
@@ -173,7 +184,14 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     if options.pace == Pace::Calm {
         session = session.with_costs(Trigger::Interrupt)?;
     }
-    Ok(session.with_maps_by_jvm(&["targets", "javas", "labels", "thinned", stops::MAP]))
+    Ok(session.with_maps_by_jvm(&[
+        "targets",
+        "javas",
+        "labels",
+        "limits_of",
+        "thinned",
+        stops::MAP,
+    ]))
 }
 
 /// Tells the stack walker what a process has mapped.
@@ -202,6 +220,24 @@ pub(crate) fn ignore(session: &Session, pid: u64) {
 pub(crate) fn heed(session: &Session, pid: u64) {
     // Absent entries are what is wanted.
     let _ = session.skel.maps.ignored.delete(&pid.to_ne_bytes());
+}
+
+/// Sets the limits of a process. Returns the loads and unloads of code that were left out so far.
+pub(crate) fn limit(session: &Session, pid: u64, unwalked: u32, leaves_out_code: bool) -> u64 {
+    let map = &session.skel.maps.limits_of;
+    let left_out = left_out(session, pid);
+    // Counts between the two calls are lost.
+    let new = limits { unwalked, leaves_out_code: leaves_out_code.into(), left_out };
+    // Without space for it, the process has no limits.
+    let _ = map.update(&pid.to_ne_bytes(), bytes(&new), MapFlags::ANY);
+    left_out
+}
+
+/// Returns the loads and unloads of code that were left out of a process so far.
+pub(crate) fn left_out(session: &Session, pid: u64) -> u64 {
+    let entry = session.skel.maps.limits_of.lookup(&pid.to_ne_bytes(), MapFlags::ANY);
+    let limits = entry.ok().flatten().and_then(|bytes| copy::<limits>(&bytes));
+    limits.map_or(0, |limits| limits.left_out)
 }
 
 /// The epoch that a JVM's code cache is in.

@@ -28,7 +28,7 @@ use crate::{
         handing::Handing,
         jvms::Jvms,
         piece::Piece,
-        saving::{self, Saving, Taking},
+        saving::{self, Probes, Saving, Taking},
         signals::{self, Asked},
         takers::{self, MAX_PIECES, Takers, WINDOW},
     },
@@ -119,12 +119,14 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         Taking { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };
     let saving = Saving::new(options.limits, asked_for);
     let allocation_ppm = Arc::new(AtomicU64::new(saving.allocation_ppm()));
+    let stack_ppm = Arc::new(AtomicU64::new(saving.stack_ppm()));
     let wanted = takers::Options {
         slots: slots.clone(),
         rate: Arc::new(AtomicU64::new(options.hertz)),
         off_cpu: options.off_cpu,
         allocation: options.allocation,
         allocation_ppm: Arc::clone(&allocation_ppm),
+        stack_ppm: Arc::clone(&stack_ppm),
         max_memory: usize::try_from(options.limits.memory / 4).unwrap_or(usize::MAX),
         verbose: options.verbose,
     };
@@ -141,6 +143,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         takers,
         saving,
         allocation_ppm,
+        stack_ppm,
         notify,
         health,
     };
@@ -161,6 +164,7 @@ struct Daemon {
     saving: Saving,
     /// As in [`takers::Options`].
     allocation_ppm: Arc<AtomicU64>,
+    stack_ppm: Arc<AtomicU64>,
     notify: Notify,
     health: Arc<Health>,
 }
@@ -292,9 +296,14 @@ impl Daemon {
 
     fn judge(&mut self) {
         let before = self.saving.taking();
-        let spent_ns = self.book.lock().spent_ns();
-        let change = self.saving.judge(self.jvms.running(), spent_ns);
-        self.allocation_ppm.store(self.saving.allocation_ppm(), Ordering::Relaxed);
+        let book = self.book.lock();
+        let probes = Probes {
+            stops_ns: book.spent_ns(|tracer| tracer == takers::STOPS),
+            others_ns: book.spent_ns(|tracer| tracer != takers::STOPS),
+        };
+        drop(book);
+        let change = self.saving.judge(self.jvms.running(), probes);
+        self.set_budgets();
         let Some(change) = change else { return };
         let facts = Facts { about: "saving", values: &change.values() };
         say(Level::Info, &change.told(), Some(facts));
@@ -304,13 +313,18 @@ impl Daemon {
         self.tell_own();
     }
 
+    fn set_budgets(&self) {
+        self.allocation_ppm.store(self.saving.allocation_ppm(), Ordering::Relaxed);
+        self.stack_ppm.store(self.saving.stack_ppm(), Ordering::Relaxed);
+    }
+
     fn reload(&mut self, read_again: impl Fn() -> Result<Changed>) {
         self.notify.reloading();
         match read_again() {
             Ok(Changed { rules, limits, bounds: (age, size) }) => {
                 self.jvms.set_rules(rules);
                 self.saving.set_limits(limits);
-                self.allocation_ppm.store(self.saving.allocation_ppm(), Ordering::Relaxed);
+                self.set_budgets();
                 self.handing.set_bounds(age, size);
                 inform("the configuration was read again");
             }

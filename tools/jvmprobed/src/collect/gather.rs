@@ -77,6 +77,9 @@ impl Gather {
                     self.book.lock().add(&who, &figures);
                 }
             }
+            Piece::Limited { reason, tenant, count } => {
+                self.book.lock().limit(reason, &tenant, count);
+            }
             Piece::Lost { what, events } => self.book.lock().lose(what, events),
             Piece::Begun | Piece::Ended { .. } => {}
         }

@@ -1,5 +1,7 @@
 //! What takers hand over.
 
+use std::sync::Arc;
+
 use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile};
 
 /// A piece of what was taken.
@@ -44,6 +46,15 @@ pub enum Piece {
         tracer: &'static str,
         /// Its cost.
         cost: Cost,
+    },
+    /// A tenant did not get some detail because it exceeded its share.
+    Limited {
+        /// Kind of detail, as `jvmprobed_limited_total` names it.
+        reason: &'static str,
+        /// The tenant.
+        tenant: Arc<str>,
+        /// Number of samples or events without it.
+        count: u64,
     },
     /// A taker has ended, and not because it was asked to.
     Ended {

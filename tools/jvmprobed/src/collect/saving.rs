@@ -9,6 +9,13 @@
 //! The probes of allocation have a budget of their own, half of the limit. When half of the account is used up,
 //! they get a quarter of that: the JVM that they cost most loses detail first, before all do.
 //!
+//! Walking and naming stacks of samples has a budget, too: a sixteenth of the limit, and an eighth of what
+//! the account holds for each window. A tenant that exceeds its share of that loses stacks first, so that the account
+//! lasts. A short burst keeps all of its stacks; a lasting load gets about the CPU time that everything else leaves.
+//!
+//! Probes of stops stay attached at each step, so that no step down makes them cheaper. Beyond a quarter of the limit
+//! their cost is left out of the account: a JVM with a storm of stops slows itself, and takes nothing from others.
+//!
 //! What is too much goes a step down: see `ladder`. When some windows in a row would have borne
 //! twice as much, it goes a step up; if that was too early, it waits twice as long the next time.
 
@@ -25,7 +32,7 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use crate::metrics::server::cost::serving_ns;
+use crate::{collect::takers::WINDOW, metrics::server::cost::serving_ns};
 
 /// The account holds what may be taken in this time.
 const SPAN: Duration = Duration::from_secs(600);
@@ -45,6 +52,11 @@ const ALLOCATION: f64 = 0.5;
 const MOST_ALLOCATION: f64 = 0.5;
 /// The part of that while less than half of the account is left.
 const ALLOCATION_SAVING: f64 = 0.25;
+/// Budget of walking and naming stacks: a part of the limit, and in each window a part of the account.
+const STACKS: f64 = 1.0 / 16.0;
+const STACKS_OF_ACCOUNT: f64 = 0.125;
+/// Maximum part of the limit that the account is charged with for probes of stops.
+const STOPS: f64 = 0.25;
 /// So many windows in a row with too much memory.
 const LONG: u32 = 2;
 /// So many quiet windows before a step up, and at most.
@@ -204,13 +216,31 @@ pub struct Saving {
     patience: u32,
     /// Windows since the last step up.
     since_up: Option<u32>,
-    last: (Instant, Taken),
+    last: (Instant, Taken, Probes),
+}
+
+/// CPU time that probes took from all processes since the start, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Probes {
+    /// Cost of the probes of stops.
+    pub stops_ns: u64,
+    /// Cost of all other probes, and of samples.
+    pub others_ns: u64,
+}
+
+impl Probes {
+    fn since(self, before: Self) -> Self {
+        Self {
+            stops_ns: self.stops_ns.saturating_sub(before.stops_ns),
+            others_ns: self.others_ns.saturating_sub(before.others_ns),
+        }
+    }
 }
 
 impl Saving {
     /// This is what was asked for.
     pub fn new(limits: Limits, asked: Taking) -> Self {
-        let last = (Instant::now(), Taken::now());
+        let last = (Instant::now(), Taken::now(), Probes::default());
         Self {
             limits,
             ladder: ladder(asked),
@@ -257,15 +287,27 @@ impl Saving {
         (percent * 1e4) as u64
     }
 
+    /// Returns what walking and naming stacks of samples may take of all tenants together, in millionths of a
+    /// processor.
+    pub fn stack_ppm(&self) -> u64 {
+        let held = STACKS_OF_ACCOUNT * self.account.max(0.0) / WINDOW.as_secs_f64();
+        ((STACKS * self.limits.processor / 100.0 + held) * 1e6) as u64
+    }
+
     /// Judges the window that ends now, with this number of JVMs; returns what changes, if something does.
-    /// `probes_ns` is the CPU time that probes took from all processes since the start.
-    pub fn judge(&mut self, jvms: usize, probes_ns: u64) -> Option<Change> {
-        let (then, before) = self.last;
-        let mut now = (Instant::now(), Taken::now());
-        now.1.processor_ns = now.1.processor_ns.saturating_add(probes_ns);
+    pub fn judge(&mut self, jvms: usize, probes: Probes) -> Option<Change> {
+        let (then, before, probes_before) = self.last;
+        let now = (Instant::now(), Taken::now(), probes);
         self.last = now;
-        let ns = now.1.processor_ns.saturating_sub(before.processor_ns);
-        self.judge_window(now.0 - then, ns, now.1.memory, jvms)
+        let own_ns = now.1.processor_ns.saturating_sub(before.processor_ns);
+        let probes_ns = self.charged_ns(now.0 - then, probes.since(probes_before));
+        self.judge_window(now.0 - then, own_ns.saturating_add(probes_ns), now.1.memory, jvms)
+    }
+
+    /// Returns the part of a window's probe cost that is charged to the account, in nanoseconds.
+    fn charged_ns(&self, window: Duration, probes: Probes) -> u64 {
+        let most_ns = STOPS * self.limits.of(window) * 1e9;
+        probes.others_ns.saturating_add(probes.stops_ns.min(most_ns as u64))
     }
 
     fn judge_window(
@@ -334,7 +376,6 @@ impl Limits {
 mod tests {
     use super::*;
 
-    const WINDOW: Duration = Duration::from_secs(15);
     const ASKED: Taking = Taking { hertz: 19, off_cpu: false, allocation: true };
     const LITTLE: u64 = 50 << 20;
 
@@ -415,12 +456,47 @@ mod tests {
     }
 
     #[test]
+    fn the_budget_of_stacks_shrinks_before_a_step_down() {
+        let mut saving = saving();
+        // An eighth of the account's six seconds, in one window.
+        assert_eq!(saving.stack_ppm(), 625 + 50_000);
+        let mut ppm = saving.stack_ppm();
+        // Stacks take all of their budget for ever, and the rest half of the limit.
+        for _ in 0..400 {
+            let stacks = u64::try_from(WINDOW.as_nanos()).unwrap() * ppm / 1_000_000;
+            let rest = 75_000_000;
+            assert_eq!(saving.judge_window(WINDOW, stacks + rest, LITTLE, 10), None, "{ppm}");
+            ppm = saving.stack_ppm();
+        }
+        // The rest leaves half of the limit.
+        assert!((4_900..5_100).contains(&ppm), "{ppm}");
+        assert_eq!(saving.step(), 0);
+    }
+
+    #[test]
     fn cost_to_jvms_counts_as_the_daemons_own() {
         let mut saving = saving();
         let second = 1_000_000_000;
         // These windows take microseconds, and a second of cost in each is too much.
-        let steps = (1..=50).filter_map(|n| saving.judge(10, n * second));
+        let probes = |n: u64| Probes { others_ns: n * second, ..Probes::default() };
+        let steps = (1..=50).filter_map(|n| saving.judge(10, probes(n)));
         assert!(steps.count() > 0);
+    }
+
+    #[test]
+    fn a_storm_of_stops_leaves_the_other_measures_alone() {
+        let mut saving = saving();
+        let second = 1_000_000_000;
+        // A fifth of a processor.
+        let storm = Probes { stops_ns: 3 * second, others_ns: 0 };
+        for _ in 0..400 {
+            let ns = saving.charged_ns(WINDOW, storm);
+            assert_eq!(saving.judge_window(WINDOW, ns, LITTLE, 10), None);
+        }
+        let both = Probes { stops_ns: 3 * second, others_ns: second };
+        assert_eq!(saving.charged_ns(WINDOW, both), second + 37_500_000);
+        let few = Probes { stops_ns: 1000, others_ns: 0 };
+        assert_eq!(saving.charged_ns(WINDOW, few), 1000);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use libjvmprobe::{
     take::{
         allocations::{self, Told},
         pauses::{self, record::Record},
-        samples::{self, About, StackWalk, SymbolSource, Whom, events::Asked},
+        samples::{self, About, Limited, StackWalk, SymbolSource, Whom, events::Asked},
     },
 };
 
@@ -37,6 +37,9 @@ const MAX_STOPS_PER_SECOND: u64 = 100;
 /// memory is bounded however busy the main loop is.
 pub const MAX_PIECES: usize = 16_384;
 
+/// The tracer of stops, as costs name it.
+pub const STOPS: &str = "pauses";
+
 /// Nobody waits for anything before a window is over.
 const PACE: Pace = Pace::Calm;
 
@@ -51,6 +54,9 @@ pub struct Options {
     pub allocation: bool,
     /// Maximum cost of its probes to all JVMs together, in millionths of a processor; may change.
     pub allocation_ppm: Arc<AtomicU64>,
+    /// Maximum cost of walking and naming stacks of samples of all tenants together, in millionths of a processor;
+    /// may change.
+    pub stack_ppm: Arc<AtomicU64>,
     /// About so many bytes are kept by those that keep much.
     pub max_memory: usize,
     /// Slots for JVMs, shared by all tracers.
@@ -224,7 +230,7 @@ impl pauses::Sink for Out {
     }
 
     fn cost(&mut self, cost: Cost) {
-        self.send_cost("pauses", cost);
+        self.send_cost(STOPS, cost);
     }
 }
 
@@ -291,6 +297,15 @@ impl samples::Sink for Out {
     fn cost(&mut self, cost: Cost) {
         self.send_cost("samples", cost);
     }
+
+    fn limited(&mut self, limited: Limited) {
+        let Limited { tenant, walks, code } = limited;
+        for (reason, count) in [("walks", walks), ("naming", code)] {
+            if count > 0 {
+                self.send(Piece::Limited { reason, tenant: Arc::clone(&tenant), count });
+            }
+        }
+    }
 }
 
 fn samples(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Taken<()> {
@@ -319,7 +334,8 @@ fn samples(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Tak
         verbose: false,
         slots: Some(options.slots.clone()),
     };
-    let mut taker = samples::Taker::new(wanted, Out::new(out))?;
+    let taker = samples::Taker::new(wanted, Out::new(out))?;
+    let mut taker = taker.with_stack_budget(Arc::clone(&options.stack_ppm));
     taker.start()?;
     taker.sink.send(Piece::Begun);
     taker.run(times(), stop)?;

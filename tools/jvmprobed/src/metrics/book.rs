@@ -161,9 +161,10 @@ impl Book {
         *ns = ns.saturating_add(cost.ns);
     }
 
-    /// CPU time that probes took from all processes, in nanoseconds.
-    pub fn spent_ns(&self) -> u64 {
-        self.spent.values().map(|(_, ns)| *ns).fold(0, u64::saturating_add)
+    /// CPU time that the probes of some tracers took from all processes, in nanoseconds.
+    pub fn spent_ns(&self, is_wanted: impl Fn(&str) -> bool) -> u64 {
+        let wanted = self.spent.iter().filter(|(tracer, _)| is_wanted(tracer));
+        wanted.map(|(_, (_, ns))| *ns).fold(0, u64::saturating_add)
     }
 
     /// Samples or events were lost.

@@ -6,6 +6,7 @@ use crate::{
     Pid, Result,
     bpf::{cost::Cost, perf::Clock, stops::StopLog},
     stack::profile::Profile,
+    take::samples::taker::Limited,
 };
 
 /// Who is told.
@@ -27,6 +28,12 @@ pub trait Sink {
     /// [`Pace::Calm`](crate::own::Pace::Calm).
     fn cost(&mut self, cost: Cost) {
         let _ = cost;
+    }
+
+    /// Takes what a tenant did not get in an interval because it exceeded its share: see
+    /// [`with_stack_budget`](super::Taker::with_stack_budget).
+    fn limited(&mut self, limited: Limited) {
+        let _ = limited;
     }
 
     /// Whether nobody wants more of it: then the trace ends.

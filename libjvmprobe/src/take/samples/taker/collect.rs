@@ -14,7 +14,7 @@ use crate::{
     stack::{Stack, java_frames, raw::RawStack},
     take::samples::{
         Whom,
-        session::{self, Count, MANY_STACKS, SampleKey},
+        session::{self, Count, MANY_STACKS, OVER_SHARE, SampleKey},
         traced::Traced,
     },
 };
@@ -80,6 +80,9 @@ impl<S: Sink> Taker<S> {
     /// What the kernel side has counted since the last time.
     pub(super) fn counted(&mut self) -> Vec<(SampleKey, Count)> {
         let mut counted = session::collect(&self.session);
+        for (key, count) in counted.iter().filter(|(key, _)| key.user == OVER_SHARE) {
+            self.tenants.leave_out_walks(key.pid, count.samples);
+        }
         if let Some(waits) = &mut self.waits {
             counted.iter_mut().for_each(|(key, count)| waits.rest(key, count));
             counted = counted.into_iter().map(|(key, count)| (waits.place(key), count)).collect();

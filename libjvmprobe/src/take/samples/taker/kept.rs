@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Samples, Sink, Stacks, Taker, newcomers::Parted};
+use super::{Samples, Sink, Stacks, Taker, newcomers::Parted, tenants::Work};
 use crate::{
     Result,
     follow::Watch,
-    stack::{Stack, raw::RawStack},
+    stack::{Stack, code_log::CodeLog, raw::RawStack},
     take::samples::{
         session::{self, Count, SampleKey, Session},
         traced::Traced,
@@ -46,6 +46,32 @@ impl<S: Sink> Taker<S> {
         }
     }
 
+    /// Tells the kernel side of limits that have changed.
+    pub(super) fn limit(&mut self) {
+        for (pid, limit) in self.tenants.take_changes() {
+            let left_out =
+                session::limit(&self.session, pid.into(), limit.unwalked, limit.leaves_out_code);
+            self.tenants.leave_out_code(pid, left_out);
+            if let Some(traced) = self.processes.get_mut(&pid).filter(|_| limit.leaves_out_code) {
+                // Code whose unload is not recorded would give its name to other code.
+                traced.code = CodeLog::default();
+            }
+        }
+    }
+
+    /// Ends an interval of the tenants' shares, and reports who did not get all.
+    pub(super) fn share_anew(&mut self) {
+        let processes = &self.processes;
+        for &pid in processes.keys() {
+            if self.tenants.leaves_out_code(pid) {
+                self.tenants.leave_out_code(pid, session::left_out(&self.session, pid.into()));
+            }
+        }
+        let limited = self.tenants.next_interval(|pid| processes.contains_key(&pid));
+        limited.into_iter().for_each(|limited| self.sink.limited(limited));
+        self.limit();
+    }
+
     /// Names all that was sampled so far.
     pub(super) fn name_all(&mut self) -> Result<()> {
         self.name_retired();
@@ -67,6 +93,7 @@ impl<S: Sink> Taker<S> {
         for (id, stack) in &self.stacks {
             stacks.entry(*id).or_insert_with(|| stack.clone());
         }
+        self.tenants.begin_work();
         // One after the other: of hundreds, all code that they have takes much memory.
         for (pid, places) in places {
             let Some(traced) = self.processes.get_mut(&pid) else { continue };
@@ -77,6 +104,7 @@ impl<S: Sink> Taker<S> {
             let named = traced.settle(places, &mut self.code_names);
             self.settle(&mut samples);
             self.naming.add(Some(named), &samples, &stacks);
+            self.tenants.charge(pid, Work::Stacks);
         }
         for mut samples in samples.into_values() {
             self.settle(&mut samples);
@@ -134,9 +162,12 @@ impl<S: Sink> Taker<S> {
     /// Names the processes that were put aside, and lets them go. The first time, this reads
     /// the kernel's symbols, which takes longer than some JVMs live.
     pub(super) fn name_retired(&mut self) {
+        self.tenants.begin_work();
         for (traced, mut samples) in self.sampled.take_retired() {
+            let pid = traced.pid().0;
             self.settle(&mut samples);
             self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
+            self.tenants.charge(pid, Work::Stacks);
             let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
             self.stacks_size = self.stacks_size.saturating_sub(gone);
         }

@@ -7,29 +7,35 @@ mod kept;
 mod newcomers;
 mod processes;
 mod sampled;
+mod tenants;
 mod thinned;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
 use libbpf_rs::Link;
 
 pub use about::{About, Sink};
+pub use tenants::Limited;
 
 use about::Since;
 use collect::addresses;
 use newcomers::Newcomers;
 use sampled::Sampled;
+use tenants::{Tenants, Work};
 
 use crate::{
     Error, Pid, Result,
     bpf::{self, clock, cost::Costs, perf::Clock, probes::Links, session::Attach},
     follow::{self, Arrivals, End, Stops, Times, Watch, ready},
     image::Image,
-    own::{Idle, note},
+    own::{Idle, Pace, note},
     process::{FileId, Process, Target, libjvm::native_image},
     stack::{Stack, code_log::SharedNames, native::Files, profile::Profile, raw::RawStack},
     take::samples::{
@@ -103,6 +109,8 @@ pub struct Taker<S> {
     /// What was sampled of them and has no names yet.
     sampled: Sampled,
     newcomers: Newcomers,
+    /// Shares of walking and naming by tenant.
+    tenants: Tenants,
     stacks: Stacks,
     /// The same as they came, of threads that wait: their waits may end when all was named.
     raws: HashMap<u64, RawStack>,
@@ -156,6 +164,7 @@ impl<S: Sink> Taker<S> {
             code_names: SharedNames::default(),
             sampled: Sampled::default(),
             newcomers: Newcomers::default(),
+            tenants: Tenants::new(options.pace.collects_every()),
             stacks: Stacks::new(),
             raws: HashMap::new(),
             stacks_size: 0,
@@ -180,6 +189,17 @@ impl<S: Sink> Taker<S> {
         }
         taker.take_arrivals();
         Ok(taker)
+    }
+
+    /// Sets what walking and naming stacks may take of all tenants together, in millionths of a processor. A
+    /// tenant that exceeds its share loses stacks, which the sink is [told](Sink::limited). It is read once per
+    /// interval, and has no effect but at [`Pace::Calm`](crate::own::Pace::Calm).
+    #[must_use]
+    pub fn with_stack_budget(mut self, ppm: Arc<AtomicU64>) -> Self {
+        if self.options.pace == Pace::Calm {
+            self.tenants.set_budget(ppm);
+        }
+        self
     }
 
     /// Profiles a process that is about to become a JVM.
@@ -311,7 +331,11 @@ impl<S: Sink> Taker<S> {
         self.shrink_named();
         let mut profiles = self.naming.take(&about);
         let costs = self.session.costs().map(Costs::take).transpose()?.unwrap_or_default();
-        costs.into_iter().for_each(|cost| self.sink.cost(cost));
+        for cost in costs {
+            self.tenants.charge_walks(cost.pid, cost.ns);
+            self.sink.cost(cost);
+        }
+        self.share_anew();
         self.sink.profiles(&mut profiles, &about)?;
         if self.options.keeps_all {
             for (before, profile) in self.before.iter_mut().zip(profiles) {
@@ -371,11 +395,15 @@ impl<S: Sink> Taker<S> {
 
 impl<S: Sink> Watch for Taker<S> {
     fn take_events(&mut self, timeout: Duration) -> Result<()> {
-        for event in self.session.events(timeout)? {
+        let events = self.session.events(timeout)?;
+        self.tenants.begin_work();
+        for event in events {
             match event {
                 Event::Stack(id, raw) => {
                     self.stacks_sent += 1;
+                    let pid = u32::try_from(raw.target).unwrap_or(0);
                     self.keep_stack(id, raw);
+                    self.tenants.charge(pid, Work::Stacks);
                 }
                 Event::Label(label) => {
                     let pid = u32::try_from(label.target).unwrap_or(0);
@@ -388,9 +416,13 @@ impl<S: Sink> Watch for Taker<S> {
                 Event::Stop(stop) => self.about.stops.push(stop),
                 Event::Code(event) => {
                     let pid = u32::try_from(event.target).unwrap_or(0);
-                    if let Some(traced) = self.processes.get_mut(&pid) {
+                    // An incomplete record of loads and unloads gives wrong names.
+                    if let Some(traced) = self.processes.get_mut(&pid)
+                        && !self.tenants.leaves_out_code(pid)
+                    {
                         traced.take(event);
                     }
+                    self.tenants.charge(pid, Work::Code);
                 }
             }
         }
@@ -427,6 +459,7 @@ impl<S: Sink> Watch for Taker<S> {
             self.collect()?;
             self.stay_within_memory()?;
         }
+        self.limit();
         self.follow_changes(self.options.pace.looks_closely(collect))?;
         if let Some(shared) = &mut self.shared {
             let used = self.processes.values().filter_map(Traced::libjvm);

@@ -5,7 +5,7 @@ use crate::{
     Pid, Result,
     bpf::session::Attach,
     follow::{Arrival, Arrivals},
-    own::note,
+    own::{Pace, note},
     process::{Fate, Process},
     take::samples::{
         StackWalk, SymbolSource,
@@ -23,6 +23,10 @@ impl<S: Sink> Taker<S> {
             session::add_target(&self.session, pid.0.into())?;
             if let Some(costs) = self.session.costs() {
                 costs.add(pid.0.into());
+            }
+            if self.options.pace == Pace::Calm {
+                self.tenants.add(pid.0);
+                self.limit();
             }
             if let Some(waits) = &mut self.waits {
                 waits.add(pid.0);
@@ -156,7 +160,11 @@ impl<S: Sink> Taker<S> {
             self.sampled.retire(traced);
         }
         if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(pid.into())) {
+            self.tenants.charge_walks(pid, cost.ns);
             self.sink.cost(cost);
+        }
+        if self.tenants.leaves_out_code(pid) {
+            self.tenants.leave_out_code(pid, session::left_out(&self.session, pid.into()));
         }
         self.session.forget(pid.into());
         if let Some(waits) = &mut self.waits {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::Samples;
 use crate::take::samples::{
-    session::{Count, SampleKey},
+    session::{Count, SampleKey, has_number},
     traced::Traced,
 };
 
@@ -53,7 +53,7 @@ impl Sampled {
         has_come: impl Fn(u64) -> bool,
     ) -> HashMap<u32, Samples> {
         for (key, count) in counted {
-            if key.user == 0 || has_come(key.user) {
+            if !has_number(key.user) || has_come(key.user) {
                 self.add(key, count);
             } else {
                 self.early.push((key, count));
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    use crate::{Pid, process::Process, stack::native::Files};
+    use crate::{Pid, process::Process, stack::native::Files, take::samples::session::OVER_SHARE};
 
     fn key(pid: u32, user: u64) -> SampleKey {
         SampleKey { user, ..SampleKey::of(pid) }
@@ -113,11 +113,17 @@ mod tests {
         let mut sampled = Sampled::default();
         sampled.add(key(7, 1), times(1));
         // Of a stack that is there, of none, and of one that is to come.
-        let counted = vec![(key(7, 1), times(2)), (key(7, 0), times(4)), (key(7, 9), times(8))];
+        let counted = vec![
+            (key(7, 1), times(2)),
+            (key(7, 0), times(4)),
+            (key(7, 9), times(8)),
+            (key(7, OVER_SHARE), times(16)),
+        ];
         let all = sampled.take_all(counted, |id| id == 1);
-        assert_eq!(all[&7], Samples::from([(key(7, 1), times(3)), (key(7, 0), times(4))]));
+        let expected = [(1, 3), (0, 4), (OVER_SHARE, 16)].map(|(id, n)| (key(7, id), times(n)));
+        assert_eq!(all[&7], Samples::from(expected));
         // It is counted when it is added, once.
-        assert_eq!((sampled.taken(), sampled.len()), (7, 0));
+        assert_eq!((sampled.taken(), sampled.len()), (23, 0));
         assert_eq!(sampled.take_early(), [(key(7, 9), times(8))]);
         assert!(sampled.take_early().is_empty());
     }

@@ -1,0 +1,206 @@
+//! Costs of jvmprobed that one tenant causes: a tenant with expensive stacks loses some of them, and its neighbour
+//! loses nothing; switches of threads are counted as cost.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "measurements, for people to read")]
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    os::fd::{FromRawFd, OwnedFd},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{
+    bpf::held_by,
+    cgroup::{Cgroup, Limits},
+    load::Load,
+    need_root,
+    runtimes::named,
+    tool::{Tool, run},
+};
+use libbpf_rs::{
+    libbpf_sys::{BPF_STATS_RUN_TIME, bpf_enable_stats},
+    query::ProgInfoIter,
+};
+use rustix::process::Signal;
+
+const WINDOW: Duration = Duration::from_secs(15);
+/// Samples per second.
+const HERTZ: &str = "199";
+/// The limit of the daemon's CPU use, in per cent: more than it needs for the neighbour, and much less than all
+/// stacks of the noisy tenant take.
+const MAX_CPU: &str = "0.5";
+
+fn get(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The sum of a metric's series with these texts in their labels.
+fn sum(metrics: &str, name: &str, labels: &[&str]) -> f64 {
+    let is_one = |line: &&str| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+            && labels.iter().all(|label| line.contains(label))
+    };
+    let values = metrics.lines().filter(is_one).map(|line| line.rsplit_once(' ').unwrap().1);
+    values.map(|value| value.parse::<f64>().unwrap()).sum()
+}
+
+/// Runs a program of `tests/java` in a control group.
+fn load(group: &Cgroup, program: &str, flags: &[&str]) -> Load {
+    let runtime = named("temurin-17");
+    let mut command = runtime.command();
+    command.args(["-XX:+UseSerialGC", "-Xmx64m", "-Xss4m"]).args(flags);
+    group.enter(&mut command);
+    Load::spawn_program(command, program, 17)
+}
+
+/// Counts of samples in folded stacks: all, and those with a word in them.
+fn samples(path: &Path, word: &str) -> (u64, u64) {
+    let text = fs::read_to_string(path).unwrap();
+    let lines = text.lines().map(|line| line.rsplit_once(' ').unwrap());
+    let counts = lines.map(|(stack, count)| (stack.contains(word), count.parse::<u64>().unwrap()));
+    counts.fold((0, 0), |(all, with), (has, count)| (all + count, with + u64::from(has) * count))
+}
+
+/// Runs the daemon beside both tenants for some windows.
+fn is_fair(windows: u32) {
+    need_root();
+    let group = |name: &str, cpu_percent| {
+        Cgroup::new(name, Limits { cpu_percent: Some(cpu_percent), ..Limits::default() })
+    };
+    let (noisy_group, quiet_group) = match (group("noisy", 100), group("quiet", 20)) {
+        (Ok(noisy), Ok(quiet)) => (noisy, quiet),
+        (Err(error), _) | (_, Err(error)) => {
+            println!("NOT TESTED: no control groups: {error}");
+            return;
+        }
+    };
+    let mut quiet = load(&quiet_group, "CpuLoad", &[]);
+    let mut noisy = load(&noisy_group, "SpreadLoad", &[]);
+    let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store").display().to_string();
+    let args = ["--config", "/dev/null", "--no-alloc", "--listen", &listen, "--dir", &store];
+    let args = [&args[..], &["-F", HERTZ, "--max-cpu", MAX_CPU]].concat();
+    let daemon = Tool::start("jvmprobed", &args);
+    let seconds = (WINDOW * (windows + 1)).as_secs_f64();
+    quiet.go(seconds);
+    noisy.go(seconds);
+    let begin = Instant::now();
+    let mut metrics = String::new();
+    while begin.elapsed() < WINDOW * windows {
+        thread::sleep(WINDOW / 3);
+        metrics = get(&listen);
+        let of = |reason: &str| {
+            sum(&metrics, "jvmprobed_limited_total", &[&format!("reason=\"{reason}\"")])
+        };
+        println!(
+            "{:?}: {} walks and {} loads of code left out, daemon {:.3} s, probes {:.3} s, step {}",
+            begin.elapsed(),
+            of("walks"),
+            of("naming"),
+            sum(&metrics, "jvmprobed_processor_seconds_total", &[]),
+            sum(&metrics, "jvmprobed_probe_cost_seconds_total", &[]),
+            sum(&metrics, "jvmprobed_saving", &[]),
+        );
+    }
+    daemon.signal(Signal::TERM);
+    let output = daemon.wait();
+    assert!(output.status.success(), "{output:?}");
+    println!("{}", output.stderr);
+    // Nothing was left out of what is collected for all.
+    assert_eq!(sum(&metrics, "jvmprobed_saving", &[]), 0.0, "{metrics}");
+    let limited = |tenant: &str, reason: &str| {
+        let labels = [&format!("-{tenant}.service"), &*format!("reason=\"{reason}\"")];
+        sum(&metrics, "jvmprobed_limited_total", &labels)
+    };
+    assert!(limited("noisy", "walks") > 100.0, "{metrics}");
+    assert_eq!((limited("quiet", "walks"), limited("quiet", "naming")), (0.0, 0.0), "{metrics}");
+    let profile = |jvm: &str| {
+        let path = dir.path().join(format!("{jvm}.folded"));
+        let file = path.display().to_string();
+        let shown = run("jvmprobed", &["show", "--dir", &store, "-q", "--jvm", jvm, "-o", &file]);
+        assert!(shown.status.success(), "{shown:?}");
+        path
+    };
+    let of_quiet = profile("CpuLoad");
+    let (all, missing) = samples(&of_quiet, "[not walked]");
+    let (_, own) = samples(&of_quiet, "CpuLoad.");
+    println!("quiet: {all} samples, {own} in its own methods, {missing} without a stack");
+    // 20 % of one processor, of which some is the compiler's.
+    let expected = 0.2 * (WINDOW * windows).as_secs_f64() * HERTZ.parse::<f64>().unwrap();
+    assert!(all as f64 > 0.8 * expected && own > all / 10 * 9, "{own} of {all}, not {expected}");
+    assert_eq!(missing, 0);
+    let (all, missing) = samples(&profile("SpreadLoad"), "[not walked]");
+    println!("noisy: {all} samples, {missing} without a stack");
+    assert!(missing > 100 && all > missing, "{missing} of {all}");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn a_tenant_with_expensive_stacks_loses_them_and_its_neighbour_loses_nothing() {
+    is_fair(6);
+}
+
+/// Has the kernel measure the run time of BPF programs until it is dropped.
+fn measure_programs() -> OwnedFd {
+    // SAFETY: the call takes a number, and returns a new file descriptor or less than zero.
+    let fd = unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) };
+    assert!(fd >= 0, "BPF_ENABLE_STATS: {}", std::io::Error::from_raw_os_error(-fd));
+    // SAFETY: a new descriptor, which has no other owner.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Run time of the programs that a daemon runs when threads switch and wake, in seconds.
+fn switch_programs(daemon: u32) -> f64 {
+    let own = held_by(daemon).programs;
+    let names = ["switches", "wakes"].map(std::ffi::OsStr::new);
+    let programs = ProgInfoIter::default()
+        .filter(|program| own.contains(&program.id) && names.contains(&&*program.name));
+    programs.map(|program| program.run_time_ns as f64 / 1e9).sum()
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn programs_that_run_at_switches_of_threads_are_counted_as_cost() {
+    need_root();
+    let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
+    let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store").display().to_string();
+    let args = ["--config", "/dev/null", "--no-alloc", "--listen", &listen, "--dir", &store];
+    let args = [&args[..], &["-F", "1", "--off-cpu", "--max-cpu", "100"]].concat();
+    let daemon = Tool::start("jvmprobed", &args);
+    let stats = measure_programs();
+    let published = || {
+        let labels = ["tracer=\"samples\"", "jvm=\"WaitLoad\""];
+        sum(&get(&listen), "jvmprobe_probe_cost_seconds_total", &labels)
+    };
+    let switching = thread::spawn(move || {
+        let answer = load.ask(&format!("switch {}", 4 * WINDOW.as_secs()));
+        load.quit();
+        answer
+    });
+    // The cost of a window is published when that is over.
+    thread::sleep(2 * WINDOW);
+    let before = (Instant::now(), published(), switch_programs(daemon.pid()));
+    thread::sleep(WINDOW);
+    let after = (Instant::now(), published(), switch_programs(daemon.pid()));
+    let elapsed = (after.0 - before.0).as_secs_f64();
+    let (told, kernel) = ((after.1 - before.1) / elapsed, (after.2 - before.2) / elapsed);
+    println!("{}: published {told:.4}, by the kernel {kernel:.4}", switching.join().unwrap());
+    drop(stats);
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().status.success());
+    assert!(kernel > 0.001, "no switches: {kernel}");
+    // The kernel counts the switches of all other processes, too.
+    assert!((0.3..3.0).contains(&(told / kernel)), "published {told}, by the kernel {kernel}");
+}
