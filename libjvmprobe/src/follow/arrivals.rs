@@ -5,7 +5,7 @@
 //! and then; where it does not tell at all, often.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -14,7 +14,7 @@ use crate::{
     follow::{mappings::Mappings, slots::Slots},
     hotspot::HotSpot,
     own::{Hurry, Pace, note},
-    process::{Fate, Process, Target, pid, scan::Scanner},
+    process::{Fate, Process, Target, cgroup, pid, scan::Scanner},
 };
 
 /// How often to look at JVMs that are being made.
@@ -60,8 +60,7 @@ pub struct Arrivals {
     scanner: Scanner,
     mappings: Option<Mappings>,
     coming: Vec<Coming>,
-    /// When those came that the kernel told of last.
-    told: VecDeque<Instant>,
+    crowds: Crowds,
     /// Those that are not looked at yet, for many come; and until when.
     waiting: BTreeMap<Pid, Instant>,
     /// How many ended before.
@@ -99,7 +98,7 @@ impl Arrivals {
             scanner: Scanner::new(),
             mappings: mappings.ok(),
             coming: Vec::new(),
-            told: VecDeque::new(),
+            crowds: Crowds::default(),
             waiting: BTreeMap::new(),
             left_out: 0,
             next_look: now,
@@ -254,20 +253,14 @@ impl Arrivals {
 
     /// Those of which it is time to look at: where few come, all that have come.
     fn let_wait(&mut self, pids: Vec<Pid>, now: Instant) -> Vec<Pid> {
-        while self.told.front().is_some_and(|&at| now - at > CROWD) {
-            self.told.pop_front();
-        }
+        self.crowds.forget_before(now);
         let mut due = Vec::new();
         // What one maps again is no news.
         for pid in pids.into_iter().filter(|&pid| !self.scanner.has_seen(pid)) {
             if self.waiting.contains_key(&pid) {
                 continue;
             }
-            self.told.push_back(now);
-            if self.told.len() > LARGEST_CROWD {
-                self.told.pop_front();
-            }
-            match self.pace.wait_for_new(self.told.len()) {
+            match self.pace.wait_for_new(self.crowds.add(cgroup::tenant_of(pid), now)) {
                 Duration::ZERO => due.push(pid),
                 wait => drop(self.waiting.insert(pid, now + wait)),
             }
@@ -290,6 +283,32 @@ impl Arrivals {
     }
 }
 
+/// Times at which the last new processes of each tenant came, so that a tenant that starts many delays its own alone.
+#[derive(Debug, Default)]
+struct Crowds(HashMap<String, VecDeque<Instant>>);
+
+impl Crowds {
+    /// Adds a process, and returns how many its tenant has started within [`CROWD`].
+    fn add(&mut self, tenant: String, now: Instant) -> usize {
+        let came = self.0.entry(tenant).or_default();
+        came.push_back(now);
+        if came.len() > LARGEST_CROWD {
+            came.pop_front();
+        }
+        came.len()
+    }
+
+    /// Forgets processes that came more than [`CROWD`] ago, and tenants without others.
+    fn forget_before(&mut self, now: Instant) {
+        self.0.retain(|_, came| {
+            while came.front().is_some_and(|&at| now - at > CROWD) {
+                came.pop_front();
+            }
+            !came.is_empty()
+        });
+    }
+}
+
 /// Whether a process is another one, or was started by it, or by one that was.
 fn descends(pid: Pid, from: Pid) -> bool {
     /// Nobody starts more of them within each other.
@@ -308,6 +327,20 @@ fn descends(pid: Pid, from: Pid) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tenant_that_starts_many_processes_is_a_crowd_alone() {
+        let (mut crowds, now) = (Crowds::default(), Instant::now());
+        for number in 1..=2 * LARGEST_CROWD {
+            assert_eq!(crowds.add("pod/many".into(), now), number.min(LARGEST_CROWD));
+        }
+        assert_eq!(crowds.add("pod/other".into(), now), 1);
+        crowds.forget_before(now + CROWD);
+        assert_eq!(crowds.add("pod/other".into(), now + CROWD), 2);
+        crowds.forget_before(now + CROWD + Duration::from_millis(1));
+        assert_eq!(crowds.0.len(), 1);
+        assert_eq!(crowds.add("pod/many".into(), now + CROWD), 1);
+    }
 
     #[test]
     fn we_descend_from_our_parent_and_it_does_not_from_us() {
