@@ -92,11 +92,13 @@ impl<S: Sink> Taker<S> {
     }
 
     pub(super) fn tell_walker(&mut self) -> Result<()> {
+        // Beside other JVMs, one that cannot be read is no reason to stop.
+        let may_fail = self.options.walk == StackWalk::Auto || self.options.finds_jvms();
         for traced in self.processes.values_mut() {
             match traced.tell_walker(&self.options, &mut self.files, &mut self.session) {
                 Ok(()) => {}
                 Err(_) if traced.fate() != Fate::Alive => {}
-                Err(error) if self.options.walk == StackWalk::Auto => {
+                Err(error) if may_fail => {
                     let pid = traced.pid();
                     note(&format!("stacks of process {pid} are walked by frame pointers: {error}"));
                 }
@@ -127,11 +129,12 @@ impl<S: Sink> Taker<S> {
     }
 
     pub(super) fn get_maps(&mut self) -> Result<()> {
+        let may_fail = self.options.symbols == SymbolSource::Auto || self.options.finds_jvms();
         for traced in self.processes.values_mut() {
             match traced.get_map(&self.options, &self.session, &mut self.code_names) {
                 Ok(_) => {}
                 Err(_) if traced.fate() != Fate::Alive => {}
-                Err(error) if self.options.symbols == SymbolSource::Auto => {
+                Err(error) if may_fail => {
                     let pid = traced.pid();
                     note(&format!(
                         "process {pid}: methods compiled before the profile have no names: {error}"
