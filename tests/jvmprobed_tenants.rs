@@ -62,7 +62,7 @@ fn load(group: &Cgroup, program: &str, flags: &[&str]) -> Load {
     Load::spawn_program(command, program, 17)
 }
 
-/// Counts of samples in folded stacks: all, and those with a word in them.
+/// Returns the number of samples in folded stacks, and how many of them contain a text.
 fn samples(path: &Path, word: &str) -> (u64, u64) {
     let text = fs::read_to_string(path).unwrap();
     let lines = text.lines().map(|line| line.rsplit_once(' ').unwrap());
