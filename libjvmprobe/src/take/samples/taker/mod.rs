@@ -193,7 +193,7 @@ impl<S: Sink> Taker<S> {
 
     /// Sets what walking and naming stacks may take of all tenants together, in millionths of a processor. A
     /// tenant that exceeds its share loses stacks, which the sink is [told](Sink::limited). It is read once per
-    /// interval, and has no effect but at [`Pace::Calm`](crate::own::Pace::Calm).
+    /// interval, and has no effect but at [`Pace::Calm`].
     #[must_use]
     pub fn with_stack_budget(mut self, ppm: Arc<AtomicU64>) -> Self {
         if self.options.pace == Pace::Calm {
