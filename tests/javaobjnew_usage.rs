@@ -344,7 +344,7 @@ fn nothing_is_left_behind_however_it_ends() {
     for kill in [false, true] {
         let tool = Tool::start("javaobjnew", &["-p", &own]);
         load.ask("go 0.3 200 2");
-        assert_eq!(breakpoints(load.pid(), named("temurin-17")), 2, "while tracing");
+        assert_eq!(breakpoints(load.pid(), named("temurin-17")), 3, "while tracing");
         if kill {
             tool.signal(Signal::KILL);
             assert!(!tool.wait().status.success());
