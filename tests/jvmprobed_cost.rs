@@ -3,19 +3,21 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
-    io::{Read, Write},
-    net::{TcpListener, TcpStream},
-    os::fd::{FromRawFd, OwnedFd},
+    net::TcpListener,
     thread,
     time::{Duration, Instant},
 };
 
-use jvmprobe_tests::{allocated, bpf::held_by, load::Load, need_root, runtimes::named, tool::Tool};
-use libbpf_rs::{
-    ProgramType,
-    libbpf_sys::{BPF_STATS_RUN_TIME, bpf_enable_stats},
-    query::ProgInfoIter,
+use jvmprobe_tests::{
+    allocated,
+    bpf::{held_by, measure_programs},
+    load::Load,
+    need_root,
+    runtimes::named,
+    scrape::{get, sum},
+    tool::Tool,
 };
+use libbpf_rs::{ProgramType, query::ProgInfoIter};
 use libjvmprobe::bpf::trap::prices;
 use rustix::process::Signal;
 
@@ -27,15 +29,6 @@ const MAX_COST: f64 = 0.01;
 const MAX_ERROR: f64 = 0.01;
 /// A small JVM: a young generation of 3 MB has small TLABs, and many of them.
 const SMALL: &str = "-Xmx20m -Xmn3m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss256k";
-
-/// Has the kernel measure the run time of BPF programs until it is dropped.
-fn measure_programs() -> OwnedFd {
-    // SAFETY: the call takes a number, and returns a new file descriptor or less than zero.
-    let fd = unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) };
-    assert!(fd >= 0, "BPF_ENABLE_STATS: {}", std::io::Error::from_raw_os_error(-fd));
-    // SAFETY: a new descriptor, which has no other owner.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
 
 /// The kernel's account of a daemon's programs.
 #[derive(Clone, Copy, Debug)]
@@ -63,24 +56,6 @@ impl Account {
         }
         account
     }
-}
-
-fn get(address: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-/// The sum of a metric's series with some text in their labels.
-fn sum(metrics: &str, name: &str, label: &str) -> f64 {
-    let is_one = |line: &&str| {
-        let rest = line.strip_prefix(name);
-        rest.is_some_and(|rest| rest.starts_with(['{', ' '])) && line.contains(label)
-    };
-    let values = metrics.lines().filter(is_one).map(|line| line.rsplit_once(' ').unwrap().1);
-    values.map(|value| value.parse::<f64>().unwrap()).sum()
 }
 
 /// Waits until a number of windows more were handed on.
@@ -133,12 +108,12 @@ fn many_jvms_cost_little(jvms: usize, windows: u32) {
         let (metrics, account) = before;
         let elapsed = (account.at - first.1.at).as_secs_f64();
         let kernel = (account.ns - first.1.ns) / 1e9;
-        let published = sum(&metrics, COST, "") - sum(&first.0, COST, "");
-        let of_jvms = sum(&metrics, OF_JVMS, "") - sum(&first.0, OF_JVMS, "");
-        let own = |metrics: &str| sum(metrics, "jvmprobed_processor_seconds_total", "");
+        let published = sum(&metrics, COST, &[]) - sum(&first.0, COST, &[]);
+        let of_jvms = sum(&metrics, OF_JVMS, &[]) - sum(&first.0, OF_JVMS, &[]);
+        let own = |metrics: &str| sum(metrics, "jvmprobed_processor_seconds_total", &[]);
         let part = |tracer: &str| {
             let label = format!("tracer=\"{tracer}\"");
-            100.0 * (sum(&metrics, COST, &label) - sum(&first.0, COST, &label)) / elapsed
+            100.0 * (sum(&metrics, COST, &[&label]) - sum(&first.0, COST, &[&label])) / elapsed
         };
         println!(
             "{jvms} JVMs, {elapsed:.0} s: {:.0} hits/s; of one processor by the kernel {:.3} %, \
@@ -168,7 +143,7 @@ fn many_jvms_cost_little(jvms: usize, windows: u32) {
     let metrics = next_window(&free, 2);
     let published = |load: &Load| {
         let label = format!("pid=\"{}\"", load.pid());
-        sum(&metrics, "jvmprobe_allocated_bytes_total", &label)
+        sum(&metrics, "jvmprobe_allocated_bytes_total", &[&label])
     };
     for (load, truth) in loads.iter().zip(&truths) {
         let off = published(load) / *truth as f64 - 1.0;

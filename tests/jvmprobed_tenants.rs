@@ -5,26 +5,22 @@
 
 use std::{
     fs,
-    io::{Read, Write},
-    net::{TcpListener, TcpStream},
-    os::fd::{FromRawFd, OwnedFd},
+    net::TcpListener,
     path::Path,
     thread,
     time::{Duration, Instant},
 };
 
 use jvmprobe_tests::{
-    bpf::held_by,
+    bpf::{held_by, measure_programs},
     cgroup::{Cgroup, Limits},
     load::Load,
     need_root,
     runtimes::named,
+    scrape::{get, sum},
     tool::{Tool, run},
 };
-use libbpf_rs::{
-    libbpf_sys::{BPF_STATS_RUN_TIME, bpf_enable_stats},
-    query::ProgInfoIter,
-};
+use libbpf_rs::query::ProgInfoIter;
 use rustix::process::Signal;
 
 const WINDOW: Duration = Duration::from_secs(15);
@@ -33,25 +29,6 @@ const HERTZ: &str = "199";
 /// The limit of the daemon's CPU use, in per cent: more than it needs for the neighbour, and much less than all
 /// stacks of the noisy tenant take.
 const MAX_CPU: &str = "0.5";
-
-fn get(address: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-/// The sum of a metric's series with these texts in their labels.
-fn sum(metrics: &str, name: &str, labels: &[&str]) -> f64 {
-    let is_one = |line: &&str| {
-        let rest = line.strip_prefix(name);
-        rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
-            && labels.iter().all(|label| line.contains(label))
-    };
-    let values = metrics.lines().filter(is_one).map(|line| line.rsplit_once(' ').unwrap().1);
-    values.map(|value| value.parse::<f64>().unwrap()).sum()
-}
 
 /// Runs a program of `tests/java` in a control group.
 fn load(group: &Cgroup, program: &str, flags: &[&str]) -> Load {
@@ -148,15 +125,6 @@ fn is_fair(windows: u32) {
 #[ignore = "long: make test-all"]
 fn a_tenant_with_expensive_stacks_loses_them_and_its_neighbour_loses_nothing() {
     is_fair(6);
-}
-
-/// Has the kernel measure the run time of BPF programs until it is dropped.
-fn measure_programs() -> OwnedFd {
-    // SAFETY: the call takes a number, and returns a new file descriptor or less than zero.
-    let fd = unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) };
-    assert!(fd >= 0, "BPF_ENABLE_STATS: {}", std::io::Error::from_raw_os_error(-fd));
-    // SAFETY: a new descriptor, which has no other owner.
-    unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 /// Run time of the programs that a daemon runs when threads switch and wake, in seconds.

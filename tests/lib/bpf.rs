@@ -2,15 +2,31 @@
 
 use std::{
     collections::HashSet,
-    fs,
+    fs, io,
+    os::fd::{FromRawFd, OwnedFd},
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
+use libbpf_rs::{
+    libbpf_sys::{BPF_STATS_RUN_TIME, bpf_enable_stats},
+    query::{LinkInfoIter, MapInfoIter, ProgInfoIter},
+};
 
 /// The kernel frees these a moment after their last holder has gone.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Has the kernel measure the run time of BPF programs until it is dropped.
+///
+/// # Panics
+/// Where the kernel refuses.
+pub fn measure_programs() -> OwnedFd {
+    // SAFETY: the call takes a number, and returns a new file descriptor or less than zero.
+    let fd = unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) };
+    assert!(fd >= 0, "BPF_ENABLE_STATS: {}", io::Error::from_raw_os_error(-fd));
+    // SAFETY: a new descriptor, which has no other owner.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
 
 /// Numbers of programs, links and maps.
 #[derive(Debug, Default, PartialEq, Eq)]

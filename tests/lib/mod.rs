@@ -51,6 +51,7 @@ pub mod proc;
 pub mod programs;
 pub mod receiver;
 pub mod runtimes;
+pub mod scrape;
 pub mod speedscope;
 pub mod stackload;
 pub mod tool;

@@ -51,7 +51,7 @@ impl Families {
                     reader.pages.array(at(entry.klass, primary)?)?;
                 let others = reader.pages.pointer(at(entry.klass, secondary)?)?;
                 let many = match others {
-                    // Of a class that is being made.
+                    // The class is not linked yet.
                     Addr(0) => 0,
                     others => reader.pages.u32(at(others, length)?)?,
                 };

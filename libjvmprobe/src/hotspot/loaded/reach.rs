@@ -79,7 +79,7 @@ impl Reach<'_> {
             for entry in entries {
                 let class =
                     self.class(reader, &constants, entry, &mut refs, &mut handles, &mut waiting);
-                // What one of them calls may be anything.
+                // Without all references of a class, any method may be called.
                 if class.is_err() || refs.is_full() || waiting.is_full() {
                     return Refs::unknown();
                 }
