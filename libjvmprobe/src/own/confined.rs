@@ -189,26 +189,35 @@ impl Confined {
         }
     }
 
-    /// Waits up to a tenth of a second for the child's end, which has begun.
+    /// Returns the failure of a request to a child whose end has begun.
     fn ended(&self) -> Failure {
+        Failure::Ended(self.wait_for_end())
+    }
+
+    /// Waits up to a tenth of a second for the child's end, and returns how it ended.
+    fn wait_for_end(&self) -> Option<ExitStatus> {
         for _ in 0..20 {
-            if let Some(status) = children().reap(self.pid) {
-                return Failure::Ended(Some(status));
+            let mut children = children();
+            let status = children.reap(self.pid);
+            let is_reaped = children.started.iter().all(|child| child.id() != self.pid);
+            drop(children);
+            if is_reaped {
+                return status;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Failure::Ended(None)
+        None
     }
 }
 
 impl Drop for Confined {
     fn drop(&mut self) {
-        let mut children = children();
-        // Its number is its own until it is reaped. It may not end at once: the next start reaps it.
-        if let Some(child) = children.started.iter_mut().find(|child| child.id() == self.pid) {
+        // Its number is its own until it is reaped.
+        if let Some(child) = children().started.iter_mut().find(|child| child.id() == self.pid) {
             let _ = child.kill();
         }
-        children.reap(self.pid);
+        // Where the kernel holds it in a read, a later start reaps it.
+        self.wait_for_end();
     }
 }
 
