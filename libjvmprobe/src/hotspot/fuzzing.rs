@@ -15,7 +15,12 @@ use crate::{
     Addr, Pid, Vaddr,
     hotspot::{
         classes::{ClassLayout, instance_sizes, java_name},
-        code::{Inlining, cache, fill},
+        code::{
+            Inlining,
+            cache::{self, Blobs},
+            fill,
+            heap::heaps,
+        },
         collector::Collector,
         compressed::Encoding,
         flags::Flags,
@@ -397,13 +402,18 @@ fn look_at_code(memory: &Memory, layout: &Layout, code: Addr) {
     for (major, inlining) in [(17, Inlining::Everywhere), (21, Inlining::At(&addrs))] {
         let layout = layout.of_jdk(major);
         let _ = cache::read(memory, &layout, inlining);
-        let Ok(mut reader) = cache::Reader::new(memory, &layout, inlining) else { continue };
-        for addr in addrs {
-            if let Ok(Some(blob)) = reader.find(addr) {
-                let _ = reader.code(blob);
-                let _ = reader.is_still(memory, blob);
-            }
+        let pages = &mut Pages::ahead(memory);
+        let (Ok(heaps), Ok(mut blobs), Ok(mut methods)) =
+            (heaps(pages, &layout), Blobs::new(&layout, inlining), Methods::new(&layout))
+        else {
+            continue;
+        };
+        let found = pages.together(&addrs, |pages, &addr| blobs.find(pages, &heaps, addr));
+        let found: Vec<_> = found.into_iter().flatten().flatten().collect();
+        for blob in &found {
+            let _ = memory.words(&blobs.marks(blob));
         }
+        pages.together(&found, |pages, &blob| blobs.code(pages, &mut methods, blob).is_some());
     }
 }
 

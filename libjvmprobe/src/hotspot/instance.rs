@@ -14,7 +14,6 @@ use crate::{
         heap,
         holds::ClassCounts,
         layout::Item,
-        methods::MethodReader,
         objects::{ClassCount, ClassField, Objects},
         perfdata::PerfData,
         resolved::Layout,
@@ -188,14 +187,6 @@ impl HotSpot {
         // Where they are does not change; what they are is asked for until it is set up.
         self.flags = flags.filter(|_| self.has_begun && !self.is_set_up);
         self.gauge = gauge;
-    }
-
-    /// A reader of its methods.
-    ///
-    /// # Errors
-    /// [`Error::Layout`] naming what is missing.
-    pub(crate) fn methods(&self) -> Result<MethodReader> {
-        MethodReader::new(&self.layout)
     }
 
     /// Where classes and their names are.

@@ -11,7 +11,6 @@ use std::{collections::HashMap, sync::Arc};
 use crate::{
     Addr, Error, Result,
     hotspot::{
-        HotSpot,
         compressed::{Encoding, Stream},
         layout::Item,
         pages::Pages,
@@ -91,7 +90,7 @@ impl Fields {
 pub(crate) struct Methods {
     fields: Fields,
     encoding: Encoding,
-    known: HashMap<Addr, Option<Arc<MethodInfo>>>,
+    known: HashMap<Addr, Arc<MethodInfo>>,
     /// Beyond the room that these have, methods have no names.
     symbols: Symbols,
 }
@@ -113,17 +112,20 @@ impl Methods {
     /// The method at an address; `None` where there is none that makes sense.
     pub(crate) fn get(&mut self, pages: &mut Pages<'_>, method: Addr) -> Option<Arc<MethodInfo>> {
         if let Some(known) = self.known.get(&method) {
-            return known.clone();
+            return Some(Arc::clone(known));
         }
-        let info = self.read(pages, method).ok();
-        let bytes = info.as_ref().map_or(0, |info| {
-            let signature = info.signature.as_ref().map_or(0, |signature| signature.len());
-            info.name.len() + signature + info.lines.len() * size_of::<(u32, u32)>()
-        });
+        let info = self.read(pages, method).ok()?;
+        let signature = info.signature.as_ref().map_or(0, |signature| signature.len());
+        let bytes = info.name.len() + signature + info.lines.len() * size_of::<(u32, u32)>();
         self.symbols.take(bytes + ENTRY).ok()?;
-        let info = info.map(Arc::new);
-        self.known.insert(method, info.clone());
-        info
+        let info = Arc::new(info);
+        self.known.insert(method, Arc::clone(&info));
+        Some(info)
+    }
+
+    /// About how many bytes it keeps.
+    pub(super) fn size(&self) -> usize {
+        self.symbols.size()
     }
 
     /// Forgets what it has read: it may be gone.
@@ -188,33 +190,6 @@ impl Methods {
             }
         }
         Ok(lines)
-    }
-}
-
-/// Reads the methods of one JVM for somebody outside, who keeps it while the JVM lives.
-#[derive(Debug)]
-pub(crate) struct MethodReader(Methods);
-
-impl MethodReader {
-    pub(super) fn new(layout: &Layout) -> Result<Self> {
-        Methods::new(layout).map(Self)
-    }
-
-    /// The methods at some addresses, those that make sense, as they are now or were when they
-    /// were last asked for.
-    pub(crate) fn read(
-        &mut self,
-        hotspot: &HotSpot,
-        methods: impl IntoIterator<Item = Addr>,
-    ) -> Vec<(Addr, Arc<MethodInfo>)> {
-        let mut pages = Pages::many(&hotspot.memory);
-        let read = |at| Some((at, self.0.get(&mut pages, at)?));
-        methods.into_iter().filter_map(read).collect()
-    }
-
-    /// Forgets what it has read: it may be gone.
-    pub(crate) fn forget(&mut self) {
-        self.0.forget();
     }
 }
 

@@ -20,6 +20,11 @@ pub struct Collections {
 }
 
 impl HotSpot {
+    /// Whether it counts the classes that it has unloaded.
+    pub(crate) fn counts_unloaded_classes(&self) -> bool {
+        self.class_counts.unloads().is_some()
+    }
+
     /// How many classes it has unloaded; `None` where it does not count.
     pub(crate) fn classes_unloaded(&self) -> Option<u64> {
         self.memory.u64(self.class_counts.unloads()?).ok()

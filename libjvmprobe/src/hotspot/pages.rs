@@ -11,11 +11,17 @@ use crate::{
     process::memory::{MAX_BYTES, Memory},
 };
 
-const PAGE: usize = 4096;
+/// Bytes of a page.
+pub(super) const PAGE: usize = 4096;
 /// Maximum number of pages, 4 MiB. JDK 8 to 25 need 60 to 180 pages for their tables.
 const MAX_PAGES: usize = 1024;
 /// Number of pages that are read together: those beside one are most often asked for next.
 const GROUP: usize = 8;
+/// Maximum number of groups of one block of memory that are asked for at once.
+const MAX_GROUPS: usize = 32;
+/// Maximum number of times that a thing asks for a page that was not read yet. A compiled method with all that it
+/// refers to asks about ten times.
+const MAX_ROUNDS: usize = 32;
 /// Number of pages that are found without a look into the map, by the lowest bits of their numbers.
 const FOUND: usize = 64;
 /// The number of no page.
@@ -41,6 +47,8 @@ pub(crate) struct Pages<'a> {
     replaces: bool,
     /// The group that gives way next unless it was used (CLOCK).
     hand: usize,
+    /// Within [`Self::together`]: the groups that were asked for and not read yet.
+    missing: Option<Vec<u64>>,
 }
 
 /// Pages that were read together.
@@ -66,6 +74,7 @@ impl<'a> Pages<'a> {
             size: GROUP,
             replaces: false,
             hand: 0,
+            missing: None,
         }
     }
 
@@ -86,11 +95,44 @@ impl<'a> Pages<'a> {
         self.found = [(NO_PAGE, 0); FOUND];
     }
 
+    /// Asks for each of some things, and reads the pages that all of them need in as few requests as possible:
+    /// what asks for a page that was not read fails, and is asked again when all such pages have been read.
+    /// `ask` must not remember that something failed.
+    pub(crate) fn together<T, R>(
+        &mut self,
+        things: &[T],
+        mut ask: impl FnMut(&mut Self, &T) -> R,
+    ) -> Vec<R> {
+        let mut answers: Vec<Option<R>> = things.iter().map(|_| None).collect();
+        for _ in 0..MAX_ROUNDS {
+            let mut missing = Vec::new();
+            for (thing, answer) in things.iter().zip(&mut answers).filter(|(_, a)| a.is_none()) {
+                self.missing = Some(Vec::new());
+                let new = ask(self, thing);
+                match self.missing.take() {
+                    Some(pages) if !pages.is_empty() => missing.extend(pages),
+                    _ => *answer = Some(new),
+                }
+            }
+            if missing.is_empty() {
+                break;
+            }
+            self.load_all(missing);
+        }
+        // What needs more than that is read page by page.
+        let answers = things.iter().zip(answers);
+        answers.map(|(thing, answer)| answer.unwrap_or_else(|| ask(self, thing))).collect()
+    }
+
     /// Reads the pages that hold some addresses, in as few requests as possible. What cannot be read is an error
     /// when it is asked for.
     pub(crate) fn prefetch(&mut self, addrs: impl IntoIterator<Item = Addr>) {
         let number = |addr: Addr| addr.0 / PAGE as u64 / self.size as u64;
-        let mut wanted: Vec<_> = addrs.into_iter().map(number).collect();
+        self.load_all(addrs.into_iter().map(number).collect());
+    }
+
+    /// Reads groups that were not read yet.
+    fn load_all(&mut self, mut wanted: Vec<u64>) {
         wanted.sort_unstable();
         wanted.dedup();
         wanted.retain(|number| !self.known.contains_key(number));
@@ -107,6 +149,12 @@ impl<'a> Pages<'a> {
     pub(crate) fn read(&mut self, addr: Addr, buf: &mut [u8]) -> Result<()> {
         let mut at = addr.0;
         let mut rest = buf;
+        if let Some(missing) = &mut self.missing {
+            let group = |at: u64| at / PAGE as u64 / self.size as u64;
+            let last = at.saturating_add(rest.len().saturating_sub(1) as u64);
+            let behind = (group(at)..=group(last)).skip(1).take(MAX_GROUPS);
+            missing.extend(behind.filter(|number| !self.known.contains_key(number)));
+        }
         while !rest.is_empty() {
             let from = self.tail(Addr(at))?;
             let len = from.len().min(rest.len());
@@ -190,6 +238,10 @@ impl<'a> Pages<'a> {
         if self.found[slot].0 != number {
             let group = number / self.size as u64;
             if !self.known.contains_key(&group) {
+                if let Some(missing) = &mut self.missing {
+                    missing.push(group);
+                    return Err(Error::not_mapped(Addr(number * PAGE as u64), PAGE));
+                }
                 self.load(&[group])?;
             }
             let index = self.known.get(&group).copied().unwrap_or_default();

@@ -93,6 +93,11 @@ impl Symbols {
         Ok(())
     }
 
+    /// About how many bytes are kept, with what is kept beside.
+    pub(super) fn size(&self) -> usize {
+        self.most - self.room
+    }
+
     /// Forgets what it has read: it may be gone.
     pub(super) fn forget(&mut self) {
         self.known.clear();

@@ -105,6 +105,17 @@ impl Memory {
         Ok(buf)
     }
 
+    /// Reads 64-bit words in as few requests as possible; `None` for each that cannot be read.
+    ///
+    /// # Errors
+    /// As for [`Self::read_blocks`].
+    pub(crate) fn words(&self, addrs: &[Addr]) -> Result<Vec<Option<u64>>> {
+        let mut bytes = vec![0; 8 * addrs.len()];
+        let is_read = self.read_blocks(addrs, 8, &mut bytes)?;
+        let words = bytes.as_chunks().0.iter().zip(is_read);
+        Ok(words.map(|(&word, is_read)| is_read.then_some(u64::from_ne_bytes(word))).collect())
+    }
+
     /// Reads a 64-bit number.
     pub(crate) fn u64(&self, addr: Addr) -> Result<u64> {
         self.array(addr).map(u64::from_ne_bytes)

@@ -11,13 +11,18 @@
 //! Each place is read once, a moment after it is first sampled; what is gone by then may
 //! still be known to a [`crate::stack::code_log::CodeLog`].
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Instant,
+};
 
 use crate::{
     Addr, Result,
     hotspot::{
         HotSpot,
-        methods::{MethodInfo, MethodReader},
+        code::{Lookup, Seen},
+        methods::MethodInfo,
     },
     names::code::SourceFrame,
     stack::{
@@ -60,10 +65,45 @@ struct Named {
     is_sure: bool,
 }
 
+/// What the places are called that were seen since the last [`Places::take_names`].
+#[derive(Debug, Default)]
+pub struct PlaceNames {
+    all: Vec<Named>,
+    ids: HashMap<Named, PlaceId>,
+}
+
+impl PlaceNames {
+    /// What is known of a place: frames, innermost first, more than one where code was
+    /// inlined.
+    pub(crate) fn frames(&self, id: PlaceId) -> &[Frame] {
+        self.all.get(id as usize).map_or(&[], |named| &named.frames)
+    }
+
+    /// Whether these are all frames of a place: between two calls of a compiled method it may
+    /// be that something more was inlined.
+    pub(crate) fn is_sure(&self, id: PlaceId) -> bool {
+        self.all.get(id as usize).is_none_or(|named| named.is_sure)
+    }
+
+    fn intern(&mut self, frames: Vec<Frame>, is_sure: bool) -> Option<PlaceId> {
+        let named = Named { frames: frames.into(), is_sure };
+        if let Some(&id) = self.ids.get(&named) {
+            return Some(id);
+        }
+        let id = PlaceId::try_from(self.all.len()).ok()?;
+        if self.all.len() >= MAX_PLACES {
+            return None;
+        }
+        self.all.push(named.clone());
+        self.ids.insert(named, id);
+        Some(id)
+    }
+}
+
 /// The Java frames of one JVM that were seen.
 #[derive(Debug)]
 pub struct Places {
-    methods: MethodReader,
+    lookup: Lookup,
     signatures: bool,
     /// Whether compiled code is named here, too.
     compiled: bool,
@@ -71,11 +111,8 @@ pub struct Places {
     code: HashMap<(Addr, u16), Option<PlaceId>>,
     /// By Method.
     interpreted: HashMap<Addr, Known>,
-    /// Unloaded classes, when they were last counted: what `methods` is true of.
-    generation: u64,
     begin: Instant,
-    places: Vec<Named>,
-    ids: HashMap<Named, PlaceId>,
+    names: PlaceNames,
 }
 
 impl Places {
@@ -86,15 +123,13 @@ impl Places {
     /// [`crate::Error::Layout`] naming what is missing.
     pub fn new(hotspot: &HotSpot, compiled: bool, signatures: bool) -> Result<Self> {
         Ok(Self {
-            methods: hotspot.methods()?,
+            lookup: hotspot.lookup()?,
             signatures,
             compiled,
             code: HashMap::new(),
             interpreted: HashMap::new(),
-            generation: 0,
             begin: Instant::now(),
-            places: Vec::new(),
-            ids: HashMap::new(),
+            names: PlaceNames::default(),
         })
     }
 
@@ -104,32 +139,27 @@ impl Places {
         const CODE: usize = 48;
         const PLACE: usize = 300;
         const METHOD: usize = 500;
-        self.code.len() * CODE + self.places.len() * PLACE + self.interpreted.len() * METHOD
+        let known = self.code.len() * CODE + self.names.all.len() * PLACE;
+        known + self.interpreted.len() * METHOD + self.lookup.size()
     }
 
-    /// What is known of a place: frames, innermost first, more than one where code was
-    /// inlined.
-    pub(crate) fn frames(&self, id: PlaceId) -> &[Frame] {
-        self.places.get(id as usize).map_or(&[], |named| &named.frames)
+    /// The names of the places so far.
+    pub(crate) fn names(&self) -> &PlaceNames {
+        &self.names
     }
 
-    /// Whether these are all frames of a place: between two calls of a compiled method it may
-    /// be that something more was inlined.
-    pub(crate) fn is_sure(&self, id: PlaceId) -> bool {
-        self.places.get(id as usize).is_none_or(|named| named.is_sure)
+    /// Hands out the names of all places. Those that come from here on are named anew.
+    pub(crate) fn take_names(&mut self) -> PlaceNames {
+        self.code.clear();
+        self.interpreted.clear();
+        std::mem::take(&mut self.names)
     }
 
     /// Names the Java frames of a stack. Of what cannot be named any more, compiled code
     /// stays an address, and interpreted methods become code at address 0.
     pub fn resolve(&mut self, hotspot: &HotSpot, raw: &RawStack) -> Stack {
-        if self.compiled {
-            self.look(hotspot, raw);
-        }
-        let is_interpreted = |frame: &RawFrame| matches!(frame, RawFrame::Interpreted { .. });
-        let generation = match raw.frames.iter().any(is_interpreted) {
-            true => self.read(hotspot, raw),
-            false => 0,
-        };
+        self.learn(hotspot, [raw]);
+        let generation = self.generation(hotspot, raw);
         let place = |(i, frame): (usize, &RawFrame)| match *frame {
             RawFrame::Code { addr, compile_id } => {
                 match self.code.get(&(inside(i, addr), compile_id)) {
@@ -144,70 +174,64 @@ impl Places {
         Stack { places: raw.frames.iter().enumerate().map(place).collect() }
     }
 
-    /// Looks at the compiled code of a stack that is new.
-    fn look(&mut self, hotspot: &HotSpot, raw: &RawStack) {
+    /// Gets to know the Java frames of some stacks together: each request to the JVM's memory takes tens of
+    /// microseconds.
+    pub fn learn<'a>(&mut self, hotspot: &HotSpot, stacks: impl IntoIterator<Item = &'a RawStack>) {
         if self.code.len() >= MAX_PLACES {
             self.code.clear();
-        }
-        let place = |(i, frame): (usize, &RawFrame)| match *frame {
-            RawFrame::Code { addr, compile_id } => Some((inside(i, addr), compile_id)),
-            RawFrame::Interpreted { .. } => None,
-        };
-        let all = raw.frames.iter().enumerate().filter_map(place);
-        let mut new: Vec<_> = all.filter(|place| !self.code.contains_key(place)).collect();
-        if new.is_empty() {
-            return;
-        }
-        new.sort_unstable();
-        new.dedup();
-        let mut addrs: Vec<_> = new.iter().map(|&(addr, _)| addr).collect();
-        addrs.dedup();
-        // Gone: then nothing is found.
-        let found = hotspot.look(&addrs).unwrap_or_default();
-        for (addr, compile_id) in new {
-            let behind = found.partition_point(|found| found.start <= addr);
-            let there = behind.checked_sub(1).and_then(|at| found.get(at));
-            let there = there.filter(|f| addr < f.end && f.compile_id as u16 == compile_id);
-            let id = there.and_then(|found| {
-                let mut frames = Vec::new();
-                let is_sure = frames_of(&found.code, addr, self.signatures, &mut frames);
-                self.intern(frames, is_sure)
-            });
-            self.code.insert((addr, compile_id), id);
-        }
-    }
-
-    /// Gets to know the interpreted methods of a stack. Returns the generation that the
-    /// stack belongs to.
-    fn read(&mut self, hotspot: &HotSpot, raw: &RawStack) -> u64 {
-        let counted = hotspot.classes_unloaded();
-        let now = counted.unwrap_or_else(|| self.begin.elapsed().as_secs());
-        let of_stack = if counted.is_some() { raw.unloads } else { now };
-        if now != self.generation {
-            self.methods.forget();
-            self.generation = now;
         }
         if self.interpreted.len() >= MAX_METHODS {
             self.interpreted.clear();
         }
-        let is_known = |known: &Known| known.holds(of_stack) || known.checked == now;
-        let unknown = raw.frames.iter().filter_map(|frame| match *frame {
-            RawFrame::Interpreted { method, .. } => {
-                (!self.interpreted.get(&method).is_some_and(is_known)).then_some(method)
+        let (mut code, mut methods) = (BTreeSet::new(), BTreeSet::new());
+        for raw in stacks {
+            let generation = self.generation(hotspot, raw);
+            for (i, frame) in raw.frames.iter().enumerate() {
+                match *frame {
+                    RawFrame::Code { addr, compile_id } => {
+                        let place = (inside(i, addr), compile_id);
+                        if self.compiled && !self.code.contains_key(&place) {
+                            code.insert(place);
+                        }
+                    }
+                    RawFrame::Interpreted { method, .. } => {
+                        let known = self.interpreted.get(&method);
+                        if !known.is_some_and(|known| known.holds(generation)) {
+                            methods.insert(method);
+                        }
+                    }
+                }
             }
-            RawFrame::Code { .. } => None,
-        });
-        let read = self.methods.read(hotspot, unknown);
-        // Classes go one after the other while the application runs, with some collectors.
-        // What is as it was before they went has not gone; of what is new, nothing is sure.
-        let is_sure = read.is_empty() || counted.is_none() || hotspot.classes_unloaded() == counted;
-        if !is_sure {
-            self.methods.forget();
         }
-        for (method, info) in read {
+        if code.is_empty() && methods.is_empty() {
+            return;
+        }
+        let mut addrs: Vec<_> = code.iter().map(|&(addr, _)| addr).collect();
+        addrs.dedup();
+        let methods: Vec<_> = methods.into_iter().collect();
+        // Of a JVM that is gone, nothing is found.
+        let seen = self.lookup.look(hotspot, &addrs, &methods).unwrap_or_default();
+        self.take(code, seen);
+    }
+
+    /// Takes what was found.
+    fn take(&mut self, code: BTreeSet<(Addr, u16)>, seen: Seen) {
+        for (addr, compile_id) in code {
+            let behind = seen.code.partition_point(|found| found.start <= addr);
+            let there = behind.checked_sub(1).and_then(|at| seen.code.get(at));
+            let there = there.filter(|f| addr < f.end && f.compile_id as u16 == compile_id);
+            let id = there.and_then(|found| {
+                let mut frames = Vec::new();
+                let is_sure = frames_of(&found.code, addr, self.signatures, &mut frames);
+                self.names.intern(frames, is_sure)
+            });
+            self.code.insert((addr, compile_id), id);
+        }
+        let now = seen.unloaded.unwrap_or_else(|| self.seconds());
+        for (method, info) in seen.methods {
             match self.interpreted.get_mut(&method) {
+                // Other classes may have been unloaded in between, this one was not.
                 Some(known) if known.info == info => known.checked = now,
-                _ if !is_sure => {}
                 _ => {
                     let places = HashMap::new();
                     let known = Known { info, since: now, checked: now, places };
@@ -215,7 +239,15 @@ impl Places {
                 }
             }
         }
-        of_stack
+    }
+
+    /// The generation that a stack belongs to.
+    fn generation(&self, hotspot: &HotSpot, raw: &RawStack) -> u64 {
+        if hotspot.counts_unloaded_classes() { raw.unloads } else { self.seconds() }
+    }
+
+    fn seconds(&self) -> u64 {
+        self.begin.elapsed().as_secs()
     }
 
     /// A place in an interpreted method.
@@ -231,22 +263,8 @@ impl Places {
             line: bci.map_or(0, |bci| known.info.line(bci.into())),
         };
         let frame = Frame::of_source(&frame, Kind::Interpreted, self.signatures);
-        let id = self.intern(vec![frame], true)?;
+        let id = self.names.intern(vec![frame], true)?;
         self.interpreted.get_mut(&method)?.places.insert(bci, id);
-        Some(id)
-    }
-
-    fn intern(&mut self, frames: Vec<Frame>, is_sure: bool) -> Option<PlaceId> {
-        let named = Named { frames: frames.into(), is_sure };
-        if let Some(&id) = self.ids.get(&named) {
-            return Some(id);
-        }
-        let id = PlaceId::try_from(self.places.len()).ok()?;
-        if self.places.len() >= MAX_PLACES {
-            return None;
-        }
-        self.places.push(named.clone());
-        self.ids.insert(named, id);
         Some(id)
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     process::code::CodeMaps,
     stack::{
         Frame, Kind, Place, Stack,
-        java_frames::Places,
+        java_frames::{PlaceNames, Places},
         name::{Name, NativeNames},
         native::{Files, Symbols},
         raw::RawStack,
@@ -29,7 +29,6 @@ pub struct StackNamer {
     key: u64,
     pid: Pid,
     places: Places,
-    signatures: bool,
     maps: CodeMaps,
     symbols: Symbols,
     native: NativeNames,
@@ -82,7 +81,6 @@ impl StackNamer {
             key: 0,
             pid,
             places: Places::new(hotspot, true, signatures)?,
-            signatures,
             native: NativeNames::new(maps.clone(), symbols),
             symbols,
             maps,
@@ -126,10 +124,8 @@ impl StackNamer {
         raw: &RawStack,
     ) -> Vec<Frame> {
         // What is named here is handed out at once: it can be learnt anew at any time.
-        if self.places.size() > MAX_PLACES_SIZE
-            && let Ok(places) = Places::new(hotspot, true, self.signatures)
-        {
-            self.places = places;
+        if self.places.size() > MAX_PLACES_SIZE {
+            self.places.take_names();
         }
         let stack = self.places.resolve(hotspot, raw);
         let is_unmapped = |addr: Addr| addr.0 > 0 && self.maps.find(addr).is_none();
@@ -138,7 +134,7 @@ impl StackNamer {
             self.native = NativeNames::new(self.maps.clone(), self.symbols);
         }
         let native = &mut self.native;
-        let named = name_stack(&stack, None, Some(&self.places), |addr, frames| {
+        let named = name_stack(&stack, None, Some(self.places.names()), |addr, frames| {
             native.name(addr, 0, frames)
         });
         named.frames
@@ -172,7 +168,7 @@ pub struct NamedStack {
 pub fn name_stack(
     stack: &Stack,
     known: Option<usize>,
-    java: Option<&Places>,
+    java: Option<&PlaceNames>,
     mut code: impl FnMut(Addr, &mut Vec<Frame>) -> bool,
 ) -> NamedStack {
     let mut named = NamedStack::default();

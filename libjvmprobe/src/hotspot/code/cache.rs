@@ -23,6 +23,8 @@ use crate::{
 
 /// A block is a method at most, and methods have limits.
 const MAX_BLOB: u64 = 64 << 20;
+/// Number of words that tell whether a piece of code is still there.
+pub(super) const MARKS: usize = 4;
 
 /// Where the fields are.
 struct Fields {
@@ -79,10 +81,16 @@ pub(in crate::hotspot) fn read(
     layout: &Layout,
     inlining: Inlining<'_>,
 ) -> Result<Vec<(Addr, u64, Code)>> {
-    let mut reader = Reader::new(memory, layout, inlining)?;
+    let pages = &mut Pages::ahead(memory);
+    let mut blobs = Blobs::new(layout, inlining)?;
+    let mut methods = Methods::new(layout)?;
     let mut found = Vec::new();
-    for heap in std::mem::take(&mut reader.heaps) {
-        reader.all_of(&heap, &mut found)?;
+    for heap in heaps(pages, layout)? {
+        blobs.each(pages, &heap, |blobs, pages, blob| {
+            if let Some(code) = blobs.code(pages, &mut methods, blob) {
+                found.push((blob.begin, blob.end.0 - blob.begin.0, code));
+            }
+        })?;
     }
     Ok(found)
 }
@@ -92,13 +100,12 @@ pub(in crate::hotspot) fn read(
 /// # Errors
 /// As [`read`].
 pub(in crate::hotspot) fn inlined(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
-    let mut reader = Reader::new(memory, layout, Inlining::Nowhere)?;
+    let pages = &mut Pages::ahead(memory);
+    let mut blobs = Blobs::new(layout, Inlining::Nowhere)?;
     let mut found = BTreeSet::new();
-    for heap in std::mem::take(&mut reader.heaps) {
-        let blobs = &mut reader.blobs;
-        reader.blocks.each(&mut reader.pages, &heap, |pages, room| {
-            if let Ok(Some(blob)) = blobs.blob(pages, room)
-                && let Some(own) = blob.method
+    for heap in heaps(pages, layout)? {
+        blobs.each(pages, &heap, |blobs, pages, blob| {
+            if let Some(own) = blob.method
                 && let Ok(methods) = blobs.scopes.inlined_methods(pages, blob)
             {
                 found.extend(methods.into_iter().filter(|&method| method != own));
@@ -111,11 +118,14 @@ pub(in crate::hotspot) fn inlined(memory: &Memory, layout: &Layout) -> Result<Ve
 /// A piece of code, not yet named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hotspot) struct Blob {
-    /// Its CodeBlob.
+    /// Its CodeBlob, and the size of it in bytes: code, debug information and all.
     pub(crate) at: Addr,
+    pub(crate) size: u64,
     /// The first of its instructions, and the first address behind them.
     pub(crate) begin: Addr,
     pub(crate) end: Addr,
+    /// Address of the byte that says whether its block is in use.
+    used: Addr,
     name: Addr,
     /// Its Method, if it is one's.
     method: Option<Addr>,
@@ -123,80 +133,67 @@ pub(in crate::hotspot) struct Blob {
     pub(crate) compile_id: u32,
 }
 
-/// Reads code.
-pub(in crate::hotspot) struct Reader<'a> {
-    pages: Pages<'a>,
-    heaps: Vec<Heap>,
-    blocks: Blocks,
-    blobs: Blobs<'a>,
-}
-
 /// Reads what is in blocks.
-struct Blobs<'a> {
+pub(in crate::hotspot) struct Blobs<'a> {
     fields: Fields,
-    methods: Methods,
+    blocks: Blocks,
     scopes: Scopes<'a>,
 }
 
-impl<'a> Reader<'a> {
-    pub(crate) fn new(memory: &'a Memory, layout: &Layout, inlining: Inlining<'a>) -> Result<Self> {
-        let mut pages = Pages::many(memory);
+impl<'a> Blobs<'a> {
+    pub(crate) fn new(layout: &Layout, inlining: Inlining<'a>) -> Result<Self> {
         Ok(Self {
-            heaps: heaps(&mut pages, layout)?,
-            pages,
+            fields: Fields::read(layout)?,
             blocks: Blocks::read(layout)?,
-            blobs: Blobs {
-                fields: Fields::read(layout)?,
-                methods: Methods::new(layout)?,
-                scopes: Scopes::new(layout, inlining)?,
-            },
+            scopes: Scopes::new(layout, inlining)?,
         })
     }
 
-    fn all_of(&mut self, heap: &Heap, found: &mut Vec<(Addr, u64, Code)>) -> Result<()> {
-        let blobs = &mut self.blobs;
-        self.blocks.each(&mut self.pages, heap, |pages, room| {
-            // What makes no sense is being made or discarded just now.
-            if let Ok(Some(blob)) = blobs.blob(pages, room)
-                && let Some(code) = blobs.code(pages, blob)
-            {
-                found.push((blob.begin, blob.end.0 - blob.begin.0, code));
+    /// Goes through the code of a heap. What makes no sense is being made or discarded just now.
+    fn each(
+        &mut self,
+        pages: &mut Pages<'_>,
+        heap: &Heap,
+        mut visit: impl FnMut(&mut Self, &mut Pages<'_>, Blob),
+    ) -> Result<()> {
+        self.blocks.clone().each(pages, heap, |pages, room| {
+            if let Ok(Some(blob)) = self.blob(pages, room) {
+                visit(self, pages, blob);
             }
         })
     }
 
     /// The code that an address lies in.
-    pub(crate) fn find(&mut self, addr: Addr) -> Result<Option<Blob>> {
-        let Some(room) = self.blocks.find(&mut self.pages, &self.heaps, addr)? else {
-            return Ok(None);
-        };
-        let blob = self.blobs.blob(&mut self.pages, room)?;
+    pub(crate) fn find(
+        &self,
+        pages: &mut Pages<'_>,
+        heaps: &[Heap],
+        addr: Addr,
+    ) -> Result<Option<Blob>> {
+        let Some(room) = self.blocks.find(pages, heaps, addr)? else { return Ok(None) };
+        let blob = self.blob(pages, room)?;
         Ok(blob.filter(|blob| (blob.begin..blob.end).contains(&addr)))
     }
 
-    /// Names a piece of code.
-    pub(crate) fn code(&mut self, blob: Blob) -> Option<Code> {
-        self.blobs.code(&mut self.pages, blob)
-    }
-
-    /// Whether a piece of code is still what it was: asks the JVM, not what was read of it.
-    pub(crate) fn is_still(&self, memory: &Memory, blob: Blob) -> bool {
-        let fields = &self.blobs.fields;
-        let field = |offset| at(blob.at, offset);
-        let name = field(fields.name).and_then(|at| memory.pointer(at));
-        if name.ok() != Some(blob.name) {
-            return false;
+    /// Addresses of 64-bit words that [tell](Self::is_still) whether a piece of code is still there.
+    pub(crate) fn marks(&self, blob: &Blob) -> [Addr; MARKS] {
+        let field = |offset| Addr(blob.at.0.wrapping_add(offset));
+        let Fields { name, method, compile_id, .. } = self.fields;
+        match blob.method {
+            Some(_) => [blob.used, field(name), field(method), field(compile_id)],
+            None => [blob.used, field(name), field(name), field(name)],
         }
-        let Some(method) = blob.method else { return true };
-        let now = field(fields.method).and_then(|at| memory.pointer(at));
-        let id = field(fields.compile_id).and_then(|at| memory.u32(at));
-        now.ok() == Some(method) && id.ok() == Some(blob.compile_id)
     }
-}
 
-impl Blobs<'_> {
+    /// Whether a piece of code is still what it was, by its marks as they are now: those that can be read.
+    pub(crate) fn is_still(blob: &Blob, marks: &[Option<u64>; MARKS]) -> bool {
+        let &[Some(used), Some(name), Some(method), Some(id)] = marks else { return false };
+        let is_same = |known: Addr| method == known.0 && id as u32 == blob.compile_id;
+        used as u8 != 0 && name == blob.name.0 && blob.method.is_none_or(is_same)
+    }
+
     fn blob(&self, pages: &mut Pages<'_>, room: Room) -> Result<Option<Blob>> {
-        let (fields, Room { blob, bytes: room }) = (&self.fields, room);
+        let (fields, Room { blob, bytes: room, used }) = (&self.fields, room);
         let size = u64::from(pages.u32(at(blob, fields.size)?)?);
         let end = u64::from(pages.u32(at(blob, fields.data)?)?);
         let begin = match fields.code_begin {
@@ -216,19 +213,25 @@ impl Blobs<'_> {
             ),
             false => (None, 0),
         };
-        Ok(Some(Blob { at: blob, begin, end, name, method, compile_id }))
+        Ok(Some(Blob { at: blob, size, begin, end, used, name, method, compile_id }))
     }
 
-    fn code(&mut self, pages: &mut Pages<'_>, blob: Blob) -> Option<Code> {
+    /// Names a piece of code.
+    pub(crate) fn code(
+        &mut self,
+        pages: &mut Pages<'_>,
+        methods: &mut Methods,
+        blob: Blob,
+    ) -> Option<Code> {
         let Some(method) = blob.method else {
             let name = pages.name(blob.name).ok()?;
             let is_interpreter = name == "Interpreter";
             let kind = if is_interpreter { CodeKind::Interpreter } else { CodeKind::Stub };
             return Some(Code::new(kind, &name));
         };
-        let info = self.methods.get(pages, method)?;
+        let info = methods.get(pages, method)?;
         // Without debug information the method still has its name.
-        let inlined = self.scopes.inlined(pages, &mut self.methods, blob);
+        let inlined = self.scopes.inlined(pages, methods, blob);
         Some(Code {
             kind: CodeKind::Method,
             name: Arc::clone(&info.name),
@@ -317,13 +320,14 @@ mod tests {
     }
 
     /// Finds the code at an address as one does who comes from there.
-    fn find(fake: &Fake, layout: &Layout, addr: Addr) -> Result<Option<Blob>> {
+    fn find(layout: &Layout, addr: Addr) -> Result<Option<Blob>> {
         let memory = own_memory();
-        let mut reader = Reader::new(&memory, layout, Inlining::Everywhere)?;
-        let found = reader.find(addr)?;
+        let pages = &mut Pages::ahead(&memory);
+        let heaps = heaps(pages, layout)?;
+        let mut blobs = Blobs::new(layout, Inlining::Everywhere)?;
+        let found = blobs.find(pages, &heaps, addr)?;
         if let Some(blob) = found {
-            let _ = reader.code(blob);
-            assert!(reader.is_still(&memory, blob) || fake.code != addr);
+            let _ = blobs.code(pages, &mut Methods::new(layout)?, blob);
         }
         Ok(found)
     }
@@ -333,12 +337,32 @@ mod tests {
         let fake = fake();
         let layout = fake.image.read().unwrap();
         for offset in [0, 1, 47] {
-            let found = find(&fake, &layout, Addr(fake.code.0 + offset)).unwrap().unwrap();
+            let found = find(&layout, Addr(fake.code.0 + offset)).unwrap().unwrap();
             assert_eq!((found.begin, found.end), (fake.code, Addr(fake.code.0 + 48)));
         }
         for addr in [fake.code.0 - 1, fake.code.0 + 48, fake.code.0 + 100, 0, u64::MAX] {
-            assert_eq!(find(&fake, &layout, Addr(addr)).unwrap(), None, "{addr:x}");
+            assert_eq!(find(&layout, Addr(addr)).unwrap(), None, "{addr:x}");
         }
+    }
+
+    #[test]
+    fn code_that_was_freed_or_replaced_is_not_still_there() {
+        let fake = fake();
+        let layout = fake.image.read().unwrap();
+        let blob = find(&layout, fake.code).unwrap().unwrap();
+        let blobs = Blobs::new(&layout, Inlining::Nowhere).unwrap();
+        let marks = own_memory().words(&blobs.marks(&blob)).unwrap();
+        let marks = marks.try_into().unwrap();
+        assert!(Blobs::is_still(&blob, &marks));
+        for changed in 0..MARKS {
+            for other in [None, Some(0x100)] {
+                let mut marks = marks;
+                marks[changed] = other;
+                assert!(!Blobs::is_still(&blob, &marks), "{changed} {other:?}");
+            }
+        }
+        let stub = Blob { method: None, ..blob };
+        assert!(Blobs::is_still(&stub, &[marks[0], marks[1], marks[1], marks[1]]));
     }
 
     #[test]
@@ -364,7 +388,7 @@ mod tests {
             }
             let _ = read(&own_memory(), &layout, Inlining::Everywhere);
             let _ = read(&own_memory(), &layout.of_jdk(21), Inlining::At(&[fake.code]));
-            let _ = find(&fake, &layout, Addr(fake.code.0 + 20));
+            let _ = find(&layout, Addr(fake.code.0 + 20));
         }
     }
 }

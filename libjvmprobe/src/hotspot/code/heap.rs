@@ -107,10 +107,12 @@ impl Heap {
 pub(super) struct Room {
     pub(crate) blob: Addr,
     pub(crate) bytes: u64,
+    /// Address of the byte that says whether the block is in use.
+    pub(crate) used: Addr,
 }
 
 /// How blocks are laid out.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Blocks {
     header: u64,
     length: u64,
@@ -142,11 +144,11 @@ impl Blocks {
             if block >= heap.high || !matches!(heap.segment(pages, block), Ok(0)) {
                 break;
             }
-            let Ok((bytes, used)) = self.block(pages, heap, block) else { break };
-            if used {
-                visit(pages, Room { blob: at(block, self.header)?, bytes });
+            let Ok((room, is_used)) = self.block(pages, heap, block) else { break };
+            if is_used {
+                visit(pages, room);
             }
-            block = at(block, bytes)?;
+            block = at(block, room.bytes)?;
         }
         Ok(())
     }
@@ -166,9 +168,8 @@ impl Blocks {
         for _ in 0..MAX_HOPS {
             match heap.segment(pages, block)? {
                 0 => {
-                    let (bytes, used) = self.block(pages, heap, block)?;
-                    let room = Room { blob: at(block, self.header)?, bytes };
-                    return Ok(used.then_some(room));
+                    let (room, is_used) = self.block(pages, heap, block)?;
+                    return Ok(is_used.then_some(room));
                 }
                 FREE => return Ok(None),
                 back => match block.0.checked_sub(u64::from(back) << log) {
@@ -180,17 +181,18 @@ impl Blocks {
         Ok(None)
     }
 
-    /// A block's length in bytes, and whether it is in use.
-    fn block(&self, pages: &mut Pages<'_>, heap: &Heap, block: Addr) -> Result<(u64, bool)> {
+    /// What is in a block, and whether it is in use.
+    fn block(&self, pages: &mut Pages<'_>, heap: &Heap, block: Addr) -> Result<(Room, bool)> {
         let length = at(block, self.length)?;
         let length = match self.length_is_long {
             true => pages.u64(length)?,
             false => pages.u32(length)?.into(),
         };
-        let [used] = pages.array(at(block, self.used)?)?;
+        let used = at(block, self.used)?;
+        let [is_used] = pages.array(used)?;
         let bytes = length.checked_mul(1 << heap.segment_log);
         let bytes = bytes.filter(|&n| n > 0 && n <= heap.high.0.saturating_sub(block.0));
         let bytes = bytes.ok_or_else(|| Error::layout("a block of an implausible length"))?;
-        Ok((bytes, used != 0))
+        Ok((Room { blob: at(block, self.header)?, bytes, used }, is_used != 0))
     }
 }

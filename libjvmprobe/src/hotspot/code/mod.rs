@@ -6,7 +6,7 @@
 //! | `cache` | what is in a block: a method, a stub, the interpreter |
 //! | `scopes` | what was inlined into a compiled method, with lines |
 //! | `stubs` | names of stubs |
-//! | `lookup` | all code, and code by its addresses |
+//! | `lookup` | all code, and code and methods by their addresses |
 //! | `fill` | how full the code cache is |
 //!
 //! The JVM goes on while we read: a block that changes under our eyes makes no sense or ends the
@@ -20,7 +20,7 @@ mod scopes;
 pub(super) mod stubs;
 
 pub use fill::Fill;
-pub use lookup::Found;
+pub(crate) use lookup::{Lookup, Seen};
 
 use crate::{Addr, Error, Result};
 

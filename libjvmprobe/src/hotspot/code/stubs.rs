@@ -61,12 +61,14 @@ impl HotSpot {
             return;
         }
         // Set once, while the JVM starts.
-        let entry = |(at, name): &(Vaddr, Arc<str>)| {
-            let at = Addr(at.0.wrapping_add(self.bias));
-            let addr = self.memory.pointer(at).ok().filter(|addr| addr.0 != 0)?;
-            Some((addr, Arc::clone(name)))
-        };
-        let entries: Vec<_> = self.build.stubs.iter().filter_map(entry).collect();
+        let stubs = &self.build.stubs;
+        let places: Vec<_> =
+            stubs.iter().map(|(at, _)| Addr(at.0.wrapping_add(self.bias))).collect();
+        let addrs = self.memory.words(&places).unwrap_or_default();
+        let entries = stubs.iter().zip(addrs).filter_map(|((_, name), addr)| {
+            Some((Addr(addr.filter(|&addr| addr != 0)?), Arc::clone(name)))
+        });
+        let entries: Vec<_> = entries.collect();
         let mut named = Vec::with_capacity(code.len() + entries.len());
         for (start, size, code) in code.drain(..) {
             if is_blob(&code) {

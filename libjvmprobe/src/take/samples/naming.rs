@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use crate::{
     stack::{
         Frame, Kind, Stack, WalkEnd,
-        java_frames::Places,
+        java_frames::PlaceNames,
         name::{JavaNames, KernelNames, Name, NativeNames, Sources},
         namer::{NamedStack, name_stack},
         profile::{FrameId, Measure, Profile, Sample},
@@ -230,7 +230,7 @@ struct UserStack {
 struct Namer {
     command: Arc<str>,
     sources: Sources,
-    places: Option<Places>,
+    places: Option<PlaceNames>,
     labels: Labels,
     /// What was named already, by event, stack and epoch.
     known: HashMap<(u32, u64, u64), UserStack>,

@@ -1,7 +1,7 @@
 //! Taking what the kernel side has counted, with its stacks.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     time::{Duration, Instant},
 };
 
@@ -124,6 +124,24 @@ impl<S: Sink> Taker<S> {
         }
         self.part_with_newcomers();
         Ok(())
+    }
+}
+
+/// Gets to know the Java frames of new stacks, process by process. `learned` is called after each process.
+pub(super) fn learn<'a>(
+    processes: &mut BTreeMap<u32, Traced>,
+    stacks: impl Iterator<Item = &'a RawStack>,
+    mut learned: impl FnMut(u32),
+) {
+    let mut by_pid: BTreeMap<u32, Vec<&RawStack>> = BTreeMap::new();
+    for raw in stacks {
+        by_pid.entry(u32::try_from(raw.target).unwrap_or(0)).or_default().push(raw);
+    }
+    for (pid, stacks) in by_pid {
+        if let Some(traced) = processes.get_mut(&pid) {
+            traced.learn(stacks);
+            learned(pid);
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Samples, Sink, Stacks, Taker, newcomers::Parted, tenants::Work};
+use super::{Samples, Sink, Stacks, Taker, collect::learn, newcomers::Parted, tenants::Work};
 use crate::{
     Result,
     follow::Watch,
@@ -76,10 +76,8 @@ impl<S: Sink> Taker<S> {
     pub(super) fn name_all(&mut self) -> Result<()> {
         self.name_retired();
         // From here on all stacks are sent again, and named anew, ...
-        let signatures = self.options.signatures;
         let processes = self.processes.iter_mut();
-        let places: Vec<_> =
-            processes.map(|(&pid, traced)| (pid, traced.take_places(signatures))).collect();
+        let places: Vec<_> = processes.map(|(&pid, traced)| (pid, traced.take_places())).collect();
         let mut stacks = std::mem::take(&mut self.stacks);
         self.stacks_size = 0;
         session::forget_stacks(&self.session);
@@ -134,6 +132,8 @@ impl<S: Sink> Taker<S> {
         let wanted: HashSet<_> = wanted.chain(asleep).collect();
         let mut raws = std::mem::take(&mut self.raws);
         raws.retain(|id, _| wanted.contains(id) || self.stacks.contains_key(id));
+        let anew = raws.iter().filter(|(id, _)| !self.stacks.contains_key(id));
+        learn(&mut self.processes, anew.map(|(_, raw)| raw), |_| {});
         for (id, raw) in &raws {
             if !self.stacks.contains_key(id) {
                 self.take_stack(*id, raw);

@@ -25,7 +25,7 @@ pub use about::{About, Sink};
 pub use tenants::Limited;
 
 use about::Since;
-use collect::addresses;
+use collect::{addresses, learn};
 use newcomers::Newcomers;
 use sampled::Sampled;
 use tenants::{Tenants, Work};
@@ -395,8 +395,14 @@ impl<S: Sink> Taker<S> {
 
 impl<S: Sink> Watch for Taker<S> {
     fn take_events(&mut self, timeout: Duration) -> Result<()> {
-        let events = self.session.events(timeout)?;
+        let events: Vec<_> = self.session.events(timeout)?.collect();
         self.tenants.begin_work();
+        let stacks = events.iter().filter_map(|event| match event {
+            Event::Stack(_, raw) => Some(raw),
+            _ => None,
+        });
+        let tenants = &mut self.tenants;
+        learn(&mut self.processes, stacks, |pid| tenants.charge(pid, Work::Stacks));
         for event in events {
             match event {
                 Event::Stack(id, raw) => {

@@ -22,7 +22,7 @@ use crate::{
     process::{Fate, FileId, Process, Target, code::CodeMaps, libjvm::native_image},
     stack::{
         code_log::{CodeIndex, CodeLog, SharedNames},
-        java_frames::{self, Places},
+        java_frames::{self, PlaceNames, Places},
         native::{Files, Symbols},
         raw::{RawStack, Stack},
     },
@@ -83,8 +83,6 @@ pub(crate) struct Traced {
     layout: Option<JvmLayout>,
     /// What the Java frames of its stacks are.
     places: Option<Places>,
-    /// Whether compiled ones are among them.
-    names_compiled: bool,
 }
 
 /// What names the samples of a process.
@@ -98,7 +96,7 @@ pub(crate) struct Named {
     /// What was in its code cache, and when.
     pub code: CodeIndex,
     /// Java frames that were named when they were first seen.
-    pub places: Option<Places>,
+    pub places: Option<PlaceNames>,
     /// What is told beside stacks.
     pub labels: Labels,
 }
@@ -161,7 +159,6 @@ impl Traced {
             is_no_image: false,
             layout: None,
             places: None,
-            names_compiled: false,
             who,
         }
     }
@@ -329,7 +326,6 @@ impl Traced {
         let compiled = matches!(symbols, SymbolSource::Auto | SymbolSource::HotSpot);
         if *symbols != SymbolSource::None {
             self.places = Some(Places::new(hotspot, compiled, signatures)?);
-            self.names_compiled = compiled;
         }
         Ok(())
     }
@@ -358,7 +354,16 @@ impl Traced {
         self.layout.take()
     }
 
-    /// Names the interpreted frames of a stack.
+    /// Gets to know the Java frames of some stacks together.
+    pub(crate) fn learn<'a>(&mut self, stacks: impl IntoIterator<Item = &'a RawStack>) {
+        if let (Some(places), Who::Jvm(jvm)) = (&mut self.places, &self.who)
+            && let Ok(hotspot) = &jvm.1
+        {
+            places.learn(hotspot, stacks);
+        }
+    }
+
+    /// Names the Java frames of a stack.
     pub(crate) fn resolve(&mut self, raw: &RawStack) -> Stack {
         if let (Some(places), Who::Jvm(jvm)) = (&mut self.places, &self.who)
             && let Ok(hotspot) = &jvm.1
@@ -370,18 +375,12 @@ impl Traced {
 
     /// What the Java frames of the stacks are that came up to now. Those that come from here on
     /// are named anew.
-    pub(crate) fn take_places(&mut self, signatures: bool) -> Option<Places> {
-        let places = self.places.take()?;
-        if let Who::Jvm(jvm) = &self.who
-            && let Ok(hotspot) = &jvm.1
-        {
-            self.places = Places::new(hotspot, self.names_compiled, signatures).ok();
-        }
-        Some(places)
+    pub(crate) fn take_places(&mut self) -> Option<PlaceNames> {
+        self.places.as_mut().map(Places::take_names)
     }
 
     /// What names what was sampled up to now, with the Java frames of its stacks.
-    pub(crate) fn settle(&mut self, places: Option<Places>, names: &mut SharedNames) -> Named {
+    pub(crate) fn settle(&mut self, places: Option<PlaceNames>, names: &mut SharedNames) -> Named {
         let code = self.code.settle();
         self.code.share(names);
         Named {
@@ -404,7 +403,7 @@ impl Traced {
 
     /// What names what was sampled.
     pub(crate) fn into_named(mut self) -> Named {
-        let places = self.places.take();
+        let places = self.take_places();
         let code = self.code.into_index();
         let Self { command, maps, symbols, labels, .. } = self;
         Named { command, maps, symbols, code, places, labels }
