@@ -236,16 +236,23 @@ fn stalls_are_those_of_the_log_of(kinds: &[(&str, &str)]) {
             }
         }
         let mut seen: HashMap<String, u64> = HashMap::new();
+        let mut unnamed = 0;
         for record in output.json().iter().filter(|r| r["type"] == "stack") {
-            let thread = record["thread"].as_str().unwrap().to_owned();
-            *seen.entry(thread).or_default() += record["samples"].as_u64().unwrap();
+            let thread = record["thread"].as_str().unwrap();
+            let samples = record["samples"].as_u64().unwrap();
+            *seen.entry(thread.to_owned()).or_default() += samples;
+            let frames = record["stack"].as_array().unwrap();
             // The JVM's own threads allocate, too.
-            if record["thread"].as_str().unwrap().starts_with("staller") {
-                let frames = record["stack"].as_array().unwrap();
-                let is_ours = |frame: &Value| frame["method"] == "EventLoad.stalls";
-                assert!(frames.iter().any(is_ours), "{runtime}: {record}");
+            if thread.starts_with("staller")
+                && frames.iter().all(|frame| frame["method"] != "EventLoad.stalls")
+            {
+                assert!(frames.iter().any(|frame| frame["method"] == "[unknown]"), "{record}");
+                unnamed += samples;
             }
         }
+        // The first collection unloads classes, and may do so before the first stalls have names.
+        let all = seen.values().sum::<u64>();
+        assert!(unnamed * 50 <= all, "{runtime} {flag}: {unnamed} of {all}: {}", output.stdout);
         println!("{runtime} {flag}: {seen:?}");
         assert!(told.values().sum::<u64>() > 10, "{runtime} {flag}: {text}");
         let sum = |counts: &HashMap<String, u64>| counts.values().sum::<u64>();

@@ -220,9 +220,9 @@ impl<S: Sink> Taker<S> {
         if self.arrivals.is_none() {
             self.session.settle();
         }
-        // What is no failure can wait: a large JVM has thousands of methods. A JVM that is
-        // asked works for us, which is no part of what it is busy with.
-        if self.options.symbols != SymbolSource::Auto {
+        // Before there are samples: while the code of a large JVM is read, what is sampled may be freed or
+        // replaced. And a JVM that is asked works for us, which is no part of what it is busy with.
+        if self.options.symbols != SymbolSource::Auto || self.arrivals.is_none() {
             self.get_maps()?;
         }
         self.about.begin = Some(SystemTime::now());
