@@ -119,7 +119,7 @@ impl<'a> Pages<'a> {
             }
             self.load_all(missing);
         }
-        // What needs more than that is read page by page.
+        // A thing that needs more rounds is read page by page.
         let answers = things.iter().zip(answers);
         answers.map(|(thing, answer)| answer.unwrap_or_else(|| ask(self, thing))).collect()
     }
@@ -410,6 +410,42 @@ mod tests {
             }
             assert!(pages.u64(page(at, 5)).is_err() && pages.u64(Addr(8)).is_err());
         }
+    }
+
+    #[test]
+    fn what_is_asked_for_together_is_read_in_as_many_requests_as_it_is_deep() {
+        const LISTS: usize = 20;
+        const DEPTH: usize = 5;
+        let at = own_pages(LISTS * DEPTH);
+        // In each page but the last of a list, the address of the next: one in each fifth of the memory.
+        for list in 0..LISTS {
+            for depth in 0..DEPTH {
+                let next = page(at, (depth + 1) * LISTS + list);
+                let next = if depth + 1 < DEPTH { next.0 } else { list as u64 };
+                // SAFETY: within what was mapped.
+                unsafe { at.add((depth * LISTS + list) * PAGE).cast::<u64>().write(next) };
+            }
+        }
+        let memory = own_memory();
+        let mut pages = Pages::many(&memory);
+        let mut asked = 0;
+        let heads: Vec<_> = (0..LISTS).map(|list| page(at, list)).chain([Addr(8)]).collect();
+        let ends = pages.together(&heads, |pages, head| {
+            asked += 1;
+            (1..DEPTH).try_fold(*head, |at, _| pages.pointer(at)).and_then(|at| pages.u64(at)).ok()
+        });
+        let expected: Vec<_> = (0..LISTS as u64).map(Some).chain([None]).collect();
+        assert_eq!(ends, expected);
+        // Each time but the last something was missing, of which the address without a page took one time.
+        assert_eq!(asked, LISTS * (DEPTH + 1) + 2);
+        // Larger than a group, and with more things than there is room for.
+        let mut pages = Pages::ahead(&memory);
+        let whole = pages.together(&[page(at, 0)], |pages, &at| pages.bytes(at, LISTS * PAGE));
+        assert!(whole[0].as_ref().is_ok_and(|bytes| bytes.len() == LISTS * PAGE));
+        let at = own_pages(2 * MAX_PAGES);
+        let all: Vec<_> = (0..2 * MAX_PAGES).map(|number| page(at, number)).collect();
+        let words = Pages::ahead(&memory).together(&all, |pages, &at| pages.u64(at).ok());
+        assert_eq!(words, (0..2 * MAX_PAGES as u64).map(Some).collect::<Vec<_>>());
     }
 
     #[test]

@@ -65,7 +65,7 @@ struct Named {
     is_sure: bool,
 }
 
-/// What the places are called that were seen since the last [`Places::take_names`].
+/// Names of the places that were seen since names were taken out last.
 #[derive(Debug, Default)]
 pub struct PlaceNames {
     all: Vec<Named>,
@@ -73,8 +73,7 @@ pub struct PlaceNames {
 }
 
 impl PlaceNames {
-    /// What is known of a place: frames, innermost first, more than one where code was
-    /// inlined.
+    /// Returns the frames of a place, innermost first: more than one where code was inlined.
     pub(crate) fn frames(&self, id: PlaceId) -> &[Frame] {
         self.all.get(id as usize).map_or(&[], |named| &named.frames)
     }
@@ -209,7 +208,7 @@ impl Places {
         let mut addrs: Vec<_> = code.iter().map(|&(addr, _)| addr).collect();
         addrs.dedup();
         let methods: Vec<_> = methods.into_iter().collect();
-        // Of a JVM that is gone, nothing is found.
+        // Nothing is found where the JVM has ended.
         let seen = self.lookup.look(hotspot, &addrs, &methods).unwrap_or_default();
         self.take(code, seen);
     }

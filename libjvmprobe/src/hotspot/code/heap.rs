@@ -181,7 +181,7 @@ impl Blocks {
         Ok(None)
     }
 
-    /// What is in a block, and whether it is in use.
+    /// Reads the head of a block: where its content is, and whether it is in use.
     fn block(&self, pages: &mut Pages<'_>, heap: &Heap, block: Addr) -> Result<(Room, bool)> {
         let length = at(block, self.length)?;
         let length = match self.length_is_long {

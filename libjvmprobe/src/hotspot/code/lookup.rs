@@ -81,13 +81,13 @@ impl HotSpot {
     }
 }
 
-/// What a [`Lookup`] has found.
+/// Result of a [`Lookup`].
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// Code at the addresses, in order. What lies outside the code cache, or is being made or discarded just
     /// now, is left out.
     pub(crate) code: Vec<Found>,
-    /// Those methods that make sense.
+    /// The methods, without those that make no sense.
     pub(crate) methods: Vec<(Addr, Arc<MethodInfo>)>,
     /// Number of classes that the JVM has unloaded, where it counts them: it has not changed while this was read.
     pub(crate) unloaded: Option<u64>,
