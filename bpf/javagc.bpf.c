@@ -110,11 +110,21 @@ static __always_inline bool is_within(struct rate *rate, __u32 kind, __u64 now, 
 	return rate->sent[kind]++ < most;
 }
 
+/* How many events of a kind a tenant may send in a second: fewer the less room there is in the ring, so that where user
+ * space is late the room that is left is for tenants that send little. */
+static __always_inline __u64 most_of_tenant(void)
+{
+	__u64 size = bpf_ringbuf_query(&events, BPF_RB_RING_SIZE);
+	__u64 used = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA);
+
+	return size && used < size ? max_tenant_events_per_second * (size - used) / size : 0;
+}
+
 /* Whether a JVM may send one more event of a kind; then it is counted. */
 static __always_inline bool may_send(struct budget *budget, __u32 kind, __u64 now)
 {
 	return budget && is_within(&budget->rate, kind, now, max_events_per_second) &&
-	       is_within(rate_of_tenant(budget->tenant), kind, now, max_tenant_events_per_second);
+	       is_within(rate_of_tenant(budget->tenant), kind, now, most_of_tenant());
 }
 
 /* Whether a JVM may send an event that is no stop. */

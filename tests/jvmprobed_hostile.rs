@@ -156,12 +156,6 @@ fn sparse_elf(path: &Path) {
     file.set_len(at + NAMES).unwrap();
 }
 
-/// Durations in nanoseconds of all stops with collections in a JVM's own log, in order.
-fn logged(log: &str) -> Vec<u64> {
-    let stops = gclog::parse(log).stops.into_iter();
-    stops.filter(|stop| !stop.collections.is_empty()).map(|stop| stop.total_ns).collect()
-}
-
 /// All attackers at once, which end when this is dropped.
 struct Attack {
     _processes: Vec<Other>,
@@ -214,7 +208,7 @@ fn survives(windows: u32) {
     let mut neighbour = Load::start(named("temurin-21"), "-XX:+UseSerialGC -Xmx256m");
     let daemon = Daemon::start(&group);
     let attack = Attack::start();
-    let before = logged(&neighbour.log()).len();
+    let before = gclog::collecting_stops(&neighbour.log()).len();
     neighbour.go((WINDOW * windows).as_secs_f64() - 10.0);
     let (begin, mut slowest, mut most) = (Instant::now(), Duration::ZERO, 0);
     while begin.elapsed() < WINDOW * windows {
@@ -225,7 +219,7 @@ fn survives(windows: u32) {
         thread::sleep(Duration::from_millis(500));
     }
     neighbour.done();
-    let paused = logged(&neighbour.log()).split_off(before);
+    let paused = gclog::collecting_stops(&neighbour.log()).split_off(before);
     let (metrics, _) = daemon.get("/metrics");
     drop(attack);
     let Daemon { tool, dir, .. } = daemon;

@@ -14,6 +14,7 @@ use std::{
 use jvmprobe_tests::{
     bpf::{held_by, measure_programs},
     cgroup::{Cgroup, Limits},
+    gclog,
     load::Load,
     need_root,
     runtimes::named,
@@ -125,6 +126,68 @@ fn is_fair(windows: u32) {
 #[ignore = "long: make test-all"]
 fn a_tenant_with_expensive_stacks_loses_them_and_its_neighbour_loses_nothing() {
     is_fair(6);
+}
+
+/// The daemon is stopped for some seconds several times, in which a crowd's stops would fill the ring.
+#[test]
+fn a_crowd_whose_stops_fill_the_ring_takes_no_room_from_its_neighbour() {
+    const CROWD: usize = 12;
+    need_root();
+    let quota = Limits { cpu_percent: Some(80), ..Limits::default() };
+    let crowd_group = match Cgroup::new("crowd", quota) {
+        Ok(group) => group,
+        Err(error) => {
+            println!("NOT TESTED: no control groups: {error}");
+            return;
+        }
+    };
+    let storm = ["-Dstorm=dumps", "-XX:TieredStopAtLevel=1"];
+    let mut crowd: Vec<_> = (0..CROWD).map(|_| load(&crowd_group, "StormLoad", &storm)).collect();
+    let mut neighbour = Load::start(named("temurin-21"), "-XX:+UseSerialGC -Xmx256m");
+    let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store").display().to_string();
+    let args = ["--config", "/dev/null", "--no-alloc", "-F", "1", "--listen", &listen];
+    let daemon = Tool::start("jvmprobed", &[&args[..], &["--dir", &store]].concat());
+    crowd.iter_mut().for_each(|load| load.go(1e6));
+    let of_crowd = |metrics: &str| {
+        sum(metrics, "jvmprobed_limited_total", &["-crowd.service", "reason=\"stops\""])
+    };
+    let begin = Instant::now();
+    while of_crowd(&get(&listen)) == 0.0 {
+        assert!(begin.elapsed() < WINDOW * 8, "the crowd is not limited");
+        thread::sleep(Duration::from_secs(1));
+    }
+    let before = gclog::collecting_stops(&neighbour.log()).len();
+    neighbour.go(15.0);
+    for _ in 0..3 {
+        daemon.signal(Signal::STOP);
+        thread::sleep(Duration::from_secs(3));
+        daemon.signal(Signal::CONT);
+        thread::sleep(Duration::from_secs(1));
+    }
+    neighbour.done();
+    // Until the last of them has come.
+    thread::sleep(Duration::from_secs(2));
+    let metrics = get(&listen);
+    let paused = gclog::collecting_stops(&neighbour.log()).split_off(before);
+    daemon.signal(Signal::TERM);
+    let output = daemon.wait();
+    assert!(output.status.success(), "{output:?}");
+    println!(
+        "{} pauses; {} of the crowd limited, {} lost",
+        paused.len(),
+        of_crowd(&metrics),
+        sum(&metrics, "jvmprobed_lost_total", &["reason=\"pauses\""]),
+    );
+    let shown = ["show", "--dir", &store, "--since", "1h", "--jvm", "GcLoad", "--gc", "-j"];
+    let records = run("jvmprobed", &shown).json();
+    let of_neighbour = records.iter().filter(|record| record["type"] == "pause");
+    let durations: Vec<_> =
+        of_neighbour.map(|record| record["stopped_ns"].as_u64().unwrap()).collect();
+    assert!(paused.len() > 100, "{paused:?}");
+    assert_eq!(durations, paused);
+    neighbour.quit();
 }
 
 /// Run time of the programs that a daemon runs when threads switch and wake, in seconds.

@@ -336,6 +336,12 @@ fn numbered(message: &str) -> Option<(u64, &str)> {
     Some((id.parse().ok()?, text))
 }
 
+/// Returns the durations in nanoseconds of all stops with collections, in order.
+pub fn collecting_stops(log: &str) -> Vec<u64> {
+    let stops = parse(log).stops.into_iter();
+    stops.filter(|stop| !stop.collections.is_empty()).map(|stop| stop.total_ns).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
