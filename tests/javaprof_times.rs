@@ -12,9 +12,11 @@ use jvmprobe_tests::{
     load::Load,
     need_root,
     page::times,
+    proc::monotonic_ns,
     runtimes::named,
     tool::{Output, Tool, binary},
 };
+
 fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     u64::try_from(now.as_millis()).unwrap()
@@ -85,4 +87,33 @@ fn stops_are_the_jvms_own() {
         let log = load.quit();
         times(&page).stops_are_those_of(&log, runtime);
     }
+}
+
+/// The time of an interval is when its last samples were taken, not when it was printed.
+#[test]
+fn intervals_end_where_the_next_ones_begin() {
+    need_root();
+    binary("javaprof");
+    let mut load = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "CpuLoad");
+    load.go(60.0);
+    let pid = load.pid().to_string();
+    let before = monotonic_ns();
+    let output = Tool::start("javaprof", &["-p", &pid, "-F", "999", "-j", "-s", "0.5", "5"]).wait();
+    let after = monotonic_ns();
+    let records = output.json();
+    let summaries: Vec<_> = records.iter().filter(|record| record["type"] == "summary").collect();
+    assert_eq!(summaries.len(), 5, "{}", output.stdout);
+    let number = |record: &serde_json::Value, field: &str| record[field].as_u64().unwrap();
+    for two in summaries.windows(2) {
+        let apart = number(two[1], "ts_ns") - number(two[0], "ts_ns");
+        let length = number(two[1], "duration_ns");
+        assert_eq!(apart, length, "{two:?}");
+    }
+    let first = number(summaries[0], "ts_ns") - number(summaries[0], "duration_ns");
+    assert!(before < first && number(summaries[4], "ts_ns") < after, "{before} {after} {first}");
+    // What is printed together has one time.
+    for record in &records {
+        assert!(summaries.iter().any(|summary| summary["time"] == record["time"]), "{record}");
+    }
+    load.kill();
 }

@@ -35,7 +35,7 @@ pub enum Record {
 /// A method.
 #[derive(Clone, Debug, Serialize)]
 pub struct Method {
-    /// Wall-clock time of the report, RFC 3339 with nanoseconds, UTC.
+    /// Wall-clock time at which the interval or the trace ended, RFC 3339 with nanoseconds, UTC.
     pub time: String,
     /// What was sampled.
     pub event: String,
@@ -54,7 +54,7 @@ pub struct Method {
 /// A stack.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stack {
-    /// Wall-clock time of the report, RFC 3339 with nanoseconds, UTC.
+    /// Wall-clock time at which the interval or the trace ended, RFC 3339 with nanoseconds, UTC.
     pub time: String,
     /// What was sampled.
     pub event: String,
@@ -82,7 +82,7 @@ pub struct Stack {
 /// All of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Wall-clock time of the report, RFC 3339 with nanoseconds, UTC.
+    /// Wall-clock time at which the interval or the trace ended, RFC 3339 with nanoseconds, UTC.
     pub time: String,
     /// The same on `CLOCK_MONOTONIC`.
     pub ts_ns: u64,
@@ -121,8 +121,8 @@ pub struct Summary {
 }
 
 /// A profile's lines: stacks, where they are wanted, methods, and all of it last.
-pub fn records(profile: &Profile, args: &Args, scope: &'static str, now_ns: u64) -> Vec<Record> {
-    let time = clock::rfc3339(now_ns);
+pub fn records(profile: &Profile, args: &Args, scope: &'static str, end_ns: u64) -> Vec<Record> {
+    let time = clock::rfc3339(end_ns);
     let total = profile.total();
     let share = |count: u64| count as f64 / total.max(1) as f64;
     let mut records = Vec::new();
@@ -145,7 +145,7 @@ pub fn records(profile: &Profile, args: &Args, scope: &'static str, now_ns: u64)
     let Quality { complete, guessed, unsure, unnamed_frames } = Quality::of(profile);
     records.push(Record::Summary(Summary {
         time,
-        ts_ns: now_ns,
+        ts_ns: end_ns,
         scope,
         event: profile.measure.name().into(),
         duration_ns: profile.duration_ns,

@@ -6,7 +6,6 @@ use std::time::Duration;
 use libjvmprobe::{
     Result,
     ask::agent,
-    bpf::clock,
     own::note,
     render::{formats::folded, output::Output, summary, table::Times},
     stack::profile::Profile,
@@ -40,20 +39,19 @@ impl<'a> Report<'a> {
         self.progress.clear();
     }
 
-    /// Shows profiles, one of each event, under the title.
-    fn show(&mut self, profiles: &mut [Profile]) -> Result<()> {
+    /// Shows profiles that end at a time of `CLOCK_MONOTONIC`, one of each event, under the title.
+    fn show(&mut self, profiles: &mut [Profile], end_ns: u64) -> Result<()> {
         let common = &self.args.common;
         if common.quiet {
             return Ok(());
         }
-        let now = clock::monotonic_ns();
         let is_interval = self.args.times().interval.is_some();
         let are_several = profiles.len() > 1;
         for (number, profile) in profiles.iter_mut().enumerate() {
             choose(profile, self.args);
             if common.json {
                 let scope = if is_interval { "interval" } else { "trace" };
-                for record in record::records(profile, self.args, scope, now) {
+                for record in record::records(profile, self.args, scope, end_ns) {
                     self.out.json(&record)?;
                 }
             } else if self.args.folded {
@@ -71,7 +69,7 @@ impl<'a> Report<'a> {
                 }
             } else {
                 if number == 0 {
-                    let at = self.times.before_title(now, is_interval);
+                    let at = self.times.before_title(end_ns, is_interval);
                     self.out.lines(&format!("\n{at}{}", self.title))?;
                 }
                 self.out.lines(summary::text(profile, are_several, self.args.stacks).trim_end())?;
@@ -82,9 +80,9 @@ impl<'a> Report<'a> {
 }
 
 impl Sink for Report<'_> {
-    fn profiles(&mut self, profiles: &mut [Profile], _: &About) -> Result<()> {
+    fn profiles(&mut self, profiles: &mut [Profile], about: &About) -> Result<()> {
         self.progress.clear();
-        self.show(profiles)?;
+        self.show(profiles, about.end_ns)?;
         let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
         if folded > 0 {
             note(&format!(

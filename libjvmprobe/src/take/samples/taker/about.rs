@@ -63,6 +63,8 @@ pub struct About {
     pub clock: Option<Clock>,
     /// When it began, on the kernel's clock, if it is wanted when samples were taken.
     pub begin_ns: u64,
+    /// When it ended, on the kernel's clock: until then samples were taken that belong to it.
+    pub end_ns: u64,
     /// When applications were stopped meanwhile.
     pub stops: StopLog,
 }

@@ -72,8 +72,8 @@ impl<S: Sink> Taker<S> {
         self.limit();
     }
 
-    /// Names all that was sampled so far.
-    pub(super) fn name_all(&mut self) -> Result<()> {
+    /// Names all that was sampled so far. Returns until when: to name it takes a while, in which more is sampled.
+    pub(super) fn name_all(&mut self) -> Result<Instant> {
         self.name_retired();
         // From here on all stacks are sent again, and named anew, ...
         let processes = self.processes.iter_mut();
@@ -84,6 +84,7 @@ impl<S: Sink> Taker<S> {
         self.stacks_sent = 0;
         // ... and what was counted before is complete.
         let counted = self.counted();
+        let until = Instant::now();
         let mut samples = self.sampled.take_all(counted, |id| stacks.contains_key(&id));
         self.take_events(Duration::ZERO)?;
         self.keep_waiting();
@@ -118,7 +119,7 @@ impl<S: Sink> Taker<S> {
             }
         }
         self.stacks_size = self.stacks.values().map(size_of_stack).sum();
-        Ok(())
+        Ok(until)
     }
 
     /// Keeps the stacks of threads that wait: these waits are counted when they end. Their Java

@@ -225,6 +225,8 @@ impl<S: Sink> Taker<S> {
         if self.options.symbols != SymbolSource::Auto || self.arrivals.is_none() {
             self.get_maps()?;
         }
+        self.begin = Instant::now();
+        self.interval.begin = self.begin;
         self.about.begin = Some(SystemTime::now());
         self.about.begin_ns = clock::monotonic_ns();
         session::begin_times(&mut self.session, self.about.begin_ns);
@@ -293,17 +295,14 @@ impl<S: Sink> Taker<S> {
     /// # Errors
     /// Where it cannot go on, or the sink says so.
     pub fn run(&mut self, times: Times, stop: &AtomicBool) -> Result<End> {
-        self.begin = Instant::now();
-        self.interval.begin = self.begin;
-        self.next_look = (self.options.whom == Whom::Command).then_some(self.begin);
+        self.next_look = (self.options.whom == Whom::Command).then(Instant::now);
         self.get_maps()?;
         let end = follow::run::run(self, times, stop)?;
         self.about.duration = self.begin.elapsed();
         Ok(end)
     }
 
-    /// What was sampled since the last interval, as a profile that is told; it is kept for
-    /// the end, where that is wanted.
+    /// Tells what was sampled since the last interval `until` then; it is kept for the end, where that is wanted.
     fn tell_interval(&mut self, until: Instant) -> Result<()> {
         let now = Since {
             begin: until,
@@ -321,6 +320,7 @@ impl<S: Sink> Taker<S> {
             lost_code: self.interval.lost_code - since.lost_code,
             clock: self.about.clock,
             begin_ns: self.about.begin_ns,
+            end_ns: self.about.begin_ns + (until - self.begin).as_nanos() as u64,
             ..About::default()
         };
         if !self.options.keeps_all {
@@ -490,8 +490,8 @@ impl<S: Sink> Watch for Taker<S> {
 
     fn report(&mut self) -> Result<()> {
         self.collect()?;
-        self.name_all()?;
-        self.tell_interval(Instant::now())?;
+        let until = self.name_all()?;
+        self.tell_interval(until)?;
         self.follow_rate()
     }
 
