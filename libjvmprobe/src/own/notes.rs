@@ -2,13 +2,14 @@
 //! collect logs, one JSON object a line. That nobody reads them is no reason to fail.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     fmt::Write as _,
     io::{Write, stderr},
     sync::{
         Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
@@ -62,8 +63,83 @@ pub fn note_as_json() {
     AS_JSON.store(true, Ordering::Relaxed);
 }
 
+/// Warnings of the current minute, where their number is limited.
+static LIMIT: OnceLock<Mutex<Limit>> = OnceLock::new();
+
+/// Maximum number of warnings per minute that differ in numbers only, and of all warnings.
+const MAX_ALIKE: u64 = 10;
+const MAX_ALL: u64 = 200;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Limits warnings, so that JVMs that cause many, on purpose perhaps, do not fill the log: from here on, at most
+/// ten per minute that differ in numbers only. The number of those left out is written when the minute is over and
+/// another warning comes.
+pub fn limit_warnings() {
+    LIMIT.get_or_init(|| Mutex::new(Limit::new(Instant::now())));
+}
+
+/// Number of warnings in a minute.
+#[derive(Debug)]
+struct Limit {
+    begin: Instant,
+    all: u64,
+    left_out: u64,
+    /// By their texts without numbers.
+    alike: HashMap<String, u64>,
+}
+
+impl Limit {
+    fn new(begin: Instant) -> Self {
+        Self { begin, all: 0, left_out: 0, alike: HashMap::new() }
+    }
+
+    /// Counts a warning. Returns whether it is written, and the number of those that were left out in a minute
+    /// that is over now.
+    fn admits(&mut self, text: &str, now: Instant) -> (bool, u64) {
+        let mut left_out = 0;
+        if now.duration_since(self.begin) >= MINUTE {
+            left_out = self.left_out;
+            *self = Self::new(now);
+        }
+        let is_hex = |c: char| c.is_ascii_hexdigit();
+        let words = text.split(|c: char| !c.is_alphanumeric());
+        // A word with a digit may be an address.
+        let words = words.filter(|word| {
+            !(word.contains(|c: char| c.is_ascii_digit())
+                && word.trim_start_matches("0x").chars().all(is_hex))
+        });
+        let shape: String = words.collect();
+        let alike = self.alike.entry(shape).or_default();
+        *alike += 1;
+        let is_admitted = *alike <= MAX_ALIKE && self.all < MAX_ALL;
+        match is_admitted {
+            true => self.all += 1,
+            false => self.left_out += 1,
+        }
+        // Each that is new beyond the maximum is left out, too.
+        if self.all >= MAX_ALL {
+            self.alike.clear();
+        }
+        (is_admitted, left_out)
+    }
+}
+
 /// Writes a line of what is not as it should be, whatever stands in the text.
 pub fn note(text: &str) {
+    if let Some(limit) = LIMIT.get() {
+        let mut limit = limit.lock().unwrap_or_else(PoisonError::into_inner);
+        let (is_admitted, left_out) = limit.admits(text, Instant::now());
+        if left_out > 0 {
+            say(
+                Level::Warning,
+                &format!("{left_out} more warnings were left out of the last minutes"),
+                None,
+            );
+        }
+        if !is_admitted {
+            return;
+        }
+    }
     say(Level::Warning, text, None);
 }
 
@@ -133,6 +209,28 @@ pub fn remark(text: impl FnOnce() -> String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn warnings_that_differ_in_numbers_only_are_limited() {
+        let begin = Instant::now();
+        let mut limit = Limit::new(begin);
+        let flood = |limit: &mut Limit, now| {
+            let texts = (0..500)
+                .map(|n| format!("process {n}: cannot read 4096 bytes at {:#x}", n * 0xabc));
+            texts.filter(|text| limit.admits(text, now).0).count() as u64
+        };
+        assert_eq!(flood(&mut limit, begin), MAX_ALIKE);
+        assert_eq!(limit.admits("something else", begin), (true, 0));
+        let later = begin + MINUTE;
+        assert_eq!(limit.admits("process 7 is another JVM", later), (true, 500 - MAX_ALIKE));
+        assert_eq!(flood(&mut limit, later), MAX_ALIKE);
+        // Texts that all differ.
+        let names = (0..1000_u32)
+            .map(|n| format!("process of the name {}", char::from_u32(0x4e00 + n).unwrap()));
+        let admitted = names.filter(|text| limit.admits(text, later).0).count() as u64;
+        assert_eq!(admitted, MAX_ALL - MAX_ALIKE - 1);
+        assert!(limit.alike.len() <= 1, "{limit:?}");
+    }
 
     #[test]
     fn a_line_is_for_people_or_for_programs() {

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, thread::available_parallelism, time::Duration};
 
 use anyhow::Result;
-use libjvmprobe::own::note_as_json;
+use libjvmprobe::own::{limit_warnings, note_as_json};
 
 use crate::{
     args::{self, Daemon, Log},
@@ -24,8 +24,9 @@ const MEMORY: u64 = 150 << 20;
 /// Processors, of which one takes a per cent.
 const PROCESSORS: f64 = 4.0;
 
-/// Writes the log as it is wanted.
+/// Writes the log as it is wanted, and no more of it than can be read.
 pub fn log(how: Option<Log>) {
+    limit_warnings();
     if how == Some(Log::Json) {
         note_as_json();
     }
