@@ -6,11 +6,8 @@
 
 use std::{fs, io::Read, path::Path};
 
-use procfs::ticks_per_second;
-use rustix::{
-    system::uname,
-    time::{ClockId, clock_gettime},
-};
+use procfs::{boot_time_secs, ticks_per_second};
+use rustix::system::uname;
 
 use crate::{
     hotspot::HotSpot,
@@ -152,16 +149,12 @@ fn runtime(version: &str) -> (&'static str, &str) {
     (name, version.rsplit(' ').next().unwrap_or_default())
 }
 
-/// When a process was started, by its ticks since boot. A clock that was set since then changes what
-/// this yields by as much: it is asked once of a process.
+/// When a process was started, by its ticks since boot, to the second: the kernel's time of boot is one number for all
+/// who ask, while two clocks are never read at the same time.
 fn started(ticks: u64) -> u64 {
-    let nanos = |clock| {
-        let time = clock_gettime(clock);
-        i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
-    };
     let since_boot = u128::from(ticks) * 1_000_000_000 / u128::from(ticks_per_second().max(1));
-    let boot = nanos(ClockId::Realtime) - nanos(ClockId::Boottime);
-    u64::try_from(boot + i128::try_from(since_boot).unwrap_or(0)).unwrap_or(0)
+    let boot = u128::from(boot_time_secs().unwrap_or(0)) * 1_000_000_000;
+    u64::try_from(boot + since_boot).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -194,5 +187,7 @@ mod tests {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let age = now.as_nanos() - u128::from(started(own.start_ticks));
         assert!(age < 3600 * 1_000_000_000, "{age}");
+        let first = started(own.start_ticks);
+        assert!((0..100).all(|_| started(own.start_ticks) == first), "{first}");
     }
 }

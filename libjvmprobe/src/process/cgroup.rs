@@ -65,7 +65,9 @@ impl Place {
                 (place.container, place.runtime) = (Some(id.to_owned()), runtime);
             } else if let Some((uid, qos)) = pod(part) {
                 place.pod = Some(uid);
-                place.qos = Some(qos.or_else(|| class(before)).unwrap_or("Guaranteed"));
+                // A folder of its own for each class but one. In a cgroup namespace, it may lie outside.
+                let is_in_root = part.contains("kubepods-pod") || before.ends_with("kubepods");
+                place.qos = qos.or_else(|| class(before)).or(is_in_root.then_some("Guaranteed"));
             } else if let Some(service) = part.strip_suffix(".service") {
                 place.service = Some(service.to_owned());
             }
@@ -233,6 +235,15 @@ mod tests {
             (format!("11:cpu:/kubepods/burstable/pod{UID}/{id}\n0::/"), "", "Burstable"),
             (format!("11:cpu:/kubepods/besteffort/pod{UID}/{id}"), "", "BestEffort"),
             (format!("11:cpu:/kubepods/pod{UID}/{id}"), "", "Guaranteed"),
+            // From a cgroup namespace.
+            (format!("0::/../../pod{UID}/{id}"), "", ""),
+            (format!("0::/../pod{UID}/{id}"), "", ""),
+            (format!("0::/../../burstable/pod{UID}/{id}"), "", "Burstable"),
+            (
+                format!("0::/../../kubepods-pod{low}.slice/cri-containerd-{id}.scope"),
+                "containerd",
+                "Guaranteed",
+            ),
             (
                 format!(
                     "11:cpu:/system.slice/containerd.service/kubepods-burstable-pod{low}.slice:\

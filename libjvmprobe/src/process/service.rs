@@ -18,6 +18,40 @@ const MAX_ATTRIBUTES: usize = 128;
 /// No name and no value is longer.
 const MAX_LENGTH: usize = 1024;
 
+/// Programs of JDKs (the folder bin, JDK 8 to 25) other than java whose arguments name no main class.
+const JDK_TOOLS: [&str; 30] = [
+    "jar",
+    "jarsigner",
+    "javac",
+    "javadoc",
+    "javah",
+    "javap",
+    "jcmd",
+    "jconsole",
+    "jdb",
+    "jdeprscan",
+    "jdeps",
+    "jfr",
+    "jhsdb",
+    "jimage",
+    "jinfo",
+    "jlink",
+    "jmap",
+    "jmod",
+    "jpackage",
+    "jps",
+    "jrunscript",
+    "jshell",
+    "jstack",
+    "jstat",
+    "jstatd",
+    "jwebserver",
+    "keytool",
+    "rmic",
+    "rmiregistry",
+    "serialver",
+];
+
 /// What its command line and its environment tell of a JVM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
@@ -50,7 +84,11 @@ impl Service {
         let [service, resource, spring, tool, jdk] =
             VARIABLES.map(|name| variable(environment, name).unwrap_or_default());
         let behind = arguments.get(1..).unwrap_or_default();
-        let main = launcher::main_in(behind.iter().map(String::as_str)).unwrap_or_default();
+        let program = arguments.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path));
+        let main = match JDK_TOOLS.contains(&program) {
+            true => program,
+            false => launcher::main_in(behind.iter().map(String::as_str)).unwrap_or_default(),
+        };
         // The last one that says it is right: the command line comes behind the variables.
         let (tool, jdk) = (words(&tool), words(&jdk));
         let ours = behind.iter().map(String::as_str).take_while(|argument| *argument != main);
@@ -210,6 +248,23 @@ mod tests {
         ] {
             assert_eq!(of(arguments, environment).name, name, "{arguments:?} {environment}");
         }
+    }
+
+    #[test]
+    fn tools_of_the_jdk_have_their_own_names() {
+        for (arguments, name) in [
+            (&["/opt/jdk/bin/javac", "-d", "/tmp/build-4711", "A.java"][..], "javac"),
+            (&["jar", "cf", "x.jar"], "jar"),
+            (&["/opt/jdk/bin/javac", "-J-Dotel.service.name=x", "A.java"], "javac"),
+            (&["jsvc.exec", "-cp", "x", "Main"], "Main"),
+            (&["/opt/jdk/bin/java", "-cp", "x", "javac"], "javac"),
+        ] {
+            let arguments: Vec<_> = arguments.iter().map(|&a| a.to_owned()).collect();
+            let service = Service::of(&arguments, b"");
+            assert_eq!((&*service.name, &*service.main), (name, name), "{arguments:?}");
+        }
+        let arguments = ["javac".to_owned()];
+        assert_eq!(Service::of(&arguments, b"OTEL_SERVICE_NAME=build").name, "build");
     }
 
     #[test]
