@@ -95,6 +95,62 @@ fn a_time_is_shown_as_a_table() {
     assert!(both.contains("2 JVMs (batch 78, shop 77), "), "{both}");
 }
 
+#[test]
+fn what_is_kept_is_listed() {
+    let kept = Kept::new();
+    let list = |args: &[&str]| {
+        let mut command = Command::new(binary("jvmprobed"));
+        command.arg("list").arg("--dir").arg(kept.dir.path()).args(args).output().unwrap()
+    };
+    let listed = list(&["-j"]);
+    assert!(listed.status.success(), "{listed:?}");
+    let jvms: Vec<serde_json::Value> = String::from_utf8(listed.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let names: Vec<_> = jvms.iter().map(|jvm| (&jvm["name"], &jvm["pid"])).collect();
+    assert_eq!(names, [(&"batch".into(), &78.into()), (&"shop".into(), &77.into())]);
+    let at = |time: &serde_json::Value| {
+        time.as_str().unwrap().parse::<jiff::Timestamp>().unwrap().as_second().cast_unsigned()
+    };
+    let shop = &jvms[1];
+    assert_eq!((at(&shop["first"]), at(&shop["last"])), (kept.begin - 86_400, kept.begin + 3600));
+    assert!(shop["windows"].as_u64().unwrap() >= 2, "{shop}");
+    let text = String::from_utf8(list(&["--jvm", "77"]).stdout).unwrap();
+    assert_eq!(text.lines().filter(|line| line.ends_with(" shop")).count(), 1, "{text}");
+    assert!(!text.contains("batch") && text.contains(" windows, "), "{text}");
+    let none = list(&["--jvm", "7"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(String::from_utf8(none.stderr).unwrap().contains("matches `7`"));
+}
+
+/// A time that is shorter than what is kept is widened: no rate is of other data than is shown.
+#[test]
+fn rates_are_those_of_the_time_that_is_shown() {
+    let kept = Kept::new();
+    // Within the window from 20 to 21, of which processor samples are known by the second.
+    let at = |millis: u64| {
+        let at = i64::try_from((kept.begin + 20 * 15) * 1000 + millis).unwrap();
+        jiff::Timestamp::from_millisecond(at).unwrap().to_string()
+    };
+    for (from, until, more, is_widened, rate) in [
+        (0, 15_000, &[][..], false, "6.00 s of processor time in 15.00 s (0.40 cores)"),
+        (3_200, 3_900, &[], true, "5.00 s of processor time in 1.00 s (5.00 cores)"),
+        (8_500, 10_500, &[], true, "1.00 s of processor time in 3.00 s (0.33 cores)"),
+        (0, 61_000, &[], false, " of processor time in 61.00 s"),
+        (0, 15_000, &["--alloc"], false, "1000B allocated in 15.00 s, 66B/s"),
+        (3_200, 3_900, &["--alloc"], true, "1000B allocated in 15.00 s, 66B/s"),
+        (0, 61_000, &["--alloc"], true, "4.9K allocated in 75.00 s, 66B/s"),
+    ] {
+        let (from, until) = (at(from), at(until));
+        let when = ["--since", &from, "--until", &until, "--jvm", "^shop$"];
+        let said = kept.said(&[&when, more].concat());
+        assert!(said.contains(rate), "{rate}: {said}");
+        assert_eq!(said.contains("\nMore than "), is_widened, "{rate}: {said}");
+    }
+}
+
 /// Windows of a daemon that had to save: the rate was lower for a while, then allocation was left out.
 #[test]
 fn what_was_saved_changes_no_sum_and_is_told() {
@@ -149,11 +205,13 @@ fn a_part_of_a_coarse_window_is_shown() {
         jiff::Timestamp::from_second(i64::try_from(second).unwrap()).unwrap().to_string()
     };
     let said = kept.said(&["--since", &at(minute), "--until", &at(minute + 60), "--jvm", "^shop$"]);
-    assert!(said.contains("in 60.00 s"), "{said}");
+    // Slots of a minute begin with a window, not with the minute: one or two are shown.
+    let minutes = 1 + u64::from(said.contains(" in 120.00 s"));
+    assert!(minutes == 2 || said.contains(" in 60.00 s"), "{said}");
     let row = said.lines().find(|line| line.ends_with(" shop.Main.run")).unwrap();
     let samples: u64 = row.split_whitespace().nth_back(1).unwrap().parse().unwrap();
-    // Slots of a minute begin with a window, not with the minute.
-    assert!((3 * SAMPLES..=5 * SAMPLES).contains(&samples), "{said}");
+    // A slot's samples are of its begin, three seconds into each window.
+    assert!((4 * minutes - 1..=4 * minutes + 1).any(|n| n * SAMPLES == samples), "{said}");
 }
 
 #[test]

@@ -5,14 +5,13 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 use clap::{Args as Group, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use libjvmprobe::{cli::parse_bytes, render::formats};
-use regex::Regex;
 use serde::Deserialize;
 
 use crate::{
     config::{self, parse_age},
     metrics::Listen,
     push::target::Address,
-    show::when::When,
+    show::{when::When, whose::Whose},
 };
 
 /// Where windows are kept.
@@ -24,7 +23,8 @@ Examples:
   jvmprobed show                             what they did in the last ten minutes
   jvmprobed show --since 03:10 --until 03:15 --jvm shop -o night.html
   jvmprobed show --since 10m --diff 24h      compared with yesterday at this time
-  jvmprobed show --since 1h --gc             what stopped them";
+  jvmprobed show --since 1h --gc             what stopped them
+  jvmprobed list                             of which JVMs something is kept, and when";
 
 /// Profiles, allocation and pauses of all JVMs of a host, all the time: to look back into, and to
 /// push on.
@@ -64,6 +64,25 @@ pub enum Log {
 pub enum Command {
     /// Show what is kept of a time
     Show(Box<Show>),
+    /// List what is kept: JVMs, times and sizes
+    List(List),
+}
+
+/// Options of `list`.
+#[derive(Clone, Debug, Group)]
+pub struct List {
+    /// Only JVMs whose service.name, main class or jar, container or pod matches; a PID; or KEY=REGEX
+    #[arg(long, value_name = "JVM", value_parser = Whose::from_str)]
+    pub jvm: Option<Whose>,
+
+    /// Print JSON lines, one of each JVM
+    #[arg(short, long)]
+    pub json: bool,
+
+    /// Where the windows are
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
+        help = format!("Where the windows are [default: as configured, or {DIR}]"))]
+    pub dir: Option<PathBuf>,
 }
 
 /// Of the daemon.
@@ -161,9 +180,9 @@ pub struct Show {
     #[arg(long, value_name = "WHEN", value_parser = When::from_str)]
     pub until: Option<When>,
 
-    /// Only JVMs whose service.name, main class or jar, container or pod matches
-    #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
-    pub jvm: Option<Regex>,
+    /// Only JVMs whose service.name, main class or jar, container or pod matches; a PID; or KEY=REGEX
+    #[arg(long, value_name = "JVM", value_parser = Whose::from_str)]
+    pub jvm: Option<Whose>,
 
     /// Compare with what was so long before: 24h
     #[arg(long, value_name = "TIME", value_parser = parse_age, conflicts_with = "gc")]

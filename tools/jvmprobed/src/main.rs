@@ -21,8 +21,10 @@ fn main() -> ExitCode {
 }
 
 fn start(args: &Args) -> Result<()> {
-    if let Some(Command::Show(args)) = &args.command {
-        return show::run(args);
+    match &args.command {
+        Some(Command::Show(args)) => return show::run(args),
+        Some(Command::List(args)) => return show::list::run(args),
+        None => {}
     }
     wanted::log(args.daemon.log);
     let config = Config::read(args.daemon.config.as_deref())?;

@@ -8,12 +8,15 @@ use libjvmprobe::stack::{
     joined::join,
     profile::{Measure, Profile},
 };
-use regex::Regex;
 use serde_json::Value;
 
 use crate::{
-    show::when::span,
-    store::{Stored, merge::put_together, shelf::Shelf},
+    show::{when::span, whose::Whose},
+    store::{
+        Stored,
+        merge::put_together,
+        shelf::{Shelf, Span},
+    },
     window::{Identity, Taken, Window},
 };
 
@@ -24,14 +27,38 @@ pub struct Chosen {
     pub from_ns: u64,
     /// When it ends.
     pub until_ns: u64,
-    /// For how long something was taken in it.
-    pub covered_ns: u64,
-    /// For how long of that something was left out, by the name of its measure, in nanoseconds.
-    pub left_out: BTreeMap<String, u64>,
+    /// The windows of which something is shown.
+    parts: Vec<Part>,
     /// The lowest and the highest rate at which processor samples were taken, a second.
     pub rates: Option<(u64, u64)>,
     /// The JVMs, each once.
     pub jvms: Vec<Taken>,
+}
+
+/// A window of which something is shown.
+#[derive(Debug)]
+struct Part {
+    begin_ns: u64,
+    end_ns: u64,
+    /// For how long something was taken in it.
+    covered_ns: u64,
+    /// For how long of that something was left out, by the name of its measure, in nanoseconds.
+    left_out: BTreeMap<String, u64>,
+    /// From when until when something is shown, by the names of the measures of which more is shown than was asked
+    /// for, because it is not known well enough when in the window it was.
+    widened: BTreeMap<String, Span>,
+}
+
+impl Part {
+    /// Returns the part of `of_ns` that is shown, which is distributed evenly over the window.
+    fn share(&self, of_ns: u64, measure: Option<&Measure>, asked: Span) -> u64 {
+        let widened = measure.and_then(|measure| self.widened.get(measure.name()));
+        let (from_ns, until_ns) = *widened.unwrap_or(&asked);
+        let all = self.end_ns.saturating_sub(self.begin_ns).max(1);
+        let inside = self.end_ns.min(until_ns).saturating_sub(self.begin_ns.max(from_ns));
+        let share = u128::from(of_ns) * u128::from(inside) / u128::from(all);
+        u64::try_from(share).unwrap_or(of_ns)
+    }
 }
 
 impl Chosen {
@@ -39,7 +66,7 @@ impl Chosen {
     ///
     /// # Errors
     /// A line that says what there is instead, where there is nothing.
-    pub fn read(shelf: &Shelf, from_ns: u64, until_ns: u64, jvm: Option<&Regex>) -> Result<Self> {
+    pub fn read(shelf: &Shelf, from_ns: u64, until_ns: u64, jvm: Option<&Whose>) -> Result<Self> {
         if from_ns >= until_ns {
             bail!("--since is to be before --until, which is now where it is not given");
         }
@@ -61,32 +88,23 @@ impl Chosen {
         };
         let from_ns = from_ns.max(first);
         let until_ns = until_ns.min(last).max(from_ns);
-        let covered_ns = windows
-            .iter()
-            .map(|stored| share(stored.covered_ns, &stored.window, from_ns, until_ns))
-            .sum();
-        let mut left_out = BTreeMap::new();
-        for window in windows.iter().map(|stored| &stored.window) {
-            for (what, &ns) in &window.left_out {
-                *left_out.entry(what.clone()).or_insert(0) += share(ns, window, from_ns, until_ns);
-            }
-        }
         let rates = rates(&windows);
+        let mut parts = Vec::new();
         let cut = windows.into_iter().map(|mut stored| {
-            cut_out(&mut stored, from_ns, until_ns);
+            parts.push(cut_out(&mut stored, (from_ns, until_ns)));
             stored.window
         });
         let all = put_together(cut);
         let names = names_of(all.iter().map(|taken| &taken.who));
         let mut jvms: Vec<_> = all
             .into_iter()
-            .filter(|taken| jvm.is_none_or(|jvm| matches(&taken.who, jvm)))
+            .filter(|taken| jvm.is_none_or(|jvm| jvm.includes(&taken.who)))
             .collect();
         if let (Some(jvm), true) = (jvm, jvms.is_empty()) {
             bail!("no JVM from {} matches `{jvm}`; there were {names}", span(from_ns, until_ns));
         }
         jvms.sort_by_key(|taken| (taken.who.name.clone(), taken.who.pid, taken.who.started_ns));
-        Ok(Self { from_ns, until_ns, covered_ns, left_out, rates, jvms })
+        Ok(Self { from_ns, until_ns, parts, rates, jvms })
     }
 
     /// One profile of all of them.
@@ -103,16 +121,39 @@ impl Chosen {
             true => Profile::of(measure.clone()),
             false => join(all, LEAST_SLOT),
         };
-        profile.duration_ns = self.covered_ns.saturating_sub(self.left_out_ns(measure));
+        let covered_ns = self.covered_ns(Some(measure));
+        profile.duration_ns = covered_ns.saturating_sub(self.left_out_ns(measure));
         if profile.samples.is_empty() {
             profile.begin_unix_ns = self.from_ns;
+        } else if profile.duration_ns == 0 {
+            profile.duration_ns = covered_ns;
         }
         profile
     }
 
+    /// For how long something was taken, in nanoseconds: of a measure, or of what has a time each, such as pauses.
+    pub fn covered_ns(&self, measure: Option<&Measure>) -> u64 {
+        let asked = (self.from_ns, self.until_ns);
+        self.parts.iter().map(|part| part.share(part.covered_ns, measure, asked)).sum()
+    }
+
     /// For how long a measure was left out, in nanoseconds.
     pub fn left_out_ns(&self, measure: &Measure) -> u64 {
-        self.left_out.get(measure.name()).map_or(0, |&ns| ns.min(self.covered_ns))
+        let asked = (self.from_ns, self.until_ns);
+        let left_out = self.parts.iter().filter_map(|part| {
+            let ns = *part.left_out.get(measure.name())?;
+            Some(part.share(ns, Some(measure), asked))
+        });
+        left_out.sum::<u64>().min(self.covered_ns(Some(measure)))
+    }
+
+    /// From when until when something of a measure is shown: longer than was asked for where it is not known when
+    /// in a window it was.
+    pub fn span(&self, measure: &Measure) -> Span {
+        let widened = self.parts.iter().filter_map(|part| part.widened.get(measure.name()));
+        widened.fold((self.from_ns, self.until_ns), |(from, until), widened| {
+            (from.min(widened.0), until.max(widened.1))
+        })
     }
 
     /// What was taken, by its names.
@@ -126,9 +167,11 @@ impl Chosen {
         measures
     }
 
-    /// One line about whose it is, and of when.
-    pub fn title(&self) -> String {
-        let span = span(self.from_ns, self.until_ns);
+    /// One line about whose it is, and of when: of a measure, or of what has a time each.
+    pub fn title(&self, measure: Option<&Measure>) -> String {
+        let (from, until) =
+            measure.map_or((self.from_ns, self.until_ns), |measure| self.span(measure));
+        let span = span(from, until);
         let names = names_of(self.jvms.iter().map(|taken| &taken.who));
         match self.jvms.len() {
             0 => format!("No JVM, {span}"),
@@ -171,34 +214,46 @@ fn rates(windows: &[Stored]) -> Option<(u64, u64)> {
     rates.reduce(|(low, high), (hertz, _)| (low.min(hertz), high.max(hertz)))
 }
 
-/// What of a time that is some of a window's is in a part of it: the same share as of all of it.
-fn share(of_ns: u64, window: &Window, from_ns: u64, until_ns: u64) -> u64 {
-    let (begin, end) = (window.begin_ns, window.end_ns);
-    let all = end.saturating_sub(begin).max(1);
-    let inside = end.min(until_ns).saturating_sub(begin.max(from_ns));
-    let share = u128::from(of_ns) * u128::from(inside) / u128::from(all);
-    u64::try_from(share).unwrap_or(of_ns)
-}
-
-/// Leaves out what is not of the time, as far as that is known.
-fn cut_out(stored: &mut Stored, from_ns: u64, until_ns: u64) {
-    if stored.window.begin_ns >= from_ns && stored.window.end_ns <= until_ns {
-        return;
+/// Leaves out what is not of the time, as exactly as it is known when it was.
+fn cut_out(stored: &mut Stored, asked: Span) -> Part {
+    /// Slots of time that are not longer than this part of the time that was asked for are short enough.
+    const SLOTS: u64 = 20;
+    let Window { begin_ns, end_ns, .. } = stored.window;
+    let left_out = std::mem::take(&mut stored.window.left_out);
+    let covered_ns = stored.covered_ns;
+    let mut part = Part { begin_ns, end_ns, covered_ns, left_out, widened: BTreeMap::new() };
+    let (from_ns, until_ns) = asked;
+    if begin_ns >= from_ns && end_ns <= until_ns {
+        return part;
+    }
+    // To whole slots, or the whole window where there are none.
+    let (from, until) = (from_ns.max(begin_ns) - begin_ns, until_ns.min(end_ns) - begin_ns);
+    for profile in stored.window.jvms.iter().flat_map(|taken| &taken.profiles) {
+        let slot_ns = profile.slot_ns;
+        if (1..=(until_ns - from_ns) / SLOTS).contains(&slot_ns) {
+            continue;
+        }
+        let wide = match slot_ns {
+            0 => (begin_ns, end_ns),
+            _ => {
+                let until = until.checked_next_multiple_of(slot_ns).unwrap_or(until);
+                (begin_ns + from / slot_ns * slot_ns, end_ns.min(begin_ns.saturating_add(until)))
+            }
+        };
+        let widened = part.widened.entry(profile.measure.name().to_owned()).or_insert(wide);
+        *widened = (widened.0.min(wide.0), widened.1.max(wide.1));
     }
     for taken in &mut stored.window.jvms {
-        taken.profiles.iter_mut().for_each(|profile| profile.cut_out(from_ns, until_ns));
+        for profile in &mut taken.profiles {
+            let (from, until) = *part.widened.get(profile.measure.name()).unwrap_or(&asked);
+            profile.cut_out(from, until);
+        }
         taken.pauses.retain(|line| {
             let time = serde_json::from_str(line).ok().and_then(|value| time_of(&value));
             time.is_none_or(|time| (from_ns..until_ns).contains(&time))
         });
     }
-}
-
-/// Whether a JVM is meant by what it is called, what it runs, or where.
-fn matches(who: &Identity, jvm: &Regex) -> bool {
-    const WHERE: [&str; 4] = ["jvm.main", "container.id", "k8s.pod.uid", "systemd.unit"];
-    let attributes = WHERE.iter().filter_map(|key| who.attributes.get(*key));
-    jvm.is_match(&who.name) || attributes.into_iter().any(|value| jvm.is_match(value))
+    part
 }
 
 /// Some names, the most frequent ones first: `shop 1234, 77; batch 5, and 3 more`.

@@ -48,7 +48,7 @@ pub fn show(chosen: &Chosen, how: How, out: &mut Output) -> Result<()> {
         }
         return Ok(());
     }
-    out.lines(&format!("\n{}", chosen.title()))?;
+    out.lines(&format!("\n{}", chosen.title(None)))?;
     let format = if how.dates { "%Y-%m-%dT%H:%M:%S%.3f%:z" } else { "%H:%M:%S%.3f" };
     let mut totals: BTreeMap<(&str, u32, u64), Totals<'_>> = BTreeMap::new();
     let mut has_head = false;
@@ -76,7 +76,7 @@ pub fn show(chosen: &Chosen, how: How, out: &mut Output) -> Result<()> {
         out.line(&text)?;
     }
     for totals in totals.values() {
-        totals.show(chosen.covered_ns, how, out)?;
+        totals.show(chosen.covered_ns(None), how, out)?;
     }
     if totals.is_empty() {
         out.line("Nothing stopped them.")?;

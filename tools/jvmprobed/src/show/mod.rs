@@ -7,12 +7,16 @@
 //! | [`alloc`] | classes, as javaobjnew shows them |
 //! | [`gc`] | pauses, as javagc shows them |
 //! | [`difference`] | what has changed since another time |
+//! | [`whose`] | JVMs as a person names them |
+//! | [`list`] | what is kept at all |
 
 pub mod alloc;
 pub mod chosen;
 pub mod difference;
 pub mod gc;
+pub mod list;
 pub mod when;
+pub mod whose;
 
 use std::time::Duration;
 
@@ -68,7 +72,7 @@ pub fn run(args: &Show) -> Result<()> {
         return Ok(gc::show(&chosen, how, &mut out)?);
     }
     let measure = measure(args, &chosen)?;
-    let title = chosen.title();
+    let title = chosen.title(Some(&measure));
     let profile = chosen.profile(&measure);
     let base = match args.diff {
         None => None,
@@ -81,7 +85,7 @@ pub fn run(args: &Show) -> Result<()> {
                 earlier(chosen.until_ns),
                 args.jvm.as_ref(),
             )?;
-            Some((then.title(), then.profile(&measure)))
+            Some((then.title(Some(&measure)), then.profile(&measure)))
         }
     };
     if !args.quiet {
@@ -110,7 +114,7 @@ fn measure(args: &Show, chosen: &Chosen) -> Result<Measure> {
 fn saved(chosen: &Chosen, measure: &Measure) -> Option<String> {
     let left_out = chosen.left_out_ns(measure);
     if left_out > 0 {
-        let [left_out, all] = [left_out, chosen.covered_ns].map(span);
+        let [left_out, all] = [left_out, chosen.covered_ns(Some(measure))].map(span);
         let name = measure.name();
         return Some(format!("Left out to save: {name}, for {left_out} of {all}"));
     }
@@ -128,6 +132,14 @@ fn show(
     out: &mut Output,
 ) -> Result<()> {
     out.lines(&format!("\n{title}"))?;
+    let (from, until) = chosen.span(&profile.measure);
+    if (from, until) != (chosen.from_ns, chosen.until_ns) {
+        out.lines(&format!(
+            "More than {} is shown: of {} it is kept no more exactly when it was",
+            when::span(chosen.from_ns, chosen.until_ns),
+            profile.measure.name(),
+        ))?;
+    }
     if let Some(saved) = saved(chosen, &profile.measure) {
         out.lines(&saved)?;
     }

@@ -159,6 +159,23 @@ pub fn read_head(lines: impl Read) -> io::Result<Head> {
     head_of(&mut Lines::new(lines))
 }
 
+/// Reads of which JVMs a window is.
+///
+/// # Errors
+/// As [`read`](fn@read).
+pub fn read_jvms(lines: impl Read) -> io::Result<Vec<Identity>> {
+    let mut lines = Lines::new(lines);
+    head_of(&mut lines)?;
+    let mut jvms = Vec::new();
+    while let Some(line) = lines.next()? {
+        let kind: Kind<'_> = serde_json::from_str(&line)?;
+        if kind.kind == "jvm" && jvms.len() < MAX_JVMS {
+            jvms.push(serde_json::from_str::<Jvm>(&line)?.who);
+        }
+    }
+    Ok(jvms)
+}
+
 fn head_of(lines: &mut Lines<impl Read>) -> io::Result<Head> {
     let line = lines.next()?.ok_or_else(|| invalid("it is empty"))?;
     Ok(serde_json::from_str(&line)?)

@@ -9,10 +9,13 @@ use std::{
 use anyhow::{Context, Result};
 use libjvmprobe::own::note;
 
-use crate::store::{
-    file::{self, Stored},
-    folder::Folder,
-    name::{Level, Name},
+use crate::{
+    store::{
+        file::{self, Stored},
+        folder::Folder,
+        name::{Level, Name},
+    },
+    window::Identity,
 };
 
 /// Windows are merged while they are read: then it begins again, so often.
@@ -85,6 +88,21 @@ impl Shelf {
             }
         }
         Ok(spans)
+    }
+
+    /// Visits the windows in their order: when each begins and ends, about how many bytes it takes on the disk, and
+    /// of which JVMs it is. One that cannot be read is left out.
+    ///
+    /// # Errors
+    /// Where the directory cannot be read.
+    pub fn each_window(&self, mut visit: impl FnMut(u64, u64, u64, Vec<Identity>)) -> Result<()> {
+        for name in self.names()? {
+            let dir = name.to_string();
+            if let Ok(jvms) = self.0.file(Some(&dir), file::LINES).and_then(file::read_jvms) {
+                visit(name.begin_ns(), name.end_ns(), self.0.size(&dir), jvms);
+            }
+        }
+        Ok(())
     }
 
     fn names(&self) -> Result<Vec<Name>> {

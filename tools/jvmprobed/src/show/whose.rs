@@ -1,0 +1,102 @@
+//! JVMs as a person names them.
+
+use std::{
+    fmt::{self, Display, Formatter},
+    str::FromStr,
+};
+
+use regex::Regex;
+
+use crate::window::Identity;
+
+/// Attributes that a text without a key is compared with, beside the name.
+const COMPARED: [&str; 4] = ["jvm.main", "container.id", "k8s.pod.uid", "systemd.unit"];
+
+/// A choice of JVMs.
+#[derive(Clone, Debug)]
+pub enum Whose {
+    /// Number of the process: `1234`.
+    Pid(u32),
+    /// An attribute and what its value matches: `k8s.namespace.name=^prod$`.
+    Attribute(String, Regex),
+    /// A regular expression for the name, main class or jar, container, pod or unit: `shop`.
+    Called(Regex),
+}
+
+impl FromStr for Whose {
+    type Err = regex::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_key = |key: &str| {
+            key.contains('.')
+                && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        };
+        match text.split_once('=') {
+            Some((key, value)) if is_key(key) => Ok(Self::Attribute(key.into(), value.parse()?)),
+            _ => match text.parse() {
+                Ok(pid) => Ok(Self::Pid(pid)),
+                Err(_) => text.parse().map(Self::Called),
+            },
+        }
+    }
+}
+
+impl Whose {
+    /// Whether a JVM is one of them.
+    pub fn includes(&self, who: &Identity) -> bool {
+        let value = |key: &str| who.attributes.get(key);
+        match self {
+            Self::Pid(pid) => who.pid == *pid,
+            Self::Attribute(key, regex) => value(key).is_some_and(|value| regex.is_match(value)),
+            Self::Called(regex) => {
+                let compared = COMPARED.iter().filter_map(|key| value(key));
+                regex.is_match(&who.name) || compared.into_iter().any(|value| regex.is_match(value))
+            }
+        }
+    }
+}
+
+impl Display for Whose {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pid(pid) => write!(f, "{pid}"),
+            Self::Attribute(key, regex) => write!(f, "{key}={regex}"),
+            Self::Called(regex) => write!(f, "{regex}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jvms_are_chosen_by_number_by_attribute_and_by_what_they_are_called() {
+        let attributes = [
+            ("jvm.main", "/srv/shop.jar"),
+            ("k8s.namespace.name", "prod"),
+            ("container.id", "1234abcd"),
+        ];
+        let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let who = Identity { pid: 77, started_ns: 1, name: "shop".into(), attributes };
+        for (text, is_included) in [
+            ("77", true),
+            // A number is never a part of something else.
+            ("7", false),
+            ("1234", false),
+            ("^shop$", true),
+            ("shop.jar", true),
+            ("1234a", true),
+            // An attribute that is only compared when it is named.
+            ("prod", false),
+            ("k8s.namespace.name=^pr", true),
+            ("k8s.namespace.name=shop", false),
+            ("k8s.pod.name=", false),
+            ("shop=", false),
+        ] {
+            let whose: Whose = text.parse().unwrap();
+            assert_eq!((whose.includes(&who), whose.to_string()), (is_included, text.to_owned()));
+        }
+        assert!("(".parse::<Whose>().is_err() && "a.b=(".parse::<Whose>().is_err());
+    }
+}
