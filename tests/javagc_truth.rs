@@ -233,7 +233,7 @@ fn collections_for_metaspace_are_full_where_the_log_says_so() {
         ("temurin-25", "-XX:+UseG1GC"),
     ] {
         let flags = format!("{collector} -Xmx200m -XX:MaxMetaspaceSize=48m");
-        check_program(runtimes::named(name), &flags, "MetaspaceLoad");
+        check_program(runtimes::named(name), &flags, "MetaspaceLoad", 6.0);
     }
 }
 
@@ -256,16 +256,16 @@ fn collections_of(logged: &[&OldCollection], pause: &Value) -> usize {
 }
 
 fn check(runtime: &Runtime, flags: &str) {
-    check_program(runtime, flags, "GcLoad");
+    check_program(runtime, flags, "GcLoad", 2.5);
 }
 
-fn check_program(runtime: &Runtime, flags: &str, program: &str) {
+fn check_program(runtime: &Runtime, flags: &str, program: &str, seconds: f64) {
     let title = format!("{} {flags} {program}", runtime.name);
     let mut load = Load::start_program(runtime, flags, program);
     let pid = load.pid().to_string();
     let tool = Tool::start("javagc", &["-p", &pid, "-j", "--safepoints"]);
     let attached_ns = jvmprobe_tests::proc::monotonic_ns();
-    load.run(2.5);
+    load.run(seconds);
     let done_ns = jvmprobe_tests::proc::monotonic_ns();
     // Concurrent cycles may still be under way; their ends are logged.
     std::thread::sleep(std::time::Duration::from_millis(300));
