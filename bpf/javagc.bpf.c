@@ -52,15 +52,22 @@ struct {
 
 static const struct budget no_budget;
 
+/* What a control group has sent. */
+struct tenant {
+	struct rate rate;
+	__u64 waiting; /* bytes that were sent since user space had read up to position, as if each were a stop */
+	__u64 position; /* in the ring */
+};
+
 /* By number of the control group. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, MAX_TARGETS);
 	__type(key, __u64);
-	__type(value, struct rate);
+	__type(value, struct tenant);
 } tenants SEC(".maps");
 
-static const struct rate no_rate;
+static const struct tenant no_tenant;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -86,13 +93,13 @@ static __always_inline struct budget *budget_of(__u64 key)
 	return budget;
 }
 
-static __always_inline struct rate *rate_of_tenant(__u64 tenant)
+static __always_inline struct tenant *tenant_of(__u64 number)
 {
-	struct rate *rate = bpf_map_lookup_elem(&tenants, &tenant);
+	struct tenant *tenant = bpf_map_lookup_elem(&tenants, &number);
 
-	if (!rate && !bpf_map_update_elem(&tenants, &tenant, &no_rate, BPF_NOEXIST))
-		rate = bpf_map_lookup_elem(&tenants, &tenant);
-	return rate;
+	if (!tenant && !bpf_map_update_elem(&tenants, &number, &no_tenant, BPF_NOEXIST))
+		tenant = bpf_map_lookup_elem(&tenants, &number);
+	return tenant;
 }
 
 /* Counts an event. Returns whether there were fewer than a maximum in this second. Updates of several processors may
@@ -110,21 +117,36 @@ static __always_inline bool is_within(struct rate *rate, __u32 kind, __u64 now, 
 	return rate->sent[kind]++ < most;
 }
 
-/* How many events of a kind a tenant may send in a second: fewer the less room there is in the ring, so that where user
- * space is late the room that is left is for tenants that send little. */
-static __always_inline __u64 most_of_tenant(void)
+/*
+ * Whether there is room in the ring for one more event of a tenant; then it is counted. What waits of one tenant may
+ * take a quarter of the room that is left, so that where user space is late, n tenants that send all they can leave
+ * 1 / (1 + n / 4) of the ring to others (dynamic thresholds: Choudhury and Hahne, 1998).
+ */
+static __always_inline bool has_room(struct tenant *tenant)
 {
 	__u64 size = bpf_ringbuf_query(&events, BPF_RB_RING_SIZE);
 	__u64 used = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA);
 
-	return size && used < size ? max_tenant_events_per_second * (size - used) / size : 0;
+	if (bpf_ringbuf_query(&events, BPF_RB_CONS_POS) >= tenant->position) {
+		tenant->position = bpf_ringbuf_query(&events, BPF_RB_PROD_POS);
+		tenant->waiting = 0;
+	}
+	if (used > size || tenant->waiting > (size - used) / 4)
+		return false;
+	__sync_fetch_and_add(&tenant->waiting, sizeof(struct stop_event));
+	return true;
 }
 
 /* Whether a JVM may send one more event of a kind; then it is counted. */
 static __always_inline bool may_send(struct budget *budget, __u32 kind, __u64 now)
 {
-	return budget && is_within(&budget->rate, kind, now, max_events_per_second) &&
-	       is_within(rate_of_tenant(budget->tenant), kind, now, most_of_tenant());
+	struct tenant *tenant;
+
+	if (!budget || !is_within(&budget->rate, kind, now, max_events_per_second))
+		return false;
+	tenant = tenant_of(budget->tenant);
+	return tenant && is_within(&tenant->rate, kind, now, max_tenant_events_per_second) &&
+	       has_room(tenant);
 }
 
 /* Whether a JVM may send an event that is no stop. */
