@@ -52,7 +52,7 @@ struct {
 
 static const struct budget no_budget;
 
-/* What a control group has sent. */
+/* Events of a control group: how many were sent, and how much of the ring those take that wait. */
 struct tenant {
 	struct rate rate;
 	__u64 waiting; /* bytes that were sent since user space had read up to position, as if each were a stop */

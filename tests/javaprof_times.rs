@@ -111,7 +111,7 @@ fn intervals_end_where_the_next_ones_begin() {
     }
     let first = number(summaries[0], "ts_ns") - number(summaries[0], "duration_ns");
     assert!(before < first && number(summaries[4], "ts_ns") < after, "{before} {after} {first}");
-    // What is printed together has one time.
+    // Records of one interval have one time.
     for record in &records {
         assert!(summaries.iter().any(|summary| summary["time"] == record["time"]), "{record}");
     }

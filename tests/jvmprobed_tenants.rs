@@ -40,6 +40,13 @@ fn load(group: &Cgroup, program: &str, flags: &[&str]) -> Load {
     Load::spawn_program(command, program, 17)
 }
 
+/// Starts a daemon without allocation. Returns it with the address of its metrics.
+fn daemon(store: &str, more: &[&str]) -> (Tool, String) {
+    let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let args = ["--config", "/dev/null", "--no-alloc", "--listen", &listen, "--dir", store];
+    (Tool::start("jvmprobed", &[&args, more].concat()), listen)
+}
+
 /// Returns the number of samples in folded stacks, and how many of them contain a text.
 fn samples(path: &Path, word: &str) -> (u64, u64) {
     let text = fs::read_to_string(path).unwrap();
@@ -63,12 +70,9 @@ fn is_fair(windows: u32) {
     };
     let mut quiet = load(&quiet_group, "CpuLoad", &[]);
     let mut noisy = load(&noisy_group, "SpreadLoad", &[]);
-    let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store").display().to_string();
-    let args = ["--config", "/dev/null", "--no-alloc", "--listen", &listen, "--dir", &store];
-    let args = [&args[..], &["-F", HERTZ, "--max-cpu", MAX_CPU]].concat();
-    let daemon = Tool::start("jvmprobed", &args);
+    let (daemon, listen) = daemon(&store, &["-F", HERTZ, "--max-cpu", MAX_CPU]);
     let seconds = (WINDOW * (windows + 1)).as_secs_f64();
     quiet.go(seconds);
     noisy.go(seconds);
@@ -144,11 +148,9 @@ fn a_crowd_whose_stops_fill_the_ring_takes_no_room_from_its_neighbour() {
     let storm = ["-Dstorm=dumps", "-XX:TieredStopAtLevel=1"];
     let mut crowd: Vec<_> = (0..CROWD).map(|_| load(&crowd_group, "StormLoad", &storm)).collect();
     let mut neighbour = Load::start(named("temurin-21"), "-XX:+UseSerialGC -Xmx256m");
-    let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store").display().to_string();
-    let args = ["--config", "/dev/null", "--no-alloc", "-F", "1", "--listen", &listen];
-    let daemon = Tool::start("jvmprobed", &[&args[..], &["--dir", &store]].concat());
+    let (daemon, listen) = daemon(&store, &["-F", "1"]);
     crowd.iter_mut().for_each(|load| load.go(1e6));
     let of_crowd = |metrics: &str| {
         sum(metrics, "jvmprobed_limited_total", &["-crowd.service", "reason=\"stops\""])
@@ -204,12 +206,9 @@ fn switch_programs(daemon: u32) -> f64 {
 fn programs_that_run_at_switches_of_threads_are_counted_as_cost() {
     need_root();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
-    let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store").display().to_string();
-    let args = ["--config", "/dev/null", "--no-alloc", "--listen", &listen, "--dir", &store];
-    let args = [&args[..], &["-F", "1", "--off-cpu", "--max-cpu", "100"]].concat();
-    let daemon = Tool::start("jvmprobed", &args);
+    let (daemon, listen) = daemon(&store, &["-F", "1", "--off-cpu", "--max-cpu", "100"]);
     let stats = measure_programs();
     let published = || {
         let labels = ["tracer=\"samples\"", "jvm=\"WaitLoad\""];

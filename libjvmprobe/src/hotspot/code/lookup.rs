@@ -129,7 +129,7 @@ impl Lookup {
             all.iter_mut().for_each(|heap| heap.high = heap.reserved_high);
             self.heaps = all;
         }
-        let counts = hotspot.class_counts.unloads().is_some();
+        let counts = hotspot.counts_unloaded_classes();
         let mut tries = 1..TRIES;
         loop {
             if self.unloaded.is_none() || self.methods.size() > MAX_METHODS_SIZE {

@@ -1,6 +1,6 @@
 //! List of JVMs of which something is kept, with times and sizes.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::{Result, bail};
 use jiff::Timestamp;
@@ -12,29 +12,26 @@ use libjvmprobe::render::{
 use serde::Serialize;
 
 use crate::{
-    args::{DIR, List},
-    config::Config,
+    args::List,
     show::when::{shown, span},
-    store::shelf::Shelf,
+    store::shelf::{Span, put_together},
     window::Identity,
 };
 
-/// A JVM of which something is kept.
-#[derive(Debug, Serialize)]
-struct Jvm {
+/// A line of JSON.
+#[derive(Serialize)]
+struct Record<'a> {
     /// Number of the process.
     pid: u32,
     /// `service.name`.
-    name: String,
+    name: &'a str,
     /// Attributes by OpenTelemetry's names.
-    attributes: BTreeMap<String, String>,
+    attributes: &'a BTreeMap<String, String>,
     /// Begin of the first window and end of the last one, RFC 3339, UTC.
     first: String,
     last: String,
     /// Number of windows, some of which were put together from shorter ones.
     windows: u64,
-    #[serde(skip)]
-    times_ns: (u64, u64),
 }
 
 /// Lists what is kept.
@@ -42,61 +39,50 @@ struct Jvm {
 /// # Errors
 /// A line for the user: nothing is kept, or not of such a JVM.
 pub fn run(args: &List) -> Result<()> {
-    let configured = || Config::read(None).ok()?.store.dir;
-    let dir = args.dir.clone().or_else(configured).unwrap_or_else(|| DIR.into());
-    let shelf = Shelf::open(&dir)?;
+    let shelf = super::shelf(args.dir.as_deref())?;
     let mut out = Output::open(None)?;
-    let mut jvms: BTreeMap<(u32, u64), Jvm> = BTreeMap::new();
-    let (mut windows, mut size) = (0, 0);
-    shelf.each_window(|begin_ns, end_ns, on_disk, all| {
-        windows += 1;
-        size += on_disk;
-        for who in all {
-            if args.jvm.as_ref().is_none_or(|jvm| jvm.includes(&who)) {
-                let jvm = jvms.entry((who.pid, who.started_ns)).or_insert_with(|| Jvm::new(who));
-                jvm.add(begin_ns, end_ns);
-            }
-        }
+    let mut known: BTreeMap<(u32, u64), Arc<Identity>> = BTreeMap::new();
+    let windows = shelf.list(|who| {
+        Arc::clone(known.entry((who.pid, who.started_ns)).or_insert_with(|| who.into()))
     })?;
-    let spans = shelf.kept()?;
-    if windows == 0 {
-        bail!("nothing is kept yet in {}", dir.display());
+    if windows.is_empty() {
+        bail!("nothing is kept yet in {}", shelf.path().display());
     }
+    // Begin, end and number of the windows of each JVM.
+    let mut kept: BTreeMap<(u32, u64), (Span, u64)> = BTreeMap::new();
+    for window in &windows {
+        for who in &window.jvms {
+            let new = ((u64::MAX, 0), 0);
+            let ((first, last), windows) = kept.entry((who.pid, who.started_ns)).or_insert(new);
+            (*first, *last) = ((*first).min(window.span.0), (*last).max(window.span.1));
+            *windows += 1;
+        }
+    }
+    let is_wanted = |who: &Identity| args.jvm.as_ref().is_none_or(|jvm| jvm.includes(who));
+    let jvms = kept.iter().map(|(key, kept)| (&known[key], kept));
+    let mut jvms: Vec<_> = jvms.filter(|(who, _)| is_wanted(who)).collect();
     if let (Some(jvm), true) = (&args.jvm, jvms.is_empty()) {
         bail!("no JVM of which something is kept matches `{jvm}`");
     }
-    let mut jvms: Vec<_> = jvms.into_values().collect();
-    jvms.sort_by(|a, b| (&a.name, a.times_ns, a.pid).cmp(&(&b.name, b.times_ns, b.pid)));
+    jvms.sort_by_key(|(who, (span, _))| (&who.name, *span, who.pid));
     if args.json {
-        for jvm in &mut jvms {
-            let (first, last) = jvm.times_ns;
-            let rfc3339 =
-                |ns: u64| Timestamp::from_nanosecond(ns.into()).map(|at| format!("{at:.3}"));
-            (jvm.first, jvm.last) = (rfc3339(first)?, rfc3339(last)?);
-            out.json(&*jvm)?;
+        let rfc3339 = |ns: u64| Timestamp::from_nanosecond(ns.into()).map(|at| format!("{at:.3}"));
+        for (who, &((first, last), windows)) in jvms {
+            let (first, last) = (rfc3339(first)?, rfc3339(last)?);
+            let Identity { pid, name, attributes, .. } = &**who;
+            out.json(&Record { pid: *pid, name, attributes, first, last, windows })?;
         }
         return Ok(());
     }
-    let spans: Vec<_> = spans.iter().map(|&(from, until)| span(from, until)).collect();
-    out.line(&format!("{}, {}: {}", count(windows, "window"), bytes(size), spans.join(", ")))?;
+    let spans = put_together(windows.iter().map(|window| window.span));
+    let spans: Vec<_> = spans.into_iter().map(|(from, until)| span(from, until)).collect();
+    let size = windows.iter().map(|window| window.bytes).sum();
+    let many = count(windows.len() as u64, "window");
+    out.line(&format!("{many}, {}: {}", bytes(size), spans.join(", ")))?;
     let mut table = Ruled::new(&["PID", "FIRST", "LAST", "WINDOWS", "JVM"], 0..4);
-    for Jvm { pid, name, times_ns: (first, last), windows, .. } in jvms {
+    for (who, &((first, last), windows)) in jvms {
         let [first, last] = [first, last].map(|ns| shown(ns, "%Y-%m-%d %H:%M:%S"));
-        table.row(vec![pid.to_string(), first, last, windows.to_string(), name]);
+        table.row(vec![who.pid.to_string(), first, last, windows.to_string(), who.name.clone()]);
     }
     Ok(out.lines(&format!("\n{}", table.text()))?)
-}
-
-impl Jvm {
-    fn new(who: Identity) -> Self {
-        let Identity { pid, name, attributes, .. } = who;
-        let (first, last) = (String::new(), String::new());
-        Self { pid, name, attributes, first, last, windows: 0, times_ns: (u64::MAX, 0) }
-    }
-
-    fn add(&mut self, begin_ns: u64, end_ns: u64) {
-        self.windows += 1;
-        let (first, last) = self.times_ns;
-        self.times_ns = (first.min(begin_ns), last.max(end_ns));
-    }
 }

@@ -18,7 +18,7 @@ pub mod list;
 pub mod when;
 pub mod whose;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Result, bail};
 use jiff::Zoned;
@@ -58,10 +58,7 @@ pub fn run(args: &Show) -> Result<()> {
     if args.diff.is_some() && used.iter().any(|format| !format.draws_differences) {
         bail!("--diff can be drawn in {} only", formats::drawing_differences());
     }
-    // Who may not read the configuration says where they are.
-    let configured = || Config::read(None).ok()?.store.dir;
-    let dir = args.dir.clone().or_else(configured).unwrap_or_else(|| DIR.into());
-    let shelf = Shelf::open(&dir)?;
+    let shelf = shelf(args.dir.as_deref())?;
     let now = Zoned::now();
     let from = args.since.resolve(&now);
     let until = args.until.unwrap_or(When::Ago(Duration::ZERO)).resolve(&now);
@@ -92,6 +89,14 @@ pub fn run(args: &Show) -> Result<()> {
         show(args, &chosen, (&title, &profile), base.as_ref(), &mut out)?;
     }
     write(args, &title, &profile, base.as_ref().map(|base| &base.1), &chosen)
+}
+
+/// Opens the directory that is given, or the one that is configured.
+fn shelf(dir: Option<&Path>) -> Result<Shelf> {
+    // A user who may not read the configuration gives the directory.
+    let configured = || Config::read(None).ok()?.store.dir;
+    let dir = dir.map(Path::to_owned).or_else(configured);
+    Shelf::open(&dir.unwrap_or_else(|| DIR.into()))
 }
 
 /// What was asked for, of what was taken.
@@ -135,7 +140,7 @@ fn show(
     let (from, until) = chosen.span(&profile.measure);
     if (from, until) != (chosen.from_ns, chosen.until_ns) {
         out.lines(&format!(
-            "More than {} is shown: of {} it is kept no more exactly when it was",
+            "More than {} is shown, because the times of {} are kept less exactly",
             when::span(chosen.from_ns, chosen.until_ns),
             profile.measure.name(),
         ))?;

@@ -4,6 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     path::Path,
+    sync::Arc,
 };
 
 use anyhow::{Context, Result};
@@ -28,6 +29,17 @@ pub struct Shelf(Folder);
 /// Times that are kept, in nanoseconds since 1970.
 pub type Span = (u64, u64);
 
+/// A window, without what was taken in it.
+#[derive(Debug)]
+pub struct Listed {
+    /// When it begins and ends.
+    pub span: Span,
+    /// About how many bytes it takes on the disk.
+    pub bytes: u64,
+    /// The JVMs that have run in it.
+    pub jvms: Vec<Arc<Identity>>,
+}
+
 impl Shelf {
     /// Opens it.
     ///
@@ -37,72 +49,74 @@ impl Shelf {
         Folder::open_to_read(path).map(Self)
     }
 
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     /// Reads the windows that are in part between two instants, in their order. Of one that cannot be
     /// read, a line says so; the others are there all the same.
     ///
     /// # Errors
     /// Where the directory cannot be read.
     pub fn read(&self, from_ns: u64, until_ns: u64) -> Result<Vec<Stored>> {
-        let mut tries = 0;
-        loop {
-            match self.try_read(from_ns, until_ns, tries < TRIES) {
-                Ok(None) => tries += 1,
-                Ok(Some(windows)) => return Ok(windows),
-                Err(e) => return Err(e),
-            }
-        }
-    }
-
-    /// `None` where a window has gone meanwhile, and that matters.
-    fn try_read(&self, from_ns: u64, until_ns: u64, again: bool) -> Result<Option<Vec<Stored>>> {
         let is_wanted = |name: &Name| name.begin_ns() < until_ns && name.end_ns() > from_ns;
-        let (mut windows, mut broken) = (Vec::new(), Vec::new());
-        for name in self.names()?.into_iter().filter(is_wanted) {
-            match read(&self.0, name) {
-                Ok(stored) => windows.push(stored),
-                Err(e) if e.kind() == io::ErrorKind::NotFound && again => return Ok(None),
-                Err(e) => broken.push((name, e)),
-            }
-        }
-        for (name, error) in broken {
-            let shown = self.0.path().display();
-            note(&format!("{shown}/{name} cannot be read, and is left out: {error}"));
-        }
-        Ok(Some(windows))
+        self.read_each(is_wanted, |name| read(&self.0, name))
     }
 
-    /// All times that are kept, those between which nothing is missing put together. Windows that
-    /// follow each other within a second have nothing between them.
+    /// Lists all windows, as [`read`](Self::read) does. `share` gives each JVM that was in several of them once.
+    ///
+    /// # Errors
+    /// Where the directory cannot be read.
+    pub fn list(&self, mut share: impl FnMut(Identity) -> Arc<Identity>) -> Result<Vec<Listed>> {
+        self.read_each(
+            |_| true,
+            |name| {
+                let dir = name.to_string();
+                let jvms = file::read_jvms(self.0.file(Some(&dir), file::LINES)?)?;
+                Ok(Listed {
+                    span: (name.begin_ns(), name.end_ns()),
+                    bytes: self.0.size(&dir),
+                    jvms: jvms.into_iter().map(&mut share).collect(),
+                })
+            },
+        )
+    }
+
+    /// Reads the windows that are wanted; all of them again where one has gone meanwhile.
+    fn read_each<T>(
+        &self,
+        is_wanted: impl Fn(&Name) -> bool,
+        mut read: impl FnMut(Name) -> io::Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut tries = 0;
+        'again: loop {
+            let (mut windows, mut broken) = (Vec::new(), Vec::new());
+            for name in self.names()?.into_iter().filter(&is_wanted) {
+                match read(name) {
+                    Ok(window) => windows.push(window),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound && tries < TRIES => {
+                        tries += 1;
+                        continue 'again;
+                    }
+                    Err(e) => broken.push((name, e)),
+                }
+            }
+            for (name, error) in broken {
+                let shown = self.0.path().display();
+                note(&format!("{shown}/{name} cannot be read, and is left out: {error}"));
+            }
+            return Ok(windows);
+        }
+    }
+
+    /// All times that are kept: see [`put_together`].
     ///
     /// # Errors
     /// Where the directory cannot be read.
     pub fn kept(&self) -> Result<Vec<Span>> {
-        const GAP: u64 = 1_000_000_000;
-        let mut spans: Vec<Span> = Vec::new();
-        for name in self.names()? {
-            match spans.last_mut() {
-                Some((_, end)) if name.begin_ns() <= end.saturating_add(GAP) => {
-                    *end = (*end).max(name.end_ns());
-                }
-                _ => spans.push((name.begin_ns(), name.end_ns())),
-            }
-        }
-        Ok(spans)
-    }
-
-    /// Visits the windows in their order: when each begins and ends, about how many bytes it takes on the disk, and
-    /// of which JVMs it is. One that cannot be read is left out.
-    ///
-    /// # Errors
-    /// Where the directory cannot be read.
-    pub fn each_window(&self, mut visit: impl FnMut(u64, u64, u64, Vec<Identity>)) -> Result<()> {
-        for name in self.names()? {
-            let dir = name.to_string();
-            if let Ok(jvms) = self.0.file(Some(&dir), file::LINES).and_then(file::read_jvms) {
-                visit(name.begin_ns(), name.end_ns(), self.0.size(&dir), jvms);
-            }
-        }
-        Ok(())
+        let names = self.names()?;
+        Ok(put_together(names.iter().map(|name| (name.begin_ns(), name.end_ns()))))
     }
 
     fn names(&self) -> Result<Vec<Name>> {
@@ -117,6 +131,20 @@ impl Shelf {
             }
         }
     }
+}
+
+/// Makes one of times in their order between which nothing is missing. Windows that follow each other within a second
+/// have nothing between them.
+pub fn put_together(all: impl Iterator<Item = Span>) -> Vec<Span> {
+    const GAP: u64 = 1_000_000_000;
+    let mut spans: Vec<Span> = Vec::new();
+    for (begin, until) in all {
+        match spans.last_mut() {
+            Some((_, end)) if begin <= end.saturating_add(GAP) => *end = (*end).max(until),
+            _ => spans.push((begin, until)),
+        }
+    }
+    spans
 }
 
 /// The windows that count, in their order: not those that a coarser one was made of.
