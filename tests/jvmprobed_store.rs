@@ -283,6 +283,30 @@ fn the_daemon_keeps_all_windows_while_its_clock_is_set() {
 }
 
 #[test]
+fn after_a_daemon_was_killed_the_next_one_starts_at_once() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let start = || {
+        let mut command = Command::new(binary("jvmprobed"));
+        command.args(["--config", "/dev/null", "--listen", "127.0.0.1:0", "--dir"]).arg(&store);
+        // Folders for profiles are made where they are missing.
+        command.arg(format!("--push=dir={}", dir.path().join("new/profiles").display()));
+        Tool::spawn(command)
+    };
+    for _ in 0..3 {
+        let killed = start();
+        killed.signal(Signal::KILL);
+        killed.wait();
+    }
+    assert!(dir.path().join("new/profiles").is_dir());
+    let last = start();
+    last.signal(Signal::TERM);
+    let output = last.wait();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
 fn a_directory_that_someone_else_created_becomes_private() {
     let scratch = folder();
     let dir = scratch.path().join("kept");

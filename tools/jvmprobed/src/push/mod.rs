@@ -26,6 +26,8 @@ pub mod sender;
 pub mod target;
 
 use std::{
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -76,6 +78,13 @@ impl Push {
         for options in targets {
             if let Some(warning) = options.unprotected() {
                 note(&warning);
+            }
+            if let Address::Dir(path) = &options.to {
+                DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o750)
+                    .create(path)
+                    .with_context(|| format!("--push {}: cannot make the folder", options.to))?;
             }
             let sender = Sender::open(net, options, folder, retry)
                 .with_context(|| format!("--push {}", options.to))?;

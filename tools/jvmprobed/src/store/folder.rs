@@ -7,6 +7,8 @@ use std::{
     io::{self, BufWriter, Read, Write},
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -25,6 +27,9 @@ pub const VERSION: u32 = 1;
 
 /// The file that tells the version.
 const VERSION_FILE: &str = "version";
+/// How long to wait for the lock: the kernel needs a moment to end a process that was killed.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// The file that is locked by who writes.
 const LOCK: &str = "lock";
 /// What is not whole yet ...
@@ -310,12 +315,18 @@ fn lock(path: &Path, fd: &OwnedFd) -> Result<OwnedFd> {
     let file = openat(fd, LOCK, flags, Mode::from_raw_mode(0o600))
         .map_err(io::Error::from)
         .with_context(|| format!("cannot write to {shown}"))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => {
-            bail!("another jvmprobed writes to {shown}: end it, or use another --dir")
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => thread::sleep(LOCK_PAUSE),
+            Err(Errno::WOULDBLOCK) => {
+                bail!("another jvmprobed writes to {shown}: end it, or use another --dir")
+            }
+            Err(e) => {
+                return Err(io::Error::from(e)).context(format!("cannot lock {shown}/{LOCK}"));
+            }
         }
-        Err(e) => Err(io::Error::from(e)).context(format!("cannot lock {shown}/{LOCK}")),
     }
 }
 
