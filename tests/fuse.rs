@@ -5,87 +5,26 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::{TcpListener, TcpStream},
-    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use jvmprobe_tests::{
-    fake::{build_library, compile},
+    fake::build_library,
+    fuse::{Server, hostile_jvm},
     load::Load,
     need_root,
-    other::{Other, loader},
+    other::loader,
     runtimes::named,
     tool::{Tool, binary},
 };
-use rustix::{
-    mount::{UnmountFlags, unmount},
-    process::{Pid, Signal, kill_process},
-};
-use tempfile::TempDir;
+use rustix::process::Signal;
 
 /// How long a tool may take that has nothing to trace, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A FUSE server with one file. Its end lets everyone go that waits for it.
-struct Server {
-    server: Other,
-    dir: TempDir,
-}
-
-impl Server {
-    /// Starts a server for a file. `None` where the kernel has no FUSE.
-    fn start(content: &Path) -> Option<Self> {
-        if !Path::new("/dev/fuse").exists() {
-            println!("skipped: there is no /dev/fuse");
-            return None;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let (program, mounted) = (dir.path().join("fuse"), dir.path().join("mounted"));
-        compile("fuse.c", &[], &program);
-        fs::create_dir(&mounted).unwrap();
-        let mut command = Command::new(program);
-        command.arg(&mounted).arg(content).stdout(Stdio::piped());
-        let mut server = Other::spawn(&mut command);
-        let mut line = String::new();
-        BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "mounted\n");
-        Some(Self { server, dir })
-    }
-
-    fn file(&self) -> PathBuf {
-        self.dir.path().join("mounted/libjvm.so")
-    }
-
-    /// From now on nothing is answered.
-    fn fall_silent(&self) {
-        let pid = Pid::from_raw(i32::try_from(self.server.pid()).unwrap()).unwrap();
-        kill_process(pid, Signal::USR1).unwrap();
-        // Until it has the signal.
-        thread::sleep(Duration::from_millis(100));
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.server.0.kill();
-        let _ = self.server.0.wait();
-        let _ = unmount(self.dir.path().join("mounted"), UnmountFlags::DETACH);
-    }
-}
-
-/// A JVM whose table of fields is on the server's file.
-fn hostile_jvm(server: &Server, dir: &Path) -> Load {
-    let agent = dir.join("fuse_pages.so");
-    compile("fuse_pages.c", &["-shared", "-fPIC"], &agent);
-    let mut command = named("temurin-17").command();
-    command.arg(format!("-agentpath:{}={}", agent.display(), server.file().display()));
-    command.args(["-XX:+UseSerialGC", "-Xmx64m"]);
-    Load::spawn(command)
-}
 
 /// Waits for the end of a process; `None` where it takes too long.
 fn ends_within(child: &mut Child, limit: Duration) -> Option<i32> {
@@ -129,7 +68,7 @@ fn tools_end_when_memory_does_not_answer() {
     let content = dir.path().join("content");
     fs::write(&content, vec![0; 1 << 20]).unwrap();
     let Some(server) = Server::start(&content) else { return };
-    let jvm = hostile_jvm(&server, dir.path());
+    let jvm = hostile_jvm(&server, dir.path(), |_| ());
     server.fall_silent();
     let mut server = Some(server);
     for tool in ["javagc", "javaprof", "javaobjnew", "javaclass"] {
@@ -175,7 +114,7 @@ fn daemon_stays_alive_and_ends_when_memory_does_not_answer() {
     let Some(server) = Server::start(&content) else { return };
     let mut good = Load::start(named("temurin-17"), "-XX:+UseSerialGC -Xmx64m");
     good.go(1e6);
-    let jvm = hostile_jvm(&server, dir.path());
+    let jvm = hostile_jvm(&server, dir.path(), |_| ());
     let library = loader(&server.file());
     server.fall_silent();
     let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();

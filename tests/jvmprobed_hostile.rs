@@ -17,6 +17,7 @@ use std::{
 use jvmprobe_tests::{
     cgroup::{Cgroup, Limits},
     fake::compile,
+    fuse::{Server, hostile_jvm},
     gclog,
     load::Load,
     need_root,
@@ -27,6 +28,9 @@ use jvmprobe_tests::{
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+/// JVMs with memory on a FUSE server, of one that does not answer and of one that is slow: more than may hold
+/// readers at a time.
+const FUSE_JVMS: usize = 6;
 const WINDOW: Duration = Duration::from_secs(15);
 /// Longer than a healthy daemon takes to answer on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -158,6 +162,8 @@ fn sparse_elf(path: &Path) {
 
 /// All attackers at once, which end when this is dropped.
 struct Attack {
+    /// Ends first: nobody else answers what processes wait for.
+    _pages: Vec<Server>,
     _processes: Vec<Other>,
     _storms: Vec<Load>,
     _dir: TempDir,
@@ -177,19 +183,29 @@ impl Attack {
         let quota = Limits { cpu_percent: Some(40), ..Limits::default() };
         let group = |name: &str| Cgroup::new(name, quota).unwrap();
         let (others, dumps, gcs) = (group("others"), group("dumps"), group("gcs"));
-        let (throws, classes) = (group("exceptions"), group("classes"));
+        let (throws, classes, pages) = (group("exceptions"), group("classes"), group("pages"));
         let processes =
             [["maps", deep.to_str().unwrap()], ["elf", sparse.to_str().unwrap()], ["forks", "500"]];
         let processes = processes.iter().map(|args| attacker(&others, &program, args)).collect();
-        let storms = vec![
+        let mut storms = vec![
             storm(&dumps, "dumps"),
             storm(&gcs, "gc"),
             storm(&throws, "exceptions"),
             storm(&classes, "classes"),
             liar(&others, dir.path()),
         ];
-        let groups = vec![others, dumps, gcs, throws, classes];
-        Self { _processes: processes, _storms: storms, _dir: dir, _groups: groups }
+        let content = dir.path().join("content");
+        fs::write(&content, vec![0; 1 << 20]).unwrap();
+        let mut servers = Vec::new();
+        for be_hostile in [Server::fall_silent, Server::slow_down] {
+            let Some(server) = Server::start(&content) else { break };
+            let jvm = || hostile_jvm(&server, dir.path(), |command| pages.enter(command));
+            storms.extend((0..FUSE_JVMS).map(|_| jvm()));
+            be_hostile(&server);
+            servers.push(server);
+        }
+        let groups = vec![others, dumps, gcs, throws, classes, pages];
+        Self { _pages: servers, _processes: processes, _storms: storms, _dir: dir, _groups: groups }
     }
 }
 

@@ -1,16 +1,25 @@
 //! Who a JVM is, as jvmprobed tells: by what those who run it say, and by where it runs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::fs;
+use std::{fs, process::Command};
 
-use jvmprobe_tests::{beside_others, load::Load, need_root, runtimes::named};
+use jvmprobe_tests::{
+    beside_others,
+    load::Load,
+    need_root,
+    runtimes::named,
+    tool::{Tool, binary},
+};
 use libjvmprobe::{Pid, follow::Who, hotspot::HotSpot, process::Target};
+use rustix::process::Signal;
 
 /// What is known of a JVM.
 fn who(load: &Load) -> Who {
     let target = Target::open(Pid(load.pid())).unwrap();
     let hotspot = HotSpot::read(&target).unwrap();
-    Who::of(&target, Some(&hotspot))
+    let mut who = Who::of(&target);
+    who.add_runtime(&hotspot);
+    who
 }
 
 #[test]
@@ -56,6 +65,37 @@ impl Drop for Group {
         }
         let _ = self.0.parent().map(fs::remove_dir);
     }
+}
+
+/// The log has a line about a libjvm.so without probes, not one for each JVM that runs it, and none about JVMs that a
+/// rule leaves alone.
+#[test]
+fn the_log_has_one_line_about_a_file_and_none_about_jvms_left_alone() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let bare = named("temurin-21").bare(dir.path());
+    let rules = dir.path().join("rules.toml");
+    let drop = "[[rule]]\naction = \"drop\"\nwhen = { \"service.name\" = \"^left-alone$\" }\n";
+    fs::write(&rules, drop).unwrap();
+    let taken = [(); 3].map(|()| Load::start(&bare, "-XX:+UseSerialGC"));
+    // It runs another file, about which there would be a line of its own.
+    let folder = dir.path().join("other");
+    fs::create_dir(&folder).unwrap();
+    let other = named("temurin-17").bare(&folder);
+    let left_alone = Load::start(&other, "-XX:+UseSerialGC -Dotel.service.name=left-alone");
+    let mut command = Command::new(binary("jvmprobed"));
+    command.args(["--listen", "127.0.0.1:0", "--dir"]).arg(dir.path().join("store"));
+    command.arg("--config").arg(&rules);
+    let daemon = Tool::spawn(command);
+    daemon.signal(Signal::TERM);
+    let said = daemon.wait().stderr;
+    let about = |load: &Load| said.matches(&format!("process {}", load.pid())).count();
+    for line in ["is not traced", "by its own counters", "is not followed"] {
+        assert_eq!(said.matches(line).count(), 1, "{line}: {said}");
+    }
+    assert_eq!(taken.iter().map(about).sum::<usize>(), 3, "{said}");
+    assert_eq!(about(&left_alone), 0, "{said}");
+    assert!(said.contains("Takes all JVMs of this host, 3 now"), "{said}");
 }
 
 /// A control group as a container engine makes them; nothing else of a container is needed.

@@ -16,7 +16,7 @@ use jvmprobe_tests::{allocated, load::Load, need_root, runtimes::named};
 use libjvmprobe::{
     Result,
     bpf::preflight,
-    follow::{Arrivals, Times, Tool, Trace},
+    follow::{Arrivals, Times, Tool, Trace, registry},
     own::Pace,
     stack::profile::Profile,
     take::{
@@ -130,7 +130,8 @@ fn trace<T: Tool>(
     begun: Sender<()>,
     stop: &AtomicBool,
 ) -> Result<Trace<T>> {
-    let arrivals = Arrivals::open(false).at(Pace::Calm);
+    let options = registry::Options { pace: Pace::Calm, ..Default::default() };
+    let arrivals = Arrivals::open(options)?;
     let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
     begun.send(()).unwrap();
     trace.run(times(interval), stop)?;
@@ -186,7 +187,7 @@ fn take_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Sample
         keeps_all: false,
         pace: Pace::Calm,
         verbose: false,
-        slots: None,
+        registry: None,
     };
     let mut taker = samples::Taker::new(options, Samples(Seen::of(pid)))?;
     taker.start()?;

@@ -41,6 +41,7 @@ pub mod classfile;
 pub mod container;
 pub mod fake;
 pub mod folded;
+pub mod fuse;
 pub mod gclog;
 pub mod load;
 pub mod made_up;

@@ -157,6 +157,9 @@ pub trait Attach {
         cookie: u64,
     ) -> Result<Links>;
 
+    /// Has this session's wait for events end when a descriptor is readable.
+    fn wake_by(&mut self, waker: OwnedFd);
+
     /// Waits until the stack walker knows what it was told, where there is one.
     fn settle(&mut self);
 
@@ -195,6 +198,10 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
             self.stream.make_room()?;
         }
         Ok(links)
+    }
+
+    fn wake_by(&mut self, waker: OwnedFd) {
+        self.stream.wake_by(waker);
     }
 
     fn settle(&mut self) {

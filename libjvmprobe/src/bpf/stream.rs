@@ -1,8 +1,18 @@
 //! Events from the kernel, decoded once, in order.
 
-use std::{cell::RefCell, collections::VecDeque, rc::Rc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    rc::Rc,
+    time::Duration,
+};
 
-use libbpf_rs::{ErrorKind, MapCore, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 
 use crate::{Error, Result};
 
@@ -10,6 +20,8 @@ use crate::{Error, Result};
 pub(crate) struct EventStream<T> {
     ring: RingBuffer<'static>,
     queue: Rc<RefCell<VecDeque<T>>>,
+    /// Readable when something else is to be done.
+    waker: Option<OwnedFd>,
 }
 
 impl<T: 'static> EventStream<T> {
@@ -26,7 +38,12 @@ impl<T: 'static> EventStream<T> {
                 0
             })
             .map_err(bpf)?;
-        Ok(Self { ring: builder.build().map_err(bpf)?, queue })
+        Ok(Self { ring: builder.build().map_err(bpf)?, queue, waker: None })
+    }
+
+    /// From now on, [`EventStream::wait`] ends when this is readable, too.
+    pub(crate) fn wake_by(&mut self, waker: OwnedFd) {
+        self.waker = Some(waker);
     }
 
     /// Takes what is there out of the ring buffer, which is small, and keeps it for the
@@ -43,14 +60,17 @@ impl<T: 'static> EventStream<T> {
     /// woken nobody.
     ///
     /// # Errors
-    /// [`Error::Bpf`]; a signal that cuts the wait short is no error.
+    /// [`Error::Bpf`], [`Error::Io`]; a signal that cuts the wait short is no error.
     pub(crate) fn wait(&self, timeout: Duration) -> Result<VecDeque<T>> {
-        match self.ring.poll(timeout) {
-            Err(e) if e.kind() != ErrorKind::Interrupted => {
-                return Err(Error::Bpf { what: "read the event ring buffer".into(), source: e });
-            }
-            _ => self.make_room()?,
+        // SAFETY: the ring buffer owns it and lives as long as `self`.
+        let ring = unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) };
+        let fds = std::iter::once(ring).chain(self.waker.as_ref().map(AsFd::as_fd));
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        match poll(&mut fds, Timespec::try_from(timeout).ok().as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::io("wait for events", error.into())),
         }
+        self.make_room()?;
         Ok(self.queue.take())
     }
 }

@@ -2,14 +2,14 @@
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
-use clap::{Args, ValueHint, value_parser};
+use clap::{ArgAction, Args, ValueHint, value_parser};
 use clap_complete::Shell;
 use regex::Regex;
 
 use crate::{
     Error, Pid, Result,
     cli::{parse_pid, parse_seconds},
-    follow::{Arrivals, Times, running},
+    follow::{Arrivals, Times, registry, running},
     own::Pace,
 };
 
@@ -53,9 +53,9 @@ pub struct Common {
     #[arg(short, long, visible_alias = "summary-only")]
     pub quiet: bool,
 
-    /// Say on stderr what is found, attached and ignored
-    #[arg(short, long)]
-    pub verbose: bool,
+    /// Say on stderr what is found, attached and ignored; twice: what libbpf says, too
+    #[arg(short, long, action = ArgAction::Count)]
+    pub verbose: u8,
 
     /// Take the symbols of a stripped libjvm.so from FILE, which must be of its build (repeatable)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -70,6 +70,11 @@ impl Common {
     /// Whether it says what is to be traced.
     pub fn has_target(&self) -> bool {
         !self.pids.is_empty() || self.all || self.name.is_some()
+    }
+
+    /// Whether to say what is found, attached and ignored.
+    pub fn is_verbose(&self) -> bool {
+        self.verbose > 0
     }
 
     /// The processes that are named, by number or otherwise.
@@ -87,8 +92,12 @@ impl Common {
     }
 
     /// What finds new JVMs, where all are traced.
-    pub fn arrivals(&self) -> Option<Arrivals> {
-        self.all.then(|| Arrivals::open(self.verbose))
+    ///
+    /// # Errors
+    /// Those of [`Arrivals::open`].
+    pub fn arrivals(&self) -> Result<Option<Arrivals>> {
+        let options = registry::Options { verbose: self.is_verbose(), ..Default::default() };
+        self.all.then(|| Arrivals::open(options)).transpose()
     }
 
     /// When the trace reports and ends.

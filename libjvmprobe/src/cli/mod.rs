@@ -117,7 +117,7 @@ where
     let args = A::parse_from(A::spell(env::args_os().collect()));
     let mut command = A::command();
     let name = command.get_name().to_owned();
-    own::set_up(&name, args.common().verbose);
+    own::set_up(&name, args.common().is_verbose());
     if let Some(shell) = args.common().completions {
         return print_completions(shell, &mut command);
     }

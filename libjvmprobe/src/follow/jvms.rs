@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     ffi::OsStr,
-    sync::atomic::AtomicBool,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -19,12 +19,12 @@ use crate::{
         session::Attach,
     },
     follow::{
-        Arrival, Arrivals, Stops,
-        ready::{SETTING_UP, look_again},
+        Arrival, Arrivals, Reading, Stage, Stops,
+        registry::{self, Whom},
         run::{self, End, Times, Watch},
     },
     hotspot::{Collector, HotSpot},
-    own::{Idle, Pace, note, remark},
+    own::{Idle, Pace, note, note_once, remark},
     process::{Fate, FileId, LibJvm, Process, Target, launcher},
     render::table::Lost,
 };
@@ -34,16 +34,14 @@ pub use super::named::{Named, find, now};
 /// A JVM that is followed.
 pub struct Followed<J> {
     /// The process.
-    pub target: Target,
+    pub target: Arc<Target>,
     /// What it tells of itself, or why that is not known (yet).
-    pub hotspot: Result<HotSpot>,
+    pub hotspot: Reading,
     /// What the tool keeps of it.
     pub jvm: J,
     /// What was lost of it.
     lost: u64,
     stops: Stops,
-    /// Until when it is asked again what it did not tell yet.
-    ask_until: Instant,
     /// Attachments that are this JVM's alone.
     _links: Option<Links>,
 }
@@ -51,22 +49,12 @@ pub struct Followed<J> {
 impl<J> Followed<J> {
     /// What HotSpot tells of itself, once it does.
     pub fn hotspot(&self) -> Option<&HotSpot> {
-        self.hotspot.as_ref().ok()
+        self.hotspot.as_deref().ok()
     }
 
     /// Its figures are told: a line says if they are empty because it was stopped.
     pub fn tell_stops(&mut self) {
         self.stops.tell(&self.target.process);
-    }
-
-    /// Asks a JVM that was still starting up what it tells by now; whether there may be
-    /// anything new.
-    fn learn_more(&mut self) -> bool {
-        if self.hotspot().is_some_and(|h| h.is_set_up) || Instant::now() > self.ask_until {
-            return false;
-        }
-        look_again(&self.target, &mut self.hotspot);
-        self.hotspot.is_ok()
     }
 }
 
@@ -99,7 +87,7 @@ pub trait Tool {
     ///
     /// # Errors
     /// Why it cannot be traced.
-    fn admit(&mut self, key: u64, target: &Target, hotspot: &Result<HotSpot>) -> Result<Self::Jvm>;
+    fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Self::Jvm>;
 
     /// Waits for events, up to `timeout`, and takes them.
     ///
@@ -176,8 +164,6 @@ pub struct Trace<T: Tool> {
     pub tool: T,
     /// The JVMs.
     pub jvms: ByKey<T::Jvm>,
-    /// Where only ready ones are wanted: those that are not, and until when they are asked.
-    young: Vec<(Arrival, Instant)>,
     /// Attachments to a file, for all processes that map it.
     files: HashMap<FileId, Attached>,
     /// Where every JVM is traced, or those of a command.
@@ -207,22 +193,51 @@ impl<T: Tool> Trace<T> {
         let mut trace = Self {
             tool,
             jvms: ByKey::new(),
-            young: Vec::new(),
             files: HashMap::new(),
             // Whoever else runs the same file as a command's JVM is nobody's business.
             shares_files: bpf::reaches_everyone()
                 && !arrivals.as_ref().is_some_and(Arrivals::is_of_command),
-            arrivals,
+            arrivals: None,
             ahead: None,
             idle: Idle::default(),
             pace: Pace::Prompt,
             verbose,
         };
+        if let Some(arrivals) = arrivals {
+            trace.listen(arrivals)?;
+        }
         for (target, hotspot) in named {
-            trace.add_alone(target, hotspot)?;
+            let hotspot = if T::TAKES_YOUNG { hotspot } else { Ok(hotspot?) };
+            let arrival = Arrival::new(target, hotspot);
+            trace.add_alone(Arc::clone(&arrival.target), arrival.hotspot.clone())?;
+            if arrival.stage == Stage::Starting {
+                trace.read_again(arrival)?;
+            }
+        }
+        if let Some(arrivals) = &trace.arrivals {
+            arrivals.wait_for_first();
         }
         trace.look()?;
         Ok(trace)
+    }
+
+    /// Hears of JVMs from here on.
+    fn listen(&mut self, arrivals: Arrivals) -> Result<&Arrivals> {
+        let waker = arrivals.waker().map_err(|e| Error::io("hold an eventfd", e))?;
+        self.tool.session().wake_by(waker);
+        Ok(self.arrivals.insert(arrivals))
+    }
+
+    /// Hears what a JVM tells later that was named before it had set itself up.
+    fn read_again(&mut self, arrival: Arrival) -> Result<()> {
+        if self.arrivals.is_none() {
+            let options = registry::Options { whom: Whom::Given, ..Default::default() };
+            self.listen(Arrivals::open(options)?)?;
+        }
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.give(arrival);
+        }
+        Ok(())
     }
 
     /// Attaches to a command that will run this program, before it does, if that is a JDK's
@@ -282,13 +297,12 @@ impl<T: Tool> Trace<T> {
     }
 
     /// Adds a JVM with attachments of its own.
-    fn add_alone(&mut self, target: Target, hotspot: Result<HotSpot>) -> Result<()> {
-        let hotspot = if T::TAKES_YOUNG { hotspot } else { Ok(hotspot?) };
-        let plans = self.tool.plan(&target, hotspot.as_ref().ok())?;
+    fn add_alone(&mut self, target: Arc<Target>, hotspot: Reading) -> Result<()> {
+        let plans = self.tool.plan(&target, hotspot.as_deref().ok())?;
         let pid = target.pid();
         let key = bpf::key_alone(pid);
         // Before the first event.
-        self.tool.prepare(key, pid, hotspot.as_ref().ok());
+        self.tool.prepare(key, pid, hotspot.as_deref().ok());
         let session = self.tool.session();
         session.settle();
         let links = session.attach(&(&target.libjvm).into(), &plans, Scope::Process(pid), key)?;
@@ -296,7 +310,7 @@ impl<T: Tool> Trace<T> {
     }
 
     /// Adds a JVM that was expected, or is a command's all the same.
-    fn add_of_command(&mut self, target: Target, hotspot: Result<HotSpot>) -> Result<()> {
+    fn add_of_command(&mut self, target: Arc<Target>, hotspot: Reading) -> Result<()> {
         let pid = target.pid();
         let is_it = |ahead: &mut Ahead| (ahead.pid, ahead.file) == (pid, target.libjvm.id);
         let Some(Ahead { links, .. }) = self.ahead.take_if(is_it) else {
@@ -306,15 +320,15 @@ impl<T: Tool> Trace<T> {
             return self.add_alone(target, hotspot);
         };
         let key = bpf::key_alone(pid);
-        self.tool.prepare(key, pid, hotspot.as_ref().ok());
+        self.tool.prepare(key, pid, hotspot.as_deref().ok());
         self.add(key, target, hotspot, Some(links))
     }
 
     fn add(
         &mut self,
         key: u64,
-        target: Target,
-        hotspot: Result<HotSpot>,
+        target: Arc<Target>,
+        hotspot: Reading,
         links: Option<Links>,
     ) -> Result<()> {
         if self.verbose {
@@ -326,7 +340,6 @@ impl<T: Tool> Trace<T> {
             stops: Stops::new(&target.process),
             // What was lost before is another's.
             lost: self.tool.session().lost(key),
-            ask_until: Instant::now() + SETTING_UP,
             target,
             hotspot,
             jvm,
@@ -337,9 +350,8 @@ impl<T: Tool> Trace<T> {
     }
 
     /// Adds a JVM that shares its attachments with all that run the same file.
-    fn add_to_file(&mut self, target: Target, hotspot: Result<HotSpot>) -> Result<()> {
-        let hotspot = if T::TAKES_YOUNG { hotspot } else { Ok(hotspot?) };
-        self.attach_to_file(&target, hotspot.as_ref().ok())?;
+    fn add_to_file(&mut self, target: Arc<Target>, hotspot: Reading) -> Result<()> {
+        self.attach_to_file(&target, hotspot.as_deref().ok())?;
         self.add(key_in_file(&target), target, hotspot, None)
     }
 
@@ -370,16 +382,49 @@ impl<T: Tool> Trace<T> {
         self.shares_files && target.libjvm.may_attach_for_everyone()
     }
 
-    /// Adds JVMs that are new: all get ready first, so that nothing of any is missed once
-    /// something is attached.
-    fn add_found(&mut self, arrivals: Vec<Arrival>) -> Result<()> {
-        for Arrival { target, hotspot } in &arrivals {
-            if self.shares_files_with(target) {
-                self.tool.prepare(key_in_file(target), target.pid(), hotspot.as_ref().ok());
+    /// Adds JVMs that are new and can be added, and takes what the others tell by now.
+    fn meet(&mut self, arrivals: Vec<Arrival>) -> Result<()> {
+        let mut new = Vec::new();
+        for arrival in arrivals {
+            let followed = self.jvms.iter_mut().find(|(_, jvm)| is_of(jvm, arrival.target.pid()));
+            let Some((&key, jvm)) = followed else {
+                new.push(arrival);
+                continue;
+            };
+            if Arc::ptr_eq(&jvm.target, &arrival.target) {
+                jvm.hotspot = arrival.hotspot;
+                self.tool.prepare(key, jvm.target.pid(), jvm.hotspot.as_deref().ok());
+            } else {
+                // The process that had this number has ended, or runs another program.
+                self.part(true)?;
+                new.push(arrival);
             }
         }
-        for Arrival { target, hotspot } in arrivals {
+        self.add_found(new)
+    }
+
+    /// Adds JVMs that are new: all get ready first, so that nothing of any is missed once
+    /// something is attached.
+    fn add_found(&mut self, mut arrivals: Vec<Arrival>) -> Result<()> {
+        if !T::TAKES_YOUNG {
+            arrivals.retain(|Arrival { target, hotspot, stage, .. }| match (stage, hotspot) {
+                (Stage::Starting, _) => false,
+                (Stage::Ready, Ok(_)) => true,
+                (Stage::Ready, Err(error)) => {
+                    let line = format!("process {} is not traced", target.pid());
+                    note_once(&line, &error.to_string());
+                    false
+                }
+            });
+        }
+        for Arrival { target, hotspot, .. } in &arrivals {
+            if self.shares_files_with(target) {
+                self.tool.prepare(key_in_file(target), target.pid(), hotspot.as_deref().ok());
+            }
+        }
+        for Arrival { target, hotspot, .. } in arrivals {
             let pid = target.pid();
+            let refused = Arc::clone(&target);
             let added = if self.arrivals.as_ref().is_some_and(Arrivals::is_of_command) {
                 self.add_of_command(target, hotspot)
             } else if self.shares_files_with(&target) {
@@ -388,41 +433,12 @@ impl<T: Tool> Trace<T> {
                 self.add_alone(target, hotspot)
             };
             if let Err(error) = added {
-                note(&format!("process {pid} is not traced: {error}"));
+                note_once(&format!("process {pid} is not traced"), &error.to_string());
+                self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&refused));
             }
             self.tool.session().make_room()?;
         }
         Ok(())
-    }
-
-    /// Adds those that are new and can be added, and those that can by now; asks the others what
-    /// they tell by now.
-    fn meet(&mut self, arrivals: Vec<Arrival>, now: Instant) -> Result<()> {
-        let arrivals = self.grown_up(arrivals, now);
-        self.add_found(arrivals)?;
-        self.learn_more();
-        Ok(())
-    }
-
-    /// Those of the young ones and of those that are new that can be added.
-    fn grown_up(&mut self, arrivals: Vec<Arrival>, now: Instant) -> Vec<Arrival> {
-        if T::TAKES_YOUNG {
-            return arrivals;
-        }
-        for (Arrival { hotspot, target }, _) in &mut self.young {
-            look_again(target, hotspot);
-        }
-        let mut grown_up = Vec::new();
-        let young = std::mem::take(&mut self.young).into_iter();
-        let new = arrivals.into_iter().map(|arrival| (arrival, now + SETTING_UP));
-        for (arrival, ask_until) in young.chain(new) {
-            if arrival.hotspot.as_ref().is_ok_and(|h| h.is_set_up) || now > ask_until {
-                grown_up.push(arrival);
-            } else if arrival.target.process.fate() == Fate::Alive {
-                self.young.push((arrival, ask_until));
-            }
-        }
-        grown_up
     }
 
     /// Lets go of those that are no more what they were.
@@ -442,22 +458,17 @@ impl<T: Tool> Trace<T> {
                 Fate::Execed => format!("process {pid} runs another program now"),
                 _ => format!("process {pid} has ended"),
             });
+            // What was published of it before it ended may not be taken yet.
+            self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&jvm.target));
             self.tool.gone(key, jvm)?;
             self.tool.session().forget(key);
-            if let Some(arrivals) = &mut self.arrivals {
-                arrivals.forget(pid);
-            }
         }
         Ok(())
     }
+}
 
-    fn learn_more(&mut self) {
-        for (key, jvm) in &mut self.jvms {
-            if jvm.learn_more() {
-                self.tool.prepare(*key, jvm.target.pid(), jvm.hotspot.as_ref().ok());
-            }
-        }
-    }
+fn is_of<J>(jvm: &Followed<J>, pid: Pid) -> bool {
+    jvm.target.pid() == pid
 }
 
 /// The key of a JVM that is seen through attachments to its file.
@@ -470,13 +481,9 @@ impl<T: Tool> Watch for Trace<T> {
         self.tool.take_events(&mut self.jvms, timeout)
     }
 
-    fn next_look(&self) -> Option<Instant> {
-        self.arrivals.as_ref().map(Arrivals::next_look)
-    }
-
     fn look(&mut self) -> Result<()> {
         let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
-        self.meet(arrivals, Instant::now())
+        self.meet(arrivals)
     }
 
     fn tick(&mut self, collect: bool) -> Result<()> {
@@ -488,7 +495,6 @@ impl<T: Tool> Watch for Trace<T> {
         }
         self.part(closely)?;
         let used = self.jvms.values().map(|jvm| jvm.target.libjvm.id);
-        let used = used.chain(self.young.iter().map(|(young, _)| young.target.libjvm.id));
         self.idle.release(&mut self.files, used, Instant::now());
         for jvm in self.jvms.values_mut() {
             jvm.stops.look(&jvm.target.process);
@@ -502,9 +508,7 @@ impl<T: Tool> Watch for Trace<T> {
     }
 
     fn is_over(&self) -> bool {
-        self.jvms.is_empty()
-            && self.young.is_empty()
-            && self.arrivals.as_ref().is_none_or(Arrivals::is_over)
+        self.jvms.is_empty() && self.arrivals.as_ref().is_none_or(Arrivals::is_over)
     }
 
     fn is_closed(&self) -> bool {
@@ -516,6 +520,7 @@ impl<T: Tool> Watch for Trace<T> {
 mod tests {
     use std::{
         io::Write,
+        os::fd::OwnedFd,
         process::{Child, Command, Stdio},
         sync::atomic::Ordering,
     };
@@ -607,6 +612,8 @@ mod tests {
             Ok(Links::default())
         }
 
+        fn wake_by(&mut self, _: OwnedFd) {}
+
         fn settle(&mut self) {}
 
         fn make_room(&self) -> Result<()> {
@@ -647,7 +654,7 @@ mod tests {
             self.prepared.push((key, hotspot.is_some_and(|h| h.is_set_up)));
         }
 
-        fn admit(&mut self, key: u64, _: &Target, _: &Result<HotSpot>) -> Result<()> {
+        fn admit(&mut self, key: u64, _: &Target, _: &Reading) -> Result<()> {
             self.admitted.push(key);
             Ok(())
         }
@@ -704,7 +711,7 @@ mod tests {
     }
 
     fn arrival(process: &Waits, library: &Library, hotspot: Result<HotSpot>) -> Arrival {
-        Arrival { target: process.target(library), hotspot }
+        Arrival::new(process.target(library), hotspot)
     }
 
     #[test]
@@ -743,7 +750,7 @@ mod tests {
         let mut trace = trace::<true>(Vec::new()).unwrap();
         let jvms = [&serial, &g1, &serial, &g1].map(|jvm| Ok(jvm.hotspot()));
         let found = processes.iter().zip(jvms).map(|(p, jvm)| arrival(p, &library, jvm)).collect();
-        trace.meet(found, Instant::now()).unwrap();
+        trace.meet(found).unwrap();
         let everyone = |programs: &[&'static str]| (programs.to_vec(), Scope::Everyone, 0);
         // Only what no JVM before has needed.
         assert_eq!(trace.tool.session.attached, [everyone(&["all"]), everyone(&["g1"])]);
@@ -754,7 +761,7 @@ mod tests {
         assert_eq!(trace.tool.admitted, keys);
         // Another file has its own.
         let other = self::library();
-        trace.meet(vec![arrival(&processes[4], &other, Ok(g1.hotspot()))], Instant::now()).unwrap();
+        trace.meet(vec![arrival(&processes[4], &other, Ok(g1.hotspot()))]).unwrap();
         assert_eq!(trace.tool.session.attached[2..], [everyone(&["all", "g1"])]);
     }
 
@@ -765,7 +772,7 @@ mod tests {
         let mut trace = trace::<true>(Vec::new()).unwrap();
         trace.shares_files = false;
         let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
-        trace.meet(found, Instant::now()).unwrap();
+        trace.meet(found).unwrap();
         let scopes = trace.tool.session.attached.iter().map(|(_, scope, _)| *scope);
         let own = processes.each_ref().map(|process| Scope::Process(process.pid()));
         assert_eq!(scopes.collect::<Vec<_>>(), own);
@@ -779,62 +786,67 @@ mod tests {
         let mut trace = trace::<true>(Vec::new()).unwrap();
         trace.tool.refuses = vec![processes[0].pid()];
         let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
-        trace.meet(found, Instant::now()).unwrap();
+        trace.meet(found).unwrap();
         assert_eq!(trace.names().collect::<Vec<_>>(), [(processes[1].pid(), "G1")]);
     }
 
+    /// The same JVM, which tells more by now.
+    fn later(arrival: &Arrival, jvm: &FakeJvm) -> Arrival {
+        let mut hotspot = HotSpot::clone(arrival.hotspot.as_ref().unwrap());
+        hotspot.look_again();
+        assert!(hotspot.is_set_up && jvm.hotspot().is_set_up);
+        Arrival { hotspot: Ok(Arc::new(hotspot)), stage: Stage::Ready, ..arrival.clone() }
+    }
+
     #[test]
-    fn young_ones_are_added_when_they_have_grown_up() {
+    fn tools_that_take_no_young_jvms_wait_until_they_have_set_themselves_up() {
         let (library, mut g1, one) = (library(), FakeJvm::new("UseG1GC"), Waits::new());
         let mut trace = trace::<false>(Vec::new()).unwrap();
-        let now = Instant::now();
-        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))], now).unwrap();
-        assert!(trace.jvms.is_empty() && !trace.is_over());
+        let young = arrival(&one, &library, Ok(g1.hotspot()));
+        trace.meet(vec![young.clone()]).unwrap();
+        assert!(trace.jvms.is_empty());
         g1.set_up();
-        trace.meet(Vec::new(), now).unwrap();
+        trace.meet(vec![later(&young, &g1)]).unwrap();
         assert_eq!(trace.names().collect::<Vec<_>>(), [(one.pid(), "G1")]);
-        assert!(trace.young.is_empty());
-        // It was the last that there is to know.
         assert_eq!(trace.tool.prepared.len(), 1);
     }
 
     #[test]
-    fn one_that_does_not_grow_up_is_added_after_a_minute() {
-        let (library, g1, one) = (library(), FakeJvm::new("UseG1GC"), Waits::new());
+    fn a_jvm_that_never_tells_is_taken_by_tools_that_take_young_ones() {
+        let (library, one) = (library(), Waits::new());
+        let silent = || Arrival { stage: Stage::Ready, ..arrival(&one, &library, untold()) };
         let mut trace = trace::<false>(Vec::new()).unwrap();
-        let now = Instant::now();
-        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))], now).unwrap();
-        trace.meet(Vec::new(), now + SETTING_UP).unwrap();
+        trace.meet(vec![silent()]).unwrap();
         assert!(trace.jvms.is_empty());
-        trace.meet(Vec::new(), now + SETTING_UP + Duration::from_secs(1)).unwrap();
+        let mut trace = self::trace::<true>(Vec::new()).unwrap();
+        trace.meet(vec![silent()]).unwrap();
         assert_eq!(trace.jvms.len(), 1);
-    }
-
-    #[test]
-    fn a_young_one_that_ends_is_forgotten() {
-        let (library, g1, mut one) = (library(), FakeJvm::new("UseG1GC"), Waits::new());
-        let mut trace = trace::<false>(Vec::new()).unwrap();
-        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))], Instant::now()).unwrap();
-        one.end();
-        trace.meet(Vec::new(), Instant::now()).unwrap();
-        assert!(trace.young.is_empty() && trace.tool.admitted.is_empty());
-        assert!(trace.is_over());
     }
 
     #[test]
     fn a_tool_that_takes_young_ones_is_told_when_they_tell_more() {
         let (library, mut g1, one) = (library(), FakeJvm::new("UseG1GC"), Waits::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
-        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))], Instant::now()).unwrap();
+        let young = arrival(&one, &library, Ok(g1.hotspot()));
+        trace.meet(vec![young.clone()]).unwrap();
         assert_eq!(trace.jvms.len(), 1);
         g1.set_up();
-        trace.meet(Vec::new(), Instant::now()).unwrap();
+        trace.meet(vec![later(&young, &g1)]).unwrap();
         let key = u64::from(one.pid().0);
         assert_eq!(trace.tool.prepared.last(), Some(&(key, true)));
-        // Then there is nothing more to ask.
-        let prepared = trace.tool.prepared.len();
-        trace.meet(Vec::new(), Instant::now()).unwrap();
-        assert_eq!(trace.tool.prepared.len(), prepared);
+        assert_eq!(trace.tool.admitted, [key]);
+    }
+
+    #[test]
+    fn another_program_of_the_same_process_is_another_jvm() {
+        let (library, g1, mut one) = (library(), old("UseG1GC"), Waits::new());
+        let mut trace = trace::<true>(Vec::new()).unwrap();
+        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))]).unwrap();
+        one.exec();
+        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))]).unwrap();
+        let key = u64::from(one.pid().0);
+        assert_eq!((&trace.tool.gone[..], &trace.tool.admitted[..]), (&[key][..], &[key, key][..]));
+        assert_eq!(trace.jvms.len(), 1);
     }
 
     #[test]
@@ -843,7 +855,7 @@ mod tests {
         let mut processes = [(); 3].map(|()| Waits::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
         let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
-        trace.meet(found, Instant::now()).unwrap();
+        trace.meet(found).unwrap();
         trace.tick(false).unwrap();
         assert_eq!((trace.jvms.len(), trace.tool.collected), (3, 0));
         processes[0].end();
@@ -869,7 +881,7 @@ mod tests {
         let key = one.pid().0.into();
         // Of another one that had its number.
         trace.tool.session.lost.insert(key, 5);
-        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))], Instant::now()).unwrap();
+        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))]).unwrap();
         trace.tick(false).unwrap();
         assert!(trace.tool.lost.is_empty());
         trace.tool.session.lost.insert(key, 7);

@@ -6,7 +6,8 @@
 //! | `schedule` | when it looks around, reports and ends |
 //! | [`jvms`] | the JVMs that a tool follows, and what is attached to them |
 //! | `named` | those that the user has named |
-//! | `arrivals` | JVMs that are new, soon after they have mapped libjvm.so |
+//! | [`registry`] | all JVMs, found and read once for all tracers of this process |
+//! | `finder` | processes that have mapped libjvm.so, soon after they have |
 //! | `slots` | how many JVMs are followed at once, by control group |
 //! | `mappings` | which processes map code just now, as the kernel tells |
 //! | [`command`] | a command that is started, and waits until it is traced |
@@ -16,12 +17,13 @@
 //! | `who` | who a JVM is, by OpenTelemetry's conventions |
 //! | `stopped` | whether a process was stopped all the time |
 
-pub(crate) mod arrivals;
 pub mod command;
+mod finder;
 pub mod jvms;
 pub(crate) mod mappings;
 mod named;
 pub mod ready;
+pub mod registry;
 pub mod run;
 pub(crate) mod running;
 mod schedule;
@@ -30,11 +32,11 @@ pub(crate) mod stopped;
 pub mod user;
 mod who;
 
-pub use arrivals::{Arrival, Arrivals};
 pub use jvms::{ByKey, Followed, Named, Tool, Trace};
+pub use registry::{Arrival, Arrivals, Reading, Registry, Select, Stage};
 pub use run::{End, Times, Watch};
 pub use running::main_of;
 pub(crate) use schedule::{Due, Schedule};
 pub use slots::Slots;
 pub use stopped::Stops;
-pub use who::Who;
+pub use who::{RUNTIME, Who, known_attributes};

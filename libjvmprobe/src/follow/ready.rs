@@ -13,7 +13,6 @@ use std::{
 use crate::{
     Error, Result,
     hotspot::HotSpot,
-    own::remark,
     process::{Fate, Target},
 };
 
@@ -23,23 +22,6 @@ const AGE: Duration = Duration::from_secs(3);
 const LEAST: Duration = Duration::from_secs(1);
 /// How often to look.
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
-pub const SETTING_UP: Duration = Duration::from_secs(60);
-
-/// Reads again what a JVM tells that is still setting itself up, or did not tell.
-pub fn look_again(target: &Target, hotspot: &mut Result<HotSpot>) {
-    match hotspot {
-        Ok(hotspot) => hotspot.look_again(),
-        Err(_) => {
-            *hotspot = HotSpot::read(target);
-            if let Err(error) = hotspot {
-                let pid = target.pid();
-                remark(|| format!("process {pid} does not tell what it is: {error}"));
-            }
-        }
-    }
-}
 
 /// What a JVM tells that was named by the user, or why that cannot be read; waits a moment for one
 /// that is about to be made.

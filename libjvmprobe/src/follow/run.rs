@@ -44,8 +44,10 @@ pub trait Watch {
     /// Where the trace cannot go on; so below.
     fn take_events(&mut self, timeout: Duration) -> Result<()>;
 
-    /// When to [look](Watch::look) before the next tick.
-    fn next_look(&self) -> Option<Instant>;
+    /// When to [look](Watch::look) before the next tick, if nothing ends the wait for events before.
+    fn next_look(&self) -> Option<Instant> {
+        None
+    }
 
     /// Adds what is new.
     ///
@@ -134,10 +136,6 @@ mod tests {
         fn take_events(&mut self, timeout: Duration) -> Result<()> {
             std::thread::sleep(timeout);
             Ok(())
-        }
-
-        fn next_look(&self) -> Option<Instant> {
-            None
         }
 
         fn look(&mut self) -> Result<()> {

@@ -24,11 +24,10 @@ use crate::{
 const MAX_BYTES: u64 = 2 << 20;
 
 /// Attributes that a JVM's own words never set.
-const SEEN: [&str; 12] = [
+const SEEN: [&str; 11] = [
     "container.id",
     "container.runtime",
     "host.name",
-    "jvm.gc.name",
     "k8s.namespace.name",
     "k8s.pod.name",
     "k8s.pod.qos_class",
@@ -38,6 +37,30 @@ const SEEN: [&str; 12] = [
     "process.pid",
     "systemd.unit",
 ];
+
+/// Attributes that may come from a JVM's own words or its version, besides [`SEEN`].
+const OTHERS: [&str; 7] = [
+    "deployment.environment",
+    "deployment.environment.name",
+    "jvm.main",
+    "service.instance.id",
+    "service.name",
+    "service.namespace",
+    "service.version",
+];
+
+/// Attributes that a JVM has to be read for.
+pub const RUNTIME: [&str; 4] = [
+    "process.runtime.name",
+    "process.runtime.version",
+    "process.runtime.description",
+    "jvm.gc.name",
+];
+
+/// Attributes by which JVMs can be told apart: all that are found, and those that programs set most often.
+pub fn known_attributes() -> impl Iterator<Item = &'static str> {
+    SEEN.into_iter().chain(RUNTIME).chain(OTHERS)
+}
 
 /// Where the kubelet has a folder for each pod of its node, called NAMESPACE_NAME_UID (kubernetes,
 /// pkg/kubelet/kuberuntime/helpers.go: BuildPodLogsDirectory). No container can write there.
@@ -63,14 +86,15 @@ pub struct Who {
 }
 
 impl Who {
-    /// Looks at a JVM. What cannot be read is not told.
-    pub fn of(target: &Target, hotspot: Option<&HotSpot>) -> Self {
+    /// Looks at a JVM from outside: at its arguments, its environment and its control groups. What cannot be read is
+    /// not told.
+    pub fn of(target: &Target) -> Self {
         let process = &target.process;
         let arguments = process.arguments().unwrap_or_default();
         let service = Service::of(&arguments, &bytes_of(target, "environ"));
         let place = Place::parse(&String::from_utf8_lossy(&bytes_of(target, "cgroup")));
         let mut attributes = service.attributes;
-        attributes.retain(|key, _| !SEEN.contains(&key.as_str()));
+        attributes.retain(|key, _| !SEEN.contains(&key.as_str()) && key != "jvm.gc.name");
         let pod = place.pod.as_deref().and_then(|uid| pod_of(Path::new(PODS), uid));
         let claimed_namespace = match (&place.pod, &pod) {
             (Some(_), None) => namespace(target).map(|name| bounded(&name)),
@@ -98,15 +122,19 @@ impl Who {
         let name = executable.file_name().unwrap_or_default();
         tell("process.executable.name", &name.to_string_lossy());
         tell("jvm.main", if service.main.is_empty() { &process.comm } else { &service.main });
-        if let Some(hotspot) = hotspot {
-            let (name, version) = runtime(&hotspot.version);
-            tell("process.runtime.name", name);
-            tell("process.runtime.version", version);
-            tell("process.runtime.description", &hotspot.version);
-            tell("jvm.gc.name", hotspot.collector.name());
-        }
         let started_ns = started(process.start_ticks);
         Self { name: service.name, started_ns, attributes, claimed_namespace }
+    }
+
+    /// Adds what the JVM tells of itself.
+    pub fn add_runtime(&mut self, hotspot: &HotSpot) {
+        let (name, version) = runtime(&hotspot.version);
+        let values = [name, version, &hotspot.version, hotspot.collector.name()];
+        for (key, value) in RUNTIME.into_iter().zip(values) {
+            if !value.is_empty() {
+                self.attributes.insert(key.into(), bounded(value));
+            }
+        }
     }
 }
 

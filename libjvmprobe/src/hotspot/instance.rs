@@ -27,8 +27,8 @@ use crate::{
 /// HotSpot's performance data take 32 KiB by default.
 const MAX_PERF_DATA: u64 = 4 << 20;
 
-/// What a JVM tells of itself.
-#[derive(Debug)]
+/// What a JVM tells of itself. Clones share its memory and its layout.
+#[derive(Clone, Debug)]
 pub struct HotSpot {
     /// Name and version, for example `OpenJDK 64-Bit Server VM 17.0.9+9`.
     pub version: String,
@@ -48,7 +48,7 @@ pub struct HotSpot {
     /// Whether it was started with `-XX:+DisableAttachMechanism`.
     pub(crate) attach_disabled: bool,
     /// While it sets itself up.
-    flags: Option<Flags>,
+    flags: Option<Arc<Flags>>,
     pub(super) build: Arc<Build>,
     /// What is to be added to addresses of the file.
     pub(super) bias: u64,
@@ -121,7 +121,9 @@ impl HotSpot {
         };
         let flags = self.flags.take().or_else(|| {
             let read = Flags::read(memory, layout);
-            read.inspect_err(|e| unknown("its flags, and so its collector, are unknown", e)).ok()
+            read.inspect_err(|e| unknown("its flags, and so its collector, are unknown", e))
+                .ok()
+                .map(Arc::new)
         });
         let collector = flags.as_ref().map(|f| Collector::from_flags(memory, f, self.major));
         let collector = collector.unwrap_or_default();

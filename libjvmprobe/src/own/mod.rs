@@ -49,6 +49,6 @@ pub use heap::give_back_soon;
 pub use hurry::Hurry;
 pub use idle::Idle;
 pub(crate) use notes::set_up;
-pub use notes::{Facts, Level, inform, limit_warnings, note, note_as_json, remark, say};
+pub use notes::{Facts, Level, inform, limit_warnings, note, note_as_json, note_once, remark, say};
 pub use pace::Pace;
 pub use signals::{Endings, stop_on_signal};

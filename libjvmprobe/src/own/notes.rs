@@ -2,7 +2,7 @@
 //! collect logs, one JSON object a line. That nobody reads them is no reason to fail.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     fmt::Write as _,
     io::{Write, stderr},
     sync::{
@@ -141,6 +141,20 @@ pub fn note(text: &str) {
         }
     }
     say(Level::Warning, text, None);
+}
+
+/// Writes a line about a process, and why. Of others with the same reason, a file that lacks something for example,
+/// lines are written with `-v` alone.
+pub fn note_once(line: &str, why: &str) {
+    static REASONS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut reasons = REASONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_new = !reasons.contains(why);
+    if is_new && reasons.len() < MAX_REMARKS {
+        reasons.insert(why.to_owned());
+    }
+    drop(reasons);
+    let text = format!("{line}: {why}");
+    if is_new { note(&text) } else { remark(|| text) }
 }
 
 /// The same of what is as it should be.

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "fuzzing")]
 use std::fs::File;
+use std::sync::Arc;
 
 pub(crate) use crate::process::reader::MAX_BYTES;
 use crate::{Addr, Error, Pid, Result, process::reader::MemoryFile};
@@ -13,9 +14,9 @@ use crate::{Addr, Error, Pid, Result, process::reader::MemoryFile};
 /// The longest single read; anything larger is a corrupt length, not data.
 const MAX_READ: usize = 16 << 20;
 
-/// A view of one process's memory.
-#[derive(Debug)]
-pub struct Memory(Source);
+/// A view of one process's memory. Clones share the open file.
+#[derive(Clone, Debug)]
+pub struct Memory(Arc<Source>);
 
 #[derive(Debug)]
 enum Source {
@@ -32,7 +33,7 @@ impl Memory {
     /// [`Error::Io`] when it is gone.
     pub fn open(pid: Pid) -> Result<Self> {
         match MemoryFile::open(pid) {
-            Ok(file) => Ok(Self(Source::Process(file))),
+            Ok(file) => Ok(Self(Arc::new(Source::Process(file)))),
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Err(Error::Permission {
                 what: format!("read the memory of process {pid}"),
                 missing: "CAP_SYS_PTRACE".into(),
@@ -44,7 +45,7 @@ impl Memory {
     /// The memory that a file stands for, each byte at its position.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn of_file(file: File) -> Self {
-        Self(Source::File(file))
+        Self(Arc::new(Source::File(file)))
     }
 
     /// Fills `buf` from `addr` on, whole or not at all.
@@ -75,7 +76,7 @@ impl Memory {
         to: &mut [u8],
     ) -> Result<Vec<bool>> {
         let len = to.len();
-        let read = match &self.0 {
+        let read = match &*self.0 {
             Source::Process(file) => file.read_blocks(blocks, size, to),
             #[cfg(feature = "fuzzing")]
             Source::File(file) => {

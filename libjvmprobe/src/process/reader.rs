@@ -21,6 +21,7 @@
 //! has no signal handler run: signals are blocked before the fork and stay so.
 
 use std::{
+    cell::Cell,
     ffi::CStr,
     fs::File,
     io::{self, IoSlice, IoSliceMut, Read},
@@ -189,6 +190,20 @@ impl Pool {
     }
 }
 
+thread_local! {
+    /// Until when this thread reads.
+    static UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Bounds the time that all reads of a function take together: those that begin later fail with
+/// [`io::ErrorKind::TimedOut`]. Memory may answer each of a thousand reads after almost [`LIMIT`].
+pub(crate) fn within<T>(limit: Duration, read: impl FnOnce() -> T) -> T {
+    let before = UNTIL.replace(Some(Instant::now() + limit));
+    let read = read();
+    UNTIL.set(before);
+    read
+}
+
 fn late() -> io::Error {
     let why = "no answer within 1 s: perhaps it is on a file system whose server does not answer";
     io::Error::new(io::ErrorKind::TimedOut, why)
@@ -216,6 +231,10 @@ fn with_reader<T>(
     memory: Option<u64>,
     talk: impl FnOnce(&mut Reader) -> io::Result<T>,
 ) -> io::Result<T> {
+    if UNTIL.get().is_some_and(|until| Instant::now() > until) {
+        let why = "its memory or files answer too slowly";
+        return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+    }
     let mut reader = pool().take(pid, memory)?;
     let answer = talk(&mut reader);
     match &answer {

@@ -18,7 +18,7 @@ use libjvmprobe::{
         session::{self, Attach, Session},
     },
     cli::{self, CommandLine, Common},
-    follow::{ByKey, Followed, Tool, Trace, jvms},
+    follow::{ByKey, Followed, Reading, Tool, Trace, jvms},
     hotspot::HotSpot,
     own::{note, stop_on_signal},
     process::Target,
@@ -109,7 +109,7 @@ impl Tool for Tracer {
         resolve(&target.libjvm.seen_as, &target.libjvm.elf()?, &ENTRY)
     }
 
-    fn admit(&mut self, _: u64, _: &Target, _: &Result<HotSpot>) -> Result<()> {
+    fn admit(&mut self, _: u64, _: &Target, _: &Reading) -> Result<()> {
         Ok(())
     }
 
@@ -138,7 +138,7 @@ fn run(args: &Args) -> Result<()> {
     bpf::preflight::check()?;
     let stop = stop_on_signal()?;
     let named = jvms::find(&args.common.pids()?)?;
-    let mut trace = Trace::start(Tracer::new()?, named, None, args.common.verbose)?;
+    let mut trace = Trace::start(Tracer::new()?, named, None, args.common.is_verbose())?;
     note("Tracing methods... Hit Ctrl-C to end.");
     trace.run(args.common.times(), &stop)?;
     match trace.jvms.is_empty() {

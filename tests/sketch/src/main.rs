@@ -14,7 +14,7 @@ use libjvmprobe::{
         session::{self, Attach, Session},
     },
     cli::{self, CommandLine, Common, describe},
-    follow::{ByKey, Followed, Tool, Trace, jvms},
+    follow::{ByKey, Followed, Reading, Tool, Trace, jvms},
     hotspot::HotSpot,
     own::{note, stop_on_signal},
     process::Target,
@@ -157,7 +157,7 @@ impl Tool for Tracer<'_> {
         }
     }
 
-    fn admit(&mut self, key: u64, _: &Target, _: &Result<HotSpot>) -> Result<Jvm> {
+    fn admit(&mut self, key: u64, _: &Target, _: &Reading) -> Result<Jvm> {
         Ok(Jvm { namer: self.namers.remove(&key), stacks: HashMap::new(), classes: 0 })
     }
 
@@ -208,7 +208,8 @@ fn run(args: &Args) -> Result<()> {
     bpf::preflight::check_walker()?;
     let stop = stop_on_signal()?;
     let named = jvms::find(&common.pids()?)?;
-    let mut trace = Trace::start(Tracer::new(args)?, named, common.arrivals(), common.verbose)?;
+    let mut trace =
+        Trace::start(Tracer::new(args)?, named, common.arrivals()?, common.is_verbose())?;
     let what = describe(common.all, trace.names());
     note(&format!("Tracing classes that {what} loads... Hit Ctrl-C to end."));
     trace.run(common.times(), &stop)?;

@@ -34,14 +34,14 @@ fn run(args: &Args) -> Result<()> {
         return list::run(args);
     }
     let common = &args.common;
-    bpf::set_libbpf_output(common.verbose);
+    bpf::set_libbpf_output(common.verbose > 1);
     bpf::preflight::check()?;
     let reports = Reports::open(args)?;
     keep(MAPS | READ | ATTACH | HURRY);
     let stop = stop_on_signal()?;
     let named = jvms::find(&common.pids()?)?;
     let taker = Taker::new(args.options(), reports, &named)?;
-    let mut trace = Trace::start(taker, named, common.arrivals(), common.verbose)?;
+    let mut trace = Trace::start(taker, named, common.arrivals()?, common.is_verbose())?;
     keep(if common.all { MAPS | READ | ATTACH } else { MAPS | READ });
     let what = describe(common.all, trace.names());
     note(&format!("Tracing GC pauses of {what}... Hit Ctrl-C to end."));

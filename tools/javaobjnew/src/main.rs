@@ -36,13 +36,13 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<()> {
     let common = &args.common;
-    bpf::set_libbpf_output(common.verbose);
+    bpf::set_libbpf_output(common.verbose > 1);
     bpf::preflight::check()?;
     keep(MAPS | READ | ATTACH | HURRY | OUTPUT);
     let stop = stop_on_signal()?;
     let named = jvms::find(&common.pids()?)?;
     let taker = Taker::new(args.options(), Report::open(args)?)?;
-    let mut trace = Trace::start(taker, named, common.arrivals(), common.verbose)?;
+    let mut trace = Trace::start(taker, named, common.arrivals()?, common.is_verbose())?;
     // Only now, so that a wrong process number does not cost an earlier result.
     let files = Files::create(&args.output, &["alloc"])?;
     let later = if common.all { ATTACH } else { MAPS };

@@ -273,8 +273,8 @@ impl Args {
             max_memory: self.max_memory,
             keeps_all: true,
             pace: Pace::Prompt,
-            verbose: self.common.verbose,
-            slots: None,
+            verbose: self.common.is_verbose(),
+            registry: None,
         })
     }
 

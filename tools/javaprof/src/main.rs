@@ -37,7 +37,7 @@ fn run(args: &Args) -> Result<()> {
     }
     // A name that nobody has is told at once.
     let user = args.started.user()?;
-    bpf::set_libbpf_output(args.common.verbose);
+    bpf::set_libbpf_output(args.common.verbose > 1);
     bpf::preflight::check()?;
     let stop = stop_on_signal()?;
     let hurry = Hurry::begin();

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
-use clap::{Args as Group, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{ArgAction, Args as Group, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use libjvmprobe::{cli::parse_bytes, render::formats};
 use serde::Deserialize;
@@ -40,9 +40,9 @@ pub struct Args {
     #[command(flatten)]
     pub daemon: Daemon,
 
-    /// Say on stderr what is found, attached and ignored
-    #[arg(short, long)]
-    pub verbose: bool,
+    /// Say on stderr what is found, attached and ignored; twice: what libbpf says, too
+    #[arg(short, long, action = ArgAction::Count)]
+    pub verbose: u8,
 
     /// Print a completion script for SHELL and exit
     #[arg(long, value_name = "SHELL", exclusive = true)]

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use libjvmprobe::follow::known_attributes;
 use regex::Regex;
 use serde::{Deserialize, Deserializer, de::Error};
 
@@ -27,6 +28,9 @@ const MAX_BYTES: u64 = 1 << 20;
 pub struct Config {
     /// As `--log`.
     pub log: Option<Log>,
+    /// Attributes that rules may name besides those that are known.
+    #[serde(default)]
+    pub attributes: Vec<String>,
     /// What is kept.
     #[serde(default)]
     pub store: StoreSection,
@@ -199,6 +203,19 @@ impl Config {
             if rule.when.is_empty() {
                 bail!("rule {number}: `when` is missing: which JVMs are meant?");
             }
+            let is_known = |key: &str| {
+                known_attributes().any(|known| known == key)
+                    || config.attributes.iter().any(|known| known == key)
+            };
+            if let Some(key) = rule.when.keys().find(|key| !is_known(key)) {
+                let mut known: Vec<_> = known_attributes().collect();
+                known.sort_unstable();
+                bail!(
+                    "rule {number}: unknown attribute `{key}`; if your JVMs set it in OTEL_RESOURCE_ATTRIBUTES, add \
+                     `attributes = [\"{key}\"]`; known are {}",
+                    known.join(", ")
+                );
+            }
         }
         Ok(config)
     }
@@ -219,6 +236,8 @@ mod tests {
         assert_eq!((config.store.keep_size, config.store.mode), (Some(2 << 30), Some(0o750)));
         assert_eq!(config.rules[0].action, Action::Rename);
         assert!(Config::parse("").unwrap().rules.is_empty());
+        let own = "attributes = [\"team\"]\n[[rule]]\naction = \"drop\"\nwhen = { team = \"^x$\" }";
+        assert_eq!(Config::parse(own).unwrap().rules.len(), 1);
     }
 
     #[test]
@@ -235,6 +254,10 @@ mod tests {
             ("[[rule]]\naction = \"drop\"", &["rule 1", "`when`"]),
             ("[[rule]]\naction = \"rename\"\nwhen = { a = \"b\" }", &["rule 1", "`to`"]),
             ("[[rule]]\naction = \"drop\"\nto = \"x\"\nwhen = { a = \"b\" }", &["rule 1", "`to`"]),
+            (
+                "[[rule]]\naction = \"drop\"\nwhen = { \"service.nam\" = \"b\" }",
+                &["rule 1", "`service.nam`", "service.name,", "attributes = [\"service.nam\"]"],
+            ),
         ] {
             let error = format!("{:#}", Config::parse(text).unwrap_err());
             for word in words {

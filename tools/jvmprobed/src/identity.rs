@@ -1,9 +1,12 @@
 //! Who a JVM is to those who look: as it is found, as the rules have it, and how often it was started
 //! again.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+};
 
-use libjvmprobe::follow::Who;
+use libjvmprobe::follow::{RUNTIME, Select, Who};
 
 use crate::{
     config::{Action, Rule},
@@ -19,10 +22,43 @@ const NAMESPACE: &str = "k8s.namespace.name";
 /// So many names are remembered.
 const MAX_NAMES: usize = 4096;
 
+/// The rules, which the registry asks, too.
+#[derive(Debug, Default)]
+pub struct Rules(RwLock<Vec<Rule>>);
+
+impl Rules {
+    /// These rules.
+    pub fn new(rules: Vec<Rule>) -> Self {
+        Self(RwLock::new(rules))
+    }
+
+    /// Other rules, from now on: who is known stays who it is.
+    pub fn set(&self, rules: Vec<Rule>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Rule>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Select for Rules {
+    fn wants(&self, who: &Who, is_read: bool) -> Option<bool> {
+        let rules = self.read();
+        let mut names = rules.iter().flat_map(|rule| rule.when.keys());
+        if !is_read && names.any(|name| RUNTIME.contains(&name.as_str())) {
+            return None;
+        }
+        let Who { name, started_ns, attributes, .. } = who.clone();
+        let mut identity = Identity { pid: 0, started_ns, name, attributes };
+        Some(apply(&rules, &mut identity))
+    }
+}
+
 /// Tells who JVMs are.
 #[derive(Debug, Default)]
 pub struct Identities {
-    rules: Vec<Rule>,
+    rules: Arc<Rules>,
     /// How many processes of a name have ended, and when one was last heard of.
     ended: HashMap<String, (u64, u64)>,
     clock: u64,
@@ -30,20 +66,15 @@ pub struct Identities {
 
 impl Identities {
     /// With these rules.
-    pub fn new(rules: Vec<Rule>) -> Self {
+    pub fn new(rules: Arc<Rules>) -> Self {
         Self { rules, ..Self::default() }
-    }
-
-    /// Other rules, from now on: who is known stays who it is.
-    pub fn set_rules(&mut self, rules: Vec<Rule>) {
-        self.rules = rules;
     }
 
     /// Who a JVM is that has come; `None` where the rules leave it alone.
     pub fn came(&mut self, pid: u32, who: Who) -> Option<Arc<Identity>> {
         let Who { name, started_ns, attributes, claimed_namespace } = who;
         let mut identity = Identity { pid, started_ns, name, attributes };
-        apply(&self.rules, &mut identity).then_some(())?;
+        apply(&self.rules.read(), &mut identity).then_some(())?;
         // A label, of which rules know nothing: a container that names another namespace gets neither
         // rid of its profiles nor into another one's rules.
         if let Some(namespace) = claimed_namespace {
@@ -141,7 +172,7 @@ mod tests {
             when = { "k8s.namespace.name" = "^(prod|batch)$", "service.name" = "^[^x]" }
             "#,
         );
-        let mut identities = Identities::new(config.unwrap().rules);
+        let mut identities = Identities::new(Rules::new(config.unwrap().rules).into());
         let mut came = |name, namespace| {
             let identity = identities.came(7, who(name, namespace))?;
             assert_eq!(identity.attributes.get("service.name"), Some(&identity.name));
@@ -159,7 +190,7 @@ mod tests {
         let config = Config::parse(
             "[[rule]]\naction = \"drop\"\nwhen = { \"k8s.namespace.name\" = \"^batch$\" }",
         );
-        let mut identities = Identities::new(config.unwrap().rules);
+        let mut identities = Identities::new(Rules::new(config.unwrap().rules).into());
         let claims = Who { claimed_namespace: Some("batch".into()), ..Who::default() };
         let identity = identities.came(7, claims).unwrap();
         assert_eq!(identity.attributes[NAMESPACE], "batch");

@@ -17,7 +17,7 @@ use jvmprobed::{
 use libjvmprobe::cli;
 
 fn main() -> ExitCode {
-    cli::run_plain(|args: &Args| (args.completions, args.verbose), start)
+    cli::run_plain(|args: &Args| (args.completions, args.verbose > 0), start)
 }
 
 fn start(args: &Args) -> Result<()> {

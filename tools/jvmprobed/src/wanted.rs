@@ -65,7 +65,7 @@ pub fn store(args: &Daemon, config: &Config) -> Result<Store> {
 }
 
 /// What the daemon is to do.
-pub fn options(args: &Daemon, config: Config, verbose: bool) -> Options {
+pub fn options(args: &Daemon, config: Config, verbose: u8) -> Options {
     let mut targets: Vec<_> = args.push.iter().cloned().map(target::Options::new).collect();
     targets.extend(config.targets.iter().cloned());
     Options {

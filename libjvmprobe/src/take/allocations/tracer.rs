@@ -20,7 +20,7 @@ use crate::{
         session::Attach,
         stops::{self, Stop},
     },
-    follow::{ByKey, Followed, Tool},
+    follow::{ByKey, Followed, Reading, Tool},
     hotspot::HotSpot,
     own::{Effort, Pace, budget, note},
     process::Target,
@@ -331,7 +331,7 @@ impl<S: Sink> Taker<S> {
     }
 
     /// From here on a JVM is counted: what is attached does nothing before.
-    fn count(&mut self, key: u64, target: &Target, hotspot: &Result<HotSpot>) -> Result<Jvm> {
+    fn count(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
         let pid = target.pid();
         let Ok(hotspot) = hotspot else { return Err(Error::NoSuchProcess { pid }) };
         let stacks = self.stacks.remove(&key);
@@ -407,7 +407,7 @@ impl<S: Sink> Tool for Taker<S> {
         self.stacks.insert(key, stacks);
     }
 
-    fn admit(&mut self, key: u64, target: &Target, hotspot: &Result<HotSpot>) -> Result<Jvm> {
+    fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
         if let Some(listening) = &mut self.listening {
             listening.add(key, target, &mut self.session)?;
         }

@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher, RandomState},
     mem::offset_of,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use libbpf_rs::{MapCore, MapFlags};
@@ -19,9 +19,9 @@ use crate::{
         records::copy,
         session::{self, Attach},
     },
-    follow::{ByKey, Followed, Named, Tool},
+    follow::{ByKey, Followed, Named, Reading, Tool},
     hotspot::{Collector, HotSpot, counters::Counts},
-    own::{Pace, note},
+    own::{Pace, note, note_once},
     process::{FileId, Target, cgroup, pid::thread_named},
     render::table::Lost,
     take::pauses::{
@@ -91,6 +91,8 @@ pub struct Taker<S> {
     users: HashMap<FileId, usize>,
     /// JVMs that nothing can be attached to.
     counted: HashMap<u64, ByCounters>,
+    /// When the counters are looked at next of those that nothing notices.
+    next_count: Instant,
     /// Stops that were not recorded one by one, as they were reported last.
     limited: HashMap<u64, Limited>,
     /// Makes numbers of tenants' names that no tenant can predict.
@@ -103,6 +105,11 @@ struct ByCounters {
     /// What notices each stop; without, the counters are looked at again and again.
     watch: Option<Links>,
 }
+
+/// If looking at counters takes longer than this, because a JVM's memory answers slowly, ...
+const SLOW_LOOK: Duration = Duration::from_millis(100);
+/// ... the next look comes after this many times as long: events of other JVMs wait meanwhile.
+const REST: u32 = 20;
 
 /// What runs when a counter of stops was written to.
 const COUNTED_PROGRAM: &str = "counted_stop";
@@ -146,6 +153,7 @@ impl<S: Sink> Taker<S> {
             unattached: HashMap::new(),
             users: HashMap::new(),
             counted: HashMap::new(),
+            next_count: Instant::now(),
             limited: HashMap::new(),
             tenant_numbers: RandomState::new(),
         })
@@ -211,10 +219,11 @@ impl<S: Sink> Taker<S> {
                  and the sum, and no other stops"
             ),
         };
-        note(&format!(
+        let line = format!(
             "process {pid}: pauses are told by its own counters, {how}: neither operations nor \
-             the heap nor cycles; for {why}"
-        ));
+             the heap nor cycles"
+        );
+        note_once(&line, why);
         self.counted.insert(key, ByCounters { counted, watch: watch.ok() });
         Ok(())
     }
@@ -284,7 +293,7 @@ impl<S: Sink> Tool for Taker<S> {
         }
     }
 
-    fn admit(&mut self, key: u64, target: &Target, hotspot: &Result<HotSpot>) -> Result<Jvm> {
+    fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
         let pid = target.pid();
         if let Some(costs) = self.session.costs() {
             costs.add(key);
@@ -294,7 +303,7 @@ impl<S: Sink> Tool for Taker<S> {
             let what = "collector, heap and causes are not known yet";
             note(&format!("process {pid}: {what}: {error}"));
         }
-        let why = hotspot.as_ref().ok().and_then(|hotspot| {
+        let why = hotspot.as_deref().ok().and_then(|hotspot| {
             let of = (target.libjvm.id, hotspot.collector);
             let look = || {
                 let plans = probes::plan(&target.libjvm, Some(hotspot), &self.options);
@@ -314,7 +323,7 @@ impl<S: Sink> Tool for Taker<S> {
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
         let is_looked_at = |of: &ByCounters| of.watch.is_none();
         let timeout = match self.counted.values().any(is_looked_at) {
-            true => timeout.min(counted::look(self.options.pace)),
+            true => timeout.min(self.next_count.saturating_duration_since(Instant::now())),
             false => timeout,
         };
         for event in self.session.events(timeout)? {
@@ -325,7 +334,7 @@ impl<S: Sink> Tool for Taker<S> {
             }
             // What happened in a JVM before it was known is not told.
             let Some(Followed { jvm, hotspot, .. }) = jvms.get_mut(&key) else { continue };
-            let hotspot = hotspot.as_ref().ok();
+            let hotspot = hotspot.as_deref().ok();
             match (&event, self.session.walker()) {
                 (Event::Request(request), _) => self.requests.take(request),
                 (Event::Stack(number, stack), Some(walker)) => {
@@ -340,10 +349,17 @@ impl<S: Sink> Tool for Taker<S> {
                 self.sink.record(&record)?;
             }
         }
+        let begin = Instant::now();
+        if begin < self.next_count {
+            return Ok(());
+        }
         let looked_at = self.counted.iter().filter(|(_, of)| is_looked_at(of));
         for key in looked_at.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.count(jvms, key, None)?;
         }
+        let took = begin.elapsed();
+        let rest = if took > SLOW_LOOK { took * REST } else { counted::look(self.options.pace) };
+        self.next_count = begin + rest;
         Ok(())
     }
 
@@ -361,7 +377,7 @@ impl<S: Sink> Tool for Taker<S> {
         let now = clock::monotonic_ns();
         for (&key, followed) in jvms.iter_mut() {
             self.report_limited(key, followed.target.pid())?;
-            if let Some(summary) = followed.jvm.summary(followed.hotspot.as_ref().ok(), now) {
+            if let Some(summary) = followed.jvm.summary(followed.hotspot.as_deref().ok(), now) {
                 self.sink.record(&summary)?;
             }
             followed.tell_stops();

@@ -9,7 +9,7 @@ use std::{
 
 use clap::ValueEnum;
 
-use crate::{Pid, follow::Slots, own::Pace, take::samples::events::Asked};
+use crate::{Pid, follow::Registry, own::Pace, take::samples::events::Asked};
 
 /// What to sample, of whom, and how.
 #[derive(Clone, Debug)]
@@ -57,8 +57,8 @@ pub struct Options {
     pub pace: Pace,
     /// Say on stderr how new JVMs are found.
     pub verbose: bool,
-    /// Slots that each JVM needs which is found, where every JVM is sampled; `None` for any number.
-    pub slots: Option<Slots>,
+    /// What finds JVMs, where every JVM is sampled; `None` for a registry of its own.
+    pub registry: Option<Registry>,
 }
 
 /// Who is sampled.

@@ -23,7 +23,12 @@ use libjvmprobe::{
         walker,
     },
     cli::describe,
-    follow::{Arrivals, ByKey, Followed, Tool, Trace, command::Waiting, jvms},
+    follow::{
+        Arrivals, ByKey, Followed, Reading, Tool, Trace,
+        command::Waiting,
+        jvms,
+        registry::{self, Whom},
+    },
     hotspot::HotSpot,
     own::{
         note,
@@ -291,12 +296,7 @@ impl Tool for Tracer<'_> {
         }
     }
 
-    fn admit(
-        &mut self,
-        key: u64,
-        target: &Target,
-        hotspot: &libjvmprobe::Result<HotSpot>,
-    ) -> libjvmprobe::Result<Jvm> {
+    fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> libjvmprobe::Result<Jvm> {
         let mut hits = self.asked.as_ref().map(|asked| Hits::new(&asked.listing));
         // What is loaded already. Of one that is being made, all is watched.
         if let (Some(hits), Ok(hotspot)) = (&mut hits, hotspot)
@@ -377,7 +377,7 @@ fn write(inits: Inits, files: files::Files, what: &str) -> Result<()> {
 /// Watches until it is time to end.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let common = &args.common;
-    bpf::set_libbpf_output(common.verbose);
+    bpf::set_libbpf_output(common.verbose > 1);
     preflight::check()?;
     // A name that nobody has is told at once.
     let user = args.started.user()?;
@@ -388,11 +388,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let waiting = args.started.fork(user)?;
     keep(MAPS | READ | ATTACH | HURRY);
     let arrivals = match &waiting {
-        Some(waiting) => Some(Arrivals::of_command(waiting.pid, common.verbose)?),
-        None => common.arrivals(),
+        Some(waiting) => Some(Arrivals::open(registry::Options {
+            whom: Whom::Command(waiting.pid),
+            verbose: common.is_verbose(),
+            ..Default::default()
+        })?),
+        None => common.arrivals()?,
     };
     let named = jvms::find(&common.pids()?)?;
-    let mut trace = Trace::start(tracer, named, arrivals, common.verbose)?;
+    let mut trace = Trace::start(tracer, named, arrivals, common.is_verbose())?;
     if let (Some(waiting), Some(program)) = (&waiting, args.started.program()) {
         trace.expect(waiting.pid, program)?;
     }

@@ -13,7 +13,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     bpf,
-    follow::Slots,
+    follow::{
+        Registry, Select, Slots,
+        registry::{self, Whom},
+    },
     own::{
         Facts, Level, give_back_soon, inform, note,
         privileges::{ATTACH, HURRY, KERNEL_SYMBOLS, MAPS, READ, keep},
@@ -33,6 +36,7 @@ use crate::{
         takers::{self, MAX_PIECES, Takers, WINDOW},
     },
     config::Rule,
+    identity::Rules,
     metrics::{
         SharedBook,
         figures::{Figures, Own},
@@ -75,8 +79,8 @@ pub struct Options {
     pub targets: Vec<target::Options>,
     /// Where what waits to be pushed is kept.
     pub queues: PathBuf,
-    /// Say what is found and ignored.
-    pub verbose: bool,
+    /// 1 to say what is found and ignored, 2 for what libbpf says, too.
+    pub verbose: u8,
 }
 
 /// What can change while it runs.
@@ -97,7 +101,7 @@ pub struct Changed {
 pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Changed>) -> Result<()> {
     // Before there are threads.
     give_back_soon();
-    bpf::set_libbpf_output(options.verbose);
+    bpf::set_libbpf_output(options.verbose > 1);
     bpf::preflight::check()?;
     // Taken before rights are given up, and before anybody is told that all is well.
     let listeners = server::Listeners::open(&options.serve)?;
@@ -118,23 +122,32 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let asked_for =
         Taking { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };
     let saving = Saving::new(options.limits, asked_for);
+    let rules = Arc::new(Rules::new(options.rules));
+    let registry = Registry::start(registry::Options {
+        whom: Whom::Everyone,
+        pace: takers::PACE,
+        slots: Some(slots.clone()),
+        identify: true,
+        select: Some(Arc::clone(&rules) as Arc<dyn Select>),
+        verbose: options.verbose > 0,
+    })?;
     let allocation_ppm = Arc::new(AtomicU64::new(saving.allocation_ppm()));
     let stack_ppm = Arc::new(AtomicU64::new(saving.stack_ppm()));
     let wanted = takers::Options {
-        slots: slots.clone(),
+        registry: registry.clone(),
         rate: Arc::new(AtomicU64::new(options.hertz)),
         off_cpu: options.off_cpu,
         allocation: options.allocation,
         allocation_ppm: Arc::clone(&allocation_ppm),
         stack_ppm: Arc::clone(&stack_ppm),
         max_memory: usize::try_from(options.limits.memory / 4).unwrap_or(usize::MAX),
-        verbose: options.verbose,
     };
-    let jvms = Jvms::open(options.rules, slots.clone());
+    let jvms = Jvms::open(Arc::clone(&rules), registry)?;
     let (out, pieces) = sync_channel(MAX_PIECES);
     let takers = Takers::start(wanted, out)?;
     let mut daemon = Daemon {
         jvms,
+        rules,
         slots,
         gather: Gather::new(book.clone()),
         handing: Handing::start(store, push, &book)?,
@@ -155,6 +168,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
 
 struct Daemon {
     jvms: Jvms,
+    rules: Arc<Rules>,
     slots: Slots,
     gather: Gather,
     book: SharedBook,
@@ -205,7 +219,7 @@ impl Daemon {
         let mut next_cut = Instant::now() + WINDOW + GRACE;
         let mut next_tick = Instant::now();
         while !asked.stop.load(Ordering::Relaxed) {
-            let until = next_tick.min(next_cut).min(self.jvms.next_look());
+            let until = next_tick.min(next_cut);
             match self.pieces.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(piece) => self.take(piece),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -322,7 +336,7 @@ impl Daemon {
         self.notify.reloading();
         match read_again() {
             Ok(Changed { rules, limits, bounds: (age, size) }) => {
-                self.jvms.set_rules(rules);
+                self.rules.set(rules);
                 self.saving.set_limits(limits);
                 self.set_budgets();
                 self.handing.set_bounds(age, size);

@@ -101,11 +101,7 @@ impl Gather {
     }
 
     fn keep(&mut self, jvms: &mut Jvms, pid: u32, keep: impl FnOnce(&mut Taken)) {
-        let (who, is_new) = jvms.who(pid);
-        let Some(who) = who else { return };
-        if is_new {
-            self.book.lock().found(&who);
-        }
+        let Some(who) = jvms.who(pid) else { return };
         let taken = self.taken.entry(pid).or_insert_with(|| new(&who));
         // Another one may have its number by now.
         if taken.who != who {

@@ -2,20 +2,23 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, mem,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use libjvmprobe::{
-    Pid,
-    follow::{Arrival, Arrivals, Slots, Who},
+    Result,
+    follow::{Arrival, Arrivals, Registry},
     hotspot::HotSpot,
-    own::Pace,
-    process::{Process, Target},
+    process::Target,
 };
 
-use crate::{config::Rule, identity::Identities, metrics::figures::Gauges, window::Identity};
+use crate::{
+    identity::{Identities, Rules},
+    metrics::figures::Gauges,
+    window::Identity,
+};
 
 /// What takers hand over of a JVM comes as late as this after its end.
 const LINGER: Duration = Duration::from_secs(40);
@@ -29,8 +32,13 @@ const ALL_GAUGES: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Jvms {
     arrivals: Arrivals,
+    registry: Registry,
     identities: Identities,
     known: BTreeMap<u32, Known>,
+    /// Those that are wanted and were not returned by [`look`](Self::look) yet.
+    new: Vec<Arc<Identity>>,
+    /// Those that had been wanted and run another program now, and were not returned by [`part`](Self::part) yet.
+    replaced: Vec<Arc<Identity>>,
     /// How many windows there were.
     windows: u64,
     /// Process number of the JVM whose gauges were read last.
@@ -41,9 +49,9 @@ pub struct Jvms {
 
 #[derive(Debug)]
 struct Known {
-    process: Process,
+    target: Arc<Target>,
     /// What it tells of itself; `None` where that cannot be read.
-    hotspot: Option<HotSpot>,
+    hotspot: Option<Arc<HotSpot>>,
     /// `None` where the rules leave it alone.
     who: Option<Arc<Identity>>,
     ended: Option<Instant>,
@@ -51,59 +59,65 @@ struct Known {
 
 impl Jvms {
     /// Those that run now, and from here on those that come.
-    pub fn open(rules: Vec<Rule>, slots: Slots) -> Self {
-        let arrivals = Arrivals::open(false).at(Pace::Calm).within(slots);
-        Self {
-            arrivals,
+    ///
+    /// # Errors
+    /// Those of [`Registry::subscribe`].
+    pub fn open(rules: Arc<Rules>, registry: Registry) -> Result<Self> {
+        Ok(Self {
+            arrivals: registry.subscribe()?,
+            registry,
             identities: Identities::new(rules),
             known: BTreeMap::new(),
+            new: Vec::new(),
+            replaced: Vec::new(),
             windows: 0,
             last_read: 0,
             left_out: Vec::new(),
-        }
+        })
     }
 
-    /// Other rules for those that come.
-    pub fn set_rules(&mut self, rules: Vec<Rule>) {
-        self.identities.set_rules(rules);
-    }
-
-    /// When to look for new ones.
-    pub fn next_look(&self) -> Instant {
-        self.arrivals.next_look()
-    }
-
-    /// Looks for new ones; returns those that are wanted.
+    /// Returns those that are new and wanted.
     pub fn look(&mut self) -> Vec<Arc<Identity>> {
-        let arrivals = self.arrivals.take();
-        let come = arrivals
-            .into_iter()
-            .filter_map(|Arrival { target, hotspot }| self.come(target, hotspot.ok()));
-        come.collect()
+        self.take();
+        mem::take(&mut self.new)
     }
 
-    fn come(&mut self, target: Target, hotspot: Option<HotSpot>) -> Option<Arc<Identity>> {
-        let pid = target.pid().0;
-        let who = self.identities.came(pid, Who::of(&target, hotspot.as_ref()));
-        // Nothing is asked of those that are left alone.
-        let hotspot = hotspot.filter(|_| who.is_some());
-        let known = Known { process: target.process, hotspot, who: who.clone(), ended: None };
-        self.known.insert(pid, known);
-        who
-    }
-
-    /// Who a piece is of; `None` where the rules leave it alone, or nobody knows it any more. The
-    /// second is one that was not known before.
-    pub fn who(&mut self, pid: u32) -> (Option<Arc<Identity>>, bool) {
-        if let Some(known) = self.known.get(&pid) {
-            return (known.who.clone(), false);
+    fn take(&mut self) {
+        for arrival in self.arrivals.take() {
+            let pid = arrival.target.pid().0;
+            match self.known.get_mut(&pid) {
+                Some(known) if Arc::ptr_eq(&known.target, &arrival.target) => {
+                    // Nothing is read of those that are left alone or have ended.
+                    let is_read = known.who.is_some() && known.ended.is_none();
+                    known.hotspot = arrival.hotspot.ok().filter(|_| is_read);
+                }
+                _ => self.come(arrival),
+            }
         }
-        // It was found by a taker first.
-        let Ok(target) = Target::open(Pid(pid)) else { return (None, false) };
-        let hotspot = HotSpot::read(&target).ok();
-        let who = self.come(target, hotspot);
-        let is_new = who.is_some();
-        (who, is_new)
+    }
+
+    fn come(&mut self, arrival: Arrival) {
+        let Arrival { target, hotspot, who, .. } = arrival;
+        let pid = target.pid().0;
+        let who = who.map(Arc::unwrap_or_clone).unwrap_or_default();
+        let who = self.identities.came(pid, who);
+        self.new.extend(who.clone());
+        let hotspot = hotspot.ok().filter(|_| who.is_some());
+        let before = self.known.insert(pid, Known { target, hotspot, who, ended: None });
+        // Its process runs another program now.
+        if let Some(Known { who: Some(who), ended: None, .. }) = before {
+            self.identities.ended(&who);
+            self.replaced.push(who);
+        }
+    }
+
+    /// Who a piece is of; `None` where the rules leave it alone, or nobody knows it any more.
+    pub fn who(&mut self, pid: u32) -> Option<Arc<Identity>> {
+        if !self.known.contains_key(&pid) {
+            // Its tracer was faster.
+            self.take();
+        }
+        self.known(pid)
     }
 
     /// Returns the identity of a process that was looked at and is wanted.
@@ -113,18 +127,17 @@ impl Jvms {
 
     /// How many have ended before they were looked at, for many come and go.
     pub fn left_out(&self) -> u64 {
-        self.arrivals.left_out()
+        self.registry.left_out()
     }
 
     /// Notices who has ended; returns those that had been wanted.
     pub fn part(&mut self) -> Vec<Arc<Identity>> {
         let now = Instant::now();
-        let mut ended = Vec::new();
-        for (&pid, known) in &mut self.known {
-            if known.ended.is_none() && known.process.has_ended() {
+        let mut ended = mem::take(&mut self.replaced);
+        for known in self.known.values_mut() {
+            if known.ended.is_none() && known.target.process.has_ended() {
                 known.ended = Some(now);
                 known.hotspot = None;
-                self.arrivals.forget(Pid(pid));
                 if let Some(who) = &known.who {
                     self.identities.ended(who);
                     ended.push(Arc::clone(who));
@@ -175,12 +188,9 @@ impl Known {
     /// What it holds; what cannot be read, for it is just setting that up or ending, is left out.
     /// The second is whether there was time for all.
     fn gauges(&mut self, windows: u64, until: Instant) -> (Gauges, bool) {
-        let pid = self.process.pid.0;
+        let pid = self.target.pid().0;
         let mut gauges = Gauges { threads: threads(pid), ..Gauges::default() };
-        let Some(hotspot) = &mut self.hotspot else { return (gauges, true) };
-        if !hotspot.is_set_up {
-            hotspot.look_again();
-        }
+        let Some(hotspot) = &self.hotspot else { return (gauges, true) };
         if let Ok(fill) = hotspot.code_cache() {
             (gauges.code_cache_used, gauges.code_cache_size) = (Some(fill.used), Some(fill.size));
         }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use libjvmprobe::{
     Result as Taken,
     bpf::cost::Cost,
-    follow::{Arrivals, Slots, Times, Trace},
+    follow::{Registry, Times, Trace},
     own::Pace,
     render::table::Lost,
     stack::profile::Profile,
@@ -41,7 +41,7 @@ pub const MAX_PIECES: usize = 16_384;
 pub const STOPS: &str = "pauses";
 
 /// Nobody waits for anything before a window is over.
-const PACE: Pace = Pace::Calm;
+pub const PACE: Pace = Pace::Calm;
 
 /// What is taken.
 #[derive(Clone, Debug)]
@@ -59,10 +59,8 @@ pub struct Options {
     pub stack_ppm: Arc<AtomicU64>,
     /// About so many bytes are kept by those that keep much.
     pub max_memory: usize,
-    /// Slots for JVMs, shared by all tracers.
-    pub slots: Slots,
-    /// Say what is found and ignored.
-    pub verbose: bool,
+    /// What finds JVMs, for all tracers.
+    pub registry: Registry,
 }
 
 /// All takers, of which some may be left out for a while.
@@ -243,7 +241,7 @@ fn pauses(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Take
         ..Default::default()
     };
     let taker = pauses::Taker::new(wanted, Out::new(out), &[])?;
-    let arrivals = Arrivals::open(options.verbose).at(PACE).within(options.slots.clone());
+    let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
     trace.tool.sink.send(Piece::Begun);
     trace.run(times(), stop)?;
@@ -278,8 +276,7 @@ fn allocations(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) ->
     };
     let taker = allocations::Taker::new(wanted, Out::new(out))?;
     let taker = taker.with_cost_budget(Arc::clone(&options.allocation_ppm));
-    // One of them is enough to say what is ignored.
-    let arrivals = Arrivals::open(false).at(PACE).within(options.slots.clone());
+    let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
     trace.tool.sink.send(Piece::Begun);
     trace.run(times(), stop)?;
@@ -332,7 +329,7 @@ fn samples(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Tak
         keeps_all: false,
         pace: PACE,
         verbose: false,
-        slots: Some(options.slots.clone()),
+        registry: Some(options.registry.clone()),
     };
     let taker = samples::Taker::new(wanted, Out::new(out))?;
     let mut taker = taker.with_stack_budget(Arc::clone(&options.stack_ppm));

@@ -33,7 +33,7 @@ use tenants::{Tenants, Work};
 use crate::{
     Error, Pid, Result,
     bpf::{self, clock, cost::Costs, perf::Clock, probes::Links, session::Attach},
-    follow::{self, Arrivals, End, Stops, Times, Watch, ready},
+    follow::{self, Arrival, Arrivals, End, Stops, Times, Watch, ready, registry},
     image::Image,
     own::{Idle, Pace, note},
     process::{FileId, Process, Target, libjvm::native_image},
@@ -61,11 +61,12 @@ pub(super) type Stacks = HashMap<u64, Stack>;
 
 /// A process that was named. Java code that is no HotSpot JVM's is profiled as native code
 /// is.
-fn open(pid: Pid, files: &mut Files) -> Result<Traced> {
+fn open(pid: Pid, files: &mut Files) -> Result<(Traced, Option<Arrival>)> {
     match Target::open(pid) {
         Ok(target) => {
             let hotspot = ready::wait_for_any_vm(&target)?;
-            Ok(Traced::jvm(target, hotspot, files))
+            let arrival = Arrival::new(target, hotspot);
+            Ok((Traced::jvm(arrival.clone(), files), Some(arrival)))
         }
         Err(error @ (Error::OpenJ9 { .. } | Error::NativeImage { .. })) => {
             note(&match native_image(pid).and_then(|elf| Image::read(&elf).ok().flatten()) {
@@ -81,7 +82,7 @@ fn open(pid: Pid, files: &mut Files) -> Result<Traced> {
             let stops = Some(Stops::new(&process));
             let mut traced = Traced::other(process, files);
             traced.stops = stops;
-            Ok(traced)
+            Ok((traced, None))
         }
         Err(error) => Err(error),
     }
@@ -120,7 +121,7 @@ pub struct Taker<S> {
     about: About,
     /// Waits of threads, if they are wanted.
     waits: Option<Waits>,
-    /// Where every JVM is profiled.
+    /// Where every JVM is profiled, or one is that has not set itself up yet.
     arrivals: Option<Arrivals>,
     /// Attachments that all JVMs share that run the same libjvm.so.
     shared: Option<HashMap<FileId, Links>>,
@@ -170,13 +171,7 @@ impl<S: Sink> Taker<S> {
             stacks_size: 0,
             about: About { hertz: options.hertz(), ..Default::default() },
             waits: None,
-            arrivals: finds_jvms.then(|| {
-                let arrivals = Arrivals::open(options.verbose).at(options.pace);
-                match &options.slots {
-                    Some(slots) => arrivals.within(slots.clone()),
-                    None => arrivals,
-                }
-            }),
+            arrivals: None,
             shared: (finds_jvms && bpf::reaches_everyone()).then(HashMap::new),
             shared_events: HashMap::new(),
             idle: Idle::default(),
@@ -184,10 +179,22 @@ impl<S: Sink> Taker<S> {
             stacks_sent: 0,
             options,
         };
-        for traced in processes {
+        for (traced, arrival) in processes {
             taker.add(traced)?;
+            arrival.map(|arrival| taker.read_again(arrival)).transpose()?;
         }
-        taker.take_arrivals();
+        if finds_jvms {
+            let Options { registry, pace, verbose, .. } = &taker.options;
+            let options =
+                registry::Options { pace: *pace, verbose: *verbose, ..Default::default() };
+            let arrivals = match registry {
+                Some(registry) => registry.subscribe(),
+                None => Arrivals::open(options),
+            }?;
+            arrivals.wait_for_first();
+            taker.listen(arrivals)?;
+        }
+        taker.take_arrivals()?;
         Ok(taker)
     }
 
@@ -217,12 +224,12 @@ impl<S: Sink> Taker<S> {
     /// What cannot be sampled, or walked.
     pub fn start(&mut self) -> Result<()> {
         self.tell_walker()?;
-        if self.arrivals.is_none() {
+        if !self.options.finds_jvms() {
             self.session.settle();
         }
         // Before there are samples: while the code of a large JVM is read, what is sampled may be freed or
         // replaced. And a JVM that is asked works for us, which is no part of what it is busy with.
-        if self.options.symbols != SymbolSource::Auto || self.arrivals.is_none() {
+        if self.options.symbols != SymbolSource::Auto || !self.options.finds_jvms() {
             self.get_maps()?;
         }
         self.begin = Instant::now();
@@ -436,14 +443,12 @@ impl<S: Sink> Watch for Taker<S> {
     }
 
     fn next_look(&self) -> Option<Instant> {
-        let next_arrival = self.arrivals.as_ref().map(Arrivals::next_look);
-        self.next_look.into_iter().chain(next_arrival).min()
+        self.next_look
     }
 
     /// Adds JVMs that are new, and gets ready for those that have set themselves up.
     fn look(&mut self) -> Result<()> {
-        if self.arrivals.is_some() {
-            self.take_arrivals();
+        if self.take_arrivals()? {
             self.tell_walker()?;
             self.get_maps()?;
         }

@@ -1,11 +1,16 @@
 //! The processes that are profiled, as they come, become JVMs, and end.
 
+use std::sync::Arc;
+
 use super::{Sink, Taker};
 use crate::{
-    Pid, Result,
+    Error, Pid, Result,
     bpf::session::Attach,
-    follow::{Arrival, Arrivals},
-    own::{Pace, note},
+    follow::{
+        Arrival, Arrivals, Stage,
+        registry::{self, Whom},
+    },
+    own::{Pace, note, note_once},
     process::{Fate, Process},
     take::samples::{
         StackWalk, SymbolSource,
@@ -57,7 +62,8 @@ impl<S: Sink> Taker<S> {
                 traced.follow(&mut self.session, self.shared.as_mut(), self.options.slot_ns > 0)
         {
             let pid = traced.pid();
-            note(&format!("what process {pid} compiles meanwhile is not followed: {error}"));
+            let line = format!("what process {pid} compiles meanwhile is not followed");
+            note_once(&line, &error.to_string());
         }
     }
 
@@ -159,6 +165,10 @@ impl<S: Sink> Taker<S> {
     pub(super) fn retire(&mut self, pid: u32) {
         self.collect_thinned(Some(pid));
         if let Some(traced) = self.processes.remove(&pid) {
+            // What was published of it before it ended may not be taken yet.
+            if let (Some(arrivals), Some(target)) = (&mut self.arrivals, traced.target()) {
+                arrivals.refuse(target);
+            }
             self.about.lost_code += self.session.lost(pid.into());
             self.sampled.retire(traced);
         }
@@ -192,9 +202,6 @@ impl<S: Sink> Taker<S> {
                         self.options.pace.tell(&format!("process {pid} has ended"));
                     }
                     self.retire(pid);
-                    if let Some(arrivals) = &mut self.arrivals {
-                        arrivals.forget(Pid(pid));
-                    }
                 }
                 // As the command that was started does when it becomes a JVM.
                 Fate::Execed => {
@@ -210,31 +217,75 @@ impl<S: Sink> Taker<S> {
                 }
             }
         }
-        let mut became = Vec::new();
-        for (pid, traced) in &mut self.processes {
-            if traced.has_become_jvm(&mut self.files) {
-                became.push(*pid);
-            }
-        }
-        for pid in became {
-            if let Some(mut traced) = self.processes.remove(&pid) {
-                self.follow(&mut traced);
-                let attached = self.attach_events(&mut traced);
-                self.processes.insert(pid, traced);
-                attached?;
+        // Where all JVMs are found, these are, too.
+        if !self.options.finds_jvms() {
+            let found = self.processes.values().filter_map(Traced::find_jvm);
+            for arrival in found.collect::<Vec<_>>() {
+                self.become_jvm(arrival.clone())?;
+                self.read_again(arrival)?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn take_arrivals(&mut self) {
+    /// A process that is profiled has become a JVM.
+    fn become_jvm(&mut self, arrival: Arrival) -> Result<()> {
+        let pid = arrival.target.pid().0;
+        let Some(mut traced) = self.processes.remove(&pid) else { return Ok(()) };
+        traced.become_jvm(arrival, &mut self.files);
+        self.follow(&mut traced);
+        let attached = self.attach_events(&mut traced);
+        self.processes.insert(pid, traced);
+        attached
+    }
+
+    /// Adds JVMs that are new, and takes what the others tell by now. Returns whether there was anything.
+    pub(super) fn take_arrivals(&mut self) -> Result<bool> {
         let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
-        for Arrival { target, hotspot } in arrivals {
-            let pid = target.pid();
-            let traced = Traced::jvm(target, hotspot, &mut self.files);
+        let is_any = !arrivals.is_empty();
+        for arrival in arrivals {
+            let pid = arrival.target.pid();
+            if let Some(traced) = self.processes.get_mut(&pid.0) {
+                if traced.update(&arrival) {
+                    continue;
+                }
+                if traced.may_become_jvm() {
+                    self.become_jvm(arrival)?;
+                    continue;
+                }
+                // It has ended, or runs another program.
+                self.follow_changes(true)?;
+            }
+            let target = Arc::clone(&arrival.target);
+            let traced = Traced::jvm(arrival, &mut self.files);
             if let Err(error) = self.add(traced) {
                 note(&format!("process {pid} is not profiled: {error}"));
+                self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&target));
             }
         }
+        Ok(is_any)
+    }
+
+    /// Hears what a JVM tells later that was found before it had set itself up.
+    pub(super) fn read_again(&mut self, arrival: Arrival) -> Result<()> {
+        if arrival.stage == Stage::Ready {
+            return Ok(());
+        }
+        if self.arrivals.is_none() {
+            let options = registry::Options { whom: Whom::Given, ..Default::default() };
+            self.listen(Arrivals::open(options)?)?;
+        }
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.give(arrival);
+        }
+        Ok(())
+    }
+
+    /// Hears of JVMs from here on.
+    pub(super) fn listen(&mut self, arrivals: Arrivals) -> Result<()> {
+        let waker = arrivals.waker().map_err(|e| Error::io("hold an eventfd", e))?;
+        self.session.wake_by(waker);
+        self.arrivals = Some(arrivals);
+        Ok(())
     }
 }

@@ -36,10 +36,10 @@ impl Traced {
         shared: Option<&mut HashMap<FileId, Links>>,
         with_stops: bool,
     ) -> Result<(), Error> {
-        let Who::Jvm(jvm) = &self.who else {
+        let Who::Jvm(target, _) = &self.who else {
             return Ok(());
         };
-        let libjvm = &jvm.0.libjvm;
+        let libjvm = &target.libjvm;
         let plans = || -> Result<_, Error> {
             let elf = libjvm.elf()?;
             let mut plans = resolve(&libjvm.seen_as, &elf, &CODE)?;
@@ -55,7 +55,7 @@ impl Traced {
                 }
             }
             None => {
-                let pid = jvm.0.pid();
+                let pid = target.pid();
                 let scope = Scope::Process(pid);
                 self.links.extend(session.attach(
                     &libjvm.into(),
@@ -85,7 +85,7 @@ impl Traced {
             Some(_) => std::mem::take(&mut self.missing),
         };
         let (pid, libjvm) = match &self.who {
-            Who::Jvm(jvm) => (jvm.0.pid(), Some(&jvm.0.libjvm)),
+            Who::Jvm(target, _) => (target.pid(), Some(&target.libjvm)),
             Who::Future(process) | Who::Other(process) => (process.pid, None),
         };
         let mut failed = Vec::new();

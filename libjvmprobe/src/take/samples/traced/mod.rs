@@ -13,10 +13,7 @@ use told::tell_events;
 use crate::{
     Addr, Pid, Result,
     bpf::probes::Links,
-    follow::{
-        Stops,
-        ready::{self, SETTING_UP},
-    },
+    follow::{Arrival, Reading, Stage, Stops},
     hotspot::{HotSpot, code::Inlining, walking::JvmLayout},
     own::{note, remark},
     process::{Fate, FileId, Process, Target, code::CodeMaps, libjvm::native_image},
@@ -68,8 +65,8 @@ pub(crate) struct Traced {
     searched: Option<u64>,
     /// What is told beside the stacks of events.
     pub labels: Labels,
-    /// Until when a JVM is asked again that is still setting itself up.
-    ask_until: Instant,
+    /// Whether all is known of it that a JVM tells.
+    stage: Stage,
     /// Whether it was stopped all the time, where that is of interest.
     pub stops: Option<Stops>,
     has_map: bool,
@@ -103,7 +100,7 @@ pub(crate) struct Named {
 
 enum Who {
     /// With what it tells, or why that cannot be read.
-    Jvm(Box<(Target, Result<HotSpot>)>),
+    Jvm(Arc<Target>, Reading),
     /// Started by us, or replaced by exec: it may become a JVM.
     Future(Process),
     Other(Process),
@@ -112,7 +109,7 @@ enum Who {
 impl Who {
     fn process(&self) -> &Process {
         match self {
-            Self::Jvm(jvm) => &jvm.0.process,
+            Self::Jvm(target, _) => &target.process,
             Self::Future(process) | Self::Other(process) => process,
         }
     }
@@ -120,10 +117,21 @@ impl Who {
 
 impl Traced {
     /// A JVM, and what it tells.
-    pub(crate) fn jvm(target: Target, hotspot: Result<HotSpot>, files: &mut Files) -> Self {
+    pub(crate) fn jvm(arrival: Arrival, files: &mut Files) -> Self {
+        let Arrival { target, hotspot, stage, .. } = arrival;
         let stops = Some(Stops::new(&target.process));
-        let who = Who::Jvm(Box::new((target, hotspot)));
-        Self { stops, ..Self::new(who, files) }
+        Self { stops, stage, ..Self::new(Who::Jvm(target, hotspot), files) }
+    }
+
+    /// Takes what a JVM tells by now. Returns whether it is this one.
+    pub(crate) fn update(&mut self, arrival: &Arrival) -> bool {
+        let Who::Jvm(target, hotspot) = &mut self.who else { return false };
+        let is_this = Arc::ptr_eq(target, &arrival.target);
+        if is_this {
+            *hotspot = arrival.hotspot.clone();
+            self.stage = arrival.stage;
+        }
+        is_this
     }
 
     /// A process that may become a JVM.
@@ -151,7 +159,7 @@ impl Traced {
             missing: Vec::new(),
             searched: None,
             labels: Labels::default(),
-            ask_until: Instant::now() + SETTING_UP,
+            stage: Stage::Ready,
             stops: None,
             has_map: false,
             source: None,
@@ -183,8 +191,8 @@ impl Traced {
 
     /// Says so if it has not told what it is, which it was asked all the time.
     pub(crate) fn tell_why_unknown(&self) {
-        if let Who::Jvm(jvm) = &self.who
-            && let (Err(error), false) = (&jvm.1, self.is_walked)
+        if let Who::Jvm(_, Err(error)) = &self.who
+            && !self.is_walked
         {
             note(&format!("process {}: its version is unknown: {error}", self.pid()));
         }
@@ -207,15 +215,20 @@ impl Traced {
 
     /// Whether it is a JVM.
     pub(crate) fn is_jvm(&self) -> bool {
-        matches!(self.who, Who::Jvm(_))
+        matches!(self.who, Who::Jvm(..))
+    }
+
+    /// The JVM that it is.
+    pub(crate) fn target(&self) -> Option<&Arc<Target>> {
+        match &self.who {
+            Who::Jvm(target, _) => Some(target),
+            Who::Future(_) | Who::Other(_) => None,
+        }
     }
 
     /// The libjvm.so that it runs.
     pub(crate) fn libjvm(&self) -> Option<FileId> {
-        match &self.who {
-            Who::Jvm(jvm) => Some(jvm.0.libjvm.id),
-            Who::Future(_) | Who::Other(_) => None,
-        }
+        self.target().map(|target| target.libjvm.id)
     }
 
     /// Whether it is a JVM or was named by the user, not one of all processes.
@@ -223,21 +236,20 @@ impl Traced {
         self.stops.is_some()
     }
 
-    /// Whether it has become a JVM since it was last asked.
-    pub(crate) fn has_become_jvm(&mut self, files: &mut Files) -> bool {
-        if !matches!(self.who, Who::Future(_)) {
-            return false;
+    /// The JVM that it has become, if it has.
+    pub(crate) fn find_jvm(&self) -> Option<Arrival> {
+        if !self.may_become_jvm() {
+            return None;
         }
-        match Target::open(self.pid()) {
-            Ok(target) => {
-                let (maps, labels) =
-                    (std::mem::take(&mut self.maps), std::mem::take(&mut self.labels));
-                let hotspot = HotSpot::read(&target);
-                *self = Self { maps, labels, ..Self::jvm(target, hotspot, files) };
-                true
-            }
-            Err(_) => false,
-        }
+        let target = Target::open(self.pid()).ok()?;
+        let hotspot = HotSpot::read(&target);
+        Some(Arrival::new(target, hotspot))
+    }
+
+    /// It has become this JVM.
+    pub(crate) fn become_jvm(&mut self, arrival: Arrival, files: &mut Files) {
+        let (maps, labels) = (std::mem::take(&mut self.maps), std::mem::take(&mut self.labels));
+        *self = Self { maps, labels, ..Self::jvm(arrival, files) };
     }
 
     /// Whether it is about to become a JVM.
@@ -297,16 +309,13 @@ impl Traced {
     ) -> Result<()> {
         let Options { walk: how, ref symbols, signatures, .. } = *options;
         let key = self.pid().0.into();
-        self.look_again();
         if self.is_walked || how == StackWalk::Fp {
             return Ok(());
         }
-        let Who::Jvm(jvm) = &self.who else {
+        let Who::Jvm(target, hotspot) = &self.who else {
             return self.tell_walker_of_image(files, session);
         };
-        let (target, hotspot) = &**jvm;
-        let is_set_up = hotspot.as_ref().is_ok_and(|h| h.is_set_up);
-        if !is_set_up && Instant::now() < self.ask_until {
+        if self.stage == Stage::Starting {
             return Ok(());
         }
         self.is_walked = true;
@@ -315,7 +324,7 @@ impl Traced {
         if let Err(error) = self.maps.refresh(pid, &files.mapped) {
             remark(|| format!("what process {pid} has mapped is not known: {error}"));
         }
-        let hotspot = hotspot.as_ref().map_err(|error| version_unknown(pid, error))?;
+        let hotspot = hotspot.as_deref().map_err(|error| version_unknown(pid, error))?;
         if let Some(walker) = session.walker() {
             let layout = hotspot.walking()?;
             walker.add_jvm(key, &layout);
@@ -356,18 +365,14 @@ impl Traced {
 
     /// Gets to know the Java frames of some stacks together.
     pub(crate) fn learn<'a>(&mut self, stacks: impl IntoIterator<Item = &'a RawStack>) {
-        if let (Some(places), Who::Jvm(jvm)) = (&mut self.places, &self.who)
-            && let Ok(hotspot) = &jvm.1
-        {
+        if let (Some(places), Who::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.who) {
             places.learn(hotspot, stacks);
         }
     }
 
     /// Names the Java frames of a stack.
     pub(crate) fn resolve(&mut self, raw: &RawStack) -> Stack {
-        if let (Some(places), Who::Jvm(jvm)) = (&mut self.places, &self.who)
-            && let Ok(hotspot) = &jvm.1
-        {
+        if let (Some(places), Who::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.who) {
             return places.resolve(hotspot, raw);
         }
         java_frames::plain(raw)
@@ -416,17 +421,6 @@ impl Traced {
         self.code.kept() * LOAD + self.places.as_ref().map_or(0, Places::size)
     }
 
-    /// Reads again what a JVM tells that is still setting itself up.
-    fn look_again(&mut self) {
-        if let Who::Jvm(jvm) = &mut self.who
-            && !jvm.1.as_ref().is_ok_and(|h| h.is_set_up)
-            && Instant::now() < self.ask_until
-        {
-            let (target, hotspot) = &mut **jvm;
-            ready::look_again(target, hotspot);
-        }
-    }
-
     /// Takes what it compiled or discarded.
     pub(crate) fn take(&mut self, event: CodeEvent) {
         match event.place {
@@ -444,14 +438,13 @@ impl Traced {
         names: &mut SharedNames,
     ) -> Result<bool> {
         let key = self.pid().0.into();
-        let Who::Jvm(jvm) = &mut self.who else {
+        let Who::Jvm(target, hotspot) = &self.who else {
             return Ok(false);
         };
         if self.has_map {
             return Ok(true);
         }
-        let (target, hotspot) = &mut **jvm;
-        if !hotspot.as_ref().is_ok_and(|h| h.is_set_up) && Instant::now() < self.ask_until {
+        if self.stage == Stage::Starting {
             return Ok(false);
         }
         self.has_map = true;
@@ -463,8 +456,8 @@ impl Traced {
         let epoch = session::epoch(session, key);
         let may_ask = options.may_ask;
         let inlining = Inlining::Nowhere;
-        let (seen, source) =
-            get(&options.symbols, &target.process, hotspot.as_ref(), inlining, may_ask)?;
+        let hotspot = hotspot.as_deref().map_err(|error| &**error);
+        let (seen, source) = get(&options.symbols, &target.process, hotspot, inlining, may_ask)?;
         self.code.snapshot(epoch, seen);
         self.code.share(names);
         self.source = Some(source);
@@ -474,20 +467,19 @@ impl Traced {
     /// Asks again at the end: for what a JVM that cannot be followed compiled since, and for
     /// what was inlined at these addresses, which are sorted, where that is not known yet.
     pub(crate) fn ask_again(&mut self, sampled: &[Addr]) {
-        let Who::Jvm(jvm) = &self.who else {
+        let Who::Jvm(target, hotspot) = &self.who else {
             return;
         };
         let Some(source) = &self.source else {
             return;
         };
-        let (target, hotspot) = &**jvm;
         let knows_inlining = *source == SymbolSource::PerfMap || self.places.is_some();
         let is_wanted = *source == SymbolSource::Agent || !knows_inlining || !self.is_followed;
         if !is_wanted {
             return;
         }
         // Gone or hung by now: what was known before must do.
-        let hotspot = hotspot.as_ref();
+        let hotspot = hotspot.as_deref().map_err(|error| &**error);
         let seen = match ask(source, &target.process, hotspot, Inlining::At(sampled)) {
             Ok(seen) => seen,
             Err(error) => {

@@ -1,4 +1,4 @@
-//! JVMs that are new: those of this machine or of a command, and those that come later.
+//! Processes that have mapped libjvm.so: those of this machine or of a command, and those that come later.
 //!
 //! The kernel tells of libjvm.so when it is mapped ([`super::mappings`]). What it does not
 //! tell, or told and nobody had the time to read, is found by looking at all processes now
@@ -10,79 +10,54 @@ use std::{
 };
 
 use crate::{
-    Pid, Result,
+    Pid,
     follow::{mappings::Mappings, slots::Slots},
-    hotspot::HotSpot,
-    own::{Hurry, Pace, note},
-    process::{Fate, Process, Target, cgroup, pid, scan::Scanner},
+    own::{Pace, note},
+    process::{Process, Target, cgroup, pid, scan::Scanner},
 };
 
-/// How often to look at JVMs that are being made.
-const LOOK: Duration = Duration::from_millis(20);
 /// How often to look at all processes where the kernel tells nothing.
 const SCAN: Duration = Duration::from_millis(200);
 /// How often where it tells.
 const RARE_SCAN: Duration = Duration::from_secs(30);
 /// How long to wait before a JVM that got no slot is tried again.
 const RETRY: Duration = Duration::from_secs(30);
-/// A process that makes no JVM within this time is looked at less often, ...
-const PATIENCE: Duration = Duration::from_secs(3);
-/// ... and is said not to be one.
-const LATER: Duration = Duration::from_secs(1);
 
 /// It is a crowd if many come within this time; and no larger one is told apart.
 const CROWD: Duration = Duration::from_secs(10);
 const LARGEST_CROWD: usize = 300;
 
-/// A JVM that is new.
+/// Processes that have mapped libjvm.so, and how many more there may be.
 #[derive(Debug)]
-pub struct Arrival {
-    /// The JVM.
-    pub target: Target,
-    /// What it tells, which may be little yet, or why that cannot be read.
-    pub hotspot: Result<HotSpot>,
+pub(super) struct Mapped {
+    pids: Vec<Pid>,
+    missed: u64,
 }
 
-/// A process that has mapped libjvm.so and has no JVM yet.
+/// Finds processes that have mapped libjvm.so, each once.
 #[derive(Debug)]
-struct Coming {
-    target: Target,
-    hotspot: Option<HotSpot>,
-    since: Instant,
-    next_look: Instant,
-    /// Whether it was said that it is none.
-    is_told: bool,
-}
-
-/// Finds JVMs, each once.
-#[derive(Debug)]
-pub struct Arrivals {
+pub(super) struct Finder {
     scanner: Scanner,
     mappings: Option<Mappings>,
-    coming: Vec<Coming>,
     crowds: Crowds,
     /// Those that are not looked at yet, for many come; and until when.
     waiting: BTreeMap<Pid, Instant>,
-    /// How many ended before.
+    /// How many ended before they were looked at.
     left_out: u64,
-    next_look: Instant,
     next_scan: Instant,
     verbose: bool,
     /// How often to read what the kernel has told.
     pace: Pace,
-    /// Those of this process and its descendants alone.
-    of: Option<Process>,
+    /// Finds this process and its descendants alone.
+    of: Option<Pid>,
     /// Slots that each needs to be followed; `None` for any number.
     slots: Option<Slots>,
-    /// A JVM that lives for a second is to be known within a tenth of it, on a busy machine,
-    /// too; what it takes is little.
-    _hurry: Hurry,
 }
 
-impl Arrivals {
-    /// Finds those that there are at once, and from here on those that come. `verbose` says
-    /// what is ignored, and how new ones are found.
-    pub fn open(verbose: bool) -> Self {
+impl Finder {
+    /// Finds those that there are at once, and from here on those that come: all, or those that a process and its
+    /// descendants become. `verbose` says what is ignored, and how new ones are found.
+    pub(super) fn open(pace: Pace, of: Option<Pid>, slots: Option<Slots>, verbose: bool) -> Self {
         let mappings = Mappings::open();
         if verbose {
             note(&match &mappings {
@@ -93,139 +68,34 @@ impl Arrivals {
                 ),
             });
         }
-        let now = Instant::now();
         Self {
             scanner: Scanner::new(),
             mappings: mappings.ok(),
-            coming: Vec::new(),
             crowds: Crowds::default(),
             waiting: BTreeMap::new(),
             left_out: 0,
-            next_look: now,
-            next_scan: now,
+            next_scan: Instant::now(),
             verbose,
-            pace: Pace::Prompt,
-            of: None,
-            slots: None,
-            _hurry: Hurry::begin(),
+            pace,
+            of,
+            slots,
         }
     }
 
-    /// Finds those that a process and its descendants become.
-    ///
-    /// # Errors
-    /// What [`Process::open`] says.
-    pub fn of_command(pid: Pid, verbose: bool) -> Result<Self> {
-        Ok(Self { of: Some(Process::open(pid)?), ..Self::open(verbose) })
+    /// What the kernel has told since the last call, where it does.
+    pub(super) fn mapped(&mut self) -> Mapped {
+        let (pids, missed) = self.mappings.as_mut().map(Mappings::take).unwrap_or_default();
+        Mapped { pids, missed }
     }
 
-    /// The same, noticed at this pace.
-    #[must_use]
-    pub fn at(self, pace: Pace) -> Self {
-        Self { pace, ..self }
+    /// Processes that have mapped libjvm.so again.
+    pub(super) fn seen_of(&self, mapped: &Mapped) -> impl Iterator<Item = Pid> {
+        mapped.pids.iter().copied().filter(|&pid| self.scanner.has_seen(pid))
     }
 
-    /// Finds only as many as there are slots. One that is refused is tried again later.
-    #[must_use]
-    pub fn within(self, slots: Slots) -> Self {
-        Self { slots: Some(slots), ..self }
-    }
-
-    /// Whether these are those of a command.
-    pub(crate) fn is_of_command(&self) -> bool {
-        self.of.is_some()
-    }
-
-    /// Whether no more can come.
-    pub(crate) fn is_over(&self) -> bool {
-        self.of.as_ref().is_some_and(|process| process.fate() == Fate::Ended)
-    }
-
-    /// When to look again.
-    pub fn next_look(&self) -> Instant {
-        self.next_look
-    }
-
-    /// Those that have come since the last time, if it is time to look. Each has begun to
-    /// set itself up, or does not tell.
-    pub fn take(&mut self) -> Vec<Arrival> {
-        let now = Instant::now();
-        if now < self.next_look {
-            return Vec::new();
-        }
-        let mut found = self.find(now);
-        if let Some(process) = &self.of {
-            found.retain(|target| descends(target.pid(), process.pid));
-        }
-        if let Some(slots) = &self.slots {
-            let (scanner, waiting) = (&mut self.scanner, &mut self.waiting);
-            found.retain(|target| {
-                let is_admitted = slots.admit(&target.process);
-                if !is_admitted {
-                    scanner.forget(target.pid());
-                    waiting.insert(target.pid(), now + RETRY);
-                }
-                is_admitted
-            });
-        }
-        self.coming.extend(found.into_iter().map(|target| Coming {
-            target,
-            hotspot: None,
-            since: now,
-            next_look: now,
-            is_told: false,
-        }));
-        let mut arrived = Vec::new();
-        for mut coming in std::mem::take(&mut self.coming) {
-            if now < coming.next_look {
-                self.coming.push(coming);
-                continue;
-            }
-            let hotspot = match coming.hotspot.take() {
-                Some(mut hotspot) => {
-                    hotspot.look_again();
-                    Ok(hotspot)
-                }
-                None => HotSpot::read(&coming.target),
-            };
-            let is_patient = now - coming.since < PATIENCE;
-            let has_come = match &hotspot {
-                Ok(hotspot) => hotspot.has_begun,
-                Err(_) => !is_patient,
-            };
-            if has_come {
-                arrived.push(Arrival { target: coming.target, hotspot });
-                continue;
-            }
-            // Why it cannot be read is of interest only when it stays so.
-            coming.hotspot = hotspot.ok();
-            let still = self.look_later(coming, now, is_patient);
-            self.coming.extend(still);
-        }
-        // Looking may take longer than the time between.
-        let pause = if self.coming.is_empty() { self.pace.look() } else { LOOK };
-        self.next_look = Instant::now() + pause;
-        arrived
-    }
-
-    /// Keeps a process that has made no JVM yet, unless it is no more what it was.
-    fn look_later(&mut self, coming: Coming, now: Instant, is_patient: bool) -> Option<Coming> {
-        let pid = coming.target.pid();
-        if coming.target.process.fate() != Fate::Alive {
-            self.forget(pid);
-            return None;
-        }
-        if self.verbose && !is_patient && !coming.is_told {
-            note(&format!("process {pid} has libjvm.so mapped and has made no JVM with it"));
-        }
-        let next_look = now + if is_patient { LOOK } else { LATER };
-        Some(Coming { next_look, is_told: !is_patient, ..coming })
-    }
-
-    /// Processes that are known to have mapped libjvm.so and were not returned before.
-    fn find(&mut self, now: Instant) -> Vec<Target> {
-        let told = self.mappings.as_mut().map(Mappings::take);
-        let (pids, missed) = told.unwrap_or_default();
+    /// Processes that have mapped libjvm.so, by what the kernel has told, and were not returned before.
+    pub(super) fn find(&mut self, mapped: Mapped, now: Instant) -> Vec<Target> {
+        let Mapped { pids, missed } = mapped;
         let mut found = Vec::new();
         for pid in self.let_wait(pids, now) {
             found.extend(self.scanner.look(pid));
@@ -248,7 +118,22 @@ impl Arrivals {
                 note(&format!("process {pid} is ignored: {error}"));
             }
         }
+        found.retain(|target| self.is_wanted(target, now));
         found
+    }
+
+    /// Whether a process is one of those that are looked for, and gets a slot.
+    fn is_wanted(&mut self, target: &Target, now: Instant) -> bool {
+        let pid = target.pid();
+        if self.of.is_some_and(|of| !descends(pid, of)) {
+            return false;
+        }
+        let is_admitted = self.slots.as_ref().is_none_or(|slots| slots.admit(&target.process));
+        if !is_admitted {
+            self.scanner.forget(pid);
+            self.waiting.insert(pid, now + RETRY);
+        }
+        is_admitted
     }
 
     /// Those of which it is time to look at: where few come, all that have come.
@@ -270,12 +155,12 @@ impl Arrivals {
     }
 
     /// How many ended before they were looked at, for many came and went.
-    pub fn left_out(&self) -> u64 {
+    pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }
 
     /// Forgets a process that has ended or changed, so that a successor is found.
-    pub fn forget(&mut self, pid: Pid) {
+    pub(super) fn forget(&mut self, pid: Pid) {
         self.scanner.forget(pid);
         if let Some(slots) = &self.slots {
             slots.release(pid);

@@ -1,0 +1,760 @@
+//! The registry: finds and reads JVMs once for all tracers of this process.
+//!
+//! It does so on a thread of its own. The memory of a target answers as slowly as the target wants (see
+//! `crate::process::reader`), and a tracer that waited for it would lose events of other JVMs.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt, io,
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::{
+    Error, Pid, Result,
+    follow::{finder::Finder, slots::Slots, who::Who},
+    hotspot::HotSpot,
+    own::{
+        Hurry, Pace, note,
+        privileges::{READ, keep},
+        remark,
+    },
+    process::{Fate, Process, Target, cgroup, reader},
+};
+
+/// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
+const SETTING_UP: Duration = Duration::from_secs(60);
+/// How often to look at JVMs that are being made.
+const LOOK: Duration = Duration::from_millis(20);
+/// A process that makes no JVM within this time is looked at less often, ...
+const PATIENCE: Duration = Duration::from_secs(3);
+/// ... and is said not to be one.
+const LATER: Duration = Duration::from_secs(1);
+/// Maximum time that reading one JVM may take.
+const MAX_READING: Duration = Duration::from_secs(5);
+/// After one that took long, a JVM is not read again for this many times as long.
+const REST: u32 = 10;
+/// How long JVMs are read before others are looked for.
+const ROUND: Duration = Duration::from_millis(100);
+/// Maximum number of control groups of which the time to read them is known.
+const MAX_TENANTS: usize = 10_000;
+/// How long a tracer waits for the JVMs that run already.
+const MAX_FIRST: Duration = Duration::from_secs(10);
+
+/// What a JVM tells of itself, or why that cannot be read.
+pub type Reading = Result<Arc<HotSpot>, Arc<Error>>;
+
+/// Whether more may be learnt of a JVM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It has begun to set itself up: more follows.
+    Starting,
+    /// It has set itself up, or has not told within a minute: this is all.
+    Ready,
+}
+
+/// A JVM that is new, or of which more is known.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The JVM: the same object each time that something is said of it.
+    pub target: Arc<Target>,
+    /// What it tells by now.
+    pub hotspot: Reading,
+    /// Whether more follows.
+    pub stage: Stage,
+    /// Its attributes, if the registry [identifies](Options::identify) JVMs.
+    pub who: Option<Arc<Who>>,
+}
+
+impl Arrival {
+    /// A JVM that was found otherwise.
+    pub(crate) fn new(target: Target, hotspot: Result<HotSpot>) -> Self {
+        let is_set_up = hotspot.as_ref().is_ok_and(|hotspot| hotspot.is_set_up);
+        Self {
+            target: Arc::new(target),
+            hotspot: hotspot.map(Arc::new).map_err(Arc::new),
+            stage: if is_set_up { Stage::Ready } else { Stage::Starting },
+            who: None,
+        }
+    }
+}
+
+/// Which JVMs a registry finds, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Which ones.
+    pub whom: Whom,
+    /// How soon they are found.
+    pub pace: Pace,
+    /// Slots that each needs to be followed; `None` for any number.
+    pub slots: Option<Slots>,
+    /// Find out their attributes, too.
+    pub identify: bool,
+    /// Decides by their attributes which JVMs are left alone; `None` for none of them.
+    pub select: Option<Arc<dyn Select>>,
+    /// Say what is ignored, and how new ones are found.
+    pub verbose: bool,
+}
+
+/// Decides which JVMs are left alone.
+pub trait Select: fmt::Debug + Send + Sync {
+    /// Whether a JVM is wanted; `None` if that depends on attributes that it has to be read for, which it
+    /// `is_read` or not. One that is not wanted is not published, and nothing more is read of it.
+    fn wants(&self, who: &Who, is_read: bool) -> Option<bool>;
+}
+
+/// Which JVMs are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Whom {
+    /// All of this machine.
+    #[default]
+    Everyone,
+    /// Those that this process and its descendants become.
+    Command(Pid),
+    /// None but those that are [given](Arrivals::give).
+    Given,
+}
+
+/// The registry. Its thread ends with the last clone and subscription.
+#[derive(Clone, Debug)]
+pub struct Registry(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle(Arc<Shared>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.lock().has_ended = true;
+        self.0.changed.notify_all();
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    /// The command whose JVMs are found.
+    command: Option<Process>,
+    state: Mutex<State>,
+    changed: Condvar,
+    left_out: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// JVMs that run, as they were published last.
+    present: BTreeMap<Pid, Arrival>,
+    subscribers: Vec<Weak<Queue>>,
+    given: Vec<Arrival>,
+    /// Whether all JVMs were looked at that ran when it began.
+    has_looked: bool,
+    has_ended: bool,
+}
+
+/// What one subscriber has not taken yet.
+#[derive(Debug)]
+struct Queue {
+    /// The last that was published of each process.
+    arrivals: Mutex<BTreeMap<Pid, Arrival>>,
+    /// Readable while there is something.
+    wake: OwnedFd,
+}
+
+impl Queue {
+    fn push(&self, arrival: Arrival) {
+        let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        arrivals.insert(arrival.target.pid(), arrival);
+        // It is full when nobody has taken anything for ages, and readable all the same.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Vec<Arrival> {
+        let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        std::mem::take(&mut *arrivals).into_values().collect()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, arrival: &Arrival) {
+        let mut state = self.lock();
+        state.present.insert(arrival.target.pid(), arrival.clone());
+        state.subscribers.retain(|subscriber| match subscriber.upgrade() {
+            Some(queue) => {
+                queue.push(arrival.clone());
+                true
+            }
+            None => false,
+        });
+    }
+}
+
+impl Registry {
+    /// Begins to look for JVMs.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchProcess`] where the command has ended; [`Error::Io`] where there can be no thread.
+    pub fn start(options: Options) -> Result<Self> {
+        let command = match options.whom {
+            Whom::Command(pid) => Some(Process::open(pid)?),
+            Whom::Everyone | Whom::Given => None,
+        };
+        // They must not end with the new thread.
+        reader::start_readers().map_err(|e| Error::io("start a process that reads", e))?;
+        let shared = Arc::new(Shared {
+            options,
+            command,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            left_out: AtomicU64::new(0),
+        });
+        let work = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("registry".into());
+        thread.spawn(|| Worker::new(work).run()).map_err(|e| Error::io("start a thread", e))?;
+        Ok(Self(Arc::new(Handle(shared))))
+    }
+
+    /// Tells of all JVMs that run, and from here on of those that come. For the thread that attaches to them, which
+    /// is preferred by the scheduler as long as this lives.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where there are no more descriptors.
+    pub fn subscribe(&self) -> Result<Arrivals> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = wake.map_err(|e| Error::io("make an eventfd", e.into()))?;
+        let queue = Arc::new(Queue { arrivals: Mutex::default(), wake });
+        let mut state = self.0.0.lock();
+        state.present.values().for_each(|arrival| queue.push(arrival.clone()));
+        state.subscribers.push(Arc::downgrade(&queue));
+        drop(state);
+        let (registry, refused) = (self.clone(), BTreeMap::new());
+        Ok(Arrivals { queue, registry, refused, _hurry: Hurry::begin() })
+    }
+
+    /// How many processes ended before they were looked at, for many came and went.
+    pub fn left_out(&self) -> u64 {
+        self.0.0.left_out.load(Ordering::Relaxed)
+    }
+}
+
+/// JVMs that are new to one subscriber.
+#[derive(Debug)]
+pub struct Arrivals {
+    queue: Arc<Queue>,
+    registry: Registry,
+    /// JVMs of which no more is wanted.
+    refused: BTreeMap<Pid, Weak<Target>>,
+    /// A JVM that lives for a second is to be known within a tenth of it, on a busy machine,
+    /// too; what it takes is little.
+    _hurry: Hurry,
+}
+
+impl Arrivals {
+    /// All JVMs that the options mean, by a registry of their own.
+    ///
+    /// # Errors
+    /// Those of [`Registry::start`] and [`Registry::subscribe`].
+    pub fn open(options: Options) -> Result<Self> {
+        Registry::start(options)?.subscribe()
+    }
+
+    /// Waits until all JVMs that ran when the registry began were read once, or do not answer.
+    pub(crate) fn wait_for_first(&self) {
+        let shared = &self.registry.0.0;
+        let is_waiting = |state: &mut State| !state.has_looked;
+        drop(shared.changed.wait_timeout_while(shared.lock(), MAX_FIRST, is_waiting));
+    }
+
+    /// A descriptor that is readable while there is something to take.
+    ///
+    /// # Errors
+    /// Those of dup(2).
+    pub(crate) fn waker(&self) -> io::Result<OwnedFd> {
+        self.queue.wake.try_clone()
+    }
+
+    /// JVMs that have come, or told more, since the last call: of each what is known now.
+    pub fn take(&mut self) -> Vec<Arrival> {
+        let mut arrivals = self.queue.take();
+        if !arrivals.is_empty() {
+            self.refused.retain(|_, target| target.strong_count() > 0);
+        }
+        arrivals.retain(|Arrival { target, .. }| {
+            let refused = self.refused.get(&target.pid()).and_then(Weak::upgrade);
+            refused.is_none_or(|refused| !Arc::ptr_eq(&refused, target))
+        });
+        arrivals
+    }
+
+    /// Takes no more of a JVM that has ended or cannot be followed.
+    pub(crate) fn refuse(&mut self, target: &Arc<Target>) {
+        self.refused.insert(target.pid(), Arc::downgrade(target));
+    }
+
+    /// Has a JVM that was found otherwise read again until it has set itself up, or has ended.
+    pub(crate) fn give(&self, arrival: Arrival) {
+        let shared = &self.registry.0.0;
+        shared.lock().given.push(arrival);
+        shared.changed.notify_all();
+    }
+
+    /// Whether these are those of a command.
+    pub(crate) fn is_of_command(&self) -> bool {
+        self.registry.0.0.command.is_some()
+    }
+
+    /// Whether no more can come.
+    pub(crate) fn is_over(&self) -> bool {
+        let Shared { options, command, .. } = &*self.registry.0.0;
+        match options.whom {
+            Whom::Everyone => false,
+            Whom::Command(_) => command.as_ref().is_none_or(|c| c.fate() == Fate::Ended),
+            Whom::Given => true,
+        }
+    }
+}
+
+/// A JVM that is being made.
+#[derive(Debug)]
+struct Starting {
+    target: Arc<Target>,
+    /// What it told last.
+    hotspot: Option<Reading>,
+    who: Option<Who>,
+    /// `None` while that is not decided.
+    is_wanted: Option<bool>,
+    tenant: Arc<str>,
+    since: Instant,
+    /// Since when subscribers know it.
+    came: Option<Instant>,
+    next_look: Instant,
+    /// Whether it was said that it makes no JVM.
+    is_told: bool,
+}
+
+impl Starting {
+    fn new(target: Arc<Target>, hotspot: Option<Reading>, came: Option<Instant>) -> Self {
+        let now = Instant::now();
+        let tenant = cgroup::tenant_of(target.pid()).into();
+        Self {
+            target,
+            hotspot,
+            who: None,
+            is_wanted: None,
+            tenant,
+            since: now,
+            came,
+            next_look: now,
+            is_told: false,
+        }
+    }
+
+    /// Reads what it tells by now.
+    fn read(&self) -> Reading {
+        match &self.hotspot {
+            Some(Ok(hotspot)) => {
+                let mut hotspot = HotSpot::clone(hotspot);
+                hotspot.look_again();
+                Ok(Arc::new(hotspot))
+            }
+            Some(Err(_)) | None => HotSpot::read(&self.target).map(Arc::new).map_err(Arc::new),
+        }
+    }
+
+    /// Looks at it from outside, once. Returns whether it may be wanted.
+    fn identify(&mut self, options: &Options) -> bool {
+        if options.identify && self.who.is_none() {
+            let who = Who::of(&self.target);
+            self.is_wanted = options.select.as_ref().and_then(|select| select.wants(&who, false));
+            self.who = Some(who);
+        }
+        self.is_wanted != Some(false)
+    }
+
+    /// It has begun to tell. Returns whether it is wanted.
+    fn identify_read(&mut self, options: &Options, hotspot: &Reading) -> bool {
+        let Some(who) = &mut self.who else { return true };
+        if let Ok(hotspot) = hotspot {
+            who.add_runtime(hotspot);
+        }
+        let select = options.select.as_ref().filter(|_| self.is_wanted.is_none());
+        select.and_then(|select| select.wants(who, true)).unwrap_or(true)
+    }
+}
+
+/// What the registry's thread knows.
+struct Worker {
+    shared: Arc<Shared>,
+    finder: Option<Finder>,
+    starting: Vec<Starting>,
+    /// Those that are not wanted.
+    left_alone: Vec<Arc<Target>>,
+    /// How long reading JVMs of each control group has taken. The one that took least comes first.
+    spent: HashMap<Arc<str>, Duration>,
+    next_sweep: Instant,
+    sweeps: u32,
+}
+
+impl Worker {
+    fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            finder: None,
+            starting: Vec::new(),
+            left_alone: Vec::new(),
+            spent: HashMap::new(),
+            next_sweep: Instant::now(),
+            sweeps: 0,
+        }
+    }
+
+    fn run(mut self) {
+        let _hurry = Hurry::begin();
+        let Options { whom, pace, slots, verbose, .. } = self.shared.options.clone();
+        let of = match whom {
+            Whom::Command(pid) => Some(pid),
+            Whom::Everyone | Whom::Given => None,
+        };
+        if whom != Whom::Given {
+            self.finder = Some(Finder::open(pace, of, slots, verbose));
+        }
+        keep(READ);
+        loop {
+            self.find();
+            let is_done = self.read_due();
+            let now = Instant::now();
+            let mut next = now + if self.finder.is_some() { pace.look() } else { LATER };
+            if let Some(at) = self.starting.iter().map(|starting| starting.next_look).min() {
+                next = next.min(at);
+            }
+            let mut state = self.shared.lock();
+            if is_done && !state.has_looked {
+                state.has_looked = true;
+                self.shared.changed.notify_all();
+            }
+            let is_idle = |state: &mut State| !state.has_ended && state.given.is_empty();
+            let pause = next.saturating_duration_since(now);
+            let waited = self.shared.changed.wait_timeout_while(state, pause, is_idle);
+            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if state.has_ended {
+                return;
+            }
+            let given = std::mem::take(&mut state.given);
+            drop(state);
+            self.starting.extend(given.into_iter().map(|Arrival { target, hotspot, .. }| {
+                Starting::new(target, Some(hotspot), Some(Instant::now()))
+            }));
+        }
+    }
+
+    /// Notices which processes have ended, and finds those that are new.
+    fn find(&mut self) {
+        let now = Instant::now();
+        if now >= self.next_sweep {
+            let pace = self.shared.options.pace;
+            self.next_sweep = now + pace.tick();
+            self.sweeps = self.sweeps.wrapping_add(1);
+            let collect = self.sweeps.is_multiple_of(pace.ticks_to_collect());
+            self.sweep(|_| true, pace.looks_closely(collect));
+        }
+        let Some(finder) = &mut self.finder else { return };
+        let mapped = finder.mapped();
+        let again: Vec<_> = finder.seen_of(&mapped).collect();
+        if !again.is_empty() {
+            self.sweep(|pid| again.contains(&pid), true);
+        }
+        let Some(finder) = &mut self.finder else { return };
+        let found = reader::within(MAX_READING, || finder.find(mapped, now));
+        self.shared.left_out.store(finder.left_out(), Ordering::Relaxed);
+        let new = found.into_iter().map(|target| Starting::new(Arc::new(target), None, None));
+        self.starting.extend(new);
+    }
+
+    /// Forgets processes that have ended or run another program, so that what comes under their numbers is found.
+    fn sweep(&mut self, is_meant: impl Fn(Pid) -> bool, closely: bool) {
+        let is_gone = |target: &Target| {
+            is_meant(target.pid()) && target.process.fate_if(closely) != Fate::Alive
+        };
+        let mut gone = Vec::new();
+        self.shared.lock().present.retain(|&pid, arrival| {
+            let is_gone = is_gone(&arrival.target);
+            gone.extend(is_gone.then_some(pid));
+            !is_gone
+        });
+        self.starting.retain(|starting| {
+            let is_gone = is_gone(&starting.target);
+            gone.extend(is_gone.then_some(starting.target.pid()));
+            !is_gone
+        });
+        self.left_alone.retain(|target| {
+            let is_gone = is_gone(target);
+            gone.extend(is_gone.then_some(target.pid()));
+            !is_gone
+        });
+        if let Some(finder) = &mut self.finder {
+            gone.into_iter().for_each(|pid| finder.forget(pid));
+        }
+    }
+
+    /// Reads JVMs that are being made and that it is time to look at. Returns whether none is left of those.
+    fn read_due(&mut self) -> bool {
+        let begin = Instant::now();
+        loop {
+            let Some(next) = self.next_due(begin) else { break };
+            if begin.elapsed() > ROUND {
+                return false;
+            }
+            let starting = self.starting.swap_remove(next);
+            let still = self.read(starting);
+            self.starting.extend(still);
+        }
+        if self.starting.is_empty() || self.spent.len() > MAX_TENANTS {
+            self.spent.clear();
+        }
+        true
+    }
+
+    /// Which of those that it was time to look at `then` is read next.
+    fn next_due(&self, then: Instant) -> Option<usize> {
+        let due = self.starting.iter().enumerate().filter(|(_, one)| one.next_look <= then);
+        let spent = |one: &Starting| self.spent.get(&one.tenant).copied().unwrap_or_default();
+        due.min_by_key(|(_, one)| spent(one)).map(|(at, _)| at)
+    }
+
+    /// Gives back the slot of a JVM that is not wanted.
+    fn leave_alone(&mut self, target: Arc<Target>) {
+        if let Some(slots) = &self.shared.options.slots {
+            slots.release(target.pid());
+        }
+        self.left_alone.push(target);
+    }
+
+    /// Reads a JVM, and tells subscribers what is new. Returns it if there may be more.
+    fn read(&mut self, mut starting: Starting) -> Option<Starting> {
+        let options = &self.shared.options;
+        let begin = Instant::now();
+        let hotspot =
+            reader::within(MAX_READING, || starting.identify(options).then(|| starting.read()));
+        let now = Instant::now();
+        let took = now - begin;
+        *self.spent.entry(Arc::clone(&starting.tenant)).or_default() += took;
+        let pid = starting.target.pid();
+        let Some(hotspot) = hotspot else {
+            self.leave_alone(starting.target);
+            return None;
+        };
+        let age = now - starting.since;
+        let has_begun = match &hotspot {
+            Ok(hotspot) => hotspot.has_begun,
+            Err(_) => age >= PATIENCE,
+        };
+        let is_new = has_begun && starting.came.is_none();
+        if is_new {
+            if !starting.identify_read(options, &hotspot) {
+                self.leave_alone(starting.target);
+                return None;
+            }
+            starting.came = Some(now);
+        }
+        let is_set_up = hotspot.as_ref().is_ok_and(|hotspot| hotspot.is_set_up);
+        let is_ready = starting.came.is_some_and(|came| is_set_up || now - came > SETTING_UP);
+        if starting.came.is_some() && (is_new || is_ready || hotspot.is_ok()) {
+            self.shared.publish(&Arrival {
+                target: Arc::clone(&starting.target),
+                hotspot: hotspot.clone(),
+                stage: if is_ready { Stage::Ready } else { Stage::Starting },
+                who: starting.who.clone().map(Arc::new),
+            });
+        }
+        if is_ready {
+            return None;
+        }
+        if let Err(error) = &hotspot {
+            remark(|| format!("process {pid} does not tell what it is: {error}"));
+        }
+        let is_patient = age < PATIENCE;
+        if options.verbose && starting.came.is_none() && !is_patient && !starting.is_told {
+            note(&format!("process {pid} has libjvm.so mapped and has made no JVM with it"));
+            starting.is_told = true;
+        }
+        let pause = if is_patient { LOOK } else { LATER };
+        starting.next_look = now + pause.max(took * REST);
+        starting.hotspot = Some(hotspot);
+        Some(starting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+    use crate::{elf::testing::Library, hotspot::testing::FakeJvm, process::LibJvm};
+
+    /// A process, as if it ran the JVM that a library is.
+    struct Sleeps(Child);
+
+    impl Sleeps {
+        fn new() -> Self {
+            Self(Command::new("sleep").arg("1000").spawn().unwrap())
+        }
+
+        fn arrival(&self, library: &Library, jvm: &FakeJvm) -> Arrival {
+            let process = Process::open(Pid(self.0.id())).unwrap();
+            let libjvm = LibJvm::of_file(&library.path()).unwrap();
+            Arrival::new(Target { process, libjvm }, Ok(jvm.hotspot()))
+        }
+    }
+
+    impl Drop for Sleeps {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn library() -> Library {
+        Library::build(".data\n", &[])
+    }
+
+    fn given() -> Registry {
+        Registry::start(Options { whom: Whom::Given, ..Options::default() }).unwrap()
+    }
+
+    /// Waits for the next arrivals.
+    fn next(arrivals: &mut Arrivals) -> Vec<Arrival> {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(60) {
+            let taken = arrivals.take();
+            if !taken.is_empty() {
+                return taken;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        panic!("nothing arrives");
+    }
+
+    #[test]
+    fn all_subscribers_hear_of_a_jvm_until_it_is_set_up() {
+        let (library, mut jvm, one) = (library(), FakeJvm::new("UseG1GC"), Sleeps::new());
+        let registry = given();
+        let mut first = registry.subscribe().unwrap();
+        let young = one.arrival(&library, &jvm);
+        first.give(young.clone());
+        let [told] = &next(&mut first)[..] else { panic!("there is one JVM") };
+        assert_eq!(told.stage, Stage::Starting);
+        jvm.set_up();
+        let ready = loop {
+            let told = next(&mut first).remove(0);
+            if told.stage == Stage::Ready {
+                break told;
+            }
+        };
+        assert!(ready.hotspot.is_ok_and(|hotspot| hotspot.is_set_up));
+        assert!(Arc::ptr_eq(&ready.target, &young.target));
+        // One that subscribes later is told what is known, once.
+        let mut second = registry.subscribe().unwrap();
+        assert_eq!(second.take().len(), 1);
+        thread::sleep(3 * LOOK);
+        assert!(first.take().is_empty() && second.take().is_empty());
+    }
+
+    #[test]
+    fn what_is_refused_is_not_told_again() {
+        let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), Sleeps::new());
+        let (registry, young) = (given(), one.arrival(&library, &jvm));
+        let [mut one, mut other] = [(); 2].map(|()| registry.subscribe().unwrap());
+        one.refuse(&young.target);
+        one.give(young);
+        assert_eq!(next(&mut other).len(), 1);
+        assert!(one.take().is_empty());
+    }
+
+    #[test]
+    fn processes_that_have_ended_are_forgotten() {
+        let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), Sleeps::new());
+        let registry = given();
+        let mut arrivals = registry.subscribe().unwrap();
+        arrivals.give(one.arrival(&library, &jvm));
+        next(&mut arrivals);
+        drop(one);
+        let begin = Instant::now();
+        while registry.subscribe().unwrap().take().len() == 1 {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            thread::sleep(LOOK);
+        }
+        // Nothing holds its descriptors any more.
+        let queued = arrivals.take();
+        let weak = queued.first().map(|arrival| Arc::downgrade(&arrival.target));
+        drop(queued);
+        assert!(weak.is_none_or(|target| target.strong_count() == 0));
+    }
+
+    /// Wants no JVM with a collector.
+    #[derive(Debug)]
+    struct No {
+        collector: &'static str,
+    }
+
+    impl Select for No {
+        fn wants(&self, who: &Who, is_read: bool) -> Option<bool> {
+            let collector = who.attributes.get("jvm.gc.name").map_or("", String::as_str);
+            is_read.then_some(collector != self.collector)
+        }
+    }
+
+    #[test]
+    fn a_jvm_that_is_not_wanted_is_not_told() {
+        let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
+        for (collector, comes) in [("G1", false), ("Serial", true)] {
+            let select: Arc<dyn Select> = Arc::new(No { collector });
+            let options = Options { identify: true, select: Some(select), ..Options::default() };
+            let options = Options { whom: Whom::Given, ..options };
+            let registry = Registry::start(options).unwrap();
+            let mut arrivals = registry.subscribe().unwrap();
+            let mut worker = Worker::new(Arc::clone(&registry.0.0));
+            let one = Sleeps::new();
+            let arrival = one.arrival(&library, &jvm);
+            let starting = Starting::new(arrival.target, Some(arrival.hotspot), None);
+            assert_eq!(worker.read(starting).is_some(), comes);
+            assert_eq!(
+                (arrivals.take().len(), worker.left_alone.len()),
+                (comes.into(), (!comes).into())
+            );
+            drop(one);
+            worker.sweep(|_| true, true);
+            assert!(worker.left_alone.is_empty());
+        }
+    }
+
+    #[test]
+    fn control_groups_whose_jvms_took_little_time_come_first() {
+        let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
+        let shared = Arc::clone(&given().0.0);
+        let mut worker = Worker::new(shared);
+        let processes = [(); 3].map(|()| Sleeps::new());
+        let tenants = ["slow", "slow", "quick"];
+        for (process, tenant) in processes.iter().zip(tenants) {
+            let arrival = process.arrival(&library, &jvm);
+            let starting = Starting::new(arrival.target, Some(arrival.hotspot), None);
+            worker.starting.push(Starting { tenant: tenant.into(), ..starting });
+        }
+        let tenant_of = |due: Option<usize>, worker: &Worker| {
+            due.map(|due| worker.starting[due].tenant.to_string())
+        };
+        worker.spent.insert("slow".into(), Duration::from_secs(1));
+        assert_eq!(tenant_of(worker.next_due(Instant::now()), &worker).unwrap(), "quick");
+        worker.spent.insert("quick".into(), Duration::from_secs(2));
+        assert_eq!(tenant_of(worker.next_due(Instant::now()), &worker).unwrap(), "slow");
+    }
+}

@@ -1,0 +1,86 @@
+//! A FUSE server that stops answering, and JVMs with memory on it.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use rustix::{
+    mount::{UnmountFlags, unmount},
+    process::{Pid, Signal, kill_process},
+};
+use tempfile::TempDir;
+
+use crate::{fake::compile, load::Load, other::Other, runtimes::named};
+
+/// A FUSE server with one file. Its end lets everyone go that waits for it.
+pub struct Server {
+    server: Other,
+    dir: TempDir,
+}
+
+impl Server {
+    /// Starts a server for a file. `None` where the kernel has no FUSE.
+    pub fn start(content: &Path) -> Option<Self> {
+        if !Path::new("/dev/fuse").exists() {
+            println!("skipped: there is no /dev/fuse");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (program, mounted) = (dir.path().join("fuse"), dir.path().join("mounted"));
+        compile("fuse.c", &[], &program);
+        fs::create_dir(&mounted).unwrap();
+        let mut command = Command::new(program);
+        command.arg(&mounted).arg(content).stdout(Stdio::piped());
+        let mut server = Other::spawn(&mut command);
+        let mut line = String::new();
+        BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "mounted\n");
+        Some(Self { server, dir })
+    }
+
+    /// The file, in the folder that is mounted.
+    pub fn file(&self) -> PathBuf {
+        self.dir.path().join("mounted/libjvm.so")
+    }
+
+    /// From now on nothing is answered.
+    pub fn fall_silent(&self) {
+        self.signal(Signal::USR1);
+    }
+
+    /// From now on each answer takes 0.9 seconds.
+    pub fn slow_down(&self) {
+        self.signal(Signal::USR2);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.server.pid()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+        // Until it has the signal.
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.server.0.kill();
+        let _ = self.server.0.wait();
+        let _ = unmount(self.dir.path().join("mounted"), UnmountFlags::DETACH);
+    }
+}
+
+/// Starts a JVM whose table of fields is on the server's file, by a command that `prepare` has changed.
+pub fn hostile_jvm(server: &Server, dir: &Path, prepare: impl FnOnce(&mut Command)) -> Load {
+    let agent = dir.join("fuse_pages.so");
+    compile("fuse_pages.c", &["-shared", "-fPIC"], &agent);
+    let mut command = named("temurin-17").command();
+    command.arg(format!("-agentpath:{}={}", agent.display(), server.file().display()));
+    command.args(["-XX:+UseSerialGC", "-Xmx64m"]);
+    prepare(&mut command);
+    Load::spawn(command)
+}
