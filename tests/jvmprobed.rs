@@ -15,6 +15,7 @@ use jvmprobe_tests::{
     allocated,
     load::Load,
     need_root,
+    proc::cpu_seconds,
     runtimes::named,
     tool::{Tool, assert_refused, run},
 };
@@ -86,9 +87,12 @@ fn what_is_kept_is_what_a_jvm_did() {
     let place = Place::new();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     load.ask("go 1 200 2");
+    let early = cpu_seconds(load.pid());
     let tool = place.start(&["-F", "99"]);
     let before = logged(&load);
+    let begun = cpu_seconds(load.pid());
     let truth = allocated::parse(&load.ask("go 6 200 2"));
+    let done = cpu_seconds(load.pid());
     let pauses = logged(&load) - before;
     let info = place.get("/metrics");
     let pid = format!("pid=\"{}\"", load.pid());
@@ -99,6 +103,13 @@ fn what_is_kept_is_what_a_jvm_did() {
     let output = tool.wait();
     assert!(output.status.success(), "{output:?}");
     println!("ended within {:?}", begin.elapsed());
+
+    // CPU time by the kernel's account.
+    let said = place.show(&["--jvm", "AllocLoad"]).stdout;
+    let account = said.lines().find_map(|line| line.split_once(" s of CPU time by the kernel"));
+    let account: f64 = account.unwrap_or_else(|| panic!("{said}")).0.parse().unwrap();
+    let (least, most) = (done - begun, cpu_seconds(load.pid()) - early);
+    assert!((least - 0.02..=most + 0.02).contains(&account), "{account}: {least} to {most}");
 
     let kept = place.show(&["--gc", "-j", "--jvm", "AllocLoad"]);
     assert!(kept.status.success(), "{kept:?}");

@@ -162,7 +162,7 @@ fn sparse_elf(path: &Path) {
 
 /// All attackers at once, which end when this is dropped.
 struct Attack {
-    /// Ends first: nobody else answers what processes wait for.
+    /// Dropped first, because processes that wait for a server cannot end.
     _pages: Vec<Server>,
     _processes: Vec<Other>,
     _storms: Vec<Load>,

@@ -66,6 +66,7 @@ fn filled() -> SharedBook {
             code_cache_size: Some(240 << 20),
             loaded_classes: Some(9000),
             threads: Some(42),
+            cpu_ns: Some(7_250_000_000),
         };
         let cost = vec![("allocation", 5_000_000), ("samples", 1_000_000)];
         locked.add(&who, &Figures { stops, processor, allocated_bytes: 1 << 30, cost, gauges });
@@ -213,6 +214,7 @@ fn prometheus_answers_with_what_was_put_in() {
         near("avg(jvmprobe_code_cache_used_bytes / jvmprobe_code_cache_size_bytes)", 5.0 / 240.0);
         near("sum(jvmprobe_loaded_classes)", 27_000.0);
         near("max(jvmprobe_threads)", 42.0);
+        near("sum(jvmprobe_cpu_seconds_total)", 3.0 * 7.25);
         near("jvmprobed_memory_bytes", f64::from(60 << 20));
         near(r#"jvmprobed_samples_total{of="cpu"}"#, 1234.0);
         near(r#"jvmprobed_lost_total{reason="ring-buffer"}"#, 5.0);

@@ -84,7 +84,12 @@ fn named(number: u64, jvms: u32, stacks: u32, longer: usize) -> Window {
         ]);
         let name = format!("shop-{jvm}");
         let who = Identity { pid: jvm, started_ns: 1, name, attributes };
-        Taken { who: Arc::new(who), profiles, pauses: vec![r#"{"type":"pause"}"#.into()] }
+        Taken {
+            who: Arc::new(who),
+            profiles,
+            pauses: vec![r#"{"type":"pause"}"#.into()],
+            cpu_ns: None,
+        }
     });
     Window {
         begin_ns,

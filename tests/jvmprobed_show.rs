@@ -148,6 +148,10 @@ fn rates_are_those_of_the_time_that_is_shown() {
         let said = kept.said(&[&when, more].concat());
         assert!(said.contains(rate), "{rate}: {said}");
         assert_eq!(said.contains("\nMore than "), is_widened, "{rate}: {said}");
+        // By the kernel's account, which is known of whole windows.
+        let account = "\n6.30 s of CPU time by the kernel's account (0.42 cores)";
+        let is_whole = (until.as_str(), more.len()) == (at(15_000).as_str(), 0);
+        assert_eq!(said.contains(account), is_whole, "{said}");
     }
 }
 

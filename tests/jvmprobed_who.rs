@@ -1,13 +1,15 @@
 //! Who a JVM is, as jvmprobed tells: by what those who run it say, and by where it runs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "what is not tested, for people to read")]
 
-use std::{fs, process::Command};
+use std::{fs, net::TcpListener, process::Command};
 
 use jvmprobe_tests::{
     beside_others,
     load::Load,
     need_root,
     runtimes::named,
+    scrape,
     tool::{Tool, binary},
 };
 use libjvmprobe::{Pid, follow::Who, hotspot::HotSpot, process::Target};
@@ -96,6 +98,34 @@ fn the_log_has_one_line_about_a_file_and_none_about_jvms_left_alone() {
     assert_eq!(taken.iter().map(about).sum::<usize>(), 3, "{said}");
     assert_eq!(about(&left_alone), 0, "{said}");
     assert!(said.contains("Takes all JVMs of this host, 3 now"), "{said}");
+}
+
+/// In a UTS namespace of its own, as in a container, the daemon tells the host's name.
+#[test]
+fn the_host_is_called_what_it_is_called_outside_of_our_container() {
+    need_root();
+    let load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
+    let outside = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    for (node, expected) in [("", outside.trim()), ("node-7", "node-7")] {
+        if node.is_empty() && fs::File::open("/proc/1/ns/uts").is_err() {
+            println!("not tested without NODE_NAME: the namespaces of PID 1 cannot be opened here");
+            continue;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let mut command = Command::new("unshare");
+        command.args(["--uts", "sh", "-c", "hostname inside; exec \"$0\" \"$@\""]);
+        command.arg(binary("jvmprobed")).args(["--config", "/dev/null", "--listen", &listen]);
+        command.arg("--dir").arg(dir.path().join("store")).env("NODE_NAME", node);
+        let daemon = Tool::spawn(command);
+        let metrics = scrape::get(&listen);
+        let of = format!("pid=\"{}\"", load.pid());
+        let is_info = |line: &&str| line.starts_with("jvmprobe_jvm_info{") && line.contains(&of);
+        let info = metrics.lines().find(is_info).unwrap_or_else(|| panic!("{metrics}"));
+        assert!(info.contains(&format!("host_name=\"{expected}\"")), "{info}");
+        daemon.signal(Signal::TERM);
+        assert!(daemon.wait().status.success());
+    }
 }
 
 /// A control group as a container engine makes them; nothing else of a container is needed.

@@ -1,5 +1,8 @@
 //! A FUSE server that stops answering, and JVMs with memory on it.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "why a test is skipped, for people to read")]
+
 use std::{
     fs,
     io::{BufRead, BufReader},

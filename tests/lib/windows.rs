@@ -26,6 +26,9 @@ pub const SECOND: u64 = 1_000_000_000;
 /// The process of the JVM that is in each window.
 pub const PID: u32 = 77;
 
+/// CPU time of it in each window, in nanoseconds, by the kernel's account.
+pub const CPU_NS: u64 = 6_300_000_000;
+
 /// So many samples of processor time a window has, in as many milliseconds of it.
 pub const SAMPLES: u64 = 100;
 
@@ -71,7 +74,12 @@ fn taken(name: &str, pid: u32, begin_ns: u64, at: u64) -> Taken {
         "collections": 1, "operations": 1, "ttsp_ns": 1000, "pause_ns": 2_000_000,
         "stopped_ns": 2_500_000 + at, "heap_before": 100 << 20, "heap_after": 20 << 20,
     });
-    Taken { who: Arc::new(who), profiles: vec![cpu, alloc], pauses: vec![pause.to_string()] }
+    Taken {
+        who: Arc::new(who),
+        profiles: vec![cpu, alloc],
+        pauses: vec![pause.to_string()],
+        cpu_ns: Some(CPU_NS),
+    }
 }
 
 fn add(profile: &mut Profile, pid: u32, frames: &[Frame], count: u64, things: u64, slot: u32) {

@@ -91,10 +91,10 @@ impl Common {
         }
     }
 
-    /// What finds new JVMs, where all are traced.
+    /// Returns the subscription to new JVMs, if all JVMs are traced.
     ///
     /// # Errors
-    /// Those of [`Arrivals::open`].
+    /// Returns the errors of [`Arrivals::open`].
     pub fn arrivals(&self) -> Result<Option<Arrivals>> {
         let options = registry::Options { verbose: self.is_verbose(), ..Default::default() };
         self.all.then(|| Arrivals::open(options)).transpose()

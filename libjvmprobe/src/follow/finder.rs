@@ -82,7 +82,7 @@ impl Finder {
         }
     }
 
-    /// What the kernel has told since the last call, where it does.
+    /// Returns the mappings that the kernel has reported since the last call.
     pub(super) fn mapped(&mut self) -> Mapped {
         let (pids, missed) = self.mappings.as_mut().map(Mappings::take).unwrap_or_default();
         Mapped { pids, missed }

@@ -458,7 +458,7 @@ impl<T: Tool> Trace<T> {
                 Fate::Execed => format!("process {pid} runs another program now"),
                 _ => format!("process {pid} has ended"),
             });
-            // What was published of it before it ended may not be taken yet.
+            // The queue may still hold what the registry published before the process ended.
             self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&jvm.target));
             self.tool.gone(key, jvm)?;
             self.tool.session().forget(key);

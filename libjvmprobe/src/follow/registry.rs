@@ -48,7 +48,7 @@ const MAX_TENANTS: usize = 10_000;
 /// How long a tracer waits for the JVMs that run already.
 const MAX_FIRST: Duration = Duration::from_secs(10);
 
-/// What a JVM tells of itself, or why that cannot be read.
+/// A JVM as it was read last, or the reason why it cannot be read.
 pub type Reading = Result<Arc<HotSpot>, Arc<Error>>;
 
 /// Whether more may be learnt of a JVM.
@@ -60,12 +60,12 @@ pub enum Stage {
     Ready,
 }
 
-/// A JVM that is new, or of which more is known.
+/// A JVM that is new, or that was read again.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    /// The JVM: the same object each time that something is said of it.
+    /// The process and its libjvm.so: the same object in all arrivals of one JVM.
     pub target: Arc<Target>,
-    /// What it tells by now.
+    /// The JVM as it was read last.
     pub hotspot: Reading,
     /// Whether more follows.
     pub stage: Stage,
@@ -116,9 +116,9 @@ pub enum Whom {
     /// All of this machine.
     #[default]
     Everyone,
-    /// Those that this process and its descendants become.
+    /// JVMs that run in this process or its descendants.
     Command(Pid),
-    /// None but those that are [given](Arrivals::give).
+    /// No JVM. Subscribers hand over JVMs that were named before they had set themselves up.
     Given,
 }
 
@@ -157,7 +157,7 @@ struct State {
     has_ended: bool,
 }
 
-/// What one subscriber has not taken yet.
+/// Arrivals that a subscriber has not taken yet.
 #[derive(Debug)]
 struct Queue {
     /// The last that was published of each process.
@@ -170,7 +170,7 @@ impl Queue {
     fn push(&self, arrival: Arrival) {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         arrivals.insert(arrival.target.pid(), arrival);
-        // It is full when nobody has taken anything for ages, and readable all the same.
+        // A write fails only if the counter is full, and then the descriptor is readable.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
@@ -263,7 +263,7 @@ impl Arrivals {
     /// All JVMs that the options mean, by a registry of their own.
     ///
     /// # Errors
-    /// Those of [`Registry::start`] and [`Registry::subscribe`].
+    /// Returns the errors of [`Registry::start`] and [`Registry::subscribe`].
     pub fn open(options: Options) -> Result<Self> {
         Registry::start(options)?.subscribe()
     }
@@ -278,7 +278,7 @@ impl Arrivals {
     /// A descriptor that is readable while there is something to take.
     ///
     /// # Errors
-    /// Those of dup(2).
+    /// Returns the errors of dup(2).
     pub(crate) fn waker(&self) -> io::Result<OwnedFd> {
         self.queue.wake.try_clone()
     }
@@ -328,14 +328,14 @@ impl Arrivals {
 #[derive(Debug)]
 struct Starting {
     target: Arc<Target>,
-    /// What it told last.
+    /// Result of the last read; `None` before the first one.
     hotspot: Option<Reading>,
     who: Option<Who>,
     /// `None` while that is not decided.
     is_wanted: Option<bool>,
     tenant: Arc<str>,
     since: Instant,
-    /// Since when subscribers know it.
+    /// When it was published first.
     came: Option<Instant>,
     next_look: Instant,
     /// Whether it was said that it makes no JVM.
@@ -392,12 +392,12 @@ impl Starting {
     }
 }
 
-/// What the registry's thread knows.
+/// State of the registry's thread.
 struct Worker {
     shared: Arc<Shared>,
     finder: Option<Finder>,
     starting: Vec<Starting>,
-    /// Those that are not wanted.
+    /// JVMs that the options do not select.
     left_alone: Vec<Arc<Target>>,
     /// How long reading JVMs of each control group has taken. The one that took least comes first.
     spent: HashMap<Arc<str>, Duration>,
@@ -509,8 +509,7 @@ impl Worker {
     /// Reads JVMs that are being made and that it is time to look at. Returns whether none is left of those.
     fn read_due(&mut self) -> bool {
         let begin = Instant::now();
-        loop {
-            let Some(next) = self.next_due(begin) else { break };
+        while let Some(next) = self.next_due(begin) {
             if begin.elapsed() > ROUND {
                 return false;
             }
@@ -662,7 +661,7 @@ mod tests {
         };
         assert!(ready.hotspot.is_ok_and(|hotspot| hotspot.is_set_up));
         assert!(Arc::ptr_eq(&ready.target, &young.target));
-        // One that subscribes later is told what is known, once.
+        // A later subscriber receives each JVM once.
         let mut second = registry.subscribe().unwrap();
         assert_eq!(second.take().len(), 1);
         thread::sleep(3 * LOOK);

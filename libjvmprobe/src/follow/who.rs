@@ -4,10 +4,13 @@
 //! [`SEEN`] come from outside or not at all. So control groups, which a process cannot choose,
 //! decide about containers, pods and units.
 
-use std::{fs, io::Read, path::Path};
+use std::{fs, io::Read, os::fd::AsFd, path::Path, sync::OnceLock, thread};
 
 use procfs::{boot_time_secs, ticks_per_second};
-use rustix::system::uname;
+use rustix::{
+    system::uname,
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
 
 use crate::{
     hotspot::HotSpot,
@@ -57,7 +60,7 @@ pub const RUNTIME: [&str; 4] = [
     "jvm.gc.name",
 ];
 
-/// Attributes by which JVMs can be told apart: all that are found, and those that programs set most often.
+/// Returns the names of all attributes that are detected, and of those that programs set most often.
 pub fn known_attributes() -> impl Iterator<Item = &'static str> {
     SEEN.into_iter().chain(RUNTIME).chain(OTHERS)
 }
@@ -106,7 +109,7 @@ impl Who {
             }
         };
         tell("service.name", &service.name);
-        tell("host.name", &uname().nodename().to_string_lossy());
+        tell("host.name", host_name());
         tell("container.id", place.container.as_deref().unwrap_or_default());
         tell("container.runtime", place.runtime.unwrap_or_default());
         tell("k8s.pod.uid", place.pod.as_deref().unwrap_or_default());
@@ -126,7 +129,7 @@ impl Who {
         Self { name: service.name, started_ns, attributes, claimed_namespace }
     }
 
-    /// Adds what the JVM tells of itself.
+    /// Adds the runtime's name and version and the collector, which the JVM was read for.
     pub fn add_runtime(&mut self, hotspot: &HotSpot) {
         let (name, version) = runtime(&hotspot.version);
         let values = [name, version, &hotspot.version, hotspot.collector.name()];
@@ -144,6 +147,26 @@ fn bytes_of(target: &Target, name: &str) -> Vec<u8> {
     let file = ProcFile::open(target.pid(), name);
     let _ = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
     bytes
+}
+
+/// The name of this host: `NODE_NAME` in the environment, which Kubernetes sets where the manifest says so; else
+/// the one that PID 1 sees, which is the host's also in a container that shares its PID namespace; else our own.
+pub fn host_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let node = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+        let name = node.or_else(|| thread::spawn(name_of_init).join().ok().flatten());
+        let own = || uname().nodename().to_string_lossy().into_owned();
+        bounded(&name.unwrap_or_else(own))
+    })
+}
+
+/// The host name in the UTS namespace of PID 1. It is for a thread of its own, which stays in that namespace.
+fn name_of_init() -> Option<String> {
+    let namespace = fs::File::open("/proc/1/ns/uts").ok()?;
+    let kind = Some(LinkNameSpaceType::HostNameAndNISDomainName);
+    move_into_link_name_space(namespace.as_fd(), kind).ok()?;
+    Some(uname().nodename().to_string_lossy().into_owned())
 }
 
 /// Returns the namespace and the name of a pod, by its folder in the kubelet's.

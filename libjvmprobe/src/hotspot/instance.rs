@@ -27,7 +27,7 @@ use crate::{
 /// HotSpot's performance data take 32 KiB by default.
 const MAX_PERF_DATA: u64 = 4 << 20;
 
-/// What a JVM tells of itself. Clones share its memory and its layout.
+/// A HotSpot JVM as read from its memory. Clones share the open memory and the layout.
 #[derive(Clone, Debug)]
 pub struct HotSpot {
     /// Name and version, for example `OpenJDK 64-Bit Server VM 17.0.9+9`.

@@ -139,6 +139,19 @@ impl Process {
         now.saturating_sub(Duration::from_millis(self.start_ticks.saturating_mul(1000) / ticks))
     }
 
+    /// CPU time of all its threads since its start, in nanoseconds, by the kernel's account; `None` where it has
+    /// ended.
+    ///
+    /// Source: proc(5), `utime` and `stime` in /proc/PID/stat.
+    pub fn cpu_ns(&self) -> Option<u64> {
+        let stat = Proc::new(i32::try_from(self.pid.0).ok()?).and_then(|proc| proc.stat()).ok()?;
+        if stat.starttime != self.start_ticks {
+            return None;
+        }
+        let ticks = stat.utime.saturating_add(stat.stime);
+        Some(ticks.saturating_mul(1_000_000_000 / procfs::ticks_per_second().max(1)))
+    }
+
     /// Whether it has ended; never blocks.
     pub fn has_ended(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };

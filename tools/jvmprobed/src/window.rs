@@ -20,7 +20,7 @@ pub struct Window {
 }
 
 /// What was taken of a JVM in a window of time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Taken {
     /// Whose it is.
     pub who: Arc<Identity>,
@@ -29,6 +29,9 @@ pub struct Taken {
     pub profiles: Vec<Profile>,
     /// Pauses, safepoints, cycles and losses, each a line of JSON as javagc(8) has it.
     pub pauses: Vec<String>,
+    /// CPU time of its process in nanoseconds, by the kernel's account; `None` where it is not known of the whole
+    /// window. That of a process which ends is known up to the window before.
+    pub cpu_ns: Option<u64>,
 }
 
 /// Who a JVM is. It stays the same as long as the process runs.

@@ -57,7 +57,7 @@ pub struct Options {
     pub pace: Pace,
     /// Say on stderr how new JVMs are found.
     pub verbose: bool,
-    /// What finds JVMs, where every JVM is sampled; `None` for a registry of its own.
+    /// The registry that finds JVMs if every JVM is sampled; `None` to start one.
     pub registry: Option<Registry>,
 }
 

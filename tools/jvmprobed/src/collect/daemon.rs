@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     bpf,
     follow::{
-        Registry, Select, Slots,
+        Registry, Select, Slots, host_name,
         registry::{self, Whom},
     },
     own::{
@@ -103,6 +103,8 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     give_back_soon();
     bpf::set_libbpf_output(options.verbose > 1);
     bpf::preflight::check()?;
+    // While there is the right to ask for it.
+    host_name();
     // Taken before rights are given up, and before anybody is told that all is well.
     let listeners = server::Listeners::open(&options.serve)?;
     let notify = Notify::from_env().context("NOTIFY_SOCKET")?;
@@ -285,7 +287,7 @@ impl Daemon {
         }
         let collected = self.saving.collected();
         let left_out = collected.iter().filter(|(_, is)| !is).map(|&(what, _)| what);
-        let window = self.gather.cut(left_out);
+        let window = self.gather.cut(left_out, &self.jvms.cpu_ns());
         for (tenant, jvms) in self.slots.take_refused() {
             self.book.lock().limit("jvms", &tenant, jvms);
         }

@@ -33,14 +33,19 @@ impl Gather {
     }
 
     /// A window's worth, from the last one to now; it is entered in the book.
-    /// Measures that were left out in it have these names.
-    pub fn cut(&mut self, left_out: impl Iterator<Item = &'static str>) -> Window {
+    /// Measures that were left out in it have these names. JVMs have used this CPU time in it, by their process numbers.
+    pub fn cut(
+        &mut self,
+        left_out: impl Iterator<Item = &'static str>,
+        cpu_ns: &BTreeMap<u32, u64>,
+    ) -> Window {
         let (begin_ns, end_ns) = self.intervals.next(Now::read());
         let mut jvms: Vec<_> = mem::take(&mut self.taken).into_values().collect();
         for taken in &mut jvms {
             if let Some(stops) = self.stops.take(&taken.who.pid) {
                 taken.pauses = stops.into_lines(taken.who.pid);
             }
+            taken.cpu_ns = cpu_ns.get(&taken.who.pid).copied();
             let figures = Figures::of(taken);
             self.book.lock().add(&taken.who, &figures);
         }
@@ -113,5 +118,5 @@ impl Gather {
 }
 
 fn new(who: &Arc<Identity>) -> Taken {
-    Taken { who: Arc::clone(who), profiles: Vec::new(), pauses: Vec::new() }
+    Taken { who: Arc::clone(who), ..Taken::default() }
 }

@@ -35,9 +35,9 @@ pub struct Jvms {
     registry: Registry,
     identities: Identities,
     known: BTreeMap<u32, Known>,
-    /// Those that are wanted and were not returned by [`look`](Self::look) yet.
+    /// Wanted JVMs that [`look`](Self::look) has not returned yet.
     new: Vec<Arc<Identity>>,
-    /// Those that had been wanted and run another program now, and were not returned by [`part`](Self::part) yet.
+    /// JVMs whose process runs another program now and that [`part`](Self::part) has not returned yet.
     replaced: Vec<Arc<Identity>>,
     /// How many windows there were.
     windows: u64,
@@ -55,13 +55,15 @@ struct Known {
     /// `None` where the rules leave it alone.
     who: Option<Arc<Identity>>,
     ended: Option<Instant>,
+    /// CPU time of its process at the end of the last window, or when it came, in nanoseconds.
+    cpu_ns: Option<u64>,
 }
 
 impl Jvms {
     /// Those that run now, and from here on those that come.
     ///
     /// # Errors
-    /// Those of [`Registry::subscribe`].
+    /// Returns the errors of [`Registry::subscribe`].
     pub fn open(rules: Arc<Rules>, registry: Registry) -> Result<Self> {
         Ok(Self {
             arrivals: registry.subscribe()?,
@@ -103,7 +105,10 @@ impl Jvms {
         let who = self.identities.came(pid, who);
         self.new.extend(who.clone());
         let hotspot = hotspot.ok().filter(|_| who.is_some());
-        let before = self.known.insert(pid, Known { target, hotspot, who, ended: None });
+        // CPU time before this moment belongs to no window.
+        let cpu_ns = target.process.cpu_ns();
+        let known = Known { target, hotspot, who, ended: None, cpu_ns };
+        let before = self.known.insert(pid, known);
         // Its process runs another program now.
         if let Some(Known { who: Some(who), ended: None, .. }) = before {
             self.identities.ended(&who);
@@ -111,7 +116,8 @@ impl Jvms {
         }
     }
 
-    /// Who a piece is of; `None` where the rules leave it alone, or nobody knows it any more.
+    /// Returns the identity of the JVM that a piece belongs to; `None` if a rule drops the JVM, or if it ended long
+    /// ago.
     pub fn who(&mut self, pid: u32) -> Option<Arc<Identity>> {
         if !self.known.contains_key(&pid) {
             // Its tracer was faster.
@@ -173,6 +179,18 @@ impl Jvms {
         read
     }
 
+    /// Returns the CPU time that each running JVM has used since the last call or since it came, in nanoseconds.
+    pub fn cpu_ns(&mut self) -> BTreeMap<u32, u64> {
+        let mut all = BTreeMap::new();
+        for (&pid, known) in self.known.iter_mut().filter(|(_, known)| known.who.is_some()) {
+            let now = known.target.process.cpu_ns();
+            let used = now.zip(known.cpu_ns).map(|(now, before)| now.saturating_sub(before));
+            all.extend(used.map(|used| (pid, used)));
+            known.cpu_ns = now;
+        }
+        all
+    }
+
     /// Returns JVMs whose gauges of the last window are missing or incomplete for want of time.
     pub fn without_gauges(&self) -> &[Arc<Identity>] {
         &self.left_out
@@ -189,7 +207,8 @@ impl Known {
     /// The second is whether there was time for all.
     fn gauges(&mut self, windows: u64, until: Instant) -> (Gauges, bool) {
         let pid = self.target.pid().0;
-        let mut gauges = Gauges { threads: threads(pid), ..Gauges::default() };
+        let cpu_ns = self.target.process.cpu_ns();
+        let mut gauges = Gauges { threads: threads(pid), cpu_ns, ..Gauges::default() };
         let Some(hotspot) = &self.hotspot else { return (gauges, true) };
         if let Ok(fill) = hotspot.code_cache() {
             (gauges.code_cache_used, gauges.code_cache_size) = (Some(fill.used), Some(fill.size));

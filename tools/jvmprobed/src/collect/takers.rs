@@ -59,7 +59,7 @@ pub struct Options {
     pub stack_ppm: Arc<AtomicU64>,
     /// About so many bytes are kept by those that keep much.
     pub max_memory: usize,
-    /// What finds JVMs, for all tracers.
+    /// The registry, shared by all tracers.
     pub registry: Registry,
 }
 

@@ -151,6 +151,15 @@ impl Book {
                 |series| bytes(series.heap.1),
             ),
             self.processor(),
+            self.one(
+                (
+                    "jvmprobe_cpu",
+                    "seconds",
+                    Counter,
+                    "CPU time of the process since its start, by the kernel's account.",
+                ),
+                |series| series.gauges.cpu_ns.map(|ns| Number(seconds(ns))),
+            ),
             self.cost(),
         ];
         families.extend(self.gauges());

@@ -100,6 +100,8 @@ pub struct Gauges {
     pub loaded_classes: Option<u64>,
     /// Threads of the process.
     pub threads: Option<u64>,
+    /// CPU time of the process since its start, by the kernel's account, in nanoseconds.
+    pub cpu_ns: Option<u64>,
 }
 
 impl Gauges {
@@ -108,6 +110,7 @@ impl Gauges {
         self.code_cache_size = newer.code_cache_size.or(self.code_cache_size);
         self.loaded_classes = newer.loaded_classes.or(self.loaded_classes);
         self.threads = newer.threads.or(self.threads);
+        self.cpu_ns = newer.cpu_ns.or(self.cpu_ns);
     }
 }
 

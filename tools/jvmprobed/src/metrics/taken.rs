@@ -139,7 +139,7 @@ mod tests {
         ];
         let pauses = pauses.map(str::to_owned).to_vec();
         let who = Arc::new(Identity::default());
-        let stops = Figures::of(&Taken { who, profiles: Vec::new(), pauses }).stops;
+        let stops = Figures::of(&Taken { who, pauses, ..Taken::default() }).stops;
         let [pause, safepoint] = &stops[..] else { panic!("{stops:?}") };
         assert_eq!((&*pause.op, pause.cause.as_deref(), pause.collections), ("G1", Some("c"), 2));
         assert_eq!((pause.stopped_ns, pause.heap_before, pause.heap_after), (7, Some(5), None));

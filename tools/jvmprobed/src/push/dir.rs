@@ -101,6 +101,7 @@ mod tests {
             who: Arc::new(who),
             profiles: vec![Profile::of(Measure::Time)],
             pauses: vec!["{}".into(), "{\"a\":1}".into()],
+            cpu_ns: None,
         };
         let window =
             Window { begin_ns: 5_000_000_000, end_ns: 6, jvms: vec![taken], ..Window::default() };

@@ -31,7 +31,7 @@ pub struct Chosen {
     parts: Vec<Part>,
     /// The lowest and the highest rate at which processor samples were taken, a second.
     pub rates: Option<(u64, u64)>,
-    /// The JVMs, each once.
+    /// The JVMs, each once. Their CPU time is known where all of it is of the time that is shown.
     pub jvms: Vec<Taken>,
 }
 
@@ -156,6 +156,12 @@ impl Chosen {
         })
     }
 
+    /// CPU time of all JVMs by the kernel's account, in nanoseconds, if it is known.
+    pub fn cpu_ns(&self) -> Option<u64> {
+        let all = self.jvms.iter().filter(|taken| !taken.profiles.is_empty());
+        all.map(|taken| taken.cpu_ns).sum()
+    }
+
     /// What was taken, by its names.
     pub fn measures(&self) -> Vec<Measure> {
         let mut measures: Vec<Measure> = Vec::new();
@@ -226,6 +232,7 @@ fn cut_out(stored: &mut Stored, asked: Span) -> Part {
     if begin_ns >= from_ns && end_ns <= until_ns {
         return part;
     }
+    stored.window.jvms.iter_mut().for_each(|taken| taken.cpu_ns = None);
     // To whole slots, or the whole window where there are none.
     let (from, until) = (from_ns.max(begin_ns) - begin_ns, until_ns.min(end_ns) - begin_ns);
     for profile in stored.window.jvms.iter().flat_map(|taken| &taken.profiles) {

@@ -70,6 +70,8 @@ pub fn run(args: &Show) -> Result<()> {
     }
     let measure = measure(args, &chosen)?;
     let title = chosen.title(Some(&measure));
+    // Before profiles are taken out.
+    let cpu_ns = chosen.cpu_ns().filter(|_| measure == Measure::Time);
     let profile = chosen.profile(&measure);
     let base = match args.diff {
         None => None,
@@ -86,7 +88,7 @@ pub fn run(args: &Show) -> Result<()> {
         }
     };
     if !args.quiet {
-        show(args, &chosen, (&title, &profile), base.as_ref(), &mut out)?;
+        show(args, &chosen, (&title, &profile, cpu_ns), base.as_ref(), &mut out)?;
     }
     write(args, &title, &profile, base.as_ref().map(|base| &base.1), &chosen)
 }
@@ -132,7 +134,7 @@ fn saved(chosen: &Chosen, measure: &Measure) -> Option<String> {
 fn show(
     args: &Show,
     chosen: &Chosen,
-    (title, profile): (&str, &Profile),
+    (title, profile, cpu_ns): (&str, &Profile, Option<u64>),
     base: Option<&(String, Profile)>,
     out: &mut Output,
 ) -> Result<()> {
@@ -147,6 +149,14 @@ fn show(
     }
     if let Some(saved) = saved(chosen, &profile.measure) {
         out.lines(&saved)?;
+    }
+    if let Some(cpu_ns) = cpu_ns {
+        let covered_ns = chosen.covered_ns(Some(&profile.measure));
+        out.lines(&format!(
+            "{:.2} s of CPU time by the kernel's account ({:.2} cores); by samples:",
+            Duration::from_nanos(cpu_ns).as_secs_f64(),
+            cpu_ns as f64 / covered_ns.max(1) as f64,
+        ))?;
     }
     let text = |profile: &Profile| match profile.measure {
         Measure::Allocation => alloc::text(profile),

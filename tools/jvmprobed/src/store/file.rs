@@ -74,6 +74,9 @@ struct Kind<'a> {
 struct Jvm {
     #[serde(flatten)]
     who: Identity,
+    /// See [`Taken::cpu_ns`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cpu_ns: Option<u64>,
 }
 
 /// Has both files written.
@@ -111,7 +114,8 @@ fn write_lines(stored: &Stored, to: &mut dyn Write) -> io::Result<()> {
     serde_json::to_writer(&mut zip, &head)?;
     zip.write_all(b"\n")?;
     for taken in jvms {
-        serde_json::to_writer(&mut zip, &Jvm { who: (*taken.who).clone() })?;
+        let jvm = Jvm { who: (*taken.who).clone(), cpu_ns: taken.cpu_ns };
+        serde_json::to_writer(&mut zip, &jvm)?;
         zip.write_all(b"\n")?;
         // What could not be read again would take all the others with it.
         let fits = |line: &&String| (line.len() as u64) < MAX_LINE && !line.contains('\n');
@@ -134,11 +138,11 @@ pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
     while let Some(line) = lines.next()? {
         let kind: Kind<'_> = serde_json::from_str(&line)?;
         if kind.kind == "jvm" {
-            let Jvm { who } = serde_json::from_str(&line)?;
+            let Jvm { who, cpu_ns } = serde_json::from_str(&line)?;
             if jvms.len() >= MAX_JVMS {
                 return Err(invalid("there are too many JVMs in it"));
             }
-            jvms.push(Taken { who: who.into(), profiles: Vec::new(), pauses: Vec::new() });
+            jvms.push(Taken { who: who.into(), cpu_ns, ..Taken::default() });
         } else {
             let taken = jvms.last_mut().ok_or_else(|| invalid("a pause is nobody's"))?;
             taken.pauses.push(line);
@@ -236,7 +240,7 @@ mod tests {
     fn stored(pauses: Vec<String>) -> Stored {
         let who = Identity { pid: 7, name: "shop\n\u{202e}".into(), ..Identity::default() };
         let profiles = vec![libjvmprobe::stack::profile::Profile::default()];
-        let taken = Taken { who: Arc::new(who), profiles, pauses };
+        let taken = Taken { who: Arc::new(who), profiles, pauses, cpu_ns: Some(7) };
         let left_out = [("alloc".to_owned(), 2)].into();
         let window = Window { begin_ns: 5, end_ns: u64::MAX, jvms: vec![taken], left_out };
         Stored { window, covered_ns: 3, of: vec!["a".into()] }
@@ -253,6 +257,7 @@ mod tests {
         let taken = &again.window.jvms[0];
         assert_eq!((taken.who.pid, &*taken.who.name), (7, "shop\n\u{202e}"));
         assert_eq!((taken.pauses.as_slice(), taken.profiles.len()), (&pauses[..], 1));
+        assert_eq!(taken.cpu_ns, Some(7));
         assert_eq!(again.window.left_out["alloc"], 2);
         assert_eq!(
             (again.window.end_ns, again.covered_ns, again.of),

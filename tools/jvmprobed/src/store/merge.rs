@@ -123,6 +123,11 @@ pub fn put_together(windows: impl Iterator<Item = Window>) -> Vec<Taken> {
         // What is known of it may have become more.
         gathered.who = Arc::clone(&taken.who);
         gathered.pauses.extend(taken.pauses);
+        // The sum is known only if the CPU time of each window is.
+        gathered.cpu_ns = match gathered.cpu_ns {
+            None => Some(taken.cpu_ns),
+            Some(sum) => Some(sum.zip(taken.cpu_ns).map(|(sum, ns)| sum.saturating_add(ns))),
+        };
         for profile in taken.profiles {
             let of = gathered.profiles.iter_mut().find(|(measure, _)| *measure == profile.measure);
             match of {
@@ -135,6 +140,7 @@ pub fn put_together(windows: impl Iterator<Item = Window>) -> Vec<Taken> {
         who: gathered.who,
         profiles: gathered.profiles.into_iter().map(|(_, all)| joined(all)).collect(),
         pauses: gathered.pauses,
+        cpu_ns: gathered.cpu_ns.flatten(),
     };
     jvms.into_iter().map(one).collect()
 }
@@ -145,6 +151,8 @@ struct Gathered {
     who: Arc<crate::window::Identity>,
     profiles: Vec<(Measure, Vec<Profile>)>,
     pauses: Vec<String>,
+    /// CPU time of all windows so far, if each one's is known; `None` before the first window.
+    cpu_ns: Option<Option<u64>>,
 }
 
 /// Of profiles that do not tell when samples were taken, one does not either if it is alone: else the
@@ -238,7 +246,7 @@ mod tests {
                 times: vec![(0, 1)],
             });
         }
-        Taken { who: who.into(), profiles: vec![profile], pauses: Vec::new() }
+        Taken { who: who.into(), profiles: vec![profile], ..Taken::default() }
     }
 
     fn stacks(taken: &Taken) -> usize {
@@ -247,6 +255,19 @@ mod tests {
 
     fn counted(taken: &Taken) -> u64 {
         taken.profiles.iter().map(Profile::total).sum()
+    }
+
+    #[test]
+    fn cpu_time_of_some_windows_is_known_if_that_of_each_is() {
+        let sum = |all: &[Option<u64>]| {
+            let window = |&cpu_ns: &Option<u64>| {
+                let jvms = vec![Taken { cpu_ns, ..Taken::default() }];
+                Window { jvms, ..Window::default() }
+            };
+            put_together(all.iter().map(window))[0].cpu_ns
+        };
+        assert_eq!(sum(&[Some(1), Some(2), Some(4)]), Some(7));
+        assert_eq!(sum(&[Some(1), None, Some(4)]), None);
     }
 
     #[test]

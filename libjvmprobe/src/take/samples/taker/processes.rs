@@ -165,7 +165,7 @@ impl<S: Sink> Taker<S> {
     pub(super) fn retire(&mut self, pid: u32) {
         self.collect_thinned(Some(pid));
         if let Some(traced) = self.processes.remove(&pid) {
-            // What was published of it before it ended may not be taken yet.
+            // The queue may still hold what the registry published before the process ended.
             if let (Some(arrivals), Some(target)) = (&mut self.arrivals, traced.target()) {
                 arrivals.refuse(target);
             }

@@ -82,6 +82,8 @@ struct Writer {
     head: Head,
     dictionary: Dictionary,
     resources: Vec<ResourceProfiles>,
+    /// PID and start time of the JVM whose resource is the last one.
+    last: Option<(u32, u64)>,
     size: usize,
 }
 
@@ -92,6 +94,7 @@ impl Writer {
             head: Head { time_ns, ..Head::default() },
             dictionary: Dictionary::default(),
             resources: Vec::new(),
+            last: None,
             size: 0,
         }
     }
@@ -116,18 +119,31 @@ impl Writer {
             self.head.profiles += profiles.len() as u64;
             let samples = samples_of(&profile.measure, these);
             self.head.samples += samples;
-            self.head.parts.push(samples);
-            let scoped =
-                ScopeProfiles { scope: Some(scope()), profiles, ..ScopeProfiles::default() };
-            self.resources.push(ResourceProfiles {
-                resource: Some(resource(who)),
-                scope_profiles: vec![scoped],
-                ..ResourceProfiles::default()
-            });
+            self.push(who, profiles, samples);
             if self.dictionary.size() + self.size > ENOUGH || self.head.parts.len() >= MAX_PARTS {
                 self.close();
             }
         }
+    }
+
+    /// Adds profiles to the resource of their JVM, of which a request has one.
+    fn push(&mut self, who: &Identity, profiles: Vec<Sent>, samples: u64) {
+        let jvm = Some((who.pid, who.started_ns));
+        let last = self.resources.last_mut().filter(|_| self.last == jvm);
+        let scoped = last.and_then(|resource| resource.scope_profiles.first_mut());
+        if let (Some(scoped), Some(part)) = (scoped, self.head.parts.last_mut()) {
+            scoped.profiles.extend(profiles);
+            *part += samples;
+            return;
+        }
+        self.last = jvm;
+        self.head.parts.push(samples);
+        let scoped = ScopeProfiles { scope: Some(scope()), profiles, ..ScopeProfiles::default() };
+        self.resources.push(ResourceProfiles {
+            resource: Some(resource(who)),
+            scope_profiles: vec![scoped],
+            ..ResourceProfiles::default()
+        });
     }
 
     fn begin(&mut self, profile: &Profile, kind: &Kind) -> Sent {
@@ -257,7 +273,7 @@ pub(crate) mod tests {
             attributes: BTreeMap::from([("host.name".into(), "h".into())]),
             ..Identity::default()
         };
-        let jvms = vec![Taken { who: Arc::new(who), profiles: vec![profile], pauses: Vec::new() }];
+        let jvms = vec![Taken { who: Arc::new(who), profiles: vec![profile], ..Taken::default() }];
         Window { begin_ns: 77, end_ns: 15_000_000_077, jvms, ..Window::default() }
     }
 

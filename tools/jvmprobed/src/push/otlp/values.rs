@@ -1,11 +1,17 @@
 //! Attributes, and who a JVM is in them.
 
+use std::fs;
+
+use libjvmprobe::follow::host_name;
 use opentelemetry_proto::tonic::{
     common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value::Value},
     resource::v1::Resource,
 };
 
 use crate::window::Identity;
+
+/// A random UUID of each boot: random(4).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// An attribute.
 pub fn attribute(name: &str, value: Value) -> KeyValue {
@@ -35,11 +41,15 @@ pub fn resource(who: &Identity) -> Resource {
     Resource { attributes, ..Resource::default() }
 }
 
-/// The daemon as a resource: what it says of itself.
+/// The daemon as a resource: what it says of itself. One runs on a host, so that the boot of the kernel tells instances
+/// apart, also on hosts of one name.
 pub fn own_resource() -> Resource {
+    let instance = fs::read_to_string(BOOT_ID).unwrap_or_default();
     let attributes = vec![
         attribute("service.name", text("jvmprobed")),
         attribute("service.version", text(env!("CARGO_PKG_VERSION"))),
+        attribute("service.instance.id", text(instance.trim())),
+        attribute("host.name", text(host_name())),
     ];
     Resource { attributes, ..Resource::default() }
 }
