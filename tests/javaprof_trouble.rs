@@ -22,7 +22,7 @@ use jvmprobe_tests::{
     need_root,
     other::{Other, loader, sleeper},
     proc::{breakpoints, cpu_seconds, probes_leaked, threads},
-    runtimes::{Runtime, named},
+    runtimes::{Runtime, named, of_unstable},
     stackload::compile_native,
     tool::{self, Output, Tool, assert_refused, binary},
 };
@@ -68,6 +68,20 @@ fn assert_one_line(output: &Output, words: &[&str]) {
     assert!(output.stderr.lines().all(|l| l.starts_with("javaprof: ")), "{}", output.stderr);
     let said = output.stderr.lines().filter(|line| words.iter().all(|word| line.contains(word)));
     assert_eq!(said.count(), 1, "{words:?} in {}", output.stderr);
+}
+
+/// Of a JVM whose interpreter is C++, the stacks are those of the interpreter, and a line says so.
+#[test]
+fn the_zero_vm_is_said_to_have_no_names_of_java_methods() {
+    need_root();
+    let Some(runtime) = of_unstable("zero-17") else { return };
+    let mut load = Load::start(runtime, "-XX:+UseSerialGC");
+    load.go(4.0);
+    let output = tool::run("javaprof", &["-p", &load.pid().to_string(), "-d", "1"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stderr.matches("Java methods have no names").count(), 1, "{output:?}");
+    assert!(output.stdout.contains("BytecodeInterpreter::run"), "{output:?}");
+    load.kill();
 }
 
 #[test]

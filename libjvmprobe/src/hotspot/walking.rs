@@ -14,6 +14,7 @@ use crate::{
         pages::Pages,
         resolved::Layout,
     },
+    own::note_once,
     process::memory::Memory,
 };
 
@@ -103,6 +104,11 @@ impl HotSpot {
                     std::env::consts::ARCH
                 ),
             });
+        }
+        if self.version.contains(" Zero VM ") {
+            // Its interpreter, written in C++, keeps Java frames on a stack of its own.
+            let line = format!("process {}: Java methods have no names in stacks", self.pid);
+            note_once(&line, "the Zero VM interprets them in frames that are not known here");
         }
         let memory = &self.memory;
         let mut layout = layout(memory, &self.layout)?;

@@ -10,6 +10,7 @@ use crate::{
     Error, Result,
     bpf::probes::{Plan, Site, exported, function},
     elf::ElfFile,
+    names::demangle::demangle,
     process::LibJvm,
 };
 
@@ -179,7 +180,7 @@ impl JavaEvent {
         let Some(missing) = missing else { return Ok(plans) };
         Err(Error::NoProbes {
             path: libjvm.seen_as.clone(),
-            what: format!("{}, by which {} are seen", missing.place.name(), self.name()),
+            what: format!("{}, by which {} are seen", missing.place.describe(), self.name()),
             hint: "leave this event out, or use a build with probes and a symbol table".into(),
         })
     }
@@ -191,9 +192,11 @@ impl JavaEvent {
 }
 
 impl Place {
-    fn name(&self) -> &'static str {
+    /// The kind of place and its name, for people.
+    fn describe(&self) -> String {
         match self {
-            Self::Exported(name) | Self::Function(name) | Self::Usdt(_, name) => name,
+            Self::Exported(name) | Self::Function(name) => format!("function {}", demangle(name)),
+            Self::Usdt(provider, name) => format!("USDT probe {provider}:{name}"),
         }
     }
 
@@ -207,5 +210,18 @@ impl Place {
                 is_there.then_some(Site::Usdt { provider, name })
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_described_by_readable_names() {
+        let all: Vec<_> = JavaEvent::ALL.iter().flat_map(|event| event.spots()).collect();
+        let names: Vec<_> = all.iter().map(|spot| spot.place.describe()).collect();
+        assert!(names.iter().all(|name| !name.contains("_Z")), "{names:?}");
+        assert!(names.contains(&"function Deoptimization::uncommon_trap".to_owned()), "{names:?}");
     }
 }
