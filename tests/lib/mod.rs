@@ -31,6 +31,7 @@
 //! | [`windows`] | windows of jvmprobed's that nobody took |
 
 pub mod allocated;
+pub mod attack;
 pub mod bench;
 pub mod bpf;
 pub mod browser;
