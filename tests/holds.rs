@@ -108,6 +108,28 @@ fn musl() {
     check(named("musl-17"), &["-XX:+UseSerialGC"]);
 }
 
+/// Java leaves out one of two survivor spaces, which may take a tenth of the heap.
+#[test]
+fn heap_sizes_of_each_collector() {
+    const MAX: u64 = 256 << 20;
+    beside_others();
+    for name in ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
+        for flags in named(name).collectors() {
+            let flags: Vec<_> = flags.split(' ').chain(["-Xmx256m", "-Xms64m"]).collect();
+            let (mut load, hotspot) = start(named(name), &flags);
+            // It updates its performance data when it collects.
+            load.ask("drop");
+            let truth = numbers(&load.ask("heap"));
+            let (committed, max) = hotspot.heap_size();
+            println!("{name} {flags:?}: {committed:?} {max:?} {truth:?}");
+            assert_eq!(max, Some(MAX), "{name} {flags:?}");
+            let (committed, told) = (committed.unwrap(), truth["committed"]);
+            assert!(committed >= told && committed <= told + MAX / 10, "{name} {flags:?}");
+            load.quit();
+        }
+    }
+}
+
 /// What was compiled for classes that are unloaded leaves room.
 #[test]
 fn code_that_was_given_back_is_not_in_use() {

@@ -67,6 +67,8 @@ fn filled() -> SharedBook {
             loaded_classes: Some(9000),
             threads: Some(42),
             cpu_ns: Some(7_250_000_000),
+            heap_committed: Some(400 << 20),
+            heap_max: Some(512 << 20),
         };
         let cost = vec![("allocation", 5_000_000), ("samples", 1_000_000)];
         locked.add(&who, &Figures { stops, processor, allocated_bytes: 1 << 30, cost, gauges });
@@ -215,6 +217,8 @@ fn prometheus_answers_with_what_was_put_in() {
         near("sum(jvmprobe_loaded_classes)", 27_000.0);
         near("max(jvmprobe_threads)", 42.0);
         near("sum(jvmprobe_cpu_seconds_total)", 3.0 * 7.25);
+        near("sum(jvmprobe_heap_committed_bytes)", 3.0 * f64::from(400 << 20));
+        near("sum(jvmprobe_heap_max_bytes)", 3.0 * f64::from(512 << 20));
         near("jvmprobed_memory_bytes", f64::from(60 << 20));
         near(r#"jvmprobed_samples_total{of="cpu"}"#, 1234.0);
         near(r#"jvmprobed_lost_total{reason="ring-buffer"}"#, 5.0);
@@ -295,8 +299,9 @@ fn dashboard_and_alerts_ask_for_what_there_is() {
     beside_others();
     let (net, book) = (Net::start().unwrap(), filled());
     let push = {
-        let options = jvmprobed::push::target::Options::new("dir=/nowhere".parse().unwrap());
         let folder = tempfile::tempdir().unwrap();
+        let to = format!("dir={}", folder.path().join("profiles").display());
+        let options = jvmprobed::push::target::Options::new(to.parse().unwrap());
         jvmprobed::push::Push::start(&net, &[options], folder.path(), Default::default()).unwrap()
     };
     book.lock().targets = push.ledgers();

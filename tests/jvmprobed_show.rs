@@ -344,6 +344,9 @@ fn two_times_are_compared() {
         ["29.33", "%", "17.70", "%", "+11.63", "shop.Main.window"]
     );
     assert!(fs::read_to_string(&svg).unwrap().contains("shop.Main.window"));
+    // Of allocation: the classes, of which there is one at all times.
+    let said = kept.said(&[&when[..], &["--alloc", "--diff", "5m"]].concat());
+    assert!(said.contains("byte[]") && said.contains("Nothing has changed"), "{said}");
     let folded = out.path().join("d.folded").into_os_string().into_string().unwrap();
     let error = kept.refused(&[&when[..], &["--diff", "5m", "-o", &folded]].concat());
     assert!(error.contains("--diff can be drawn in FILE.svg or FILE.html only"), "{error}");
@@ -369,8 +372,17 @@ fn what_is_not_there_is_told_in_one_line() {
     let nowhere = TempDir::new().unwrap();
     let nowhere = Kept { dir: nowhere, begin: 0 };
     assert!(nowhere.refused(&[]).contains("has no windows of jvmprobed"));
-    let output = kept.show(&["--since", "yesterday"]);
-    assert_eq!(output.status.code(), Some(2));
+    for wrong in [
+        &["--since", "yesterday"][..],
+        &["-j"],
+        &["--alloc", "-j"],
+        &["--diff", "5m", "-j"],
+        &["--gc", "-o", "x.svg"],
+        &["--gc", "--diff", "5m"],
+    ] {
+        let output = kept.show(wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {output:?}");
+    }
 }
 
 #[test]

@@ -10,7 +10,8 @@ import java.util.List;
  * Tells what the JVM holds, as its own management beans count it.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "tell" is answered by "done used=BYTES
- * size=BYTES classes=NUMBER", of the code cache and of loaded classes; "load NUMBER" loads so many
+ * size=BYTES classes=NUMBER", of the code cache and of loaded classes; "heap" by "done committed=BYTES
+ * max=BYTES"; "load NUMBER" loads so many
  * classes, each by a loader of its own, and "drop" lets all of them be unloaded; "quit" ends.
  */
 public class HoldLoad {
@@ -39,6 +40,9 @@ public class HoldLoad {
                 System.gc();
                 System.gc();
                 System.out.println("done");
+            } else if (line.equals("heap")) {
+                long committed = ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getCommitted();
+                System.out.println("done committed=" + committed + " max=" + Runtime.getRuntime().maxMemory());
             } else if (line.equals("tell")) {
                 long used = 0;
                 long size = 0;

@@ -52,7 +52,34 @@ impl ClassCounts {
     }
 }
 
+/// Where performance data keep the committed size of the heap: one counter for each generation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HeapCounters([Option<Addr>; 2]);
+
+impl HeapCounters {
+    /// In performance data that begin at an address.
+    pub(super) fn of(base: Addr, data: &PerfData) -> Self {
+        let at = |generation: usize| {
+            let name = format!("sun.gc.generation.{generation}.capacity");
+            base.checked_add(data.offset(&name)? as u64)
+        };
+        Self([at(0), at(1)])
+    }
+
+    fn read(&self, memory: &Memory) -> Option<u64> {
+        let sizes: Vec<u64> =
+            self.0.iter().flatten().filter_map(|&at| memory.u64(at).ok()).collect();
+        (!sizes.is_empty()).then(|| sizes.into_iter().fold(0, u64::saturating_add))
+    }
+}
+
 impl HotSpot {
+    /// Returns the committed size of the heap as `jstat -gccapacity` has it, and its maximum, in bytes: what is known
+    /// of them.
+    pub fn heap_size(&self) -> (Option<u64>, Option<u64>) {
+        (self.heap_counters.read(&self.memory), self.max_heap)
+    }
+
     /// How full its code cache is.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use crate::{
         flags::Flags,
         gauge::{Gauge, LastStop},
         heap,
-        holds::ClassCounts,
+        holds::{ClassCounts, HeapCounters},
         layout::Item,
         objects::{ClassCount, ClassField, Objects},
         perfdata::PerfData,
@@ -54,6 +54,10 @@ pub struct HotSpot {
     pub(super) bias: u64,
     /// Where it counts its classes.
     pub(super) class_counts: ClassCounts,
+    /// Where it keeps the committed size of its heap.
+    pub(super) heap_counters: HeapCounters,
+    /// The maximum size of its heap (`-Xmx`), in bytes.
+    pub(super) max_heap: Option<u64>,
     /// Where it counts its collections.
     pub(super) counters: Option<Counters>,
     pub(super) pid: Pid,
@@ -101,6 +105,8 @@ impl HotSpot {
             attach_disabled: false,
             flags: None,
             class_counts: ClassCounts::default(),
+            heap_counters: HeapCounters::default(),
+            max_heap: None,
             counters: None,
             build,
             bias,
@@ -155,6 +161,10 @@ impl HotSpot {
         }
         let counts = perf.as_ref().map(|(base, data)| ClassCounts::of(*base, data));
         self.class_counts = counts.unwrap_or_default();
+        let sizes = perf.as_ref().map(|(base, data)| HeapCounters::of(*base, data));
+        self.heap_counters = sizes.unwrap_or_default();
+        let max = flags.as_ref().and_then(|flags| flags.flag_u64(memory, "MaxHeapSize"));
+        self.max_heap = max.filter(|&max| max > 0);
         self.counters = perf.as_ref().map(|(base, data)| Counters::find(*base, data));
         // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps what its
         // log line is made of; private, so named only where there is a symbol table.

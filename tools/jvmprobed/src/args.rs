@@ -222,7 +222,7 @@ pub struct Show {
     pub timestamps: bool,
 
     /// With --gc: print what is kept, as JSON lines
-    #[arg(short, long, requires = "gc")]
+    #[arg(short, long, requires = "gc", conflicts_with_all = ["alloc", "event", "diff"])]
     pub json: bool,
 
     /// Print nothing but errors: with -o

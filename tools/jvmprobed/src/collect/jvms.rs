@@ -210,6 +210,7 @@ impl Known {
         let cpu_ns = self.target.process.cpu_ns();
         let mut gauges = Gauges { threads: threads(pid), cpu_ns, ..Gauges::default() };
         let Some(hotspot) = &self.hotspot else { return (gauges, true) };
+        (gauges.heap_committed, gauges.heap_max) = hotspot.heap_size();
         if let Ok(fill) = hotspot.code_cache() {
             (gauges.code_cache_used, gauges.code_cache_size) = (Some(fill.used), Some(fill.size));
         }

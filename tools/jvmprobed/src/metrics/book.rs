@@ -69,6 +69,13 @@ pub struct Stopped {
     pub collections: u64,
 }
 
+impl Stopped {
+    /// Whether there was a stop: a cycle is none.
+    pub fn has_stops(&self) -> bool {
+        self.stopped.count() > 0
+    }
+}
+
 /// All of a JVM.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
@@ -269,7 +276,9 @@ impl Series {
             operation = (OTHER.into(), OTHER.into());
         }
         let stopped = self.operations.entry(operation).or_default();
-        stopped.stopped.observe(stop.stopped_ns, stop.times);
+        if stop.times > 0 {
+            stopped.stopped.observe(stop.stopped_ns, stop.times);
+        }
         stopped.collections += stop.collections;
         if let Some(ttsp) = stop.ttsp_ns {
             self.ttsp.observe(ttsp, stop.times);

@@ -110,11 +110,11 @@ impl Book {
             self.info(),
             self.by_operation(
                 ("jvmprobe_stopped", "seconds", Counter, "Time that the application stood still."),
-                |stopped| Some(Number(seconds(stopped.stopped.sum_ns()))),
+                |stopped| stopped.has_stops().then(|| Number(seconds(stopped.stopped.sum_ns()))),
             ),
             self.by_operation(
                 ("jvmprobe_stop_duration", "seconds", Kind::Histogram, "How long each stop was."),
-                |stopped| Some(Value::Histogram(&stopped.stopped)),
+                |stopped| stopped.has_stops().then_some(Value::Histogram(&stopped.stopped)),
             ),
             self.by_operation(("jvmprobe_collections", "", Counter, "Collections."), |stopped| {
                 (stopped.collections > 0).then_some(Number(stopped.collections as f64))
@@ -166,9 +166,17 @@ impl Book {
         families
     }
 
-    fn gauges(&self) -> [Family<'_>; 4] {
+    fn gauges(&self) -> [Family<'_>; 6] {
         let number = |value: Option<u64>| value.map(|value| Number(value as f64));
         [
+            self.one(
+                ("jvmprobe_heap_committed", "bytes", Gauge, "Heap that the JVM may use now."),
+                move |series| number(series.gauges.heap_committed),
+            ),
+            self.one(
+                ("jvmprobe_heap_max", "bytes", Gauge, "Heap that the JVM can have (-Xmx)."),
+                move |series| number(series.gauges.heap_max),
+            ),
             self.one(
                 ("jvmprobe_code_cache_used", "bytes", Gauge, "Code cache in use."),
                 move |series| number(series.gauges.code_cache_used),

@@ -24,7 +24,7 @@ pub struct Stop {
     pub op: Arc<str>,
     /// Why the collector ran, where it did and that is known.
     pub cause: Option<Arc<str>>,
-    /// Number of stops that this one represents: more than one where only sums are known.
+    /// Number of stops that this one represents: more than one where only sums are known, none for a cycle.
     pub times: u64,
     /// How long the application stood still; of several stops, on average.
     pub stopped_ns: u64,
@@ -100,6 +100,10 @@ pub struct Gauges {
     pub loaded_classes: Option<u64>,
     /// Threads of the process.
     pub threads: Option<u64>,
+    /// Bytes that the heap takes of the machine's address space and may use now.
+    pub heap_committed: Option<u64>,
+    /// Bytes that the heap can have.
+    pub heap_max: Option<u64>,
     /// CPU time of the process since its start, by the kernel's account, in nanoseconds.
     pub cpu_ns: Option<u64>,
 }
@@ -110,6 +114,8 @@ impl Gauges {
         self.code_cache_size = newer.code_cache_size.or(self.code_cache_size);
         self.loaded_classes = newer.loaded_classes.or(self.loaded_classes);
         self.threads = newer.threads.or(self.threads);
+        self.heap_committed = newer.heap_committed.or(self.heap_committed);
+        self.heap_max = newer.heap_max.or(self.heap_max);
         self.cpu_ns = newer.cpu_ns.or(self.cpu_ns);
     }
 }

@@ -17,11 +17,20 @@ use crate::{
 /// The operation of stops of which only sums are known.
 const LIMITED: &str = "limited";
 
+/// Collectors that free memory while the application runs, as javagc(8) names them: one of their collections is a cycle,
+/// of which stops are phases.
+const CYCLIC: [&str; 5] = ["ZGC", "GenZGC", "Shenandoah", "GenShen", "CMS"];
+/// Operations of these collectors, or parts of their names, that are a whole collection in a stop.
+const WHOLE: [&str; 5] =
+    ["Degenerated", "Full", "GenCollect", "GenCollectForAllocation", "CollectForMetadata"];
+
 /// A line of javagc(8)'s JSON, as much of it as is needed.
 #[derive(Deserialize)]
 struct Line {
     #[serde(rename = "type")]
     kind: String,
+    #[serde(default)]
+    collector: String,
     op: Option<String>,
     cause: Option<String>,
     #[serde(default)]
@@ -56,8 +65,8 @@ impl Figures {
 }
 
 impl Stop {
-    /// Returns the stop of a line as javagc(8) writes it, or the two sums of a line that has sums; nothing
-    /// for other lines: cycles, losses.
+    /// Returns the stop of a line as javagc(8) writes it, the cycle of a collector that frees memory while the
+    /// application runs, or the two sums of a line that has sums; nothing for other lines.
     pub fn of_line(line: &str) -> Vec<Self> {
         match limited_of(line) {
             Some(limited) => Self::of_sums(&limited),
@@ -80,18 +89,31 @@ impl Stop {
 
     fn of_one(line: &str) -> Option<Self> {
         let line: Line = serde_json::from_str(line).ok()?;
-        let is_pause = line.kind == "pause";
-        (is_pause || line.kind == "safepoint").then_some(())?;
-        Some(Self {
-            op: line.op.unwrap_or_default().into(),
-            cause: line.cause.map(Into::into),
-            times: 1,
-            stopped_ns: line.stopped_ns?,
-            ttsp_ns: line.ttsp_ns,
-            collections: line.collections.unwrap_or(u64::from(is_pause)),
-            heap_before: line.heap_before,
-            heap_after: line.heap_after,
-        })
+        let op = line.op.unwrap_or_default();
+        let has_cycles = CYCLIC.contains(&line.collector.as_str());
+        let stop = match line.kind.as_str() {
+            "pause" if has_cycles && !WHOLE.iter().any(|whole| op.contains(whole)) => {
+                // A phase of a cycle, which frees nothing.
+                Self { stopped_ns: line.stopped_ns?, ttsp_ns: line.ttsp_ns, ..Self::default() }
+            }
+            "pause" | "safepoint" => Self {
+                stopped_ns: line.stopped_ns?,
+                ttsp_ns: line.ttsp_ns,
+                collections: line.collections.unwrap_or(u64::from(line.kind == "pause")),
+                heap_before: line.heap_before,
+                heap_after: line.heap_after,
+                ..Self::default()
+            },
+            "cycle" if has_cycles => Self {
+                times: 0,
+                collections: 1,
+                heap_before: line.heap_before,
+                heap_after: line.heap_after,
+                ..Self::default()
+            },
+            _ => return None,
+        };
+        Some(Self { op: op.into(), cause: line.cause.map(Into::into), ..stop })
     }
 }
 
@@ -133,7 +155,7 @@ mod tests {
         let pauses = [
             r#"{"type":"pause","pid":1,"op":"G1","cause":"c","collections":2,"stopped_ns":7,"ttsp_ns":1,"heap_before":5,"heap_after":null}"#,
             r#"{"type":"safepoint","op":"ThreadDump","cause":null,"pause_ns":null,"stopped_ns":3,"ttsp_ns":1,"collections":0}"#,
-            r#"{"type":"cycle","op":"ZGC","duration_ns":9}"#,
+            r#"{"type":"cycle","collector":"G1","op":"Concurrent Cycle","duration_ns":9}"#,
             r#"{"type":"lost","events":4}"#,
             "not JSON",
         ];
@@ -144,6 +166,28 @@ mod tests {
         assert_eq!((&*pause.op, pause.cause.as_deref(), pause.collections), ("G1", Some("c"), 2));
         assert_eq!((pause.stopped_ns, pause.heap_before, pause.heap_after), (7, Some(5), None));
         assert_eq!((&*safepoint.op, safepoint.collections), ("ThreadDump", 0));
+    }
+
+    #[test]
+    fn a_collection_of_a_concurrent_collector_is_a_cycle() {
+        let pauses = [
+            r#"{"type":"pause","collector":"ZGC","op":"ZMarkStart","collections":1,"stopped_ns":7,"heap_before":5,"heap_after":5}"#,
+            r#"{"type":"pause","collector":"ZGC","op":"ZMarkEnd","collections":1,"stopped_ns":7,"heap_before":5,"heap_after":5}"#,
+            r#"{"type":"cycle","collector":"ZGC","op":"ZGC Cycles","cause":"Warmup","heap_before":9,"heap_after":2}"#,
+            r#"{"type":"pause","collector":"Shenandoah","op":"ShenandoahDegeneratedGC","collections":1,"stopped_ns":3,"heap_before":8,"heap_after":4}"#,
+        ];
+        let stops: Vec<_> = pauses.iter().flat_map(|line| Stop::of_line(line)).collect();
+        let known = |stop: &Stop| (stop.times, stop.collections, stop.heap_before, stop.heap_after);
+        assert_eq!(
+            stops.iter().map(known).collect::<Vec<_>>(),
+            [
+                (1, 0, None, None),
+                (1, 0, None, None),
+                (0, 1, Some(9), Some(2)),
+                (1, 1, Some(8), Some(4))
+            ]
+        );
+        assert_eq!(stops[2].cause.as_deref(), Some("Warmup"));
     }
 
     #[test]
