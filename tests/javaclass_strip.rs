@@ -235,6 +235,23 @@ fn services_lists_and_files_name_what_stays() {
     assert!(!has("CpuLoad.class"));
 }
 
+/// A program that reads class files needs some that no report has.
+#[test]
+fn a_program_that_reads_class_files_is_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let jar = made(&dir, &[]);
+    let out = dir.path().join("out.jar");
+    for (reader, warns) in [("scala.tools.asm.ClassReader", true), ("scala.Option", false)] {
+        let report = report(&dir, &["WorkLoad", reader], END);
+        let output = strip(&report, &jar, &[out.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        let line = "reads class files as data, by scala.tools.asm.ClassReader";
+        assert_eq!(output.stderr.contains(line), warns, "{output:?}");
+        let total = output.json().pop().unwrap();
+        assert_eq!(total["readers"].as_array().unwrap().len(), usize::from(warns));
+    }
+}
+
 #[test]
 fn nothing_is_written_where_it_must_not_be() {
     let dir = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use jvmprobe_tests::{
-    load::{Load, numbers},
+    load::{Load, classes, numbers},
     need_root, pprof,
     runtimes::named,
     tool::{Output, Tool, binary, run},
@@ -128,6 +128,32 @@ fn java_events_are_counted(runtimes: &[&str]) {
         assert!(samples * 10 < value.unwrap(), "{runtime}: thinned: {summary}");
         let walked = worse.with(&["EventLoad.flood", "EventLoad.worse"]).count();
         assert!(walked * 100 >= worse.count() * 95, "{runtime}: {walked} of {}", worse.count());
+    }
+}
+
+/// Exceptions are counted from a JVM's first instruction on. A line says of how many the class is not known, because it
+/// had not set itself up.
+#[test]
+fn exceptions_of_a_new_jvm_have_a_class_or_are_said_to_have_none() {
+    need_root();
+    let dir = tempfile::tempdir().unwrap();
+    let commands = dir.path().join("commands");
+    std::fs::write(&commands, "flood 10000\nquit\n").unwrap();
+    for runtime in ["temurin-17", "temurin-21"] {
+        let java = named(runtime).java.display().to_string();
+        let (classes, commands) = (classes().display().to_string(), commands.display().to_string());
+        let script = "exec \"$0\" -XX:+UseSerialGC -cp \"$1\" EventLoad <\"$2\" >/dev/null";
+        let command = ["sh", "-c", script, &java, &classes, &commands];
+        let args = [&["-e", "exceptions", "-j", "-s", "--"][..], &command].concat();
+        let output = run("javaprof", &args);
+        assert!(output.status.success(), "{runtime}: {output:?}");
+        let thrown = Stacks::of(&output, "exceptions");
+        let known = thrown.ending("EventLoad$Worse").count();
+        let unknown = thrown.ending("[unknown class]").count();
+        println!("{runtime}: {known} by class, {unknown} of unknown class");
+        assert!(known <= 20_000 && known + unknown >= 20_000, "{runtime}: {}", output.stderr);
+        let line = format!("the class of {unknown} exceptions is not known");
+        assert_eq!(output.stderr.contains(&line), unknown > 0, "{runtime}: {}", output.stderr);
     }
 }
 

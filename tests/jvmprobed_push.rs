@@ -38,6 +38,9 @@ fn target(to: &str) -> Options {
     Options { metrics: false, timeout: Duration::from_secs(5), ..Options::new(to.parse().unwrap()) }
 }
 
+/// Objects that each sample of allocation stands for.
+const OBJECTS: u64 = 3;
+
 /// A JVM's processor time and allocation, with stacks as chance has them.
 fn window(number: u64, jvms: u32, stacks: u32) -> Window {
     named(number, jvms, stacks, 0)
@@ -73,7 +76,7 @@ fn named(number: u64, jvms: u32, stacks: u32, longer: usize) -> Window {
                     guessed: false,
                     unsure: false,
                     count: 1 + dice.below(50),
-                    things: 1 + dice.below(5),
+                    things: OBJECTS,
                     times: Vec::new(),
                 });
             }
@@ -217,13 +220,13 @@ fn delivered(push: &Push, handed_in: u64) -> Counts {
     }
 }
 
-/// How many samples of processor time and objects that is.
+/// How many samples of processor time, and stacks of allocation, that is.
 fn samples_of(truth: &Truth) -> u64 {
     let sum = |measure: &str| {
         let of = truth.iter().filter(|((_, m, _), _)| m == measure);
         u64::try_from(of.map(|(_, value)| value).sum::<i64>()).unwrap()
     };
-    sum("cpu") / 50_000_000 + sum("alloc_objects")
+    sum("cpu") / 50_000_000 + sum("alloc_objects") / OBJECTS
 }
 
 #[test]

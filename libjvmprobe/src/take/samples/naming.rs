@@ -1,6 +1,9 @@
 //! From addresses to names: what was sampled becomes a profile.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use crate::{
     stack::{
@@ -32,7 +35,12 @@ pub(crate) struct Naming {
     /// About how many bytes the profiles take.
     size: usize,
     lost_stacks: u64,
+    /// Events whose class could not be read, by the event's number.
+    without_class: BTreeMap<usize, u64>,
 }
+
+/// Class of an event whose class could not be read.
+const UNKNOWN_CLASS: &str = "[unknown class]";
 
 impl Naming {
     /// Names methods with their parameters if wanted, and where idle threads are.
@@ -45,7 +53,17 @@ impl Naming {
     ) -> Self {
         let kernel = KernelNames::default();
         let profiles = empty(&events, slot_ns);
-        Self { events, profiles, slot_ns, kernel, signatures, shows_idle, size: 0, lost_stacks: 0 }
+        Self {
+            events,
+            profiles,
+            slot_ns,
+            kernel,
+            signatures,
+            shows_idle,
+            size: 0,
+            lost_stacks: 0,
+            without_class: BTreeMap::new(),
+        }
     }
 
     /// Names all samples of a process. Of one that nothing is known of, the command alone
@@ -114,6 +132,10 @@ impl Naming {
             for frame in namer.label(event, key.label) {
                 stack.push(profile.intern(frame));
             }
+            if matches!(event.what, What::Java(java) if java.reads_classes() && key.label == 0) {
+                stack.push(profile.intern(Frame::new(Kind::Class, UNKNOWN_CLASS)));
+                *self.without_class.entry(number).or_default() += count.value;
+            }
             let (count, things) = match profile.measure {
                 Measure::Time => (count.samples, 0),
                 _ => (count.value, count.samples),
@@ -144,6 +166,13 @@ impl Naming {
     /// Makes the profiles smaller than so many bytes together.
     pub(crate) fn shrink(&mut self, max: usize) {
         self.size = shrink(&mut self.profiles, max);
+    }
+
+    /// Events, so far, whose class could not be read, by the event's name.
+    pub(crate) fn without_class(&self) -> impl Iterator<Item = (&str, u64)> {
+        let named =
+            |(number, count): (&usize, &u64)| Some((&*self.events.get(*number)?.name, *count));
+        self.without_class.iter().filter_map(named)
     }
 
     /// Samples, so far, of which a stack found no room on its way here.

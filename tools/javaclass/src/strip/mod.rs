@@ -6,8 +6,10 @@
 //! | [`constants`] | the texts in a class file |
 //! | [`names`] | which classes a text names |
 //! | [`keep`] | which classes stay, and why |
+//! | [`data`] | libraries that read class files as data |
 
 mod constants;
+mod data;
 mod jar;
 mod keep;
 mod names;
@@ -69,6 +71,8 @@ struct Total {
     bytes: u64,
     bytes_out: Option<u64>,
     inner: u64,
+    /// Classes of the reports that read class files as data.
+    readers: Vec<String>,
 }
 
 /// Strips a jar.
@@ -98,6 +102,7 @@ pub fn run(args: &Strip) -> Result<()> {
     let mut total = sum(&jar, &classes);
     total.jar = name.to_string();
     total.bytes = meta.len();
+    total.readers = data::readers(&seen).into_iter().map(str::to_owned).collect();
     if let Some(out) = &args.out {
         let gone: HashSet<usize> =
             gone(&classes).flat_map(|class| &class.entries).copied().collect();
@@ -196,6 +201,13 @@ fn tell(args: &Strip, jar: &Jar, classes: &[Class], total: &Total) -> Result<()>
             count(*classes, "class"),
             bytes(total.removed_bytes),
         ))?;
+    }
+    if total.removed > 0 && !total.readers.is_empty() {
+        note(&format!(
+            "the program reads class files as data, by {}: classes that it reads but never loads are in no report; \
+             name those that it needs with --keep, and run it with the stripped jar",
+            total.readers.join(", ")
+        ));
     }
     if total.inner > 0 {
         note(&format!("jars within it stay as they are: {}", total.inner));

@@ -427,7 +427,7 @@ impl Book {
         vec![
             Family {
                 name: "jvmprobed_push_samples",
-                help: "Samples by what became of them: delivered, or the reason for dropping them.",
+                help: "Samples (of allocation, stacks) by what became of them: delivered, or the reason for dropping them.",
                 unit: "",
                 kind: Counter,
                 points: samples.collect(),

@@ -161,8 +161,8 @@ impl Drop for Push {
     }
 }
 
-/// How many samples a profile has: of processor time those that were taken, of allocation the
-/// objects that they stand for, of other things how often they happened.
+/// Returns how many samples a profile has: of processor time those that were taken, of allocation the stacks with their
+/// sums (not the objects, which are an estimate), of other things how often they happened.
 pub fn samples(profile: &Profile) -> u64 {
     samples_of(&profile.measure, &profile.samples)
 }
@@ -170,6 +170,7 @@ pub fn samples(profile: &Profile) -> u64 {
 fn samples_of(measure: &Measure, samples: &[Sample]) -> u64 {
     let of = |sample: &Sample| match measure {
         Measure::Time => sample.count,
+        Measure::Allocation => 1,
         _ => sample.things,
     };
     samples.iter().map(of).fold(0, u64::saturating_add)

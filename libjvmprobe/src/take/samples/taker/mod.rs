@@ -382,6 +382,11 @@ impl<S: Sink> Taker<S> {
             self.naming.add(None, &samples, &self.stacks);
         }
         self.about.lost_stacks = self.naming.lost_stacks();
+        for (event, count) in self.naming.without_class() {
+            note(&format!(
+                "the class of {count} {event} is not known: they happened before the JVM had set itself up"
+            ));
+        }
         self.tell_interval(self.begin + self.about.duration)?;
         let mut profiles = self.before;
         profiles.iter_mut().for_each(|profile| self.about.describe(profile));

@@ -1,0 +1,59 @@
+//! Libraries that read class files as data. The classes that they read so need not be loaded, so that no report has
+//! seen them.
+
+use std::collections::{BTreeSet, HashSet};
+
+/// Classes that read a class file, or the ends of their names: many programs have a copy under another package.
+const READERS: [&str; 12] = [
+    // ASM.
+    "asm.ClassReader",
+    "bcel.classfile.ClassParser",
+    "com.sun.tools.javac.jvm.ClassReader",
+    "dotty.tools.dotc.core.classfile.ClassfileParser",
+    "io.github.classgraph.Classfile",
+    "javassist.bytecode.ClassFile",
+    "net.bytebuddy.pool.TypePool$Default",
+    "org.codehaus.groovy.ast.decompiled.AsmDecompiler",
+    "org.eclipse.jdt.internal.compiler.classfmt.ClassFileReader",
+    "org.jboss.jandex.Indexer",
+    "org.jetbrains.kotlin.load.kotlin.VirtualFileKotlinClass",
+    "scala.tools.nsc.symtab.classfile.ClassfileParser",
+];
+
+/// Returns the classes among those of the reports that read class files. Those of the JDK that it needs for itself
+/// read no files of the program.
+pub fn readers(seen: &HashSet<String>) -> BTreeSet<&str> {
+    let reads = |class: &&str| {
+        let is_one = |reader: &&str| {
+            class
+                .strip_suffix(reader)
+                .is_some_and(|package| package.is_empty() || package.ends_with('.'))
+        };
+        !class.starts_with("jdk.internal.") && READERS.iter().any(is_one)
+    };
+    seen.iter().map(String::as_str).filter(reads).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_under_other_packages_are_found() {
+        let seen = [
+            "org.springframework.asm.ClassReader",
+            "org.objectweb.asm.ClassReader",
+            "jdk.internal.org.objectweb.asm.ClassReader",
+            "shop.Plasm.ClassReader",
+            "shop.plasm.ClassReader",
+            "scala.tools.nsc.symtab.classfile.ClassfileParser",
+        ];
+        let seen = seen.map(str::to_owned).into();
+        let expected = [
+            "org.objectweb.asm.ClassReader",
+            "org.springframework.asm.ClassReader",
+            "scala.tools.nsc.symtab.classfile.ClassfileParser",
+        ];
+        assert_eq!(readers(&seen), expected.into());
+    }
+}
