@@ -31,16 +31,28 @@ use crate::{
 
 /// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
 const SETTING_UP: Duration = Duration::from_secs(60);
-/// How often to look at JVMs that are being made.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often to look at JVMs that are being made: what happens in them is not known completely until they have set
+/// themselves up, for which the shortest programs take a tenth of a second.
+const fn look(pace: Pace) -> Duration {
+    Duration::from_millis(match pace {
+        Pace::Prompt => 10,
+        Pace::Calm => 20,
+    })
+}
 /// A process that makes no JVM within this time is looked at less often, ...
 const PATIENCE: Duration = Duration::from_secs(3);
 /// ... and is said not to be one.
 const LATER: Duration = Duration::from_secs(1);
 /// Maximum time that reading one JVM may take.
 const MAX_READING: Duration = Duration::from_secs(5);
-/// After one that took long, a JVM is not read again for this many times as long.
+/// If reading a JVM takes longer than this, because its memory answers slowly, ...
+const SLOW: Duration = Duration::from_millis(500);
+/// ... it is not read again for this many times as long.
 const REST: u32 = 10;
+/// How often a JVM is read that has not set itself up within a minute.
+const SELDOM: Duration = Duration::from_secs(30);
+/// Maximum number of JVMs that are not wanted and whose end is watched.
+const MAX_LEFT_ALONE: usize = 1000;
 /// How long JVMs are read before others are looked for.
 const ROUND: Duration = Duration::from_millis(100);
 /// Maximum number of control groups of which the time to read them is known.
@@ -56,7 +68,7 @@ pub type Reading = Result<Arc<HotSpot>, Arc<Error>>;
 pub enum Stage {
     /// It has begun to set itself up: more follows.
     Starting,
-    /// It has set itself up, or has not told within a minute: this is all.
+    /// It has set itself up, or has not within a minute. Little is to be learnt any more.
     Ready,
 }
 
@@ -474,7 +486,7 @@ impl Worker {
             self.sweep(|pid| again.contains(&pid), true);
         }
         let Some(finder) = &mut self.finder else { return };
-        let found = reader::within(MAX_READING, || finder.find(mapped, now));
+        let found = finder.find(mapped, now);
         self.shared.left_out.store(finder.left_out(), Ordering::Relaxed);
         let new = found.into_iter().map(|target| Starting::new(Arc::new(target), None, None));
         self.starting.extend(new);
@@ -482,8 +494,11 @@ impl Worker {
 
     /// Forgets processes that have ended or run another program, so that what comes under their numbers is found.
     fn sweep(&mut self, is_meant: impl Fn(Pid) -> bool, closely: bool) {
-        let is_gone = |target: &Target| {
-            is_meant(target.pid()) && target.process.fate_if(closely) != Fate::Alive
+        // The same for all lists, also if the process ends meanwhile.
+        let mut fates = HashMap::new();
+        let mut is_gone = |target: &Arc<Target>| {
+            let fate = || is_meant(target.pid()) && target.process.fate_if(closely) != Fate::Alive;
+            *fates.entry(Arc::as_ptr(target)).or_insert_with(fate)
         };
         let mut gone = Vec::new();
         self.shared.lock().present.retain(|&pid, arrival| {
@@ -535,7 +550,10 @@ impl Worker {
         if let Some(slots) = &self.shared.options.slots {
             slots.release(target.pid());
         }
-        self.left_alone.push(target);
+        // Of more, an end is noticed by the next scan of all processes.
+        if self.left_alone.len() < MAX_LEFT_ALONE {
+            self.left_alone.push(target);
+        }
     }
 
     /// Reads a JVM, and tells subscribers what is new. Returns it if there may be more.
@@ -575,7 +593,7 @@ impl Worker {
                 who: starting.who.clone().map(Arc::new),
             });
         }
-        if is_ready {
+        if is_set_up || is_ready && hotspot.is_err() {
             return None;
         }
         if let Err(error) = &hotspot {
@@ -586,8 +604,13 @@ impl Worker {
             note(&format!("process {pid} has libjvm.so mapped and has made no JVM with it"));
             starting.is_told = true;
         }
-        let pause = if is_patient { LOOK } else { LATER };
-        starting.next_look = now + pause.max(took * REST);
+        let pause = match (is_patient, is_ready) {
+            (true, _) => look(options.pace),
+            (false, false) => LATER,
+            (false, true) => SELDOM,
+        };
+        let rest = if took > SLOW { took * REST } else { Duration::ZERO };
+        starting.next_look = now + pause.max(rest);
         starting.hotspot = Some(hotspot);
         Some(starting)
     }
@@ -664,7 +687,7 @@ mod tests {
         // A later subscriber receives each JVM once.
         let mut second = registry.subscribe().unwrap();
         assert_eq!(second.take().len(), 1);
-        thread::sleep(3 * LOOK);
+        thread::sleep(3 * look(Pace::Prompt));
         assert!(first.take().is_empty() && second.take().is_empty());
     }
 
@@ -690,7 +713,7 @@ mod tests {
         let begin = Instant::now();
         while registry.subscribe().unwrap().take().len() == 1 {
             assert!(begin.elapsed() < Duration::from_secs(60));
-            thread::sleep(LOOK);
+            thread::sleep(look(Pace::Prompt));
         }
         // Nothing holds its descriptors any more.
         let queued = arrivals.take();

@@ -1,10 +1,10 @@
 //! All JVMs of this machine, and those that come later.
 
-use std::{collections::HashMap, fs};
+use std::{collections::HashMap, fs, io, time::Duration};
 
 use crate::{
     Error, Pid,
-    process::{Target, libjvm::JVM_NAMES, maps},
+    process::{Target, libjvm::JVM_NAMES, maps, reader},
 };
 
 /// Processes that are no JVM yet are looked at again in this many scans, for a
@@ -12,6 +12,9 @@ use crate::{
 const YOUNG_SCANS: u32 = 40;
 /// ... and then only every so often, for programs that embed a JVM late.
 const OLD_EVERY: u32 = 40;
+
+/// Maximum time that opening one process may take.
+const MAX_OPENING: Duration = Duration::from_secs(2);
 
 /// Finds JVMs, each once.
 #[derive(Debug, Default)]
@@ -65,7 +68,7 @@ impl Scanner {
         if *looked == SEEN {
             return None;
         }
-        match Target::open(pid) {
+        match reader::within(MAX_OPENING, || Target::open(pid)) {
             Ok(target) => {
                 *looked = SEEN;
                 Some(target)
@@ -77,6 +80,8 @@ impl Scanner {
                 | Error::Zombie { .. }
                 | Error::ThreadId { .. },
             ) => None,
+            // Its memory or files answer too slowly: it is looked at again.
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::TimedOut => None,
             Err(error) => {
                 *looked = SEEN;
                 self.refused.push((pid, error));

@@ -104,9 +104,11 @@ struct ByCounters {
     counted: Counted,
     /// What notices each stop; without, the counters are looked at again and again.
     watch: Option<Links>,
+    /// When its counters may be looked at next.
+    next_look: Instant,
 }
 
-/// If looking at counters takes longer than this, because a JVM's memory answers slowly, ...
+/// If looking at a JVM's counters takes longer than this, because its memory answers slowly, ...
 const SLOW_LOOK: Duration = Duration::from_millis(100);
 /// ... the next look comes after this many times as long: events of other JVMs wait meanwhile.
 const REST: u32 = 20;
@@ -224,7 +226,8 @@ impl<S: Sink> Taker<S> {
              the heap nor cycles"
         );
         note_once(&line, why);
-        self.counted.insert(key, ByCounters { counted, watch: watch.ok() });
+        self.counted
+            .insert(key, ByCounters { counted, watch: watch.ok(), next_look: Instant::now() });
         Ok(())
     }
 
@@ -349,17 +352,20 @@ impl<S: Sink> Tool for Taker<S> {
                 self.sink.record(&record)?;
             }
         }
-        let begin = Instant::now();
-        if begin < self.next_count {
+        let now = Instant::now();
+        if now < self.next_count {
             return Ok(());
         }
-        let looked_at = self.counted.iter().filter(|(_, of)| is_looked_at(of));
-        for key in looked_at.map(|(key, _)| *key).collect::<Vec<_>>() {
+        self.next_count = now + counted::look(self.options.pace);
+        let due = self.counted.iter().filter(|(_, of)| is_looked_at(of) && now >= of.next_look);
+        for key in due.map(|(key, _)| *key).collect::<Vec<_>>() {
+            let begin = Instant::now();
             self.count(jvms, key, None)?;
+            let took = begin.elapsed();
+            if let Some(of) = self.counted.get_mut(&key).filter(|_| took > SLOW_LOOK) {
+                of.next_look = begin + took * REST;
+            }
         }
-        let took = begin.elapsed();
-        let rest = if took > SLOW_LOOK { took * REST } else { counted::look(self.options.pace) };
-        self.next_count = begin + rest;
         Ok(())
     }
 

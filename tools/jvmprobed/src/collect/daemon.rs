@@ -287,7 +287,7 @@ impl Daemon {
         }
         let collected = self.saving.collected();
         let left_out = collected.iter().filter(|(_, is)| !is).map(|&(what, _)| what);
-        let window = self.gather.cut(left_out, &self.jvms.cpu_ns());
+        let window = self.gather.cut(left_out, self.jvms.cpu_ns());
         for (tenant, jvms) in self.slots.take_refused() {
             self.book.lock().limit("jvms", &tenant, jvms);
         }

@@ -33,19 +33,29 @@ impl Gather {
     }
 
     /// A window's worth, from the last one to now; it is entered in the book.
-    /// Measures that were left out in it have these names. JVMs have used this CPU time in it, by their process numbers.
+    /// Measures that were left out in it have these names. JVMs have used this CPU time in it, in nanoseconds.
     pub fn cut(
         &mut self,
         left_out: impl Iterator<Item = &'static str>,
-        cpu_ns: &BTreeMap<u32, u64>,
+        cpu_ns: Vec<(Arc<Identity>, u64)>,
     ) -> Window {
         let (begin_ns, end_ns) = self.intervals.next(Now::read());
+        for (who, ns) in cpu_ns {
+            match self.taken.get_mut(&who.pid) {
+                Some(taken) => taken.cpu_ns = (taken.who == who).then_some(ns),
+                // Nothing was collected of it, while samples are left out for example.
+                None if ns > 0 => {
+                    let taken = Taken { cpu_ns: Some(ns), ..new(&who) };
+                    self.taken.insert(who.pid, taken);
+                }
+                None => {}
+            }
+        }
         let mut jvms: Vec<_> = mem::take(&mut self.taken).into_values().collect();
         for taken in &mut jvms {
             if let Some(stops) = self.stops.take(&taken.who.pid) {
                 taken.pauses = stops.into_lines(taken.who.pid);
             }
-            taken.cpu_ns = cpu_ns.get(&taken.who.pid).copied();
             let figures = Figures::of(taken);
             self.book.lock().add(&taken.who, &figures);
         }

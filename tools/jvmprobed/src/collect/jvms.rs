@@ -107,12 +107,16 @@ impl Jvms {
         let hotspot = hotspot.ok().filter(|_| who.is_some());
         // CPU time before this moment belongs to no window.
         let cpu_ns = target.process.cpu_ns();
-        let known = Known { target, hotspot, who, ended: None, cpu_ns };
+        let known = Known { target, hotspot, who: who.clone(), ended: None, cpu_ns };
         let before = self.known.insert(pid, known);
         // Its process runs another program now.
-        if let Some(Known { who: Some(who), ended: None, .. }) = before {
-            self.identities.ended(&who);
-            self.replaced.push(who);
+        if let Some(Known { who: Some(old), ended: None, .. }) = before {
+            self.identities.ended(&old);
+            let key = |who: &Identity| (who.name.clone(), who.started_ns);
+            // One of the same name goes on with its series.
+            if who.is_none_or(|who| key(&who) != key(&old)) {
+                self.replaced.push(old);
+            }
         }
     }
 
@@ -180,12 +184,13 @@ impl Jvms {
     }
 
     /// Returns the CPU time that each running JVM has used since the last call or since it came, in nanoseconds.
-    pub fn cpu_ns(&mut self) -> BTreeMap<u32, u64> {
-        let mut all = BTreeMap::new();
-        for (&pid, known) in self.known.iter_mut().filter(|(_, known)| known.who.is_some()) {
+    pub fn cpu_ns(&mut self) -> Vec<(Arc<Identity>, u64)> {
+        let mut all = Vec::new();
+        for known in self.known.values_mut() {
+            let Some(who) = &known.who else { continue };
             let now = known.target.process.cpu_ns();
             let used = now.zip(known.cpu_ns).map(|(now, before)| now.saturating_sub(before));
-            all.extend(used.map(|used| (pid, used)));
+            all.extend(used.map(|used| (Arc::clone(who), used)));
             known.cpu_ns = now;
         }
         all

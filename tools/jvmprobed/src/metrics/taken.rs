@@ -20,9 +20,10 @@ const LIMITED: &str = "limited";
 /// Collectors that free memory while the application runs, as javagc(8) names them: one of their collections is a cycle,
 /// of which stops are phases.
 const CYCLIC: [&str; 5] = ["ZGC", "GenZGC", "Shenandoah", "GenShen", "CMS"];
-/// Operations of these collectors, or parts of their names, that are a whole collection in a stop.
-const WHOLE: [&str; 5] =
-    ["Degenerated", "Full", "GenCollect", "GenCollectForAllocation", "CollectForMetadata"];
+/// What names of operations of CMS begin with that are phases of a cycle; its other stops are whole collections.
+/// Degenerated and full collections of Shenandoah are reported as cycles, too (`ShenandoahGCSession`,
+/// gc/shenandoah/shenandoahUtils.cpp).
+const CMS_PHASE: &str = "CMS_";
 
 /// A line of javagc(8)'s JSON, as much of it as is needed.
 #[derive(Deserialize)]
@@ -91,8 +92,11 @@ impl Stop {
         let line: Line = serde_json::from_str(line).ok()?;
         let op = line.op.unwrap_or_default();
         let has_cycles = CYCLIC.contains(&line.collector.as_str());
+        // Without operations, what the JVM counts is known, and no cycles are.
+        let is_phase =
+            has_cycles && !op.is_empty() && (line.collector != "CMS" || op.starts_with(CMS_PHASE));
         let stop = match line.kind.as_str() {
-            "pause" if has_cycles && !WHOLE.iter().any(|whole| op.contains(whole)) => {
+            "pause" if is_phase => {
                 // A phase of a cycle, which frees nothing.
                 Self { stopped_ns: line.stopped_ns?, ttsp_ns: line.ttsp_ns, ..Self::default() }
             }
@@ -175,6 +179,9 @@ mod tests {
             r#"{"type":"pause","collector":"ZGC","op":"ZMarkEnd","collections":1,"stopped_ns":7,"heap_before":5,"heap_after":5}"#,
             r#"{"type":"cycle","collector":"ZGC","op":"ZGC Cycles","cause":"Warmup","heap_before":9,"heap_after":2}"#,
             r#"{"type":"pause","collector":"Shenandoah","op":"ShenandoahDegeneratedGC","collections":1,"stopped_ns":3,"heap_before":8,"heap_after":4}"#,
+            r#"{"type":"pause","collector":"CMS","op":"GenCollectForAllocation","collections":1,"stopped_ns":3,"heap_before":8,"heap_after":4}"#,
+            r#"{"type":"pause","collector":"CMS","op":"CMS_Final_Remark","collections":1,"stopped_ns":3,"heap_before":8,"heap_after":8}"#,
+            r#"{"type":"pause","collector":"CMS","op":null,"collections":2,"stopped_ns":3,"heap_before":null,"heap_after":null}"#,
         ];
         let stops: Vec<_> = pauses.iter().flat_map(|line| Stop::of_line(line)).collect();
         let known = |stop: &Stop| (stop.times, stop.collections, stop.heap_before, stop.heap_after);
@@ -184,7 +191,10 @@ mod tests {
                 (1, 0, None, None),
                 (1, 0, None, None),
                 (0, 1, Some(9), Some(2)),
-                (1, 1, Some(8), Some(4))
+                (1, 0, None, None),
+                (1, 1, Some(8), Some(4)),
+                (1, 0, None, None),
+                (1, 2, None, None)
             ]
         );
         assert_eq!(stops[2].cause.as_deref(), Some("Warmup"));

@@ -158,8 +158,7 @@ impl Chosen {
 
     /// CPU time of all JVMs by the kernel's account, in nanoseconds, if it is known.
     pub fn cpu_ns(&self) -> Option<u64> {
-        let all = self.jvms.iter().filter(|taken| !taken.profiles.is_empty());
-        all.map(|taken| taken.cpu_ns).sum()
+        self.jvms.iter().map(|taken| taken.cpu_ns).sum()
     }
 
     /// What was taken, by its names.
