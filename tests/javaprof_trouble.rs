@@ -70,7 +70,7 @@ fn assert_one_line(output: &Output, words: &[&str]) {
     assert_eq!(said.count(), 1, "{words:?} in {}", output.stderr);
 }
 
-/// Of a JVM whose interpreter is C++, the stacks are those of the interpreter, and a line says so.
+/// The Zero VM interprets Java code in C++: stacks have the interpreter's functions, and a line says so.
 #[test]
 fn the_zero_vm_is_said_to_have_no_names_of_java_methods() {
     need_root();

@@ -344,7 +344,7 @@ fn two_times_are_compared() {
         ["29.33", "%", "17.70", "%", "+11.63", "shop.Main.window"]
     );
     assert!(fs::read_to_string(&svg).unwrap().contains("shop.Main.window"));
-    // Of allocation: the classes, of which there is one at all times.
+    // Allocation is compared by class, and these windows have one class at all times.
     let said = kept.said(&[&when[..], &["--alloc", "--diff", "5m"]].concat());
     assert!(said.contains("byte[]") && said.contains("Nothing has changed"), "{said}");
     let folded = out.path().join("d.folded").into_os_string().into_string().unwrap();

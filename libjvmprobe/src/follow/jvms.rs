@@ -20,7 +20,6 @@ use crate::{
     },
     follow::{
         Arrival, Arrivals, Reading, Stage, Stops,
-        registry::{self, Whom},
         run::{self, End, Times, Watch},
     },
     hotspot::{Collector, HotSpot},
@@ -204,40 +203,20 @@ impl<T: Tool> Trace<T> {
             verbose,
         };
         if let Some(arrivals) = arrivals {
-            trace.listen(arrivals)?;
+            arrivals.wake(trace.tool.session())?;
+            trace.arrivals = Some(arrivals);
         }
         for (target, hotspot) in named {
             let hotspot = if T::TAKES_YOUNG { hotspot } else { Ok(hotspot?) };
             let arrival = Arrival::new(target, hotspot);
             trace.add_alone(Arc::clone(&arrival.target), arrival.hotspot.clone())?;
-            if arrival.stage == Stage::Starting {
-                trace.read_again(arrival)?;
-            }
+            Arrivals::read_again(&mut trace.arrivals, arrival, trace.tool.session())?;
         }
         if let Some(arrivals) = &trace.arrivals {
             arrivals.wait_for_first();
         }
         trace.look()?;
         Ok(trace)
-    }
-
-    /// Hears of JVMs from here on.
-    fn listen(&mut self, arrivals: Arrivals) -> Result<&Arrivals> {
-        let waker = arrivals.waker().map_err(|e| Error::io("hold an eventfd", e))?;
-        self.tool.session().wake_by(waker);
-        Ok(self.arrivals.insert(arrivals))
-    }
-
-    /// Hears what a JVM tells later that was named before it had set itself up.
-    fn read_again(&mut self, arrival: Arrival) -> Result<()> {
-        if self.arrivals.is_none() {
-            let options = registry::Options { whom: Whom::Given, ..Default::default() };
-            self.listen(Arrivals::open(options)?)?;
-        }
-        if let Some(arrivals) = &self.arrivals {
-            arrivals.give(arrival);
-        }
-        Ok(())
     }
 
     /// Attaches to a command that will run this program, before it does, if that is a JDK's

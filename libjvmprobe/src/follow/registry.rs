@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt, io,
+    fmt,
     os::fd::OwnedFd,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
@@ -19,6 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{
     Error, Pid, Result,
+    bpf::session::Attach,
     follow::{finder::Finder, slots::Slots, who::Who},
     hotspot::HotSpot,
     own::{
@@ -287,12 +288,39 @@ impl Arrivals {
         drop(shared.changed.wait_timeout_while(shared.lock(), MAX_FIRST, is_waiting));
     }
 
-    /// A descriptor that is readable while there is something to take.
+    /// Has a session's wait for events end while there is something to take.
     ///
     /// # Errors
-    /// Returns the errors of dup(2).
-    pub(crate) fn waker(&self) -> io::Result<OwnedFd> {
-        self.queue.wake.try_clone()
+    /// [`Error::Io`] where there are no more descriptors.
+    pub(crate) fn wake(&self, session: &mut dyn Attach) -> Result<()> {
+        let waker = self.queue.wake.try_clone();
+        session.wake_by(waker.map_err(|e| Error::io("hold an eventfd", e))?);
+        Ok(())
+    }
+
+    /// Has a JVM that was found otherwise read again until it has set itself up or has ended. Without arrivals, those
+    /// of a registry for such JVMs are opened, and wake this session.
+    ///
+    /// # Errors
+    /// The errors of [`Self::open`] and [`Self::wake`].
+    pub(crate) fn read_again(
+        arrivals: &mut Option<Self>,
+        arrival: Arrival,
+        session: &mut dyn Attach,
+    ) -> Result<()> {
+        if arrival.stage == Stage::Ready {
+            return Ok(());
+        }
+        let arrivals = match arrivals {
+            Some(arrivals) => arrivals,
+            None => {
+                let opened = Self::open(Options { whom: Whom::Given, ..Options::default() })?;
+                opened.wake(session)?;
+                arrivals.insert(opened)
+            }
+        };
+        arrivals.give(arrival);
+        Ok(())
     }
 
     /// JVMs that have come, or told more, since the last call: of each what is known now.
@@ -314,7 +342,7 @@ impl Arrivals {
     }
 
     /// Has a JVM that was found otherwise read again until it has set itself up, or has ended.
-    pub(crate) fn give(&self, arrival: Arrival) {
+    fn give(&self, arrival: Arrival) {
         let shared = &self.registry.0.0;
         shared.lock().given.push(arrival);
         shared.changed.notify_all();
@@ -496,26 +524,16 @@ impl Worker {
     fn sweep(&mut self, is_meant: impl Fn(Pid) -> bool, closely: bool) {
         // The same for all lists, also if the process ends meanwhile.
         let mut fates = HashMap::new();
-        let mut is_gone = |target: &Arc<Target>| {
-            let fate = || is_meant(target.pid()) && target.process.fate_if(closely) != Fate::Alive;
-            *fates.entry(Arc::as_ptr(target)).or_insert_with(fate)
-        };
         let mut gone = Vec::new();
-        self.shared.lock().present.retain(|&pid, arrival| {
-            let is_gone = is_gone(&arrival.target);
-            gone.extend(is_gone.then_some(pid));
-            !is_gone
-        });
-        self.starting.retain(|starting| {
-            let is_gone = is_gone(&starting.target);
-            gone.extend(is_gone.then_some(starting.target.pid()));
-            !is_gone
-        });
-        self.left_alone.retain(|target| {
-            let is_gone = is_gone(target);
+        let mut stays = |target: &Arc<Target>| {
+            let fate = || is_meant(target.pid()) && target.process.fate_if(closely) != Fate::Alive;
+            let is_gone = *fates.entry(Arc::as_ptr(target)).or_insert_with(fate);
             gone.extend(is_gone.then_some(target.pid()));
             !is_gone
-        });
+        };
+        self.shared.lock().present.retain(|_, arrival| stays(&arrival.target));
+        self.starting.retain(|starting| stays(&starting.target));
+        self.left_alone.retain(&mut stays);
         if let Some(finder) = &mut self.finder {
             gone.into_iter().for_each(|pid| finder.forget(pid));
         }
@@ -550,7 +568,7 @@ impl Worker {
         if let Some(slots) = &self.shared.options.slots {
             slots.release(target.pid());
         }
-        // Of more, an end is noticed by the next scan of all processes.
+        // The next scan of all processes notices the end of any others.
         if self.left_alone.len() < MAX_LEFT_ALONE {
             self.left_alone.push(target);
         }

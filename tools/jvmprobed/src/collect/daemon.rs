@@ -279,6 +279,8 @@ impl Daemon {
 
     /// Hands on what was taken until now.
     fn cut(&mut self) {
+        // Gauges have it, too.
+        let cpu_ns = self.jvms.cpu_ns();
         for (who, gauges) in self.jvms.gauges() {
             self.book.lock().add(&who, &Figures { gauges, ..Figures::default() });
         }
@@ -287,7 +289,7 @@ impl Daemon {
         }
         let collected = self.saving.collected();
         let left_out = collected.iter().filter(|(_, is)| !is).map(|&(what, _)| what);
-        let window = self.gather.cut(left_out, self.jvms.cpu_ns());
+        let window = self.gather.cut(left_out, cpu_ns);
         for (tenant, jvms) in self.slots.take_refused() {
             self.book.lock().limit("jvms", &tenant, jvms);
         }

@@ -212,7 +212,7 @@ impl Known {
     /// The second is whether there was time for all.
     fn gauges(&mut self, windows: u64, until: Instant) -> (Gauges, bool) {
         let pid = self.target.pid().0;
-        let cpu_ns = self.target.process.cpu_ns();
+        let cpu_ns = self.cpu_ns;
         let mut gauges = Gauges { threads: threads(pid), cpu_ns, ..Gauges::default() };
         let Some(hotspot) = &self.hotspot else { return (gauges, true) };
         (gauges.heap_committed, gauges.heap_max) = hotspot.heap_size();

@@ -20,7 +20,7 @@ const LIMITED: &str = "limited";
 /// Collectors that free memory while the application runs, as javagc(8) names them: one of their collections is a cycle,
 /// of which stops are phases.
 const CYCLIC: [&str; 5] = ["ZGC", "GenZGC", "Shenandoah", "GenShen", "CMS"];
-/// What names of operations of CMS begin with that are phases of a cycle; its other stops are whole collections.
+/// Prefix of the operations of CMS that are phases of a cycle; its other stops are whole collections.
 /// Degenerated and full collections of Shenandoah are reported as cycles, too (`ShenandoahGCSession`,
 /// gc/shenandoah/shenandoahUtils.cpp).
 const CMS_PHASE: &str = "CMS_";

@@ -181,7 +181,9 @@ impl<S: Sink> Taker<S> {
         };
         for (traced, arrival) in processes {
             taker.add(traced)?;
-            arrival.map(|arrival| taker.read_again(arrival)).transpose()?;
+            if let Some(arrival) = arrival {
+                Arrivals::read_again(&mut taker.arrivals, arrival, &mut taker.session)?;
+            }
         }
         if finds_jvms {
             let Options { registry, pace, verbose, .. } = &taker.options;
@@ -192,7 +194,8 @@ impl<S: Sink> Taker<S> {
                 None => Arrivals::open(options),
             }?;
             arrivals.wait_for_first();
-            taker.listen(arrivals)?;
+            arrivals.wake(&mut taker.session)?;
+            taker.arrivals = Some(arrivals);
         }
         taker.take_arrivals()?;
         Ok(taker)

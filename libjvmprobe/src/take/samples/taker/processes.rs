@@ -4,12 +4,9 @@ use std::sync::Arc;
 
 use super::{Sink, Taker};
 use crate::{
-    Error, Pid, Result,
+    Pid, Result,
     bpf::session::Attach,
-    follow::{
-        Arrival, Arrivals, Stage,
-        registry::{self, Whom},
-    },
+    follow::{Arrival, Arrivals},
     own::{Pace, note, note_once},
     process::{Fate, Process},
     take::samples::{
@@ -222,7 +219,7 @@ impl<S: Sink> Taker<S> {
             let found = self.processes.values().filter_map(Traced::find_jvm);
             for arrival in found.collect::<Vec<_>>() {
                 self.become_jvm(arrival.clone())?;
-                self.read_again(arrival)?;
+                Arrivals::read_again(&mut self.arrivals, arrival, &mut self.session)?;
             }
         }
         Ok(())
@@ -264,28 +261,5 @@ impl<S: Sink> Taker<S> {
             }
         }
         Ok(is_any)
-    }
-
-    /// Hears what a JVM tells later that was found before it had set itself up.
-    pub(super) fn read_again(&mut self, arrival: Arrival) -> Result<()> {
-        if arrival.stage == Stage::Ready {
-            return Ok(());
-        }
-        if self.arrivals.is_none() {
-            let options = registry::Options { whom: Whom::Given, ..Default::default() };
-            self.listen(Arrivals::open(options)?)?;
-        }
-        if let Some(arrivals) = &self.arrivals {
-            arrivals.give(arrival);
-        }
-        Ok(())
-    }
-
-    /// Hears of JVMs from here on.
-    pub(super) fn listen(&mut self, arrivals: Arrivals) -> Result<()> {
-        let waker = arrivals.waker().map_err(|e| Error::io("hold an eventfd", e))?;
-        self.session.wake_by(waker);
-        self.arrivals = Some(arrivals);
-        Ok(())
     }
 }
