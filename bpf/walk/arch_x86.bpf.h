@@ -15,6 +15,7 @@
 #include "state.bpf.h"
 
 #define CODE_BYTES 64           /* of a prologue; a power of two */
+#define BREAKPOINT 0xcc         /* int3 */
 #define USER_CS 0x33            /* of 64-bit code: __USER_CS, asm/segment.h */
 
 enum frame_state {

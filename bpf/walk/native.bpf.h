@@ -119,6 +119,45 @@ __noinline __u64 find_row(struct walker *w, __u64 addr)
 	return row ? *(__u64 *)row : 0;
 }
 
+/* Whether code is mapped at an address. */
+static __always_inline bool is_code(struct walker *w, __u64 addr)
+{
+	return (w->is_jvm && in_code_cache(w, addr)) || find_mapping(w, addr);
+}
+
+/*
+ * Looks whether a breakpoint is where an exception was, and sets ip back if it is still behind that, as
+ * the kernel will soon do. Once the kernel has emulated a push of one byte, ip is in the same place, but
+ * no return address is where sp points.
+ */
+__noinline int find_breakpoint(struct walker *w)
+{
+	__u8 code[2];
+	__u64 top = 0;
+
+	if (!w || read_user(code, sizeof(code), w->ip - 1))
+		return 0;
+	w->is_at_breakpoint = code[1] == BREAKPOINT;
+	if (code[0] == BREAKPOINT && !w->is_at_breakpoint &&
+	    !read_user(&top, sizeof(top), w->sp) && is_code(w, top)) {
+		w->ip--;
+		w->is_at_breakpoint = true;
+	}
+	return 0;
+}
+
+/*
+ * How many words the kernel has pushed already while it emulates a push and has not moved ip yet, in a
+ * function of which only the return address should be on the stack: 0 or 1.
+ */
+__noinline int emulated_words(struct walker *w)
+{
+	__u64 top[2];
+
+	return w && w->is_at_breakpoint && w->is_innermost &&
+	       !read_user(top, sizeof(top), w->sp) && !is_code(w, top[0]) && is_code(w, top[1]);
+}
+
 /* Where on the stack, in words above sp, is what looks like a return address to code that
    is known; SCAN_WORDS where nothing does. The stack is in w->bytes then. */
 __noinline int scan(struct walker *w)
@@ -220,6 +259,8 @@ __noinline int caller_of_native(struct walker *w)
 	switch (row->kind) {
 	case ROW_SP:
 		end = w->sp + row->cfa * WORD;
+		if (row->cfa == 1)
+			end += emulated_words(w) * WORD;
 		break;
 	case ROW_FP:
 		end = w->fp + row->cfa * WORD;

@@ -84,6 +84,9 @@ struct walker {
 	bool by_tables;
 	/* Whether interpreted frames may be there that have no content yet. */
 	bool is_deoptimizing;
+	/* Whether an exception has led into the kernel; and whether it is a breakpoint, at ip. */
+	bool by_exception;
+	bool is_at_breakpoint;
 	/* How many frames there are, and how many there were when a step to the caller was a
 	   guess for the first time. */
 	__u32 depth;

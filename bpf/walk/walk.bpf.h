@@ -15,6 +15,7 @@
 #define JVMPROBE_WALK_WALK_BPF_H
 
 #include "state.bpf.h"
+#include "probed.bpf.h"
 #ifdef KNOWS_FRAMES
 #include "hotspot.bpf.h"
 #include "native.bpf.h"
@@ -119,6 +120,8 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 		return 0;
 #ifdef KNOWS_FRAMES
 	prepare(w);
+	if (w->by_exception)
+		find_breakpoint(w);
 #endif
 	walked->target = w->key;
 	walked->unloads = 0;
@@ -156,6 +159,8 @@ static __always_inline struct walker *begin_walk(__u64 key, struct walked *walke
 	w->is_jvm = false;
 	w->by_tables = false;
 	w->is_deoptimizing = false;
+	w->by_exception = false;
+	w->is_at_breakpoint = false;
 	w->depth = 0;
 	w->known = 0;
 	w->window_bytes = 0;
@@ -166,7 +171,7 @@ static __always_inline struct walker *begin_walk(__u64 key, struct walked *walke
 static __always_inline __u64 walk_from(struct walker *w, const bpf_user_pt_regs_t *regs,
 				       struct walked *walked)
 {
-	w->ip = PT_REGS_IP(regs);
+	w->ip = probed_address(PT_REGS_IP(regs));
 	w->sp = PT_REGS_SP(regs);
 	w->fp = PT_REGS_FP(regs);
 	take_registers(&w->regs, regs);
@@ -237,6 +242,9 @@ static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walk
 			      (void *)bpf_task_pt_regs(bpf_get_current_task_btf()));
 	if (!PT_REGS_IP(regs) || !in_user_mode(regs))
 		return 0;
+#ifdef KNOWS_FRAMES
+	w->by_exception = saved_by_exception(regs);
+#endif
 	return walk_from(w, regs, walked);
 }
 

@@ -106,6 +106,11 @@ static long bpf_get_stack(void *context, void *to, __u32 size, __u64 flags)
 	return -EINVAL;
 }
 
+static __u64 bpf_get_current_task(void)
+{
+	return 0;
+}
+
 static void *bpf_get_current_task_btf(void)
 {
 	return NULL;

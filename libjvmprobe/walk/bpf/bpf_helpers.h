@@ -27,6 +27,7 @@ static void *bpf_map_lookup_elem(void *map, const void *key);
 static long bpf_probe_read_user(void *to, __u32 size, const void *addr);
 static long bpf_probe_read_kernel(void *to, __u32 size, const void *addr);
 static long bpf_get_stack(void *context, void *to, __u32 size, __u64 flags);
+static __u64 bpf_get_current_task(void);
 static void *bpf_get_current_task_btf(void);
 static long bpf_task_pt_regs(void *task);
 

@@ -127,6 +127,8 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         Some(_) => kernel_types::offsets("task_struct", fields)?,
         None => [0; 5],
     };
+    // Without BTF, stacks that begin at a probed instruction may be incomplete.
+    let probed = probed_places().ok();
     let mut open =
         JavaprofSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
@@ -138,6 +140,9 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         data.has_user_registers = bpf::has_user_registers();
         [data.task_pid, data.task_tgid, data.task_state, data.task_start_time, data.task_comm] =
             task;
+        if let Some(places) = probed {
+            [data.task_utask, data.utask_vaddr, data.utask_xol_vaddr] = places;
+        }
         data.switch_event = waits.unwrap_or(0);
         data.min_wait = u64::try_from(options.min_wait.as_nanos()).unwrap_or(u64::MAX);
         data.slot_ns = options.slot_ns;
@@ -192,6 +197,14 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         "thinned",
         stops::MAP,
     ]))
+}
+
+/// Where the kernel keeps which probed instruction a thread executes: the offsets of `task_struct.utask`,
+/// `uprobe_task.vaddr` and `uprobe_task.xol_vaddr`.
+fn probed_places() -> Result<[u32; 3]> {
+    let [utask] = kernel_types::offsets("task_struct", ["utask"])?;
+    let [vaddr, copy] = kernel_types::offsets("uprobe_task", ["vaddr", "xol_vaddr"])?;
+    Ok([utask, vaddr, copy])
 }
 
 /// Tells the stack walker what a process has mapped.

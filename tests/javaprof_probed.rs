@@ -1,0 +1,64 @@
+//! Stacks of javaprof in a JVM whose allocation functions have probes: complete, in the kernel's handling of the
+//! breakpoint and in the copy of the probed instruction, too.
+#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use jvmprobe_tests::{
+    folded::{self, Line, total},
+    load::Load,
+    need_root,
+    runtimes::{self, Runtime, named},
+    tool::{self, Tool, binary},
+};
+
+/// A young generation of 3 MB has small TLABs, and many of them.
+const SMALL: &str = "-Xmx20m -Xmn3m -XX:+UseSerialGC";
+
+/// The least share of complete stacks; it was 0.86 to 0.97 when the walker did not know of breakpoints.
+const COMPLETE: f64 = 0.995;
+
+#[test]
+fn stacks_at_probed_instructions_are_complete() {
+    need_root();
+    binary("javaobjnew");
+    check(named("temurin-17"));
+    check(named("zulu-8"));
+    // The functions of each build begin with another instruction.
+    runtimes::of_unstable("sid-27").map(check);
+}
+
+/// Whether a sample was taken while a thread was at an allocation probe.
+fn is_probed(line: &Line) -> bool {
+    line.frames.iter().any(|frame| frame.starts_with("AllocTracer::") || frame.contains("uprobe"))
+}
+
+/// All stacks at probes lead to the load's own method, and nearly all are complete.
+fn check(runtime: &Runtime) {
+    let name = &runtime.name;
+    let mut load = Load::start_program(runtime, SMALL, "AllocLoad");
+    let pid = load.pid().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("stacks.folded").display().to_string();
+    load.ask("go 1 work 2");
+    let probes = Tool::start("javaobjnew", &["-p", &pid]);
+    let profile = Tool::start("javaprof", &["-p", &pid, "-F", "1999", "-j", "-o", &file]);
+    load.ask("go 6 work 2");
+    let records = profile.interrupt().json();
+    tool::assert_traced("javaobjnew", &probes.interrupt());
+
+    let summary = records.last().unwrap();
+    let share = summary["complete"].as_f64().unwrap();
+    let lines = folded::parse(&std::fs::read_to_string(&file).unwrap());
+    let probed: Vec<_> = lines.iter().filter(|line| is_probed(line)).collect();
+    let at_probes = total(probed.iter().copied());
+    println!(
+        "{name}: {:.3} % complete, {at_probes} of {} samples at probes",
+        share * 100.0,
+        total(&lines)
+    );
+    assert!(at_probes > 50, "{name}: no samples at probes");
+    // Only the load's threads allocate meanwhile.
+    let lost: Vec<_> = probed.iter().filter(|line| !line.has("AllocLoad.allocate")).collect();
+    assert!(lost.is_empty(), "{name}: {lost:#?}");
+    assert!(share >= COMPLETE, "{name}: {share} of the stacks are complete: {summary}");
+}
