@@ -17,8 +17,9 @@ const volatile __u32 task_utask = 0;
 const volatile __u32 utask_vaddr = 0;
 const volatile __u32 utask_xol_vaddr = 0;
 
-/* The address in the program of what the current thread executes at an address. */
-static __always_inline __u64 probed_address(__u64 ip)
+/* The address in the program of what the current thread executes at an address. A function of its own, whose
+   variables take no room on the BPF stack (512 bytes) while frames are walked. */
+__noinline __u64 probed_address(__u64 ip)
 {
 	__u64 utask = 0, original = 0, copy = 0;
 
