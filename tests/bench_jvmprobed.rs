@@ -26,6 +26,8 @@ const ROUNDS: usize = 8;
 
 /// Work that a JVM does per second of its CPU time, with and without the daemon, by turns beside all attackers.
 fn speed_of_a_neighbour() {
+    // Built before attackers take the processors.
+    binary("jvmprobed");
     let mut busy = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "CpuLoad");
     let mut allocating = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "AllocLoad");
     let _attack = Attack::start();
