@@ -77,8 +77,14 @@ fn compiled() -> PathBuf {
         // All of them or none, for whoever runs beside us.
         let new = tempfile::tempdir_in(&build).expect("a temporary folder");
         // Some run in JDK 8, too.
-        let old =
-            ["AllocLoad.java", "AskLoad.java", "CpuLoad.java", "GcLoad.java", "HoldLoad.java"];
+        let old = [
+            "AllocLoad.java",
+            "AskLoad.java",
+            "CpuLoad.java",
+            "GcLoad.java",
+            "HoldLoad.java",
+            "LongNameLoad.java",
+        ];
         let is_old = |f: &PathBuf| old.iter().any(|name| f.ends_with(name));
         let (old, others): (Vec<_>, Vec<_>) = files.into_iter().partition(is_old);
         compile(&["--release", "8"], &old, new.path());

@@ -32,6 +32,7 @@ use crate::{
         pages::Pages,
         resolved::Layout,
         testing::{CODE_FIELDS, Image},
+        thread_names::Reader,
         threads::{self, ThreadLayout},
         walking,
     },
@@ -218,7 +219,10 @@ fn fake() -> Fake {
 
 /// Threads, flags, and what vmStructs tells of all.
 fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
-    let thread = image.put(&[0, 1000, 64, 8]);
+    // Its object is a part of itself.
+    let thread = image.end();
+    let handle = Addr(thread.0 + 48);
+    image.put(&[0, 1000, 64, 8, handle.0, thread.0, thread.0, thread.0]);
     let list = image.put(&[thread.0]);
     let list = image.put(&[1, list.0]);
     let on = image.put(&[1, 8]);
@@ -294,6 +298,9 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
         ("Thread", "_tlab", 16),
         ("ThreadLocalAllocBuffer", "_start", 0),
         ("ThreadLocalAllocBuffer", "_top", 8),
+        ("JavaThread", "_threadObj", 32),
+        ("JavaThread", "_osthread", 40),
+        ("OSThread", "_thread_id", 8),
         ("ThreadsList", "_length", 0),
         ("ThreadsList", "_threads", 8),
         ("JVMFlag", "_addr", 0),
@@ -380,6 +387,7 @@ pub(crate) fn whole(given: &[u8]) {
     let _ = ThreadLayout::read(&layout);
     let _ = threads::read(&memory, &layout);
     let _ = threads::have_begun(&memory, &layout);
+    let _ = Reader::new(&memory, &layout).and_then(|mut reader| reader.strings());
     let _ = instance_sizes(&memory, &layout);
     for major in [8, 17] {
         let _ = walking::layout(&memory, &layout.of_jdk(major));

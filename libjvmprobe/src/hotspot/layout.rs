@@ -50,6 +50,7 @@ pub(super) enum Use {
     Sizes,
     Objects,
     Threads,
+    ThreadNames,
     Compilations,
     Loaded,
     Usage,
@@ -84,6 +85,7 @@ impl Use {
             Self::Sizes => "sizes of instances are unknown",
             Self::Objects => "objects are not counted",
             Self::Threads => "what threads allocate is unknown",
+            Self::ThreadNames => "names of threads are cut off",
             Self::Compilations => "tiers of compilations are unknown",
             Self::Loaded => "its classes are not listed",
             Self::Usage => "which methods were called is unknown",
@@ -336,8 +338,8 @@ table! {
     HasOwnLoaderData    Offset [9 "ClassLoaderData::_is_anonymous", 13 "ClassLoaderData::_is_unsafe_anonymous", 15 "ClassLoaderData::_has_class_mirror_holder"] for Loaded;
     LoaderDataSize      Size   [8 "ClassLoaderData"] for Loaders;
     Mirror              Offset [8 "Klass::_java_mirror"] for Sources;
-    NarrowOopBase       Static [8 "Universe::_narrow_oop._base", 13 "CompressedOops::_narrow_oop._base", 22 "CompressedOops::_base"] for Sources;
-    NarrowOopShift      Static [8 "Universe::_narrow_oop._shift", 13 "CompressedOops::_narrow_oop._shift", 22 "CompressedOops::_shift"] for Sources;
+    NarrowOopBase       Static [8 "Universe::_narrow_oop._base", 13 "CompressedOops::_narrow_oop._base", 22 "CompressedOops::_base"] for Sources ThreadNames;
+    NarrowOopShift      Static [8 "Universe::_narrow_oop._shift", 13 "CompressedOops::_narrow_oop._shift", 22 "CompressedOops::_shift"] for Sources ThreadNames;
     ProtectionDomainAt  Symbol [8 "_ZN15java_lang_Class25_protection_domain_offsetE"] for Sources;
     RedefinedCountAt    Symbol [13 "_ZN15java_lang_Class27_classRedefinedCount_offsetE"] for Usage;
     ArchiveBase         Symbol [9 "_ZN12MetaspaceObj22_shared_metaspace_baseE", 26 "_ZN12MetaspaceObj19_aot_metaspace_baseE"] for Usage;
@@ -362,8 +364,8 @@ table! {
     PrimarySupers       Offset [8 "Klass::_primary_supers[0]"] for Usage;
     Supers              Offset [8 "Klass::_secondary_supers"] for Usage;
     ByteArrayData       Offset [8 "Array<u1>::_data"] for Usage;
-    OsThread            Offset [8 "JavaThread::_osthread", 22 "Thread::_osthread"] for Loaded;
-    OsThreadId          Offset [8 "OSThread::_thread_id"] for Loaded;
+    OsThread            Offset [8 "JavaThread::_osthread", 22 "Thread::_osthread"] for Loaded ThreadNames;
+    OsThreadId          Offset [8 "OSThread::_thread_id"] for Loaded ThreadNames;
 
     // runtime/{thread,javaThread,threadSMR}.hpp, gc/shared/threadLocalAllocBuffer.hpp
     AllocatedBytes      Offset [8 "Thread::_allocated_bytes"] for Threads;
@@ -375,6 +377,9 @@ table! {
     ThreadsList         Static [14 "ThreadsSMRSupport::_java_thread_list"] for Threads;
     ThreadsLength       Offset [14 "ThreadsList::_length"] for Threads;
     ThreadsArray        Offset [14 "ThreadsList::_threads"] for Threads;
+
+    // runtime/javaThread.hpp
+    ThreadObject        Offset [8 "JavaThread::_threadObj"] for ThreadNames;
 
     // compiler/compileTask.hpp
     TaskLevel           Offset [8 "CompileTask::_comp_level"] for Compilations;

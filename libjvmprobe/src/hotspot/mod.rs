@@ -53,12 +53,14 @@ pub mod objects;
 pub(crate) mod operations;
 mod pages;
 pub(crate) mod perfdata;
+mod references;
 mod resolved;
 mod symbols;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(test), allow(dead_code))]
 #[allow(clippy::unwrap_used, reason = "for tests only")]
 pub(crate) mod testing;
+pub mod thread_names;
 pub mod threads;
 mod vmstructs;
 pub mod walking;

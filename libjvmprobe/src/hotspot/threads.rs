@@ -115,7 +115,11 @@ pub(super) fn have_begun(memory: &Memory, layout: &Layout) -> Result<bool> {
     Ok(!addresses(memory, layout)?.is_empty())
 }
 
-fn addresses(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
+/// The JavaThreads.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn addresses(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
     if !layout.has(Item::ThreadList) || layout.has(Item::ThreadsList) {
         return array(memory, layout);
     }

@@ -55,7 +55,7 @@ pub struct Sample {
     pub pid: u32,
     /// Its command's name.
     pub command: Arc<str>,
-    /// The thread's name, 15 bytes at most (`comm`).
+    /// The thread's name: of a Java thread the whole one, where that was read; else at most 15 bytes (`comm`).
     pub thread: Arc<str>,
     /// The thread.
     pub tid: u32,

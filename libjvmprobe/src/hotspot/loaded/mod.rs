@@ -475,7 +475,7 @@ impl Alive<'_> {
 }
 
 /// The address of a field.
-fn at(object: Addr, offset: u64) -> Result<Addr> {
+pub(super) fn at(object: Addr, offset: u64) -> Result<Addr> {
     object
         .checked_add(offset)
         .filter(|_| object.0 != 0)

@@ -119,6 +119,13 @@ impl Books {
         keep(&mut self.thread_names, tid, name);
     }
 
+    /// Gives threads other names: their whole ones may be known by now.
+    pub(crate) fn rename_threads(&mut self, mut name_of: impl FnMut(u32, String) -> String) {
+        for (tid, name) in &mut self.thread_names {
+            *name = name_of(*tid, std::mem::take(name));
+        }
+    }
+
     /// What is more in the kernel side's counters of a key than at the last look; `None` where
     /// nothing is.
     pub(crate) fn more(&mut self, key: SeenKey, now: &tally) -> Option<Count> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::{
     Addr, Error, Pid, Result,
     bpf::{clock, walker::Walker},
-    hotspot::{HotSpot, classes::ClassLayout, objects::Objects},
+    hotspot::{HotSpot, classes::ClassLayout, objects::Objects, thread_names::ThreadNames},
     own::{budget::Budget, remark},
     stack::{native::Files, raw::RawStack},
     take::allocations::{
@@ -29,6 +29,7 @@ pub struct Jvm {
     objects: Option<Objects>,
     collections_at: Option<Addr>,
     names: Names,
+    threads: ThreadNames,
     /// Where stacks are wanted.
     pub(crate) stacks: Option<Stacks>,
     books: Books,
@@ -62,6 +63,7 @@ impl Jvm {
             collections_at: known(pid, "how often it has collected", hotspot.collections_at()),
             pid,
             names: Names::default(),
+            threads: ThreadNames::new(hotspot),
             stacks,
             books: Books::new(pid, options, budget.clone(), clock::monotonic_ns()),
             exact: options.exact,
@@ -76,7 +78,7 @@ impl Jvm {
             self.names.told(name.class, &name.text);
         }
         if name.tid != 0 {
-            self.books.name_thread(name.tid, name.comm);
+            self.books.name_thread(name.tid, self.threads.of(name.tid, name.comm));
         }
     }
 
@@ -94,7 +96,7 @@ impl Jvm {
             ts_ns: large.ts_ns,
             pid: self.pid.0,
             tid: large.tid,
-            thread: large.comm,
+            thread: self.threads.of(large.tid, large.comm),
             class: class.to_string(),
             bytes: large.bytes,
             humongous: large.humongous,
@@ -225,6 +227,11 @@ impl Jvm {
             Some(stacks) => stacks.take(number, raw, hotspot, files, walker),
             None => Ok(()),
         }
+    }
+
+    /// Finds whole names of threads that were not found before.
+    pub(crate) fn name_threads(&mut self) {
+        self.books.rename_threads(|tid, name| self.threads.of(tid, name));
     }
 
     /// What was allocated.

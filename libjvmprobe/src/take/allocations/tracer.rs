@@ -444,6 +444,9 @@ impl<S: Sink> Tool for Taker<S> {
         if let Some(listening) = &mut self.listening {
             listening.release(jvms);
         }
+        for followed in jvms.values_mut() {
+            followed.jvm.name_threads();
+        }
         self.collect_counted(jvms)?;
         self.collect_threads(jvms)
     }

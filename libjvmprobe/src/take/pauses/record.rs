@@ -139,7 +139,7 @@ pub struct Request {
     pub ts_ns: u64,
     /// The thread.
     pub tid: u64,
-    /// Its name, 15 bytes at most (`comm`).
+    /// Its name: of a Java thread the whole one, else at most 15 bytes (`comm`).
     pub thread: String,
     /// Its stack, innermost frame first.
     pub stack: Vec<StackFrame>,

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use crate::{
     Pid, Result,
     bpf::walker::Walker,
-    hotspot::HotSpot,
+    hotspot::{HotSpot, thread_names::ThreadNames},
     render::stack::StackFrame,
     stack::{namer::StackNamer, native::Files, raw::RawStack},
     take::pauses::{
@@ -66,6 +66,7 @@ pub(crate) struct Requests {
     files: Files,
     /// By the key of their JVM.
     names: HashMap<u64, StackNamer>,
+    threads: HashMap<u64, ThreadNames>,
     /// Stacks by the key of their JVM and their number, which the kernel side tells once.
     stacks: HashMap<u64, HashMap<u64, Vec<StackFrame>>>,
     waiting: HashMap<u64, VecDeque<Waiting>>,
@@ -84,6 +85,7 @@ impl Requests {
         hotspot: &HotSpot,
         walker: &mut Walker,
     ) -> Result<()> {
+        self.threads.insert(key, ThreadNames::new(hotspot));
         let names = StackNamer::new(key, pid, hotspot, &mut self.files, false, walker)?;
         self.names.insert(key, names);
         Ok(())
@@ -92,6 +94,7 @@ impl Requests {
     /// Forgets a JVM that has ended.
     pub(crate) fn forget(&mut self, key: u64) {
         self.names.remove(&key);
+        self.threads.remove(&key);
         self.stacks.remove(&key);
         self.waiting.remove(&key);
         self.served.remove(&key);
@@ -145,17 +148,17 @@ impl Requests {
 
     /// Takes a request.
     pub(crate) fn take(&mut self, request: &event::Request) {
+        let comm = request.comm.clone();
+        let thread = match self.threads.get_mut(&request.target) {
+            Some(threads) => threads.of(u32::try_from(request.tid).unwrap_or(0), comm),
+            None => comm,
+        };
         let waiting = self.waiting.entry(request.target).or_default();
         if waiting.len() >= MAX_WAITING {
             waiting.pop_front();
         }
         waiting.push_back(Waiting {
-            request: Request {
-                ts_ns: request.ts_ns,
-                tid: request.tid,
-                thread: request.comm.clone(),
-                stack: Vec::new(),
-            },
+            request: Request { ts_ns: request.ts_ns, tid: request.tid, thread, stack: Vec::new() },
             stack: request.stack,
         });
     }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    hotspot::thread_names::WholeNames,
     stack::{
         Frame, Kind, Stack, WalkEnd,
         java_frames::PlaceNames,
@@ -144,7 +145,7 @@ impl Naming {
             profile.samples.push(Sample {
                 pid: key.pid,
                 command: Arc::clone(&namer.command),
-                thread: key.comm.as_str().into(),
+                thread: namer.thread(key),
                 tid: key.tid,
                 cpu: Some(key.cpu),
                 stack,
@@ -261,6 +262,7 @@ struct Namer {
     sources: Sources,
     places: Option<PlaceNames>,
     labels: Labels,
+    threads: WholeNames,
     /// What was named already, by event, stack and epoch.
     known: HashMap<(u32, u64, u64), UserStack>,
 }
@@ -270,13 +272,13 @@ impl Namer {
         let native = NativeNames::new(named.maps, named.symbols);
         let java = JavaNames::new(named.code, signatures);
         let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
-        let (places, labels) = (named.places, named.labels);
-        Self { places, labels, ..Self::new(named.command, Sources::new(sources)) }
+        let Named { places, labels, threads, .. } = named;
+        Self { places, labels, threads, ..Self::new(named.command, Sources::new(sources)) }
     }
 
     fn new(command: Arc<str>, sources: Sources) -> Self {
-        let (places, labels) = (None, Labels::default());
-        Self { command, sources, places, labels, known: HashMap::new() }
+        let (places, labels, threads) = (None, Labels::default(), WholeNames::default());
+        Self { command, sources, places, labels, threads, known: HashMap::new() }
     }
 
     /// For a process of which nothing is known.
@@ -300,6 +302,11 @@ impl Namer {
             let frames = frames.into_iter().map(|frame| profile.intern(frame)).collect();
             UserStack { frames, complete, unsure }
         })
+    }
+
+    /// The name of the thread that was sampled.
+    fn thread(&self, key: &SampleKey) -> Arc<str> {
+        self.threads.get(key.tid, &key.comm).map_or_else(|| key.comm.as_str().into(), Arc::clone)
     }
 
     /// What is told beside a stack, outermost first.

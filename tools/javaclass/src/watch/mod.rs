@@ -29,7 +29,7 @@ use libjvmprobe::{
         jvms,
         registry::{self, Whom},
     },
-    hotspot::HotSpot,
+    hotspot::{HotSpot, thread_names::ThreadNames},
     own::{
         note,
         privileges::{ATTACH, HURRY, MAPS, READ, keep},
@@ -89,6 +89,7 @@ const MAX_EARLY: usize = 100_000;
 #[derive(Default)]
 struct Jvm {
     namer: Option<StackNamer>,
+    threads: Option<ThreadNames>,
     stacks: HashMap<u64, Vec<StackFrame>>,
     /// What was found of a list.
     hits: Option<Hits>,
@@ -155,7 +156,13 @@ impl<'a> Tracer<'a> {
     fn take(&mut self, event: Event, of: &mut Followed<Jvm>) -> libjvmprobe::Result<()> {
         let Followed { jvm, hotspot, target, .. } = of;
         match event {
-            Event::Class(change) => self.change(*change, jvm, target.pid()),
+            Event::Class(mut change) => {
+                if let Ok(hotspot) = hotspot {
+                    let threads = jvm.threads.get_or_insert_with(|| ThreadNames::new(hotspot));
+                    change.thread = threads.of(change.tid, change.thread);
+                }
+                self.change(*change, jvm, target.pid())
+            }
             Event::Stack(number, raw) => {
                 if let (Ok(hotspot), Some(namer), Some(walker)) =
                     (hotspot, &mut jvm.namer, self.session.walker())

@@ -115,10 +115,11 @@ impl<S: Sink> Taker<S> {
                     self.welcome(pid);
                 }
             }
-            if let Some(traced) = self.processes.get_mut(&pid)
-                && let Some(stack) = self.stacks.get(&key.user)
-            {
-                traced.look_for(stack, &mut self.files, &mut self.session);
+            if let Some(traced) = self.processes.get_mut(&pid) {
+                traced.learn_thread(&key);
+                if let Some(stack) = self.stacks.get(&key.user) {
+                    traced.look_for(stack, &mut self.files, &mut self.session);
+                }
             }
             self.sampled.add(key, count);
         }

@@ -100,6 +100,7 @@ impl<S: Sink> Taker<S> {
                 traced.forget_past(&mut self.code_names);
                 continue;
             };
+            samples.keys().for_each(|key| traced.learn_thread(key));
             let named = traced.settle(places, &mut self.code_names);
             self.settle(&mut samples);
             self.naming.add(Some(named), &samples, &stacks);

@@ -377,6 +377,7 @@ impl<S: Sink> Taker<S> {
             self.about.lost_code += self.session.lost(pid.into());
             let mut samples = self.sampled.take(pid);
             self.settle(&mut samples);
+            samples.keys().for_each(|key| traced.learn_thread(key));
             traced.ask_again(&addresses(&samples, &self.stacks));
             self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
         }

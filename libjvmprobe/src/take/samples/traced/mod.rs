@@ -14,7 +14,12 @@ use crate::{
     Addr, Pid, Result,
     bpf::probes::Links,
     follow::{Arrival, Reading, Stage, Stops},
-    hotspot::{HotSpot, code::Inlining, walking::JvmLayout},
+    hotspot::{
+        HotSpot,
+        code::Inlining,
+        thread_names::{ThreadNames, WholeNames},
+        walking::JvmLayout,
+    },
     own::{note, remark},
     process::{Fate, FileId, Process, Target, code::CodeMaps, libjvm::native_image},
     stack::{
@@ -27,7 +32,7 @@ use crate::{
         Options, StackWalk, SymbolSource,
         event::CodeEvent,
         events::labels::Labels,
-        session::{self, Session},
+        session::{self, SampleKey, Session},
         symbols::{ask, get, version_unknown},
     },
 };
@@ -80,6 +85,8 @@ pub(crate) struct Traced {
     layout: Option<JvmLayout>,
     /// What the Java frames of its stacks are.
     places: Option<Places>,
+    /// The names of its threads, once one was asked for.
+    threads: Option<ThreadNames>,
 }
 
 /// What names the samples of a process.
@@ -96,6 +103,8 @@ pub(crate) struct Named {
     pub places: Option<PlaceNames>,
     /// What is told beside stacks.
     pub labels: Labels,
+    /// Names of threads of which the kernel has only the beginning.
+    pub threads: WholeNames,
 }
 
 enum Who {
@@ -167,6 +176,7 @@ impl Traced {
             is_no_image: false,
             layout: None,
             places: None,
+            threads: None,
             who,
         }
     }
@@ -395,6 +405,7 @@ impl Traced {
             code,
             places,
             labels: self.labels.clone(),
+            threads: self.threads.as_ref().map_or_else(WholeNames::default, |t| t.known.clone()),
         }
     }
 
@@ -410,8 +421,17 @@ impl Traced {
     pub(crate) fn into_named(mut self) -> Named {
         let places = self.take_places();
         let code = self.code.into_index();
-        let Self { command, maps, symbols, labels, .. } = self;
-        Named { command, maps, symbols, code, places, labels }
+        let Self { command, maps, symbols, labels, threads, .. } = self;
+        let threads = threads.map_or_else(WholeNames::default, |threads| threads.known);
+        Named { command, maps, symbols, code, places, labels, threads }
+    }
+
+    /// Finds out the whole name of a thread that was sampled.
+    pub(crate) fn learn_thread(&mut self, key: &SampleKey) {
+        if let (Who::Jvm(_, Ok(hotspot)), Stage::Ready) = (&self.who, self.stage) {
+            let threads = self.threads.get_or_insert_with(|| ThreadNames::new(hotspot));
+            threads.learn(key.tid, &key.comm);
+        }
     }
 
     /// About how many bytes it keeps of what comes and goes.

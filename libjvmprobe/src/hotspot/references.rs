@@ -1,0 +1,284 @@
+//! Objects of the Java heap, and what their fields refer to.
+//!
+//! Sources: hotspot/share/oops/{oop,klass,arrayOop,compressedOops}.hpp; zAddress.hpp, zAddress_x86.cpp. Which field of
+//! an object is the one in question is not looked up: each object says by its header what it is.
+//!
+//! Collectors move objects. What is read counts only if each object on the way was of its class when it was looked
+//! at; what is copied elsewhere meanwhile says what it said before. ZGC is another matter: a reference may stay that of
+//! a place which was given away. There, an object counts only if something else confirms what it says.
+
+use crate::{
+    Addr, Error, Result,
+    hotspot::{
+        Collector,
+        flags::Flags,
+        hashing::NumberMap,
+        layout::Item,
+        loaded::at,
+        objects::{COMPACT_SHIFT, ClassField},
+        pages::Pages,
+        resolved::Layout,
+    },
+    process::memory::Memory,
+};
+
+/// Number of bytes of an object that are looked at.
+pub(super) const MAX_OBJECT: usize = 256;
+/// Maximum number of layout helpers that are kept.
+const MAX_HELPERS: usize = 4096;
+
+/// Form of the references in objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Address,
+    /// 32 bits, to be shifted and added to a base.
+    Narrow {
+        base: u64,
+        shift: u32,
+    },
+    /// An address above some bits of ZGC's with generations.
+    Colored,
+}
+
+/// Where ZGC keeps which of four ways of remapping is the current one: as a bit of four, and the address begins right
+/// above that bit. (`ZPointerRemappedShift`, `ZPointerLoadShiftTable`.)
+const REMAPPED_SHIFT: u32 = 12;
+const REMAPPED_MASK: u64 = 0xf << REMAPPED_SHIFT;
+
+/// Reads objects.
+#[derive(Debug)]
+pub(super) struct References {
+    klass_name: u64,
+    symbol_length: u64,
+    symbol_body: u64,
+    layout_helper: u64,
+    class: ClassField,
+    form: Form,
+    /// Whether references may lead to where objects were before (ZGC).
+    pub(super) may_be_stale: bool,
+    /// Layout helpers by class: objects are of few classes.
+    helpers: NumberMap<Addr, i32>,
+}
+
+impl References {
+    /// A reader for a JVM.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming what is missing.
+    pub(super) fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
+        let flags = Flags::read(memory, layout)?;
+        let collector = Collector::from_flags(memory, &flags, layout.major);
+        let may_be_stale = matches!(collector, Collector::Z | Collector::GenerationalZ);
+        let form = match flags.flag_bool(memory, "UseCompressedOops") {
+            _ if collector == Collector::GenerationalZ => Form::Colored,
+            Some(true) if !may_be_stale => {
+                let base = memory.u64(layout.address(Item::NarrowOopBase)?)?;
+                match memory.u32(layout.address(Item::NarrowOopShift)?)? {
+                    shift @ 0..32 => Form::Narrow { base, shift },
+                    shift => {
+                        let what = format!("a shift of {shift} bits is implausible");
+                        return Err(Error::layout(what));
+                    }
+                }
+            }
+            // ZGC without generations maps its heap at each address that a reference has.
+            _ => Form::Address,
+        };
+        Ok(Self {
+            klass_name: layout.get(Item::KlassName)?,
+            symbol_length: layout.get(Item::SymbolLength)?,
+            symbol_body: layout.get(Item::SymbolBody)?,
+            layout_helper: layout.get(Item::LayoutHelper)?,
+            class: ClassField::read(memory, layout, &flags)?,
+            form,
+            may_be_stale,
+            helpers: NumberMap::default(),
+        })
+    }
+
+    /// How many bytes a reference takes in an object.
+    pub(super) fn width(&self) -> usize {
+        match self.form {
+            Form::Narrow { .. } => 4,
+            Form::Address | Form::Colored => 8,
+        }
+    }
+
+    /// The fields of an object that may refer to another one, as far as it is looked at: their offsets. None in
+    /// arrays.
+    pub(super) fn fields(&self, object: &Object) -> impl Iterator<Item = usize> + use<> {
+        let end = object.size().unwrap_or(0).min(MAX_OBJECT);
+        (object.header.next_multiple_of(self.width())..end).step_by(self.width())
+    }
+
+    /// An object, as much of it as is looked at.
+    pub(super) fn object(&mut self, now: &mut Pages<'_>, address: Addr) -> Result<Object> {
+        if address.0 == 0 || !address.0.is_multiple_of(8) {
+            return Err(Error::layout("no reference"));
+        }
+        let mut bytes = [0; MAX_OBJECT];
+        now.read(address, &mut bytes)?;
+        let word = u64::from_ne_bytes(*bytes.first_chunk::<8>().unwrap_or(&[0; 8]));
+        let behind = |n: usize| bytes.get(8..8 + n).unwrap_or_default().to_vec();
+        let (klass, header) = match self.class {
+            ClassField::Pointer => {
+                let klass = behind(8).try_into().map_or(0, u64::from_ne_bytes);
+                (klass, 16)
+            }
+            ClassField::Compressed { base, shift } => {
+                let narrow = behind(4).try_into().map_or(0, u32::from_ne_bytes);
+                (base.wrapping_add(u64::from(narrow) << shift), 12)
+            }
+            ClassField::Compact { base, shift } => {
+                let narrow = word >> COMPACT_SHIFT;
+                (base.wrapping_add(narrow << shift), 8)
+            }
+        };
+        let klass = Addr(klass);
+        let helper = match self.helpers.get(&klass) {
+            Some(&helper) => helper,
+            None => {
+                let helper = now.u32(at(klass, self.layout_helper)?)?.cast_signed();
+                if self.helpers.len() >= MAX_HELPERS {
+                    self.helpers.clear();
+                }
+                *self.helpers.entry(klass).or_insert(helper)
+            }
+        };
+        Ok(Object { bytes, klass, header, helper })
+    }
+
+    /// Whether an object is of the class of this name.
+    pub(super) fn is_of(&self, now: &mut Pages<'_>, object: &Object, class: &str) -> bool {
+        let mut read = || -> Result<bool> {
+            let symbol = now.pointer(at(object.klass, self.klass_name)?)?;
+            let length = u16::from_ne_bytes(now.array(at(symbol, self.symbol_length)?)?);
+            if usize::from(length) != class.len() {
+                return Ok(false);
+            }
+            let text = now.bytes(at(symbol, self.symbol_body)?, class.len())?;
+            Ok(text == class.as_bytes())
+        };
+        read().unwrap_or(false)
+    }
+
+    /// Returns the address that a field of the object at an address refers to.
+    pub(super) fn reference_at(
+        &self,
+        now: &mut Pages<'_>,
+        object: Addr,
+        field: usize,
+    ) -> Option<Addr> {
+        let mut bytes = [0; 8];
+        let width = self.width();
+        now.read(object.checked_add(field as u64)?, &mut bytes[..width]).ok()?;
+        self.decoded(bytes)
+    }
+
+    /// Returns the address that a field refers to; `None` of null.
+    pub(super) fn reference(&self, object: &Object, field: usize) -> Option<Addr> {
+        let mut bytes = [0; 8];
+        let width = self.width();
+        bytes[..width].copy_from_slice(object.bytes.get(field..)?.get(..width)?);
+        self.decoded(bytes)
+    }
+
+    /// The address of a reference outside of the heap, as threads and handles have it; `None` of null.
+    pub(super) fn root(&self, word: Addr) -> Option<Addr> {
+        let address = match self.form {
+            Form::Address | Form::Narrow { .. } => word.0,
+            Form::Colored => word.0 >> (REMAPPED_SHIFT + 1) >> remapped(word.0),
+        };
+        (address != 0).then_some(Addr(address))
+    }
+
+    /// The address of a reference within an object; `None` of null.
+    fn decoded(&self, bytes: [u8; 8]) -> Option<Addr> {
+        let word = u64::from_le_bytes(bytes);
+        match self.form {
+            Form::Narrow { base, shift } => {
+                (word != 0).then(|| Addr(base.wrapping_add(word << shift)))
+            }
+            Form::Address | Form::Colored => self.root(Addr(word)),
+        }
+    }
+}
+
+/// The number of the bit of [`REMAPPED_MASK`] that is set.
+fn remapped(word: u64) -> u32 {
+    ((word & REMAPPED_MASK) >> REMAPPED_SHIFT | 0x10).trailing_zeros()
+}
+
+/// The text of a string's array of characters: one byte each, or two where one of these is zero, which no path has.
+pub(super) fn text(now: &mut Pages<'_>, at: Addr, array: &Object, max: u32) -> Option<String> {
+    let [latin, utf16] = <[String; 2]>::try_from(characters(now, at, array, max)?).ok()?;
+    Some(if latin.contains('\0') { utf16 } else { latin })
+}
+
+/// Reads an array of characters, as Latin-1 and as UTF-16: which one it is, the string knows.
+pub(super) fn characters(
+    now: &mut Pages<'_>,
+    at: Addr,
+    array: &Object,
+    max: u32,
+) -> Option<Vec<String>> {
+    // Klass::_layout_helper of arrays: where the elements begin, behind the array's length, and the logarithm of how
+    // long each is.
+    let (header, log2) = (array.helper.cast_unsigned() >> 16 & 0xff, array.helper & 0xff);
+    if array.helper >= 0 || log2 > 1 {
+        return None;
+    }
+    let length = u32::from_ne_bytes(array.field(array.header.next_multiple_of(4))?);
+    if length > max {
+        return None;
+    }
+    let bytes = now.bytes(at.checked_add(header.into())?, (length as usize) << log2).ok()?;
+    let units = bytes.as_chunks::<2>().0.iter().map(|unit| u16::from_ne_bytes(*unit));
+    Some(vec![
+        bytes.iter().map(|&byte| char::from(byte)).collect(),
+        String::from_utf16_lossy(&units.collect::<Vec<_>>()),
+    ])
+}
+
+/// The beginning of an object in the Java heap.
+#[derive(Debug)]
+pub(super) struct Object {
+    bytes: [u8; MAX_OBJECT],
+    pub(super) klass: Addr,
+    /// How long its header is, without the length of an array.
+    header: usize,
+    /// Its class's layout helper (`Klass::_layout_helper`).
+    helper: i32,
+}
+
+impl Object {
+    pub(super) fn field<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.bytes.get(at..)?.first_chunk().copied()
+    }
+
+    /// Whether an address is among its fields.
+    pub(super) fn has(&self, address: Addr) -> bool {
+        self.bytes.as_chunks::<8>().0.contains(&address.0.to_ne_bytes())
+    }
+
+    /// Its size; `None` of arrays, whose layout helpers are negative.
+    fn size(&self) -> Option<usize> {
+        // The lowest bits are flags.
+        usize::try_from(self.helper).ok().map(|helper| helper & !7)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_colored_references_begin_above_the_remapped_bit() {
+        for bit in 0..4 {
+            let address = 0x4000_1234_5678_u64;
+            let word = address << (REMAPPED_SHIFT + 1 + bit) | 1 << (REMAPPED_SHIFT + bit);
+            assert_eq!(word >> (REMAPPED_SHIFT + 1) >> remapped(word), address);
+        }
+        assert_eq!(remapped(0), 4);
+    }
+}

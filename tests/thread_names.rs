@@ -1,0 +1,118 @@
+//! Names of Java threads that the kernel cuts off: every tool has the whole ones, each of the right thread.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+
+use jvmprobe_tests::{
+    container::Container,
+    folded,
+    load::Load,
+    need_root,
+    runtimes::{self, Runtime, named},
+    tool::{Tool, binary},
+};
+
+/// What `LongNameLoad` calls its threads.
+const NAMES: [&str; 4] = [
+    "order-service-worker-0",
+    "order-service-worker-1",
+    "order-service-worker-2",
+    "order-service-\u{437}\u{430}\u{43a}\u{430}\u{437}-3",
+];
+const LOAD: &str = "LongNameLoad";
+
+#[test]
+fn every_tool_has_whole_names() {
+    for (name, flags) in [
+        ("zulu-8", "-XX:+UseSerialGC"),
+        ("temurin-11", "-XX:+UseG1GC"),
+        ("temurin-17", "-XX:+UseParallelGC"),
+        ("temurin-21", "-XX:+UseG1GC -XX:-UseCompressedOops"),
+        ("temurin-25", "-XX:+UseShenandoahGC -XX:+UseCompactObjectHeaders"),
+    ] {
+        check(named(name), flags);
+    }
+    if let Some(runtime) = runtimes::of_unstable("sid-28") {
+        check(runtime, "-XX:+UseG1GC");
+    }
+}
+
+/// ZGC moves objects at any time: a name may stay cut off, and is never another thread's.
+#[test]
+fn names_are_right_with_zgc() {
+    need_root();
+    for (name, flags) in [
+        ("temurin-21", "-XX:+UseZGC"),
+        ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational"),
+        ("temurin-25", "-XX:+UseZGC"),
+    ] {
+        let mut load = Load::start_program(named(name), flags, LOAD);
+        let whole = profiled(load.pid(), || load.ask("go 4"));
+        assert!(whole.len() >= 3, "{name} {flags}: {whole:?}");
+    }
+}
+
+#[test]
+fn names_are_whole_in_a_container() {
+    need_root();
+    let mut container = Container::start(named("temurin-17"), &["-XX:+UseSerialGC"], LOAD);
+    let pid = container.pid();
+    let whole = profiled(pid, || container.run(3.0));
+    assert_eq!(whole, NAMES.map(String::from).into(), "in a PID namespace");
+}
+
+fn check(runtime: &Runtime, flags: &str) {
+    need_root();
+    let name = &runtime.name;
+    let all: BTreeSet<_> = NAMES.map(String::from).into();
+    let mut load = Load::start_program(runtime, flags, LOAD);
+    let pid = load.pid().to_string();
+    binary("javaobjnew");
+    binary("javagc");
+    let allocations = Tool::start("javaobjnew", &["-p", &pid, "-t", "-j"]);
+    let pauses = Tool::start("javagc", &["-p", &pid, "-s", "-j"]);
+    let whole = profiled(load.pid(), || load.ask("go 3"));
+    assert_eq!(whole, all, "{name} {flags}");
+
+    let threads = |records: &[serde_json::Value], of: &str| -> BTreeSet<String> {
+        let told = records.iter().filter_map(|record| record[of].as_str());
+        told.filter(|thread| thread.starts_with("order-")).map(Into::into).collect()
+    };
+    let records = allocations.interrupt().json();
+    assert_eq!(threads(&records, "thread"), all, "{name} {flags}: javaobjnew");
+    // Only the last one asks for collections.
+    let stops = pauses.interrupt().json();
+    let requests: Vec<_> = stops.iter().filter_map(|stop| stop["requests"].as_array()).collect();
+    let askers: BTreeSet<_> =
+        requests.into_iter().flatten().filter_map(|request| request["thread"].as_str()).collect();
+    assert_eq!(askers, [NAMES[3]].into(), "{name} {flags}: javagc");
+}
+
+/// Whole names in a profile that is taken meanwhile. Each is that of the thread whose method it is.
+fn profiled<T>(pid: u32, work: impl FnOnce() -> T) -> BTreeSet<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("stacks.folded").display().to_string();
+    binary("javaprof");
+    let profile = Tool::start("javaprof", &["-p", &pid.to_string(), "-t", "-q", "-o", &file]);
+    work();
+    let output = profile.interrupt();
+    assert!(output.status.success(), "{output:?}");
+    let lines = folded::parse(&std::fs::read_to_string(&file).unwrap());
+    let mut whole = BTreeSet::new();
+    for line in &lines {
+        // The command, then the thread with its number.
+        let Some((thread, _)) = line.frames.get(1).and_then(|name| name.rsplit_once('-')) else {
+            continue;
+        };
+        let method = NAMES.iter().position(|name| *name == thread);
+        if let Some(i) = method.filter(|i| line.has(&format!("LongNameLoad.work{i}"))) {
+            whole.insert(NAMES[i].to_owned());
+        }
+        let another = (0..NAMES.len()).find(|j| line.has(&format!("LongNameLoad.work{j}")));
+        assert!(
+            method.is_none() || another.is_none() || another == method,
+            "another thread's name: {line:?}"
+        );
+    }
+    whole
+}
