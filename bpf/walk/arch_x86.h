@@ -38,8 +38,8 @@ static __always_inline bool in_user_mode(const bpf_user_pt_regs_t *regs)
 	return regs->cs & 3;
 }
 
-/* Whether they were saved by an exception, as breakpoints are: system calls have their number there,
-   interrupts something else. */
+/* Whether they were saved by an exception or an interrupt, not by a system call, which has its number
+   there. */
 static __always_inline bool saved_by_exception(const bpf_user_pt_regs_t *regs)
 {
 	return regs->orig_rax == (__u64)-1;

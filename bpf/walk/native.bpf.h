@@ -126,9 +126,9 @@ static __always_inline bool is_code(struct walker *w, __u64 addr)
 }
 
 /*
- * Looks whether a breakpoint is where an exception was, and sets ip back if it is still behind that, as
- * the kernel will soon do. Once the kernel has emulated a push of one byte, ip is in the same place, but
- * no return address is where sp points.
+ * Finds a thread that has just hit a probe's breakpoint. If ip is still behind it, sets ip back by one, as the
+ * kernel will. If the kernel has emulated a push of one byte already, ip is the same, but the top of the stack
+ * is no return address.
  */
 __noinline int find_breakpoint(struct walker *w)
 {
@@ -147,8 +147,8 @@ __noinline int find_breakpoint(struct walker *w)
 }
 
 /*
- * How many words the kernel has pushed already while it emulates a push and has not moved ip yet, in a
- * function of which only the return address should be on the stack: 0 or 1.
+ * 1 if the kernel has emulated the push at ip and has not moved ip yet, else 0. For functions of which only the
+ * return address should be on the stack.
  */
 __noinline int emulated_words(struct walker *w)
 {

@@ -84,7 +84,8 @@ struct walker {
 	bool by_tables;
 	/* Whether interpreted frames may be there that have no content yet. */
 	bool is_deoptimizing;
-	/* Whether an exception has led into the kernel; and whether it is a breakpoint, at ip. */
+	/* Whether an exception of a thread that has hit probes led into the kernel; whether ip is at the
+	   breakpoint of a probe. */
 	bool by_exception;
 	bool is_at_breakpoint;
 	/* How many frames there are, and how many there were when a step to the caller was a

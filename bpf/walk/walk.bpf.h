@@ -123,6 +123,8 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 	if (w->by_exception)
 		find_breakpoint(w);
 #endif
+	/* Here, not in the callers: their own variables nearly fill the BPF stack. */
+	w->ip = probed_address(w->ip);
 	walked->target = w->key;
 	walked->unloads = 0;
 	for (i = 0; i < MAX_FRAMES && !why; i++) {
@@ -171,7 +173,7 @@ static __always_inline struct walker *begin_walk(__u64 key, struct walked *walke
 static __always_inline __u64 walk_from(struct walker *w, const bpf_user_pt_regs_t *regs,
 				       struct walked *walked)
 {
-	w->ip = probed_address(PT_REGS_IP(regs));
+	w->ip = PT_REGS_IP(regs);
 	w->sp = PT_REGS_SP(regs);
 	w->fp = PT_REGS_FP(regs);
 	take_registers(&w->regs, regs);
@@ -243,7 +245,7 @@ static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walk
 	if (!PT_REGS_IP(regs) || !in_user_mode(regs))
 		return 0;
 #ifdef KNOWS_FRAMES
-	w->by_exception = saved_by_exception(regs);
+	w->by_exception = saved_by_exception(regs) && uprobe_task();
 #endif
 	return walk_from(w, regs, walked);
 }

@@ -7,6 +7,7 @@ use std::{
     ops::Range,
     os::unix::fs::FileExt,
     sync::{Arc, OnceLock},
+    time::{Duration, Instant},
 };
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -219,7 +220,7 @@ fn fake() -> Fake {
 
 /// Threads, flags, and what vmStructs tells of all.
 fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
-    // Its object is a part of itself.
+    // Its Java object overlaps the JavaThread.
     let thread = image.end();
     let handle = Addr(thread.0 + 48);
     image.put(&[0, 1000, 64, 8, handle.0, thread.0, thread.0, thread.0]);
@@ -387,7 +388,8 @@ pub(crate) fn whole(given: &[u8]) {
     let _ = ThreadLayout::read(&layout);
     let _ = threads::read(&memory, &layout);
     let _ = threads::have_begun(&memory, &layout);
-    let _ = Reader::new(&memory, &layout).and_then(|mut reader| reader.strings());
+    let until = Instant::now() + Duration::from_secs(1);
+    let _ = Reader::new(&memory, &layout).and_then(|mut reader| reader.strings(until));
     let _ = instance_sizes(&memory, &layout);
     for major in [8, 17] {
         let _ = walking::layout(&memory, &layout.of_jdk(major));

@@ -1,11 +1,11 @@
 //! Objects of the Java heap, and what their fields refer to.
 //!
-//! Sources: hotspot/share/oops/{oop,klass,arrayOop,compressedOops}.hpp; zAddress.hpp, zAddress_x86.cpp. Which field of
-//! an object is the one in question is not looked up: each object says by its header what it is.
+//! Sources: hotspot/share/oops/{oop,klass,arrayOop,compressedOops}.hpp; zAddress.hpp, zAddress_x86.cpp. Fields are
+//! found by the class of the object that they refer to, not by field descriptors.
 //!
 //! Collectors move objects. What is read counts only if each object on the way was of its class when it was looked
-//! at; what is copied elsewhere meanwhile says what it said before. ZGC is another matter: a reference may stay that of
-//! a place which was given away. There, an object counts only if something else confirms what it says.
+//! at; what is copied elsewhere meanwhile says what it said before. With ZGC, a stale reference may point to memory that is in
+//! use for something else. There, an object counts only if something else confirms what it says.
 
 use crate::{
     Addr, Error, Result,
@@ -36,14 +36,14 @@ enum Form {
         base: u64,
         shift: u32,
     },
-    /// An address above some bits of ZGC's with generations.
+    /// Generational ZGC's: metadata in the low bits, the address above them.
     Colored,
 }
 
-/// Where ZGC keeps which of four ways of remapping is the current one: as a bit of four, and the address begins right
-/// above that bit. (`ZPointerRemappedShift`, `ZPointerLoadShiftTable`.)
+/// Lowest of ZGC's remapped bits, of which exactly one is set; the address begins at the next bit.
+/// (`ZPointerRemappedShift`, `ZPointerLoadShiftTable`, zAddress_x86.cpp.)
 const REMAPPED_SHIFT: u32 = 12;
-const REMAPPED_MASK: u64 = 0xf << REMAPPED_SHIFT;
+const REMAPPED_BITS: u32 = 4;
 
 /// Reads objects.
 #[derive(Debug)]
@@ -187,7 +187,7 @@ impl References {
     pub(super) fn root(&self, word: Addr) -> Option<Addr> {
         let address = match self.form {
             Form::Address | Form::Narrow { .. } => word.0,
-            Form::Colored => word.0 >> (REMAPPED_SHIFT + 1) >> remapped(word.0),
+            Form::Colored => uncolored(word.0),
         };
         (address != 0).then_some(Addr(address))
     }
@@ -204,9 +204,10 @@ impl References {
     }
 }
 
-/// The number of the bit of [`REMAPPED_MASK`] that is set.
-fn remapped(word: u64) -> u32 {
-    ((word & REMAPPED_MASK) >> REMAPPED_SHIFT | 0x10).trailing_zeros()
+/// The address of a reference of generational ZGC.
+fn uncolored(word: u64) -> u64 {
+    let remapped = (word >> REMAPPED_SHIFT | 1 << REMAPPED_BITS).trailing_zeros();
+    word >> (REMAPPED_SHIFT + 1 + remapped)
 }
 
 /// The text of a string's array of characters: one byte each, or two where one of these is zero, which no path has.
@@ -215,7 +216,7 @@ pub(super) fn text(now: &mut Pages<'_>, at: Addr, array: &Object, max: u32) -> O
     Some(if latin.contains('\0') { utf16 } else { latin })
 }
 
-/// Reads an array of characters, as Latin-1 and as UTF-16: which one it is, the string knows.
+/// Reads an array of characters, as Latin-1 and as UTF-16, because only the string says which one it is.
 pub(super) fn characters(
     now: &mut Pages<'_>,
     at: Addr,
@@ -277,8 +278,9 @@ mod tests {
         for bit in 0..4 {
             let address = 0x4000_1234_5678_u64;
             let word = address << (REMAPPED_SHIFT + 1 + bit) | 1 << (REMAPPED_SHIFT + bit);
-            assert_eq!(word >> (REMAPPED_SHIFT + 1) >> remapped(word), address);
+            // Bits of marking and storing are below.
+            assert_eq!(uncolored(word | 0x5f0), address);
         }
-        assert_eq!(remapped(0), 4);
+        assert_eq!(uncolored(0), 0);
     }
 }

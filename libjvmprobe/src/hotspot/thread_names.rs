@@ -1,12 +1,13 @@
 //! Whole names of Java threads. The kernel keeps 15 bytes of them (`comm`).
 //!
 //! Sources: hotspot/share/runtime/{javaThread,osThread}.hpp; `os::set_native_thread_name`, os_linux.cpp; java.base's
-//! java/lang/{Thread,String}.java. Which field of a Thread is its name is not looked up: it is a string that what the
-//! kernel has is made of. So no name is that of another thread, whatever is read while objects move.
+//! java/lang/{Thread,String}.java. The name is the string whose truncated form equals the kernel's `comm`; which field of
+//! a Thread that is, is learned from the first one that is found. Collectors move objects meanwhile, so all is read
+//! twice, and what differs is left out.
 
 use std::{
     collections::HashMap,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -27,31 +28,46 @@ use crate::{
 
 /// Number of bytes of a thread's name that the kernel keeps: `TASK_COMM_LEN` without the zero byte.
 const KEPT: usize = 15;
-/// Since JDK 22, a long name's first and last bytes are kept, with two dots between them.
+/// Newer JDKs keep a long name's first and last bytes, with two dots between them.
 const FIRST: usize = 7;
 const LAST: usize = 6;
-/// Since this JDK, threads refer to their objects by handles.
+/// The first JDK whose threads refer to their objects by handles.
 const FIRST_WITH_HANDLES: u32 = 16;
-/// Maximum number of characters of a name.
+/// Maximum number of characters of a name; longer ones stay cut off.
 const MAX_CHARACTERS: u32 = 128;
+/// Maximum number of threads that are read.
+const MAX_THREADS: usize = 1 << 14;
 /// Maximum number of strings of one thread, and of all, that are kept: a Thread has one name, and classes derived from
 /// it may have some more strings.
 const MAX_OF_THREAD: usize = 8;
-const MAX_STRINGS: usize = 1 << 15;
+const MAX_STRINGS: usize = 1 << 13;
+/// Number of fields of a string that are looked at.
+const FIELDS_OF_STRING: usize = 4;
 /// Number of threads that are read together.
 const AT_ONCE: usize = 64;
-/// Minimum time between two looks at all threads.
+/// Maximum time of one look at all threads: whoever looks has other things to do.
+const LOOK: Duration = Duration::from_millis(200);
+/// Minimum time between two looks at one JVM, and that time as a multiple of what the last one took.
 const REST: Duration = Duration::from_millis(500);
-/// Maximum number of looks for one name: objects move.
+const REST_FACTOR: u32 = 50;
+/// The same for looks at all JVMs of the host: one whose memory answers slowly must not delay the events of others.
+const SHARED_REST_FACTOR: u32 = 10;
+/// How long a look serves for further threads.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long a name is taken for granted: threads are renamed, and their numbers come again.
+const EXPIRES: Duration = Duration::from_secs(10);
+/// The same of a name that was not found by this number of looks.
+const MISSING_EXPIRES: Duration = Duration::from_secs(60);
 const MAX_LOOKS: u8 = 3;
-/// Maximum time of one look.
-const LOOK: Duration = Duration::from_secs(1);
 /// Maximum number of names that are kept.
 const MAX_KNOWN: usize = 1 << 13;
 
+/// When the next look at any JVM may begin.
+static NEXT_LOOK: Mutex<Option<Instant>> = Mutex::new(None);
+
 /// Whole names by thread.
 #[derive(Clone, Debug, Default)]
-pub struct WholeNames(HashMap<u32, Known>);
+pub struct WholeNames(Arc<HashMap<u32, Known>>);
 
 #[derive(Clone, Debug)]
 struct Known {
@@ -60,10 +76,11 @@ struct Known {
     whole: Option<Arc<str>>,
     /// Number of looks that have not found it.
     looks: u8,
+    at: Instant,
 }
 
 impl WholeNames {
-    /// The whole name of a thread, of which the kernel has `comm`; `None` where that is all there is.
+    /// The whole name of a thread, of which the kernel has `comm`; `None` if only that is known.
     pub fn get(&self, tid: u32, comm: &str) -> Option<&Arc<str>> {
         self.0.get(&tid).filter(|known| known.comm == comm)?.whole.as_ref()
     }
@@ -78,9 +95,9 @@ pub struct ThreadNames {
     /// Names that were found.
     pub known: WholeNames,
     reader: Option<Reader>,
-    /// By the thread's number as the JVM knows it: the strings that its object refers to.
-    strings: HashMap<u32, Vec<String>>,
-    /// When all threads may be looked at again.
+    /// By the thread's number as the JVM knows it: the strings that its object refers to, and where.
+    strings: HashMap<u32, Vec<Text>>,
+    looked_at: Option<Instant>,
     next_look: Instant,
 }
 
@@ -94,6 +111,7 @@ impl ThreadNames {
             known: WholeNames::default(),
             reader: None,
             strings: HashMap::new(),
+            looked_at: None,
             next_look: Instant::now(),
         }
     }
@@ -104,67 +122,98 @@ impl ThreadNames {
         if comm.len() < KEPT {
             return;
         }
-        let known = self.known.0.get(&tid);
-        if known.is_some_and(|known| known.whole.as_deref() == Some(comm)) {
-            return;
-        }
-        let known = known.filter(|known| known.comm == comm);
+        let known = self.known.0.get(&tid).filter(|known| known.comm == comm);
         let looks = known.map_or(0, |known| known.looks);
-        if looks >= MAX_LOOKS || known.is_some_and(|known| known.whole.is_some()) {
+        let is_current = |known: &Known| {
+            let expires = match &known.whole {
+                Some(_) => EXPIRES,
+                None if looks < MAX_LOOKS => Duration::ZERO,
+                None => MISSING_EXPIRES,
+            };
+            known.at.elapsed() < expires
+        };
+        if known.is_some_and(is_current) || !self.is_time_to_find() {
             return;
         }
-        let Some(whole) = self.find(tid, comm) else { return };
-        if self.known.0.len() >= MAX_KNOWN {
-            self.known.0.clear();
+        let whole = self.find(tid, comm);
+        let looks = if whole.is_some() { 0 } else { looks.saturating_add(1) };
+        let known = Known { comm: comm.to_owned(), whole, looks, at: Instant::now() };
+        let all = Arc::make_mut(&mut self.known.0);
+        if all.len() >= MAX_KNOWN {
+            all.clear();
         }
-        let known = Known { comm: comm.to_owned(), whole, looks: looks + 1 };
-        self.known.0.insert(tid, known);
+        all.insert(tid, known);
     }
 
-    /// The name of a thread that runs: the whole one where it is known. That of a whole name is itself.
+    /// The name of a thread that runs: the whole one where it is known.
     pub fn of(&mut self, tid: u32, comm: String) -> String {
         self.learn(tid, &comm);
         self.known.get(tid, &comm).map_or(comm, |whole| String::from(&**whole))
     }
 
-    /// The whole name: `Some(None)` where it is not found, `None` where it is too early to look.
-    fn find(&mut self, tid: u32, comm: &str) -> Option<Option<Arc<str>>> {
-        let Some(own) = own_number(self.pid, tid) else { return Some(None) };
-        let found = self.among_strings(own, comm);
+    /// Whether there was a look just now, or may be one.
+    fn is_time_to_find(&self) -> bool {
+        let now = Instant::now();
+        let shared = *NEXT_LOOK.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_fresh() || now >= self.next_look && shared.is_none_or(|next| now >= next)
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.looked_at.is_some_and(|at| at.elapsed() < FRESH)
+    }
+
+    fn find(&mut self, tid: u32, comm: &str) -> Option<Arc<str>> {
+        let own = own_number(self.pid, tid)?;
+        if self.is_fresh() {
+            let found = self.among_strings(own, comm);
+            if found.is_some() || Instant::now() < self.next_look {
+                return found;
+            }
+        }
         let begin = Instant::now();
-        if found.is_some() {
-            return Some(found);
-        }
-        if begin < self.next_look {
-            return None;
-        }
-        let looked = within(LOOK, || self.look());
-        self.next_look = Instant::now() + REST.max(begin.elapsed() * 10);
+        let looked = within(LOOK, || self.look(begin + LOOK));
+        let end = Instant::now();
+        self.looked_at = Some(end);
+        self.next_look = end + REST.max((end - begin) * REST_FACTOR);
+        *NEXT_LOOK.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(end + (end - begin) * SHARED_REST_FACTOR);
         if let Err(why) = looked {
             let pid = self.pid;
             remark(|| format!("process {pid}: names of threads are cut off: {why}"));
         }
-        Some(self.among_strings(own, comm))
+        self.among_strings(own, comm)
     }
 
-    fn among_strings(&self, own: u32, comm: &str) -> Option<Arc<str>> {
-        let found = self.strings.get(&own)?.iter().find(|name| is_cut_to(name, comm))?;
-        Some(clean::name(found).into())
+    fn among_strings(&mut self, own: u32, comm: &str) -> Option<Arc<str>> {
+        let found = self.strings.get(&own)?.iter().find(|text| is_cut_to(&text.text, comm))?;
+        if let Some(reader) = &mut self.reader {
+            reader.name_field = Some(found.field);
+        }
+        Some(clean::name(&found.text).into())
     }
 
-    /// Reads the strings of all threads.
-    fn look(&mut self) -> Result<()> {
+    /// Reads the strings of all threads, twice.
+    fn look(&mut self, until: Instant) -> Result<()> {
+        self.strings.clear();
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
             None => Reader::new(&self.memory, &self.layout)?,
         };
-        self.strings = reader.strings()?;
+        let before = reader.strings(until)?;
+        let mut strings = reader.strings(until)?;
+        strings.retain(|number, texts| before.get(number) == Some(texts));
         // While a JVM sets itself up, it does not say yet how references are to be read.
-        if self.strings.values().any(|strings| !strings.is_empty()) {
+        if !strings.is_empty() {
             self.reader = Some(reader);
         }
+        self.strings = strings;
         Ok(())
     }
+}
+
+/// Whether a name may be one that the kernel has truncated.
+pub fn is_cut(comm: &str) -> bool {
+    comm.len() == KEPT || comm.contains(char::REPLACEMENT_CHARACTER)
 }
 
 /// A thread's number in its innermost PID namespace, which is the JVM's own.
@@ -175,16 +224,24 @@ fn own_number(pid: Pid, tid: u32) -> Option<u32> {
     innermost.map_or(Some(tid), |id| u32::try_from(id).ok())
 }
 
-/// Whether this is what the kernel has of a name: its first bytes, or its first and its last ones.
+/// Whether `comm` is a truncated form of a name: its first bytes, or its first and its last ones.
 fn is_cut_to(name: &str, comm: &str) -> bool {
     let bytes = name.as_bytes();
     let readable = |bytes: &[u8]| clean::name(&String::from_utf8_lossy(bytes)).into_owned();
     let (Some(first), Some(last)) = (bytes.get(..FIRST), bytes.last_chunk::<LAST>()) else {
         return false;
     };
-    bytes.len() > KEPT
+    bytes.len() >= KEPT
         && (bytes.get(..KEPT).is_some_and(|kept| readable(kept) == comm)
             || readable(&[first, b"..", last].concat()) == comm)
+}
+
+/// A string that a thread refers to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Text {
+    /// Offset of the field.
+    field: usize,
+    text: String,
 }
 
 /// Reads the strings that threads refer to.
@@ -199,6 +256,8 @@ pub(super) struct Reader {
     has_handles: bool,
     /// The class of strings, once one was seen.
     string: Option<Addr>,
+    /// Offset of a Thread's name, once one was found.
+    name_field: Option<usize>,
 }
 
 impl Reader {
@@ -212,41 +271,57 @@ impl Reader {
             thread_object: layout.get(Item::ThreadObject)?,
             has_handles: layout.major >= FIRST_WITH_HANDLES,
             string: None,
+            name_field: None,
         })
     }
 
-    /// The strings that the objects of all threads refer to, by the threads' numbers.
-    pub(super) fn strings(&mut self) -> Result<HashMap<u32, Vec<String>>> {
-        let threads = threads::addresses(&self.memory, &self.layout)?;
+    /// The strings that the objects of all threads refer to, by the threads' numbers, as far as there is time.
+    pub(super) fn strings(&mut self, until: Instant) -> Result<HashMap<u32, Vec<Text>>> {
+        let mut threads = threads::addresses(&self.memory, &self.layout)?;
+        threads.sort_unstable();
+        threads.dedup();
+        threads.truncate(MAX_THREADS);
         let memory = self.memory.clone();
         let mut pages = Pages::many(&memory);
-        let mut strings = HashMap::new();
-        let mut kept = 0;
+        let (mut strings, mut kept) = (HashMap::new(), 0);
         for some in threads.chunks(AT_ONCE) {
-            let found = pages.together(some, |pages, &thread| self.of_thread(pages, thread));
-            for (number, found) in found.into_iter().flatten() {
+            let found = pages.together(some, |pages, &thread| {
+                // A list of threads may be made to take long.
+                (Instant::now() < until).then(|| self.of_thread(pages, thread))?
+            });
+            for (number, found) in
+                found.into_iter().flatten().filter(|(_, found)| !found.is_empty())
+            {
                 kept += found.len();
                 strings.insert(number, found);
             }
-            if kept > MAX_STRINGS {
+            if kept >= MAX_STRINGS || Instant::now() >= until {
                 break;
             }
         }
         Ok(strings)
     }
 
-    fn of_thread(&mut self, pages: &mut Pages<'_>, thread: Addr) -> Option<(u32, Vec<String>)> {
+    fn of_thread(&mut self, pages: &mut Pages<'_>, thread: Addr) -> Option<(u32, Vec<Text>)> {
         let os_thread = pages.pointer(thread.checked_add(self.os_thread)?).ok();
         let object = pages.pointer(thread.checked_add(self.thread_object)?).ok()?;
         let object = if self.has_handles { pages.pointer(object).ok()? } else { object };
         let object = self.references.root(object).map(|at| self.references.object(pages, at));
         let number = pages.u32(os_thread?.checked_add(self.os_thread_id)?).ok()?;
         let object = object?.ok()?;
-        // All of them are asked for, so that they are read together.
-        let fields: Vec<_> = self.references.fields(&object).collect();
-        let found = fields.into_iter().filter_map(|field| self.text(pages, &object, field));
-        let names = found.flatten().filter(|name| name.len() > KEPT);
-        Some((number, names.take(MAX_OF_THREAD).collect()))
+        let fields: Vec<_> = match self.name_field {
+            Some(field) => vec![field],
+            None => self.references.fields(&object).collect(),
+        };
+        // Visits every field before it returns, so that `together` reads their pages in one request.
+        let mut texts = Vec::new();
+        for field in fields {
+            let found = self.text(pages, &object, field).unwrap_or_default();
+            let found = found.into_iter().filter(|text| text.len() >= KEPT);
+            texts.extend(found.map(|text| Text { field, text }));
+        }
+        texts.truncate(MAX_OF_THREAD);
+        Some((number, texts))
     }
 
     /// Reads the string that a field refers to, as Latin-1 and as UTF-16.
@@ -266,13 +341,12 @@ impl Reader {
             return None;
         }
         self.string = Some(string.klass);
-        // Its array of characters is the only object that a string refers to.
-        let array = self.references.fields(&string).find_map(|field| {
+        // Its array of characters is the only object that a string refers to; the other fields are numbers.
+        self.references.fields(&string).take(FIELDS_OF_STRING).find_map(|field| {
             let at = self.references.reference(&string, field)?;
             let array = self.references.object(pages, at).ok()?;
             characters(pages, at, &array, MAX_CHARACTERS)
-        })?;
-        Some(array)
+        })
     }
 }
 
@@ -288,7 +362,7 @@ mod tests {
         assert!(!is_cut_to(name, "http-nio-8080-f"));
         assert!(is_cut_to("order-service-\u{437}-3", "order-service-\u{fffd}"));
         assert!(!is_cut_to("short", "short"));
-        assert!(!is_cut_to("http-nio-8080-e", "http-nio-8080-e"));
+        assert!(is_cut_to("pool-1-thread-1", "pool-1-thread-1"));
         // Within a character of three bytes.
         assert!(is_cut_to(
             "w\u{4e2d}\u{4e2d}\u{4e2d}\u{4e2d}\u{4e2d}",

@@ -6,7 +6,10 @@ use std::collections::{HashMap, HashSet};
 use crate::{
     Addr, Pid,
     bpf::clock,
-    hotspot::threads::ThreadBytes,
+    hotspot::{
+        thread_names::{ThreadNames, is_cut},
+        threads::ThreadBytes,
+    },
     own::budget::Budget,
     take::allocations::{
         Options,
@@ -19,6 +22,9 @@ use crate::{
         tally::{Allocated, Count, Key, OTHER, Totals},
     },
 };
+
+/// Maximum number of names that are completed at once.
+const MAX_COMPLETED: usize = 256;
 
 /// What is kept of a JVM's counters.
 pub(crate) struct Books {
@@ -119,10 +125,11 @@ impl Books {
         keep(&mut self.thread_names, tid, name);
     }
 
-    /// Gives threads other names: their whole ones may be known by now.
-    pub(crate) fn rename_threads(&mut self, mut name_of: impl FnMut(u32, String) -> String) {
-        for (tid, name) in &mut self.thread_names {
-            *name = name_of(*tid, std::mem::take(name));
+    /// Replaces truncated names of threads by whole ones that are known by now.
+    pub(crate) fn complete_names(&mut self, threads: &mut ThreadNames) {
+        let cut = self.thread_names.iter_mut().filter(|(_, name)| is_cut(name));
+        for (tid, name) in cut.take(MAX_COMPLETED) {
+            *name = threads.of(*tid, std::mem::take(name));
         }
     }
 

@@ -231,7 +231,7 @@ impl Jvm {
 
     /// Finds whole names of threads that were not found before.
     pub(crate) fn name_threads(&mut self) {
-        self.books.rename_threads(|tid, name| self.threads.of(tid, name));
+        self.books.complete_names(&mut self.threads);
     }
 
     /// What was allocated.

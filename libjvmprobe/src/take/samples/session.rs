@@ -199,8 +199,8 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     ]))
 }
 
-/// Where the kernel keeps which probed instruction a thread executes: the offsets of `task_struct.utask`,
-/// `uprobe_task.vaddr` and `uprobe_task.xol_vaddr`.
+/// Offsets of `task_struct.utask`, `uprobe_task.vaddr` and `uprobe_task.xol_vaddr`, by which the walker knows the
+/// probed instruction that a thread executes.
 fn probed_places() -> Result<[u32; 3]> {
     let [utask] = kernel_types::offsets("task_struct", ["utask"])?;
     let [vaddr, copy] = kernel_types::offsets("uprobe_task", ["vaddr", "xol_vaddr"])?;

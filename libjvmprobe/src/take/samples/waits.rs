@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    bpf::clock,
+    bpf::{clock, records::text},
     stack::waiting,
     take::samples::{
         asleep::Place,
@@ -226,8 +226,8 @@ impl Waits {
                     continue;
                 }
                 let thread = thread { tgid: pid, tid, ..thread::default() };
-                let comm = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
-                let comm = comm.unwrap_or_default().trim_end().to_owned();
+                let comm = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+                let comm = text(comm.strip_suffix(b"\n").unwrap_or(&comm));
                 let slot = self.slot(now);
                 let key =
                     SampleKey { user: UNSEEN, slot, ..self.key(&thread, comm, Part::Blocked) };
