@@ -147,15 +147,14 @@ __noinline int caller_of_interpreted(struct walker *w)
  */
 __noinline __u64 frame_end(struct walker *w, __u64 end)
 {
-	__u64 ip = 0;
 	int i;
 
 	if (!w)
 		return 0;
 	for (i = 0; i <= MAX_EXTRA_WORDS; i++) {
-		if (read_stack(w, &ip, 1, end - WORD))
+		if (read_stack(w, &w->found_ip, 1, end - WORD))
 			return 0;
-		if (in_code_cache(w, ip)) {
+		if (in_code_cache(w, w->found_ip)) {
 			if (i)
 				guess(w);
 			return end;

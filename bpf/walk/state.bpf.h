@@ -94,7 +94,7 @@ struct walker {
 	__u32 known;
 	__u64 code_low;
 	__u64 code_high;
-	__u64 found_ip;     /* by scan() and scan_stub() */
+	__u64 found_ip;     /* by scan(), scan_stub() and frame_end() */
 	__u64 found_entry;  /* of the stub, by scan_stub() */
 	/* What was found last: callers are often next to it. */
 	struct mapping mapping;
