@@ -12,6 +12,9 @@
  */
 /* What interrupts each other: see LEVEL_ below. */
 #define WALK_LEVELS 3
+/* Its samples may be of threads that execute a probed instruction. Programs of probes themselves begin to
+   walk at the original, and their own variables nearly fill the BPF stack. */
+#define WALKS_PROBED
 
 #include "javaprof.h"
 #include "thin.bpf.h"

@@ -119,6 +119,8 @@ __noinline __u64 find_row(struct walker *w, __u64 addr)
 	return row ? *(__u64 *)row : 0;
 }
 
+#ifdef WALKS_PROBED
+
 /* Whether code is mapped at an address. */
 static __always_inline bool is_code(struct walker *w, __u64 addr)
 {
@@ -157,6 +159,8 @@ __noinline int emulated_words(struct walker *w)
 	return w && w->is_at_breakpoint && w->is_innermost &&
 	       !read_user(top, sizeof(top), w->sp) && !is_code(w, top[0]) && is_code(w, top[1]);
 }
+
+#endif
 
 /* Where on the stack, in words above sp, is what looks like a return address to code that
    is known; SCAN_WORDS where nothing does. The stack is in w->bytes then. */
@@ -259,8 +263,10 @@ __noinline int caller_of_native(struct walker *w)
 	switch (row->kind) {
 	case ROW_SP:
 		end = w->sp + row->cfa * WORD;
+#ifdef WALKS_PROBED
 		if (row->cfa == 1)
 			end += emulated_words(w) * WORD;
+#endif
 		break;
 	case ROW_FP:
 		end = w->fp + row->cfa * WORD;

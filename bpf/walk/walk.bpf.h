@@ -15,7 +15,9 @@
 #define JVMPROBE_WALK_WALK_BPF_H
 
 #include "state.bpf.h"
+#ifdef WALKS_PROBED
 #include "probed.bpf.h"
+#endif
 #ifdef KNOWS_FRAMES
 #include "hotspot.bpf.h"
 #include "native.bpf.h"
@@ -120,11 +122,14 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 		return 0;
 #ifdef KNOWS_FRAMES
 	prepare(w);
+#ifdef WALKS_PROBED
 	if (w->by_exception)
 		find_breakpoint(w);
 #endif
-	/* Here, not in the callers: their own variables nearly fill the BPF stack. */
+#endif
+#ifdef WALKS_PROBED
 	w->ip = probed_address(w->ip);
+#endif
 	walked->target = w->key;
 	walked->unloads = 0;
 	for (i = 0; i < MAX_FRAMES && !why; i++) {
@@ -244,7 +249,7 @@ static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walk
 			      (void *)bpf_task_pt_regs(bpf_get_current_task_btf()));
 	if (!PT_REGS_IP(regs) || !in_user_mode(regs))
 		return 0;
-#ifdef KNOWS_FRAMES
+#if defined(KNOWS_FRAMES) && defined(WALKS_PROBED)
 	w->by_exception = saved_by_exception(regs) && uprobe_task();
 #endif
 	return walk_from(w, regs, walked);

@@ -15,6 +15,7 @@
 #include <bpf/bpf_helpers.h>
 #include "walk/walk.h"
 
+#define WALKS_PROBED
 /* Settings are constants to BPF, which user space writes before they are loaded. */
 #define const
 #include "walk/walk.bpf.h"
