@@ -1,6 +1,6 @@
 //! Stacks of javaprof in a JVM whose allocation functions have probes: complete, in the kernel's handling of the
 //! breakpoint and in the copy of the probed instruction, too.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "figures are printed")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use jvmprobe_tests::{

@@ -12,7 +12,7 @@ use jvmprobe_tests::{
     tool::{Tool, binary},
 };
 
-/// What `LongNameLoad` calls its threads.
+/// Names of the threads of `LongNameLoad`.
 const NAMES: [&str; 4] = [
     "order-service-worker-0",
     "order-service-worker-1",

@@ -97,7 +97,7 @@ __noinline int caller_of_frameless(struct walker *w)
 __noinline int caller_of_interpreted(struct walker *w)
 {
 	/* From fp - 8 words up to the return address. */
-	__u64 words[10], method, saved, base, bci, sp, top;
+	__u64 words[10], method, saved, const_method, base, bci, sp, top;
 	bool is_new;
 
 	if (!w)
@@ -108,9 +108,8 @@ __noinline int caller_of_interpreted(struct walker *w)
 		is_new = w->is_innermost && w->sp > w->fp - 3 * WORD;
 		method = is_new ? w->regs.method : words[5];
 		bci = NO_BCI;
-		/* Into a word that is not needed: the BPF stack is short. */
-		if (!read_user(&words[2], WORD, method + w->jvm.const_method)) {
-			base = words[2] + w->jvm.const_method_size;
+		if (!read_user(&const_method, WORD, method + w->jvm.const_method)) {
+			base = const_method + w->jvm.const_method_size;
 			saved = saved_bci(w, words, base);
 			/* While it interprets, the register is ahead of the frame. */
 			if (is_new)
@@ -133,8 +132,8 @@ __noinline int caller_of_interpreted(struct walker *w)
 	/* A method's entry, which has no frame yet: the return address is where the call
 	   put it, or in a register while the arguments are moved. */
 	if (w->is_innermost) {
-		if (!read_stack(w, words, 1, w->sp) && in_code_cache(w, words[0]))
-			return go_to(w, words[0], sender_sp(w, w->sp + WORD), w->fp);
+		if (!read_stack(w, &base, 1, w->sp) && in_code_cache(w, base))
+			return go_to(w, base, sender_sp(w, w->sp + WORD), w->fp);
 		if (in_code_cache(w, w->regs.return_address))
 			return go_to(w, w->regs.return_address, sender_sp(w, w->sp + WORD), w->fp);
 	}
@@ -147,14 +146,15 @@ __noinline int caller_of_interpreted(struct walker *w)
  */
 __noinline __u64 frame_end(struct walker *w, __u64 end)
 {
+	__u64 ip = 0;
 	int i;
 
 	if (!w)
 		return 0;
 	for (i = 0; i <= MAX_EXTRA_WORDS; i++) {
-		if (read_stack(w, &w->found_ip, 1, end - WORD))
+		if (read_stack(w, &ip, 1, end - WORD))
 			return 0;
-		if (in_code_cache(w, w->found_ip)) {
+		if (in_code_cache(w, ip)) {
 			if (i)
 				guess(w);
 			return end;

@@ -84,17 +84,19 @@ struct walker {
 	bool by_tables;
 	/* Whether interpreted frames may be there that have no content yet. */
 	bool is_deoptimizing;
+#ifdef WALKS_PROBED
 	/* Whether an exception of a thread that has hit probes led into the kernel; whether ip is at the
 	   breakpoint of a probe. */
 	bool by_exception;
 	bool is_at_breakpoint;
+#endif
 	/* How many frames there are, and how many there were when a step to the caller was a
 	   guess for the first time. */
 	__u32 depth;
 	__u32 known;
 	__u64 code_low;
 	__u64 code_high;
-	__u64 found_ip;     /* by scan(), scan_stub() and frame_end() */
+	__u64 found_ip;     /* by scan() and scan_stub() */
 	__u64 found_entry;  /* of the stub, by scan_stub() */
 	/* What was found last: callers are often next to it. */
 	struct mapping mapping;

@@ -166,8 +166,10 @@ static __always_inline struct walker *begin_walk(__u64 key, struct walked *walke
 	w->is_jvm = false;
 	w->by_tables = false;
 	w->is_deoptimizing = false;
+#ifdef WALKS_PROBED
 	w->by_exception = false;
 	w->is_at_breakpoint = false;
+#endif
 	w->depth = 0;
 	w->known = 0;
 	w->window_bytes = 0;

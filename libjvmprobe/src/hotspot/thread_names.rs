@@ -45,7 +45,7 @@ const MAX_STRINGS: usize = 1 << 13;
 const FIELDS_OF_STRING: usize = 4;
 /// Number of threads that are read together.
 const AT_ONCE: usize = 64;
-/// Maximum time of one look at all threads: whoever looks has other things to do.
+/// Maximum time of one look at all threads. The caller reads no events meanwhile.
 const LOOK: Duration = Duration::from_millis(200);
 /// Minimum time between two looks at one JVM, and that time as a multiple of what the last one took.
 const REST: Duration = Duration::from_millis(500);
@@ -132,7 +132,7 @@ impl ThreadNames {
             };
             known.at.elapsed() < expires
         };
-        if known.is_some_and(is_current) || !self.is_time_to_find() {
+        if known.is_some_and(is_current) || !(self.is_fresh() || self.may_look()) {
             return;
         }
         let whole = self.find(tid, comm);
@@ -151,13 +151,14 @@ impl ThreadNames {
         self.known.get(tid, &comm).map_or(comm, |whole| String::from(&**whole))
     }
 
-    /// Whether there was a look just now, or may be one.
-    fn is_time_to_find(&self) -> bool {
-        let now = Instant::now();
+    /// Whether all threads may be looked at now: of this JVM, and of any.
+    fn may_look(&self) -> bool {
         let shared = *NEXT_LOOK.lock().unwrap_or_else(PoisonError::into_inner);
-        self.is_fresh() || now >= self.next_look && shared.is_none_or(|next| now >= next)
+        let now = Instant::now();
+        now >= self.next_look && shared.is_none_or(|next| now >= next)
     }
 
+    /// Whether the last look serves still.
     fn is_fresh(&self) -> bool {
         self.looked_at.is_some_and(|at| at.elapsed() < FRESH)
     }
@@ -166,7 +167,7 @@ impl ThreadNames {
         let own = own_number(self.pid, tid)?;
         if self.is_fresh() {
             let found = self.among_strings(own, comm);
-            if found.is_some() || Instant::now() < self.next_look {
+            if found.is_some() || !self.may_look() {
                 return found;
             }
         }

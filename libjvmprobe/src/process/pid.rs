@@ -194,12 +194,19 @@ pub(crate) fn parent(pid: Pid) -> Option<Pid> {
     u32::try_from(stat.ppid).ok().filter(|&parent| parent > 0).map(Pid)
 }
 
+/// The name of a process's thread (`comm`), made harmless.
+///
+/// # Errors
+/// As [`text_of`].
+pub(crate) fn thread_name(pid: Pid, tid: u32) -> Result<String> {
+    let comm = text_of(pid, &format!("task/{tid}/comm"))?;
+    Ok(clean::name(comm.strip_suffix('\n').unwrap_or(&comm)).into_owned())
+}
+
 /// The first of a process's threads that has this name (`comm`).
 pub(crate) fn thread_named(pid: Pid, name: &str) -> Option<Pid> {
     let tasks = Proc::new(i32::try_from(pid.0).ok()?).ok()?.tasks().ok()?;
-    let named = |tid: &u32| {
-        text_of(pid, &format!("task/{tid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
-    };
+    let named = |tid: &u32| thread_name(pid, *tid).is_ok_and(|comm| comm == name);
     let tids = tasks.flatten().filter_map(|task| u32::try_from(task.tid).ok());
     tids.filter(named).min().map(Pid)
 }

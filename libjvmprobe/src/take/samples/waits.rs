@@ -10,7 +10,9 @@ use std::{
 };
 
 use crate::{
-    bpf::{clock, records::text},
+    Pid,
+    bpf::clock,
+    process::pid::thread_name,
     stack::waiting,
     take::samples::{
         asleep::Place,
@@ -226,8 +228,7 @@ impl Waits {
                     continue;
                 }
                 let thread = thread { tgid: pid, tid, ..thread::default() };
-                let comm = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
-                let comm = text(comm.strip_suffix(b"\n").unwrap_or(&comm));
+                let comm = thread_name(Pid(pid), tid).unwrap_or_default();
                 let slot = self.slot(now);
                 let key =
                     SampleKey { user: UNSEEN, slot, ..self.key(&thread, comm, Part::Blocked) };
