@@ -216,7 +216,8 @@ out:
 	key->slot = 0;
 }
 
-static __always_inline void send_large(const struct tally_key *key, __u64 size, bool humongous)
+/* With a stack of its own: the programs that call it have none to spare for the event beside the walker's. */
+static __noinline void send_large(const struct tally_key *key, __u64 size, bool humongous)
 {
 	struct large_event event = {
 		.kind = EVENT_LARGE,

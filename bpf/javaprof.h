@@ -135,7 +135,7 @@ struct sleeper {
 	__u64 ip;
 	__u64 sp;
 	__u64 fp;
-	__u64 others[3];    /* struct registers of walk/arch_*.h */
+	__u64 others[4];    /* struct registers of walk/arch_*.h */
 };
 
 /* A thread of a target. */

@@ -25,11 +25,14 @@ fn skeletons() {
     let var = |name| env::var(name).unwrap_or_else(|e| panic!("{name}: {e}"));
     // Debian and Ubuntu keep asm/*.h below a folder named after the machine.
     let include = format!("-I/usr/include/{}-linux-gnu", var("CARGO_CFG_TARGET_ARCH"));
+    let out = PathBuf::from(var("OUT_DIR"));
     for name in TAKERS {
         let built = SkeletonBuilder::new()
             .source(format!("../bpf/{name}.bpf.c"))
+            // A test looks at it.
+            .obj(out.join(format!("{name}.o")))
             .clang_args([include.as_str(), "-Wall", "-Werror"])
-            .build_and_generate(PathBuf::from(var("OUT_DIR")).join(format!("{name}.skel.rs")));
+            .build_and_generate(out.join(format!("{name}.skel.rs")));
         built.unwrap_or_else(|e| panic!("{name}.bpf.c: {e:#}"));
     }
 }

@@ -426,11 +426,36 @@ static __always_inline int stub_state(struct walker *w)
 	/* push rbp; ret */
 	if (c[0] == 0x55 || c[0] == 0xc3)
 		return FRAME_NOTHING;
+	/* pop rdx; mov r8, rax or jmp r10: C2's stubs for exceptions go on in the handler */
+	if (c[0] == 0x5a && (c[1] == 0x4c || c[1] == 0x41))
+		return FRAME_NOTHING;
+	/* sub rsp, X behind push rdx: there they begin */
+	if (w->bytes[0] == 0x52 && c[0] == 0x48 && c[1] == 0x83 && c[2] == 0xec)
+		return FRAME_NOTHING;
+	/* pop rbp; ret, pop rdx or jmp */
+	if (c[0] == 0x5d && (c[1] == 0xc3 || c[1] == 0x5a || c[1] == 0x41))
+		return FRAME_FP_PUSHED;
 	/* mov rbp, rsp behind push rbp */
 	if (w->bytes[0] == 0x55 && c[0] == 0x48 &&
 	    ((c[1] == 0x8b && c[2] == 0xec) || (c[1] == 0x89 && c[2] == 0xe5)))
 		return FRAME_FP_PUSHED;
 	return FRAME_COMPLETE;
+}
+
+/*
+ * Whether the innermost stub passes an exception on and has no frame yet or any more: the address in the method where
+ * the exception was thrown is in rdx. push rdx, at the beginning; at the end mov r8, rax; mov rax, [r15 + X];
+ * mov rdx, [r15 + X]; mov qword [r15 + X], 0; jmp r8 or jmp r10. (OptoRuntime::generate_exception_blob(), and
+ * TailJump in x86_64.ad)
+ */
+static __always_inline bool passes_exception_on(struct walker *w)
+{
+	__u32 first = 0;
+
+	if (read_user(&first, 3, w->ip))
+		return false;
+	return (first & 0xff) == 0x52 || first == 0xc08b4c || first == 0x878b49 || first == 0x978b49 || first == 0x87c749 ||
+	       first == 0xe0ff41 || first == 0xe2ff41;
 }
 
 /* Whether a stub begins by saving the frame pointer: push rbp. */
@@ -469,8 +494,9 @@ static __always_inline int interrupted_by_signal(struct walker *w)
 	   there is something else then. */
 	if (read_user(&cs, sizeof(cs), w->sp + 184) || cs != USER_CS)
 		return END_IMPLAUSIBLE;
-	/* gregs[REG_RAX], [REG_RBX] and [REG_R13] */
+	/* gregs[REG_RAX], [REG_RBX], [REG_R13] and [REG_RDX] */
 	if (read_user(&w->regs.return_address, WORD, w->sp + 144) ||
+	    read_user(&w->regs.exception_pc, WORD, w->sp + 136) ||
 	    read_user(&w->regs.method, WORD, w->sp + 128) ||
 	    read_user(&w->regs.bcp, WORD, w->sp + 80))
 		return END_UNREADABLE;

@@ -30,6 +30,8 @@ struct registers {
 		/* ... or, on the way into and out of the interpreter, the caller's sp. */
 		__u64 sender_sp;
 	};
+	/* rdx: where an exception was thrown, while it is passed on. */
+	__u64 exception_pc;
 };
 
 /* Whether these are registers of user mode. */
@@ -50,6 +52,7 @@ static __always_inline void take_registers(struct registers *to, const bpf_user_
 	to->return_address = regs->rax;
 	to->method = regs->rbx;
 	to->bcp = regs->r13;
+	to->exception_pc = regs->rdx;
 }
 
 #endif

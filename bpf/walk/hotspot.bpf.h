@@ -140,9 +140,21 @@ __noinline int caller_of_interpreted(struct walker *w)
 	return caller_by_fp(w);
 }
 
+/* Where the call leads, if this is a return address of generated code that calls the blob
+   found last; else 0. */
+static __always_inline __u64 entry_by_caller(struct walker *w, __u64 addr)
+{
+	__u64 to;
+
+	if (!in_code_cache(w, addr))
+		return 0;
+	to = call_target(addr);
+	return to - w->blob.begin < w->blob.end - w->blob.begin ? to : 0;
+}
+
 /*
- * Looks for the end of a frame from where it should be: whoever calls generated code
- * is generated code itself. 0 where there is none.
+ * Looks for the end of a frame from where it should be, by the return address below it: generated code is called from
+ * generated code only. 0 where there is none.
  */
 __noinline __u64 frame_end(struct walker *w, __u64 end)
 {
@@ -154,26 +166,37 @@ __noinline __u64 frame_end(struct walker *w, __u64 end)
 	for (i = 0; i <= MAX_EXTRA_WORDS; i++) {
 		if (read_stack(w, &ip, 1, end - WORD))
 			return 0;
-		if (in_code_cache(w, ip)) {
-			if (i)
-				guess(w);
+		if (in_code_cache(w, ip))
 			return end;
-		}
 		end += WORD;
 	}
 	return 0;
 }
 
-/* Where the call leads, if this is a return address of generated code that calls the blob
-   found last; else 0. */
-static __always_inline __u64 entry_by_caller(struct walker *w, __u64 addr)
+/*
+ * Whether the code of the blob found last was called by the frame that begins at `end`: by a call that leads to this
+ * very blob, or by an interpreted method, whose frame is where the saved fp says.
+ */
+__noinline int is_called_from(struct walker *w, __u64 end)
 {
-	__u64 to;
+	__u64 frame[2];
 
-	if (!in_code_cache(w, addr))
+	if (!w || read_stack(w, frame, 2, end - sizeof(frame)))
 		return 0;
-	to = call_target(addr);
-	return to - w->blob.begin < w->blob.end - w->blob.begin ? to : 0;
+	return entry_by_caller(w, frame[1]) || (in_interpreter(w, frame[1]) && is_frame(frame[0], end));
+}
+
+/* To the caller of a frame that should end at `expected`; 0 and no step where nothing like it is found. */
+static __always_inline int caller_near(struct walker *w, __u64 expected, int *why)
+{
+	__u64 end = frame_end(w, expected);
+
+	if (!end)
+		return 0;
+	if (end != expected && !is_called_from(w, end))
+		guess(w);
+	*why = caller_below(w, end);
+	return 1;
 }
 
 static __always_inline bool in_handler(struct blob *b, __u64 addr)
@@ -242,13 +265,14 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 	if (sp > w->sp && !read_stack(w, frame, 2, sp - sizeof(frame)) &&
 	    in_code_cache(w, frame[1]))
 		return go_to(w, frame[1], sp, frame[0]);
-	guess(w);
 	/* Behind its epilogue, on the way to a handler. */
-	if (w->is_innermost && !read_stack(w, &pc, 1, w->sp) && in_code_cache(w, pc))
+	if (w->is_innermost && !read_stack(w, &pc, 1, w->sp) && in_code_cache(w, pc)) {
+		guess(w);
 		return caller_at_sp(w);
-	end = frame_end(w, end);
-	if (end)
-		return caller_below(w, end);
+	}
+	if (caller_near(w, end, &state))
+		return state;
+	guess(w);
 	return caller_by_fp(w);
 }
 
@@ -288,11 +312,14 @@ __noinline int caller_of_adapter(struct walker *w)
 	return go_to(w, ip, is_behind_sender_sp(w) ? sender_sp(w, sp) : sp, w->fp);
 }
 
-/* Where on the stack, in words above sp, is the return address of the generated code that
-   called the innermost stub; STUB_WORDS where none is. */
+/*
+ * Where on the stack, in words above sp, the innermost stub's return address is; STUB_WORDS if it is not known. It is
+ * the one whose call leads to this stub. C2 jumps to the stubs that pass an exception on: there it is where the frame
+ * size says, provided that no other return address is nearer to sp. (C2's stubs copy theirs to the top of the stack.)
+ */
 __noinline int scan_stub(struct walker *w)
 {
-	__u64 *words, entry;
+	__u64 *words, entry, at;
 	__u32 i;
 
 	if (!w)
@@ -305,15 +332,25 @@ __noinline int scan_stub(struct walker *w)
 		if (entry) {
 			w->found_ip = words[i];
 			w->found_entry = entry;
-			break;
+			return i;
 		}
 	}
-	return i;
+	for (i = 0; i < STUB_WORDS; i++) {
+		if (!in_code_cache(w, words[i]) || !is_behind_call(words[i]))
+			continue;
+		at = w->blob.frame_bytes / WORD - 1;
+		if (at >= STUB_WORDS || words[at] != words[i])
+			break;
+		w->found_ip = words[i];
+		w->found_entry = 0;
+		return at;
+	}
+	return STUB_WORDS;
 }
 
 /*
  * The caller of a stub that was interrupted anywhere in it, known by its call of this very
- * stub. Many stubs set rbp up, as C does; some push what they please and leave rbp alone,
+ * stub or by the stub's frame size. Many stubs set rbp up, as C does; some push what they please and leave rbp alone,
  * which may be that of any frame further out.
  */
 static __always_inline int caller_of_innermost_stub(struct walker *w)
@@ -336,10 +373,16 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 			return go_to(w, words[1], end, words[0]);
 	}
 	found = scan_stub(w);
-	if (found >= STUB_WORDS)
-		return 0;
+	if (found >= STUB_WORDS) {
+		if (!in_code_cache(w, w->regs.exception_pc) || !passes_exception_on(w))
+			return 0;
+		end = w->sp;
+		/* Nothing of the stub's own is on the stack. */
+		w->sp -= WORD;
+		return go_to(w, w->regs.exception_pc, end, w->fp);
+	}
 	end = w->sp + (found + 1) * WORD;
-	if (found && begins_with_push(w->found_entry))
+	if (found && (!w->found_entry || begins_with_push(w->found_entry)))
 		return caller_below(w, end);
 	return go_to(w, w->found_ip, end, w->fp);
 }
@@ -367,11 +410,12 @@ static __always_inline int caller_of_begun_stub(struct walker *w, bool has_pushe
 __noinline int caller_of_stub(struct walker *w)
 {
 	__u64 words[3], ip = 0, end;
+	int why = 0;
 
 	if (!w)
 		return END_IMPLAUSIBLE;
 	if (w->is_innermost) {
-		int state = stub_state(w), why;
+		int state = stub_state(w);
 
 		if (state != FRAME_COMPLETE)
 			return caller_of_begun_stub(w, state == FRAME_FP_PUSHED);
@@ -383,11 +427,9 @@ __noinline int caller_of_stub(struct walker *w)
 		    find_mapping(w, ip))
 			return go_to(w, ip, w->sp + WORD, w->fp);
 	}
-	if (w->blob.frame_bytes && !w->is_innermost) {
-		end = frame_end(w, w->sp + w->blob.frame_bytes);
-		if (end)
-			return caller_below(w, end);
-	}
+	if (w->blob.frame_bytes && !w->is_innermost &&
+	    caller_near(w, w->sp + w->blob.frame_bytes, &why))
+		return why;
 	/* What native code calls has a frame pointer; for the rest it is a guess. */
 	if (w->fp >= w->sp && w->fp - w->sp < MAX_FRAME_BYTES &&
 	    !read_stack(w, words, 3, w->fp)) {

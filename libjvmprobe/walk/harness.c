@@ -37,7 +37,7 @@ struct start {
 	__u64 sp;
 	__u64 fp;
 	/* struct registers, as far as this machine has any. */
-	__u64 others[3];
+	__u64 others[4];
 };
 
 static __thread const struct source *source;

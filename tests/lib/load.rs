@@ -83,6 +83,7 @@ fn compiled() -> PathBuf {
             "CpuLoad.java",
             "GcLoad.java",
             "HoldLoad.java",
+            "IntrinsicLoad.java",
             "LongNameLoad.java",
         ];
         let is_old = |f: &PathBuf| old.iter().any(|name| f.ends_with(name));

@@ -43,6 +43,8 @@ pub struct Start {
     pub bx: u64,
     /// r13
     pub r13: u64,
+    /// rdx
+    pub dx: u64,
 }
 
 /// `MAX_FRAMES` of bpf/walk/walk.h.

@@ -35,6 +35,8 @@ pub mod probes;
 pub mod records;
 pub mod room;
 pub mod session;
+#[cfg(test)]
+mod stack_depth;
 pub mod stops;
 pub(crate) mod stream;
 pub mod tracefs;

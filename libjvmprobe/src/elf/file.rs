@@ -128,10 +128,7 @@ impl ElfFile {
     /// Where in the file a link-time address lies; `None` outside the segments
     /// or in their zero-filled ends.
     pub fn vaddr_to_offset(&self, vaddr: Vaddr) -> Option<FileOffset> {
-        self.segments.iter().filter(|s| s.p_type == PT_LOAD).find_map(|s| {
-            let inside = vaddr.0.checked_sub(s.p_vaddr).filter(|&n| n < s.p_filesz)?;
-            s.p_offset.checked_add(inside).map(FileOffset)
-        })
+        offset(&self.segments, vaddr)
     }
 
     /// Whether so many bytes from a link-time address on are code.
@@ -151,6 +148,11 @@ impl ElfFile {
     /// The open file.
     pub(crate) fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Where its segments belong.
+    pub(super) fn segments(&self) -> Segments {
+        Segments(self.segments.clone())
     }
 
     /// What is left of it when it is closed.
@@ -187,6 +189,18 @@ impl Segments {
         let bias = self.load_bias(Addr(0), offset)?;
         Some(Vaddr(bias.wrapping_neg()))
     }
+
+    /// As [`ElfFile::vaddr_to_offset`].
+    pub(super) fn offset(&self, vaddr: Vaddr) -> Option<FileOffset> {
+        offset(&self.0, vaddr)
+    }
+}
+
+fn offset(segments: &[ProgramHeader], vaddr: Vaddr) -> Option<FileOffset> {
+    segments.iter().filter(|s| s.p_type == PT_LOAD).find_map(|s| {
+        let inside = vaddr.0.checked_sub(s.p_vaddr).filter(|&n| n < s.p_filesz)?;
+        s.p_offset.checked_add(inside).map(FileOffset)
+    })
 }
 
 fn load_bias(segments: &[ProgramHeader], start: Addr, offset: FileOffset) -> Option<u64> {
@@ -213,6 +227,11 @@ impl Section<'_> {
     /// Its link-time address, zero where it is not loaded.
     pub(crate) fn vaddr(&self) -> Vaddr {
         Vaddr(self.header.sh_addr)
+    }
+
+    /// Its size in bytes, which a malformed file may overstate.
+    pub(crate) fn size(&self) -> u64 {
+        self.header.sh_size
     }
 
     /// Its alignment.

@@ -1,31 +1,100 @@
 //! Where functions begin, as the file itself says: the table for binary search in
 //! `.eh_frame_hdr`, which stripping leaves.
 //!
-//! Source: Linux Standard Base Core 5.0, chapter 10.6.2.
+//! Entries are read one by one when they are asked for, so that a table of any size takes no memory.
+//!
+//! Source: Linux Standard Base Core 5.0, chapter 10.6.
 
-use crate::{Vaddr, elf::ElfFile};
+use std::{fs::File, os::unix::fs::FileExt};
+
+use crate::{
+    FileOffset, Vaddr,
+    elf::{ElfFile, Segments},
+};
 
 /// Version 1; a pointer to `.eh_frame` and the number of entries, of four bytes each; entries
 /// counted from the section's address, as all linkers write it.
 const HEAD: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
-/// What is before the entries, and one entry: where the function begins, and its description.
-const ENTRIES: usize = 12;
-const ENTRY: usize = 8;
+/// Size of what is before the entries, in bytes.
+const ENTRIES: u64 = 12;
+/// Size of one entry in bytes: where the function begins, and where its description in `.eh_frame` is.
+const ENTRY: u64 = 8;
+
+/// The functions of an open file.
+#[derive(Debug)]
+pub(crate) struct Functions {
+    file: File,
+    segments: Segments,
+    /// Address of `.eh_frame_hdr`.
+    header: Vaddr,
+    /// Where in the file the entries begin.
+    entries: u64,
+    count: u64,
+}
+
+impl Functions {
+    /// Returns `None` for a file without such a table.
+    pub(crate) fn read(elf: &ElfFile) -> Option<Self> {
+        let section = elf.section(".eh_frame_hdr")?;
+        let (range, is_compressed) = section.stored()?;
+        let size = (range.end - range.start).checked_sub(ENTRIES).filter(|_| !is_compressed)?;
+        let file = elf.file().try_clone().ok()?;
+        let mut head = HEAD;
+        file.read_exact_at(&mut head, range.start).ok()?;
+        let (entries, count) = (range.start + ENTRIES, size / ENTRY);
+        let segments = elf.segments();
+        (head == HEAD).then(|| Self { file, segments, header: section.vaddr(), entries, count })
+    }
+
+    /// Returns the address at which the function that an address belongs to begins.
+    pub(crate) fn start(&self, at: Vaddr) -> Option<Vaddr> {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.entry(middle)?.0 <= at {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        let (start, description) = self.entry(low.checked_sub(1)?)?;
+        (at.0 - start.0 < self.size(start, description)?.into()).then_some(start)
+    }
+
+    /// The same with offsets in the file.
+    pub(crate) fn start_in_file(&self, at: FileOffset) -> Option<FileOffset> {
+        let vaddr = self.segments.vaddr(at)?;
+        at.0.checked_sub(vaddr.0 - self.start(vaddr)?.0).map(FileOffset)
+    }
+
+    /// Start and description of a function.
+    fn entry(&self, index: u64) -> Option<(Vaddr, Vaddr)> {
+        let [start, description] = self.words(self.entries + index * ENTRY)?;
+        let absolute =
+            |offset: u32| Vaddr(self.header.0.wrapping_add_signed(offset.cast_signed().into()));
+        Some((absolute(start), absolute(description)))
+    }
+
+    /// Size of a function in bytes, by its frame description entry: length, pointer to the common part, start relative
+    /// to where that is written, size. Other encodings of the start do not lead to the function.
+    fn size(&self, start: Vaddr, description: Vaddr) -> Option<u32> {
+        let at = self.segments.offset(description)?;
+        let [_length, _common, relative, size] = self.words(at.0)?;
+        let encoded =
+            description.0.wrapping_add(8).wrapping_add_signed(relative.cast_signed().into());
+        (encoded == start.0).then_some(size)
+    }
+
+    fn words<const N: usize>(&self, at: u64) -> Option<[u32; N]> {
+        let mut bytes = [[0; 4]; N];
+        self.file.read_exact_at(bytes.as_flattened_mut(), at).ok()?;
+        Some(bytes.map(u32::from_le_bytes))
+    }
+}
 
 impl ElfFile {
     /// Whether a function begins at an address.
     pub(crate) fn begins_function(&self, vaddr: Vaddr) -> bool {
-        let Some(section) = self.section(".eh_frame_hdr") else { return false };
-        let Ok(bytes) = section.data() else { return false };
-        if bytes.get(..4) != Some(&HEAD[..]) {
-            return false;
-        }
-        let Some(entries) = bytes.get(ENTRIES..) else { return false };
-        let begins = |entry: &[u8]| {
-            let offset = i32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
-            section.vaddr().0.wrapping_add_signed(offset.into()) == vaddr.0
-        };
-        entries.chunks_exact(ENTRY).any(begins)
+        Functions::read(self).and_then(|functions| functions.start(vaddr)) == Some(vaddr)
     }
 }
 
@@ -56,6 +125,14 @@ mod tests {
         assert!(elf.begins_function(first) && elf.begins_function(second));
         assert!(!elf.begins_function(Vaddr(first.0 + 1)));
         assert!(!elf.begins_function(Vaddr(second.0 + 1)) && !elf.begins_function(Vaddr(0)));
+        let functions = Functions::read(&elf).unwrap();
+        assert_eq!(functions.start(Vaddr(first.0 + 1)), Some(first));
+        assert_eq!(functions.start(second), Some(second));
+        // Behind the last one, and before the first one.
+        assert_eq!(functions.start(Vaddr(second.0 + 1)), None);
+        assert_eq!(functions.start(Vaddr(first.0 - 1)), None);
+        let offset = elf.vaddr_to_offset(first).unwrap();
+        assert_eq!(functions.start_in_file(FileOffset(offset.0 + 1)), Some(offset));
         assert!(!Library::build(".text\nnop", &[]).elf().begins_function(first));
     }
 }

@@ -28,6 +28,7 @@ pub(crate) mod testing;
 pub(crate) use addresses::Addresses;
 pub(crate) use file::Machine;
 pub use file::{ElfFile, Segments};
+pub(crate) use functions::Functions;
 pub(crate) use relocations::Relocations;
 pub(crate) use stapsdt::Probes;
 pub use symbols::Symbols;

@@ -3,14 +3,14 @@
 use std::{collections::HashMap, fmt::Write, sync::Arc};
 
 use crate::{
-    Addr,
+    Addr, FileOffset,
     names::code::{Code, CodeKind, Inlined},
     process::code::{CodeMaps, Mapping},
     stack::{
         Frame, Kind,
         code_log::{CodeId, CodeIndex},
         kernel::KernelSymbols,
-        native::{Symbol, Symbols},
+        native::{At, Symbol, Symbols},
     },
 };
 
@@ -112,7 +112,8 @@ impl NativeNames {
         let kind = if is_jvm { Kind::Jvm } else { Kind::Native };
         let offset = mapping.file_offset(addr);
         let file = mapping.file.as_ref();
-        let symbols = file.map(|file| self.symbols.elf(file, offset)).unwrap_or_default();
+        let At { symbols, start } =
+            file.map(|file| self.symbols.elf(file, offset)).unwrap_or_default();
         let count = symbols.len();
         let frame = |(i, symbol): (usize, Symbol)| {
             let kind = match symbol.is_java {
@@ -125,15 +126,15 @@ impl NativeNames {
         };
         let mut frames: Vec<_> = symbols.into_iter().enumerate().map(frame).collect();
         if frames.is_empty() && mapping.is_file() {
-            frames.push(unknown(mapping, addr));
+            frames.push(unknown(mapping, start.unwrap_or(offset)));
         }
         frames
     }
 }
 
-fn unknown(mapping: &Mapping, addr: Addr) -> Frame {
+/// The frame of code without a name, at an offset of its file.
+fn unknown(mapping: &Mapping, offset: FileOffset) -> Frame {
     let mut name = String::new();
-    let offset = mapping.file_offset(addr);
     // Writing into a String does not fail.
     let _ = write!(name, "[unknown {}+{offset}]", mapping.module);
     Frame::new(Kind::Unknown, name).of_module(&mapping.module)

@@ -22,7 +22,7 @@ use std::{
 use crate::{
     FileOffset, Pid,
     bpf::walker::Walker,
-    elf::{ElfFile, Segments, apart::DebugLink},
+    elf::{ElfFile, Functions, Segments, apart::DebugLink},
     image::Image,
     process::{
         Process, cgroup,
@@ -89,10 +89,19 @@ fn tenant(pid: Pid) -> u64 {
 }
 
 impl Symbols {
-    /// What is at an offset of a file, innermost first; empty where unknown.
-    pub(crate) fn elf(self, file: &Arc<CodeFile>, offset: FileOffset) -> Vec<Symbol> {
+    /// The functions at an offset of a file.
+    pub(crate) fn elf(self, file: &Arc<CodeFile>, offset: FileOffset) -> At {
         clerk::ask(file, offset, self)
     }
+}
+
+/// The functions at an offset of a file.
+#[derive(Debug, Default)]
+pub(crate) struct At {
+    /// The functions there, innermost first; empty where they have no names.
+    pub(crate) symbols: Vec<Symbol>,
+    /// Where in the file the function without a name begins, as far as that is known.
+    pub(crate) start: Option<FileOffset>,
 }
 
 /// Symbols of files, dropped with the last user of a [`CodeFile`], because images come and go.
@@ -111,6 +120,8 @@ struct Reader {
     bundle: Option<Bundle>,
     /// What it says of its own code, if it is a native image.
     image: Option<(Image, Segments)>,
+    /// Where functions without a name begin.
+    functions: Option<Functions>,
 }
 
 impl Reader {
@@ -120,7 +131,8 @@ impl Reader {
             let companions = companions(file, elf, trusts && is_roots(elf.file()));
             Some(Bundle::new(key, file.reopen().ok()?, companions))
         });
-        Self { file: Arc::downgrade(file), bundle, image: own.and_then(image) }
+        let functions = own.as_ref().and_then(Functions::read);
+        Self { file: Arc::downgrade(file), bundle, image: own.and_then(image), functions }
     }
 
     /// The Java code of a native image.
@@ -192,17 +204,19 @@ fn is_roots(file: &File) -> bool {
 }
 
 impl Readers {
-    fn find(&mut self, file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> Vec<Symbol> {
+    fn find(&mut self, file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> At {
         let trusts = symbols.trusts_roots_files;
         let reader = self.readers.entry((Arc::as_ptr(file), trusts)).or_insert_with(|| {
             self.last_key += 1;
             Reader::new(self.last_key, file, trusts)
         });
-        if let Some(java) = reader.java(offset) {
-            return java;
+        if let Some(symbols) = reader.java(offset) {
+            return At { symbols, start: None };
         }
-        let Some(bundle) = &mut reader.bundle else { return Vec::new() };
-        self.symbolizer.find(bundle, offset, symbols.tenant)
+        let Some(bundle) = &mut reader.bundle else { return At::default() };
+        let symbols = self.symbolizer.find(bundle, offset, symbols.tenant);
+        let functions = reader.functions.as_ref().filter(|_| symbols.is_empty());
+        At { symbols, start: functions.and_then(|functions| functions.start_in_file(offset)) }
     }
 
     /// Drops the symbols of files without users.
@@ -219,7 +233,7 @@ impl Readers {
 
 /// The thread that starts the confined child and asks it, for all threads.
 mod clerk {
-    use super::{Arc, CodeFile, FileOffset, Readers, Symbol, Symbols};
+    use super::{Arc, At, CodeFile, FileOffset, Readers, Symbols};
     use crate::own::{note, privileges};
     use std::{
         sync::{
@@ -239,27 +253,22 @@ mod clerk {
     static IS_STUCK: AtomicBool = AtomicBool::new(false);
 
     enum Job {
-        Find {
-            file: Arc<CodeFile>,
-            offset: FileOffset,
-            symbols: Symbols,
-            answer: Sender<Vec<Symbol>>,
-        },
+        Find { file: Arc<CodeFile>, offset: FileOffset, symbols: Symbols, answer: Sender<At> },
         LetGo,
     }
 
     static JOBS: OnceLock<Option<Sender<Job>>> = OnceLock::new();
 
     /// See [`Readers::find`]. Without a thread nothing is known.
-    pub(super) fn ask(file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> Vec<Symbol> {
+    pub(super) fn ask(file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> At {
         if IS_STUCK.load(Ordering::Relaxed) {
-            return Vec::new();
+            return At::default();
         }
-        let Some(jobs) = JOBS.get_or_init(begin) else { return Vec::new() };
+        let Some(jobs) = JOBS.get_or_init(begin) else { return At::default() };
         let (answer, answered) = channel();
         let job = Job::Find { file: Arc::clone(file), offset, symbols, answer };
         if jobs.send(job).is_err() {
-            return Vec::new();
+            return At::default();
         }
         answered.recv_timeout(DEADLINE).unwrap_or_else(|error| {
             let is_late = error == RecvTimeoutError::Timeout;
@@ -269,7 +278,7 @@ mod clerk {
                       until it was read",
                 );
             }
-            Vec::new()
+            At::default()
         })
     }
 

@@ -17,6 +17,7 @@
 //! What cannot be said in a row is `RowKind::Unknown`, never a guess. Time is
 //! bounded by the section's size, memory by four million rows.
 
+mod assembly;
 mod image;
 
 use std::ops::Range;
@@ -144,6 +145,7 @@ impl UnwindTable {
         let base = elf.base().unwrap_or_default();
         let mut functions = Self::functions(elf, base)?;
         functions.add_image(elf)?;
+        functions.add_assembly(elf)?;
         Ok(Self { base, rows: functions.into_rows()? })
     }
 

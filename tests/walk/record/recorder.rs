@@ -435,5 +435,13 @@ fn same_code(live: &mut Live, a: u64, b: u64) -> bool {
 }
 
 fn start(regs: &libc::user_regs_struct) -> Start {
-    Start { ip: regs.rip, sp: regs.rsp, fp: regs.rbp, ax: regs.rax, bx: regs.rbx, r13: regs.r13 }
+    Start {
+        ip: regs.rip,
+        sp: regs.rsp,
+        fp: regs.rbp,
+        ax: regs.rax,
+        bx: regs.rbx,
+        r13: regs.r13,
+        dx: regs.rdx,
+    }
 }

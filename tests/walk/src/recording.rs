@@ -137,7 +137,11 @@ impl Recording {
     fn take_numbers(&mut self, kind: &str, numbers: &[u64]) -> Option<()> {
         let small = |n: u64| u32::try_from(n).ok();
         match (kind, numbers) {
-            ("start", &[ip, sp, fp, ax, bx, r13]) => self.start = Start { ip, sp, fp, ax, bx, r13 },
+            // Older recordings do not have rdx.
+            ("start", &[ip, sp, fp, ax, bx, r13, ref rest @ ..]) => {
+                let dx = rest.first().copied().unwrap_or_default();
+                self.start = Start { ip, sp, fp, ax, bx, r13, dx };
+            }
             ("heap", &[low, high, segmap, segment_log]) => {
                 let at = self.jvm.heaps.iter_mut().find(|heap| heap.high == 0)?;
                 *at = CodeHeap { low, high, segmap, segment_log };
@@ -174,8 +178,8 @@ impl Recording {
             }
             text.push('\n');
         };
-        let Start { ip, sp, fp, ax, bx, r13 } = self.start;
-        put("start", &[ip, sp, fp, ax, bx, r13]);
+        let Start { ip, sp, fp, ax, bx, r13, dx } = self.start;
+        put("start", &[ip, sp, fp, ax, bx, r13, dx]);
         for (name, number) in with_fields!(list, self.jvm) {
             put(&format!("jvm {name}"), &[number]);
         }

@@ -101,8 +101,8 @@ pub(crate) fn find(session: &mut Session, jvms: &[(u32, JvmLayout)]) -> Result<V
 }
 
 fn walk_one(live: &mut Live<'_>, thread: &sleeper) -> Found {
-    let [ax, bx, r13] = thread.others;
-    let start = Start { ip: thread.ip, sp: thread.sp, fp: thread.fp, ax, bx, r13 };
+    let [ax, bx, r13, dx] = thread.others;
+    let start = Start { ip: thread.ip, sp: thread.sp, fp: thread.fp, ax, bx, r13, dx };
     let target = u64::from(thread.tgid);
     let (number, stack) = walk(live, target, &start);
     let place = Place {
