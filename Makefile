@@ -23,7 +23,7 @@ build: ## Build the tools (installs what is missing through apt)
 
 demo: ## Run each tool for some seconds on a small Java load (root)
 	@tests/setup demo
-	$(CARGO) build --release --locked
+	$(CARGO) build --profile demo --locked $(TOOLS:%=-p %)
 	@tests/demo
 
 test: ## Check the style, then run every test against real JVMs (root)
