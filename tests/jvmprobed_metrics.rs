@@ -281,9 +281,11 @@ fn promtool_finds_nothing_wrong() {
     let alerts = folder.join("deploy/prometheus/alerts.yml");
     let (good, said) = promtool(&["check", "rules", alerts.to_str().unwrap()], b"");
     assert!(good && said.contains("SUCCESS"), "{said}");
-    let tests = folder.join("deploy/prometheus/alerts_test.yml");
-    let (good, said) = promtool(&["test", "rules", tests.to_str().unwrap()], b"");
-    assert!(good && said.contains("SUCCESS"), "{said}");
+    for tests in ["alerts_test.yml", "alerts_recorded_test.yml"] {
+        let tests = folder.join("deploy/prometheus").join(tests);
+        let (good, said) = promtool(&["test", "rules", tests.to_str().unwrap()], b"");
+        assert!(good && said.contains("SUCCESS"), "{said}");
+    }
 }
 
 /// The words of a query that are names of metrics of ours.

@@ -277,7 +277,11 @@ impl Load {
         self.dir.path().join("log")
     }
 
-    fn say(&mut self, command: &str) {
+    /// Gives a command without waiting for its end.
+    ///
+    /// # Panics
+    /// Where the JVM has died.
+    pub fn say(&mut self, command: &str) {
         writeln!(self.stdin, "{command}").expect("java reads commands");
     }
 

@@ -1,0 +1,160 @@
+//! Records what jvmprobed serves of JVMs of each collector, one healthy and one whose heap stays full, as a test of the
+//! alerts for promtool: `tools/jvmprobed/deploy/prometheus/alerts_recorded_test.yml`.
+//!
+//! Takes 25 minutes: `cargo test -p jvmprobe-tests --test record_alerts -- --ignored --nocapture`.
+#![allow(clippy::print_stdout, reason = "what is recorded is printed")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    net::TcpListener,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{load::Load, need_root, runtimes::named, scrape, tool::Tool};
+
+/// Name of a collector, a runtime that has it and its options.
+const COLLECTORS: [(&str, &str, &str); 8] = [
+    ("serial", "temurin-17", "-XX:+UseSerialGC"),
+    ("parallel", "temurin-17", "-XX:+UseParallelGC -XX:-UseGCOverheadLimit"),
+    ("cms", "temurin-11", "-XX:+UseConcMarkSweepGC"),
+    ("g1", "temurin-21", "-XX:+UseG1GC"),
+    ("shenandoah", "temurin-17", "-XX:+UseShenandoahGC"),
+    ("zgc", "temurin-17", "-XX:+UseZGC"),
+    ("generational-zgc", "temurin-21", "-XX:+UseZGC -XX:+ZGenerational"),
+    (
+        "generational-shenandoah",
+        "temurin-25",
+        "-XX:+UseShenandoahGC -XX:ShenandoahGCMode=generational",
+    ),
+];
+
+/// Share of the heap that is kept, and megabytes allocated each second.
+const HEALTHY: &str = "0.3 20";
+const FULL: &str = "0.97 4";
+
+const SCRAPE: Duration = Duration::from_secs(30);
+const SCRAPES: usize = 45;
+/// Minute at which the alerts are compared.
+const AT: usize = 20;
+
+/// What the rules that are tested read.
+const SERIES: [&str; 5] = [
+    "jvmprobe_heap_used_after_bytes",
+    "jvmprobe_heap_max_bytes",
+    "jvmprobe_collections_total",
+    "jvmprobe_code_cache_used_bytes",
+    "jvmprobe_code_cache_size_bytes",
+];
+
+/// Values of each series, one per scrape; `None` where it was not there.
+type Recorded = BTreeMap<String, Vec<Option<f64>>>;
+
+#[test]
+#[ignore = "records for 25 minutes: by hand"]
+fn record() {
+    need_root();
+    let start = |(name, runtime, options): (&str, &str, &str), kind: &str| {
+        let options = format!("{options} -Xmx100m -Djvmprobe.name={name}-{kind}");
+        (format!("{name}-{kind}"), Load::start_program(named(runtime), &options, "FillLoad"))
+    };
+    let mut loads = Vec::new();
+    for collector in COLLECTORS {
+        for (kind, work) in [("healthy", HEALTHY), ("full", FULL)] {
+            let (name, mut load) = start(collector, kind);
+            let seconds = (SCRAPE * (SCRAPES as u32 + 2)).as_secs();
+            load.say(&format!("go {seconds} {work}"));
+            loads.push((name, load));
+        }
+    }
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store").display().to_string();
+    let daemon =
+        Tool::start("jvmprobed", &["--config", "/dev/null", "--listen", &address, "--dir", &store]);
+
+    let mut recorded = Recorded::new();
+    let begin = Instant::now();
+    for i in 0..SCRAPES {
+        thread::sleep((SCRAPE * (i as u32 + 1)).saturating_sub(begin.elapsed()));
+        take(&mut recorded, &scrape::get(&address), i, &loads);
+        println!("{i} of {SCRAPES}: {} series", recorded.len());
+    }
+    drop(daemon);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let file = folder.join("tools/jvmprobed/deploy/prometheus/alerts_recorded_test.yml");
+    std::fs::write(file, test_of(&recorded)).unwrap();
+}
+
+/// Takes the series of the loads from a scrape, with the load's name in place of what it is called.
+fn take(recorded: &mut Recorded, metrics: &str, scrape: usize, loads: &[(String, Load)]) {
+    for line in metrics.lines() {
+        let Some((series, value)) = line.rsplit_once(' ') else { continue };
+        let Some((name, labels)) = series.split_once('{') else { continue };
+        let of = |(_, load): &&(String, Load)| labels.contains(&format!("pid=\"{}\"", load.pid()));
+        let Some((load, _)) = loads.iter().find(of).filter(|_| SERIES.contains(&name)) else {
+            continue;
+        };
+        let kept = |label: &&str| ["op", "cause"].contains(&label.split('=').next().unwrap());
+        let labels = labels.trim_end_matches('}').split(',').filter(kept);
+        let mut series = format!("{name}{{instance=\"n\",jvm=\"{load}\",pid=\"1\"");
+        for label in labels {
+            write!(series, ",{label}").unwrap();
+        }
+        series.push('}');
+        let values = recorded.entry(series).or_insert_with(|| vec![None; SCRAPES]);
+        let value: f64 = value.parse().unwrap();
+        values[scrape] = Some(values[scrape].unwrap_or(0.0) + value);
+    }
+}
+
+fn test_of(recorded: &Recorded) -> String {
+    let mut text = String::from(
+        "# What jvmprobed served of real JVMs, by tests/record_alerts.rs: promtool test rules alerts_recorded_test.yml\n\
+         rule_files: [alerts.yml]\n\
+         evaluation_interval: 30s\n\
+         tests:\n\
+         \x20 - interval: 30s\n\
+         \x20   input_series:\n",
+    );
+    for (series, values) in recorded {
+        writeln!(text, "      - series: '{series}'\n        values: {:?}", written(values))
+            .unwrap();
+    }
+    write!(text, "    alert_rule_test:\n      - eval_time: {AT}m\n        alertname: JvmHeapStaysFull\n        exp_alerts:\n").unwrap();
+    for (name, _, _) in COLLECTORS {
+        let value = |metric: &str| {
+            let series = format!("{metric}{{instance=\"n\",jvm=\"{name}-full\",pid=\"1\"}}");
+            recorded[&series][2 * AT].unwrap()
+        };
+        let share = value("jvmprobe_heap_used_after_bytes") / value("jvmprobe_heap_max_bytes");
+        // As humanizePercentage writes it: four digits.
+        let share = format!("{:.2}", share * 100.0);
+        let share = share.trim_end_matches('0').trim_end_matches('.');
+        writeln!(
+            text,
+            "          - exp_labels: {{severity: critical, instance: n, jvm: {name}-full, pid: \"1\"}}\n\
+             \x20           exp_annotations:\n\
+             \x20             summary: \"{name}-full collects all the time, and its heap stays {share}% full\"",
+        )
+        .unwrap();
+    }
+    write!(
+        text,
+        "      - eval_time: {AT}m\n        alertname: JvmCodeCacheFull\n        exp_alerts: []\n"
+    )
+    .unwrap();
+    text
+}
+
+/// Values as promtool reads them: equal ones in a row as one and how often it comes again.
+fn written(values: &[Option<f64>]) -> String {
+    let written = values.chunk_by(PartialEq::eq).map(|equal| {
+        let value = equal[0].map_or("_".into(), |value| value.to_string());
+        if equal.len() == 1 { value } else { format!("{value}x{}", equal.len() - 1) }
+    });
+    written.collect::<Vec<_>>().join(" ")
+}
