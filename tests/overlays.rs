@@ -1,14 +1,17 @@
 //! Containers of one image run one libjvm.so, which each sees on an overlay of its own.
+#![allow(clippy::print_stdout, reason = "figures are printed")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
 use jvmprobe_tests::{
     allocated,
+    bpf::count_maps,
+    folded,
     load::Load,
     need_root,
     runtimes::{Runtime, named},
-    tool::Tool,
+    tool::{Tool, binary},
 };
 use serde_json::Value;
 
@@ -58,4 +61,56 @@ fn what_containers_of_one_image_do_is_counted_once() {
         assert!(after[i] > before[i], "{after:?}");
         assert_eq!(of(&pauses, load.pid(), "pause").len(), after[i] - before[i]);
     }
+}
+
+/// Stacks are complete in each of many containers of one image, and what is known of a file is kept once.
+#[test]
+fn containers_of_one_image_share_unwind_tables_and_symbols() {
+    need_root();
+    binary("javaprof");
+    let (one, maps_of_one) = profile_of_containers(1);
+    let (many, maps) = profile_of_containers(CONTAINERS);
+    println!("1 container: {one} kB, {maps_of_one} maps; {CONTAINERS}: {many} kB, {maps} maps");
+    // Each process has one of mappings, and perhaps a file of its own; a JVM has some 15 files.
+    assert!(maps < maps_of_one + 3 * CONTAINERS, "{maps} maps, {maps_of_one} beside one container");
+    let allowed = one * 12 / 10 + 300 * (CONTAINERS as u64 - 1);
+    assert!(many <= allowed, "{many} kB beside {CONTAINERS} containers, {one} kB beside one");
+}
+
+const CONTAINERS: usize = 20;
+
+/// Profiles so many JVMs, each with its libraries on an overlay of its own, and checks their stacks. Returns the
+/// tool's own memory in the end, in kB, and how many BPF maps it has made.
+fn profile_of_containers(count: usize) -> (u64, usize) {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = on_an_overlay(named("temurin-21"), folder.path());
+    let flags = "-XX:+UseSerialGC -Xmx32m -Xss512k -XX:TieredStopAtLevel=1";
+    let mut loads: Vec<_> =
+        (0..count).map(|_| Load::start_program(&runtime, flags, "CpuLoad")).collect();
+    let file = folder.path().join("stacks.folded").display().to_string();
+    let before = count_maps();
+    let pids: Vec<_> = loads.iter().map(|load| load.pid().to_string()).collect();
+    let named = pids.iter().flat_map(|pid| ["-p", pid]);
+    let options = ["-F", "499", "-j", "-o", &file].into_iter().chain(named);
+    let profile = Tool::start("javaprof", &options.collect::<Vec<_>>());
+    loads.iter_mut().for_each(|load| load.go(6.0));
+    loads.iter_mut().for_each(|load| drop(load.done()));
+    let (memory, maps) = (memory_of(profile.pid()), count_maps().saturating_sub(before));
+    let records = profile.interrupt().json();
+    let summary = records.last().unwrap();
+    let share = summary["complete"].as_f64().unwrap();
+    assert!(share > 0.99, "{count} containers: {share} of the stacks are complete: {summary}");
+    let stacks = std::fs::read_to_string(file).unwrap();
+    let lines = folded::parse(&stacks);
+    let native =
+        lines.iter().filter(|line| line.has("JavaThread::run") || line.has("start_thread"));
+    assert!(native.count() > 0, "no native frames have names");
+    (memory, maps)
+}
+
+/// The private memory of a process, in kB.
+fn memory_of(pid: u32) -> u64 {
+    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Private_Dirty:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }

@@ -28,6 +28,11 @@ pub fn measure_programs() -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
+/// How many maps the kernel has.
+pub fn count_maps() -> usize {
+    MapInfoIter::default().count()
+}
+
 /// Numbers of programs, links and maps.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Held {

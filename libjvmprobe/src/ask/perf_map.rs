@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The first JDK that has the command.
-pub const FIRST_JDK: u32 = 17;
+pub(crate) const FIRST_JDK: u32 = 17;
 
 /// A line is some 100 bytes long and there are at most a million.
 pub const MAX_BYTES: u64 = 256 << 20;
@@ -80,7 +80,7 @@ pub fn name_of(process: &Process) -> String {
 ///
 /// # Errors
 /// [`Error::Attach`] where its /tmp cannot be opened, [`Error::Io`].
-pub fn read_there(process: &Process) -> Result<String> {
+pub(crate) fn read_there(process: &Process) -> Result<String> {
     let refuse = |why| Error::Attach { pid: process.pid, why };
     let root = Root::open(process).map_err(refuse)?;
     let tmp = root.folder("/tmp").map_err(refuse)?;

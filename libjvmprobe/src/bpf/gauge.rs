@@ -19,7 +19,7 @@ const WORDS: usize = TERMS * TERM_WORDS + COUNTERS + SPACES + 10;
 
 impl Gauge {
     /// The bytes of `struct gauge` in bpf/gauge.h.
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         // A sum with a summand missing would be a wrong number: rather none.
         let terms: &[Term] = if self.heap.len() <= TERMS { &self.heap } else { &[] };
         let settled: &[Addr] = if self.settled.len() <= SPACES { &self.settled } else { &[] };

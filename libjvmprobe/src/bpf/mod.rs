@@ -57,14 +57,14 @@ use crate::{Error, Pid, Result, names::clean};
 
 /// Whether this process and the kernel number processes alike: outside the
 /// initial PID namespace `bpf_get_current_pid_tgid()` gives other numbers.
-pub fn sees_initial_pids() -> bool {
+pub(crate) fn sees_initial_pids() -> bool {
     // PROC_PID_INIT_INO, include/linux/proc_ns.h.
     fs::read_link("/proc/self/ns/pid").is_ok_and(|ns| ns.as_os_str() == "pid:[4026531836]")
 }
 
 /// Whether a program learns from the kernel which of its attachments was hit (Linux 5.15; the
 /// kernels of some vendors have it under an older number).
-pub fn has_cookies() -> bool {
+pub(crate) fn has_cookies() -> bool {
     static HAS: LazyLock<bool> =
         LazyLock::new(|| has_helper(ProgramType::Kprobe, BPF_FUNC_get_attach_cookie));
     *HAS
@@ -72,7 +72,7 @@ pub fn has_cookies() -> bool {
 
 /// Whether a sampling program finds a thread's registers of user mode while it is in the
 /// kernel (Linux 5.15, with BTF).
-pub fn has_user_registers() -> bool {
+pub(crate) fn has_user_registers() -> bool {
     fs::exists("/sys/kernel/btf/vmlinux").is_ok_and(|exists| exists)
         && has_helper(ProgramType::PerfEvent, BPF_FUNC_task_pt_regs)
 }
@@ -84,7 +84,7 @@ fn has_helper(program: ProgramType, helper: bpf_func_id) -> bool {
 
 /// Whether one attachment to a file serves all processes that map it, and tells them apart
 /// by numbers that we know.
-pub fn reaches_everyone() -> bool {
+pub(crate) fn reaches_everyone() -> bool {
     sees_initial_pids() && has_cookies()
 }
 

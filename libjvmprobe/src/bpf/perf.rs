@@ -66,7 +66,7 @@ pub enum Rate {
 /// # Errors
 /// [`Error::Kernel`] where the kernel's limit is lower, [`Error::Permission`],
 /// [`Error::Io`] or [`Error::Bpf`].
-pub fn attach_clock(
+pub(crate) fn attach_clock(
     program: &ProgramMut<'_>,
     hertz: u64,
     cookie: u64,
@@ -114,7 +114,11 @@ pub fn attach(
 ///
 /// # Errors
 /// As [`attach`].
-pub fn attach_once(program: &ProgramMut<'_>, tracepoint: Event, cookie: u64) -> Result<Link> {
+pub(crate) fn attach_once(
+    program: &ProgramMut<'_>,
+    tracepoint: Event,
+    cookie: u64,
+) -> Result<Link> {
     let cpu = online_cpus()?.into_iter().next().unwrap_or(0);
     let event = open(tracepoint, cpu, Rate::Each(1)).map_err(|error| open_error(error, cpu))?;
     let links = attach_all(program, vec![(cpu, event)], cookie)?;
@@ -266,7 +270,7 @@ pub(crate) fn open_event(attr: &mut perf_event_attr, at: Where) -> io::Result<Ow
 ///
 /// # Errors
 /// [`Error::Io`] where /sys does not tell.
-pub fn online_cpus() -> Result<Vec<u32>> {
+pub(crate) fn online_cpus() -> Result<Vec<u32>> {
     let path = "/sys/devices/system/cpu/online";
     let text = fs::read_to_string(path).map_err(|e| Error::io(format!("read {path}"), e))?;
     Ok(parse_cpu_list(&text))

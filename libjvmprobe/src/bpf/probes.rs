@@ -156,7 +156,7 @@ pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> 
 ///
 /// # Errors
 /// [`Error::Elf`].
-pub fn exported(elf: &ElfFile, name: &str) -> Result<Option<Site>> {
+pub(crate) fn exported(elf: &ElfFile, name: &str) -> Result<Option<Site>> {
     let found = elf.dynamic_symbols()?.find(name);
     let offset = found.and_then(|symbol| elf.vaddr_to_offset(symbol.value));
     Ok(offset.map(|offset| Site::Function { symbol: name.into(), offset }))

@@ -11,10 +11,10 @@ use crate::{
 };
 
 /// The programs, which a tool loads where somebody wants to know.
-pub const PROGRAMS: [&str; 4] = ["stop_begins", "stop_is_for", "stop_collects", "stop_ends"];
+pub(crate) const PROGRAMS: [&str; 4] = ["stop_begins", "stop_is_for", "stop_collects", "stop_ends"];
 
 /// The map that has an entry for each JVM.
-pub const MAP: &str = "stops";
+pub(crate) const MAP: &str = "stops";
 
 /// The last instant first, so that a stop that is seen to begin is seen to end.
 const INSTANTS: [Instant; 4] = [
@@ -28,7 +28,7 @@ const INSTANTS: [Instant; 4] = [
 ///
 /// # Errors
 /// Those of reading the file.
-pub fn plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
+pub(crate) fn plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let elf = libjvm.elf()?;
     Ok(resolve(&libjvm.seen_as, &elf, &INSTANTS).unwrap_or_else(|error| {
         remark(|| format!("stops are not shown: {error}"));

@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 4096;
 
 /// The folder `events`.
 #[derive(Debug)]
-pub struct Tracepoints(OwnedFd);
+pub(crate) struct Tracepoints(OwnedFd);
 
 impl Tracepoints {
     /// Opens it.

@@ -6,7 +6,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    mem::offset_of,
     os::fd::AsRawFd,
     sync::{
         Arc,
@@ -213,7 +212,7 @@ impl Walker {
 
     /// From here on, keeps what [`told`](Self::told) tells: eight bytes a row, some 2 MB for a
     /// libjvm.so.
-    pub fn keep_rows(&mut self) {
+    pub(crate) fn keep_rows(&mut self) {
         self.keeps_rows = true;
     }
 
@@ -226,7 +225,7 @@ impl Walker {
     }
 
     /// Tells how to walk a JVM's code: with its mappings, which are told next.
-    pub fn add_jvm(&mut self, key: u64, layout: &JvmLayout) {
+    pub(crate) fn add_jvm(&mut self, key: u64, layout: &JvmLayout) {
         let layout = JvmLayout { stamp: stamp(), ..*layout };
         self.pending.insert(key, bytes(&layout).to_vec());
     }
@@ -241,7 +240,7 @@ impl Walker {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn set_mappings(&mut self, key: u64, maps: &CodeMaps) -> Result<()> {
+    pub(crate) fn set_mappings(&mut self, key: u64, maps: &CodeMaps) -> Result<()> {
         let mut entries = vec![MappingEntry::default()];
         for mapping in maps.iter().take(MAX_MAPPINGS) {
             let Some(file) = &mapping.file else { continue };
@@ -401,7 +400,10 @@ fn stamp() -> u64 {
 
 /// Where each member of [`JvmLayout`] lies, for the tools to compare with the types that
 /// are generated from the header.
-pub fn layout_offsets() -> [usize; 5] {
+#[cfg(test)]
+pub(crate) fn layout_offsets() -> [usize; 5] {
+    use std::mem::offset_of;
+
     [
         size_of::<JvmLayout>(),
         offset_of!(JvmLayout, interpreter_low),

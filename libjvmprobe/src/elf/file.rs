@@ -127,7 +127,7 @@ impl ElfFile {
 
     /// Where in the file a link-time address lies; `None` outside the segments
     /// or in their zero-filled ends.
-    pub fn vaddr_to_offset(&self, vaddr: Vaddr) -> Option<FileOffset> {
+    pub(crate) fn vaddr_to_offset(&self, vaddr: Vaddr) -> Option<FileOffset> {
         offset(&self.segments, vaddr)
     }
 

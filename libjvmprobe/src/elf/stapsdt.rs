@@ -148,7 +148,7 @@ impl Probes {
     }
 
     /// Why a probe is not there, in half a sentence.
-    pub fn explain_missing(&self, provider: &str, name: &str) -> String {
+    pub(crate) fn explain_missing(&self, provider: &str, name: &str) -> String {
         if self.is_empty() {
             return "it has none at all: it was built without --enable-dtrace".into();
         }

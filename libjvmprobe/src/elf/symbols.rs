@@ -75,7 +75,7 @@ impl ElfFile {
     ///
     /// # Errors
     /// As for [`ElfFile::symbols`].
-    pub fn is_stripped(&self) -> Result<bool> {
+    pub(crate) fn is_stripped(&self) -> Result<bool> {
         Ok(self.apart.is_none() && self.tables(&[".symtab"])?.is_empty())
     }
 

@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// [`Error::NoVm`], [`Error::NoSuchProcess`].
-pub fn wait_for_any_vm(target: &Target) -> Result<Result<HotSpot>> {
+pub(crate) fn wait_for_any_vm(target: &Target) -> Result<Result<HotSpot>> {
     match wait_for_vm(target) {
         Err(error @ (Error::NoVm { .. } | Error::NoSuchProcess { .. })) => Err(error),
         other => Ok(other),

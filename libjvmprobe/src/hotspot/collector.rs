@@ -78,7 +78,7 @@ impl Collector {
 
     /// Whether it frees memory while the application runs, so that the heap
     /// before and after a pause says nothing about what was freed.
-    pub fn is_concurrent(self) -> bool {
+    pub(crate) fn is_concurrent(self) -> bool {
         matches!(
             self,
             Self::Z

@@ -74,7 +74,7 @@ impl Traps {
 
     /// The reason and the action of a request. One that is not negative is the number of a class
     /// that is not loaded yet.
-    pub fn explain(&self, request: i32) -> (String, String) {
+    pub(crate) fn explain(&self, request: i32) -> (String, String) {
         let name = |names: &HashMap<u32, String>, number: u32| {
             names.get(&number).cloned().unwrap_or_else(|| number.to_string())
         };

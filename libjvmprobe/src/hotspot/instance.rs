@@ -205,7 +205,7 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`Error::Layout`] naming what is missing.
-    pub fn class_layout(&self) -> Result<ClassLayout> {
+    pub(crate) fn class_layout(&self) -> Result<ClassLayout> {
         ClassLayout::read(&self.layout)
     }
 
@@ -214,7 +214,7 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`Error::Layout`] naming what is missing.
-    pub fn compile_task(&self) -> Result<(u32, u32)> {
+    pub(crate) fn compile_task(&self) -> Result<(u32, u32)> {
         let offset = |item| {
             let offset = self.layout.get(item)?;
             let implausible = |_| Error::layout(format!("{item:?} at {offset}: implausible"));
@@ -227,7 +227,7 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`Error::Layout`] naming what is missing.
-    pub fn class_field(&self) -> Result<ClassField> {
+    pub(crate) fn class_field(&self) -> Result<ClassField> {
         ClassField::read(&self.memory, &self.layout, &Flags::read(&self.memory, &self.layout)?)
     }
 
@@ -235,7 +235,7 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`Error::Layout`] naming what is missing.
-    pub fn thread_layout(&self) -> Result<ThreadLayout> {
+    pub(crate) fn thread_layout(&self) -> Result<ThreadLayout> {
         ThreadLayout::read(&self.layout)
     }
 
@@ -243,7 +243,7 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`Error::Layout`] naming what is missing, [`Error::Memory`] when it is gone.
-    pub fn thread_bytes(&self) -> Result<Vec<ThreadBytes>> {
+    pub(crate) fn thread_bytes(&self) -> Result<Vec<ThreadBytes>> {
         threads::read(&self.memory, &self.layout)
     }
 
@@ -260,7 +260,7 @@ impl HotSpot {
     /// # Errors
     /// [`Error::Layout`] where what lies there are not just objects up to the very end,
     /// [`Error::Memory`] where nothing lies there.
-    pub fn count_objects<'a>(
+    pub(crate) fn count_objects<'a>(
         &self,
         objects: &'a mut Objects,
         start: Addr,
@@ -273,7 +273,7 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`Error::Memory`] where there is no class.
-    pub fn class_symbol(&self, layout: &ClassLayout, klass: Addr) -> Result<Addr> {
+    pub(crate) fn class_symbol(&self, layout: &ClassLayout, klass: Addr) -> Result<Addr> {
         layout.name_of(&self.memory, klass)
     }
 
@@ -289,7 +289,7 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`Error::Layout`] naming what is missing, [`Error::Memory`].
-    pub fn instance_sizes(&self) -> Result<HashMap<Addr, u64>> {
+    pub(crate) fn instance_sizes(&self) -> Result<HashMap<Addr, u64>> {
         classes::instance_sizes(&self.memory, &self.layout)
     }
 
@@ -297,7 +297,7 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`Error::Memory`].
-    pub fn u32_at(&self, addr: Addr) -> Result<u32> {
+    pub(crate) fn u32_at(&self, addr: Addr) -> Result<u32> {
         self.memory.u32(addr)
     }
 

@@ -31,13 +31,13 @@ const MAX_CLASSES: usize = 1 << 17;
 const MAX_STEPS: u64 = 1 << 25;
 const CLASS_STEPS: u64 = 64;
 /// A compact header keeps the class in its highest bits (markWord::klass_shift).
-pub const COMPACT_SHIFT: u32 = 42;
+pub(crate) const COMPACT_SHIFT: u32 = 42;
 /// Klass::_lh_log2_element_size_mask.
 const LOG2_MASK: i32 = 63;
 
 /// Objects of one class in a piece of the heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClassCount {
+pub(crate) struct ClassCount {
     /// How many.
     pub objects: u64,
     /// Their size together.
@@ -57,7 +57,7 @@ struct ObjectLayout {
 
 /// How an object names its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClassField {
+pub(crate) enum ClassField {
     /// By its address, behind the mark.
     Pointer,
     /// By a number of 32 bits, behind the mark.
@@ -216,7 +216,7 @@ impl Objects {
     }
 
     /// Forgets what is known of classes: an address may be used again.
-    pub fn forget_classes(&mut self) {
+    pub(crate) fn forget_classes(&mut self) {
         self.shapes.clear();
     }
 

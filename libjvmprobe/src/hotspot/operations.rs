@@ -34,7 +34,7 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`Error::Layout`] where the heap is not set up yet.
-    pub fn collections_at(&self) -> Result<Addr> {
+    pub(crate) fn collections_at(&self) -> Result<Addr> {
         let heap = self.memory.pointer(self.layout.address(Item::CollectedHeap)?)?;
         let offset = self.layout.get(Item::TotalCollections)?;
         let at = heap.checked_add(offset).filter(|_| heap != Addr(0));
@@ -86,7 +86,7 @@ impl HotSpot {
 
     /// Whether an operation with so many collections allocated after the last of them what
     /// had not fitted before, so that the heap at its end is not that after the collection.
-    pub fn settles(&self, op: Option<&str>, collections: u64) -> bool {
+    pub(crate) fn settles(&self, op: Option<&str>, collections: u64) -> bool {
         heap::settles(self.collector)
             && match self.collector {
                 Collector::Cms => !is_cms_marking(op),
@@ -96,7 +96,7 @@ impl HotSpot {
 
     /// Whether only the collector's own tracer tells of the heap after such a collection: its
     /// counters are missing, or not known yet.
-    pub fn settles_unseen(&self) -> bool {
+    pub(crate) fn settles_unseen(&self) -> bool {
         let may_settle = heap::settles(self.collector) || self.collector == Collector::Unknown;
         may_settle && self.gauge.settled.is_empty()
     }
@@ -113,7 +113,7 @@ impl HotSpot {
     }
 
     /// The name of a VM operation by its number, as the JVM's log has it.
-    pub fn operation_named(&self, op_type: u64) -> Option<String> {
+    pub(crate) fn operation_named(&self, op_type: u64) -> Option<String> {
         // There are about a hundred; `const char* VM_Operation::_names[]`.
         let offset = op_type.checked_mul(8).filter(|&offset| offset < 8 * 1024)?;
         let name = self
@@ -126,7 +126,7 @@ impl HotSpot {
 
     /// The VM operation whose C++ vtable is at an address of the target, for
     /// example `G1CollectForAllocation`.
-    pub fn operation_of(&self, vtable: u64) -> Option<String> {
+    pub(crate) fn operation_of(&self, vtable: u64) -> Option<String> {
         // An object points behind its class's vtable symbol `_ZTV...`: two words,
         // offset-to-top and type information, come first (Itanium C++ ABI, 2.5.2).
         let symbol = Vaddr(vtable.wrapping_sub(self.bias).wrapping_sub(16));

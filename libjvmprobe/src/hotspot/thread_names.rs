@@ -117,7 +117,7 @@ impl ThreadNames {
     }
 
     /// Finds the whole name of a thread that runs, of which the kernel has `comm`.
-    pub fn learn(&mut self, tid: u32, comm: &str) {
+    pub(crate) fn learn(&mut self, tid: u32, comm: &str) {
         // Escaped characters make `comm` longer, never shorter.
         if comm.len() < KEPT {
             return;
@@ -213,7 +213,7 @@ impl ThreadNames {
 }
 
 /// Whether a name may be one that the kernel has truncated.
-pub fn is_cut(comm: &str) -> bool {
+pub(crate) fn is_cut(comm: &str) -> bool {
     comm.len() == KEPT || comm.contains(char::REPLACEMENT_CHARACTER)
 }
 

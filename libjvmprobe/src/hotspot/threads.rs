@@ -25,7 +25,7 @@ const MOST_TRIES: u32 = 8;
 
 /// Where a Thread keeps its count: offsets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ThreadLayout {
+pub(crate) struct ThreadLayout {
     /// `Thread::_allocated_bytes`.
     pub allocated: u64,
     /// `_start` of `Thread::_tlab`.
@@ -39,7 +39,7 @@ pub struct ThreadLayout {
 
 /// A Java thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ThreadBytes {
+pub(crate) struct ThreadBytes {
     /// Its JavaThread.
     pub thread: Addr,
     /// The bytes that it has allocated in its life.

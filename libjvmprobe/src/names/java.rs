@@ -2,7 +2,7 @@
 
 /// The parameters of a method's descriptor (JVMS 4.3.3) as its source has them:
 /// `(ILjava/lang/String;[J)V` is `(int, java.lang.String, long[])`.
-pub fn java_parameters(descriptor: &str) -> Option<String> {
+pub(crate) fn java_parameters(descriptor: &str) -> Option<String> {
     let (mut rest, _) = descriptor.strip_prefix('(')?.split_once(')')?;
     let mut types = Vec::new();
     while !rest.is_empty() {

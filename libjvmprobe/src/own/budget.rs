@@ -49,7 +49,7 @@ impl Kept {
     }
 
     /// Gives all of it back: nothing is kept any more.
-    pub fn give_back(&mut self) {
+    pub(crate) fn give_back(&mut self) {
         self.budget.0.fetch_add(std::mem::take(&mut self.bytes), Ordering::Relaxed);
     }
 }

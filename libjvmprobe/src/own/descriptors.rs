@@ -31,7 +31,7 @@ pub(crate) fn raise_limit() {
 ///
 /// # Errors
 /// The kernel's.
-pub fn restore_limit() -> io::Result<()> {
+pub(crate) fn restore_limit() -> io::Result<()> {
     match FOUND.get() {
         Some(found) => Ok(setrlimit(Resource::Nofile, *found)?),
         None => Ok(()),

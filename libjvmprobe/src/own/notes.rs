@@ -145,7 +145,7 @@ pub fn note(text: &str) {
 
 /// Writes a line about a process, and why. Of others with the same reason, a file that lacks something for example,
 /// lines are written with `-v` alone.
-pub fn note_once(line: &str, why: &str) {
+pub(crate) fn note_once(line: &str, why: &str) {
     static REASONS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut reasons = REASONS.lock().unwrap_or_else(PoisonError::into_inner);
     let is_new = !reasons.contains(why);

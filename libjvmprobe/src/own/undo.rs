@@ -48,7 +48,7 @@ impl Drop for Undo {
 ///
 /// # Errors
 /// Those of what is done: then there is nothing to undo.
-pub fn doing<T, E>(
+pub(crate) fn doing<T, E>(
     work: impl FnOnce() -> Result<T, E>,
     undo: impl FnOnce(&T) -> Step,
 ) -> Result<(T, Undo), E> {

@@ -10,7 +10,7 @@ use std::{
     io::Write,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::Instant,
 };
 
@@ -21,7 +21,7 @@ use crate::{
     Addr, FileOffset, Pid, Result,
     elf::ElfFile,
     own::{Idle, descriptors::ran_out, remark},
-    process::{Process, libjvm, maps, memory::Memory, root::Root},
+    process::{FileId, Process, libjvm, maps, memory::Memory, root::Root},
 };
 
 /// More mappings than any process has.
@@ -95,13 +95,16 @@ impl AsRawFd for CodeFile {
     }
 }
 
-/// Files by device and inode, so that processes share them. Clones share them, too.
+/// Files by device and inode, so that processes share them. Clones share them, too. A file that containers of one image
+/// see on overlays of their own, with numbers of their own, is one file here.
 #[derive(Clone, Debug, Default)]
 pub struct FileCache(Arc<Mutex<Opened>>);
 
 #[derive(Debug, Default)]
 struct Opened {
     files: HashMap<CacheKey, Option<Arc<CodeFile>>>,
+    /// The same by what they are below an overlay.
+    by_id: HashMap<FileId, Weak<CodeFile>>,
     idle: Idle<CacheKey>,
 }
 
@@ -273,7 +276,7 @@ impl Opened {
             self.files.retain(|_, file| file.as_ref().is_some_and(|f| Arc::strong_count(f) > 1));
         }
         let file = match opened {
-            Ok(file) => Some(Arc::new(CodeFile::of_processes(file))),
+            Ok(file) => Some(self.share(file, map)),
             Err(error) => {
                 let name = module_name(&map.pathname);
                 remark(|| format!("process {pid}: nothing is known of {name}: {error}"));
@@ -281,6 +284,18 @@ impl Opened {
             }
         };
         self.files.insert(key, file.clone());
+        file
+    }
+
+    /// The file that this one is, if it is held by another number, else a new one.
+    fn share(&mut self, file: File, map: &MemoryMap) -> Arc<CodeFile> {
+        let id = FileId::of(&file, Some((libjvm::device(map.dev), map.inode))).ok();
+        if let Some(known) = id.and_then(|id| self.by_id.get(&id)?.upgrade()) {
+            return known;
+        }
+        let file = Arc::new(CodeFile::of_processes(file));
+        self.by_id.retain(|_, file| file.strong_count() > 0);
+        self.by_id.extend(id.map(|id| (id, Arc::downgrade(&file))));
         file
     }
 

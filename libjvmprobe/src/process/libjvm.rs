@@ -137,7 +137,7 @@ impl LibJvm {
     /// Whether attachments by its symbols may reach all processes that run this file. Otherwise they must be
     /// limited to the process that it was found for: the symbols come from that process's root, and the
     /// file may be shared with processes of other owners.
-    pub fn may_attach_for_everyone(&self) -> bool {
+    pub(crate) fn may_attach_for_everyone(&self) -> bool {
         !self.is_owners_choice
     }
 
@@ -181,7 +181,7 @@ pub(crate) fn native_image(pid: Pid) -> Option<ElfFile> {
 }
 
 /// The number of a device of which /proc tells two.
-fn device((major, minor): (i32, i32)) -> u64 {
+pub(super) fn device((major, minor): (i32, i32)) -> u64 {
     rustix::fs::makedev(major.unsigned_abs(), minor.unsigned_abs())
 }
 

@@ -52,7 +52,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`Error::Memory`] where it is not there, or does not answer within one second.
-    pub fn read_into(&self, addr: Addr, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_into(&self, addr: Addr, buf: &mut [u8]) -> Result<()> {
         let mut at = addr;
         for part in buf.chunks_mut(MAX_BYTES) {
             let len = part.len();

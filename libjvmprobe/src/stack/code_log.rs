@@ -50,7 +50,7 @@ impl Snapshot {
 
 /// Everything that is known of one code cache.
 #[derive(Debug, Default)]
-pub struct CodeLog {
+pub(crate) struct CodeLog {
     /// What [`Label::Line`]s are in.
     text: String,
     snapshot: Vec<Entry>,
@@ -112,7 +112,7 @@ impl Entry {
 impl CodeLog {
     /// Takes what was there in an epoch. Later lines hold where two overlap.
     /// Of several snapshots, the last counts.
-    pub fn snapshot(&mut self, epoch: u64, seen: Snapshot) {
+    pub(crate) fn snapshot(&mut self, epoch: u64, seen: Snapshot) {
         self.snapshot_epoch = epoch;
         (self.latest, self.is_settled) = (None, false);
         match seen {
@@ -163,12 +163,12 @@ impl CodeLog {
     }
 
     /// Code of this name was unloaded; it is gone from this epoch on.
-    pub fn unload(&mut self, epoch: u64, code: Code) {
+    pub(crate) fn unload(&mut self, epoch: u64, code: Code) {
         self.unloads.push((epoch, code));
     }
 
     /// Learns what was inlined into code that is known already. Returns what is not known.
-    pub fn refine(&mut self, seen: Vec<(Addr, u64, Code)>) -> Vec<(Addr, u64, Code)> {
+    pub(crate) fn refine(&mut self, seen: Vec<(Addr, u64, Code)>) -> Vec<(Addr, u64, Code)> {
         let mut unknown = Vec::new();
         for (start, size, code) in seen {
             let known = match self.latest().get(&start.0) {
@@ -232,7 +232,7 @@ impl CodeLog {
     }
 
     /// Puts it in order.
-    pub fn into_index(self) -> CodeIndex {
+    pub(crate) fn into_index(self) -> CodeIndex {
         let Self { text, snapshot, snapshot_epoch, mut loads, unloads, .. } = self;
         loads.sort_by_key(|load| load.since);
         let mut unloads = Unloads::new(&unloads);
@@ -262,7 +262,7 @@ fn place(latest: &mut BTreeMap<u64, (u64, Slot)>, slot: Slot, entry: &Entry) {
 
 /// Names of code that several JVMs have: most of what they compile is the JDK's.
 #[derive(Debug, Default)]
-pub struct SharedNames(HashSet<Arc<Code>>);
+pub(crate) struct SharedNames(HashSet<Arc<Code>>);
 
 impl SharedNames {
     fn share(&mut self, code: &mut Arc<Code>) {
@@ -273,7 +273,7 @@ impl SharedNames {
     }
 
     /// Forgets those that nobody else has any more.
-    pub fn forget_unused(&mut self) {
+    pub(crate) fn forget_unused(&mut self) {
         self.0.retain(|code| Arc::strong_count(code) > 1);
         self.0.shrink_to(2 * self.0.len());
     }
@@ -380,7 +380,7 @@ fn without_overlaps(snapshot: Vec<Entry>) -> Vec<Entry> {
 
 /// Answers what lay at an address in an epoch.
 #[derive(Debug, Default)]
-pub struct CodeIndex {
+pub(crate) struct CodeIndex {
     text: String,
     /// By where they begin.
     entries: Vec<Entry>,

@@ -67,7 +67,7 @@ struct Named {
 
 /// Names of the places that were seen since names were taken out last.
 #[derive(Debug, Default)]
-pub struct PlaceNames {
+pub(crate) struct PlaceNames {
     all: Vec<Named>,
     ids: HashMap<Named, PlaceId>,
 }
@@ -101,7 +101,7 @@ impl PlaceNames {
 
 /// The Java frames of one JVM that were seen.
 #[derive(Debug)]
-pub struct Places {
+pub(crate) struct Places {
     lookup: Lookup,
     signatures: bool,
     /// Whether compiled code is named here, too.
@@ -175,7 +175,11 @@ impl Places {
 
     /// Gets to know the Java frames of some stacks together: each request to the JVM's memory takes tens of
     /// microseconds.
-    pub fn learn<'a>(&mut self, hotspot: &HotSpot, stacks: impl IntoIterator<Item = &'a RawStack>) {
+    pub(crate) fn learn<'a>(
+        &mut self,
+        hotspot: &HotSpot,
+        stacks: impl IntoIterator<Item = &'a RawStack>,
+    ) {
         if self.code.len() >= MAX_PLACES {
             self.code.clear();
         }

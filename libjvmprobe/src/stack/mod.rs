@@ -42,4 +42,5 @@ pub mod waiting;
 
 pub use frame::{Frame, Kind};
 pub(crate) use raw::Place;
-pub use raw::{Stack, WalkEnd};
+pub use raw::Stack;
+pub(crate) use raw::WalkEnd;

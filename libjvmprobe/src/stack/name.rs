@@ -23,7 +23,7 @@ pub trait Name {
 
 /// Names from a JVM's code cache.
 #[derive(Debug, Default)]
-pub struct JavaNames {
+pub(crate) struct JavaNames {
     index: CodeIndex,
     known: HashMap<CodeId, Code>,
     signatures: bool,
@@ -92,7 +92,7 @@ fn make_room(known: &mut HashMap<Addr, Vec<Frame>>) {
 
 /// Names from the files that a process has mapped. Remembers what it was asked.
 #[derive(Debug)]
-pub struct NativeNames {
+pub(crate) struct NativeNames {
     maps: CodeMaps,
     symbols: Symbols,
     known: HashMap<Addr, Vec<Frame>>,
@@ -154,7 +154,7 @@ impl Name for NativeNames {
 
 /// Names from the kernel's symbols.
 #[derive(Debug, Default)]
-pub struct KernelNames {
+pub(crate) struct KernelNames {
     symbols: KernelSymbols,
     known: HashMap<Addr, Vec<Frame>>,
 }

@@ -154,7 +154,7 @@ impl StackNamer {
 
 /// A stack with names.
 #[derive(Clone, Debug, Default)]
-pub struct NamedStack {
+pub(crate) struct NamedStack {
     /// The frames, outermost first; what lies behind the entry of the thread is left out.
     pub frames: Vec<Frame>,
     /// Whether it goes back to where its thread began, and each step was known.
@@ -165,7 +165,7 @@ pub struct NamedStack {
 
 /// Names a stack. The steps from the frame `known` on were guesses, if there is one. `code`
 /// appends what is at an address, and says whether it knows.
-pub fn name_stack(
+pub(crate) fn name_stack(
     stack: &Stack,
     known: Option<usize>,
     java: Option<&PlaceNames>,

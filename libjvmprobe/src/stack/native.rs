@@ -63,7 +63,7 @@ const WRITABLE: u32 = 0o022;
 impl Files {
     /// Lets go of what is known of files that no process has had for a while, here and in the
     /// kernel.
-    pub fn let_go(&mut self, walker: Option<&mut Walker>) {
+    pub(crate) fn let_go(&mut self, walker: Option<&mut Walker>) {
         let now = Instant::now();
         if let Some(walker) = walker {
             walker.free_unused(now);

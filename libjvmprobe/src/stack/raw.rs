@@ -4,7 +4,7 @@ use crate::Addr;
 
 /// Why a walk ended. `enum walk_end` of bpf/walk/walk.h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum WalkEnd {
+pub(crate) enum WalkEnd {
     /// There was nothing to walk.
     #[default]
     Nothing,
@@ -23,7 +23,7 @@ pub enum WalkEnd {
 impl WalkEnd {
     /// From the number that the kernel side sends; an unknown one is implausible. With it
     /// comes how many frames lie before the first step that was a guess, if any was.
-    pub fn from_code(code: u32) -> (Self, Option<usize>) {
+    pub(crate) fn from_code(code: u32) -> (Self, Option<usize>) {
         let end = match code & ((1 << KNOWN_SHIFT) - 1) {
             0 => Self::Nothing,
             1 => Self::Outermost,

@@ -5,7 +5,7 @@ pub type Times = Vec<(u32, u64)>;
 
 /// How long slots are at first, in nanoseconds. Fifty a second: a pause of some milliseconds is
 /// seen.
-pub const SLOT: u64 = 20_000_000;
+pub(crate) const SLOT: u64 = 20_000_000;
 
 /// What they may become, each a multiple of the one before: so that whole seconds, minutes and
 /// hours are whole slots, too.
@@ -35,7 +35,7 @@ pub fn next(slot_ns: u64) -> Option<u32> {
 }
 
 /// Puts together what is of one slot.
-pub fn add_up(times: &mut Times) {
+pub(crate) fn add_up(times: &mut Times) {
     times.sort_unstable();
     times.dedup_by(|next, kept| {
         let is_same = next.0 == kept.0;
@@ -52,7 +52,7 @@ pub(super) fn sum(times: &[(u32, u64)]) -> u64 {
 }
 
 /// Makes one slot of each so many.
-pub fn coarsen(times: &mut Times, factor: u32) {
+pub(crate) fn coarsen(times: &mut Times, factor: u32) {
     times.iter_mut().for_each(|(slot, _)| *slot /= factor.max(1));
     add_up(times);
     times.shrink_to_fit();

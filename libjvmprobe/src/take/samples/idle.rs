@@ -4,7 +4,7 @@
 use crate::stack::{Frame, Kind, waiting};
 
 /// How such a wait is shown in place of its stack.
-pub const IDLE: &str = waiting::IDLE;
+pub(crate) const IDLE: &str = waiting::IDLE;
 
 /// Methods that wait for nothing but work, whatever they call for that.
 const METHODS: [&str; 22] = [

@@ -23,7 +23,6 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/javaprof.skel.rs"));
 }
 
-pub use idle::IDLE;
 pub use options::{Options, StackWalk, SymbolSource, Whom};
 pub use taker::{About, Limited, Sink, Taker};
-pub use waits::{Part, UNSEEN_NAME};
+pub use waits::Part;

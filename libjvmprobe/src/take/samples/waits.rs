@@ -62,7 +62,7 @@ impl Part {
 }
 
 /// How a thread is shown that had gone to sleep before the trace, until it wakes up.
-pub const UNSEEN_NAME: &str = waiting::UNSEEN;
+pub(crate) const UNSEEN_NAME: &str = waiting::UNSEEN;
 
 /// What was read of a thread before.
 #[derive(Clone, Copy, Debug, Default)]

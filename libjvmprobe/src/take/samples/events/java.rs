@@ -85,12 +85,12 @@ impl JavaEvent {
     }
 
     /// Whether what is counted is the time that it takes.
-    pub fn has_duration(self) -> bool {
+    pub(crate) fn has_duration(self) -> bool {
         self == Self::Compiles
     }
 
     /// What cannot be seen of it.
-    pub fn unseen(self) -> Option<&'static str> {
+    pub(crate) fn unseen(self) -> Option<&'static str> {
         match self {
             Self::Exceptions => Some(
                 "exceptions without a stack trace are not seen: those that compiled code throws \
@@ -186,7 +186,7 @@ impl JavaEvent {
     }
 
     /// Whether the kernel side reads what class objects are of.
-    pub fn reads_classes(self) -> bool {
+    pub(crate) fn reads_classes(self) -> bool {
         matches!(self, Self::Exceptions | Self::Threads)
     }
 }

@@ -224,7 +224,7 @@ impl Asked {
     }
 
     /// Whether it is processor time.
-    pub fn is_cpu(&self) -> bool {
+    pub(crate) fn is_cpu(&self) -> bool {
         self.what == What::Cpu
     }
 
@@ -267,7 +267,7 @@ impl Asked {
     }
 
     /// Whether too many of it are thinned: all that is not sampled at a rate already.
-    pub fn is_thinned(&self) -> bool {
+    pub(crate) fn is_thinned(&self) -> bool {
         match self.what {
             What::Cpu | What::Hardware(_) | What::Wall | What::OffCpu => false,
             What::Software(_) => self.rate.is_none(),
