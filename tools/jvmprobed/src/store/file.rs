@@ -1,28 +1,26 @@
-//! A window as files: profiles of all JVMs as one of pprof's, and JSON lines with who they are and
+//! A window as two files: profiles of all JVMs, see [`profiles`], and JSON lines with who they are and
 //! what stopped them.
 //!
 //! The first line is of the window, `{"type":"window",...}`. Each JVM has one,
-//! `{"type":"jvm",...}`, and behind it the lines of its pauses as javagc(8) has them. A profile's
-//! owner is the number of its JVM's line, counted from 0.
+//! `{"type":"jvm",...}`, and behind it the lines of its pauses as javagc(8) has them. A profile
+//! has the position of its JVM among the lines of JVMs, counted from 0.
 
 use std::{
     collections::BTreeMap,
     io::{self, BufRead, BufReader, Read, Write},
-    sync::Arc,
 };
 
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
-use libjvmprobe::render::formats::kept::{self, Kept};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    store::folder::Content,
+    store::{folder::Content, profiles},
     window::{Identity, Taken, Window},
 };
 
-/// What go tool pprof reads.
-pub const PROFILES: &str = "profiles.pb.gz";
-/// What zcat shows.
+/// File of the profiles.
+pub const PROFILES: &str = "profiles.postcard.gz";
+/// File of the JSON lines, which zcat shows.
 pub const LINES: &str = "jvms.jsonl.gz";
 
 /// A line is no longer: a stack of a thousand frames has room.
@@ -88,19 +86,11 @@ pub fn write<T>(
     put: impl FnOnce(&[(&str, Content<'_>)]) -> io::Result<T>,
 ) -> io::Result<T> {
     let jvms = &stored.window.jvms;
-    let profiles: Vec<_> = jvms
-        .iter()
-        .zip(0..)
-        .flat_map(|(taken, owner)| {
-            let name: Arc<str> = taken.who.name.as_str().into();
-            taken.profiles.iter().map(move |profile| Kept {
-                owner,
-                name: Arc::clone(&name),
-                profile,
-            })
-        })
+    let profiles: Vec<_> = (0..)
+        .zip(jvms)
+        .flat_map(|(jvm, taken)| taken.profiles.iter().map(move |profile| (jvm, profile)))
         .collect();
-    let profiles = |to: &mut dyn Write| kept::write(&profiles, to);
+    let profiles = |to: &mut dyn Write| profiles::write(&profiles, to);
     let lines = |to: &mut dyn Write| write_lines(stored, to);
     put(&[(PROFILES, &profiles), (LINES, &lines)])
 }
@@ -148,8 +138,8 @@ pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
             taken.pauses.push(line);
         }
     }
-    for Kept { owner, profile, .. } in kept::read(profiles)? {
-        let taken = jvms.get_mut(owner as usize).ok_or_else(|| invalid("a profile is nobody's"))?;
+    for (jvm, profile) in profiles::read(profiles)? {
+        let taken = jvms.get_mut(jvm as usize).ok_or_else(|| invalid("a profile is nobody's"))?;
         taken.profiles.push(profile);
     }
     Ok(Stored { window: Window { begin_ns, end_ns, jvms, left_out }, covered_ns, of })
