@@ -18,6 +18,7 @@ use jvmprobe_tests::{
     windows::{PID, SAMPLES, SECOND, folder, made_up},
 };
 use jvmprobed::store::{Store, file::PROFILES, folder::VERSION, shelf::Shelf};
+use libjvmprobe::take::pauses::record::Record;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -25,6 +26,12 @@ const DAY: Duration = Duration::from_secs(86_400);
 const MUCH: u64 = 1 << 40;
 /// 2025-11-22T03:00:00Z, the begin of an hour.
 const BEGIN: u64 = 1_763_780_400;
+
+/// The number of the made-up window that a pause is of.
+fn number_of(record: &Record) -> u64 {
+    let Record::Pause(stop) = record else { panic!("{record:?}") };
+    stop.stopped_ns - 2_500_000
+}
 
 /// The numbers of the windows that are kept, in their order, after all that is in them was looked at.
 fn kept(dir: &Path) -> Vec<u64> {
@@ -35,10 +42,7 @@ fn kept(dir: &Path) -> Vec<u64> {
             continue;
         }
         assert_eq!(taken.who.name, "shop");
-        for line in &taken.pauses {
-            let pause: serde_json::Value = serde_json::from_str(line).unwrap();
-            numbers.push(pause["stopped_ns"].as_u64().unwrap() - 2_500_000);
-        }
+        numbers.extend(taken.pauses.iter().map(number_of));
         for profile in &taken.profiles {
             for sample in &profile.samples {
                 let frame = profile.frame(*sample.stack.last().unwrap());
@@ -64,11 +68,7 @@ fn kept_numbers(dir: &Path) -> Vec<u64> {
     let windows = Shelf::open(dir).unwrap().read(0, u64::MAX).unwrap();
     let taken = windows.iter().flat_map(|stored| &stored.window.jvms);
     let pauses = taken.filter(|taken| taken.who.pid == PID).flat_map(|taken| &taken.pauses);
-    let number = |line: &String| {
-        let pause: serde_json::Value = serde_json::from_str(line).unwrap();
-        pause["stopped_ns"].as_u64().unwrap() - 2_500_000
-    };
-    let mut numbers: Vec<_> = pauses.map(number).collect();
+    let mut numbers: Vec<_> = pauses.map(number_of).collect();
     numbers.sort_unstable();
     numbers
 }
