@@ -23,9 +23,12 @@ use jvmprobed::{
     push::{Push, ledger::Counts, retry, samples, target::Options},
     window::{Identity, Taken, Window},
 };
-use libjvmprobe::stack::{
-    Frame, Kind,
-    profile::{Measure, Profile, Sample},
+use libjvmprobe::{
+    stack::{
+        Frame, Kind,
+        profile::{Measure, Profile, Sample},
+    },
+    take::pauses::record::Record,
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;
@@ -90,7 +93,7 @@ fn named(number: u64, jvms: u32, stacks: u32, longer: usize) -> Window {
         Taken {
             who: Arc::new(who),
             profiles,
-            pauses: vec![r#"{"type":"pause"}"#.into()],
+            pauses: vec![Record::Pause(Default::default())],
             cpu_ns: None,
         }
     });
@@ -101,6 +104,9 @@ fn named(number: u64, jvms: u32, stacks: u32, longer: usize) -> Window {
         ..Window::default()
     }
 }
+
+/// The JSON line of the pause that each window has.
+const PAUSE: &str = r#"{"type":"pause","time":"","ts_ns":0,"pid":0,"collector":"","op":null,"cause":null,"full":false,"collections":0,"operations":0,"ttsp_ns":null,"pause_ns":null,"stopped_ns":0,"heap_before":null,"heap_after":null}"#;
 
 fn samples_in(window: &Window) -> u64 {
     window.jvms.iter().flat_map(|jvm| &jvm.profiles).map(samples).sum()
@@ -264,7 +270,7 @@ fn each_kind_of_target_gets_the_same_profiles() {
                 format!("{}-{}-{}", jvm.who.name, jvm.who.pid, window.begin_ns / 1_000_000_000);
             add_pprof(&mut got, &jvm.who.name, &files.path().join(format!("{base}.pb.gz")));
             let pauses = fs::read_to_string(files.path().join(format!("{base}.jsonl"))).unwrap();
-            assert_eq!(pauses, "{\"type\":\"pause\"}\n");
+            assert_eq!(pauses, PAUSE.to_owned() + "\n");
         }
     }
     assert_eq!(got, truth(&windows));

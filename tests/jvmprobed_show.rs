@@ -292,28 +292,31 @@ fn counts(profile: &pprof::Pprof, value: usize) -> Vec<(&str, u64)> {
 #[test]
 fn others_read_what_is_kept() {
     let kept = Kept::new();
+    let out = TempDir::new().unwrap();
     // The last window of all, which has one JVM or two.
+    let when = [kept.at(HOUR - 1), kept.at(HOUR)];
+    let pprof_of = |args: &[&str]| {
+        let file = out.path().join("a.pb.gz").into_os_string().into_string().unwrap();
+        kept.said(&[&["-q", "--since", &when[0], "--until", &when[1], "-o", &file], args].concat());
+        pprof::read(Path::new(&file))
+    };
+    let types = |profile: &pprof::Pprof| profile.types.clone();
+    let named =
+        |types: [(&str, &str); 2]| types.map(|(kind, unit)| (kind.to_owned(), unit.to_owned()));
+    let jvms = if (HOUR - 1) % 7 == 3 { 2 } else { 1 };
+    let samples = [("shop.Main.run", jvms * SAMPLES), ("shop.Main.window", jvms * (HOUR - 1))];
+    let cpu = pprof_of(&[]);
+    assert_eq!(types(&cpu), named([("samples", "count"), ("cpu", "nanoseconds")]));
+    assert_eq!(counts(&cpu, 0), samples);
+    assert_eq!(counts(&cpu, 1), samples.map(|(name, count)| (name, count * 50_000_000)));
+    let alloc = pprof_of(&["--alloc"]);
+    assert_eq!(types(&alloc), named([("alloc_objects", "count"), ("alloc_space", "bytes")]));
+    assert_eq!(counts(&alloc, 0), [("byte[]", jvms * 10)]);
+    assert_eq!(counts(&alloc, 1), [("byte[]", jvms * 1000)]);
     let names = fs::read_dir(kept.dir.path())
         .unwrap()
         .map(|e| e.unwrap().file_name().into_string().unwrap());
     let last = names.filter(|name| name.starts_with("15s-")).max().unwrap();
-    let profile = pprof::read(&kept.dir.path().join(&last).join("profiles.pb.gz"));
-    let types: Vec<_> =
-        profile.types.iter().map(|(kind, unit)| (kind.as_str(), unit.as_str())).collect();
-    assert_eq!(
-        types,
-        [
-            ("samples", "count"),
-            ("cpu", "nanoseconds"),
-            ("alloc_objects", "count"),
-            ("alloc_space", "bytes")
-        ]
-    );
-    let jvms = if (HOUR - 1) % 7 == 3 { 2 } else { 1 };
-    let samples = [("shop.Main.run", jvms * SAMPLES), ("shop.Main.window", jvms * (HOUR - 1))];
-    assert_eq!(counts(&profile, 0), samples);
-    assert_eq!(counts(&profile, 1), samples.map(|(name, count)| (name, count * 50_000_000)));
-    assert_eq!(counts(&profile, 3), [("byte[]", jvms * 1000)]);
     let lines = kept.dir.path().join(&last).join("jvms.jsonl.gz");
     let lines = Command::new("zcat").arg(lines).output().unwrap().stdout;
     let types = String::from_utf8(lines)

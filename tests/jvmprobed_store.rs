@@ -17,7 +17,8 @@ use jvmprobe_tests::{
     tool::{Tool, binary},
     windows::{PID, SAMPLES, SECOND, folder, made_up},
 };
-use jvmprobed::store::{Store, shelf::Shelf};
+use jvmprobed::store::{Store, file::PROFILES, folder::VERSION, shelf::Shelf};
+use libjvmprobe::take::pauses::record::Record;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -25,6 +26,12 @@ const DAY: Duration = Duration::from_secs(86_400);
 const MUCH: u64 = 1 << 40;
 /// 2025-11-22T03:00:00Z, the begin of an hour.
 const BEGIN: u64 = 1_763_780_400;
+
+/// The number of the made-up window that a pause is of.
+fn number_of(record: &Record) -> u64 {
+    let Record::Pause(stop) = record else { panic!("{record:?}") };
+    stop.stopped_ns - 2_500_000
+}
 
 /// The numbers of the windows that are kept, in their order, after all that is in them was looked at.
 fn kept(dir: &Path) -> Vec<u64> {
@@ -35,10 +42,7 @@ fn kept(dir: &Path) -> Vec<u64> {
             continue;
         }
         assert_eq!(taken.who.name, "shop");
-        for line in &taken.pauses {
-            let pause: serde_json::Value = serde_json::from_str(line).unwrap();
-            numbers.push(pause["stopped_ns"].as_u64().unwrap() - 2_500_000);
-        }
+        numbers.extend(taken.pauses.iter().map(number_of));
         for profile in &taken.profiles {
             for sample in &profile.samples {
                 let frame = profile.frame(*sample.stack.last().unwrap());
@@ -64,11 +68,7 @@ fn kept_numbers(dir: &Path) -> Vec<u64> {
     let windows = Shelf::open(dir).unwrap().read(0, u64::MAX).unwrap();
     let taken = windows.iter().flat_map(|stored| &stored.window.jvms);
     let pauses = taken.filter(|taken| taken.who.pid == PID).flat_map(|taken| &taken.pauses);
-    let number = |line: &String| {
-        let pause: serde_json::Value = serde_json::from_str(line).unwrap();
-        pause["stopped_ns"].as_u64().unwrap() - 2_500_000
-    };
-    let mut numbers: Vec<_> = pauses.map(number).collect();
+    let mut numbers: Vec<_> = pauses.map(number_of).collect();
     numbers.sort_unstable();
     numbers
 }
@@ -326,13 +326,13 @@ fn a_directory_that_someone_else_created_becomes_private() {
         dir.join(&all[at])
     };
     assert_eq!((mode(&dir), mode(&window(0))), (0o700, 0o700));
-    assert_eq!(mode(&window(0).join("profiles.pb.gz")), 0o600);
+    assert_eq!(mode(&window(0).join(PROFILES)), 0o600);
     // The configuration decides, whatever mode the directory has.
     let mut store = Store::open_with_mode(&dir, DAY, MUCH, 0o750).unwrap();
     store.put(made_up(BEGIN, 1));
     drop(store);
     assert_eq!((mode(&dir), mode(&window(1))), (0o750, 0o750));
-    assert_eq!(mode(&window(1).join("profiles.pb.gz")), 0o640);
+    assert_eq!(mode(&window(1).join(PROFILES)), 0o640);
     set(0o755);
     drop(Store::open(&dir, DAY, MUCH).unwrap());
     assert_eq!(mode(&dir), 0o700);
@@ -461,14 +461,48 @@ fn a_directory_that_is_not_ours_is_refused_in_one_line() {
     assert!(refused(&dir).contains("another jvmprobed writes to"));
     drop(store);
     // A newer version's, for who looks as well.
-    fs::write(dir.join("version"), "2\n").unwrap();
-    assert!(refused(&dir).contains("newer jvmprobed, as version 2"));
+    fs::write(dir.join("version"), format!("{}\n", VERSION + 1)).unwrap();
+    assert!(refused(&dir).contains(&format!("newer jvmprobed, as version {}", VERSION + 1)));
     let show =
         Command::new(binary("jvmprobed")).args(["show", "--dir"]).arg(&dir).output().unwrap();
     let said = String::from_utf8(show.stderr).unwrap();
     assert!(said.contains("newer jvmprobed") && said.lines().count() == 1, "{said}");
     fs::write(dir.join("version"), "x").unwrap();
     assert!(refused(&dir).contains("is no number"));
+}
+
+#[test]
+fn a_daemon_starts_anew_where_an_older_version_wrote() {
+    need_root();
+    let scratch = folder();
+    let dir = scratch.path().join("kept");
+    let mut store = Store::open(&dir, DAY, MUCH).unwrap();
+    (0..3).for_each(|at| _ = store.put(made_up(BEGIN, at)));
+    drop(store);
+    fs::create_dir(dir.join("push")).unwrap();
+    fs::write(dir.join("push/queued"), "x").unwrap();
+    // The files of a window had other names.
+    for window in names(&dir).into_iter().filter(|name| name.starts_with("15s-")) {
+        let file = dir.join(window);
+        fs::rename(file.join(PROFILES), file.join("profiles.pb.gz")).unwrap();
+    }
+    fs::write(dir.join("version"), "1\n").unwrap();
+    let show =
+        Command::new(binary("jvmprobed")).args(["show", "--dir"]).arg(&dir).output().unwrap();
+    let said = String::from_utf8(show.stderr).unwrap();
+    assert!(said.contains("older jvmprobed, as version 1") && said.lines().count() == 1, "{said}");
+    assert_eq!(show.status.code(), Some(1));
+    assert_eq!(names(&dir).iter().filter(|name| name.starts_with("15s-")).count(), 3);
+    let writer = writer(&dir, 3, 2).stderr(Stdio::piped()).output().unwrap();
+    assert!(writer.status.success(), "{writer:?}");
+    let said = String::from_utf8(writer.stderr).unwrap();
+    assert!(said.contains("removed 3 windows of an older jvmprobed"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(kept(&dir), [3, 4]);
+    assert_eq!(fs::read_to_string(dir.join("push/queued")).unwrap(), "x");
+    // Nothing more is removed from then on.
+    drop(Store::open(&dir, DAY, MUCH).unwrap());
+    assert_eq!(kept(&dir), [3, 4]);
 }
 
 #[test]
@@ -502,7 +536,7 @@ fn what_others_put_there_is_not_followed() {
     }
     // A pipe, which nobody writes to, in the place of a file.
     let window = names(&dir).into_iter().find(|name| name.starts_with("15s-20251122T04")).unwrap();
-    let file = dir.join(window).join("profiles.pb.gz");
+    let file = dir.join(window).join(PROFILES);
     fs::remove_file(&file).unwrap();
     assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
     let all = names(&dir).iter().filter(|name| name.contains("-20251122T")).count();

@@ -1,9 +1,8 @@
 //! What the fuzzers of `tests/fuzz` call: each parser of foreign bytes, with all that is
 //! done with what it returns. Nothing here may panic, hang or need much memory.
 
-use std::{fs::File, io::Write, os::unix::fs::FileExt};
+use std::{fs::File, os::unix::fs::FileExt};
 
-use flate2::{Compression, write::GzEncoder};
 use procfs::{
     FromRead,
     process::{MemoryMaps, Stat, Status},
@@ -22,8 +21,6 @@ use crate::{
     },
     names::{demangle, perfmap},
     process::{cgroup::Place, service::Service},
-    render::formats::kept,
-    stack::joined::join,
     take,
     unwind::UnwindTable,
 };
@@ -39,8 +36,7 @@ pub fn write_seed(target: &str) {
         _ => Part::Whole,
     };
     if let Some(path) = std::env::var_os("FUZZ_SEED") {
-        let seed = if target == "kept" { kept::seed() } else { Fake::get().part(part).to_vec() };
-        std::fs::write(path, seed).unwrap();
+        std::fs::write(path, Fake::get().part(part)).unwrap();
     }
 }
 
@@ -234,24 +230,6 @@ pub fn javaobjnew_events(bytes: &[u8]) {
 /// Records of javaprof's ring buffer.
 pub fn javaprof_events(bytes: &[u8]) {
     let _ = take::samples::event::Event::decode(bytes);
-}
-
-/// A profile that is kept, before it is compressed.
-pub fn kept(bytes: &[u8]) {
-    let mut zipped = Vec::new();
-    let mut zip = GzEncoder::new(&mut zipped, Compression::none());
-    zip.write_all(bytes).unwrap();
-    zip.finish().unwrap();
-    let Ok(all) = kept::read(&zipped[..]) else { return };
-    let written: Vec<_> = all
-        .iter()
-        .map(|kept| kept::Kept { owner: kept.owner, name: "".into(), profile: &kept.profile })
-        .collect();
-    // What was read can be written, put together and cut.
-    let _ = kept::write(&written, &mut Vec::new());
-    let mut joined = join(all.into_iter().map(|kept| kept.profile).collect(), 0);
-    joined.merge(false);
-    joined.cut_out(joined.begin_unix_ns, joined.begin_unix_ns.saturating_add(1 << 34));
 }
 
 /// What an environment and control groups tell: the words of a command line, and what follows them.

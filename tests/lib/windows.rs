@@ -3,9 +3,12 @@
 use std::{path::Path, sync::Arc};
 
 use jvmprobed::window::{Identity, Taken, Window};
-use libjvmprobe::stack::{
-    Frame, Kind,
-    profile::{Measure, Profile, Sample},
+use libjvmprobe::{
+    stack::{
+        Frame, Kind,
+        profile::{Measure, Profile, Sample},
+    },
+    take::pauses::record::{Record, Stop},
 };
 use tempfile::TempDir;
 
@@ -67,17 +70,26 @@ fn taken(name: &str, pid: u32, begin_ns: u64, at: u64) -> Taken {
     add(&mut cpu, pid, &window, at, 0, 9);
     let class = [run[0].clone(), Frame::new(Kind::Class, "byte[]")];
     add(&mut alloc, pid, &class, 1000, 10, 0);
-    let time = jiff_time(begin_ns + 7 * SECOND);
-    let pause = serde_json::json!({
-        "type": "pause", "time": time, "ts_ns": 1, "pid": pid, "collector": "G1",
-        "op": "G1CollectForAllocation", "cause": "G1 Evacuation Pause", "full": false,
-        "collections": 1, "operations": 1, "ttsp_ns": 1000, "pause_ns": 2_000_000,
-        "stopped_ns": 2_500_000 + at, "heap_before": 100 << 20, "heap_after": 20 << 20,
-    });
+    let pause = Stop {
+        time: jiff_time(begin_ns + 7 * SECOND),
+        ts_ns: 1,
+        pid,
+        collector: "G1".into(),
+        op: Some("G1CollectForAllocation".into()),
+        cause: Some("G1 Evacuation Pause".into()),
+        collections: 1,
+        operations: 1,
+        ttsp_ns: Some(1000),
+        pause_ns: Some(2_000_000),
+        stopped_ns: 2_500_000 + at,
+        heap_before: Some(100 << 20),
+        heap_after: Some(20 << 20),
+        ..Stop::default()
+    };
     Taken {
         who: Arc::new(who),
         profiles: vec![cpu, alloc],
-        pauses: vec![pause.to_string()],
+        pauses: vec![Record::Pause(pause)],
         cpu_ns: Some(CPU_NS),
     }
 }

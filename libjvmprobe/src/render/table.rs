@@ -1,7 +1,7 @@
 //! Tables for people: one look for all tools, and how times stand in them.
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{bpf::clock, own::note, render::units::count};
 
@@ -62,7 +62,7 @@ impl Times {
 }
 
 /// Events that did not fit into the ring buffer since the last such line.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Lost {
     /// Wall-clock time of the finding, RFC 3339 with nanoseconds, UTC.
     pub(crate) time: String,

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     names::{clean, code::SourceFrame},
     stack::name::shown,
 };
 
-/// What kind of code a frame runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Kind of code that a frame runs. Stored profiles have the position of a variant, so a new one goes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Kind {
     /// Compiled Java code.
     Java,
@@ -52,13 +54,13 @@ impl Frame {
         Self { kind, name: clean::shared(name.into()), module: None, file: None, line: 0 }
     }
 
-    /// The same, out of a file with code.
-    pub(crate) fn of_module(self, module: &Arc<str>) -> Self {
+    /// Returns this frame with the file that its native code comes from.
+    pub fn of_module(self, module: &Arc<str>) -> Self {
         Self { module: Some(clean::shared(Arc::clone(module))), ..self }
     }
 
-    /// The same, at a line of its source, where these are known.
-    pub(crate) fn at(self, file: Option<Arc<str>>, line: u32) -> Self {
+    /// Returns this frame with its source file, if it is known, and the line in it, or 0.
+    pub fn at(self, file: Option<Arc<str>>, line: u32) -> Self {
         Self { file: file.map(clean::shared), line, ..self }
     }
 

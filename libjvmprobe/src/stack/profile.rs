@@ -5,6 +5,8 @@ use std::{
     sync::Arc,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::stack::{
     Frame, Kind,
     times::{self, Times, add_up},
@@ -13,8 +15,8 @@ use crate::stack::{
 /// An index into `Profile::frames`.
 pub type FrameId = u32;
 
-/// What a profile is of.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Quantity that a profile counts. Stored profiles have the position of a variant, so a new one goes last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Measure {
     /// Processor time: a sample stands for the time between two of them.
     #[default]

@@ -7,7 +7,7 @@ use libjvmprobe::{
     render::{
         columns::{fit, wrap},
         output::Output,
-        stops::{NO_OPERATION, OPERATION, Row, head, size},
+        stops::{OPERATION, head, size},
         table::{Ruled, Times, lost_line},
         units::{bytes, count, millis, percent, span},
     },
@@ -107,16 +107,7 @@ impl Report {
     }
 
     fn stop(&mut self, stop: &Stop) -> Result<()> {
-        let row = Row {
-            time: self.times.show(stop.ts_ns),
-            pid: stop.pid,
-            collector: stop.collector,
-            op: stop.op.as_deref().unwrap_or(NO_OPERATION),
-            cause: stop.cause.as_deref(),
-            times: [stop.ttsp_ns, stop.pause_ns, Some(stop.stopped_ns)],
-            heap: [stop.heap_before, stop.heap_after],
-        };
-        let mut line = row.line();
+        let mut line = stop.row(self.times.show(stop.ts_ns)).line();
         if stop.collections > 1 {
             line.push_str(&format!("  {} collections", stop.collections));
         }
@@ -137,15 +128,7 @@ impl Report {
     }
 
     fn cycle(&mut self, cycle: &Cycle) -> Result<()> {
-        let row = Row {
-            time: self.times.show(cycle.ts_ns),
-            pid: cycle.pid,
-            collector: cycle.collector,
-            op: &cycle.op,
-            cause: cycle.cause.as_deref(),
-            times: [None; 3],
-            heap: [cycle.heap_before, cycle.heap_after],
-        };
+        let row = cycle.row(self.times.show(cycle.ts_ns));
         self.row(&format!("{}  concurrent, {}", row.line(), span(cycle.duration_ns)))?;
         self.pools(cycle.pools.as_deref())
     }

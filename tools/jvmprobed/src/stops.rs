@@ -1,142 +1,102 @@
-//! Lines of JVMs' stops, bounded: of a JVM with too many, the longest stops keep their lines and the
-//! others are added up.
+//! Records of JVMs' stops, bounded: a JVM with too many keeps the records of its longest stops, and the others are
+//! added up.
 //!
-//! Space is shared by tenant first, then by JVM: one that makes stops in a loop loses its own lines only.
+//! Space is shared by tenant first, then by JVM: one that makes stops in a loop loses its own records only.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
-    mem::size_of,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, mem::size_of, sync::Arc};
 
 use libjvmprobe::{
     own::fair_share,
-    take::pauses::record::{Limited, Sum},
+    take::pauses::record::{Limited, Record, Sum},
 };
-use serde::Deserialize;
 
-/// The line of sums, as javagc's records are written.
-#[derive(Deserialize, serde::Serialize)]
-#[serde(tag = "type", rename = "limited")]
-struct LimitedLine {
-    #[serde(flatten)]
-    limited: Limited,
-}
+/// The order in which records are dropped: safepoints first, then the shortest. Whether it is no safepoint, its
+/// length in nanoseconds, and its position among the records of its JVM.
+type Rank = (bool, u64, u64);
 
-/// As much of a line as its rank needs.
-#[derive(Deserialize)]
-struct Head<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: std::borrow::Cow<'a, str>,
-    #[serde(default)]
-    stopped_ns: Option<u64>,
-    #[serde(default)]
-    duration_ns: Option<u64>,
-}
-
-/// A line that is kept, in the order in which lines go: safepoints first, then the shortest.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kept {
-    is_pause: bool,
-    ns: u64,
-    /// Position among the lines of its JVM.
-    position: u64,
-    line: String,
-}
-
-/// The lines of one JVM.
+/// The records of one JVM.
 #[derive(Debug, Default)]
 pub struct Stops {
-    /// The first to go is on top.
-    kept: BinaryHeap<Reverse<Kept>>,
+    kept: BTreeMap<Rank, Box<Record>>,
     limited: Limited,
     added: u64,
     bytes: usize,
 }
 
 impl Stops {
-    /// Adds a line of JSON as javagc(8) has it. Anything else is ignored.
-    pub fn add(&mut self, line: String) {
-        let Ok(head) = serde_json::from_str::<Head<'_>>(&line) else { return };
-        if head.kind == "limited" {
-            if let Ok(LimitedLine { limited }) = serde_json::from_str(&line) {
+    /// Adds a record. Sums are added to those of the JVM.
+    pub fn add(&mut self, record: Box<Record>) {
+        let (is_safepoint, ns) = match &*record {
+            Record::Pause(stop) => (false, stop.stopped_ns),
+            Record::Safepoint(stop) => (true, stop.stopped_ns),
+            Record::Cycle(cycle) => (false, cycle.duration_ns),
+            // There are few.
+            Record::Lost(_) => (false, u64::MAX),
+            Record::Limited(limited) => {
                 self.limited.pid = limited.pid;
-                self.limited.add(&limited);
+                self.limited.add(limited);
+                return;
             }
-            return;
-        }
-        let ns = head.stopped_ns.or(head.duration_ns).unwrap_or(u64::MAX);
-        // Cycles and losses are few.
-        let is_pause = head.kind != "safepoint";
+            // Totals of a trace have nothing to do with windows.
+            Record::Summary(_) => return,
+        };
         self.added += 1;
-        self.bytes += size(&line);
-        self.kept.push(Reverse(Kept { is_pause, ns, position: self.added, line }));
+        self.bytes += size(&record);
+        self.kept.insert((!is_safepoint, ns, self.added), record);
     }
 
-    /// Memory that its lines take, in bytes.
+    /// Returns the memory that the records take, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Number of lines.
-    pub fn len(&self) -> usize {
-        self.kept.len()
-    }
-
-    /// Whether there are no lines.
-    pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
-    }
-
-    /// Drops lines until the others take no more than this, and adds them up. Returns how many.
+    /// Drops records until the others take at most this many bytes, and adds the dropped stops up. Returns the
+    /// number of dropped records.
     fn shrink(&mut self, bytes: usize) -> u64 {
         let mut dropped = 0;
         while self.bytes > bytes {
-            let Some(Reverse(least)) = self.kept.pop() else { break };
-            self.bytes -= size(&least.line);
+            let Some((_, least)) = self.kept.pop_first() else { break };
+            self.bytes -= size(&least);
             dropped += 1;
-            // Only stops have a length that adds up.
-            if least.ns < u64::MAX {
-                let one = Sum { count: 1, stopped_ns: least.ns, max_ns: least.ns };
-                let is_stop = !least.line.contains("\"type\":\"cycle\"");
-                match (is_stop, least.is_pause) {
-                    (false, _) => {}
-                    (true, true) => self.limited.pauses.add(&one),
-                    (true, false) => self.limited.safepoints.add(&one),
-                }
+            let one = |ns| Sum { count: 1, stopped_ns: ns, max_ns: ns };
+            match *least {
+                Record::Pause(stop) => self.limited.pauses.add(&one(stop.stopped_ns)),
+                Record::Safepoint(stop) => self.limited.safepoints.add(&one(stop.stopped_ns)),
+                // The application was not stopped.
+                _ => {}
             }
         }
         dropped
     }
 
-    /// Returns the lines in the order in which they were added, and behind them one with the sums, if
+    /// Returns the records in the order in which they were added, and after them one with the sums, if
     /// there are any.
-    pub fn into_lines(self, pid: u32) -> Vec<String> {
-        let mut kept: Vec<_> = self.kept.into_iter().map(|Reverse(kept)| kept).collect();
-        kept.sort_unstable_by_key(|kept| kept.position);
-        let mut lines: Vec<_> = kept.into_iter().map(|kept| kept.line).collect();
+    pub fn into_records(self, pid: u32) -> Vec<Record> {
+        let mut kept: Vec<_> = self.kept.into_iter().collect();
+        kept.sort_unstable_by_key(|&((.., position), _)| position);
+        let mut records: Vec<_> = kept.into_iter().map(|(_, record)| *record).collect();
         if !self.limited.is_empty() {
-            let line = LimitedLine { limited: Limited { pid, ..self.limited } };
-            // Numbers, which always can be written.
-            lines.extend(serde_json::to_string(&line).ok());
+            records.push(Record::Limited(Limited { pid, ..self.limited }));
         }
-        lines
+        records
     }
 }
 
-fn size(line: &str) -> usize {
-    line.len() + size_of::<Kept>()
+/// Returns how much memory a record takes, in bytes.
+fn size(record: &Record) -> usize {
+    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let texts = match record {
+        Record::Pause(stop) | Record::Safepoint(stop) => text(&stop.op) + text(&stop.cause),
+        Record::Cycle(cycle) => cycle.op.len() + text(&cycle.cause),
+        _ => 0,
+    };
+    size_of::<(Rank, Box<Record>)>()
+        + size_of::<Record>()
+        + record.time().map_or(0, str::len)
+        + texts
 }
 
-/// Reads the sums of a line that has them.
-pub fn limited_of(line: &str) -> Option<Limited> {
-    // Most lines are others.
-    line.contains("\"limited\"").then_some(())?;
-    serde_json::from_str::<LimitedLine>(line).ok().map(|line| line.limited)
-}
-
-/// The lines of many JVMs, within a bound of memory.
+/// The records of many JVMs, within a bound of memory.
 #[derive(Debug)]
 pub struct AllStops<K> {
     jvms: BTreeMap<K, (Arc<str>, Stops)>,
@@ -145,22 +105,22 @@ pub struct AllStops<K> {
 }
 
 impl<K: Ord + Clone> AllStops<K> {
-    /// None yet, of which the lines are to take no more than this.
+    /// Returns an empty one, whose records take at most this many bytes.
     pub fn new(max_bytes: usize) -> Self {
         Self { jvms: BTreeMap::new(), bytes: 0, max_bytes }
     }
 
-    /// Adds a line of a JVM of a tenant. Returns the JVMs that lost lines for it, and how many.
-    pub fn add(&mut self, key: &K, tenant: &Arc<str>, line: String) -> Vec<(K, u64)> {
+    /// Adds a record of a JVM of a tenant. Returns the JVMs that lost records for it, and how many.
+    pub fn add(&mut self, key: &K, tenant: &Arc<str>, record: Box<Record>) -> Vec<(K, u64)> {
         let new = || (Arc::clone(tenant), Stops::default());
         let (_, stops) = self.jvms.entry(key.clone()).or_insert_with(new);
         let before = stops.bytes();
-        stops.add(line);
+        stops.add(record);
         self.bytes += stops.bytes() - before;
         if self.bytes > self.max_bytes { self.make_room() } else { Vec::new() }
     }
 
-    /// Takes the lines of a JVM out.
+    /// Takes the records of a JVM out.
     pub fn take(&mut self, key: &K) -> Option<Stops> {
         let (_, stops) = self.jvms.remove(key)?;
         self.bytes -= stops.bytes();
@@ -188,10 +148,10 @@ impl<K: Ord + Clone> AllStops<K> {
             let share = share_of(of.iter().map(|(_, stops)| stops.bytes()), share);
             for (key, stops) in &mut of {
                 let before = stops.bytes();
-                let lines = stops.shrink(share);
+                let records = stops.shrink(share);
                 self.bytes -= before - stops.bytes();
-                if lines > 0 {
-                    dropped.push(((*key).clone(), lines));
+                if records > 0 {
+                    dropped.push(((*key).clone(), records));
                 }
             }
         }
@@ -208,39 +168,50 @@ pub fn share_of(needs: impl Iterator<Item = usize>, all: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn line(kind: &str, ns: u64) -> String {
-        format!(r#"{{"type":"{kind}","pid":7,"stopped_ns":{ns}}}"#)
+    fn record(json: &str) -> Box<Record> {
+        serde_json::from_str(json).unwrap()
     }
 
-    fn sums(lines: &[String]) -> (usize, Limited) {
-        let limited = lines.iter().filter_map(|line| limited_of(line)).next().unwrap_or_default();
-        (lines.len() - usize::from(!limited.is_empty()), limited)
+    fn stop(kind: &str, ns: u64) -> Box<Record> {
+        record(&format!(r#"{{"type":"{kind}","pid":7,"stopped_ns":{ns}}}"#))
+    }
+
+    fn json(records: &[Record]) -> Vec<String> {
+        records.iter().map(|record| serde_json::to_string(record).unwrap()).collect()
+    }
+
+    /// The number of stops that are recorded one by one, and the sums of the others.
+    fn sums(records: &[Record]) -> (usize, Limited) {
+        match records {
+            [stops @ .., Record::Limited(limited)] => (stops.len(), *limited),
+            stops => (stops.len(), Limited::default()),
+        }
     }
 
     #[test]
-    fn a_jvm_that_makes_stops_in_a_loop_loses_its_own_lines_only() {
+    fn a_jvm_that_makes_stops_in_a_loop_loses_its_own_records_only() {
         let mut all = AllStops::new(100_000);
         let [a, b]: [Arc<str>; 2] = ["a".into(), "b".into()];
         for ns in 0..20 {
-            assert!(all.add(&1, &a, line("pause", ns)).is_empty());
+            assert!(all.add(&1, &a, stop("pause", ns)).is_empty());
         }
         let mut lost = BTreeMap::new();
         for i in 0..20_000_u64 {
             // Two JVMs of one tenant.
             for key in [2, 3] {
-                for (key, lines) in all.add(&key, &b, line("safepoint", i)) {
-                    *lost.entry(key).or_insert(0) += lines;
+                for (key, records) in all.add(&key, &b, stop("safepoint", i)) {
+                    *lost.entry(key).or_insert(0) += records;
                 }
             }
             if i % 1000 == 0 {
-                all.add(&2, &b, line("pause", 1));
+                all.add(&2, &b, stop("pause", 1));
             }
             assert!(all.bytes <= all.max_bytes);
         }
         assert_eq!(lost.keys().copied().collect::<Vec<_>>(), [2, 3]);
-        let mut lines = |key| all.take(&key).unwrap().into_lines(7);
-        assert_eq!(sums(&lines(1)), (20, Limited::default()));
-        let (kept, limited) = sums(&lines(2));
+        let mut records = |key| all.take(&key).unwrap().into_records(7);
+        assert_eq!(sums(&records(1)), (20, Limited::default()));
+        let (kept, limited) = sums(&records(2));
         // Nothing is counted twice or not at all, the longest are kept, and collections before others.
         assert_eq!((kept as u64 + limited.count(), limited.pauses.count), (20_020, 0));
         assert_eq!((lost[&2], limited.pid), (limited.count(), 7));
@@ -249,20 +220,19 @@ mod tests {
     }
 
     #[test]
-    fn lines_stay_in_their_order_and_sums_add_up() {
+    fn records_stay_in_their_order_and_sums_add_up() {
         let mut stops = Stops::default();
         let limited = r#"{"type":"limited","pid":7,"pauses":{"count":2,"stopped_ns":9,"max_ns":5},"safepoints":{"count":0,"stopped_ns":0,"max_ns":0}}"#;
-        for line in [&line("pause", 3), limited, &line("safepoint", 1), "nonsense", limited] {
-            stops.add(line.to_owned());
+        for record in [stop("pause", 3), record(limited), stop("safepoint", 1), record(limited)] {
+            stops.add(record);
         }
-        let lines = stops.into_lines(7);
-        assert_eq!(lines[..2], [line("pause", 3), line("safepoint", 1)]);
+        let records = stops.into_records(7);
+        assert_eq!(json(&records[..2]), json(&[*stop("pause", 3), *stop("safepoint", 1)]));
         let sum = Sum { count: 4, stopped_ns: 18, max_ns: 5 };
-        assert_eq!(limited_of(&lines[2]).unwrap().pauses, sum);
-        assert_eq!(lines.len(), 3);
+        assert_eq!((sums(&records).1.pauses, records.len()), (sum, 3));
         let mut cycle = Stops::default();
-        cycle.add(r#"{"type":"cycle","pid":7,"duration_ns":9}"#.into());
+        cycle.add(record(r#"{"type":"cycle","pid":7,"duration_ns":9}"#));
         assert_eq!(cycle.shrink(0), 1);
-        assert!(cycle.into_lines(7).is_empty());
+        assert!(cycle.into_records(7).is_empty());
     }
 }

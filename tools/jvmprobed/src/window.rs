@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use libjvmprobe::stack::profile::Profile;
+use libjvmprobe::{stack::profile::Profile, take::pauses::record::Record};
 use serde::{Deserialize, Serialize};
 
 /// A window of time.
@@ -27,8 +27,8 @@ pub struct Taken {
     /// One of each kind that is taken, see [`Profile::measure`]: processor time, allocation,
     /// time off the processor. Each has its begin and its duration.
     pub profiles: Vec<Profile>,
-    /// Pauses, safepoints, cycles and losses, each a line of JSON as javagc(8) has it.
-    pub pauses: Vec<String>,
+    /// Pauses, safepoints, cycles, losses and sums of stops; as JSON, they are lines of javagc(8).
+    pub pauses: Vec<Record>,
     /// CPU time of its process in nanoseconds, by the kernel's account; `None` where it is not known of the whole
     /// window. That of a process which ends is known up to the window before.
     pub cpu_ns: Option<u64>,

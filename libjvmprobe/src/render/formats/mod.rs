@@ -5,7 +5,6 @@
 //! | [`firefox`] | Firefox Profiler's format |
 //! | [`flamegraph`] | flame graphs, also of differences |
 //! | [`folded`] | folded stacks |
-//! | [`kept`] | pprof's format, so that it can be read again without a loss |
 //! | [`pprof`] | pprof's format |
 //! | [`speedscope`] | speedscope's format |
 //!
@@ -25,7 +24,6 @@ use crate::{
 pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
-pub mod kept;
 pub mod pprof;
 pub mod speedscope;
 

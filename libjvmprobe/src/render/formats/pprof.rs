@@ -1,8 +1,7 @@
 //! pprof's format: a gzipped protocol buffer.
 //!
 //! Source: github.com/google/pprof, proto/profile.proto. Only the fields that are
-//! written are declared; numbers are those of that file. [`kept`] adds fields of its
-//! own, with numbers that nobody else reads: they are empty otherwise, and are not written.
+//! written are declared; numbers are those of that file.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -13,7 +12,7 @@ use flate2::{Compression, write::GzEncoder};
 use prost::Message;
 
 use crate::{
-    render::formats::{Format, kept},
+    render::formats::Format,
     stack::{
         Frame,
         profile::{self, Measure, Profile},
@@ -34,17 +33,17 @@ pub const FORMAT: Format = Format {
 };
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Proto {
+struct Proto {
     #[prost(message, repeated, tag = "1")]
     sample_type: Vec<ValueType>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) sample: Vec<Sample>,
+    sample: Vec<Sample>,
     #[prost(message, repeated, tag = "4")]
-    pub(super) location: Vec<Location>,
+    location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
-    pub(super) function: Vec<Function>,
+    function: Vec<Function>,
     #[prost(string, repeated, tag = "6")]
-    pub(super) string_table: Vec<String>,
+    string_table: Vec<String>,
     #[prost(int64, tag = "9")]
     time_nanos: i64,
     #[prost(int64, tag = "10")]
@@ -53,38 +52,6 @@ pub(super) struct Proto {
     period_type: Option<ValueType>,
     #[prost(int64, tag = "12")]
     period: i64,
-    /// What is known of each profile beyond its samples.
-    #[prost(message, repeated, tag = "1000")]
-    pub(super) part: Vec<Part>,
-}
-
-/// See [`kept`].
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct Part {
-    /// 0 for processor time, 1 for allocation, 2 for events, 3 for time that goes by.
-    #[prost(uint32, tag = "1")]
-    pub(super) measure: u32,
-    /// That of the events, or of what time goes by at.
-    #[prost(string, tag = "2")]
-    pub(super) name: String,
-    #[prost(uint64, tag = "3")]
-    pub(super) hertz: u64,
-    #[prost(uint64, tag = "4")]
-    pub(super) duration_ns: u64,
-    #[prost(uint64, tag = "5")]
-    pub(super) begin_unix_ns: u64,
-    #[prost(uint64, tag = "6")]
-    pub(super) slot_ns: u64,
-    #[prost(uint64, tag = "7")]
-    pub(super) lost: u64,
-    #[prost(uint64, tag = "8")]
-    pub(super) folded: u64,
-    /// Whose it is: a number that the reader knows.
-    #[prost(uint32, tag = "9")]
-    pub(super) owner: u32,
-    /// Which pair of values of a sample is its own.
-    #[prost(uint32, tag = "10")]
-    pub(super) column: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
@@ -96,73 +63,52 @@ struct ValueType {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Sample {
+struct Sample {
     /// Innermost first.
     #[prost(uint64, repeated, tag = "1")]
-    pub(super) location_id: Vec<u64>,
+    location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
-    pub(super) value: Vec<i64>,
+    value: Vec<i64>,
     #[prost(message, repeated, tag = "3")]
-    pub(super) label: Vec<Label>,
-    /// Of which [`Part`] it is.
-    #[prost(uint32, tag = "1000")]
-    pub(super) part: u32,
-    /// How good its stack is.
-    #[prost(uint32, tag = "1001")]
-    pub(super) marks: u32,
-    /// Slots of time, each as how many it is behind the one before ...
-    #[prost(uint32, repeated, tag = "1002")]
-    pub(super) slot: Vec<u32>,
-    /// ... and how much there was in each.
-    #[prost(uint64, repeated, tag = "1003")]
-    pub(super) in_slot: Vec<u64>,
+    label: Vec<Label>,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Label {
+struct Label {
     #[prost(int64, tag = "1")]
-    pub(super) key: i64,
+    key: i64,
     #[prost(int64, tag = "2")]
-    pub(super) str: i64,
+    str: i64,
     #[prost(int64, tag = "3")]
-    pub(super) num: i64,
+    num: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Location {
+struct Location {
     #[prost(uint64, tag = "1")]
-    pub(super) id: u64,
+    id: u64,
     #[prost(message, repeated, tag = "4")]
-    pub(super) line: Vec<Line>,
+    line: Vec<Line>,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Line {
+struct Line {
     #[prost(uint64, tag = "1")]
-    pub(super) function_id: u64,
+    function_id: u64,
     #[prost(int64, tag = "2")]
-    pub(super) line: i64,
+    line: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Function {
+struct Function {
     #[prost(uint64, tag = "1")]
-    pub(super) id: u64,
+    id: u64,
     #[prost(int64, tag = "2")]
-    pub(super) name: i64,
+    name: i64,
     #[prost(int64, tag = "3")]
     system_name: i64,
     #[prost(int64, tag = "4")]
-    pub(super) filename: i64,
-    /// What kind of code it is.
-    #[prost(uint32, tag = "1000")]
-    pub(super) kind: u32,
-    /// The file that native code comes from; none for 0, and one more than the string's number.
-    #[prost(int64, tag = "1001")]
-    pub(super) module: i64,
-    /// Whether `filename` is a source file.
-    #[prost(bool, tag = "1002")]
-    pub(super) has_file: bool,
+    filename: i64,
 }
 
 #[derive(Default)]
@@ -194,7 +140,7 @@ fn int(value: u64) -> i64 {
 /// # Errors
 /// Those of the writer.
 pub fn write(profiles: &[&Profile], to: impl Write) -> io::Result<()> {
-    zip(&proto(&plain(profiles), true), to)
+    zip(&proto(profiles, true), to)
 }
 
 /// Writes profiles without labels, for stores that make a series of each value of a label.
@@ -202,34 +148,23 @@ pub fn write(profiles: &[&Profile], to: impl Write) -> io::Result<()> {
 /// # Errors
 /// Those of the writer.
 pub fn write_unlabelled(profiles: &[&Profile], to: impl Write) -> io::Result<()> {
-    zip(&proto(&plain(profiles), false), to)
-}
-
-fn plain<'a>(profiles: &[&'a Profile]) -> Vec<Owned<'a>> {
-    profiles.iter().map(|&profile| Owned { profile, owner: None }).collect()
+    zip(&proto(profiles, false), to)
 }
 
 /// Writes the bytes.
-pub(super) fn zip(proto: &Proto, to: impl Write) -> io::Result<()> {
+fn zip(proto: &Proto, to: impl Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(to, Compression::default());
     gzip.write_all(&proto.encode_to_vec())?;
     gzip.finish()?.flush()
 }
 
-/// A profile, and where it is kept to be read again, whose it is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Owned<'a> {
-    pub(super) profile: &'a Profile,
-    pub(super) owner: Option<(u32, &'a str)>,
-}
-
-/// What a sample is labelled with: allocations are not kept apart by processor, and by thread
-/// only if wanted, unless they are read again.
+/// Labels of a sample, as key, text and number. Allocations have no processor, and a thread only if that is
+/// wanted.
 fn labels<'a>(
-    Owned { profile, owner }: Owned<'a>,
+    profile: &Profile,
     sample: &'a profile::Sample,
 ) -> impl Iterator<Item = (&'static str, &'a str, u32)> {
-    let is_of_time = profile.measure != Measure::Allocation || owner.is_some();
+    let is_of_time = profile.measure != Measure::Allocation;
     let has_thread = is_of_time || sample.tid != 0;
     [
         (true, ("command", &*sample.command, 0)),
@@ -237,7 +172,6 @@ fn labels<'a>(
         (true, ("pid", "", sample.pid)),
         (has_thread, ("tid", "", sample.tid)),
         (is_of_time && sample.cpu.is_some(), ("cpu", "", sample.cpu.unwrap_or(0))),
-        (owner.is_some(), ("service.name", owner.map_or("", |owner| owner.1), 0)),
     ]
     .into_iter()
     .filter_map(|(wanted, label)| wanted.then_some(label))
@@ -255,7 +189,7 @@ fn values(measure: &Measure) -> [(String, &'static str); 2] {
     }
 }
 
-pub(super) fn proto(profiles: &[Owned<'_>], labelled: bool) -> Proto {
+fn proto(profiles: &[&Profile], labelled: bool) -> Proto {
     let mut strings = Strings::default();
     // The format wants the empty string first.
     strings.id("");
@@ -265,7 +199,7 @@ pub(super) fn proto(profiles: &[Owned<'_>], labelled: bool) -> Proto {
     let mut measures: Vec<&Measure> = Vec::new();
     let columns: Vec<_> = profiles
         .iter()
-        .map(|Owned { profile, .. }| {
+        .map(|profile| {
             let known = measures.iter().position(|measure| **measure == profile.measure);
             known.unwrap_or_else(|| {
                 measures.push(&profile.measure);
@@ -273,11 +207,7 @@ pub(super) fn proto(profiles: &[Owned<'_>], labelled: bool) -> Proto {
             })
         })
         .collect();
-    let mut part = Vec::new();
-    for (owned, &at) in profiles.iter().zip(&columns) {
-        let Owned { profile, owner } = *owned;
-        let number = u32::try_from(part.len()).unwrap_or(u32::MAX);
-        part.extend(owner.map(|(owner, _)| kept::part(profile, owner, at)));
+    for (&profile, &at) in profiles.iter().zip(&columns) {
         let locations: Vec<_> =
             profile.frames().iter().map(|frame| code.location(frame, &mut strings)).collect();
         let period = period(profile);
@@ -294,14 +224,12 @@ pub(super) fn proto(profiles: &[Owned<'_>], labelled: bool) -> Proto {
             };
             value[2 * at] = int(few);
             value[2 * at + 1] = int(all);
-            let labels = labels(*owned, sample).filter(|_| labelled);
-            let written = Sample {
+            let labels = labels(profile, sample).filter(|_| labelled);
+            Sample {
                 location_id: sample.stack.iter().rev().map(|&id| locations[id as usize]).collect(),
                 value,
                 label: labels.map(|(key, text, num)| label(key, text, num)).collect(),
-                ..Sample::default()
-            };
-            if owner.is_some() { kept::sample(sample, number, written) } else { written }
+            }
         }));
     }
     let sample_type: Vec<_> = measures
@@ -309,13 +237,9 @@ pub(super) fn proto(profiles: &[Owned<'_>], labelled: bool) -> Proto {
         .flat_map(|measure| values(measure))
         .map(|(kind, unit)| ValueType { r#type: strings.id(&kind), unit: strings.id(unit) })
         .collect();
-    if part.is_empty() {
-        code.function.iter_mut().for_each(kept::forget);
-    }
     let cpu = measures.iter().position(|&measure| *measure == Measure::Time);
-    let of_cpu =
-        cpu.and_then(|at| Some(profiles.get(columns.iter().position(|&c| c == at)?)?.profile));
-    let first = profiles.first().map(|owned| owned.profile);
+    let of_cpu = cpu.and_then(|at| profiles.get(columns.iter().position(|&c| c == at)?));
+    let first = profiles.first();
     let (period_type, period) = match (cpu, first.map(|profile| &profile.measure)) {
         (Some(at), _) => {
             (Some(sample_type[2 * at + 1]), of_cpu.map_or(0, |profile| int(period(profile))))
@@ -339,7 +263,6 @@ pub(super) fn proto(profiles: &[Owned<'_>], labelled: bool) -> Proto {
         string_table: strings.table,
         time_nanos: first.map_or(0, |profile| int(profile.begin_unix_ns)),
         duration_nanos: first.map_or(0, |profile| int(profile.duration_ns)),
-        part,
     }
 }
 
@@ -361,15 +284,7 @@ impl<'a> Code<'a> {
         entry.insert(id);
         let file = frame.file.as_deref().or(frame.module.as_deref()).unwrap_or("");
         let (name, filename) = (strings.id(&frame.name), strings.id(file));
-        self.function.push(Function {
-            id,
-            name,
-            system_name: name,
-            filename,
-            kind: kept::number(frame.kind),
-            module: frame.module.as_deref().map_or(0, |module| strings.id(module) + 1),
-            has_file: frame.file.is_some(),
-        });
+        self.function.push(Function { id, name, system_name: name, filename });
         let line = vec![Line { function_id: id, line: frame.line.into() }];
         self.location.push(Location { id, line });
         id
@@ -394,19 +309,14 @@ mod tests {
         let mut profile = crate::render::formats::folded::tests::profile();
         profile.measure = Measure::Allocation;
         profile.samples[0].things = 7;
-        let proto = proto(&[Owned { profile: &profile, owner: None }], true);
+        let proto = proto(&[&profile], true);
         let text = |id: i64| proto.string_table[usize::try_from(id).unwrap()].as_str();
         let types: Vec<_> =
             proto.sample_type.iter().map(|t| (text(t.r#type), text(t.unit))).collect();
         assert_eq!(types, [("alloc_objects", "count"), ("alloc_space", "bytes")]);
         assert_eq!(proto.sample[0].value, [7, 2]);
         assert!(!proto.sample[0].label.is_empty());
-        assert!(
-            super::proto(&[Owned { profile: &profile, owner: None }], false)
-                .sample
-                .iter()
-                .all(|s| s.label.is_empty())
-        );
+        assert!(super::proto(&[&profile], false).sample.iter().all(|s| s.label.is_empty()));
         let period_type = proto.period_type.map(|t| (text(t.r#type), text(t.unit)));
         assert_eq!((period_type, proto.period), (Some(("space", "bytes")), 1));
     }
@@ -417,8 +327,7 @@ mod tests {
         let mut waits = crate::render::formats::folded::tests::profile();
         waits.measure = Measure::Elapsed("off-cpu".into());
         waits.samples[0].things = 1;
-        let both = [&cpu, &waits].map(|profile| Owned { profile, owner: None });
-        let proto = proto(&both, true);
+        let proto = proto(&[&cpu, &waits], true);
         let text = |id: i64| proto.string_table[usize::try_from(id).unwrap()].as_str();
         let types: Vec<_> = proto.sample_type.iter().map(|t| text(t.r#type)).collect();
         assert_eq!(types, ["samples", "cpu", "off-cpu_times", "off-cpu"]);

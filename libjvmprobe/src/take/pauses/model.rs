@@ -82,7 +82,7 @@ impl Jvm {
             time: clock::rfc3339(found.begin_ns),
             ts_ns: found.begin_ns,
             pid: self.pid,
-            collector: hotspot.collector.name(),
+            collector: hotspot.collector.name().into(),
             cause,
             full: found.collections[1] > u64::from(is_mark),
             collections,

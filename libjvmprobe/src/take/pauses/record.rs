@@ -3,12 +3,18 @@
 //! Names and meanings are documented in javagc(8) and stable: fields may be
 //! added, none is renamed. Times are in nanoseconds, sizes in bytes.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
-use crate::render::{stack::StackFrame, table::Lost};
+use crate::render::{
+    stack::StackFrame,
+    stops::{NO_OPERATION, Row},
+    table::Lost,
+};
 
 /// One line of output.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Record {
     /// A stop in which the collector ran.
@@ -18,11 +24,36 @@ pub enum Record {
     /// A concurrent cycle, beside which the application ran.
     Cycle(Cycle),
     /// Totals of one JVM over the trace or one interval.
+    #[serde(skip_deserializing)]
     Summary(Box<crate::take::pauses::summary::Summary>),
     /// Events that the kernel could not hand over.
     Lost(Lost),
     /// Stops of one JVM that were not recorded one by one, because there were too many.
     Limited(Limited),
+}
+
+impl Record {
+    /// Returns the process that the record is about.
+    pub fn pid(&self) -> u32 {
+        match self {
+            Self::Pause(stop) | Self::Safepoint(stop) => stop.pid,
+            Self::Cycle(cycle) => cycle.pid,
+            Self::Summary(summary) => summary.pid,
+            Self::Lost(lost) => lost.pid(),
+            Self::Limited(limited) => limited.pid,
+        }
+    }
+
+    /// Returns the time in the record, RFC 3339 with nanoseconds, UTC; `None` for sums of stops.
+    pub fn time(&self) -> Option<&str> {
+        match self {
+            Self::Pause(stop) | Self::Safepoint(stop) => Some(&stop.time),
+            Self::Cycle(cycle) => Some(&cycle.time),
+            Self::Summary(summary) => Some(&summary.time),
+            Self::Lost(lost) => Some(&lost.time),
+            Self::Limited(_) => None,
+        }
+    }
 }
 
 /// Sums of stops that were not recorded one by one.
@@ -94,7 +125,8 @@ impl Limited {
 }
 
 /// The application stood still.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Stop {
     /// Wall-clock time of the stop's begin, RFC 3339 with nanoseconds, UTC.
     pub time: String,
@@ -103,7 +135,7 @@ pub struct Stop {
     /// The process.
     pub pid: u32,
     /// The collector, for example `G1`.
-    pub collector: &'static str,
+    pub collector: Cow<'static, str>,
     /// The JVM's operation that the stop was for.
     pub op: Option<String>,
     /// Why the collector ran, in the JVM's words.
@@ -124,12 +156,27 @@ pub struct Stop {
     pub heap_before: Option<u64>,
     /// Used heap when the collection ended.
     pub heap_after: Option<u64>,
-    /// Memory pools, with `--pools`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Memory pools, with `--pools`. They are not read back.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Pool>>,
-    /// Who asked for it, with `--stack`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Threads that asked for it, with `--stack`. They are not read back.
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub requests: Vec<Request>,
+}
+
+impl Stop {
+    /// Returns the row of a table, with the time as it is shown.
+    pub fn row(&self, time: String) -> Row<'_> {
+        Row {
+            time,
+            pid: self.pid,
+            collector: &self.collector,
+            op: self.op.as_deref().unwrap_or(NO_OPERATION),
+            cause: self.cause.as_deref(),
+            times: [self.ttsp_ns, self.pause_ns, Some(self.stopped_ns)],
+            heap: [self.heap_before, self.heap_after],
+        }
+    }
 }
 
 /// A thread asked for a collection.
@@ -163,7 +210,8 @@ pub struct Pool {
 }
 
 /// A concurrent cycle.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Cycle {
     /// Wall-clock time of the begin, RFC 3339 with nanoseconds, UTC.
     pub time: String,
@@ -172,7 +220,7 @@ pub struct Cycle {
     /// The process.
     pub pid: u32,
     /// The collector.
-    pub collector: &'static str,
+    pub collector: Cow<'static, str>,
     /// The kind of cycle, in the JVM's words where it has any.
     pub op: String,
     /// Why the cycle ran.
@@ -183,7 +231,22 @@ pub struct Cycle {
     pub heap_before: Option<u64>,
     /// Used heap at the end.
     pub heap_after: Option<u64>,
-    /// Memory pools, with `--pools`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Memory pools, with `--pools`. They are not read back.
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Pool>>,
+}
+
+impl Cycle {
+    /// Returns the row of a table, with the time as it is shown.
+    pub fn row(&self, time: String) -> Row<'_> {
+        Row {
+            time,
+            pid: self.pid,
+            collector: &self.collector,
+            op: &self.op,
+            cause: self.cause.as_deref(),
+            times: [None; 3],
+            heap: [self.heap_before, self.heap_after],
+        }
+    }
 }

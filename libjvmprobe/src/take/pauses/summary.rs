@@ -345,7 +345,7 @@ mod tests {
             time: String::new(),
             ts_ns,
             pid: 1,
-            collector: "G1",
+            collector: "G1".into(),
             op: Some("G1CollectForAllocation".into()),
             cause: None,
             full: false,

@@ -2,17 +2,17 @@
 
 use std::{collections::BTreeMap, mem, sync::Arc};
 
-use libjvmprobe::stack::profile::Profile;
+use libjvmprobe::{stack::profile::Profile, take::pauses::record::Record};
 
 use crate::{
     clock::{Intervals, Now},
     collect::{jvms::Jvms, piece::Piece},
     metrics::{SharedBook, figures::Figures},
-    stops::{AllStops, limited_of},
+    stops::AllStops,
     window::{Identity, Taken, Window},
 };
 
-/// Maximum memory that the lines of stops of a window take: some 10,000 lines. A window with more keeps
+/// Maximum memory that the records of stops of a window take, in bytes: some 10,000 records. A window with more keeps
 /// the longest stops one by one and sums of the others.
 const MAX_STOPS: usize = 4 << 20;
 
@@ -54,7 +54,7 @@ impl Gather {
         let mut jvms: Vec<_> = mem::take(&mut self.taken).into_values().collect();
         for taken in &mut jvms {
             if let Some(stops) = self.stops.take(&taken.who.pid) {
-                taken.pauses = stops.into_lines(taken.who.pid);
+                taken.pauses = stops.into_records(taken.who.pid);
             }
             let figures = Figures::of(taken);
             self.book.lock().add(&taken.who, &figures);
@@ -83,7 +83,7 @@ impl Gather {
                 let profile = profile.filter(|profile| !profile.samples.is_empty());
                 self.keep(jvms, pid, |taken| taken.profiles.extend(profile));
             }
-            Piece::Pause { pid, line } => self.stop(jvms, pid, line),
+            Piece::Pause(record) => self.stop(jvms, record),
             Piece::Cost { tracer, cost } => {
                 self.book.lock().spend(tracer, &cost);
                 // Processes that are not traced count in the sum only.
@@ -100,18 +100,18 @@ impl Gather {
         }
     }
 
-    /// Takes a line of a stop.
-    fn stop(&mut self, jvms: &mut Jvms, pid: u32, line: String) {
-        let mut tenant = None;
+    /// Adds a record of a stop.
+    fn stop(&mut self, jvms: &mut Jvms, record: Box<Record>) {
+        let (pid, mut tenant) = (record.pid(), None);
         // The JVM has a part in the window, and the tenant is known.
         self.keep(jvms, pid, |taken| tenant = Some(taken.who.tenant()));
         let Some(tenant) = tenant else { return };
-        if let Some(limited) = limited_of(&line) {
+        if let Record::Limited(limited) = &*record {
             self.book.lock().limit("stops", &tenant, limited.count());
         }
-        for (pid, lines) in self.stops.add(&pid, &tenant, line) {
+        for (pid, records) in self.stops.add(&pid, &tenant, record) {
             let of = self.taken.get(&pid).map_or(Arc::clone(&tenant), |taken| taken.who.tenant());
-            self.book.lock().limit("stops", &of, lines);
+            self.book.lock().limit("stops", &of, records);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile};
+use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile, take::pauses::record::Record};
 
 /// A piece of what was taken.
 #[derive(Debug)]
@@ -26,13 +26,8 @@ pub enum Piece {
         /// By class and stack.
         profile: Option<Profile>,
     },
-    /// A stop of a JVM, a cycle of its collector, or a loss of these.
-    Pause {
-        /// Its process.
-        pid: u32,
-        /// As javagc(8) has it in JSON, or sums of stops: see [`crate::stops`].
-        line: String,
-    },
+    /// A stop of a JVM, a cycle of its collector, a loss of these, or sums of stops.
+    Pause(Box<Record>),
     /// Something of a JVM could not be handed over by the kernel.
     Lost {
         /// What it is of, in one word.

@@ -194,14 +194,15 @@ impl Out {
     }
 
     /// Sends a stop unless the queue is full. The tracer must go on reading its ring buffer.
-    fn send_stop(&mut self, pid: u32, line: String) {
+    fn send_stop(&mut self, record: Record) {
         if self.dropped > 0 {
             let lost = Piece::Lost { what: "pauses", events: self.dropped };
             if self.to.try_send(lost).is_ok() {
                 self.dropped = 0;
             }
         }
-        if let Err(TrySendError::Full(_)) = self.to.try_send(Piece::Pause { pid, line }) {
+        let piece = Piece::Pause(record.into());
+        if let Err(TrySendError::Full(_)) = self.to.try_send(piece) {
             self.dropped += 1;
         }
     }
@@ -209,21 +210,10 @@ impl Out {
 
 impl pauses::Sink for Out {
     fn record(&mut self, record: &Record) -> Taken<()> {
-        let pid = match record {
-            Record::Pause(stop) | Record::Safepoint(stop) => stop.pid,
-            Record::Cycle(cycle) => cycle.pid,
-            // They are not wanted.
-            Record::Summary(_) => return Ok(()),
-            Record::Limited(limited) => limited.pid,
-            Record::Lost(lost) => {
-                self.send(Piece::Lost { what: "pauses", events: lost.events() });
-                lost.pid()
-            }
-        };
-        // Numbers and texts, which always can be written.
-        if let Ok(line) = serde_json::to_string(record) {
-            self.send_stop(pid, line);
+        if let Record::Lost(lost) = record {
+            self.send(Piece::Lost { what: "pauses", events: lost.events() });
         }
+        self.send_stop(record.clone());
         Ok(())
     }
 

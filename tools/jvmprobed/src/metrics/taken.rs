@@ -1,16 +1,13 @@
-//! What metrics need of what was taken in a window: stops out of the lines of pauses, processor time
-//! and bytes out of the profiles.
+//! Figures for metrics from a window: stops from its records of pauses, processor time and bytes from its profiles.
 
-use libjvmprobe::take::pauses::record::{Limited, Sum};
 use libjvmprobe::{
     render::summary::{Work, work},
     stack::profile::{Measure, Profile},
+    take::pauses::record::{self, Limited, Record, Sum},
 };
-use serde::Deserialize;
 
 use crate::{
     metrics::figures::{Figures, Processor, Stop},
-    stops::limited_of,
     window::Taken,
 };
 
@@ -25,29 +22,11 @@ const CYCLIC: [&str; 5] = ["ZGC", "GenZGC", "Shenandoah", "GenShen", "CMS"];
 /// gc/shenandoah/shenandoahUtils.cpp).
 const CMS_PHASE: &str = "CMS_";
 
-/// A line of javagc(8)'s JSON, as much of it as is needed.
-#[derive(Deserialize)]
-struct Line {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    collector: String,
-    op: Option<String>,
-    cause: Option<String>,
-    #[serde(default)]
-    stopped_ns: Option<u64>,
-    ttsp_ns: Option<u64>,
-    #[serde(default)]
-    collections: Option<u64>,
-    heap_before: Option<u64>,
-    heap_after: Option<u64>,
-}
-
 impl Figures {
     /// Of a JVM's part of a window. What it holds is not among that: see [`Figures::gauges`].
     pub fn of(taken: &Taken) -> Self {
         let mut figures = Self {
-            stops: taken.pauses.iter().flat_map(|line| Stop::of_line(line)).collect(),
+            stops: taken.pauses.iter().flat_map(Stop::of_record).collect(),
             ..Self::default()
         };
         for profile in &taken.profiles {
@@ -66,12 +45,22 @@ impl Figures {
 }
 
 impl Stop {
-    /// Returns the stop of a line as javagc(8) writes it, the cycle of a collector that frees memory while the
-    /// application runs, or the two sums of a line that has sums; nothing for other lines.
-    pub fn of_line(line: &str) -> Vec<Self> {
-        match limited_of(line) {
-            Some(limited) => Self::of_sums(&limited),
-            None => Self::of_one(line).into_iter().collect(),
+    /// Returns the stop of a record, the cycle of a collector that frees memory while the application runs, or the
+    /// two sums of a record of sums; nothing for other records.
+    pub fn of_record(record: &Record) -> Vec<Self> {
+        match record {
+            Record::Pause(stop) | Record::Safepoint(stop) => vec![Self::of_stop(stop, record)],
+            Record::Cycle(cycle) if CYCLIC.contains(&&*cycle.collector) => vec![Self {
+                op: cycle.op.as_str().into(),
+                cause: cycle.cause.as_deref().map(Into::into),
+                times: 0,
+                collections: 1,
+                heap_before: cycle.heap_before,
+                heap_after: cycle.heap_after,
+                ..Self::default()
+            }],
+            Record::Limited(limited) => Self::of_sums(limited),
+            Record::Cycle(_) | Record::Lost(_) | Record::Summary(_) => Vec::new(),
         }
     }
 
@@ -88,36 +77,26 @@ impl Stop {
         both.into_iter().filter(|stop| stop.times > 0).collect()
     }
 
-    fn of_one(line: &str) -> Option<Self> {
-        let line: Line = serde_json::from_str(line).ok()?;
-        let op = line.op.unwrap_or_default();
-        let has_cycles = CYCLIC.contains(&line.collector.as_str());
+    fn of_stop(stop: &record::Stop, record: &Record) -> Self {
+        let op = stop.op.as_deref().unwrap_or_default();
         // Without operations, what the JVM counts is known, and no cycles are.
-        let is_phase =
-            has_cycles && !op.is_empty() && (line.collector != "CMS" || op.starts_with(CMS_PHASE));
-        let stop = match line.kind.as_str() {
-            "pause" if is_phase => {
-                // A phase of a cycle, which frees nothing.
-                Self { stopped_ns: line.stopped_ns?, ttsp_ns: line.ttsp_ns, ..Self::default() }
-            }
-            "pause" | "safepoint" => Self {
-                stopped_ns: line.stopped_ns?,
-                ttsp_ns: line.ttsp_ns,
-                collections: line.collections.unwrap_or(u64::from(line.kind == "pause")),
-                heap_before: line.heap_before,
-                heap_after: line.heap_after,
-                ..Self::default()
-            },
-            "cycle" if has_cycles => Self {
-                times: 0,
-                collections: 1,
-                heap_before: line.heap_before,
-                heap_after: line.heap_after,
-                ..Self::default()
-            },
-            _ => return None,
+        let is_phase = matches!(record, Record::Pause(_))
+            && CYCLIC.contains(&&*stop.collector)
+            && !op.is_empty()
+            && (stop.collector != "CMS" || op.starts_with(CMS_PHASE));
+        let of_stop = Self {
+            op: op.into(),
+            cause: stop.cause.as_deref().map(Into::into),
+            stopped_ns: stop.stopped_ns,
+            ttsp_ns: stop.ttsp_ns,
+            ..Self::default()
         };
-        Some(Self { op: op.into(), cause: line.cause.map(Into::into), ..stop })
+        if is_phase {
+            // A phase of a cycle frees nothing.
+            return of_stop;
+        }
+        let (heap_before, heap_after) = (stop.heap_before, stop.heap_after);
+        Self { collections: stop.collections, heap_before, heap_after, ..of_stop }
     }
 }
 
@@ -154,16 +133,19 @@ mod tests {
     use super::*;
     use crate::window::Identity;
 
+    fn records<const N: usize>(json: [&str; N]) -> Vec<Record> {
+        json.map(|json| serde_json::from_str(json).unwrap()).into()
+    }
+
     #[test]
-    fn lines_of_pauses_become_stops() {
+    fn records_of_pauses_become_stops() {
         let pauses = [
             r#"{"type":"pause","pid":1,"op":"G1","cause":"c","collections":2,"stopped_ns":7,"ttsp_ns":1,"heap_before":5,"heap_after":null}"#,
             r#"{"type":"safepoint","op":"ThreadDump","cause":null,"pause_ns":null,"stopped_ns":3,"ttsp_ns":1,"collections":0}"#,
             r#"{"type":"cycle","collector":"G1","op":"Concurrent Cycle","duration_ns":9}"#,
-            r#"{"type":"lost","events":4}"#,
-            "not JSON",
+            r#"{"type":"lost","time":"","pid":1,"events":4}"#,
         ];
-        let pauses = pauses.map(str::to_owned).to_vec();
+        let pauses = records(pauses);
         let who = Arc::new(Identity::default());
         let stops = Figures::of(&Taken { who, pauses, ..Taken::default() }).stops;
         let [pause, safepoint] = &stops[..] else { panic!("{stops:?}") };
@@ -183,7 +165,7 @@ mod tests {
             r#"{"type":"pause","collector":"CMS","op":"CMS_Final_Remark","collections":1,"stopped_ns":3,"heap_before":8,"heap_after":8}"#,
             r#"{"type":"pause","collector":"CMS","op":null,"collections":2,"stopped_ns":3,"heap_before":null,"heap_after":null}"#,
         ];
-        let stops: Vec<_> = pauses.iter().flat_map(|line| Stop::of_line(line)).collect();
+        let stops: Vec<_> = records(pauses).iter().flat_map(Stop::of_record).collect();
         let known = |stop: &Stop| (stop.times, stop.collections, stop.heap_before, stop.heap_after);
         assert_eq!(
             stops.iter().map(known).collect::<Vec<_>>(),

@@ -35,7 +35,9 @@ pub fn files(window: &Window) -> Vec<(Head, Vec<u8>)> {
         }
         if !jvm.pauses.is_empty() {
             let name = name(&jvm.who, window, "jsonl");
-            let text = jvm.pauses.iter().map(|line| format!("{line}\n")).collect::<String>();
+            // Numbers and texts, which can always be written.
+            let lines = jvm.pauses.iter().flat_map(serde_json::to_string);
+            let text = lines.map(|line| line + "\n").collect::<String>();
             let head = Head { name, time_ns: window.end_ns, ..Head::default() };
             all.push((head, text.into_bytes()));
         }
@@ -89,7 +91,10 @@ fn write(folder: &Path, name: &str, body: &[u8]) -> io::Result<()> {
 mod tests {
     use std::sync::Arc;
 
-    use libjvmprobe::stack::profile::Measure;
+    use libjvmprobe::{
+        stack::profile::Measure,
+        take::pauses::record::{Limited, Record},
+    };
 
     use super::*;
     use crate::window::Taken;
@@ -100,7 +105,7 @@ mod tests {
         let taken = Taken {
             who: Arc::new(who),
             profiles: vec![Profile::of(Measure::Time)],
-            pauses: vec!["{}".into(), "{\"a\":1}".into()],
+            pauses: [7, 8].map(|pid| Record::Limited(Limited { pid, ..Limited::default() })).into(),
             cpu_ns: None,
         };
         let window =
@@ -111,7 +116,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(send(folder.path(), &files[0].0, &files[0].1), Outcome::all());
         let text = fs::read_to_string(folder.path().join(&files[0].0.name)).unwrap();
-        assert_eq!(text, "{}\n{\"a\":1}\n");
+        let sum = r#"{"count":0,"stopped_ns":0,"max_ns":0}"#;
+        let line = |pid| {
+            format!(
+                "{{\"type\":\"limited\",\"pid\":{pid},\"pauses\":{sum},\"safepoints\":{sum}}}\n"
+            )
+        };
+        assert_eq!(text, line(7) + &line(8));
         let gone = folder.path().join("gone");
         assert!(matches!(send(&gone, &files[0].0, b""), Outcome::Later(..)));
     }

@@ -4,11 +4,13 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use anyhow::{Result, bail};
 use jiff::Timestamp;
-use libjvmprobe::stack::{
-    joined::join,
-    profile::{Measure, Profile},
+use libjvmprobe::{
+    stack::{
+        joined::join,
+        profile::{Measure, Profile},
+    },
+    take::pauses::record::Record,
 };
-use serde_json::Value;
 
 use crate::{
     show::{when::span, whose::Whose},
@@ -185,17 +187,13 @@ impl Chosen {
         }
     }
 
-    /// The lines of their pauses, in the order of time, as they are kept and as they are read.
-    pub fn pauses(&self) -> Vec<(&Arc<Identity>, &str, Value)> {
-        let mut all = Vec::new();
-        for taken in &self.jvms {
-            for line in &taken.pauses {
-                if let Ok(value) = serde_json::from_str::<Value>(line) {
-                    all.push((&taken.who, line.as_str(), value));
-                }
-            }
-        }
-        all.sort_by_cached_key(|(_, _, value)| time_of(value));
+    /// Returns the records of their pauses, sorted by time.
+    pub fn pauses(&self) -> Vec<(&Arc<Identity>, &Record)> {
+        let jvms = self.jvms.iter();
+        let mut all: Vec<_> = jvms
+            .flat_map(|taken| taken.pauses.iter().map(move |record| (&taken.who, record)))
+            .collect();
+        all.sort_by_cached_key(|(_, record)| time_of(record));
         all
     }
 }
@@ -204,9 +202,9 @@ impl Chosen {
 /// [`join`].
 const LEAST_SLOT: u64 = 0;
 
-/// When a pause began, in nanoseconds since 1970.
-pub fn time_of(pause: &Value) -> Option<u64> {
-    let time: Timestamp = pause.get("time")?.as_str()?.parse().ok()?;
+/// Returns the time of a record, in nanoseconds since 1970; `None` for sums of stops.
+pub fn time_of(record: &Record) -> Option<u64> {
+    let time: Timestamp = record.time()?.parse().ok()?;
     u64::try_from(time.as_nanosecond()).ok()
 }
 
@@ -254,9 +252,8 @@ fn cut_out(stored: &mut Stored, asked: Span) -> Part {
             let (from, until) = *part.widened.get(profile.measure.name()).unwrap_or(&asked);
             profile.cut_out(from, until);
         }
-        taken.pauses.retain(|line| {
-            let time = serde_json::from_str(line).ok().and_then(|value| time_of(&value));
-            time.is_none_or(|time| (from_ns..until_ns).contains(&time))
+        taken.pauses.retain(|record| {
+            time_of(record).is_none_or(|time| (from_ns..until_ns).contains(&time))
         });
     }
     part

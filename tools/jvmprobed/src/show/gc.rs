@@ -2,25 +2,23 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use libjvmprobe::take::pauses::record::{Limited, Sum};
 use libjvmprobe::{
     Result,
     render::{
         columns::wrap,
         output::Output,
-        stops::{NO_OPERATION, Row, head},
+        stops::{NO_OPERATION, head},
         table::Ruled,
         units::{count, millis, percent, span},
     },
+    take::pauses::record::{Limited, Record, Sum},
 };
-use serde_json::Value;
 
 use crate::{
     show::{
         chosen::{Chosen, time_of},
         when::shown,
     },
-    stops::limited_of,
     window::Identity,
 };
 
@@ -41,10 +39,10 @@ pub struct How {
 /// Those of writing.
 pub fn show(chosen: &Chosen, how: How, out: &mut Output) -> Result<()> {
     let pauses = chosen.pauses();
-    let is_wanted = |value: &Value| how.safepoints || kind(value) != "safepoint";
+    let is_wanted = |record: &Record| how.safepoints || !matches!(record, Record::Safepoint(_));
     if how.json {
-        for (_, _, value) in pauses.iter().filter(|(_, _, value)| is_wanted(value)) {
-            out.json(value)?;
+        for (_, record) in pauses.iter().filter(|(_, record)| is_wanted(record)) {
+            out.json(record)?;
         }
         return Ok(());
     }
@@ -52,28 +50,27 @@ pub fn show(chosen: &Chosen, how: How, out: &mut Output) -> Result<()> {
     let format = if how.dates { "%Y-%m-%dT%H:%M:%S%.3f%:z" } else { "%H:%M:%S%.3f" };
     let mut totals: BTreeMap<(&str, u32, u64), Totals<'_>> = BTreeMap::new();
     let mut has_head = false;
-    for (who, line, value) in &pauses {
+    for (who, record) in pauses {
         let of =
             totals.entry((&who.name, who.pid, who.started_ns)).or_insert_with(|| Totals::of(who));
-        of.add(line, value);
-        if !is_wanted(value) || !matches!(kind(value), "pause" | "safepoint" | "cycle") {
-            continue;
-        }
-        let row = row(value, time_of(value).map_or_else(String::new, |ns| shown(ns, format)));
+        of.add(record);
+        let time = || time_of(record).map_or_else(String::new, |ns| shown(ns, format));
+        let (row, more) = match record {
+            Record::Pause(stop) | Record::Safepoint(stop) if is_wanted(record) => {
+                let several = Some(stop.collections).filter(|&collections| collections > 1);
+                (stop.row(time()), several.map(|number| format!("  {number} collections")))
+            }
+            Record::Cycle(cycle) => {
+                let more = format!("  concurrent, {}", span(cycle.duration_ns));
+                (cycle.row(time()), Some(more))
+            }
+            _ => continue,
+        };
         if !std::mem::replace(&mut has_head, true) {
             out.line("")?;
             out.line(&head(row.time.len()))?;
         }
-        let mut text = row.line();
-        match (kind(value), number(value, "collections").unwrap_or(0)) {
-            ("cycle", _) => {
-                text +=
-                    &format!("  concurrent, {}", span(number(value, "duration_ns").unwrap_or(0)));
-            }
-            (_, several @ 2..) => text += &format!("  {several} collections"),
-            _ => {}
-        }
-        out.line(&text)?;
+        out.line(&(row.line() + &more.unwrap_or_default()))?;
     }
     for totals in totals.values() {
         totals.show(chosen.covered_ns(None), how, out)?;
@@ -84,32 +81,11 @@ pub fn show(chosen: &Chosen, how: How, out: &mut Output) -> Result<()> {
     Ok(())
 }
 
-fn kind(value: &Value) -> &str {
-    value.get("type").and_then(Value::as_str).unwrap_or_default()
-}
-
-fn number(value: &Value, key: &str) -> Option<u64> {
-    value.get(key)?.as_u64()
-}
-
-fn row(value: &Value, time: String) -> Row<'_> {
-    let text = |key: &str| value.get(key).and_then(Value::as_str);
-    Row {
-        time,
-        pid: number(value, "pid").and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0),
-        collector: text("collector").unwrap_or_default(),
-        op: text("op").unwrap_or(NO_OPERATION),
-        cause: text("cause"),
-        times: ["ttsp_ns", "pause_ns", "stopped_ns"].map(|key| number(value, key)),
-        heap: ["heap_before", "heap_after"].map(|key| number(value, key)),
-    }
-}
-
 /// What stopped one JVM.
 struct Totals<'a> {
     who: &'a Arc<Identity>,
     /// Nanoseconds, by whether the collector ran, and what for.
-    stops: BTreeMap<(bool, String), Vec<u64>>,
+    stops: BTreeMap<(bool, &'a str), Vec<u64>>,
     cycles: Vec<u64>,
     full: u64,
     lost: u64,
@@ -129,18 +105,18 @@ impl<'a> Totals<'a> {
         }
     }
 
-    fn add(&mut self, line: &str, value: &Value) {
-        match kind(value) {
-            "limited" => self.limited.add(&limited_of(line).unwrap_or_default()),
-            what @ ("pause" | "safepoint") => {
-                let op = value.get("op").and_then(Value::as_str).unwrap_or(NO_OPERATION);
-                let times = self.stops.entry((what == "pause", op.to_owned())).or_default();
-                times.push(number(value, "stopped_ns").unwrap_or(0));
-                self.full += u64::from(value.get("full").and_then(Value::as_bool) == Some(true));
+    fn add(&mut self, record: &'a Record) {
+        match record {
+            Record::Limited(limited) => self.limited.add(limited),
+            Record::Pause(stop) | Record::Safepoint(stop) => {
+                let is_gc = matches!(record, Record::Pause(_));
+                let op = stop.op.as_deref().unwrap_or(NO_OPERATION);
+                self.stops.entry((is_gc, op)).or_default().push(stop.stopped_ns);
+                self.full += u64::from(stop.full);
             }
-            "cycle" => self.cycles.push(number(value, "duration_ns").unwrap_or(0)),
-            "lost" => self.lost += number(value, "events").unwrap_or(0),
-            _ => {}
+            Record::Cycle(cycle) => self.cycles.push(cycle.duration_ns),
+            Record::Lost(lost) => self.lost += lost.events(),
+            Record::Summary(_) => {}
         }
     }
 
@@ -157,7 +133,7 @@ impl<'a> Totals<'a> {
             std::cmp::Reverse((*is_gc, times.iter().sum::<u64>()))
         });
         for ((_, op), times) in &shown {
-            let mut row = vec![op.clone(), times.len().to_string()];
+            let mut row = vec![(*op).to_owned(), times.len().to_string()];
             row.extend(stats(times).map(millis));
             table.row(row);
         }

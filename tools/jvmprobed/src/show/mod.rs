@@ -36,8 +36,8 @@ use libjvmprobe::{
         profile::{Measure, Profile},
         timeline::{Band, BandKind, Timeline},
     },
+    take::pauses::record::Record,
 };
-use serde_json::Value;
 
 use crate::{
     args::{DIR, Show},
@@ -186,7 +186,7 @@ fn write(
     if let Some(timeline) = &mut timeline {
         let begin = timeline.begin_unix_ns;
         timeline.bands =
-            chosen.pauses().iter().filter_map(|(_, _, value)| band(value, begin)).collect();
+            chosen.pauses().iter().filter_map(|(_, record)| band(record, begin)).collect();
     }
     let title = Title { title: title.to_owned(), subtitle: Some(summary::spent(profile)) };
     let titled = Titled { profile, title, timeline: timeline.as_ref() };
@@ -196,16 +196,14 @@ fn write(
     Ok(())
 }
 
-/// A stop, on the axis of time.
-fn band(value: &Value, begin: u64) -> Option<Band> {
-    let text = |key: &str| value.get(key)?.as_str();
-    let kind = match text("type")? {
-        "pause" => BandKind::Collection,
-        "safepoint" => BandKind::Safepoint,
+/// Returns a stop as a band on a time axis that begins at this time, in nanoseconds since 1970.
+fn band(record: &Record, begin: u64) -> Option<Band> {
+    let (kind, stop) = match record {
+        Record::Pause(stop) => (BandKind::Collection, stop),
+        Record::Safepoint(stop) => (BandKind::Safepoint, stop),
         _ => return None,
     };
-    let from = time_of(value)?.checked_sub(begin)?;
-    let label = text("cause").or(text("op")).unwrap_or_default();
-    let stopped = value.get("stopped_ns")?.as_u64()?;
-    Some(Band { begin_ns: from, end_ns: from.saturating_add(stopped), kind, label: label.into() })
+    let begin_ns = time_of(record)?.checked_sub(begin)?;
+    let label = stop.cause.as_deref().or(stop.op.as_deref()).unwrap_or_default().into();
+    Some(Band { begin_ns, end_ns: begin_ns.saturating_add(stop.stopped_ns), kind, label })
 }

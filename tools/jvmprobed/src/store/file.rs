@@ -1,34 +1,34 @@
-//! A window as files: profiles of all JVMs as one of pprof's, and JSON lines with who they are and
+//! A window as two files: profiles of all JVMs, see [`profiles`], and JSON lines with who they are and
 //! what stopped them.
 //!
 //! The first line is of the window, `{"type":"window",...}`. Each JVM has one,
-//! `{"type":"jvm",...}`, and behind it the lines of its pauses as javagc(8) has them. A profile's
-//! owner is the number of its JVM's line, counted from 0.
+//! `{"type":"jvm",...}`, and behind it the records of its pauses as javagc(8) prints them. A profile
+//! has the position of its JVM among the lines of JVMs, counted from 0.
 
 use std::{
     collections::BTreeMap,
     io::{self, BufRead, BufReader, Read, Write},
-    sync::Arc,
 };
 
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
-use libjvmprobe::render::formats::kept::{self, Kept};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    store::folder::Content,
+    store::{folder::Content, profiles},
     window::{Identity, Taken, Window},
 };
 
-/// What go tool pprof reads.
-pub const PROFILES: &str = "profiles.pb.gz";
-/// What zcat shows.
+/// File of the profiles.
+pub const PROFILES: &str = "profiles.postcard.gz";
+/// File of the JSON lines, which zcat shows.
 pub const LINES: &str = "jvms.jsonl.gz";
 
 /// A line is no longer: a stack of a thousand frames has room.
 const MAX_LINE: u64 = 1 << 20;
 /// All of them.
 const MAX_LINES: u64 = 256 << 20;
+/// Maximum number of records of pauses: some times what merging leaves.
+const MAX_RECORDS: usize = 250_000;
 /// More JVMs than were ever seen.
 const MAX_JVMS: usize = 100_000;
 
@@ -88,19 +88,11 @@ pub fn write<T>(
     put: impl FnOnce(&[(&str, Content<'_>)]) -> io::Result<T>,
 ) -> io::Result<T> {
     let jvms = &stored.window.jvms;
-    let profiles: Vec<_> = jvms
-        .iter()
-        .zip(0..)
-        .flat_map(|(taken, owner)| {
-            let name: Arc<str> = taken.who.name.as_str().into();
-            taken.profiles.iter().map(move |profile| Kept {
-                owner,
-                name: Arc::clone(&name),
-                profile,
-            })
-        })
+    let profiles: Vec<_> = (0..)
+        .zip(jvms)
+        .flat_map(|(jvm, taken)| taken.profiles.iter().map(move |profile| (jvm, profile)))
         .collect();
-    let profiles = |to: &mut dyn Write| kept::write(&profiles, to);
+    let profiles = |to: &mut dyn Write| profiles::write(&profiles, to);
     let lines = |to: &mut dyn Write| write_lines(stored, to);
     put(&[(PROFILES, &profiles), (LINES, &lines)])
 }
@@ -117,11 +109,13 @@ fn write_lines(stored: &Stored, to: &mut dyn Write) -> io::Result<()> {
         let jvm = Jvm { who: (*taken.who).clone(), cpu_ns: taken.cpu_ns };
         serde_json::to_writer(&mut zip, &jvm)?;
         zip.write_all(b"\n")?;
-        // What could not be read again would take all the others with it.
-        let fits = |line: &&String| (line.len() as u64) < MAX_LINE && !line.contains('\n');
-        for line in taken.pauses.iter().filter(fits) {
-            zip.write_all(line.as_bytes())?;
-            zip.write_all(b"\n")?;
+        for record in &taken.pauses {
+            let line = serde_json::to_vec(record)?;
+            // A line that cannot be read again would make the window unreadable.
+            if (line.len() as u64) < MAX_LINE {
+                zip.write_all(&line)?;
+                zip.write_all(b"\n")?;
+            }
         }
     }
     zip.finish()?.flush()
@@ -135,6 +129,7 @@ pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
     let mut lines = Lines::new(lines);
     let Head { begin_ns, end_ns, covered_ns, of, left_out } = head_of(&mut lines)?;
     let mut jvms: Vec<Taken> = Vec::new();
+    let mut records = 0;
     while let Some(line) = lines.next()? {
         let kind: Kind<'_> = serde_json::from_str(&line)?;
         if kind.kind == "jvm" {
@@ -145,11 +140,15 @@ pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
             jvms.push(Taken { who: who.into(), cpu_ns, ..Taken::default() });
         } else {
             let taken = jvms.last_mut().ok_or_else(|| invalid("a pause is nobody's"))?;
-            taken.pauses.push(line);
+            records += 1;
+            if records > MAX_RECORDS {
+                return Err(invalid("there are too many pauses in it"));
+            }
+            taken.pauses.push(serde_json::from_str(&line)?);
         }
     }
-    for Kept { owner, profile, .. } in kept::read(profiles)? {
-        let taken = jvms.get_mut(owner as usize).ok_or_else(|| invalid("a profile is nobody's"))?;
+    for (jvm, profile) in profiles::read(profiles)? {
+        let taken = jvms.get_mut(jvm as usize).ok_or_else(|| invalid("a profile is nobody's"))?;
         taken.profiles.push(profile);
     }
     Ok(Stored { window: Window { begin_ns, end_ns, jvms, left_out }, covered_ns, of })
@@ -214,6 +213,7 @@ impl<R: Read> Lines<R> {
 mod tests {
     use std::sync::Arc;
 
+    use libjvmprobe::take::pauses::record::{Record, Stop};
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
@@ -237,7 +237,7 @@ mod tests {
         zip.finish().unwrap()
     }
 
-    fn stored(pauses: Vec<String>) -> Stored {
+    fn stored(pauses: Vec<Record>) -> Stored {
         let who = Identity { pid: 7, name: "shop\n\u{202e}".into(), ..Identity::default() };
         let profiles = vec![libjvmprobe::stack::profile::Profile::default()];
         let taken = Taken { who: Arc::new(who), profiles, pauses, cpu_ns: Some(7) };
@@ -248,15 +248,29 @@ mod tests {
 
     #[test]
     fn a_window_is_read_again() {
-        let pauses = ["{\"type\":\"pause\"}".to_owned(), "{\"type\":\"lost\"}".into()];
-        // What would end a line, or is longer than one, is left out.
-        let odd =
-            ["{\"type\":\n\"x\"}".to_owned(), format!("{{\"type\":\"{}\"}}", "x".repeat(1 << 20))];
-        let [profiles, lines] = written(&stored([&pauses[..], &odd].concat()));
+        let stop = |op: &str| Stop {
+            op: Some(op.into()),
+            stopped_ns: u64::MAX,
+            heap_after: Some(7),
+            ..Stop::default()
+        };
+        let lost = r#"{"type":"lost","time":"t","pid":7,"events":3}"#;
+        let pauses = vec![
+            Record::Pause(stop("a\n\"\u{202e}")),
+            serde_json::from_str(lost).unwrap(),
+            // Longer than a line may be.
+            Record::Safepoint(stop(&"x".repeat(1 << 20))),
+        ];
+        let json = |records: &[Record]| -> Vec<_> {
+            records.iter().map(|record| serde_json::to_string(record).unwrap()).collect()
+        };
+        let pauses_left = json(&pauses[..2]);
+        assert_eq!(pauses_left[1], lost);
+        let [profiles, lines] = written(&stored(pauses));
         let again = read(&profiles[..], &lines[..]).unwrap();
         let taken = &again.window.jvms[0];
         assert_eq!((taken.who.pid, &*taken.who.name), (7, "shop\n\u{202e}"));
-        assert_eq!((taken.pauses.as_slice(), taken.profiles.len()), (&pauses[..], 1));
+        assert_eq!((json(&taken.pauses), taken.profiles.len()), (pauses_left, 1));
         assert_eq!(taken.cpu_ns, Some(7));
         assert_eq!(again.window.left_out["alloc"], 2);
         assert_eq!(
@@ -279,6 +293,12 @@ mod tests {
         assert!(
             refused(&format!("{head}\n{{\"type\":\"pause\"}}\n")).contains("a pause is nobody's")
         );
+        assert!(
+            refused(&format!("{head}\n{jvm}\n{{\"type\":\"other\"}}\n"))
+                .contains("unknown variant")
+        );
+        let many = "{\"type\":\"pause\"}\n".repeat(MAX_RECORDS + 1);
+        assert!(refused(&format!("{head}\n{jvm}\n{many}")).contains("too many pauses"));
         assert!(refused(&format!("{head}\n{jvm}")).contains("does not end"));
         assert!(refused(&format!("{head}\n{}\n", "x".repeat(2 << 20))).contains("too long"));
         assert!(read(&profiles[..], &b"no gzip"[..]).is_err());

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use libjvmprobe::own::note;
+use libjvmprobe::{own::note, render::units::count};
 use rustix::{
     fs::{
         AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, fchmod,
@@ -22,8 +22,11 @@ use rustix::{
     process::geteuid,
 };
 
-/// What is in it and how: another number for what older programs cannot read.
-pub const VERSION: u32 = 1;
+use crate::store::name::Name;
+
+/// Version of the files in a directory: another number if other versions of this program cannot read them.
+/// Since version 2, profiles are in the encoding of [`crate::store::profiles`]; before, they were in pprof's format.
+pub const VERSION: u32 = 2;
 
 /// The file that tells the version.
 const VERSION_FILE: &str = "version";
@@ -80,9 +83,12 @@ impl Folder {
         check_owner(path, &stat)?;
         let lock = lock(path, &fd)?;
         let folder = Self { path: path.into(), fd, mode, _lock: Some(lock) };
-        let is_new = folder.version()?.is_none();
-        folder.set_mode(stat.st_mode & 0o7777, is_new)?;
-        if is_new {
+        let version = folder.version()?;
+        folder.set_mode(stat.st_mode & 0o7777, version.is_none())?;
+        if version.is_some_and(|version| version < VERSION) {
+            folder.start_anew().with_context(|| format!("cannot write to {shown}"))?;
+        }
+        if version != Some(VERSION) {
             let version = |to: &mut dyn Write| writeln!(to, "{VERSION}");
             folder
                 .put_file(VERSION_FILE, &version)
@@ -90,6 +96,22 @@ impl Folder {
         }
         folder.remove_leftovers();
         Ok(folder)
+    }
+
+    /// Removes the windows of an older version, which cannot be read, and then the file that tells the version.
+    fn start_anew(&self) -> io::Result<()> {
+        let names = self.names()?;
+        let windows: Vec<_> = names.iter().filter(|name| Name::parse(name).is_some()).collect();
+        for name in &windows {
+            self.remove(name)?;
+        }
+        unlinkat(&self.fd, VERSION_FILE, AtFlags::empty())?;
+        note(&format!(
+            "{}: removed {} of an older jvmprobed, which this one cannot read",
+            self.path.display(),
+            count(windows.len() as u64, "window")
+        ));
+        Ok(())
     }
 
     /// Gives the directory its mode. One that is in use for something else is refused: users of that may
@@ -127,10 +149,15 @@ impl Folder {
     pub fn open_to_read(path: &Path) -> Result<Self> {
         let fd = open_dir(path)?;
         let folder = Self { path: path.into(), fd, mode: 0, _lock: None };
-        if folder.version()?.is_none() {
-            bail!("{} has no windows of jvmprobed: is it the directory of --dir?", path.display());
+        let shown = path.display();
+        match folder.version()? {
+            Some(VERSION) => Ok(folder),
+            Some(version) => bail!(
+                "{shown} was written by an older jvmprobed, as version {version}: this one reads version \
+                 {VERSION}, and starts anew there as a daemon"
+            ),
+            None => bail!("{shown} has no windows of jvmprobed: is it the directory of --dir?"),
         }
-        Ok(folder)
     }
 
     /// Where it is.
@@ -138,7 +165,7 @@ impl Folder {
         &self.path
     }
 
-    /// The version of what is in it, which is none that is too new.
+    /// Returns the version of what is in it, which is this one or an older one; `None` for a new directory.
     fn version(&self) -> Result<Option<u32>> {
         let shown = self.path.display();
         let mut text = String::new();

@@ -8,9 +8,12 @@ use std::{
     sync::Arc,
 };
 
-use libjvmprobe::stack::{
-    joined::join,
-    profile::{Measure, Profile},
+use libjvmprobe::{
+    stack::{
+        joined::join,
+        profile::{Measure, Profile},
+    },
+    take::pauses::record::Record,
 };
 
 use crate::{
@@ -28,11 +31,11 @@ pub const MAX_TAKEN: usize = 16 << 20;
 /// Stacks that tenants lost because they exceeded their share of a window.
 pub type Limited = BTreeMap<Arc<str>, u64>;
 
-/// Maximum memory that the lines of stops take in a window that was put together: some 40,000 lines. The
-/// longest stops of each JVM keep their lines, the others are added up.
+/// Maximum memory that the records of stops take in a merged window, in bytes: some 40,000 records. The
+/// longest stops of each JVM keep their records, the others are added up.
 const MAX_STOPS: usize = 16 << 20;
 
-/// Windows to be put together, which were taken one after the other. Lines of stops are bounded as windows
+/// Windows to be put together, which were taken one after the other. Records of stops are bounded as windows
 /// come, so that a host with many stops does not need all of them at once.
 #[derive(Debug)]
 pub struct Parts {
@@ -55,8 +58,8 @@ impl Parts {
     pub fn add(&mut self, mut stored: Stored) {
         for taken in &mut stored.window.jvms {
             let (key, tenant) = ((taken.who.pid, taken.who.started_ns), taken.who.tenant());
-            for line in take(&mut taken.pauses) {
-                self.stops.add(&key, &tenant, line);
+            for record in take(&mut taken.pauses) {
+                self.stops.add(&key, &tenant, record.into());
             }
         }
         self.bytes += size(&stored.window.jvms);
@@ -81,7 +84,7 @@ impl Parts {
         let mut merged = self.merge_windows();
         for taken in &mut merged.window.jvms {
             if let Some(stops) = self.stops.take(&(taken.who.pid, taken.who.started_ns)) {
-                taken.pauses = stops.into_lines(taken.who.pid);
+                taken.pauses = stops.into_records(taken.who.pid);
             }
         }
         (merged, self.limited)
@@ -150,7 +153,7 @@ pub fn put_together(windows: impl Iterator<Item = Window>) -> Vec<Taken> {
 struct Gathered {
     who: Arc<crate::window::Identity>,
     profiles: Vec<(Measure, Vec<Profile>)>,
-    pauses: Vec<String>,
+    pauses: Vec<Record>,
     /// CPU time of all windows so far, if each one's is known; `None` before the first window.
     cpu_ns: Option<Option<u64>>,
 }

@@ -5,6 +5,7 @@
 //! | [`folder`] | the directory: whose it is, and how something comes to be in it whole or not at all |
 //! | [`name`] | how windows are called |
 //! | [`file`](mod@file) | a window as files |
+//! | [`profiles`] | the file of its profiles |
 //! | [`merge`](mod@merge) | windows put together to a coarser one |
 //! | [`keep`] | what is merged and what is dropped, by age and size |
 //! | [`shelf`] | reading, while somebody else writes |
@@ -14,6 +15,7 @@ pub mod folder;
 pub mod keep;
 pub mod merge;
 pub mod name;
+pub mod profiles;
 pub mod shelf;
 
 use std::{

@@ -1,0 +1,499 @@
+//! Profiles of a window as a file: postcard's encoding of serde records, compressed with gzip.
+//!
+//! | value, in this order | meaning |
+//! |---|---|
+//! | list of strings | each text once; records have its position in this list |
+//! | list of `FrameRecord` | each frame of all profiles once |
+//! | list of profiles | each a `Head` and a list of samples |
+//!
+//! A sample is a `SampleRecord`, a list of positions of frames, outermost first, and a list of time slots.
+//! A list is the number of its elements, then the elements. Encoding: postcard.jamesmunns.com/wire-format.
+//!
+//! A file is read as if an attacker had written it: its size and the memory for what is in it are bounded, and
+//! each position in a list is checked.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    hash::Hash,
+    io::{self, Read, Write},
+    mem::take,
+    sync::Arc,
+};
+
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use libjvmprobe::stack::{
+    Frame, Kind,
+    profile::{FrameId, Measure, Profile, Sample},
+    times::add_up,
+};
+use serde::{Deserialize, Serialize};
+
+/// Maximum size of a file before compression, in bytes.
+const MAX_BYTES: usize = 64 << 20;
+/// Maximum memory that the content of a file takes, about, in bytes.
+const MAX_MEMORY: usize = 128 << 20;
+/// Memory that a shared string takes beside its text, at most, in bytes.
+const STRING: usize = 64;
+
+/// A [`Frame`], with positions of its texts in the list of strings.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Deserialize, Serialize)]
+struct FrameRecord {
+    kind: Kind,
+    name: u32,
+    module: Option<u32>,
+    file: Option<u32>,
+    line: u32,
+}
+
+/// A [`Profile`] without frames and samples.
+#[derive(Deserialize, Serialize)]
+struct Head {
+    /// Position of its JVM in the window.
+    jvm: u32,
+    measure: Measure,
+    hertz: u64,
+    duration_ns: u64,
+    begin_unix_ns: u64,
+    slot_ns: u64,
+    lost: u64,
+    folded: u64,
+}
+
+/// A [`Sample`] without stack and time slots. Command and thread are positions in the list of strings.
+#[derive(Deserialize, Serialize)]
+struct SampleRecord {
+    pid: u32,
+    command: u32,
+    thread: u32,
+    tid: u32,
+    cpu: Option<u32>,
+    complete: bool,
+    guessed: bool,
+    unsure: bool,
+    count: u64,
+    things: u64,
+}
+
+/// Returns how much memory a frame takes, in bytes; `None` if a position of it is not in the list.
+fn frame_size(frame: &FrameRecord, strings: &[impl AsRef<str>]) -> Option<usize> {
+    let texts = [Some(frame.name), frame.module, frame.file];
+    texts.into_iter().flatten().try_fold(size_of::<Frame>(), |size, text| {
+        Some(size + strings.get(text as usize)?.as_ref().len())
+    })
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Writes profiles, each with the position of its JVM in the window.
+///
+/// # Errors
+/// Errors of the writer; [`io::ErrorKind::InvalidData`] if [`read`](fn@read) would refuse the file as too large.
+pub fn write(profiles: &[(u32, &Profile)], to: impl Write) -> io::Result<()> {
+    let mut gzip = GzEncoder::new(to, Compression::default());
+    gzip.write_all(&encode(profiles)?)?;
+    gzip.finish()?.flush()
+}
+
+/// Reads profiles in the order in which they were written. Frames that no sample has are dropped.
+///
+/// # Errors
+/// Errors of the reader; [`io::ErrorKind::InvalidData`] for anything that [`write`](fn@write) has not written.
+pub fn read(from: impl Read) -> io::Result<Vec<(u32, Profile)>> {
+    let mut bytes = Vec::new();
+    GzDecoder::new(from).take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MAX_BYTES {
+        return Err(invalid("its profiles are too large"));
+    }
+    decode(&bytes).ok_or_else(|| invalid("its profiles are damaged or too large"))
+}
+
+/// Returns the file of some profiles before compression.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidData`] if [`decode`] would refuse it as too large.
+pub fn encode<'a>(profiles: &[(u32, &'a Profile)]) -> io::Result<Vec<u8>> {
+    let (mut strings, mut frames) = (List::<&'a str>::new(), List::new());
+    // The lists of strings and frames are complete after the last profile only.
+    let mut rest = Vec::new();
+    put(&mut rest, profiles.len())?;
+    for &(jvm, profile) in profiles {
+        let Profile { hertz, duration_ns, begin_unix_ns, slot_ns, lost, folded, .. } = *profile;
+        let measure = profile.measure.clone();
+        let head = Head { jvm, measure, hertz, duration_ns, begin_unix_ns, slot_ns, lost, folded };
+        put(&mut rest, (head, profile.samples.len()))?;
+        let mut record = |frame: &'a Frame| FrameRecord {
+            kind: frame.kind,
+            name: strings.position(&frame.name),
+            module: frame.module.as_deref().map(|module| strings.position(module)),
+            file: frame.file.as_deref().map(|file| strings.position(file)),
+            line: frame.line,
+        };
+        let positions: Vec<_> =
+            profile.frames().iter().map(|frame| frames.position(record(frame))).collect();
+        for sample in &profile.samples {
+            let record = SampleRecord {
+                pid: sample.pid,
+                command: strings.position(&sample.command),
+                thread: strings.position(&sample.thread),
+                tid: sample.tid,
+                cpu: sample.cpu,
+                complete: sample.complete,
+                guessed: sample.guessed,
+                unsure: sample.unsure,
+                count: sample.count,
+                things: sample.things,
+            };
+            let stack: Vec<_> = sample.stack.iter().map(|&id| positions[id as usize]).collect();
+            put(&mut rest, (record, stack, &sample.times))?;
+        }
+    }
+    let sizes = profiles.iter().map(|(_, profile)| size_of::<Profile>() + profile.size());
+    let frame_sizes = frames.elements.iter().flat_map(|frame| frame_size(frame, &strings.elements));
+    let memory =
+        sizes.sum::<usize>() + frame_sizes.sum::<usize>() + STRING * strings.elements.len();
+    let mut bytes = Vec::new();
+    put(&mut bytes, &strings.elements)?;
+    put(&mut bytes, &frames.elements)?;
+    if memory > MAX_MEMORY || bytes.len() + rest.len() > MAX_BYTES {
+        return Err(invalid("the profiles are too large"));
+    }
+    bytes.append(&mut rest);
+    Ok(bytes)
+}
+
+/// Appends a value.
+fn put(bytes: &mut Vec<u8>, value: impl Serialize) -> io::Result<()> {
+    let longer = postcard::to_extend(&value, take(bytes));
+    *bytes = longer.map_err(|e| invalid(&e.to_string()))?;
+    Ok(())
+}
+
+/// Distinct elements in the order in which they were added.
+struct List<T> {
+    positions: HashMap<T, u32>,
+    elements: Vec<T>,
+}
+
+impl<T: Copy + Eq + Hash> List<T> {
+    fn new() -> Self {
+        Self { positions: HashMap::new(), elements: Vec::new() }
+    }
+
+    /// Returns the position of an element, which is added if it is new.
+    fn position(&mut self, element: T) -> u32 {
+        *self.positions.entry(element).or_insert_with(|| {
+            self.elements.push(element);
+            // Each element takes memory, which allows far fewer than 2^32.
+            u32::try_from(self.elements.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+}
+
+/// Returns the profiles of a file after decompression, and the positions of their JVMs; `None` if it is damaged
+/// or its content would take too much memory.
+pub fn decode(bytes: &[u8]) -> Option<Vec<(u32, Profile)>> {
+    let mut reader = Reader { bytes, memory: MAX_MEMORY };
+    let strings: Vec<&str> = reader.list(STRING)?;
+    let strings: Vec<Arc<str>> = strings.into_iter().map(Into::into).collect();
+    let records: Vec<FrameRecord> = reader.list(0)?;
+    let mut frames = Vec::new();
+    for record in records {
+        reader.reserve(frame_size(&record, &strings)?)?;
+        let text = |at: Option<u32>| at.map(|at| &strings[at as usize]);
+        let frame = Frame::new(record.kind, Arc::clone(text(Some(record.name))?));
+        let frame = match text(record.module) {
+            Some(module) => frame.of_module(module),
+            None => frame,
+        };
+        frames.push(frame.at(text(record.file).cloned(), record.line));
+    }
+    let mut profiles = Vec::new();
+    for _ in 0..reader.value::<usize>()? {
+        reader.reserve(size_of::<Profile>())?;
+        profiles.push(reader.profile(&strings, &frames)?);
+    }
+    reader.bytes.is_empty().then_some(profiles)
+}
+
+/// Values that are not decoded yet.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    /// Memory that decoded values may still take, in bytes.
+    memory: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn value<T: Deserialize<'a>>(&mut self) -> Option<T> {
+        let (value, rest) = postcard::take_from_bytes(self.bytes).ok()?;
+        self.bytes = rest;
+        Some(value)
+    }
+
+    /// Decodes a list whose elements take this much memory each.
+    fn list<T: Deserialize<'a>>(&mut self, size: usize) -> Option<Vec<T>> {
+        let length: usize = self.value()?;
+        self.reserve(length.checked_mul(size.max(size_of::<T>()))?)?;
+        (0..length).map(|_| self.value()).collect()
+    }
+
+    fn reserve(&mut self, bytes: usize) -> Option<()> {
+        self.memory = self.memory.checked_sub(bytes)?;
+        Some(())
+    }
+
+    fn profile(&mut self, strings: &[Arc<str>], frames: &[Frame]) -> Option<(u32, Profile)> {
+        let (head, samples): (Head, usize) = self.value()?;
+        let mut profile = Profile::of(head.measure);
+        (profile.hertz, profile.duration_ns) = (head.hertz, head.duration_ns);
+        (profile.begin_unix_ns, profile.slot_ns) = (head.begin_unix_ns, head.slot_ns);
+        (profile.lost, profile.folded) = (head.lost, head.folded);
+        // By position in the list of frames.
+        let mut ids: HashMap<u32, FrameId> = HashMap::new();
+        for _ in 0..samples {
+            self.reserve(size_of::<Sample>())?;
+            let record: SampleRecord = self.value()?;
+            let mut stack: Vec<u32> = self.list(0)?;
+            for frame in &mut stack {
+                *frame = match ids.entry(*frame) {
+                    Entry::Occupied(known) => *known.get(),
+                    Entry::Vacant(new) => {
+                        // A profile has each frame in a list and in a map.
+                        self.reserve(2 * size_of::<Frame>())?;
+                        *new.insert(profile.intern(frames.get(*frame as usize)?.clone()))
+                    }
+                };
+            }
+            let mut times = self.list(0)?;
+            // Functions that cut or join profiles rely on the order.
+            add_up(&mut times);
+            let text = |at: u32| strings.get(at as usize).cloned();
+            profile.samples.push(Sample {
+                pid: record.pid,
+                command: text(record.command)?,
+                thread: text(record.thread)?,
+                tid: record.tid,
+                cpu: record.cpu,
+                stack,
+                complete: record.complete,
+                guessed: record.guessed,
+                unsure: record.unsure,
+                count: record.count,
+                things: record.things,
+                times,
+            });
+        }
+        Some((head.jvm, profile))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    const KINDS: [Kind; 9] = [
+        Kind::Java,
+        Kind::Inlined,
+        Kind::Interpreted,
+        Kind::Stub,
+        Kind::Jvm,
+        Kind::Native,
+        Kind::Kernel,
+        Kind::Class,
+        Kind::Unknown,
+    ];
+
+    fn frames() -> impl Strategy<Value = Frame> {
+        let name = "[a-cä<>.]{0,4}";
+        (0..KINDS.len(), name, proptest::option::of(name), proptest::option::of(name), 0..9_u32)
+            .prop_map(|(kind, name, module, file, line)| {
+                let frame = Frame::new(KINDS[kind], name);
+                let frame = match module {
+                    Some(module) => frame.of_module(&module.into()),
+                    None => frame,
+                };
+                frame.at(file.map(Into::into), line)
+            })
+    }
+
+    prop_compose! {
+        fn samples()(
+            (pid, tid, cpu) in (1..9_u32, 0..9_u32, proptest::option::of(0..3_u32)),
+            (command, thread) in ("[a-b]{0,2}", "[a-b]{0,2}"),
+            frames in vec(frames(), 0..6),
+            (complete, guessed, unsure) in any::<(bool, bool, bool)>(),
+            (count, things) in any::<(u64, u64)>(),
+            mut times in vec((0..u32::MAX, 1..99_u64), 0..5),
+        ) -> (Sample, Vec<Frame>) {
+            add_up(&mut times);
+            let (command, thread) = (command.into(), thread.into());
+            let stack = Vec::new();
+            let sample = Sample { pid, command, thread, tid, cpu, stack, complete, guessed, unsure,
+                count, things, times };
+            (sample, frames)
+        }
+    }
+
+    prop_compose! {
+        fn profiles()(
+            measure in prop_oneof![
+                Just(Measure::Time), Just(Measure::Allocation),
+                "[a-b]{1,2}".prop_map(|name| Measure::Events(name.into())),
+                "[a-b]{1,2}".prop_map(|name| Measure::Elapsed(name.into())),
+            ],
+            samples in vec(samples(), 0..8),
+            (hertz, duration_ns, begin_unix_ns) in any::<(u64, u64, u64)>(),
+            (slot_ns, lost, folded) in any::<(u64, u64, u64)>(),
+        ) -> Profile {
+            let mut profile = Profile::of(measure);
+            for (mut sample, frames) in samples {
+                sample.stack = frames.into_iter().map(|frame| profile.intern(frame)).collect();
+                profile.samples.push(sample);
+            }
+            (profile.hertz, profile.duration_ns) = (hertz, duration_ns);
+            (profile.begin_unix_ns, profile.slot_ns) = (begin_unix_ns, slot_ns);
+            (profile.lost, profile.folded) = (lost, folded);
+            profile
+        }
+    }
+
+    /// Everything of a profile, with frames in place of their numbers.
+    fn content(profile: &Profile) -> impl PartialEq + std::fmt::Debug {
+        let samples = profile.samples.iter().map(|sample| {
+            let stack = sample.stack.iter().map(|&id| profile.frame(id).clone());
+            (stack.collect::<Vec<_>>(), Sample { stack: Vec::new(), ..sample.clone() })
+        });
+        let of = (profile.hertz, profile.duration_ns, profile.begin_unix_ns, profile.slot_ns);
+        let samples: Vec<_> = samples.collect();
+        (profile.measure.clone(), of, (profile.lost, profile.folded), samples)
+    }
+
+    fn numbered(profiles: &[Profile]) -> Vec<(u32, &Profile)> {
+        (7..).zip(profiles).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn written_profiles_are_read_again(profiles in vec(profiles(), 0..4)) {
+            let mut bytes = Vec::new();
+            write(&numbered(&profiles), &mut bytes).unwrap();
+            let again = read(&bytes[..]).unwrap();
+            prop_assert_eq!(again.len(), profiles.len());
+            for ((jvm, was), (number, is)) in numbered(&profiles).into_iter().zip(again) {
+                prop_assert_eq!(jvm, number);
+                prop_assert_eq!(content(was), content(&is));
+            }
+        }
+
+        #[test]
+        fn changed_files_are_refused_or_read(
+            profiles in vec(profiles(), 1..3),
+            changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..9),
+            length in any::<prop::sample::Index>(),
+        ) {
+            let mut bytes = encode(&numbered(&profiles)).unwrap();
+            // A file that was cut off is refused.
+            prop_assert!(decode(&bytes[..length.index(bytes.len())]).is_none());
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            if let Some(read) = decode(&bytes) {
+                let read: Vec<_> = read.iter().map(|(jvm, profile)| (*jvm, profile)).collect();
+                prop_assert!(encode(&read).is_ok());
+            }
+        }
+    }
+
+    /// A change of the encoding needs another version of the store: see [`crate::store::folder::VERSION`].
+    #[test]
+    fn encoding_is_that_of_the_version() {
+        let mut profile = Profile::of(Measure::Elapsed("off-cpu".into()));
+        (profile.hertz, profile.slot_ns) = (19, 1 << 30);
+        let mut sample = Sample {
+            pid: 7,
+            command: "java".into(),
+            thread: "main".into(),
+            tid: 300,
+            cpu: Some(1),
+            stack: Vec::new(),
+            complete: true,
+            guessed: false,
+            unsure: true,
+            count: 3,
+            things: 2,
+            times: vec![(1, 2), (5, 1)],
+        };
+        for kind in KINDS {
+            let frame = Frame::new(kind, "f").of_module(&"m".into()).at(Some("s".into()), 9);
+            sample.stack.push(profile.intern(frame));
+        }
+        profile.samples.push(sample);
+        let frame = |kind: u8| [kind, 0, 1, 1, 1, 2, 9];
+        let frames: Vec<_> = (0..9).flat_map(frame).collect();
+        let expected: [&[u8]; 5] = [
+            b"\x05\x01f\x01m\x01s\x04java\x04main\x09",
+            &frames,
+            b"\x01\x06\x03\x07off-cpu\x13\x00\x00\x80\x80\x80\x80\x04\x00\x00\x01",
+            b"\x07\x03\x04\xac\x02\x01\x01\x01\x00\x01\x03\x02",
+            b"\x09\x00\x01\x02\x03\x04\x05\x06\x07\x08\x02\x01\x02\x05\x01",
+        ];
+        assert_eq!(encode(&[(6, &profile)]).unwrap(), expected.concat());
+        for (number, measure) in [Measure::Time, Measure::Allocation, Measure::Events("a".into())]
+            .into_iter()
+            .enumerate()
+        {
+            let bytes = encode(&[(0, &Profile::of(measure))]).unwrap();
+            assert_eq!(usize::from(bytes[4]), number, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn files_that_need_too_much_memory_are_refused() {
+        // 70 MB of zeros, in 70 kB.
+        let mut bytes = Vec::new();
+        let mut zip = GzEncoder::new(&mut bytes, Compression::fast());
+        (0..70).for_each(|_| zip.write_all(&vec![0; 1 << 20]).unwrap());
+        zip.finish().unwrap();
+        assert_eq!(read(&bytes[..]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(read(&b"\x1f\x8b"[..]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        // Empty strings, of a byte each.
+        let strings = |number: usize| {
+            let mut bytes = Vec::new();
+            put(&mut bytes, vec![""; number]).unwrap();
+            // Neither frames nor profiles.
+            bytes.extend([0, 0]);
+            decode(&bytes).is_some()
+        };
+        assert!(strings(1000) && !strings(1 + MAX_MEMORY / STRING));
+        // More samples than there are bytes.
+        let mut bytes = encode(&[(0, &Profile::default())]).unwrap();
+        assert!(decode(&bytes).is_some());
+        *bytes.last_mut().unwrap() = 1;
+        assert!(decode(&bytes).is_none());
+        // Whatever could not be read again is not written.
+        let mut profile = Profile::default();
+        let mut sample = |slots: usize| {
+            profile.samples = vec![Sample {
+                pid: 1,
+                command: "".into(),
+                thread: "".into(),
+                tid: 1,
+                cpu: None,
+                stack: Vec::new(),
+                complete: true,
+                guessed: false,
+                unsure: false,
+                count: 1,
+                things: 0,
+                times: vec![(0, 1); slots],
+            }];
+            encode(&[(0, &profile)]).map(|bytes| decode(&bytes).is_some())
+        };
+        assert!(sample(1000).unwrap());
+        assert_eq!(sample(MAX_MEMORY / 16).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}
