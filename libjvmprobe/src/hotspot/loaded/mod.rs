@@ -221,7 +221,14 @@ impl Source<'_> {
         mut visit: impl FnMut(&Loaded, LoadedClass) -> Result<()>,
     ) -> Result<Loaded> {
         let Self { memory, layout, inlined, unloads, pid } = self;
-        let mut alive = Alive { memory, layout, unloads, seen: told.unloaded, classes: None };
+        let mut alive = Alive {
+            memory,
+            layout,
+            unloads,
+            seen: told.unloaded,
+            classes: None,
+            is_complete: true,
+        };
         let listed = walk::read(memory, layout)?;
         let mut reader = Reader {
             pages: Pages::ahead(memory),
@@ -286,6 +293,7 @@ impl Source<'_> {
                 }
             }
         }
+        told.is_complete &= alive.is_complete;
         Ok(told)
     }
 }
@@ -447,6 +455,8 @@ struct Alive<'a> {
     seen: Option<u64>,
     /// Those that were listed again, with their loaders; before that, all are alive.
     classes: Option<HashSet<(Addr, Addr)>>,
+    /// Whether each of these lists was read to its end. A class that a list lacks counts as dead.
+    is_complete: bool,
 }
 
 impl Alive<'_> {
@@ -457,12 +467,14 @@ impl Alive<'_> {
             return false;
         }
         self.seen = now;
-        if let Ok(listed) = walk::read(self.memory, self.layout) {
-            let loader = |entry: &walk::Entry| listed.loaders.get(entry.loader).copied();
-            let alive =
-                listed.classes.iter().filter_map(|entry| Some((entry.klass, loader(entry)?)));
-            self.classes = Some(alive.collect());
-        }
+        let Ok(listed) = walk::read(self.memory, self.layout) else {
+            self.is_complete = false;
+            return true;
+        };
+        self.is_complete &= listed.is_complete;
+        let loader = |entry: &walk::Entry| listed.loaders.get(entry.loader).copied();
+        let alive = listed.classes.iter().filter_map(|entry| Some((entry.klass, loader(entry)?)));
+        self.classes = Some(alive.collect());
         true
     }
 
