@@ -416,7 +416,7 @@ impl Parts<'_> {
             class.bytes += facts.bytes;
             let in_code = InCode {
                 is_inlined: inlined.binary_search(&method).is_ok(),
-                may_be_called: refs.may_name(Callee {
+                called_at: refs.level(Callee {
                     class: symbol,
                     signature: facts.signature,
                     binding: facts.binding,
