@@ -270,6 +270,9 @@ impl Source<'_> {
             let (entries, others) = rest.split_at(read.len());
             rest = others;
             let is_sure = !alive.has_changed() & parts.are_sources_still();
+            if !is_sure {
+                parts.reader.forget();
+            }
             parts
                 .now
                 .prefetch(entries.iter().filter_map(|entry| parts.classes.loader_at(entry.klass)));
@@ -318,6 +321,13 @@ impl Reader<'_> {
     /// Reads the pages of the Symbols that a field of some objects refers to.
     fn prefetch_names(&mut self, objects: impl Iterator<Item = Addr>, field: u64) {
         self.names.prefetch(pointers(&mut self.pages, objects, &[field]));
+    }
+
+    /// Forgets what was read. A class that was loaded since may lie where another one was.
+    fn forget(&mut self) {
+        self.pages.forget();
+        self.names.forget();
+        self.symbols.forget();
     }
 
     /// The text of a Symbol.
@@ -384,6 +394,7 @@ impl Parts<'_> {
             if !alive.has_changed() & self.are_sources_still() {
                 break;
             }
+            self.reader.forget();
             class = self.read(entry);
         }
         self.now.forget();
