@@ -379,6 +379,89 @@ fn nor_with_profiles_of_another_run() {
     check_entered(runtime, &flags, 5, Some(&jar));
 }
 
+/// Methods that C1 has inlined at tier 1 or 2, where it does not count them, by class and name.
+/// HotSpot's output names each thread before its lines.
+fn inlined_uncounted(log: &str) -> BTreeSet<(String, String)> {
+    let (mut tiers, mut writer) = (BTreeMap::new(), String::new());
+    let mut inlined = BTreeSet::new();
+    for line in log.lines() {
+        let line = line.replace("&lt;", "<").replace("&gt;", ">");
+        if let Some(thread) = line.strip_prefix("<writer thread='") {
+            thread.split('\'').next().unwrap().clone_into(&mut writer);
+            continue;
+        }
+        let Some((before, after)) = line.split_once("::") else { continue };
+        let class = before.split_whitespace().last().unwrap_or_default();
+        let name = after.split_whitespace().next().unwrap_or_default();
+        match before.split_once("@ ") {
+            // A callee, behind its bytecode index.
+            Some(_) => {
+                let (_, message) = after.split_once(" bytes)").unwrap_or_default();
+                let is_inlined = matches!(message.trim(), "" | "inline");
+                if is_inlined && matches!(tiers.get(&writer), Some(1 | 2)) {
+                    inlined.insert((folded(class), name.to_owned()));
+                }
+            }
+            // A compilation: time, number, flags, tier, method.
+            None => {
+                let mut words = before.split_whitespace().rev().skip(1);
+                if let Some(tier) = words.next().and_then(|tier| tier.parse::<u32>().ok()) {
+                    tiers.insert(writer.clone(), tier);
+                }
+            }
+        }
+    }
+    inlined
+}
+
+/// Whether each method that was inlined uncounted is called or unknown: it may have run.
+fn check_inlined(runtime: &Runtime) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("compilations.log");
+    // C1 uses tier 2 whenever C2 has anything to do, so that there is much of it on any machine.
+    let flags = format!(
+        "-XX:+UnlockDiagnosticVMOptions -XX:+PrintCompilation -XX:+PrintInlining -XX:+LogVMOutput \
+         -XX:-DisplayVMOutput -XX:Tier3DelayOn=0 -XX:Tier3DelayOff=0 -XX:LogFile={}",
+        path.display()
+    );
+    let mut load = Load::start_program(runtime, &flags, "WorkLoad");
+    load.ask("go 20");
+    let told = methods(&records(&load, &["--methods"]));
+    load.quit();
+    let inlined = inlined_uncounted(&std::fs::read_to_string(&path).unwrap());
+    // The log has no descriptors: a method is wrong if all of its name are.
+    let mut usages = BTreeMap::<_, BTreeSet<_>>::new();
+    for ((class, method), (usage, why)) in &told {
+        let name = method.split('(').next().unwrap().to_owned();
+        let usage = if why.is_empty() { usage } else { why };
+        usages.entry((class.clone(), name)).or_default().insert(usage.as_str());
+    }
+    let is = |method: &&(String, String), usage: &str| {
+        usages.get(*method).is_some_and(|all| all.iter().all(|one| *one == usage))
+    };
+    let wrong: Vec<_> = inlined.iter().filter(|method| is(method, "not called")).collect();
+    let unknown = inlined.iter().filter(|method| is(method, "inlined uncounted")).count();
+    println!("{}: {} methods inlined uncounted, {unknown} unknown", runtime.name, inlined.len());
+    assert!(wrong.is_empty(), "{}: {wrong:#?}", runtime.name);
+    assert!(inlined.len() > 100 && unknown > 0, "{}: {}", runtime.name, inlined.len());
+}
+
+#[test]
+fn methods_that_were_inlined_uncounted_are_unknown() {
+    check_inlined(runtimes::named("temurin-17"));
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn methods_that_were_inlined_uncounted_are_unknown_in_other_jdks() {
+    for name in ["temurin-11", "temurin-21", "temurin-25"] {
+        check_inlined(runtimes::named(name));
+    }
+    for runtime in NEWEST.into_iter().filter_map(runtimes::of_unstable) {
+        check_inlined(runtime);
+    }
+}
+
 #[test]
 fn what_was_replaced_since_is_unknown() {
     let dir = tempfile::tempdir().unwrap();

@@ -77,6 +77,13 @@ pub(super) struct MethodFacts {
     pub(super) is_compiled: bool,
 }
 
+impl MethodFacts {
+    /// The size in bytes that compilers compare with their limits.
+    pub(super) fn inlined_size(&self) -> u64 {
+        if self.is_forced_inline { 0 } else { self.code_size.into() }
+    }
+}
+
 /// Reads methods.
 #[derive(Debug)]
 pub(super) struct MethodReader {

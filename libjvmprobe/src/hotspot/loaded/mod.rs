@@ -221,7 +221,14 @@ impl Source<'_> {
         mut visit: impl FnMut(&Loaded, LoadedClass) -> Result<()>,
     ) -> Result<Loaded> {
         let Self { memory, layout, inlined, unloads, pid } = self;
-        let mut alive = Alive { memory, layout, unloads, seen: told.unloaded, classes: None };
+        let mut alive = Alive {
+            memory,
+            layout,
+            unloads,
+            seen: told.unloaded,
+            classes: None,
+            is_complete: true,
+        };
         let listed = walk::read(memory, layout)?;
         let mut reader = Reader {
             pages: Pages::ahead(memory),
@@ -263,6 +270,9 @@ impl Source<'_> {
             let (entries, others) = rest.split_at(read.len());
             rest = others;
             let is_sure = !alive.has_changed() & parts.are_sources_still();
+            if !is_sure {
+                parts.reader.forget();
+            }
             parts
                 .now
                 .prefetch(entries.iter().filter_map(|entry| parts.classes.loader_at(entry.klass)));
@@ -286,6 +296,7 @@ impl Source<'_> {
                 }
             }
         }
+        told.is_complete &= alive.is_complete;
         Ok(told)
     }
 }
@@ -310,6 +321,13 @@ impl Reader<'_> {
     /// Reads the pages of the Symbols that a field of some objects refers to.
     fn prefetch_names(&mut self, objects: impl Iterator<Item = Addr>, field: u64) {
         self.names.prefetch(pointers(&mut self.pages, objects, &[field]));
+    }
+
+    /// Forgets what was read. A class that was loaded since may lie where another one was.
+    fn forget(&mut self) {
+        self.pages.forget();
+        self.names.forget();
+        self.symbols.forget();
     }
 
     /// The text of a Symbol.
@@ -376,6 +394,7 @@ impl Parts<'_> {
             if !alive.has_changed() & self.are_sources_still() {
                 break;
             }
+            self.reader.forget();
             class = self.read(entry);
         }
         self.now.forget();
@@ -408,7 +427,7 @@ impl Parts<'_> {
             class.bytes += facts.bytes;
             let in_code = InCode {
                 is_inlined: inlined.binary_search(&method).is_ok(),
-                may_be_called: refs.may_name(Callee {
+                called_at: refs.level(Callee {
                     class: symbol,
                     signature: facts.signature,
                     binding: facts.binding,
@@ -447,6 +466,8 @@ struct Alive<'a> {
     seen: Option<u64>,
     /// Those that were listed again, with their loaders; before that, all are alive.
     classes: Option<HashSet<(Addr, Addr)>>,
+    /// Whether each of these lists was read to its end. A class that a list lacks counts as dead.
+    is_complete: bool,
 }
 
 impl Alive<'_> {
@@ -457,12 +478,14 @@ impl Alive<'_> {
             return false;
         }
         self.seen = now;
-        if let Ok(listed) = walk::read(self.memory, self.layout) {
-            let loader = |entry: &walk::Entry| listed.loaders.get(entry.loader).copied();
-            let alive =
-                listed.classes.iter().filter_map(|entry| Some((entry.klass, loader(entry)?)));
-            self.classes = Some(alive.collect());
-        }
+        let Ok(listed) = walk::read(self.memory, self.layout) else {
+            self.is_complete = false;
+            return true;
+        };
+        self.is_complete &= listed.is_complete;
+        let loader = |entry: &walk::Entry| listed.loaders.get(entry.loader).copied();
+        let alive = listed.classes.iter().filter_map(|entry| Some((entry.klass, loader(entry)?)));
+        self.classes = Some(alive.collect());
         true
     }
 

@@ -1,10 +1,10 @@
-//! Which methods compiled code may have inlined without counting them.
+//! Methods that C1 may have inlined into code that does not count them.
 //!
-//! C1 inlines into what it compiles, and into what it has inlined there
-//! (`GraphBuilder::try_inline`, c1/c1_GraphBuilder.cpp). So this begins with the methods that may
-//! have been compiled, whether they still are or not: what they call may be inlined if it is short
-//! enough; so may what that calls, whether that was compiled itself or not; and so on. A method
-//! that has run in the interpreter alone hides nothing: whom it calls is counted.
+//! C1 inlines into the methods that it compiles, and into what it has inlined there
+//! (`GraphBuilder::try_inline_full`, c1/c1_GraphBuilder.cpp). The search starts at the methods that
+//! may have been compiled, whether they still are or not, and follows the calls in their bytecodes
+//! to methods that are short enough for their level of inlining. A method that has only been
+//! interpreted hides nothing, because the interpreter counts the methods that it calls.
 
 use std::ops::Range;
 
@@ -25,12 +25,11 @@ use crate::{
     own::remark,
 };
 
-/// So often it is looked for more; then all that is left may be called.
-const MAX_ROUNDS: usize = 100;
-/// So many calls are kept, in some 64 MiB, of methods that may be inlined if something calls them.
+/// Maximum number of calls that are kept for methods that may be inlined if something calls them:
+/// about 64 MiB.
 const MAX_WAITING: usize = 1 << 22;
 
-/// What all is read with.
+/// The JVM's layout, and the readers that the search uses.
 pub(super) struct Reach<'a> {
     pub(super) layout: &'a Layout,
     pub(super) classes: &'a ClassReader,
@@ -42,16 +41,16 @@ pub(super) struct Reach<'a> {
 /// Methods that may be inlined if something calls them.
 #[derive(Default)]
 struct Waiting {
-    /// Each with where its own calls are among all of them.
-    methods: Vec<(Callee, Range<u32>)>,
+    /// Each with its size in bytes and the range of its own calls in `calls`.
+    methods: Vec<(Callee, u64, Range<u32>)>,
     calls: Vec<Named>,
 }
 
 impl Waiting {
-    fn push(&mut self, callee: Callee, calls: Vec<Named>) {
+    fn push(&mut self, callee: Callee, size: u64, calls: Vec<Named>) {
         let begin = self.calls.len() as u32;
         self.calls.extend(calls);
-        self.methods.push((callee, begin..self.calls.len() as u32));
+        self.methods.push((callee, size, begin..self.calls.len() as u32));
     }
 
     /// Whether it has more than is kept.
@@ -86,7 +85,7 @@ impl Reach<'_> {
             }
         }
         handles.name(&mut refs);
-        follow(&mut refs, waiting);
+        follow(&mut refs, waiting, self.counting);
         if self.listed.is_complete { refs } else { Refs::unknown() }
     }
 
@@ -119,17 +118,18 @@ impl Reach<'_> {
             let facts = self.methods.read(reader, method)?;
             methods.push((facts.signature, facts.binding));
             let is_compiled = self.counting.may_have_been_compiled(&facts);
-            let is_inlined = self.counting.may_be_inlined_by_c1(&facts);
+            let is_inlined = self.counting.may_be_inlined_by_c1(&facts, 0);
             if facts.is_native || facts.is_abstract || !is_compiled && !is_inlined {
                 continue;
             }
             let code = reader.pages.bytes(facts.code, facts.code_size.into())?;
             let calls = constants.calls(refs, &code)?;
             if is_compiled {
-                refs.insert(calls);
+                refs.insert(calls, 0);
             } else if !calls.is_empty() {
                 let (signature, binding) = (facts.signature, facts.binding);
-                waiting.push(Callee { class, signature, binding }, calls);
+                let callee = Callee { class, signature, binding };
+                waiting.push(callee, facts.inlined_size(), calls);
             }
         }
         if is_handled != Some(false) {
@@ -139,15 +139,18 @@ impl Reach<'_> {
     }
 }
 
-/// Adds what those call that are called.
-fn follow(refs: &mut Refs, mut waiting: Waiting) {
+/// Adds the calls of the waiting methods that are called themselves, level by level. A method is
+/// followed from its lowest level only: higher ones have lower limits.
+fn follow(refs: &mut Refs, mut waiting: Waiting, counting: &Counting) {
     let mut methods = std::mem::take(&mut waiting.methods);
     let mut fresh = None;
-    for _ in 0..MAX_ROUNDS {
+    // At the highest level, only methods are left that are small enough to be unknown anyway.
+    for level in 0..u8::MAX {
         let mut called = Vec::new();
-        methods.retain(|(callee, calls)| {
-            let is_called = fresh.as_ref().is_none_or(|fresh| refs.is_fresh(fresh, *callee))
-                && refs.may_name(*callee);
+        methods.retain(|(callee, size, calls)| {
+            let is_called = *size <= counting.inlined_by_c1(level)
+                && fresh.as_ref().is_none_or(|fresh| refs.is_fresh(fresh, *callee))
+                && refs.level(*callee).is_some();
             if is_called {
                 called.push(calls.clone());
             }
@@ -157,10 +160,8 @@ fn follow(refs: &mut Refs, mut waiting: Waiting) {
             return;
         }
         let calls = called.into_iter().flat_map(|calls| waiting.calls(calls));
-        fresh = Some(refs.insert(calls.copied()));
+        fresh = Some(refs.insert(calls.copied(), level + 1));
     }
-    let calls = methods.into_iter().flat_map(|(_, calls)| waiting.calls(calls));
-    refs.insert(calls.copied());
 }
 
 #[cfg(test)]
@@ -180,27 +181,29 @@ mod tests {
         refs.name(callee(i).class, callee(i).signature)
     }
 
-    /// Methods of which each calls the next one, from the last one on.
-    fn chain(length: u64, refs: &Refs) -> Waiting {
+    /// Methods of one size of which each calls the next one, from the last one on.
+    fn chain(length: u64, size: u64, refs: &Refs) -> Waiting {
         let mut waiting = Waiting::default();
-        (0..length).rev().for_each(|i| waiting.push(callee(i), vec![named(refs, i + 1)]));
+        (0..length).rev().for_each(|i| waiting.push(callee(i), size, vec![named(refs, i + 1)]));
         waiting
     }
 
     #[test]
-    fn who_is_called_by_one_that_is_called_may_be_called() {
-        for length in [1, 2, 50, 1000] {
+    fn calls_are_followed_while_methods_are_short_enough_for_their_level() {
+        for (size, levels) in [(36, 0), (35, 1), (32, 1), (31, 2), (24, 4), (7, 13), (1, 30)] {
             let mut families = Families::default();
             families.insert(Addr(2), vec![]);
             let mut refs = Refs::new(Some(families));
-            let methods = chain(length, &refs);
-            follow(&mut refs, methods);
-            assert!(!refs.may_name(callee(1)), "{length}");
-            let methods = chain(length, &refs);
-            refs.insert([named(&refs, 0)]);
-            follow(&mut refs, methods);
-            assert!((0..=length).all(|i| refs.may_name(callee(i))), "{length}");
-            assert!(!refs.may_name(callee(length + 1)), "{length}");
+            let methods = chain(30, size, &refs);
+            follow(&mut refs, methods, &Counting::USUAL);
+            assert_eq!(refs.level(callee(1)), None, "{size}");
+            let methods = chain(30, size, &refs);
+            refs.insert([named(&refs, 0)], 0);
+            follow(&mut refs, methods, &Counting::USUAL);
+            for i in 0..=30 {
+                let level = (i <= levels).then_some(i as u8);
+                assert_eq!(refs.level(callee(i)), level, "{size} {i}");
+            }
         }
     }
 }

@@ -15,7 +15,7 @@
 use crate::{
     Addr, Error, Result,
     hotspot::{
-        hashing::NumberSet,
+        hashing::{NumberMap, NumberSet},
         layout::Item,
         loaded::{Reader, at, family::Families},
         resolved::Layout,
@@ -32,7 +32,7 @@ const METHOD_HANDLE: u8 = 15;
 const METHOD_HANDLE_IN_ERROR: u8 = 104;
 /// The index of a constant has 16 bits.
 const MAX_CONSTANTS: u32 = 1 << 16;
-/// So many names are kept, in 64 MiB or so: some more than metaspace of 4 GiB holds.
+/// Maximum number of names: more than metaspace of 4 GiB holds, in about 128 MiB.
 const MAX_REFS: usize = 1 << 22;
 
 /// A method as a constant names it.
@@ -116,7 +116,7 @@ impl Handles {
                 .filter(|method| are_all || named(method))
                 .map(|(signature, _)| refs.name(class, *signature))
                 .collect();
-            refs.insert(all);
+            refs.insert(all, 0);
         }
     }
 }
@@ -124,8 +124,9 @@ impl Handles {
 /// The methods that are named.
 #[derive(Debug)]
 pub(super) struct Refs {
-    /// By hashes: two that fall together are both named, which errs on the safe side.
-    named: NumberSet<u64>,
+    /// The hashes of names, each with the lowest inline level of a call that has it. Two names with
+    /// one hash are both called, which makes a method unknown, never wrong.
+    named: NumberMap<u64, u8>,
     /// Which classes are related; without it, all may be.
     families: Option<Families>,
     /// Whether nothing is missing: else any method may be named.
@@ -278,7 +279,7 @@ const STRANGE: u64 = 1;
 impl Refs {
     /// None yet; without families, any two classes may be related.
     pub(super) fn new(families: Option<Families>) -> Self {
-        Self { named: NumberSet::default(), families, is_complete: true }
+        Self { named: NumberMap::default(), families, is_complete: true }
     }
 
     /// Nothing is known: any method may be named.
@@ -286,12 +287,20 @@ impl Refs {
         Self { is_complete: false, ..Self::new(None) }
     }
 
-    /// Adds some. Which of them were new, without their classes.
-    pub(super) fn insert(&mut self, named: impl IntoIterator<Item = Named>) -> NumberSet<u64> {
+    /// Adds calls at an inline level, which must not be lower than that of calls before. Returns the
+    /// hashes of those that are new, without their classes.
+    pub(super) fn insert(
+        &mut self,
+        named: impl IntoIterator<Item = Named>,
+        level: u8,
+    ) -> NumberSet<u64> {
         let mut fresh = NumberSet::default();
         for Named { own, any } in named {
-            if self.named.insert(own) | self.named.insert(any) {
-                fresh.insert(any);
+            for hash in [own, any] {
+                self.named.entry(hash).or_insert_with(|| {
+                    fresh.insert(any);
+                    level
+                });
             }
         }
         self.is_complete &= self.named.len() <= MAX_REFS;
@@ -308,21 +317,22 @@ impl Refs {
         !self.is_complete || fresh.contains(&key(ANY, callee.signature))
     }
 
-    /// Whether anything may name a method.
-    pub(super) fn may_name(&self, callee: Callee) -> bool {
+    /// Returns the lowest inline level at which a method may be called; `None` if nothing names it.
+    pub(super) fn level(&self, callee: Callee) -> Option<u8> {
         let Callee { class, signature, binding } = callee;
-        let has = |class| self.named.contains(&key(class, signature));
-        let has_named = |class: Addr| has(class.0);
-        if !self.is_complete || !has(ANY) {
-            return !self.is_complete;
+        if !self.is_complete {
+            return Some(0);
         }
-        let Some(families) = &self.families else { return true };
+        let level = |class| self.named.get(&key(class, signature)).copied();
+        let named_level = |class: Addr| level(class.0);
+        let any = level(ANY)?;
+        let Some(families) = &self.families else { return Some(any) };
         match binding {
-            Binding::Constructor => has_named(class),
+            Binding::Constructor => named_level(class),
             // The methods of arrays, too, are Object's.
-            _ if families.is_large(class) => true,
-            Binding::Static => families.down(class).any(has_named),
-            Binding::Virtual => families.all(class).any(has_named),
+            _ if families.is_large(class) => Some(any),
+            Binding::Static => families.down(class).filter_map(named_level).min(),
+            Binding::Virtual => families.all(class).filter_map(named_level).min(),
         }
     }
 
@@ -455,7 +465,7 @@ mod tests {
         }
         handles.name(&mut refs);
         let called = constants.calls(&refs, code)?;
-        refs.insert(called);
+        refs.insert(called, 0);
         Ok(refs)
     }
 
@@ -464,11 +474,11 @@ mod tests {
     }
 
     fn may_name(refs: &Refs, class: Addr, name: Addr, descriptor: Addr) -> bool {
-        refs.may_name(callee(class, name, descriptor, Binding::Virtual))
+        refs.level(callee(class, name, descriptor, Binding::Virtual)).is_some()
     }
 
     fn may_construct(refs: &Refs, class: Addr, descriptor: Addr) -> bool {
-        refs.may_name(callee(class, CONSTRUCTOR, descriptor, Binding::Constructor))
+        refs.level(callee(class, CONSTRUCTOR, descriptor, Binding::Constructor)).is_some()
     }
 
     #[test]
@@ -481,7 +491,7 @@ mod tests {
             assert_eq!(may_name(&refs, class, RUN, INT), is_named, "{class}");
             assert!(!may_name(&refs, class, RUN, VOID));
             assert_eq!(may_construct(&refs, class, VOID), class == CLASS, "{class}");
-            let of_static = refs.may_name(callee(class, RUN, INT, Binding::Static));
+            let of_static = refs.level(callee(class, RUN, INT, Binding::Static)).is_some();
             assert_eq!(of_static, class == OTHER || class == BASE, "{class}");
         }
     }
@@ -500,9 +510,22 @@ mod tests {
     fn without_families_only_names_count() {
         let mut refs = Refs::new(None);
         let named = refs.name(CLASS, Signature { name: RUN, descriptor: INT });
-        refs.insert([named]);
+        refs.insert([named], 0);
         assert!(may_name(&refs, STRANGER, RUN, INT));
         assert!(!may_name(&refs, STRANGER, RUN, VOID));
+    }
+
+    #[test]
+    fn the_lowest_level_of_a_call_counts() {
+        let mut refs = named(13, &CALLS).unwrap();
+        let signature = Signature { name: RUN, descriptor: INT };
+        let level = |refs: &Refs, class| refs.level(callee(class, RUN, INT, Binding::Virtual));
+        let strange = refs.name(STRANGER, signature);
+        assert_eq!((level(&refs, OTHER), level(&refs, STRANGER)), (Some(0), None));
+        assert_eq!(refs.insert([strange], 3).len(), 1);
+        assert_eq!((level(&refs, OTHER), level(&refs, STRANGER)), (Some(0), Some(3)));
+        assert!(refs.insert([strange], 4).is_empty());
+        assert_eq!(level(&refs, STRANGER), Some(3));
     }
 
     #[test]
@@ -537,7 +560,7 @@ mod tests {
             // One was made, and nothing tells for which.
             (BASE, UNNAMED, true),
         ] {
-            let own = refs.may_name(callee(class, name, VOID, Binding::Static));
+            let own = refs.level(callee(class, name, VOID, Binding::Static)).is_some();
             // What is named of a class is of those above, too.
             assert_eq!(own, is_named, "{class} {name}");
         }

@@ -10,8 +10,9 @@
 //! - C1 inlines methods of up to `MaxInlineSize` bytes without asking for counts, and counts what
 //!   it inlined at tier 3 only: not at tier 2, which is for times when C2 has much to do, and not
 //!   at tier 1, which is for what C2 cannot compile (c1/c1_GraphBuilder.cpp, c1_Compilation.hpp).
-//!   What cannot stop, call or fail is not even in the debug information of that code, and the
-//!   code may be gone. Who calls it so may have run, and has a call that names it;
+//!   Inlining at these tiers leaves nothing behind: no counters, no profile, no resolved constant.
+//!   A method that cannot stop, call or fail is not even in the debug information of the code, and
+//!   the code may be gone. Only the caller remains, with a call that names the method (`reach`);
 //! - methods with `@ForceInline` are inlined without ever having been called;
 //! - an intrinsic's work is done by code that is not the method's;
 //! - so may those be that the JVM was told to inline (compiler/compilerOracle.cpp);
@@ -127,8 +128,8 @@ impl Usage {
 pub(super) struct InCode {
     /// Whether compiled code has it inlined, and says so.
     pub(super) is_inlined: bool,
-    /// Whether a method that may have run, or whose class is gone, has a call that may be its.
-    pub(super) may_be_called: bool,
+    /// The lowest inline level at which compiled code may have called it; `None` if none did.
+    pub(super) called_at: Option<u8>,
 }
 
 /// From how many calls and rounds of loops on a method is compiled at the earliest.
@@ -165,7 +166,7 @@ pub(super) struct Counting {
     nothing: Option<Why>,
     /// Methods of so many bytes may have been inlined uncounted, and why.
     inlined: (u64, Why),
-    /// And methods of so many bytes, where something may call them.
+    /// Maximum size in bytes of methods that C1 inlines into the method that it compiles.
     inlined_by_c1: u64,
     compiled_from: CompiledFrom,
     /// Whether a class was replaced.
@@ -213,7 +214,8 @@ impl Counting {
         };
         let by_c1 = most(["MaxInlineSize", "C1MaxInlineSize"], INLINED_BY_C1);
         let has_c1 = is_on("TieredCompilation") != Some(false);
-        let inlined_by_c1 = if has_c1 { by_c1 } else { 0 };
+        // No method has more bytecodes.
+        let inlined_by_c1 = if has_c1 { by_c1.min(u16::MAX.into()) } else { 0 };
         let inlined = match (is_told, only_c1) {
             (true, _) => (u64::MAX, Why::ToldToInline),
             (_, true) => (by_c1, Why::OnlyC1),
@@ -245,11 +247,22 @@ impl Counting {
         self.redefined
     }
 
-    /// Whether C1 inlines a method, counted or not: `GraphBuilder::try_inline_full`
-    /// (c1/c1_GraphBuilder.cpp) refuses what is longer, unless it has `@ForceInline`.
-    pub(super) fn may_be_inlined_by_c1(&self, facts: &MethodFacts) -> bool {
-        let is_short = u64::from(facts.code_size) <= self.inlined_by_c1;
-        !facts.is_native && !facts.is_abstract && (is_short || facts.is_forced_inline)
+    /// Returns the maximum size in bytes of methods that C1 inlines at a level, counted or not. The
+    /// level is the number of methods between the call and the method that is compiled. Each level
+    /// takes a tenth, down to `C1MaxTrivialSize` (`ScopeData::ScopeData`, `NestedInliningSizeRatio`,
+    /// c1/c1_GraphBuilder.cpp).
+    pub(super) fn inlined_by_c1(&self, level: u8) -> u64 {
+        let (trivial, _) = self.inlined;
+        match self.inlined_by_c1 {
+            0 => 0,
+            most => (0..level).fold(most, |limit, _| limit * 9 / 10).max(trivial),
+        }
+    }
+
+    /// Whether C1 may inline a method at a level (`GraphBuilder::try_inline_full`,
+    /// c1/c1_GraphBuilder.cpp).
+    pub(super) fn may_be_inlined_by_c1(&self, facts: &MethodFacts, level: u8) -> bool {
+        !facts.is_native && !facts.is_abstract && facts.inlined_size() <= self.inlined_by_c1(level)
     }
 
     /// Whether a method may have been compiled, now or ever: only then others are inlined into it.
@@ -301,13 +314,25 @@ impl Counting {
         let compiled = facts.is_compiled.then_some(Why::Compiled);
         let (most, why) = self.inlined;
         let small = (!facts.is_native && size <= most).then_some(why);
-        let by_c1 = self.may_be_inlined_by_c1(facts) && in_code.may_be_called;
+        let by_c1 = in_code.called_at.is_some_and(|level| self.may_be_inlined_by_c1(facts, level));
         let uncounted = by_c1.then_some(Why::Uncounted);
         let forced = facts.is_forced_inline.then_some(Why::ForcedInline);
         let why = of_method.or(self.nothing).or(redefined).or(compiled);
         let why = why.or(small).or(forced).or(uncounted);
         why.map_or(Usage::NotCalled, Usage::Unknown)
     }
+}
+
+#[cfg(test)]
+impl Counting {
+    /// That of a JVM without special flags.
+    pub(super) const USUAL: Self = Self {
+        nothing: None,
+        inlined: (TRIVIAL, Why::Small),
+        inlined_by_c1: INLINED_BY_C1,
+        compiled_from: CompiledFrom { calls: 200, least_calls: 100, together: 2000, loops: 60_000 },
+        redefined: Some(false),
+    };
 }
 
 /// Of longer commands the end is not read.
@@ -355,14 +380,8 @@ mod tests {
         }
     }
 
-    const USUAL: Counting = Counting {
-        nothing: None,
-        inlined: (TRIVIAL, Why::Small),
-        inlined_by_c1: INLINED_BY_C1,
-        compiled_from: CompiledFrom { calls: 200, least_calls: 100, together: 2000, loops: 60_000 },
-        redefined: Some(false),
-    };
-    const NOWHERE: InCode = InCode { is_inlined: false, may_be_called: false };
+    const USUAL: Counting = Counting::USUAL;
+    const NOWHERE: InCode = InCode { is_inlined: false, called_at: None };
     const INLINED: InCode = InCode { is_inlined: true, ..NOWHERE };
 
     fn judge(counting: Counting, facts: &MethodFacts) -> Usage {
@@ -401,20 +420,25 @@ mod tests {
     }
 
     #[test]
-    fn what_c1_may_have_inlined_is_unknown_if_it_may_be_called() {
-        let called = InCode { may_be_called: true, ..NOWHERE };
+    fn what_c1_may_have_inlined_is_unknown_if_it_is_short_enough_for_its_level() {
+        let called = InCode { called_at: Some(0), ..NOWHERE };
         let judge = |counting: Counting, code_size, in_code| {
             let facts = MethodFacts { code_size, ..facts() };
             counting.judge(&facts, State::Initialized, None, in_code)
         };
         let unknown = Usage::Unknown(Why::Uncounted);
-        for (code_size, in_code, usage) in [
-            (7, called, unknown),
-            (35, called, unknown),
-            (36, called, Usage::NotCalled),
-            (7, NOWHERE, Usage::NotCalled),
-            (6, called, Usage::Unknown(Why::Small)),
+        for (code_size, called_at, usage) in [
+            (7, Some(0), unknown),
+            (35, Some(0), unknown),
+            (36, Some(0), Usage::NotCalled),
+            (32, Some(1), Usage::NotCalled),
+            (31, Some(1), unknown),
+            (7, Some(12), unknown),
+            (7, Some(13), Usage::NotCalled),
+            (7, None, Usage::NotCalled),
+            (6, Some(200), Usage::Unknown(Why::Small)),
         ] {
+            let in_code = InCode { called_at, ..NOWHERE };
             assert_eq!(judge(USUAL, code_size, in_code), usage, "{code_size} {in_code:?}");
         }
         let only_c2 = Counting { inlined_by_c1: 0, ..USUAL };

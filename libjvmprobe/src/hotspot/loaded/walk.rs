@@ -4,7 +4,10 @@
 //! oops/klass.hpp. A new loader, and a new class of a loader, is put in front of its list;
 //! what is unloaded is taken out of it at a safepoint, and freed later.
 
-use std::{collections::HashSet, time::Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use crate::{
     Addr, Result,
@@ -15,8 +18,13 @@ use crate::{
 /// As many classes are listed: some more than metaspace of 16 GiB holds. And as many loaders: each
 /// hidden class may have data of its own.
 const MAX_CLASSES: usize = 1 << 22;
-/// How often it is tried to come to the end of all lists.
-const TRIES: usize = 5;
+/// Minimum number of times that lists are read which break because classes are unloaded meanwhile.
+const MIN_TRIES: usize = 5;
+/// Maximum number of times.
+const MAX_TRIES: usize = 50;
+/// Time after which lists are not read again, once they were read [`MIN_TRIES`] times. A busy machine
+/// may interrupt each read for longer than the JVM takes to unload the next class.
+const MAX_TIME: Duration = Duration::from_secs(2);
 
 /// A class in its loader's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +67,12 @@ struct Fields {
 /// first loader can be read.
 pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Listed> {
     let fields = Fields::read(layout)?;
+    let until = Instant::now() + MAX_TIME;
     let mut best = Listed::default();
-    for _ in 0..TRIES {
+    for number in 0..MAX_TRIES {
+        if number >= MIN_TRIES && is_over(Some(until)) {
+            break;
+        }
         let listed = once(memory, &fields, MAX_CLASSES, None)?;
         if listed.is_complete {
             return Ok(listed);
