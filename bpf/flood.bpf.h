@@ -10,9 +10,8 @@
  * and stands for itself. What was taken is more or less than what there was: of each thread user space
  * is told of both.
  *
- * Where even the hits cost too much, user space attaches a probe for a part of the time only. One
- * that is heard in such a spell has a weight: it stands for those that came before the spell, too,
- * and is that much longer on the line.
+ * Where even the hits cost too much, user space attaches a probe in on periods only. A hit in an on period
+ * has a weight: it represents hits of the off period before it, too, and is that much longer on the line.
  */
 #ifndef JVMPROBE_FLOOD_BPF_H
 #define JVMPROBE_FLOOD_BPF_H
@@ -30,25 +29,25 @@ struct {
 	__type(value, struct flood);
 } floods SEC(".maps");
 
-/* Of those that are not listened to all the time. User space alone writes it. */
+/* Duty cycles of probes that are not always attached, or were not. Only user space writes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_TARGETS);
 	__type(key, __u64);
-	__type(value, struct spells);
-} spells_of SEC(".maps");
+	__type(value, struct duty_cycles);
+} duties SEC(".maps");
 
 static const struct flood no_flood;
-/* The weight of what stands for itself. */
+/* The weight of a hit that represents itself. */
 #define ONE 256
 
-/* How a hit is heard. */
-struct heard {
-	__u64 weight;           /* for so many, in 256ths, it stands; 0: it is not heard */
-	__u64 silences;         /* so many there were before */
-	bool in_spell;          /* whether others are not heard, of this probe or the other */
+/* How one hit counts. */
+struct hit_weight {
+	__u64 weight;           /* number of hits that it represents, in 256ths; 0: it is ignored */
+	bool may_skip;          /* some of the thread's hits before it may be missing, now or in an earlier cycle */
+	bool is_cycled;         /* one of the JVM's probes is not always attached now */
 };
-static const struct heard as_always = { .weight = ONE };
+static const struct hit_weight represents_itself = { .weight = ONE };
 
 static __always_inline struct flood *flood_of(__u64 target)
 {
@@ -60,36 +59,37 @@ static __always_inline struct flood *flood_of(__u64 target)
 	return bpf_map_lookup_elem(&floods, &target);
 }
 
-/* How a hit of one of the probes is heard. */
-static __always_inline struct heard hear(__u64 target, bool outside)
+/* Counts a hit of one of the two probes, unless it is ignored. */
+static __always_inline struct hit_weight weigh_hit(__u64 target, bool outside)
 {
-	struct heard heard = as_always;
-	struct spell *spell;
-	struct spells *spells;
+	struct hit_weight hit = represents_itself;
+	struct duty_cycles *cycles;
+	struct duty_cycle *own;
 	struct flood *flood;
 
 	if (!stacks_wanted)
-		return heard;
-	spells = bpf_map_lookup_elem(&spells_of, &target);
-	if (spells) {
-		spell = outside ? &spells->outside : &spells->tlab;
-		heard.silences = spells->silences;
-		heard.in_spell = spells->outside.until_ns != ~0ULL || spells->tlab.until_ns != ~0ULL;
-		heard.weight = spell->weight;
-		if (spell->until_ns != ~0ULL && bpf_ktime_get_ns() >= spell->until_ns)
-			heard.weight = 0;
+		return hit;
+	cycles = bpf_map_lookup_elem(&duties, &target);
+	if (cycles) {
+		own = outside ? &cycles->outside : &cycles->tlab;
+		hit.may_skip = true;
+		hit.is_cycled = cycles->outside.on_until_ns != ALWAYS_ON ||
+				cycles->tlab.on_until_ns != ALWAYS_ON;
+		hit.weight = own->weight;
+		if (own->on_until_ns != ALWAYS_ON && bpf_ktime_get_ns() >= own->on_until_ns)
+			hit.weight = 0;
 	}
-	flood = heard.weight ? flood_of(target) : NULL;
+	flood = hit.weight ? flood_of(target) : NULL;
 	if (flood && outside)
 		__sync_fetch_and_add(&flood->outside_hits, 1);
 	else if (flood)
 		__sync_fetch_and_add(&flood->tlab_hits, 1);
-	return heard;
+	return hit;
 }
 
-static __always_inline __u64 weighted(__u64 bytes, const struct heard *heard)
+static __always_inline __u64 weighted(__u64 bytes, const struct hit_weight *hit)
 {
-	return (bytes * heard->weight) / ONE;
+	return (bytes * hit->weight) / ONE;
 }
 
 /* Pieces of so many bytes that there are not more than are wanted. */

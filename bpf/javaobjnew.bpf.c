@@ -97,7 +97,7 @@ struct tlab_event unused_tlab;
 struct stack_event unused_stack;
 struct hit unused_hit;
 struct flood unused_flood;
-struct spells unused_spells;
+struct duty_cycles unused_duty_cycles;
 
 static const struct tally no_tally;
 
@@ -331,8 +331,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	struct tally_key key = { .target = target_key(uprobe_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
 	__u64 allocated, all, bytes, text;
-	bool was_in_spells;
-	struct heard heard = as_always;
+	struct hit_weight hit = represents_itself;
 	struct thread_state *state;
 	struct tally *tally;
 	struct { __u64 start, top; } tlab = { object, object + size };
@@ -340,8 +339,8 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	if (!layout)
 		return 0;
 	if (walks)
-		heard = hear(key.target, false);
-	if (!heard.weight)
+		hit = weigh_hit(key.target, false);
+	if (!hit.weight)
 		return 0;
 	/* The new TLAB holds the object already, or is about to, and nothing else. */
 	allocated = read_word(thread + layout->thread_allocated);
@@ -357,27 +356,24 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	if (all < state->counted)
 		*state = (struct thread_state){ .thread = thread };
 	bytes = all - state->counted;
-	/* Otherwise nobody knows what came in between. */
-	if (state->tlab && !heard.in_spell && state->silences == heard.silences)
+	/* Between on periods it may have filled others. */
+	if (state->tlab && !hit.is_cycled)
 		send_tlab(key.target, layout, state, allocated - state->before_tlab);
 	state->counted = all;
 	state->last = bpf_jiffies64();
-	was_in_spells = state->in_spells;
-	state->in_spells = heard.in_spell;
 	state->before_tlab = allocated;
 	state->tlab = 0;
-	/* In spells it would be those that are soon full. */
-	if (!heard.in_spell && bpf_get_prandom_u32() <= tlab_share) {
+	/* An on period would have those alone that are soon full. */
+	if (!hit.is_cycled && bpf_get_prandom_u32() <= tlab_share) {
 		state->tlab = tlab.start;
 		state->tlab_bytes = tlab_size;
 		state->collections = collections_of(layout);
-		state->silences = heard.silences;
 	}
 	if (walks && bytes) {
-		/* Among them are others that were not heard of: it stands for those of one TLAB. */
-		if ((heard.in_spell || was_in_spells) && bytes > tlab_size + size)
+		/* Some of them belong to hits that are missing: this one is of one TLAB. */
+		if (hit.may_skip && bytes > tlab_size + size)
 			bytes = tlab_size + size;
-		bytes = stands_for(key.target, weighted(bytes, &heard));
+		bytes = stands_for(key.target, weighted(bytes, &hit));
 		if (!bytes)
 			return 0;
 	}
@@ -422,15 +418,15 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 	struct tally_key key = { .target = target_key(uprobe_cookie(ctx)) };
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &key.target);
 	__u64 text, objects = 1, bytes = size;
-	struct heard heard = as_always;
+	struct hit_weight hit = represents_itself;
 	struct thread_state *state;
 	struct tally *tally;
 
 	if (!layout)
 		return 0;
 	if (walks)
-		heard = hear(key.target, true);
-	if (!heard.weight)
+		hit = weigh_hit(key.target, true);
+	if (!hit.weight)
 		return 0;
 	state = state_of(key.target, thread);
 	if (!state) {
@@ -441,10 +437,8 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 	state->counted += size;
 	state->before_tlab += size;
 	state->last = bpf_jiffies64();
-	/* Until an event tells of its TLABs. */
-	state->in_spells |= heard.in_spell;
 	if (walks && size) {
-		bytes = weighted(size, &heard);
+		bytes = weighted(size, &hit);
 		/* All that are humongous are counted, or to be told of. */
 		if (size < large_bytes && !is_humongous(layout, size))
 			bytes = stands_for(key.target, bytes);
@@ -487,19 +481,15 @@ int BPF_UPROBE(fn_outside_tlab_stacks, __u64 klass, __u64 object, __u64 size, __
 }
 
 /* Reads a thread's bytes when it ends, with those in its last TLAB. */
-static __always_inline int thread_end(struct pt_regs *ctx, __u64 thread, bool walks)
+static __always_inline int thread_end(struct pt_regs *ctx, __u64 thread)
 {
 	__u64 target = target_key(uprobe_cookie(ctx)), all;
 	struct layout *layout = bpf_map_lookup_elem(&layouts, &target);
 	struct { __u64 start, top; } tlab = {};
 	struct thread_state *state;
-	struct flood *flood;
 
 	if (!layout)
 		return 0;
-	flood = walks && stacks_wanted ? flood_of(target) : NULL;
-	if (flood)
-		__sync_fetch_and_add(&flood->ends, 1);
 	state = state_of(target, thread);
 	if (!state) {
 		count_lost(target);
@@ -522,15 +512,9 @@ static __always_inline int thread_end(struct pt_regs *ctx, __u64 thread, bool wa
 SEC("uprobe")
 int BPF_UPROBE(fn_thread_end, __u64 thread)
 {
-	return thread_end(ctx, thread, false);
-}
-
-SEC("uprobe")
-int BPF_UPROBE(fn_thread_end_stacks, __u64 thread)
-{
 	__u64 begin = begin_run();
 
-	thread_end(ctx, thread, true);
+	thread_end(ctx, thread);
 	end_run(current_key(uprobe_cookie(ctx)), begin);
 	return 0;
 }

@@ -84,38 +84,37 @@ struct thread_state {
 	__u64 counted;          /* bytes that it had allocated, attributed to classes; */
 	__u64 told;             /* for so many stands what was taken of them */
 	__u64 last;             /* when its last event was, in jiffies */
-	__u32 in_spells;        /* whether it was not listened to all the time then */
-	__u32 has_ended;        /* whether it has ended: counted is all that it has allocated */
+	__u64 has_ended;        /* whether it has ended: counted is all that it has allocated */
 	__u64 tlab;             /* start of its TLAB, if that is to be told of; else 0 */
 	__u64 tlab_bytes;       /* its size */
 	__u64 before_tlab;      /* bytes that it had allocated outside of this TLAB */
 	__u64 collections;      /* of the JVM when it got its TLAB */
-	__u64 silences;         /* and how often it was not listened to before */
 };
 
 /* What a JVM allocates, where not all of it is taken. */
 struct flood {
 	__u64 line;             /* so long is the line that it is taken from */
-	__u64 outside_hits;     /* objects outside of TLABs that were heard of, */
-	__u64 tlab_hits;        /* and those that began one; */
-	__u64 ends;             /* threads that have ended */
+	__u64 outside_hits;     /* objects outside of TLABs whose hits counted, */
+	__u64 tlab_hits;        /* and those that began one */
 	__u64 window;           /* of time, in which were */
 	__u64 hits;             /* so many allocations; */
 	__u64 before;           /* and so many bytes before it */
 	__u64 shift;            /* one byte is chosen of so many: 2^shift */
 };
 
-/* A probe that is hit too often is listened to in spells. */
-struct spell {
-	__u64 until_ns;         /* on CLOCK_MONOTONIC: what comes later is not heard */
-	__u64 weight;           /* for so many, in 256ths, stands one that is heard */
+/* on_until_ns of a probe that is always attached. */
+#define ALWAYS_ON (~0ULL)
+
+/* Duty cycle of a probe: its current or last on period. */
+struct duty_cycle {
+	__u64 on_until_ns;      /* on CLOCK_MONOTONIC: later hits are ignored */
+	__u64 weight;           /* number of hits that one represents, in 256ths; 0: hits are ignored */
 };
 
-/* Of a JVM whose probes are not listened to all the time, or were not. */
-struct spells {
-	struct spell outside;
-	struct spell tlab;
-	__u64 silences;         /* so many there were */
+/* Duty cycles of a JVM's probes. */
+struct duty_cycles {
+	struct duty_cycle outside;
+	struct duty_cycle tlab;
 };
 
 /* A thread that was there before the trace. */

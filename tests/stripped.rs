@@ -2,17 +2,22 @@
 
 use std::{
     collections::BTreeSet,
+    net::TcpListener,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
+    thread,
+    time::{Duration, Instant},
 };
 
 use jvmprobe_tests::{
+    allocated,
     fake::build_library,
     load::Load,
     need_root,
     proc::breakpoints,
     runtimes::{self, Runtime, named},
+    scrape::{get, sum},
     tool::{self, Tool, assert_refused, binary},
 };
 
@@ -208,6 +213,45 @@ fn debug_files_of_a_container_are_found() {
     let contained = contained(runtime, folder.path(), &debug);
     let mut load = Load::start(&contained, "-XX:+UseSerialGC");
     assert_names_functions(&mut load, &[]);
+}
+
+/// Its probes are attached to that process alone, and to no file.
+#[test]
+fn a_daemon_records_allocation_by_a_debug_file_of_a_container() {
+    need_root();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let debug = folder.path().join("debug");
+    let runtime = named("temurin-25").stripped(folder.path(), &debug);
+    let contained = contained(runtime, folder.path(), &debug);
+    let mut load = Load::start_program(&contained, "-XX:+UseSerialGC", "AllocLoad");
+    let listen = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    let listen = listen.expect("a free port").to_string();
+    let store = folder.path().join("store").display().to_string();
+    let args = ["--config", "/dev/null", "--listen", &listen, "--dir", &store];
+    let daemon = Tool::start("jvmprobed", &args);
+    // Waits until a number of windows are complete.
+    let wait = |windows: f64| {
+        let begin = Instant::now();
+        loop {
+            let metrics = get(&listen);
+            if sum(&metrics, "jvmprobed_windows_total", &[]) >= windows {
+                return metrics;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(120), "no windows: {metrics}");
+            thread::sleep(Duration::from_millis(200));
+        }
+    };
+    wait(1.0);
+    let truth = allocated::parse(&load.ask("go 5 200 2")).total;
+    let before = sum(&get(&listen), "jvmprobed_windows_total", &[]);
+    let metrics = wait(before + 2.0);
+    daemon.interrupt();
+    let pid = format!("pid=\"{}\"", load.pid());
+    let published = sum(&metrics, "jvmprobe_allocated_bytes_total", &[&pid]);
+    let off = published / truth as f64 - 1.0;
+    // The program itself allocates a little.
+    assert!((-0.01..0.05).contains(&off), "{published} of {truth}");
+    load.quit();
 }
 
 #[test]

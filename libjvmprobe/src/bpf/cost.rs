@@ -78,7 +78,8 @@ impl Runs {
         }
     }
 
-    fn average_ns(&self) -> Option<f64> {
+    /// Average run time, if runs were measured.
+    pub(crate) fn average_ns(&self) -> Option<f64> {
         (self.timed > 0).then(|| self.timed_ns as f64 / self.timed as f64)
     }
 }

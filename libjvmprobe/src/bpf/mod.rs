@@ -117,7 +117,7 @@ pub(crate) fn program<'a>(object: &'a mut Object, name: &str) -> Result<ProgramM
 }
 
 /// What can only be wrong in our own object.
-fn defect(what: &str) -> Error {
+pub(crate) fn defect(what: &str) -> Error {
     let hint = "this is a defect of this tool: please report it".into();
     Error::Kernel { what: what.into(), hint }
 }

@@ -1,8 +1,7 @@
-//! A program at a function's entry, attached and let go again and again.
+//! A program at a function's entry, attached and detached again and again.
 //!
-//! What [`probes`](super::probes) attaches stays, and whoever lets it go does not wait. This is for
-//! whoever waits: it is attached and let go within a thread of its own. Source:
-//! perf_event_open(2), the `uprobe` PMU.
+//! Links of [`probes`](super::probes) stay, and a thread in the background detaches them. Here the caller waits,
+//! so that it knows when the probe is detached. Source: perf_event_open(2), the `uprobe` PMU.
 
 use std::{
     fs::{self, File},
@@ -77,7 +76,7 @@ impl Uprobe {
         let path = format!("/proc/self/fd/{}\0", self.file.as_raw_fd());
         attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
         attr.__bindgen_anon_4.probe_offset = self.offset.0;
-        // The end of this process waits until it is attached or let go.
+        // The end of this process waits until it is attached or detached.
         let books = detach::books();
         let event = open_event(&mut attr, whose).and_then(|event| {
             control(&event, SET_PROGRAM, self.program.as_raw_fd())?;
@@ -104,12 +103,12 @@ impl Uprobe {
 
 impl Drop for Uprobe {
     fn drop(&mut self) {
-        let_go([self]);
+        detach([self]);
     }
 }
 
-/// Lets these go, which takes the kernel some 70 ms: as long for all as for one.
-pub(crate) fn let_go<'a>(uprobes: impl IntoIterator<Item = &'a mut Uprobe>) {
+/// Detaches probes, which takes the kernel about 70 ms: as long for all as for one.
+pub(crate) fn detach<'a>(uprobes: impl IntoIterator<Item = &'a mut Uprobe>) {
     let events: Vec<_> = uprobes.into_iter().filter_map(|uprobe| uprobe.event.take()).collect();
     if events.is_empty() {
         return;
@@ -122,7 +121,7 @@ pub(crate) fn let_go<'a>(uprobes: impl IntoIterator<Item = &'a mut Uprobe>) {
         }
     });
     drop(books);
-    // Whoever wants to attach comes first.
+    // Another thread may be waiting to attach.
     thread::sleep(Duration::from_millis(1));
 }
 

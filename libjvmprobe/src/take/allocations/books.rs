@@ -214,13 +214,7 @@ impl Books {
             let who = (one.thread, one.tid);
             let before = self.take_in_flight(who);
             let allocated = one.bytes.max(before.allocated);
-            // Without the probe for ends of threads, bytes after its last event are unknown. If events are
-            // counted for a part of the time, they may be many, and the samples since the last reading
-            // represent them.
-            let bytes = match one.in_spells && !one.has_ended {
-                true => before.bytes,
-                false => difference_of(allocated, one.told),
-            };
+            let bytes = difference_of(allocated, one.told);
             self.add_in_flight(one.tid, bytes.saturating_sub(before.bytes));
             in_flight.insert(who, InFlight { allocated, bytes });
         }
@@ -328,7 +322,10 @@ impl Books {
 
     /// Begins the next interval.
     pub(crate) fn next_interval(&mut self, now_ns: u64) {
-        self.spans[INTERVAL] = Span { begin_ns: now_ns, totals: Totals::within(&self.budget) };
+        let excess = self.spans[INTERVAL].totals.excess();
+        let mut totals = Totals::within(&self.budget);
+        excess.into_iter().for_each(|(tid, bytes)| totals.add_in_flight(tid, bytes));
+        self.spans[INTERVAL] = Span { begin_ns: now_ns, totals };
     }
 
     fn thread_name(&self, tid: u32) -> String {
@@ -391,16 +388,7 @@ mod tests {
 
     fn counted(addr: u64, bytes: u64) -> Counted {
         let (target, tid, thread) = (7, Some(addr), Addr(addr));
-        Counted {
-            target,
-            tid,
-            thread,
-            bytes,
-            told: bytes,
-            in_spells: false,
-            has_ended: false,
-            last: 1,
-        }
+        Counted { target, tid, thread, bytes, told: bytes, has_ended: false, last: 1 }
     }
 
     /// Classes with their threads, objects and bytes, sorted.
@@ -501,6 +489,21 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_between_the_counts_of_samples_and_of_threads_is_counted_once() {
+        let sum = |books: &Books| books.table(None, Scope::Interval, 1).summary.bytes;
+        let mut books = books(PLAIN);
+        // It represents 60,000 bytes, and its thread has allocated 1,000.
+        let of = Counted { told: 60_000, ..counted(1, 1000) };
+        books.take_threads(&[thread(1, 1000)], &[&of]);
+        assert_eq!(sum(&books), 0);
+        books.next_interval(1);
+        let sample = Count { samples: 1, bytes: 60_000, objects: 1.0, ..Count::default() };
+        books.add(&row("A", 0), 0, &sample);
+        books.take_threads(&[thread(1, 1500)], &[&of]);
+        assert_eq!(sum(&books), 1500);
+    }
+
+    #[test]
     fn a_thread_that_has_ended_has_allocated_so_much() {
         let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
         let sampled = |bytes| Count { samples: 1, bytes, objects: 1.0, ..Count::default() };
@@ -515,26 +518,21 @@ mod tests {
                 assert_eq!(sum(&books), expected);
             }
         }
-        // Not all is heard of it: samples stand for what nobody has seen.
+        // Samples represent more than it has allocated.
         let mut books = books(PLAIN);
         books.add(&row("A", 0), 0, &sampled(1600));
-        let of = |bytes, told| Counted { told, in_spells: true, ..counted(1, bytes) };
+        let of = |bytes, told| Counted { told, ..counted(1, bytes) };
         books.take_threads(&[thread(1, 1000)], &[&of(600, 1600)]);
         assert_eq!(sum(&books), 1000);
         books.add(&row("A", 0), 0, &sampled(300));
         books.take_threads(&[], &[&of(1200, 1900)]);
-        assert_eq!(sum(&books), 1300);
+        assert_eq!(sum(&books), 1200);
     }
 
     #[test]
     fn a_thread_whose_end_was_heard_has_allocated_exactly_that() {
         let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
-        let of = |bytes, has_ended| Counted {
-            told: 900,
-            in_spells: true,
-            has_ended,
-            ..counted(1, bytes)
-        };
+        let of = |bytes, has_ended| Counted { told: 900, has_ended, ..counted(1, bytes) };
         let ended = of(1200, true);
         // Its samples stood for 900 bytes, it had 1,000 at the last look, and 1,200 at its end.
         let mut books = books(PLAIN);
@@ -560,12 +558,15 @@ mod tests {
     #[test]
     fn a_thread_may_lie_where_one_has_ended() {
         let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
-        let old = Counted { told: 99_000, in_spells: true, ..counted(1, 120) };
+        let old = Counted { told: 99_000, ..counted(1, 120) };
         let new = Counted { tid: Some(2), last: 2, ..counted(1, 100) };
         for both in [[&old, &new], [&new, &old]] {
             let mut books = books(PLAIN);
+            // Its samples represented more than the 120 bytes that it has allocated.
+            let sample = Count { samples: 1, bytes: 99_000, objects: 1.0, ..Count::default() };
+            books.add(&row("A", 0), 0, &sample);
             assert!(books.take_threads(&[thread(1, 150)], &both).is_empty());
-            assert_eq!(sum(&books), 50);
+            assert_eq!(sum(&books), 120 + 50);
         }
         // One without an event yet.
         let mut books = books(PLAIN);
@@ -575,13 +576,11 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_not_listed_for_once_is_counted_once() {
-        for in_spells in [false, true] {
-            let mut books = books(PLAIN);
-            let of = Counted { told: 200, in_spells, ..counted(1, 600) };
-            for threads in [&[thread(1, 1000)][..], &[], &[thread(1, 1000)], &[]] {
-                books.take_threads(threads, &[&of]);
-                assert_eq!(books.table(None, Scope::Trace, 1).summary.bytes, 800);
-            }
+        let mut books = books(PLAIN);
+        let of = Counted { told: 200, ..counted(1, 600) };
+        for threads in [&[thread(1, 1000)][..], &[], &[thread(1, 1000)], &[]] {
+            books.take_threads(threads, &[&of]);
+            assert_eq!(books.table(None, Scope::Trace, 1).summary.bytes, 800);
         }
     }
 

@@ -23,6 +23,7 @@ use crate::{
             Event, flood, hit, layout, old_thread, tally, tally_key, thread_key, thread_state,
         },
         moments::Hit,
+        probes,
         skel::{JavaobjnewSkel, JavaobjnewSkelBuilder},
     },
 };
@@ -46,14 +47,14 @@ const ROOMY: [Roomy; 7] = [
     Roomy { name: "layouts", most: 1 << 12, allocated: 1 << 12 },
     Roomy { name: "others", most: 1 << 12, allocated: 1 << 12 },
     Roomy { name: "floods", most: 1 << 12, allocated: 1 << 12 },
-    Roomy { name: "spells_of", most: 1 << 12, allocated: 1 << 12 },
+    Roomy { name: "duties", most: 1 << 12, allocated: 1 << 12 },
 ];
 /// Maps with entries by JVM.
 const BY_JVM: [&str; 10] = [
     "layouts",
     "others",
     "floods",
-    "spells_of",
+    "duties",
     "tallies",
     "hits",
     "threads",
@@ -78,7 +79,8 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         program.set_autoload(if stops::PROGRAMS.contains(&&*name) {
             slot_ns > 0
         } else {
-            is_exact == options.exact && name.ends_with(WALKS) == stacks
+            let walks = name == probes::THREAD_END || name.ends_with(WALKS) == stacks;
+            is_exact == options.exact && walks
         });
     }
     if stacks {
@@ -185,16 +187,7 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
         let key = copy::<old_thread>(k)?;
         let bytes = u64::from_ne_bytes(v.as_slice().try_into().ok()?);
         let (target, thread) = (key.target, Addr(key.thread));
-        Some(Counted {
-            target,
-            tid: None,
-            thread,
-            bytes,
-            told: bytes,
-            in_spells: false,
-            has_ended: false,
-            last: 0,
-        })
+        Some(Counted { target, tid: None, thread, bytes, told: bytes, has_ended: false, last: 0 })
     });
     let known = entries(&session.skel.maps.threads)?;
     let known = known.iter().filter_map(|(k, v)| {
@@ -205,7 +198,6 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
             thread: Addr(state.thread),
             bytes: state.counted,
             told: state.told,
-            in_spells: state.in_spells != 0,
             has_ended: state.has_ended != 0,
             last: state.last,
         })
@@ -213,7 +205,7 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
     Ok(known.chain(old).collect())
 }
 
-/// What was taken of a JVM, if anything was.
+/// The counts of a JVM whose stacks are sampled.
 pub(crate) fn flood(map: &impl MapCore, target: u64) -> Option<flood> {
     copy(&map.lookup(&target.to_ne_bytes(), MapFlags::ANY).ok()??)
 }
@@ -260,8 +252,6 @@ pub(crate) struct Counted {
     pub(crate) bytes: u64,
     /// For so many stands what was taken of them.
     pub(crate) told: u64,
-    /// Whether it is not listened to all the time.
-    pub(crate) in_spells: bool,
     /// Whether it has ended: `bytes` is all that it has allocated.
     pub(crate) has_ended: bool,
     /// When it had its last event, on the kernel's coarse clock; 0: not yet.

@@ -14,8 +14,8 @@ use crate::{
 };
 
 pub(crate) use crate::take::allocations::skel::types::{
-    class_id, flood, hit, large_event, layout, name_event, old_thread, spell, spells, tally,
-    tally_key, thread_key, thread_state, tlab_event,
+    class_id, duty_cycle, duty_cycles, flood, hit, large_event, layout, name_event, old_thread,
+    tally, tally_key, thread_key, thread_state, tlab_event,
 };
 
 // `enum event_kind` of bpf/javaobjnew.h.
@@ -26,14 +26,18 @@ const STACK: u64 = 4;
 const STOP: u64 = 5;
 /// The number of the stacks that found no room: `STACK_OTHER` of bpf/walk/walk.h.
 pub(crate) const STACK_OTHER: u64 = 2;
-/// The weight of what stands for itself: `ONE` of bpf/flood.bpf.h.
+/// The weight of a hit that represents itself: `ONE` of bpf/flood.bpf.h.
 pub(crate) const ONE: u64 = 256;
+/// `ALWAYS_ON` of bpf/javaobjnew.h.
+pub(crate) const ALWAYS_ON: u64 = u64::MAX;
 /// Where a name begins in its event.
 const TEXT: usize = std::mem::offset_of!(name_event, text);
 
 // SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
 // which any bit pattern is a value.
 unsafe impl Plain for class_id {}
+// SAFETY: as above.
+unsafe impl Plain for duty_cycles {}
 // SAFETY: as above.
 unsafe impl Plain for flood {}
 // SAFETY: as above.
@@ -46,8 +50,6 @@ unsafe impl Plain for large_event {}
 unsafe impl Plain for name_event {}
 // SAFETY: as above.
 unsafe impl Plain for old_thread {}
-// SAFETY: as above.
-unsafe impl Plain for spells {}
 // SAFETY: as above.
 unsafe impl Plain for tally {}
 // SAFETY: as above.
@@ -230,14 +232,14 @@ mod tests {
         assert_eq!(size_of::<tally_key>(), 6 * 8);
         assert_eq!(size_of::<tally>(), 7 * 8);
         assert_eq!(size_of::<hit>(), 2 * 8);
-        assert_eq!(size_of::<flood>(), 8 * 8);
+        assert_eq!(size_of::<flood>(), 7 * 8);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
         assert_eq!(size_of::<thread_key>(), 2 * 8);
-        assert_eq!(size_of::<thread_state>(), 10 * 8);
+        assert_eq!(size_of::<thread_state>(), 9 * 8);
         assert_eq!(size_of::<old_thread>(), 2 * 8);
         assert_eq!(size_of::<large_event>(), 3 * 8 + 3 * 8 + 2 * 8 + 8 + 16);
         assert_eq!(size_of::<tlab_event>(), 6 * 8);
-        assert_eq!(size_of::<spells>(), 5 * 8);
+        assert_eq!(size_of::<duty_cycles>(), 4 * 8);
         assert_eq!(TEXT, 9 * 8);
         assert_eq!(size_of::<name_event>(), 9 * 8 + 1024);
     }

@@ -15,18 +15,17 @@
 //!
 //! In a daemon ([`Pace::Calm`](crate::own::Pace)) stacks are adapted likewise: a program that
 //! defines classes all the time has new ones all the time, and each is to be named. And probes that
-//! are hit too often are attached for `spells` only, by a thread of their own (`listening`).
+//! are hit too often are attached for a part of the time only (`duty`).
 
 pub mod books;
 mod counters;
+mod duty;
 pub(crate) mod event;
-mod listening;
 mod model;
 mod moments;
 mod names;
 mod probes;
 pub mod record;
-mod spells;
 pub mod split;
 pub mod stacks;
 mod tally;

@@ -15,6 +15,8 @@ use crate::{
 
 /// The program for objects outside of TLABs.
 pub(crate) const OUTSIDE: &str = "fn_outside_tlab";
+/// The program for objects that begin a TLAB.
+pub(crate) const NEW_TLAB: &str = "fn_new_tlab";
 /// The program for threads that end.
 pub(crate) const THREAD_END: &str = "fn_thread_end";
 
@@ -28,7 +30,7 @@ const FUNCTIONS: [(&str, [&str; 2]); 2] = [
         ],
     ),
     (
-        "fn_new_tlab",
+        NEW_TLAB,
         [
             "_ZN11AllocTracer27send_allocation_in_new_tlabE",
             "_ZN11AllocTracer33send_allocation_in_new_tlab_eventE11KlassHandleP8HeapWordmmP6Thread",

@@ -190,6 +190,17 @@ impl Totals {
         self.groups.entry(tid).or_default().in_flight += bytes;
     }
 
+    /// Returns the bytes, less than zero, by which samples represent more than their threads have allocated, by
+    /// thread. Counts of samples are read before those of threads: what came in between belongs to the next time.
+    pub(crate) fn excess(&self) -> Vec<(u32, i64)> {
+        let in_flight = self.groups.iter().map(|(&tid, group)| (tid, group.in_flight));
+        let mut sums: HashMap<u32, i64> = in_flight.collect();
+        for (key, count) in &self.counts {
+            *sums.entry(key.tid).or_default() += (count.bytes + count.outside_bytes).cast_signed();
+        }
+        sums.into_iter().filter(|(_, bytes)| *bytes < 0).collect()
+    }
+
     /// Counts a TLAB that was read.
     pub(crate) fn add_read(&mut self, tid: u32) {
         self.groups.entry(tid).or_default().read += 1;

@@ -29,8 +29,8 @@ use crate::{
     take::allocations::{
         books::Scope,
         counters::{self, Session},
+        duty::DutyCycles,
         event::Event,
-        listening::Listening,
         model::{Jvm, kernel_layout},
         probes,
         record::Large,
@@ -143,8 +143,8 @@ pub struct Taker<S> {
     census: Effort,
     /// and naming stacks, where that has a bound.
     naming: Option<Effort>,
-    /// Who listens, where the library's loop attaches nothing.
-    listening: Option<Listening>,
+    /// What attaches the probes of allocation in a daemon, instead of the library's loop.
+    duty: Option<DutyCycles>,
     /// Maximum cost of the probes in millionths of a processor, if the caller changes it.
     cost_budget: Option<Arc<AtomicU64>>,
     memory: budget::Budget,
@@ -169,9 +169,8 @@ impl<S: Sink> Taker<S> {
         let census = effort(options.pace.census());
         let naming = options.pace.naming().map(effort);
         let mut session = counters::load(&options)?;
-        // Where each JVM has attachments of its own, all are listened to.
-        let in_spells = options.pace == Pace::Calm && !options.exact && reaches_everyone();
-        let listening = in_spells.then(|| Listening::start(&session)).transpose()?;
+        let is_bounded = options.pace == Pace::Calm && !options.exact && reaches_everyone();
+        let duty = is_bounded.then(|| DutyCycles::start(&session)).transpose()?;
         counters::set_tlab_share(&mut session, census.share());
         if let Some(naming) = &naming {
             counters::set_stacks_wanted(&mut session, naming.share());
@@ -182,7 +181,7 @@ impl<S: Sink> Taker<S> {
             session,
             census,
             naming,
-            listening,
+            duty,
             cost_budget: None,
             memory: budget::Budget::of(options.max_memory),
             adapted: Instant::now(),
@@ -203,15 +202,15 @@ impl<S: Sink> Taker<S> {
     }
 
     fn follow_cost_budget(&self) {
-        if let (Some(listening), Some(ppm)) = (&self.listening, &self.cost_budget) {
-            listening.set_budget(ppm.load(Ordering::Relaxed) as f64 / 1e6);
+        if let (Some(duty), Some(ppm)) = (&self.duty, &self.cost_budget) {
+            duty.set_budget(ppm.load(Ordering::Relaxed) as f64 / 1e6);
         }
     }
 
     /// Reports what the probes have cost.
     fn report_costs(&mut self) -> Result<()> {
         self.follow_cost_budget();
-        let unseen = self.listening.as_ref().map(Listening::take_unseen).unwrap_or_default();
+        let unseen = self.duty.as_ref().map(DutyCycles::take_unseen).unwrap_or_default();
         let Some(costs) = self.session.costs() else { return Ok(()) };
         unseen.into_iter().for_each(|(key, hits)| costs.add_unseen(key, hits));
         let costs = costs.take()?;
@@ -374,6 +373,12 @@ impl<S: Sink> Taker<S> {
     }
 }
 
+/// Whether the probes of a JVM are attached for all that run its libjvm.so. Those of a single process always stay
+/// attached.
+fn has_duty_cycle(target: &Target) -> bool {
+    target.libjvm.may_attach_for_everyone()
+}
+
 impl<S: Sink> Tool for Taker<S> {
     type Jvm = Jvm;
     const TAKES_YOUNG: bool = false;
@@ -384,12 +389,14 @@ impl<S: Sink> Tool for Taker<S> {
 
     fn plan(&self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
         let libjvm = &target.libjvm;
-        let mut plans = match (self.options.exact, &self.listening) {
-            (true, _) => probes::exact(libjvm)?,
-            (false, None) => probes::sampled(libjvm)?,
-            // They are attached when a JVM is admitted.
-            (false, Some(_)) => Vec::new(),
+        let mut plans = match self.options.exact {
+            true => probes::exact(libjvm)?,
+            false => probes::sampled(libjvm)?,
         };
+        if self.duty.is_some() && has_duty_cycle(target) {
+            // The others are attached when a JVM is admitted.
+            plans.retain(|plan| plan.program == probes::THREAD_END);
+        }
         if self.options.slot_ns > 0 {
             plans.extend(stops::plans(libjvm)?);
         }
@@ -408,15 +415,15 @@ impl<S: Sink> Tool for Taker<S> {
     }
 
     fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
-        if let Some(listening) = &mut self.listening {
-            listening.add(key, target, &mut self.session)?;
+        if let Some(duty) = self.duty.as_ref().filter(|_| has_duty_cycle(target)) {
+            duty.add(key, target, &mut self.session)?;
         }
         if let Some(costs) = self.session.costs() {
             costs.add(key);
         }
         let admitted = self.count(key, target, hotspot);
-        if let (Err(_), Some(listening)) = (&admitted, &self.listening) {
-            listening.forget(key);
+        if let (Err(_), Some(duty)) = (&admitted, &self.duty) {
+            duty.forget(key);
         }
         admitted
     }
@@ -441,9 +448,6 @@ impl<S: Sink> Tool for Taker<S> {
     }
 
     fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
-        if let Some(listening) = &mut self.listening {
-            listening.release(jvms);
-        }
         for followed in jvms.values_mut() {
             followed.jvm.name_threads();
         }
@@ -481,8 +485,8 @@ impl<S: Sink> Tool for Taker<S> {
     }
 
     fn gone(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
-        if let Some(listening) = &self.listening {
-            listening.forget(key);
+        if let Some(duty) = &self.duty {
+            duty.forget(key);
         }
         if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(key)) {
             self.sink.cost(cost);

@@ -317,7 +317,9 @@ impl Daemon {
         let book = self.book.lock();
         let probes = Probes {
             stops_ns: book.spent_ns(|tracer| tracer == takers::STOPS),
-            others_ns: book.spent_ns(|tracer| tracer != takers::STOPS),
+            allocation_ns: book.spent_ns(|tracer| tracer == takers::ALLOCATION),
+            others_ns: book
+                .spent_ns(|tracer| ![takers::STOPS, takers::ALLOCATION].contains(&tracer)),
         };
         drop(book);
         let change = self.saving.judge(self.jvms.running(), probes);

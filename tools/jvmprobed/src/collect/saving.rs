@@ -13,8 +13,9 @@
 //! the account holds for each window. A tenant that exceeds its share of that loses stacks first, so that the account
 //! lasts. A short burst keeps all of its stacks; a lasting load gets about the CPU time that everything else leaves.
 //!
-//! Probes of stops stay attached at each step, so that no step down makes them cheaper. Beyond a quarter of the limit
-//! their cost is left out of the account: a JVM with a storm of stops slows itself, and takes nothing from others.
+//! Probes of stops stay attached at each step, so that no step down makes them cheaper, and the probe for ends of
+//! threads as long as allocation is collected. Of stops at most a quarter of the limit is charged to the account, and
+//! of allocation its budget: a JVM with a storm of either slows itself, and takes nothing from others.
 //!
 //! What is too much goes a step down: see `ladder`. When some windows in a row would have borne
 //! twice as much, it goes a step up; if that was too early, it waits twice as long the next time.
@@ -224,6 +225,8 @@ pub struct Saving {
 pub struct Probes {
     /// Cost of the probes of stops.
     pub stops_ns: u64,
+    /// Cost of the probes of allocation.
+    pub allocation_ns: u64,
     /// Cost of all other probes, and of samples.
     pub others_ns: u64,
 }
@@ -232,6 +235,7 @@ impl Probes {
     fn since(self, before: Self) -> Self {
         Self {
             stops_ns: self.stops_ns.saturating_sub(before.stops_ns),
+            allocation_ns: self.allocation_ns.saturating_sub(before.allocation_ns),
             others_ns: self.others_ns.saturating_sub(before.others_ns),
         }
     }
@@ -306,8 +310,10 @@ impl Saving {
 
     /// Returns the part of a window's probe cost that is charged to the account, in nanoseconds.
     fn charged_ns(&self, window: Duration, probes: Probes) -> u64 {
-        let most_ns = STOPS * self.limits.of(window) * 1e9;
-        probes.others_ns.saturating_add(probes.stops_ns.min(most_ns as u64))
+        let most_ns = |part: f64| (part * self.limits.of(window) * 1e9) as u64;
+        let stops = probes.stops_ns.min(most_ns(STOPS));
+        let allocation = probes.allocation_ns.min(most_ns(ALLOCATION));
+        probes.others_ns.saturating_add(stops).saturating_add(allocation)
     }
 
     fn judge_window(
@@ -484,19 +490,19 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_of_stops_leaves_the_other_measures_alone() {
+    fn a_storm_of_stops_or_ends_of_threads_leaves_the_other_measures_alone() {
         let mut saving = saving();
         let second = 1_000_000_000;
-        // A fifth of a processor.
-        let storm = Probes { stops_ns: 3 * second, others_ns: 0 };
+        // A fifth of a processor each.
+        let storm = Probes { stops_ns: 3 * second, allocation_ns: 3 * second, others_ns: 0 };
         for _ in 0..400 {
             let ns = saving.charged_ns(WINDOW, storm);
             assert_eq!(saving.judge_window(WINDOW, ns, LITTLE, 10), None);
         }
-        let both = Probes { stops_ns: 3 * second, others_ns: second };
-        assert_eq!(saving.charged_ns(WINDOW, both), second + 37_500_000);
-        let few = Probes { stops_ns: 1000, others_ns: 0 };
-        assert_eq!(saving.charged_ns(WINDOW, few), 1000);
+        let all = Probes { others_ns: second, ..storm };
+        assert_eq!(saving.charged_ns(WINDOW, all), second + 37_500_000 + 75_000_000);
+        let few = Probes { stops_ns: 1000, allocation_ns: 2000, others_ns: 0 };
+        assert_eq!(saving.charged_ns(WINDOW, few), 3000);
     }
 
     #[test]

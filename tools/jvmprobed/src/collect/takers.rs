@@ -39,6 +39,8 @@ pub const MAX_PIECES: usize = 16_384;
 
 /// The tracer of stops, as costs name it.
 pub const STOPS: &str = "pauses";
+/// The tracer of allocation.
+pub const ALLOCATION: &str = "allocation";
 
 /// Nobody waits for anything before a window is over.
 pub const PACE: Pace = Pace::Calm;
@@ -251,7 +253,7 @@ impl allocations::Sink for Out {
     }
 
     fn cost(&mut self, cost: Cost) {
-        self.send_cost("allocation", cost);
+        self.send_cost(ALLOCATION, cost);
     }
 }
 

@@ -1,0 +1,383 @@
+//! Duty cycles of the probes of allocation, in a daemon: they bound what hits cost the JVMs.
+//!
+//! A hit costs the thread that allocates a trap, which nothing in the kernel can avoid, and the run of a program:
+//! some microseconds together. So a probe that is hit too often is [detached](cycle) for a part of the time, by a
+//! thread that waits for the kernel.
+//!
+//! All JVMs share one budget, max-min fairly: many JVMs with few hits each count together, and the
+//! one that costs most is limited first. A probe is attached to a file, so that the JVMs of one file have their on
+//! periods together.
+
+mod cycle;
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use self::cycle::{Action, Cycle};
+use crate::{
+    Result,
+    bpf::{
+        self, clock,
+        cost::Runs,
+        probes::Site,
+        records::bytes,
+        trap::prices,
+        uprobe::{self, Uprobe},
+    },
+    own::{fair_share, note, privileges},
+    process::{FileId, LibJvm, Target},
+    take::allocations::{
+        counters::{self, Session},
+        event::{duty_cycles, flood},
+        probes,
+    },
+};
+
+/// The budget of all JVMs until another one is set, in shares of a processor.
+const BUDGET: f64 = 0.005;
+/// The assumed run time of the programs until some runs were measured, in nanoseconds.
+const FIRST_RUN_NS: f64 = 2000.0;
+/// The average run time follows new runs by this part.
+const FOLLOW: f64 = 0.25;
+/// Probes of a file stay attached for this time after its last JVM has ended: the next one often starts soon.
+const IDLE_NS: u64 = 10_000_000_000;
+
+/// The duty cycles of all files, and the thread that runs them. Dropped, it detaches all probes.
+#[derive(Debug)]
+pub(super) struct DutyCycles(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Notified when the state was changed by another thread.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    maps: Maps,
+    files: HashMap<FileId, File>,
+    /// In shares of a processor.
+    budget: f64,
+    /// Average run time of the programs, in nanoseconds.
+    run_ns: f64,
+    /// Hits without a program, by JVM: detaching takes a while, in which the traps go on.
+    unseen: HashMap<u64, f64>,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct Maps {
+    floods: MapHandle,
+    duties: MapHandle,
+    costs: MapHandle,
+}
+
+/// A libjvm.so whose probes are attached.
+#[derive(Debug)]
+struct File {
+    /// For objects outside of TLABs, and for those that begin one.
+    probes: [Probe; 2],
+    /// The JVMs that run it, with the runs of programs that were measured so far.
+    jvms: HashMap<u64, Runs>,
+    /// Whether one of the probes was ever detached for a part of the time.
+    was_cycled: bool,
+    /// When it last had a JVM, on `CLOCK_MONOTONIC`.
+    used_ns: u64,
+}
+
+#[derive(Debug)]
+struct Probe {
+    uprobe: Uprobe,
+    cycle: Cycle,
+    /// Number of hits that count, of a JVM's `flood`.
+    hits_of: fn(&flood) -> u64,
+    hits: HashMap<u64, Hits>,
+    to_attach: Duration,
+    /// Whether the last attempt to attach has failed.
+    has_failed: bool,
+}
+
+/// Hits of a probe in a JVM.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hits {
+    counted: u64,
+    /// Per second while the probe is attached.
+    rate: f64,
+}
+
+impl DutyCycles {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io), [`Error::Bpf`](crate::Error::Bpf).
+    pub(super) fn start(session: &Session) -> Result<Self> {
+        let maps = &session.skel.maps;
+        let map = |map| MapHandle::try_from(map).map_err(bpf::load_error);
+        let state = State {
+            maps: Maps {
+                floods: map(&maps.floods)?,
+                duties: map(&maps.duties)?,
+                costs: map(&maps.costs)?,
+            },
+            files: HashMap::new(),
+            budget: BUDGET,
+            run_ns: FIRST_RUN_NS,
+            unseen: HashMap::new(),
+            is_over: false,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let of_thread = Arc::clone(&shared);
+        let work = move || {
+            privileges::keep(privileges::MAPS | privileges::ATTACH);
+            of_thread.run();
+        };
+        let thread = thread::Builder::new().name("duty-cycles".into()).spawn(work);
+        thread.map_err(|e| crate::Error::io("start a thread", e))?;
+        Ok(Self(shared))
+    }
+
+    /// Adds a JVM, and attaches the probes to its libjvm.so unless they are. Waits for up to 0.1 s while others are
+    /// detached.
+    ///
+    /// # Errors
+    /// Why its libjvm.so cannot be attached to.
+    pub(super) fn add(&self, key: u64, target: &Target, session: &mut Session) -> Result<()> {
+        let mut state = self.0.lock();
+        state.forget(key);
+        let State { files, maps, .. } = &mut *state;
+        let file = match files.entry(target.libjvm.id) {
+            Entry::Occupied(file) => file.into_mut(),
+            Entry::Vacant(new) => new.insert(File::attach(&target.libjvm, session)?),
+        };
+        file.jvms.insert(key, Runs::default());
+        file.publish(maps);
+        drop(state);
+        self.0.changed.notify_one();
+        Ok(())
+    }
+
+    /// Forgets a JVM that has ended.
+    pub(super) fn forget(&self, key: u64) {
+        self.0.lock().forget(key);
+    }
+
+    /// Sets what the probes may cost all JVMs together, in shares of a processor.
+    pub(super) fn set_budget(&self, budget: f64) {
+        self.0.lock().budget = budget;
+    }
+
+    /// Returns hits since the last call that no program has counted, by JVM.
+    pub(super) fn take_unseen(&self) -> HashMap<u64, f64> {
+        std::mem::take(&mut self.0.lock().unseen)
+    }
+}
+
+impl Drop for DutyCycles {
+    fn drop(&mut self) {
+        self.0.lock().is_over = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut state = self.lock();
+        while !state.is_over {
+            let next = state.next().map_or(u64::MAX, |(due, _)| due);
+            let wait = Duration::from_nanos(next.saturating_sub(clock::monotonic_ns()));
+            if wait.is_zero() {
+                state.turn();
+            } else {
+                let waited = self.changed.wait_timeout(state, wait);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        detach(state.files.values_mut());
+    }
+}
+
+impl State {
+    fn forget(&mut self, key: u64) {
+        for file in self.files.values_mut() {
+            if file.jvms.remove(&key).is_some() {
+                file.probes.iter_mut().for_each(|probe| _ = probe.hits.remove(&key));
+                // Without an entry, every hit counts.
+                let _ = self.maps.duties.delete(&key.to_ne_bytes());
+            }
+        }
+    }
+
+    /// Returns what is due first, and when. On periods come one after the other: detaching takes a while, in which
+    /// others would go on.
+    fn next(&self) -> Option<(u64, (FileId, usize))> {
+        let probes = || {
+            self.files.iter().flat_map(|(id, file)| {
+                file.probes.iter().enumerate().map(move |(index, probe)| (*id, index, probe))
+            })
+        };
+        let is_on = probes().any(|(.., probe)| probe.cycle.is_on());
+        let ready = probes().filter(|(.., probe)| !(is_on && probe.cycle.is_off()));
+        let due = ready.map(|(id, index, probe)| (probe.cycle.due_at(), (id, index)));
+        due.min_by_key(|(due, _)| *due)
+    }
+
+    /// Does what is due.
+    fn turn(&mut self) {
+        let now = clock::monotonic_ns();
+        self.release(now);
+        let Some((due, (id, index))) = self.next() else { return };
+        let Self { files, maps, run_ns, .. } = self;
+        let Some(file) = files.get_mut(&id).filter(|_| now >= due) else { return };
+        if file.probes[index].cycle.is_off() {
+            file.probes[index].begin_on_period();
+            return file.publish(maps);
+        }
+        let new = file.count(index, maps, now);
+        if let Some(average) = new.average_ns() {
+            *run_ns += FOLLOW * (average - *run_ns);
+        }
+        let hit_cost = (prices().probe_ns + *run_ns) / 1e9;
+        let probes = files.values().flat_map(|file| &file.probes);
+        let costs = probes.flat_map(|probe| probe.hits.values().map(|hits| hits.rate * hit_cost));
+        let share = fair_share(costs, self.budget);
+        let Some(file) = files.get_mut(&id) else { return };
+        let probe = &mut file.probes[index];
+        let costs = || probe.hits.values().map(|hits| hits.rate * hit_cost);
+        let (cost, allowed) = (costs().sum(), costs().map(|cost: f64| cost.min(share)).sum());
+        match probe.cycle.adapt(now, cost, allowed) {
+            Action::Nothing => {}
+            Action::CountAll => file.publish(maps),
+            Action::Detach => {
+                file.was_cycled = true;
+                file.publish(maps);
+                file.probes[index].detach(&mut self.unseen);
+            }
+        }
+    }
+
+    /// Detaches probes from files that no JVM runs any more.
+    fn release(&mut self, now: u64) {
+        let unused = self.files.extract_if(|_, file| {
+            if !file.jvms.is_empty() {
+                file.used_ns = now;
+            }
+            now >= file.used_ns + IDLE_NS
+        });
+        let mut unused: Vec<_> = unused.map(|(_, file)| file).collect();
+        detach(unused.iter_mut());
+    }
+}
+
+impl File {
+    fn attach(libjvm: &LibJvm, session: &mut Session) -> Result<Self> {
+        let file = Arc::new(libjvm.file()?);
+        let plans = probes::sampled(libjvm)?;
+        let mut attach = |program: &str, hits_of: fn(&flood) -> u64| {
+            let plan = plans.iter().find(|plan| plan.program == program);
+            let Some(Site::Function { offset, .. }) = plan.map(|plan| &plan.site) else {
+                return Err(bpf::defect("find a probe of allocation"));
+            };
+            let mut uprobe = Uprobe::new(Arc::clone(&file), *offset, session.program(program)?)?;
+            uprobe.attach()?;
+            Ok(Probe {
+                uprobe,
+                cycle: Cycle::new(clock::monotonic_ns()),
+                hits_of,
+                hits: HashMap::new(),
+                to_attach: Duration::ZERO,
+                has_failed: false,
+            })
+        };
+        Ok(Self {
+            // In this order, so that what is outside of TLABs is never taken for what is inside.
+            probes: [
+                attach(probes::OUTSIDE, |flood| flood.outside_hits)?,
+                attach(probes::NEW_TLAB, |flood| flood.tlab_hits)?,
+            ],
+            jvms: HashMap::new(),
+            was_cycled: false,
+            used_ns: clock::monotonic_ns(),
+        })
+    }
+
+    /// Counts the hits of a probe since the last time, of each JVM. Returns the runs of programs since then.
+    fn count(&mut self, index: usize, maps: &Maps, now: u64) -> Runs {
+        let mut all = Runs::default();
+        let Self { probes, jvms, .. } = self;
+        let probe = &mut probes[index];
+        let seconds = probe.cycle.counted_ns(now).max(1) as f64 / 1e9;
+        for (key, before) in jvms {
+            if let Some(runs) = Runs::of(&maps.costs, *key) {
+                let new = runs.since(before);
+                all.timed += new.timed;
+                all.timed_ns += new.timed_ns;
+                *before = runs;
+            }
+            let counted = counters::flood(&maps.floods, *key).map_or(0, |f| (probe.hits_of)(&f));
+            let hits = probe.hits.entry(*key).or_default();
+            hits.rate = counted.saturating_sub(hits.counted) as f64 / seconds;
+            hits.counted = counted;
+        }
+        all
+    }
+
+    /// Writes the duty cycles for the kernel side, if there were any.
+    fn publish(&self, maps: &Maps) {
+        if !self.was_cycled {
+            return;
+        }
+        let [outside, tlab] = self.probes.each_ref().map(|probe| probe.cycle.published());
+        let cycles = duty_cycles { outside, tlab };
+        for key in self.jvms.keys() {
+            // There is room for as many as there are JVMs.
+            let _ = maps.duties.update(&key.to_ne_bytes(), bytes(&cycles), MapFlags::ANY);
+        }
+    }
+}
+
+impl Probe {
+    fn begin_on_period(&mut self) {
+        let begin = Instant::now();
+        let attached = self.uprobe.attach();
+        let has_failed = std::mem::replace(&mut self.has_failed, attached.is_err());
+        match attached {
+            Ok(()) => {
+                self.to_attach = begin.elapsed();
+                self.cycle.attached(clock::monotonic_ns());
+            }
+            Err(error) => {
+                if !has_failed {
+                    note(&format!("allocations are not recorded until it succeeds: {error}"));
+                }
+                self.cycle.failed(clock::monotonic_ns());
+            }
+        }
+    }
+
+    /// Detaches it, and adds the hits meanwhile to `unseen`.
+    fn detach(&mut self, unseen: &mut HashMap<u64, f64>) {
+        let begin = Instant::now();
+        uprobe::detach([&mut self.uprobe]);
+        let elapsed = begin.elapsed();
+        self.cycle.set_overhead(self.to_attach + elapsed);
+        for (key, hits) in &self.hits {
+            *unseen.entry(*key).or_default() += hits.rate * elapsed.as_secs_f64();
+        }
+    }
+}
+
+/// Detaches all probes of files.
+fn detach<'a>(files: impl Iterator<Item = &'a mut File>) {
+    uprobe::detach(files.flat_map(|file| &mut file.probes).map(|probe| &mut probe.uprobe));
+}
