@@ -35,7 +35,7 @@ pub fn next(slot_ns: u64) -> Option<u32> {
 }
 
 /// Puts together what is of one slot.
-pub(crate) fn add_up(times: &mut Times) {
+pub fn add_up(times: &mut Times) {
     times.sort_unstable();
     times.dedup_by(|next, kept| {
         let is_same = next.0 == kept.0;
