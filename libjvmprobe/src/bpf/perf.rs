@@ -85,10 +85,10 @@ pub(crate) fn attach_clock(
 }
 
 /// Attaches a program to an event, of this name to people, on each processor. `cookie` reaches
-/// the program, where [the kernel](super::has_cookies) does so.
+/// the program, where the kernel does so.
 ///
 /// # Errors
-/// As [`attach_clock`]; [`Error::Kernel`] where the event cannot be counted here.
+/// As `attach_clock`; [`Error::Kernel`] where the event cannot be counted here.
 pub fn attach(
     program: &ProgramMut<'_>,
     event: Event,

@@ -1,9 +1,9 @@
 //! What lay where in a JVM's code cache, and when.
 //!
-//! Compiled code is freed, and other code may be put in its place. A [`CodeLog`]
-//! collects what was there when it was looked at ([`CodeLog::snapshot`]) and what
-//! came and went since ([`CodeLog::load`], [`CodeLog::unload`]); from it comes a
-//! [`CodeIndex`] that answers what lay at an address at a time. Time is counted in
+//! Compiled code is freed, and other code may be put in its place. A `CodeLog`
+//! collects what was there when it was looked at (`CodeLog::snapshot`) and what
+//! came and went since (`CodeLog::load`, `CodeLog::unload`); from it comes a
+//! `CodeIndex` that answers what lay at an address at a time. Time is counted in
 //! epochs: each load or unload begins a new one, and each sample knows its own.
 //!
 //! HotSpot's probe `compiled__method__unload` names a method, not an address

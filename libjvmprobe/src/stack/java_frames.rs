@@ -9,7 +9,7 @@
 //! performance data do not count: there a generation lasts a second.
 //!
 //! Each place is read once, a moment after it is first sampled; what is gone by then may
-//! still be known to a [`crate::stack::code_log::CodeLog`].
+//! still be known to a `crate::stack::code_log::CodeLog`.
 
 use std::{
     collections::{BTreeSet, HashMap},
