@@ -79,7 +79,7 @@ fn containers_of_one_image_share_unwind_tables_and_symbols() {
 
 const CONTAINERS: usize = 20;
 
-/// Profiles so many JVMs, each with its libraries on an overlay of its own, and checks their stacks. Returns the
+/// Profiles `count` JVMs, each with its libraries on an overlay of its own, and checks their stacks. Returns the
 /// tool's own memory in the end, in kB, and how many BPF maps it has made.
 fn profile_of_containers(count: usize) -> (u64, usize) {
     let folder = tempfile::tempdir().unwrap();

@@ -41,7 +41,7 @@ const SCRAPES: usize = 45;
 /// Minute at which the alerts are compared.
 const AT: usize = 20;
 
-/// What the rules that are tested read.
+/// Metrics that the tested rules read.
 const SERIES: [&str; 5] = [
     "jvmprobe_heap_used_after_bytes",
     "jvmprobe_heap_max_bytes",

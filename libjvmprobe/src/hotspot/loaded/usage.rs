@@ -325,7 +325,7 @@ impl Counting {
 
 #[cfg(test)]
 impl Counting {
-    /// That of a JVM without special flags.
+    /// Counting in a JVM without special flags.
     pub(super) const USUAL: Self = Self {
         nothing: None,
         inlined: (TRIVIAL, Why::Small),

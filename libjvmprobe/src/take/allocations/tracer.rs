@@ -143,7 +143,7 @@ pub struct Taker<S> {
     census: Effort,
     /// and naming stacks, where that has a bound.
     naming: Option<Effort>,
-    /// What attaches the probes of allocation in a daemon, instead of the library's loop.
+    /// Duty cycles of the allocation probes in a daemon; `None` if the library's loop attaches them.
     duty: Option<DutyCycles>,
     /// Maximum cost of the probes in millionths of a processor, if the caller changes it.
     cost_budget: Option<Arc<AtomicU64>>,

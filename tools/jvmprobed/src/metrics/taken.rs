@@ -29,6 +29,10 @@ impl Figures {
             stops: taken.pauses.iter().flat_map(Stop::of_record).collect(),
             ..Self::default()
         };
+        if taken.pauses.iter().any(is_of_cycles) {
+            let limited = figures.stops.iter_mut().filter(|stop| &*stop.op == LIMITED);
+            limited.for_each(|stop| stop.collections = 0);
+        }
         for profile in &taken.profiles {
             match profile.measure {
                 Measure::Time => figures.processor.add(&Processor::of(profile)),
@@ -42,6 +46,16 @@ impl Figures {
         }
         figures
     }
+}
+
+/// Whether a record is of a JVM whose stops are all phases of cycles.
+fn is_of_cycles(record: &Record) -> bool {
+    let collector = match record {
+        Record::Pause(stop) => &stop.collector,
+        Record::Cycle(cycle) => &cycle.collector,
+        _ => return false,
+    };
+    CYCLIC.contains(&&**collector) && collector != "CMS"
 }
 
 impl Stop {
@@ -180,6 +194,18 @@ mod tests {
             ]
         );
         assert_eq!(stops[2].cause.as_deref(), Some("Warmup"));
+    }
+
+    #[test]
+    fn limited_stops_of_a_concurrent_collector_are_no_collections() {
+        let limited = r#"{"type":"limited","pid":7,"pauses":{"count":9,"stopped_ns":9,"max_ns":5},"safepoints":{"count":0,"stopped_ns":0,"max_ns":0}}"#;
+        let pause =
+            |collector: &str| format!(r#"{{"type":"pause","collector":"{collector}","op":"x"}}"#);
+        for (collector, collections) in [("Shenandoah", 0), ("CMS", 9), ("G1", 9)] {
+            let pauses = records([limited, &pause(collector)]);
+            let stops = Figures::of(&Taken { pauses, ..Taken::default() }).stops;
+            assert_eq!((stops[0].times, stops[0].collections), (9, collections), "{collector}");
+        }
     }
 
     #[test]

@@ -51,7 +51,7 @@ enum Phase {
     On { since: u64, until: u64 },
 }
 
-/// What the owner of the probe has to do.
+/// Action that is due for a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
