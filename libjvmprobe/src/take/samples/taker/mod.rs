@@ -112,7 +112,8 @@ pub struct Taker<S> {
     /// Shares of the CPU time for walking and naming, by tenant.
     tenants: Tenants,
     stacks: Stacks,
-    /// Raw forms of the stacks, if waits are recorded: a stack is named anew if its wait outlasts an interval.
+    /// Raw forms of the stacks, if waits are recorded: if a wait is still in progress when all samples are named, its
+    /// stack is named again later.
     raws: HashMap<u64, RawStack>,
     /// Approximate size of `stacks`, in bytes.
     stacks_size: usize,
@@ -137,7 +138,8 @@ pub struct Taker<S> {
 }
 
 impl<S: Sink> Taker<S> {
-    /// Opens the named processes and loads the BPF side. Sampling begins with [`start`](Self::start).
+    /// Opens the named processes, loads the BPF side, and subscribes to new JVMs if every JVM is sampled. Sampling
+    /// begins with [`start`](Self::start).
     ///
     /// # Errors
     /// [`Error::Permission`] or [`Error::Kernel`] if the kernel rejects the BPF side; the reason if a named process
@@ -303,8 +305,8 @@ impl<S: Sink> Taker<S> {
         self.about.clock
     }
 
-    /// Samples until `times` have passed, `stop` is set, or no process is left. [`finish`](Self::finish) reports the
-    /// samples since the last report.
+    /// Samples until `times` have passed, `stop` is set, no process is left, or the sink is closed.
+    /// [`finish`](Self::finish) reports the samples since the last report.
     ///
     /// # Errors
     /// If the trace cannot continue, or if the sink returns an error.
@@ -366,7 +368,7 @@ impl<S: Sink> Taker<S> {
     /// trace; these are empty unless [`keeps_all`](Options::keeps_all) is set.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     pub fn finish(mut self) -> Result<(S, About, Vec<Profile>)> {
         // The end is read first: detaching may take a while, which does not belong to the trace.
         let end = clock::monotonic_ns();

@@ -37,8 +37,8 @@ use crate::{
     },
 };
 
-/// Pause after a re-read of the mappings that was caused by an address in no mapping. It doubles, up to one second,
-/// each time the address is still unmapped afterwards.
+/// Minimum time between two re-reads of the mappings. It doubles, up to `LONGEST_PAUSE`, each time that an address of
+/// a stack is still unmapped after a re-read.
 const PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Interval at which the mappings are re-read even if every address of the stacks is mapped, because a library that
@@ -104,7 +104,7 @@ pub(crate) struct Named {
     pub places: Option<PlaceNames>,
     /// Texts of labels.
     pub labels: Labels,
-    /// Complete names of threads, for which the kernel keeps only the first 15 bytes.
+    /// Complete names of threads, of which the kernel keeps only 15 bytes.
     pub threads: WholeNames,
 }
 
