@@ -78,7 +78,7 @@ pub(super) struct Waits {
     event: u32,
     /// Whether the event is wall-clock time, which includes running time.
     is_wall: bool,
-    /// Begin of the trace on the kernel's monotonic clock, in nanoseconds.
+    /// Start of the trace on the kernel's monotonic clock, in nanoseconds.
     began: u64,
     /// Sums at the last reading, by process and thread.
     seen: HashMap<(u32, u32), Seen>,

@@ -61,7 +61,7 @@ pub struct About {
     pub unnamed: Vec<Pid>,
     /// The clock by which processors took samples.
     pub clock: Option<Clock>,
-    /// Begin of the whole trace on the kernel's monotonic clock, in nanoseconds. Time slots are counted from here.
+    /// Start of the whole trace on the kernel's monotonic clock, in nanoseconds. Time slots are counted from here.
     pub begin_ns: u64,
     /// End of the reported interval on the same clock, in nanoseconds: samples up to then belong to it.
     pub end_ns: u64,
@@ -82,7 +82,7 @@ impl About {
     }
 }
 
-/// Begin of an interval, and the loss counters at that time.
+/// Start of an interval, and the loss counters at that time.
 pub(super) struct Since {
     pub(super) begin: Instant,
     pub(super) lost: u64,

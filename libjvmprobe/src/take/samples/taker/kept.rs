@@ -77,14 +77,15 @@ impl<S: Sink> Taker<S> {
     /// sampling continues.
     pub(super) fn name_all(&mut self) -> Result<Instant> {
         self.name_retired();
-        // From here on, the kernel side sends every stack again, and frames are named anew, ...
+        // From here on, the kernel side sends every stack again, and frames are named anew.
         let processes = self.processes.iter_mut();
         let places: Vec<_> = processes.map(|(&pid, traced)| (pid, traced.take_places())).collect();
         let mut stacks = std::mem::take(&mut self.stacks);
         self.stacks_size = 0;
         session::forget_stacks(&self.session);
         self.stacks_sent = 0;
-        // ... so the stacks received before belong to the samples counted before.
+        // Samples counted up to here refer to the stacks received so far. A sample whose stack has not been received
+        // is kept for the next call.
         let counted = self.counted();
         let until = Instant::now();
         let mut samples = self.sampled.take_all(counted, |id| stacks.contains_key(&id));

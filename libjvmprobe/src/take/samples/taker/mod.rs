@@ -98,7 +98,7 @@ pub struct Taker<S> {
     begin: Instant,
     /// Time of the next check of a command that was started. Set in its first second only.
     next_look: Option<Instant>,
-    /// Begin of the current interval, and the loss counters at that time.
+    /// Start of the current interval, and the loss counters at that time.
     interval: Since,
     /// Merged profiles of earlier intervals, for `finish`.
     before: Vec<Profile>,

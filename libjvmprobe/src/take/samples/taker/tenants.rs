@@ -1,11 +1,11 @@
 //! Shares of walking and naming stacks, by tenant: a control group whose JVMs make this expensive loses its own
 //! stacks first.
 //!
-//! The CPU time that walking a tenant's stacks takes from its JVMs, and that naming them takes from this
-//! thread, is added up over an interval. At its end the budget is shared by max-min fairness. Of a tenant that
-//! needs more than its share, fewer stacks are walked in the next interval, by chance; its samples stay
-//! counted. Loads and unloads of compiled code may take half of a share; those beyond it are not sent, so
-//! that code which is gone before it is read has no name.
+//! The CPU time that walking a tenant's stacks takes from its JVMs, and that naming them takes from this thread, is
+//! added up over an interval. At its end, the budget is shared by max-min fairness. If a tenant needs more than its
+//! share, only a random part of its stacks is walked in the next interval; all its samples are still counted. Loads
+//! and unloads of compiled code may take half of a share. Those beyond it are not sent, so that code which is
+//! unloaded before it is read has no name.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -68,7 +68,7 @@ pub(super) struct Tenants {
     budget: Option<Arc<AtomicU64>>,
     tenants: BTreeMap<Arc<str>, Tenant>,
     members: HashMap<u32, Member>,
-    /// Begin of the interval, and length of the one before.
+    /// Start of the interval, and length of the one before.
     begin: Instant,
     length: Duration,
     /// CPU time of this thread up to which all work is charged.
@@ -101,7 +101,7 @@ struct Tenant {
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     ns: f64,
-    /// Time from the begin of the interval until the work was stopped because it had used too much.
+    /// Time from the start of the interval until the work was stopped because it had used too much CPU time.
     ended: Option<Duration>,
 }
 
@@ -321,7 +321,7 @@ mod tests {
         tenants
     }
 
-    /// Spends CPU time on stacks at the begin of an interval.
+    /// Spends CPU time on stacks at the start of an interval.
     fn stacks(tenants: &mut Tenants, pid: u32, ms: f64) {
         tenants.spend(pid, Work::Stacks, ms * MS, Duration::ZERO);
     }

@@ -70,10 +70,10 @@ impl Traced {
         Ok(())
     }
 
-    /// Attaches to the events that are located in the process's files. Searches all events at the first call, and
-    /// afterwards only those that were missing, each time the mappings have changed. Events in libjvm.so are attached
-    /// through `shared`, as in [`follow`](Self::follow). The first call returns the events that could not be
-    /// attached, with the errors; later calls return none.
+    /// Attaches to the events that are located in the process's files. The first call searches for all events. Later
+    /// calls search, if the mappings have changed, only for missing ones other than Java events. Events in libjvm.so
+    /// are attached through `shared`, as in [`follow`](Self::follow). The first call returns the events that could
+    /// not be attached, with the errors; later calls return none.
     pub(crate) fn attach_events(
         &mut self,
         events: &[Asked],
