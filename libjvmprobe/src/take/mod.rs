@@ -1,15 +1,14 @@
-//! What is taken of JVMs: pauses of their collectors, samples of their threads, what they allocate.
+//! The tracers: GC pauses, samples of threads, and allocations of JVMs.
 //!
-//! One taker for each, with its BPF side. It is told by plain options what is wanted, follows the
-//! JVMs, and hands what it has to a sink, which is the caller's: a tool prints it. A process may run
-//! several at a time, each in a thread of its own, in which it was made; see [`crate::follow`] for
-//! the loop.
+//! Each tracer has its own BPF side. It is configured by plain options, follows the JVMs, and passes its results to a
+//! sink that the caller supplies: a tool prints them. A process may run several tracers at a time, each in the thread
+//! that created it; see [`crate::follow`] for the loop.
 //!
-//! | module | what it takes |
+//! | module | what it records |
 //! |---|---|
-//! | [`allocations`] | what is allocated, by class and stack |
+//! | [`allocations`] | allocations, by class and stack |
 //! | [`pauses`] | stops of the application, collections, concurrent cycles |
-//! | [`samples`] | processor time, waits, events of all kinds, by stack |
+//! | [`samples`] | CPU time, waits and events of all kinds, by stack |
 
 pub mod allocations;
 pub mod pauses;

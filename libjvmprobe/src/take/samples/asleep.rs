@@ -1,9 +1,9 @@
-//! Threads that sleep since before the trace: where they are.
+//! Finds the stacks of threads that have been asleep since before the trace.
 //!
-//! Of a program that hangs, these are all there are. None of our programs has run in them. The
-//! kernel side tells their registers, and the walker goes up their stacks here: they do not run,
-//! so their memory stands still. A thread that wakes up in the meantime is seen to do so, and left
-//! out.
+//! If a program hangs, all its threads may be of this kind. None of our BPF programs has run in these threads, and
+//! such a program can read only the memory of the task that it runs in. The kernel side therefore reports their
+//! registers, and the walker follows their stacks in user space. This works because a sleeping thread does not change
+//! its stack. A thread that wakes up in the meantime is detected and left out.
 
 use std::collections::HashSet;
 
@@ -24,30 +24,30 @@ use crate::{
     unwind::Row,
 };
 
-/// Where a thread sleeps.
+/// Stacks of a sleeping thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The number of its user stack, as the kernel side would know it.
+    /// Number of the user stack, as the kernel side would compute it.
     pub(crate) user: u64,
-    /// How its walk ended, see `WalkEnd::from_code`.
+    /// How the walk of the user stack ended, see `WalkEnd::from_code`.
     pub(crate) user_end: u32,
-    /// The number of its kernel stack, 0 for none.
+    /// Number of the kernel stack, 0 for none.
     pub(crate) kernel: u64,
     /// The epoch of the JVM's code cache.
     pub(crate) epoch: u64,
 }
 
-/// A thread that was found.
+/// A sleeping thread.
 pub(crate) struct Found {
-    /// Its process and its number.
+    /// Process ID and thread ID.
     pub(crate) thread: (u32, u32),
-    /// Where it sleeps.
+    /// The numbers of its stacks.
     pub(crate) place: Place,
-    /// Its stack.
+    /// Its user stack.
     pub(crate) stack: RawStack,
 }
 
-/// A process as the walker's source.
+/// A running process as the walker's source of memory and tables.
 struct Live<'a> {
     memory: Memory,
     jvm: &'a JvmLayout,
@@ -72,10 +72,10 @@ impl Source for Live<'_> {
     }
 }
 
-/// Finds the sleeping threads of JVMs that are walked like this.
+/// Finds the sleeping threads of the given JVMs and walks their stacks by the JVMs' layouts.
 ///
 /// # Errors
-/// [`crate::Error::Bpf`].
+/// [`crate::Error::Bpf`], [`crate::Error::Io`].
 pub(crate) fn find(session: &mut Session, jvms: &[(u32, JvmLayout)]) -> Result<Vec<Found>> {
     let asleep = session::sleepers(session)?;
     let mut found = Vec::new();
@@ -93,7 +93,7 @@ pub(crate) fn find(session: &mut Session, jvms: &[(u32, JvmLayout)]) -> Result<V
         let mut live = Live { memory, jvm, told };
         found.extend(threads.map(|thread| walk_one(&mut live, thread)));
     }
-    // Those that sleep still have not moved.
+    // A thread that is still asleep has not changed its stack since.
     let still = session::sleepers(session)?;
     let still: HashSet<_> = still.iter().map(|thread| (thread.tgid, thread.tid)).collect();
     found.retain(|found| still.contains(&found.thread));

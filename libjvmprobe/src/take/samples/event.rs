@@ -1,7 +1,7 @@
-//! What the kernel side counts and sends.
+//! Records and map entries of the kernel side.
 //!
-//! The layouts come from the BPF object's own type information: the skeleton
-//! generator turns the structs of `bpf/javaprof.h` into these types.
+//! Their layouts come from the BPF object's own type information (BTF): the skeleton generator translates the structs
+//! of `bpf/javaprof.h` into these types.
 
 use plain::Plain;
 
@@ -28,67 +28,66 @@ const CODE: u64 = 2;
 const LABEL: u64 = 3;
 const STOP: u64 = 4;
 
-// SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
-// which any bit pattern is a value.
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only, for which every bit pattern is valid.
 unsafe impl Plain for code_event {}
-// SAFETY: as above.
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for sample_key {}
-// SAFETY: as above.
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for sample_count {}
-// SAFETY: as above.
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for thin_key {}
-// SAFETY: as above.
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for thin {}
-// SAFETY: as above.
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for java {}
-// SAFETY: as above.
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for thread {}
-// SAFETY: as above.
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for target {}
-// SAFETY: as above.
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for sleeper {}
-// SAFETY: as above.
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for limits {}
 
-/// A decoded event.
+/// A decoded record of the ring buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A stack and the number that samples know it by.
+    /// A stack, preceded by the number by which samples refer to it.
     Stack(u64, RawStack),
-    /// Something happened in a JVM's code cache.
+    /// A load or unload in a JVM's code cache.
     Code(CodeEvent),
-    /// What a label says.
+    /// The text of a label.
     Label(Label),
-    /// The application was stopped.
+    /// A stop of the application.
     Stop(Stop),
 }
 
-/// A method was loaded or unloaded.
+/// A load or unload of compiled code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CodeEvent {
-    /// The key of the JVM.
+    /// Key of the JVM: its PID.
     pub(crate) target: u64,
-    /// The first epoch in which this holds.
+    /// First epoch in which the change is in effect.
     pub(crate) epoch: u64,
-    /// Where it was loaded, and its size in bytes; `None` when it was unloaded.
+    /// Address and size in bytes of the loaded code; `None` for an unload.
     pub(crate) place: Option<(Addr, u64)>,
-    /// The method.
+    /// The method or stub.
     pub(crate) code: Code,
 }
 
-/// What is told beside stacks.
+/// Text of a label, which a sample carries beside its stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
-    /// The key of the JVM.
+    /// Key of the JVM: its PID.
     pub(crate) target: u64,
-    /// What samples have of it.
+    /// The number by which samples refer to the label.
     pub(crate) label: u64,
-    /// What it says, as the JVM has it.
+    /// The text as the JVM stores it.
     pub(crate) text: Vec<u8>,
 }
 
 impl Event {
-    /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
+    /// Decodes a ring buffer record; `None` if its kind or size is invalid.
     pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         match word(record, 0)? {
             STACK => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
@@ -149,7 +148,7 @@ mod tests {
         assert_eq!(size_of::<thread>(), 8 * 8 + 4 * 4 + 4 + 4 + 16);
     }
 
-    /// The library's mirrors of bpf/walk/walk.h against what the header was compiled to.
+    /// Compares the library's mirrors of bpf/walk/walk.h with the types compiled from that header.
     #[test]
     fn the_walkers_layouts_are_those_of_the_header() {
         let ours = [

@@ -1,19 +1,19 @@
-//! Where threads wait because there is nothing to do: workers of pools, event loops, and most
-//! threads of the JVM itself.
+//! Recognizes threads that wait because they have no work: workers of thread pools, event loops, and most threads of
+//! the JVM itself.
 
 use crate::stack::{Frame, Kind, waiting};
 
-/// How such a wait is shown in place of its stack.
+/// Frame that replaces the stack of such a wait.
 pub(crate) const IDLE: &str = waiting::IDLE;
 
-/// Methods that wait for nothing but work, whatever they call for that.
+/// Java methods that wait only for work, whatever methods they call to do so.
 const METHODS: [&str; 22] = [
     // Executors, and the pool behind parallel streams and virtual threads.
     "java.util.concurrent.ThreadPoolExecutor.getTask",
     "java.util.concurrent.ForkJoinPool.awaitWork",
     "java.util.concurrent.ForkJoinPool.deactivate",
     "java.util.TimerThread.mainLoop",
-    // Event loops, and those that accept connections.
+    // Event loops, and threads that accept connections.
     "sun.nio.ch.EPoll.wait",
     "sun.nio.ch.EPollArrayWrapper.epollWait",
     "sun.nio.ch.EPollSelectorImpl.doSelect",
@@ -25,7 +25,7 @@ const METHODS: [&str; 22] = [
     "io.netty.channel.epoll.Native.epollWait",
     "io.netty.channel.epoll.EpollEventLoop.epollWait",
     "org.eclipse.jetty.util.thread.QueuedThreadPool.idleJobPoll",
-    // The JDK's own.
+    // Threads of the JDK itself.
     "java.lang.ref.Reference.waitForReferencePendingList",
     "java.lang.ref.ReferenceQueue.remove",
     "java.lang.ref.ReferenceQueue.remove0",
@@ -35,7 +35,7 @@ const METHODS: [&str; 22] = [
     "sun.rmi.transport.ObjectTable$Reaper.run",
 ];
 
-/// The same in libjvm.so and in the launcher.
+/// Functions of libjvm.so and of the launcher that wait only for work.
 const FUNCTIONS: [&str; 24] = [
     "CompileQueue::get",
     "VMThread::loop",
@@ -63,14 +63,15 @@ const FUNCTIONS: [&str; 24] = [
     "CallJavaMainInNewThread",
 ];
 
-/// What they do when they work: then they wait for something else.
+/// Endings of the names of functions in which the JVM's threads do their work. A wait inside one of these is not
+/// idle.
 const AT_WORK: [&str; 3] = ["::work", "VM_Operation::evaluate", "::do_it"];
 
-/// The worker of a pool in JDK 11 waits right in its loop.
+/// In JDK 11, a worker of the ForkJoinPool parks directly in its loop.
 const WORKER: (&str, &str) =
     ("java.util.concurrent.ForkJoinPool.runWorker", "java.util.concurrent.locks.LockSupport.park");
 
-/// Whether a wait with these frames, outermost first, is for work.
+/// Returns whether a wait with these frames, outermost first, is a wait for work.
 pub(super) fn is_idle<'a>(frames: impl Iterator<Item = &'a Frame>) -> bool {
     let mut before = "";
     let mut is_idle = false;

@@ -1,8 +1,8 @@
-//! Samples: where processors and threads spend their time, and what happens on the way, by stack.
+//! Sampling tracer: records by stack where processors and threads spend their time, and which events occur.
 //!
-//! [`Options`] say what is wanted. `session` loads the BPF side and samples; [`Taker`] follows
-//! the processes (`traced`), collects, and has `naming` turn addresses into names; what
-//! can be sampled knows [`events`]. A [`Sink`] gets a profile of each event at each report.
+//! [`Options`] configure it. `session` loads the BPF side and reads its maps. [`Taker`] follows the processes
+//! (`traced`), collects the samples, and has `naming` turn addresses into names. [`events`] defines what can be
+//! sampled. At each report, a [`Sink`] receives one profile of each event.
 
 mod asleep;
 pub(crate) mod event;

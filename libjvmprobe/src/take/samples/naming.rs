@@ -1,4 +1,4 @@
-//! From addresses to names: what was sampled becomes a profile.
+//! Makes named profiles from samples.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Profiles that grow by one process after the other: one of each event.
+/// Builder of one profile per event. Samples are added process by process.
 pub(crate) struct Naming {
     events: Vec<Asked>,
     profiles: Vec<Profile>,
@@ -33,19 +33,19 @@ pub(crate) struct Naming {
     signatures: bool,
     /// Whether waits for work are shown with their stacks.
     shows_idle: bool,
-    /// About how many bytes the profiles take.
+    /// Approximate size of the profiles, in bytes.
     size: usize,
     lost_stacks: u64,
-    /// Events whose class could not be read, by the event's number.
+    /// Number of events whose class could not be read, by the event's index.
     without_class: BTreeMap<usize, u64>,
 }
 
-/// Class of an event whose class could not be read.
+/// Frame in place of a class that could not be read.
 const UNKNOWN_CLASS: &str = "[unknown class]";
 
 impl Naming {
-    /// Names methods with their parameters if wanted, and where idle threads are.
-    /// `slot_ns`: see [`Profile::slot_ns`].
+    /// Creates empty profiles. `signatures`: names methods with their parameters. `shows_idle`: shows the stacks of
+    /// idle threads. `slot_ns`: see [`Profile::slot_ns`].
     pub(crate) fn new(
         events: Vec<Asked>,
         signatures: bool,
@@ -67,10 +67,10 @@ impl Naming {
         }
     }
 
-    /// Names all samples of a process. Of one that nothing is known of, the command alone
-    /// is.
+    /// Names the samples of a process and adds them to the profiles. Without `named`, the command's name is taken
+    /// from a sample, and user frames have no names.
     pub(crate) fn add(&mut self, named: Option<Named>, samples: &Samples, stacks: &Stacks) {
-        // Most programs that come and go are never sampled.
+        // Most short-lived programs are never sampled.
         let Some(first) = samples.keys().next() else { return };
         let mut namer = match named {
             Some(named) => Namer::of(named, self.signatures),
@@ -79,7 +79,7 @@ impl Naming {
         let nothing = Stack::default();
         for (key, count) in samples {
             let number = key.event as usize;
-            // The kernel side samples nothing else.
+            // The kernel side sends no other event numbers.
             let (Some(event), Some(profile)) =
                 (self.events.get(number), self.profiles.get_mut(number))
             else {
@@ -97,7 +97,7 @@ impl Naming {
             let user = stacks.get(&key.user).unwrap_or(&nothing);
             let (end, known) = WalkEnd::from_code(key.user_end);
             let named = namer.user(profile, key, user, known);
-            // A kernel thread, or not wanted.
+            // There is no user part for a kernel thread, or if user stacks are not wanted.
             let has_user_part = end != WalkEnd::Nothing;
             let is_at_entry = end == WalkEnd::Entry && known.is_none();
             let complete = named.complete || is_at_entry || !has_user_part;
@@ -113,7 +113,7 @@ impl Naming {
                 }
                 stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
             }
-            // Without a user part, the sample counts for the command alone.
+            // Without a user part, the stack stays empty, and the sample counts for the command alone.
             if stack.is_empty() && has_user_part {
                 stack.push(profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
             }
@@ -159,35 +159,35 @@ impl Naming {
         }
     }
 
-    /// About how many bytes the profiles take.
+    /// Returns the approximate size of the profiles, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
-    /// Makes the profiles smaller than so many bytes together.
+    /// Shrinks the profiles to a total of about `max` bytes.
     pub(crate) fn shrink(&mut self, max: usize) {
         self.size = shrink(&mut self.profiles, max);
     }
 
-    /// Events, so far, whose class could not be read, by the event's name.
+    /// Returns the number of events so far whose class could not be read, by the event's name.
     pub(crate) fn without_class(&self) -> impl Iterator<Item = (&str, u64)> {
         let named =
             |(number, count): (&usize, &u64)| Some((&*self.events.get(*number)?.name, *count));
         self.without_class.iter().filter_map(named)
     }
 
-    /// Samples, so far, of which a stack found no room on its way here.
+    /// Returns the number of samples so far whose stack was lost because a buffer or map was full.
     pub(crate) fn lost_stacks(&self) -> u64 {
         self.lost_stacks
     }
 
-    /// The profiles so far, with what is said of them as a whole; begins new ones.
+    /// Takes the profiles so far, with the figures of `about`, and begins new ones.
     pub(crate) fn take(&mut self, about: &About) -> Vec<Profile> {
         self.size = 0;
         let mut profiles = std::mem::replace(&mut self.profiles, empty(&self.events, self.slot_ns));
         for profile in &mut profiles {
             about.describe(profile);
-            // What differs in its time alone is one sample, with several times.
+            // Samples that differ only in their time slot are merged to one with several times.
             if self.slot_ns > 0 {
                 profile.merge(true);
             }
@@ -196,7 +196,7 @@ impl Naming {
     }
 }
 
-/// A profile of each event, without samples.
+/// Returns an empty profile for each event.
 pub(crate) fn empty(events: &[Asked], slot_ns: u64) -> Vec<Profile> {
     let profile = |event: &Asked| {
         let mut profile = Profile::of(event.measure());
@@ -206,7 +206,7 @@ pub(crate) fn empty(events: &[Asked], slot_ns: u64) -> Vec<Profile> {
     events.iter().map(profile).collect()
 }
 
-/// Makes profiles smaller than so many bytes together, the largest ones; returns what they take.
+/// Shrinks the largest profiles until all of them take about `max` bytes. Returns their size in bytes.
 pub(crate) fn shrink(profiles: &mut [Profile], max: usize) -> usize {
     let share = max / profiles.len().max(1);
     let mut size: usize = profiles.iter().map(Profile::size).sum();
@@ -220,8 +220,9 @@ pub(crate) fn shrink(profiles: &mut [Profile], max: usize) -> usize {
     size
 }
 
-/// In which slots of time so much was, that ended in this one of `slot_ns` each: what is elapsed
-/// time may have begun long before. The profile's slots may have become longer.
+/// Splits a count over time slots, as (slot, count). `slot` is the one in which the sample ended, in slots of
+/// `slot_ns`. An elapsed time, in nanoseconds, may span earlier slots as well. The profile's slots may be longer than
+/// `slot_ns` by now.
 fn times_of(profile: &Profile, slot_ns: u64, slot: u32, count: u64) -> Vec<(u32, u64)> {
     let longer = profile.slot_ns.checked_div(slot_ns).unwrap_or(1).max(1);
     let slot = u32::try_from(u64::from(slot) / longer).unwrap_or(u32::MAX);
@@ -239,8 +240,8 @@ fn times_of(profile: &Profile, slot_ns: u64, slot: u32, count: u64) -> Vec<(u32,
     }
 }
 
-/// Leaves out how the kernel switches and tells us so: that is no part of why it does. And a thread
-/// that is found asleep has no such frames.
+/// Removes the frames of the context switch and of our BPF program, which do not explain the wait. Threads that were
+/// found asleep lack these frames, so that the stacks of both become equal.
 fn cut_switch(frames: &mut Vec<Frame>) {
     if let Some(at) = frames.iter().position(|frame| &*frame.name == "__schedule") {
         let has_caller = frames.get(at + 1).is_some_and(|frame| &*frame.name == "schedule");
@@ -248,9 +249,9 @@ fn cut_switch(frames: &mut Vec<Frame>) {
     }
 }
 
-/// A user stack, named.
+/// A named user stack.
 struct UserStack {
-    /// Outermost first.
+    /// Outermost frame first.
     frames: Vec<FrameId>,
     complete: bool,
     unsure: bool,
@@ -263,7 +264,7 @@ struct Namer {
     places: Option<PlaceNames>,
     labels: Labels,
     threads: WholeNames,
-    /// What was named already, by event, stack and epoch.
+    /// Cache of named stacks, by event, stack and epoch.
     known: HashMap<(u32, u64, u64), UserStack>,
 }
 
@@ -281,12 +282,12 @@ impl Namer {
         Self { command, sources, places, labels, threads, known: HashMap::new() }
     }
 
-    /// For a process of which nothing is known.
+    /// Creates a namer for a process of which nothing is known.
     fn without_sources(command: Arc<str>) -> Self {
         Self::new(command, Sources::new(Vec::new()))
     }
 
-    /// Names a stack, of which the steps from `known` frames on were guesses.
+    /// Names a stack. After the first `known` frames, the walker's steps were guesses.
     fn user(
         &mut self,
         profile: &mut Profile,
@@ -304,12 +305,12 @@ impl Namer {
         })
     }
 
-    /// The name of the thread that was sampled.
+    /// Returns the name of the sampled thread: the complete one if it is known.
     fn thread(&self, key: &SampleKey) -> Arc<str> {
         self.threads.get(key.tid, &key.comm).map_or_else(|| key.comm.as_str().into(), Arc::clone)
     }
 
-    /// What is told beside a stack, outermost first.
+    /// Returns the frames of a sample's label, outermost first.
     fn label(&self, event: &Asked, label: u64) -> Vec<Frame> {
         match &event.what {
             What::Java(java) if label != 0 => self.labels.frames(*java, label),
@@ -339,7 +340,7 @@ mod tests {
         Count { samples, value: 0 }
     }
 
-    /// The stack of one frame that nobody can name, by the number 3.
+    /// Stack number 3: one frame without a name.
     fn stacks() -> Stacks {
         let frames = vec![RawFrame::Code { addr: Addr(0x10), compile_id: 0 }];
         Stacks::from([(3, java_frames::plain(&RawStack { target: 7, unloads: 0, frames }))])
@@ -349,7 +350,7 @@ mod tests {
         Asked { name: "wall".into(), what: What::Wall, rate: None }
     }
 
-    /// The only sample of an event, with the names of its frames, outermost first.
+    /// Returns the only sample of an event, and the names of its frames, outermost first.
     fn only(event: Asked, key: SampleKey) -> (Sample, Vec<String>) {
         let mut naming = Naming::new(vec![event], false, false, 0);
         naming.add(None, &Samples::from([(key, times(1))]), &stacks());
@@ -364,7 +365,7 @@ mod tests {
         let mut naming = Naming::new(vec![Asked::cpu(), wall()], false, false, 0);
         let of = |event| SampleKey { event, ..key(3, 0) };
         let count = Count { samples: 2, value: 500 };
-        // The last is of none that was asked for.
+        // The last one is of an unknown event.
         let samples = Samples::from([(of(0), count), (of(1), count), (of(2), count)]);
         naming.add(None, &samples, &stacks());
         let profiles = naming.take(&About::default());
@@ -394,11 +395,11 @@ mod tests {
             (sample.complete, sample.guessed)
         };
         let [nothing, unreadable, entry] = [0, 2, 5];
-        // A kernel thread has no more than that.
+        // The stack of a kernel thread is complete without a user part.
         assert_eq!(marks(nothing), (true, false));
         assert_eq!(marks(entry), (true, false));
         assert_eq!(marks(unreadable), (false, false));
-        // From the second frame on it was a guess.
+        // From the second frame on, the walk was a guess.
         assert_eq!(marks(entry | 1 << 8), (false, true));
     }
 
@@ -409,7 +410,7 @@ mod tests {
         };
         assert_eq!(names(Asked::cpu(), NOT_WALKED, 0), ["[not walked]"]);
         assert_eq!(names(Asked::cpu(), OVER_SHARE, 0), ["[not walked]"]);
-        // Where it waits is not known, nor whether for a processor.
+        // It is unknown where the thread waits, and whether it waits for a processor.
         assert_eq!(names(wall(), UNSEEN, 0), [UNSEEN_NAME]);
         assert_eq!(names(Asked::cpu(), 0, 1), ["[unknown]"]);
         assert!(names(Asked::cpu(), 0, 0).is_empty());
@@ -436,7 +437,7 @@ mod tests {
         };
         let told = ["bpf_prog", "trace_call", "__schedule"];
         assert_eq!(cut(&[&told[..], &["schedule", "futex_wait"]].concat()), ["futex_wait"]);
-        // Not by the way that sleepers go, but off the processor all the same.
+        // A preempted thread does not leave the processor by schedule().
         assert_eq!(
             cut(&[&told[..], &["preempt_schedule", "x"]].concat()),
             ["preempt_schedule", "x"]
@@ -474,9 +475,9 @@ mod tests {
         assert!(shrink(&mut profiles, max) <= max + small);
         assert_eq!((profiles[0].folded, profiles[0].samples.len()), (0, 10));
         assert!(profiles[1].folded > 9_000, "{}", profiles[1].folded);
-        // Nothing is lost but the stacks.
+        // Only stacks are lost, no counts.
         assert_eq!(profiles[1].total(), 10_000);
-        // What fits stays.
+        // Profiles within the limit stay unchanged.
         let mut profiles = [of(10)];
         assert_eq!(shrink(&mut profiles, max), small);
         assert_eq!(profiles[0].folded, 0);
@@ -484,7 +485,7 @@ mod tests {
 
     #[test]
     fn stacks_that_did_not_come_are_counted() {
-        // Known, none at all, and one or the other lost.
+        // In this order: both stacks received, none at all, user stack lost, kernel stack lost.
         let samples = Samples::from([
             (key(3, 0), times(1)),
             (key(0, 0), times(2)),

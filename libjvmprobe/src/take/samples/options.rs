@@ -1,4 +1,4 @@
-//! What is wanted.
+//! Options of the sampling tracer.
 
 use std::{
     path::PathBuf,
@@ -11,77 +11,78 @@ use clap::ValueEnum;
 
 use crate::{Pid, follow::Registry, own::Pace, take::samples::events::Asked};
 
-/// What to sample, of whom, and how.
+/// Options of the sampling tracer: processes, events and stacks.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Who is sampled.
+    /// The processes to sample.
     pub whom: Whom,
-    /// Whether JVMs may be asked, as [`symbols`](Self::symbols) says: those alone that the user has
-    /// named. All others are looked at from outside only. An event that one of those lacks is an
-    /// error.
+    /// Whether the user has named the processes. If so, an event that a process lacks is an error, unless
+    /// [`skip_missing`](Self::skip_missing) is set, and [`symbols`](Self::symbols) may load the agent with
+    /// [`SymbolSource::Auto`]. If not, `Auto` reads JVMs from outside only, and a missing event is reported by a
+    /// message.
     pub may_ask: bool,
-    /// What is sampled; the number of an event is an index.
+    /// The events to sample. The number of an event is its index.
     pub events: Vec<Asked>,
-    /// Samples a second of each processor.
+    /// Samples per second and processor.
     pub frequency: u64,
-    /// Where that may change: what is here when an interval has been told holds from then on.
+    /// Source of a new frequency during the trace, set by another thread. It is read after each report; 0 is ignored.
     pub rate: Option<Arc<AtomicU64>>,
-    /// Go on without events that cannot be had.
+    /// Skip events that are not available, with a message.
     pub skip_missing: bool,
-    /// The user part of stacks.
+    /// Record the user part of stacks.
     pub user: bool,
-    /// The kernel's part of stacks.
+    /// Record the kernel part of stacks.
     pub kernel: bool,
     /// How stacks are walked.
     pub walk: StackWalk,
-    /// Where names of compiled code come from.
+    /// Source of the names of compiled code.
     pub symbols: SymbolSource,
-    /// Methods with their parameters.
+    /// Show methods with their parameters.
     pub signatures: bool,
-    /// Shorter waits are only added up.
+    /// Waits shorter than this are only summed per thread, without their stacks.
     pub min_wait: Duration,
-    /// Show where threads wait for work, too.
+    /// Also show the stacks of threads that wait for work.
     pub idle: bool,
-    /// How long slots of time are in which samples are counted apart, in nanoseconds; 0 where
-    /// nobody wants them. Then, stops of JVMs are not told, either.
+    /// Length of the time slots in which samples are counted separately, in nanoseconds. With 0, there are no slots,
+    /// and stops of JVMs are not recorded.
     pub slot_ns: u64,
-    /// About so many bytes are kept of samples and stacks: half of it while they have no names,
-    /// half of it as profiles.
+    /// Approximate maximum memory for samples and stacks, in bytes: one half is for samples without names, the other
+    /// for named profiles.
     pub max_memory: usize,
-    /// Keep what the intervals have told, and what is said of all, for [`finish`]. Otherwise each
-    /// interval stands for itself, and nothing grows however long it takes.
+    /// Keep the profiles and figures of all intervals for [`finish`]. If unset, each interval is reported by itself,
+    /// and memory does not grow with the length of the trace.
     ///
     /// [`finish`]: super::Taker::finish
     pub keeps_all: bool,
     /// How soon events are read.
     pub pace: Pace,
-    /// Say on stderr how new JVMs are found.
+    /// Print on stderr how new JVMs are found.
     pub verbose: bool,
     /// The registry that finds JVMs if every JVM is sampled; `None` to start one.
     pub registry: Option<Registry>,
 }
 
-/// Who is sampled.
+/// The processes to sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whom {
     /// These processes.
     Named(Vec<Pid>),
     /// A command that is about to be started; see [`add_process`](super::Taker::add_process).
     Command,
-    /// Every JVM, also those that start later.
+    /// Every JVM, including those that start later.
     EveryJvm,
     /// Every process.
     EveryProcess,
 }
 
 impl Options {
-    /// Samples of processor time a second, of each processor.
+    /// Returns the samples of CPU time per second and processor.
     pub fn hertz(&self) -> u64 {
         let cpu = self.events.iter().find(|event| event.is_cpu());
         cpu.map_or(self.frequency, |cpu| cpu.hertz(self.frequency))
     }
 
-    /// Whether JVMs are sampled that nobody has named.
+    /// Returns whether JVMs that the user has not named are sampled.
     pub(super) fn finds_jvms(&self) -> bool {
         matches!(self.whom, Whom::EveryJvm | Whom::EveryProcess)
     }
@@ -98,21 +99,21 @@ pub enum StackWalk {
     Fp,
 }
 
-/// Where names of compiled code come from.
+/// Source of the names of compiled code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SymbolSource {
-    /// The JVM's memory; where that cannot name the code, a map that is there; where there is
-    /// none, of a JVM that was named, our agent.
+    /// The JVM's memory. If that cannot name the code, a perf map that exists already. If there is none and the user
+    /// has named the JVM, our agent.
     Auto,
-    /// The JVM's memory: it is not asked.
+    /// The JVM's memory, read from outside.
     HotSpot,
-    /// The JVM's own map, or an error.
+    /// The perf map that the JVM writes on request; it is an error if the JVM cannot write one.
     PerfMap,
-    /// Our agent, loaded into the JVM: with what was inlined, and lines.
+    /// Our agent, loaded into the JVM. It also reports inlined methods and line numbers.
     Agent,
-    /// Nowhere: the JVM is left alone.
+    /// None: compiled code has no names, and the JVM is not accessed for them.
     None,
-    /// A map that is there.
+    /// A perf map that exists already.
     File(PathBuf),
 }
 

@@ -1,4 +1,4 @@
-//! The BPF object, as the options want it; samples come out of it when they are collected.
+//! The BPF object: loads it as the options require, and reads samples and threads from its maps.
 
 use std::{collections::HashSet, fs, io::Read, ops::AddAssign, os::unix::fs::MetadataExt};
 
@@ -28,52 +28,53 @@ use crate::{
     },
 };
 
-/// Samples that are alike take one entry. Twice as many as can come until they are collected
-/// is room enough, up to some 25 MB.
+/// Minimum and maximum number of entries of the map of samples. Samples with equal keys share an entry, so twice the
+/// number of samples between two collections is enough. The maximum takes about 25 MB.
 const SAMPLE_ENTRIES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 18;
 
-/// Of 65,536 stacks that the kernel side can know.
+/// Number of received stacks after which the kernel side's table of known stacks is cleared. That table has 65,536
+/// entries.
 pub(crate) const MANY_STACKS: usize = 50_000;
 
-/// Programs that are there whatever is sampled: what JVMs compile is followed.
+/// Programs that are always loaded: they record loads and unloads of compiled code.
 const ALWAYS: [&str; 2] = ["code_load", "code_unload"];
 
-/// Finds threads that sleep since before the trace.
+/// The iterator program that finds threads which have been asleep since before the trace.
 const ITERATOR: &str = "asleep";
 
-/// Samples that are alike.
+/// Key of a sample. Samples with equal keys are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SampleKey {
-    /// The process.
+    /// The process ID.
     pub(crate) pid: u32,
-    /// The thread.
+    /// The thread ID.
     pub(crate) tid: u32,
-    /// Its name.
+    /// The thread's name, as the kernel keeps it.
     pub(crate) comm: String,
     /// The processor.
     pub(crate) cpu: u32,
     /// The epoch of the JVM's code cache.
     pub(crate) epoch: u64,
-    /// The user stack's number, 0 for none.
+    /// Number of the user stack; 0 for none. Even values say why there is none, for example [`NOT_WALKED`].
     pub(crate) user: u64,
-    /// How its walk ended, see `WalkEnd::from_code`.
+    /// How the walk of the user stack ended, see `WalkEnd::from_code`.
     pub(crate) user_end: u32,
-    /// The kernel stack's number, 0 for none.
+    /// Number of the kernel stack; 0 for none.
     pub(crate) kernel: u64,
-    /// Which of the events it is of.
+    /// Index of the event.
     pub(crate) event: u32,
-    /// What is told beside the stack, 0 for nothing; see [`LABEL_IS_TEXT`].
+    /// The label beside the stack; 0 for none. See [`LABEL_IS_TEXT`].
     pub(crate) label: u64,
-    /// In which slot of time it was; of waits, when they ended.
+    /// The time slot of the sample; for a wait, the slot in which it ended.
     pub(crate) slot: u32,
 }
 
-/// How often a sample came, and what that stands for.
+/// Number of samples with equal keys, and the quantity that they represent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
-    /// How many there were.
+    /// Number of samples.
     pub(crate) samples: u64,
-    /// In the event's unit; of processor time, nothing that counts.
+    /// Quantity in the event's unit; not used for CPU time.
     pub(crate) value: u64,
 }
 
@@ -84,34 +85,35 @@ impl AddAssign for Count {
     }
 }
 
-/// `LABEL_IS_TEXT` of bpf/javaprof.h: such labels have a text that was sent, others are numbers.
+/// `LABEL_IS_TEXT` of bpf/javaprof.h: the kernel side has sent a text for labels with this bit; other labels are
+/// plain numbers.
 pub(crate) const LABEL_IS_TEXT: u64 = 1 << 63;
 
-/// In place of a user stack's number, where there is none because the event was thinned. Numbers
-/// of stacks are odd.
+/// In place of the number of a user stack: the event occurs too often for each stack to be walked. Numbers of stacks
+/// are odd.
 pub(crate) const NOT_WALKED: u64 = 4;
 
-/// The same where the thread had gone to sleep before the trace.
+/// In place of the number of a user stack: the thread had gone to sleep before the trace.
 pub(crate) const UNSEEN: u64 = 6;
 
-/// The same where the process's tenant exceeds its share of walks and names.
+/// In place of the number of a user stack: the process's tenant exceeds its share of walks and names.
 pub(crate) const OVER_SHARE: u64 = 8;
 
-/// Returns whether this is the number of a user stack, which is sent by itself.
+/// Returns whether this is the number of a user stack, which the kernel side sends separately.
 pub(crate) fn has_number(user: u64) -> bool {
     user % 2 == 1
 }
 
-/// So many threads have an entry of their own where waits are wanted: some 5 MB.
+/// Maximum number of threads whose waits are recorded; their map takes about 5 MB.
 const THREADS: u32 = 1 << 15;
 
 /// The loaded programs, their maps and their events.
 pub(crate) type Session = session::Session<JavaprofSkel<'static>, Event>;
 
-/// Loads the object.
+/// Loads the BPF object.
 ///
 /// # Errors
-/// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
+/// [`Error::Permission`] or [`Error::Kernel`] if the kernel rejects it.
 pub(crate) fn load(options: &Options) -> Result<Session> {
     let waits = options.events.iter().position(Asked::has_waits);
     let waits = waits.and_then(|at| u32::try_from(at).ok());
@@ -159,7 +161,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
             data.pidns_ino = ns.ino();
         }
     }
-    // Only what is needed: the verifier looks at each.
+    // Only the needed programs are loaded, because the verifier checks each of them.
     let wanted: HashSet<_> = options.events.iter().flat_map(Asked::programs).collect();
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
@@ -172,7 +174,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     if waits.is_some() {
         open.maps.threads.set_max_entries(THREADS).map_err(bpf::load_error)?;
     }
-    // Stacks of a thousand frames take eight kilobytes each.
+    // The ring buffer holds stacks: one of a thousand frames takes 8 kB.
     open.maps.events.set_max_entries(options.pace.ring()).map_err(bpf::load_error)?;
     let seconds = options.pace.collects_every().as_secs().max(1);
     let entries = options.hertz().saturating_mul(perf::online_cpus()?.len() as u64 * 2 * seconds);
@@ -199,20 +201,20 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     ]))
 }
 
-/// Offsets of `task_struct.utask`, `uprobe_task.vaddr` and `uprobe_task.xol_vaddr`, by which the walker knows the
-/// probed instruction that a thread executes.
+/// Returns the offsets of `task_struct.utask`, `uprobe_task.vaddr` and `uprobe_task.xol_vaddr`. From these fields,
+/// the walker knows the probed instruction that a thread executes.
 fn probed_places() -> Result<[u32; 3]> {
     let [utask] = kernel_types::offsets("task_struct", ["utask"])?;
     let [vaddr, copy] = kernel_types::offsets("uprobe_task", ["vaddr", "xol_vaddr"])?;
     Ok([utask, vaddr, copy])
 }
 
-/// Tells the stack walker what a process has mapped.
+/// Passes a process's mappings to the stack walker.
 pub(crate) fn tell_mappings(session: &mut Session, pid: u64, maps: &CodeMaps) -> Result<()> {
     session.walker().map_or(Ok(()), |walker| walker.set_mappings(pid, maps))
 }
 
-/// Profiles a process from now on.
+/// Starts sampling a process.
 pub(crate) fn add_target(session: &Session, pid: u64) -> Result<()> {
     let fresh = target { epoch: 0, since: clock::monotonic_ns() };
     session
@@ -223,58 +225,59 @@ pub(crate) fn add_target(session: &Session, pid: u64) -> Result<()> {
         .map_err(|source| Error::Bpf { what: format!("add process {pid}"), source })
 }
 
-/// Samples a process no more that is none of those wanted.
+/// Has the kernel side ignore a process that is not to be sampled.
 pub(crate) fn ignore(session: &Session, pid: u64) {
-    // Where there is no room for it, it is sampled, and left out again.
+    // If the map is full, the process stays sampled, and user space drops its samples again.
     let _ = session.skel.maps.ignored.update(&pid.to_ne_bytes(), &[1], MapFlags::ANY);
 }
 
-/// Samples a process again that gets the number of one that was ignored.
+/// Has the kernel side no longer ignore this PID, because the kernel may give it to a new process.
 pub(crate) fn heed(session: &Session, pid: u64) {
-    // Absent entries are what is wanted.
+    // The entry may be missing.
     let _ = session.skel.maps.ignored.delete(&pid.to_ne_bytes());
 }
 
-/// Sets the limits of a process. Returns the loads and unloads of code that were left out so far.
+/// Sets the limits of a process. Returns the number of loads and unloads of code left out so far.
 pub(crate) fn limit(session: &Session, pid: u64, unwalked: u32, leaves_out_code: bool) -> u64 {
     let map = &session.skel.maps.limits_of;
     let left_out = left_out(session, pid);
-    // Counts between the two calls are lost.
+    // Loads and unloads that are left out between the two calls are not counted.
     let new = limits { unwalked, leaves_out_code: leaves_out_code.into(), left_out };
-    // Without space for it, the process has no limits.
+    // If the map is full, the process has no limits.
     let _ = map.update(&pid.to_ne_bytes(), bytes(&new), MapFlags::ANY);
     left_out
 }
 
-/// Returns the loads and unloads of code that were left out of a process so far.
+/// Returns the number of loads and unloads of a process's code left out so far.
 pub(crate) fn left_out(session: &Session, pid: u64) -> u64 {
     let entry = session.skel.maps.limits_of.lookup(&pid.to_ne_bytes(), MapFlags::ANY);
     let limits = entry.ok().flatten().and_then(|bytes| copy::<limits>(&bytes));
     limits.map_or(0, |limits| limits.left_out)
 }
 
-/// The epoch that a JVM's code cache is in.
+/// Returns the current epoch of a JVM's code cache.
 pub(crate) fn epoch(session: &Session, pid: u64) -> u64 {
     records::counter(&session.skel.maps.targets, pid)
 }
 
-/// Forgets stacks of a process that has ended.
+/// Removes stacks of samples that are no longer needed from the kernel side's table of known stacks.
 pub(crate) fn forget_stacks_of(session: &Session, ids: impl Iterator<Item = u64>) {
     for id in ids {
-        // Gone or not, it is not needed.
+        // The entry may be missing.
         let _ = session.skel.maps.known_stacks.delete(&id.to_ne_bytes());
     }
 }
 
-/// Makes room for [`MANY_STACKS`] more: those that come again are sent again.
+/// Clears the kernel side's table of known stacks, which makes space for [`MANY_STACKS`] more. A stack that occurs
+/// again is sent again.
 pub(crate) fn forget_stacks(session: &Session) {
-    // What cannot be forgotten now is next time.
+    // On an error, the next call clears the rest.
     let _ = records::clear(&session.skel.maps.known_stacks);
 }
 
-/// Takes out what was counted since the last time.
+/// Takes the samples counted since the last call.
 pub(crate) fn collect(session: &Session) -> Vec<(SampleKey, Count)> {
-    // What is not taken now is taken next time.
+    // On an error, the next call takes them.
     let taken = records::take_entries(&session.skel.maps.samples).unwrap_or_default();
     let decode = |(key, count): &(Vec<u8>, Vec<u8>)| {
         let sample_count { samples, value } = copy(count)?;
@@ -283,8 +286,8 @@ pub(crate) fn collect(session: &Session) -> Vec<(SampleKey, Count)> {
     taken.iter().filter_map(decode).collect()
 }
 
-/// Takes out what was thinned and not yet counted with another one, of all processes or of one;
-/// nothing must be sampled there any more.
+/// Takes the quantities of thinned events that are not yet part of a sample, of all processes or of one. The
+/// processes must no longer be sampled.
 pub(crate) fn collect_thinned(session: &Session, pid: Option<u32>) -> Vec<(SampleKey, Count)> {
     let map = &session.skel.maps.thinned;
     let take = |bytes: Vec<u8>| {
@@ -300,7 +303,7 @@ pub(crate) fn collect_thinned(session: &Session, pid: Option<u32>) -> Vec<(Sampl
     map.keys().collect::<Vec<_>>().into_iter().filter_map(take).collect()
 }
 
-/// Attaches to what tells of waits; nothing is counted before [`begin_waits`].
+/// Attaches to the scheduler events from which waits are computed. Nothing is counted before [`begin_waits`].
 pub(crate) fn attach_waits(session: &Session) -> Result<Vec<Link>> {
     let programs = &session.skel.progs;
     let attach = |(program, what): (&ProgramMut<'_>, &str)| {
@@ -315,8 +318,8 @@ pub(crate) fn attach_waits(session: &Session) -> Result<Vec<Link>> {
     all.into_iter().map(attach).collect()
 }
 
-/// Threads that sleep and have not switched since their process was looked at. None where the
-/// kernel has no such iterator ([`sees_sleepers`]).
+/// Returns the threads that sleep and have not switched since their process was added. Returns none if the kernel has
+/// no such iterator ([`sees_sleepers`]).
 ///
 /// # Errors
 /// [`Error::Bpf`], [`Error::Io`].
@@ -333,56 +336,56 @@ pub(crate) fn sleepers(session: &Session) -> Result<Vec<sleeper>> {
     Ok(all.chunks_exact(size_of::<sleeper>()).filter_map(copy).collect())
 }
 
-/// Whether threads can be found that sleep since before the trace.
+/// Returns whether threads that have been asleep since before the trace can be found.
 fn sees_sleepers() -> bool {
     bpf::has_user_registers() && bpf::sees_initial_pids()
 }
 
-/// Counts slots of time from `begin` on, on the kernel's clock.
+/// Sets the time at which the first time slot begins, on the kernel's monotonic clock in nanoseconds.
 pub(crate) fn begin_times(session: &mut Session, begin: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
         data.times_from = begin;
     }
 }
 
-/// Counts waits from now on, the time `began`.
+/// Starts counting waits; `began` is the current time on the kernel's monotonic clock in nanoseconds.
 pub(crate) fn begin_waits(session: &mut Session, began: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
         data.began = began;
     }
 }
 
-/// What the kernel side knows of threads.
+/// Returns the kernel side's entries of all threads.
 pub(crate) fn threads(session: &Session) -> Vec<thread> {
     let map = &session.skel.maps.threads;
     let keys: Vec<_> = map.keys().collect();
     keys.iter().filter_map(|key| copy(&map.lookup(key, MapFlags::ANY).ok()??)).collect()
 }
 
-/// Forgets the threads of a process.
+/// Removes the kernel side's entries of a process's threads.
 pub(crate) fn forget_threads(session: &Session, pid: u32) {
     let map = &session.skel.maps.threads;
     for key in map.keys().collect::<Vec<_>>() {
         let thread = map.lookup(&key, MapFlags::ANY).ok().flatten();
         if thread.and_then(|bytes| copy::<thread>(&bytes)).is_some_and(|t| t.tgid == pid) {
-            // Gone or not, it is not needed.
+            // The entry may be missing by now.
             let _ = map.delete(&key);
         }
     }
 }
 
-/// A thread's name.
+/// Returns a thread's name, as the kernel keeps it.
 pub(crate) fn comm(thread: &thread) -> String {
     text(&thread.comm)
 }
 
-/// Tells the kernel side how a JVM's structures are read.
+/// Passes the layout of a JVM's structures to the kernel side.
 pub(crate) fn tell_java(session: &Session, pid: u64, java: &java) -> Result<()> {
     session::tell(&session.skel.maps.javas, pid, bytes(java), "read the JVM's structures")
 }
 
 impl SampleKey {
-    /// One that says nothing but whose it is.
+    /// Returns a key with this process, its main thread, and nothing else.
     pub(crate) fn of(pid: u32) -> Self {
         Self {
             pid,
@@ -423,7 +426,7 @@ mod tests {
 
     use super::*;
 
-    /// Linux 5.15 to 6.0 refuse a perf_event program that has such a map.
+    /// Linux 5.15 to 6.0 reject a perf_event program that uses such a map.
     #[test]
     fn no_map_allocates_while_sampling() {
         let mut storage = std::mem::MaybeUninit::uninit();

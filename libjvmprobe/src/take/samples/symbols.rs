@@ -1,4 +1,4 @@
-//! Where the names of compiled code come from: memory, a map, the JVM itself.
+//! Sources of the names of compiled code: the JVM's memory, a perf map, or the agent.
 
 use crate::{
     Error, Pid, Result,
@@ -10,12 +10,12 @@ use crate::{
     take::samples::SymbolSource,
 };
 
-/// Finds out what compiled code a JVM has, and says from where. `Auto` reads its memory; where
-/// that cannot name the code, a map that is there. Only where there is none, either, and if
-/// it may ask, it asks the JVM by our agent, and says so before.
+/// Reads the compiled code of a JVM. Returns it with its source. `Auto` reads the JVM's memory. If that cannot name
+/// the code, it reads a perf map that exists already. If there is none and `may_ask` is true, it prints a note and
+/// loads our agent into the JVM.
 ///
 /// # Errors
-/// Why it cannot be found out.
+/// The reason why the source has no names.
 pub fn get(
     source: &SymbolSource,
     process: &Process,
@@ -35,7 +35,7 @@ pub fn get(
         note(&format!("process {pid}: {error}; using the map that was in its /tmp"));
         return Ok((Snapshot::Map(text), SymbolSource::None));
     }
-    // One that is gone or hidden would not answer, either.
+    // After other errors, the JVM has ended or is hidden from us, and would not answer the agent either.
     let is_unknown = matches!(error, Error::Unsupported { .. } | Error::Layout { .. });
     if !(may_ask && is_unknown) {
         return Err(error);
@@ -47,7 +47,7 @@ pub fn get(
     Ok((ask(&SymbolSource::Agent, process, hotspot, inlining)?, SymbolSource::Agent))
 }
 
-/// Finds out what compiled code a JVM has, in one way, with inlining where that can be chosen.
+/// Reads the compiled code of a JVM from one source. `inlining` applies to the JVM's memory only.
 pub(super) fn ask(
     source: &SymbolSource,
     process: &Process,
@@ -82,7 +82,7 @@ pub(super) fn ask(
     }
 }
 
-/// Why a JVM's methods cannot be named: what it tells of itself could not be read.
+/// Returns the error for a JVM whose methods cannot be named because its structures could not be read.
 pub(super) fn version_unknown(pid: Pid, error: &Error) -> Error {
     Error::Attach { pid, why: format!("its version is unknown: {error}") }
 }

@@ -1,8 +1,8 @@
-//! Time that threads do not run: from the kernel side's entry of each thread to samples.
+//! Waits of threads: makes samples from the kernel side's entry of each thread.
 //!
-//! Waits are counted when they end, with their stacks. What is only added up (how long each thread
-//! ran, and its short waits) is read out of the entries; so is what goes on when the trace ends. In
-//! the end each thread's times make up what went by.
+//! The kernel side counts a wait with its stack when the wait ends. Two sums are read from the entries instead: each
+//! thread's running time, and its short waits. Waits that are still in progress at the end of the trace are read from
+//! the entries, too. Together, the times of a thread add up to the elapsed time.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,25 +22,25 @@ use crate::{
     },
 };
 
-/// What a sample of waits is of: `LABEL_*` of bpf/javaprof.h.
+/// Part of a thread's time that a sample of the wait event represents: `LABEL_*` of bpf/javaprof.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// It ran, and was sampled: these have no label.
+    /// A sample of the running thread. Such samples have no label.
     Sampled = 0,
-    /// Until it was woken.
+    /// Time from leaving the processor until being woken.
     Blocked,
-    /// Until it had a processor.
+    /// Time from being able to run until having a processor.
     Runnable,
-    /// Waits that are too short to be told one by one.
+    /// Waits shorter than the minimum, summed per thread.
     Short,
-    /// It ran.
+    /// Running time, summed per thread.
     OnCpu,
 }
 
 impl Part {
     const ALL: [Self; 5] = [Self::Sampled, Self::Blocked, Self::Runnable, Self::Short, Self::OnCpu];
 
-    /// From a sample's label.
+    /// Returns the part that a sample's label stands for.
     pub(super) fn of(label: u64) -> Self {
         Self::ALL.into_iter().find(|part| part.label() == label).unwrap_or(Self::Sampled)
     }
@@ -49,7 +49,7 @@ impl Part {
         self as u64
     }
 
-    /// How it stands at the end of a stack.
+    /// Returns the frame that is appended to the stack of such a sample.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Sampled => None,
@@ -61,10 +61,10 @@ impl Part {
     }
 }
 
-/// How a thread is shown that had gone to sleep before the trace, until it wakes up.
+/// Frame shown for a thread that has been asleep since before the trace, until it wakes up.
 pub(crate) const UNSEEN_NAME: &str = waiting::UNSEEN;
 
-/// What was read of a thread before.
+/// Sums of a thread at the last reading, in nanoseconds and number of short waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     on_ns: u64,
@@ -72,28 +72,28 @@ struct Seen {
     shorts: u64,
 }
 
-/// Reads what is added up.
+/// Reader of the waits.
 pub(super) struct Waits {
-    /// The number of the event that they are of.
+    /// Index of the event that has the waits.
     event: u32,
-    /// Whether the time that threads run is a part of it.
+    /// Whether the event is wall-clock time, which includes running time.
     is_wall: bool,
-    /// When the trace began, on the kernel's clock.
+    /// Start of the trace on the kernel's monotonic clock, in nanoseconds.
     began: u64,
-    /// By process and thread.
+    /// Sums at the last reading, by process and thread.
     seen: HashMap<(u32, u32), Seen>,
-    /// When a process was added that came later.
+    /// Times at which processes were added during the trace, by PID.
     added: HashMap<u32, u64>,
-    /// Where threads sleep that have done so since before, by process and thread.
+    /// Stacks of threads that have been asleep since before the trace, by process and thread.
     asleep: HashMap<(u32, u32), Place>,
-    /// See [`crate::stack::profile::Profile::slot_ns`].
+    /// Length of a time slot: see [`crate::stack::profile::Profile::slot_ns`].
     slot_ns: u64,
 }
 
 type Counted = (SampleKey, Count);
 
 impl Waits {
-    /// Begins to count.
+    /// Starts counting waits.
     pub(super) fn begin(session: &mut Session, event: u32, is_wall: bool, slot_ns: u64) -> Self {
         let began = clock::monotonic_ns();
         session::begin_waits(session, began);
@@ -108,23 +108,23 @@ impl Waits {
         }
     }
 
-    /// In which slot of time it is then.
+    /// Returns the time slot of a time.
     fn slot(&self, now: u64) -> u32 {
         let slot = now.saturating_sub(self.began).checked_div(self.slot_ns).unwrap_or(0);
         u32::try_from(slot).unwrap_or(u32::MAX)
     }
 
-    /// Learns where a thread sleeps that was not seen to go.
+    /// Records the stack of a thread that went to sleep before the trace.
     pub(super) fn found(&mut self, thread: (u32, u32), place: Place) {
         self.asleep.insert(thread, place);
     }
 
-    /// The stacks of threads that were not seen to go.
+    /// Returns the stacks of the threads that went to sleep before the trace.
     pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
         self.asleep.values()
     }
 
-    /// Says where a thread was that was not seen to go, if that is known.
+    /// Adds the stack, if it is known, to the key of a thread that went to sleep before the trace.
     pub(super) fn place(&self, key: SampleKey) -> SampleKey {
         match self.asleep.get(&(key.pid, key.tid)) {
             Some(&Place { user, user_end, kernel, epoch }) if key.user == UNSEEN => {
@@ -134,12 +134,12 @@ impl Waits {
         }
     }
 
-    /// Counts those of a process from now on.
+    /// Records that a process is added to the trace now.
     pub(super) fn add(&mut self, pid: u32) {
         self.added.insert(pid, clock::monotonic_ns());
     }
 
-    /// Forgets a process that has ended, or is another one now.
+    /// Forgets a process that has ended or runs another program now.
     pub(super) fn forget(&mut self, session: &Session, pid: u32) {
         self.added.remove(&pid);
         self.seen.retain(|(of, _), _| *of != pid);
@@ -157,7 +157,7 @@ impl Waits {
         }
     }
 
-    /// What was added up since the last time.
+    /// Returns the growth of each thread's sums since the last reading.
     pub(super) fn collect(&mut self, session: &Session, now: u64) -> Vec<Counted> {
         let threads = session::threads(session);
         threads.iter().flat_map(|thread| self.sums(thread, now)).collect()
@@ -166,7 +166,7 @@ impl Waits {
     fn sums(&mut self, thread: &thread, now: u64) -> Vec<Counted> {
         let slot = self.slot(now);
         let seen = self.seen.entry((thread.tgid, thread.tid)).or_default();
-        // What it runs just now is a part, or those who never go would have none.
+        // The current run is included; otherwise a thread that never leaves the processor would have no running time.
         let runs = if thread.is_away == 0 { now.saturating_sub(thread.since) } else { 0 };
         let on_ns = thread.on_ns.saturating_add(runs).max(seen.on_ns);
         let now = Seen { on_ns, short_ns: thread.short_ns, shorts: thread.shorts };
@@ -184,8 +184,7 @@ impl Waits {
         on.into_iter().chain(short).collect()
     }
 
-    /// Of a sum that the kernel side has counted itself, because the thread has ended, the part
-    /// that was not read before.
+    /// Reduces a sum that the kernel side has counted when the thread ended to the part that was not read before.
     pub(super) fn rest(&mut self, key: &SampleKey, count: &mut Count) {
         let of = (key.pid, key.tid);
         let Some(seen) = self.seen.get_mut(&of) else { return };
@@ -200,8 +199,8 @@ impl Waits {
         }
     }
 
-    /// What goes on when the trace ends, and threads that were never seen: those slept all the
-    /// time.
+    /// Returns the waits in progress at the end of the trace, and one wait for each thread without an entry and
+    /// without samples, because it has slept the whole time.
     pub(super) fn finish(
         &mut self,
         session: &Session,
@@ -223,7 +222,7 @@ impl Waits {
             let keys = samples.get(&pid).into_iter().flat_map(Samples::keys);
             let ran: HashSet<_> = keys.filter(is_sampled).map(|key| key.tid).collect();
             for tid in tasks(pid) {
-                // One that ran all the time has samples, which stand for that.
+                // A thread that ran the whole time has no entry; its samples represent that time.
                 if known.contains(&(pid, tid)) || ran.contains(&tid) {
                     continue;
                 }
@@ -269,15 +268,16 @@ impl Waits {
         parts.map(|(part, ns)| (key(part), count(ns))).collect()
     }
 
-    /// Gives the samples of a process their times: those of a thread together stand for how long
-    /// it ran. Without wall-clock time, that is left out.
+    /// Distributes the running time of each thread over its samples, if the event is wall-clock time; otherwise
+    /// removes the running times. The sum of a thread without samples is kept as it is. A thread without running time
+    /// gets 1/`hertz` seconds for each sample.
     pub(super) fn settle(&self, samples: &mut Samples, hertz: u64) {
         let is_ours = |key: &SampleKey| key.event == self.event;
         if !self.is_wall {
             samples.retain(|key, _| !is_ours(key) || Part::of(key.label) != Part::OnCpu);
             return;
         }
-        // How long each thread ran, and how many samples there are of that.
+        // Running time in nanoseconds and number of samples of each thread.
         let mut threads: HashMap<u32, (u64, u64)> = HashMap::new();
         for (key, count) in samples.iter().filter(|(key, _)| is_ours(key)) {
             let (ran, sampled) = threads.entry(key.tid).or_default();
@@ -308,9 +308,9 @@ impl Waits {
     }
 }
 
-/// The threads of a process.
+/// Returns the IDs of a process's threads.
 fn tasks(pid: u32) -> Vec<u32> {
-    /// More than any process has.
+    /// Maximum number of threads; no process has as many.
     const MOST: usize = 1 << 17;
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let tid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
@@ -349,14 +349,14 @@ mod tests {
         thread.is_away = 1;
         assert_eq!(waits.sums(&thread, 50).len(), 2);
         assert!(waits.sums(&thread, 60).is_empty());
-        // It came at 60, and runs since.
+        // It has run since 60.
         (thread.is_away, thread.since) = (0, 60);
         let sums = waits.sums(&thread, 63);
         assert_eq!(sums, [(key(Part::OnCpu), Count { samples: 0, value: 3 })]);
         (thread.is_away, thread.on_ns) = (1, 14);
         let sums = waits.sums(&thread, 70);
         assert_eq!(sums, [(key(Part::OnCpu), Count { samples: 0, value: 1 })]);
-        // It has ended: the kernel side has told all, of which some was read before.
+        // The thread has ended: the kernel side has counted the whole sum, part of which was read before.
         let mut all = value(20);
         waits.rest(&key(Part::OnCpu), &mut all);
         assert_eq!(all.value, 6);
@@ -383,7 +383,7 @@ mod tests {
         let mut off = all();
         waits(false).settle(&mut off, 99);
         assert!(!off.contains_key(&key(Part::OnCpu)));
-        // Too short to be sampled.
+        // The thread ran too shortly to be sampled.
         let mut unsampled = Samples::from([(key(Part::OnCpu), value(5))]);
         waits(true).settle(&mut unsampled, 99);
         assert_eq!(unsampled[&key(Part::OnCpu)].value, 5);

@@ -1,4 +1,4 @@
-//! Attaching to events: of the kernel, once; of files, with each process.
+//! Attaches to events: to those of the kernel once, to those in files for each process.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -24,14 +24,14 @@ use crate::{
 /// Attachments to events of the kernel.
 #[derive(Default)]
 pub(crate) struct Kernel {
-    /// What makes the processors take samples, if they do.
+    /// The clock by which processors take samples, if an event needs one.
     pub(crate) clock: Option<Clock>,
-    /// While these are there, samples are taken.
+    /// Attachments; dropping them ends the sampling.
     pub(crate) links: Vec<Link>,
 }
 
-/// Attaches to all events that are the kernel's. One that cannot be had is an error, or is left
-/// out with a word.
+/// Attaches to all events of the kernel. An event that is not available is an error; with `skip_missing`, a note is
+/// printed and the event left out.
 pub(crate) fn kernel(
     session: &Session,
     asked: &[Asked],
@@ -49,7 +49,7 @@ pub(crate) fn kernel(
     Ok(kernel)
 }
 
-/// One line about an event that is left out.
+/// Returns the message about an event that is left out.
 pub(crate) fn missing(event: &Asked, error: &Error) -> String {
     format!("{} are left out: {error}", event.name)
 }
@@ -121,19 +121,20 @@ fn no_kprobe(function: &str, source: libbpf_rs::Error) -> Error {
     }
 }
 
-/// Where an event is in the files that a process has mapped.
+/// Location of an event in a mapped file.
 pub(crate) struct Found {
     /// The file.
     pub(crate) binary: Binary,
-    /// What to attach there.
+    /// The programs and the sites to attach them to.
     pub(crate) plans: Vec<Plan>,
-    /// Whether that is its libjvm.so.
+    /// Whether the file is the process's libjvm.so.
     pub(crate) is_libjvm: bool,
-    /// What keeps the file open.
+    /// Keeps the file open.
     _file: Option<Arc<CodeFile>>,
 }
 
-/// Finds an event; `None` for those of the kernel.
+/// Finds an event in the files of a process. Returns `None` for events of the kernel, and for Java events if the
+/// process is not a JVM.
 ///
 /// # Errors
 /// [`Error::NoProbes`], [`Error::Unknown`].
@@ -194,7 +195,7 @@ fn plan(program: &'static str, site: Site) -> Plan {
     Plan { program, site, optional: None }
 }
 
-/// A place in a mapped file.
+/// A site in a mapped file.
 struct Spot {
     site: Site,
     file: Arc<CodeFile>,
@@ -212,14 +213,14 @@ impl Spot {
     }
 }
 
-/// The first of the mapped files in which `look` finds something, given its name and structure.
+/// Returns the first site that `look` finds in the mapped files. `look` gets the name and the ELF structure of each.
 fn in_files(
     maps: &CodeMaps,
     mut look: impl FnMut(&str, &ElfFile) -> Result<Option<Site>>,
 ) -> Result<Option<Spot>> {
     for mapping in maps.iter() {
         let Some(file) = &mapping.file else { continue };
-        // A file that is no ELF file has none.
+        // Mapped files that are not ELF files have no events.
         let Ok(elf) = file.reopen().and_then(ElfFile::open) else { continue };
         if let Some(site) = look(&mapping.module, &elf)? {
             let (file, module) = (file.clone(), mapping.module.to_string());

@@ -1,8 +1,8 @@
-//! Events of Java programs that have names.
+//! Named events of Java programs.
 //!
-//! Each is an entry of HotSpot's that is exported, so that every build has it, or a function that
-//! its symbol table names, or a probe. Sources: hotspot/share/include/jvm.h,
-//! hotspot/share/runtime/deoptimization.hpp, hotspot/share/compiler/compileBroker.cpp.
+//! Each event is located at an exported function of HotSpot, which every build has, at a function from the symbol
+//! table, or at a USDT probe. Sources: hotspot/share/include/jvm.h, hotspot/share/runtime/deoptimization.hpp,
+//! hotspot/share/compiler/compileBroker.cpp.
 
 use std::borrow::Cow;
 
@@ -14,40 +14,40 @@ use crate::{
     process::LibJvm,
 };
 
-/// One of them.
+/// A named event of Java programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JavaEvent {
-    /// Throwables that are made with a stack trace.
+    /// Throwables created with a stack trace.
     Exceptions,
-    /// Classes that are defined from bytes.
+    /// Classes defined from bytes.
     Classes,
-    /// Threads that are started.
+    /// Thread starts.
     Threads,
-    /// Compiled code that is given up where it is run.
+    /// Deoptimizations: compiled code that is discarded where it runs.
     Deopt,
     /// Compilations, with their time.
     Compiles,
-    /// Requests for collections.
+    /// Requests for garbage collections.
     GcRequests,
-    /// Allocations that wait for ZGC.
+    /// Allocations that stall, waiting for ZGC.
     Stalls,
 }
 
-/// What a program is attached to.
+/// The location that a program is attached to.
 enum Place {
-    /// A function that is exported.
+    /// An exported function.
     Exported(&'static str),
-    /// A function by how its mangled name begins.
+    /// A function, by the beginning of its mangled name.
     Function(&'static str),
     Usdt(&'static str, &'static str),
 }
 
-/// A program and where it is attached.
+/// A program and the location that it is attached to.
 struct Spot {
     program: &'static str,
     place: Place,
-    /// Whether nothing is seen right without it. Of those that may be missing, as not every version
-    /// and collector has them, one has to be there if that is all there is.
+    /// Whether the event cannot be recorded correctly without this location. An optional location is absent in some
+    /// versions or with some collectors; if all locations of an event are optional, one of them must exist.
     is_needed: bool,
 }
 
@@ -60,7 +60,7 @@ const fn optional(program: &'static str, place: Place) -> Spot {
 }
 
 impl JavaEvent {
-    /// All of them.
+    /// All named events.
     pub const ALL: [Self; 7] = [
         Self::Exceptions,
         Self::Classes,
@@ -71,7 +71,7 @@ impl JavaEvent {
         Self::Stalls,
     ];
 
-    /// What it is called.
+    /// Returns the event's name in the `--event` option.
     pub fn name(self) -> &'static str {
         match self {
             Self::Exceptions => "exceptions",
@@ -84,12 +84,12 @@ impl JavaEvent {
         }
     }
 
-    /// Whether what is counted is the time that it takes.
+    /// Returns whether the profile shows the event's duration instead of the number of events.
     pub(crate) fn has_duration(self) -> bool {
         self == Self::Compiles
     }
 
-    /// What cannot be seen of it.
+    /// Returns a message about occurrences of this event that cannot be observed.
     pub(crate) fn unseen(self) -> Option<&'static str> {
         match self {
             Self::Exceptions => Some(
@@ -113,12 +113,12 @@ impl JavaEvent {
                     &[
                         needed("java_define", Exported("JVM_DefineClass")),
                         needed("java_define", Exported("JVM_DefineClassWithSource")),
-                        // Before JDK 15 there are no hidden classes.
+                        // JDKs before 15 have no hidden classes.
                         optional("java_lookup_define", Exported("JVM_LookupDefineClass")),
                     ]
                 }
             }
-            // C1 has functions for that, too: on x86-64 none of the loops that were tried called them.
+            // C1 has functions for this as well, but on x86-64 none of the loops that were tried called them.
             Self::Deopt => {
                 const { &[needed("java_deopt", Function("_ZN14Deoptimization13uncommon_trapE"))] }
             }
@@ -146,7 +146,7 @@ impl JavaEvent {
             Self::Stalls => {
                 const {
                     &[
-                        // Before JDK 15 it has no function for that.
+                        // JDKs before 15 have no function for this.
                         optional("any_uprobe", Function("_ZN14ZPageAllocator16alloc_page_stallE")),
                         // JDK 21 to 23 have two ZGCs.
                         optional("any_uprobe", Function("_ZN14XPageAllocator16alloc_page_stallE")),
@@ -156,15 +156,15 @@ impl JavaEvent {
         }
     }
 
-    /// The programs that may be attached.
+    /// Returns the programs that the event may attach.
     pub fn programs(self) -> impl Iterator<Item = &'static str> {
         self.spots().iter().map(|spot| spot.program)
     }
 
-    /// Where to attach which program in a libjvm.so.
+    /// Returns the programs and the sites in a libjvm.so to attach them to.
     ///
     /// # Errors
-    /// [`Error::NoProbes`] where it cannot be seen there.
+    /// [`Error::NoProbes`] if the event cannot be observed in this file.
     pub fn plan(self, libjvm: &LibJvm, elf: &ElfFile) -> Result<Vec<Plan>> {
         let (mut plans, mut missing) = (Vec::new(), None);
         for spot in self.spots() {
@@ -185,14 +185,14 @@ impl JavaEvent {
         })
     }
 
-    /// Whether the kernel side reads what class objects are of.
+    /// Returns whether the kernel side reads the class of an object for this event.
     pub(crate) fn reads_classes(self) -> bool {
         matches!(self, Self::Exceptions | Self::Threads)
     }
 }
 
 impl Place {
-    /// The kind of place and its name, for people.
+    /// Returns the kind of location and its name, for messages.
     fn describe(&self) -> String {
         match self {
             Self::Exported(name) | Self::Function(name) => format!("function {}", demangle(name)),

@@ -1,4 +1,4 @@
-//! What is told beside stacks: the class of an exception, the method that is compiled, a reason.
+//! Labels beside stacks: the class of an exception, the method being compiled, the reason of a deoptimization.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,25 +9,25 @@ use crate::{
     take::samples::session::LABEL_IS_TEXT,
 };
 
-/// `LABEL_OTHER` of bpf/javaprof.h: there were too many to keep them apart.
+/// `LABEL_OTHER` of bpf/javaprof.h: the label of all texts beyond the capacity of the kernel side's map.
 const OTHER: u64 = LABEL_IS_TEXT | 1;
 
-/// The labels of one JVM.
+/// Texts of the labels of one JVM.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Labels {
     texts: HashMap<u64, Arc<str>>,
-    /// How requests to give up compiled code are packed.
+    /// Encoding of deoptimization requests.
     pub(crate) traps: Option<Arc<Traps>>,
 }
 
 impl Labels {
-    /// Takes the text of a label. The kernel side tells so many of all JVMs together as it has
-    /// room to remember.
+    /// Adds the text of a label. The number of texts is bounded: the kernel side sends only as many, for all JVMs
+    /// together, as its map of labels can hold.
     pub(crate) fn take(&mut self, label: u64, text: &[u8]) {
         self.texts.insert(label, name(text).into());
     }
 
-    /// What a label says, outermost first.
+    /// Returns the frames of a label, outermost first.
     pub(crate) fn frames(&self, event: JavaEvent, label: u64) -> Vec<Frame> {
         let class = |name: &str| Frame::new(Kind::Class, name);
         if label == OTHER {
@@ -52,8 +52,8 @@ impl Labels {
     }
 }
 
-/// The method and the compiler of `Class.method COMPILER TIER%`, where the tier is 0 if it is not
-/// known, and the sign a blank unless the method was entered in a loop.
+/// Splits `Class.method COMPILER TIER%` into the method and a text about the compiler. The tier is 0 if it is
+/// unknown. The last character is a blank instead of `%` unless the method was entered in a loop (OSR).
 fn compilation(text: &str) -> Option<(&str, String)> {
     let is_osr = text.ends_with('%');
     let mut words = text.trim_end_matches(['%', ' ']).rsplitn(3, ' ');
@@ -62,8 +62,8 @@ fn compilation(text: &str) -> Option<(&str, String)> {
     Some((method, format!("{compiler}{tier}{}", if is_osr { " (OSR)" } else { "" })))
 }
 
-/// A class, or what begins with one, as its source has it. What was cut is not marked: how long
-/// it was is not told.
+/// Converts the name of a class, or a text that begins with one, to the form of Java source. A truncated text is not
+/// marked as such, because its original length is not sent.
 fn name(text: &[u8]) -> String {
     java_name(text, u32::try_from(text.len()).unwrap_or(u32::MAX))
 }

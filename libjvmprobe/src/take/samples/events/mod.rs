@@ -1,10 +1,10 @@
-//! What can be sampled: `--event EVENT[/RATE]`.
+//! Events that can be sampled: `--event EVENT[/RATE]`.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
-//! | [`java`] | events of Java programs that have names |
+//! | [`java`] | named events of Java programs |
 //! | `attach` | attaching to events of the kernel and of files |
-//! | `labels` | what is told beside their stacks |
+//! | `labels` | labels beside their stacks |
 
 pub(super) mod attach;
 pub mod java;
@@ -20,67 +20,67 @@ use crate::{
     stack::profile::Measure,
 };
 
-/// `MAX_EVENTS` of bpf/javaprof.h.
+/// Maximum number of events sampled at once: `MAX_EVENTS` of bpf/javaprof.h.
 pub const MAX_EVENTS: usize = 16;
 
-/// Beyond this, sampling would slow down what it measures.
+/// Maximum frequency. Above it, sampling would slow down the programs that it measures.
 pub const MAX_HERTZ: u64 = 10_000;
 
-/// An event that was asked for.
+/// An event to sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Its name, without the rate.
     pub name: Arc<str>,
-    /// What it is.
+    /// The kind of event.
     pub what: What,
-    /// When a sample is taken, if that was said.
+    /// The rate at which samples are taken, if one was given.
     pub rate: Option<Rate>,
 }
 
-/// What an event is.
+/// The kind of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Processor time.
+    /// CPU time.
     Cpu,
-    /// Something that the kernel counts itself.
+    /// An event that the kernel counts in software.
     Software(Event),
-    /// Something that processors count.
+    /// An event that processors count in hardware.
     Hardware(Event),
     /// A tracepoint of the kernel.
     Tracepoint {
-        /// The group it is in.
+        /// The group of the tracepoint.
         category: String,
-        /// Its name there.
+        /// Its name in the group.
         name: String,
     },
     /// A function of the kernel.
     Kprobe(String),
     /// A function of a file that the process has mapped.
     Uprobe {
-        /// The file's last name, or the beginning of it: `libjvm.so`, `libc`.
+        /// The file's name without its directory, or the beginning of that name: `libjvm.so`, `libc`.
         library: String,
-        /// The function, as the file's symbol table has it.
+        /// The function's name in the file's symbol table.
         symbol: String,
     },
     /// A USDT probe of a file that the process has mapped.
     Usdt {
-        /// For example `hotspot`.
+        /// The provider, for example `hotspot`.
         provider: String,
-        /// For example `thread__start`.
+        /// The probe, for example `thread__start`.
         name: String,
     },
-    /// One that Java programs have.
+    /// A named event of Java programs.
     Java(JavaEvent),
     /// Time that threads do not run.
     OffCpu,
-    /// The same and the time that they run: all that goes by.
+    /// Wall-clock time: time that threads run and time that they do not.
     Wall,
 }
 
 const SOFTWARE: u32 = 1;
 const HARDWARE: u32 = 0;
 
-/// Those that perf_event_open(2) has numbers for.
+/// Counted events with their type and config for perf_event_open(2).
 const COUNTED: [(&str, u32, u64); 9] = [
     ("page-faults", SOFTWARE, 2),
     ("context-switches", SOFTWARE, 3),
@@ -97,7 +97,7 @@ const CPU: &str = "cpu";
 const WALL: &str = "wall";
 const OFF_CPU: &str = "off-cpu";
 
-/// Those that are completed by who asks.
+/// Kinds of events that need arguments, with their syntax.
 const OPEN_ENDED: [(&str, &str); 4] = [
     ("tracepoint", "tracepoint:CATEGORY:NAME"),
     ("usdt", "usdt:PROVIDER:NAME"),
@@ -105,7 +105,7 @@ const OPEN_ENDED: [(&str, &str); 4] = [
     ("kprobe", "kprobe:FUNCTION"),
 ];
 
-/// The names of all events, as they are written.
+/// Returns the names of all events, as they are written in the option.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let counted = COUNTED.iter().map(|(name, ..)| *name);
     let java = JavaEvent::ALL.iter().map(|event| event.name());
@@ -200,7 +200,7 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// `N` for each N-th, `Nhz` for so often a second.
+/// Parses `N` (each N-th event) or `Nhz` (N times per second).
 fn parse_rate(text: &str) -> Result<Rate, String> {
     let lower = text.to_ascii_lowercase();
     let rate = match lower.strip_suffix("hz") {
@@ -213,7 +213,7 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
 }
 
 impl Asked {
-    /// Processor time, as often as `-F` says.
+    /// CPU time, at the frequency of `-F`.
     pub fn cpu() -> Self {
         Self { name: CPU.into(), what: What::Cpu, rate: None }
     }
@@ -223,12 +223,12 @@ impl Asked {
         Self { name: OFF_CPU.into(), what: What::OffCpu, rate: None }
     }
 
-    /// Whether it is processor time.
+    /// Returns whether the event is CPU time.
     pub(crate) fn is_cpu(&self) -> bool {
         self.what == What::Cpu
     }
 
-    /// Samples a second, of each processor; so many if that was not said.
+    /// Returns the samples per second and processor: the event's rate, or `frequency` if it has none.
     pub fn hertz(&self, frequency: u64) -> u64 {
         match self.rate {
             Some(Rate::Hertz(hertz)) => hertz,
@@ -236,7 +236,7 @@ impl Asked {
         }
     }
 
-    /// What its profile is of.
+    /// Returns the measure of the event's profile.
     pub fn measure(&self) -> Measure {
         match &self.what {
             What::Cpu => Measure::Time,
@@ -246,7 +246,7 @@ impl Asked {
         }
     }
 
-    /// The programs of bpf/javaprof.bpf.c that catch it.
+    /// Returns the programs of bpf/javaprof.bpf.c that record the event.
     pub fn programs(&self) -> Vec<&'static str> {
         const WAITS: [&str; 3] = ["switches", "wakes", "ends"];
         match &self.what {
@@ -261,12 +261,13 @@ impl Asked {
         }
     }
 
-    /// Whether it tells waits of threads.
+    /// Returns whether the event includes the waits of threads.
     pub fn has_waits(&self) -> bool {
         matches!(self.what, What::Wall | What::OffCpu)
     }
 
-    /// Whether too many of it are thinned: all that is not sampled at a rate already.
+    /// Returns whether the event is thinned if it occurs too often: all events except those sampled at a rate and
+    /// those that measure time.
     pub(crate) fn is_thinned(&self) -> bool {
         match self.what {
             What::Cpu | What::Hardware(_) | What::Wall | What::OffCpu => false,

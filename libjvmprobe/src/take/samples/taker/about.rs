@@ -1,4 +1,4 @@
-//! What is told of samples, and who is told.
+//! The receiver of samples ([`Sink`]), and what describes a profile as a whole ([`About`]).
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,68 +9,68 @@ use crate::{
     take::samples::taker::Limited,
 };
 
-/// Who is told.
+/// Receives the results of sampling.
 pub trait Sink {
-    /// Takes the profiles of an interval, one of each event in the order in which they were asked
-    /// for, with what is said of all of it. Where nothing is kept for the end
-    /// ([`keeps_all`](crate::take::samples::Options::keeps_all)) they may be taken out.
+    /// Receives the profiles of an interval: one of each event, in the order of the options, and `about` with the
+    /// figures of that interval. If nothing is kept for the end
+    /// ([`keeps_all`](crate::take::samples::Options::keeps_all)), the sink may take the profiles out.
     ///
     /// # Errors
-    /// Where the trace cannot go on.
+    /// If the trace cannot continue.
     fn profiles(&mut self, profiles: &mut [Profile], about: &About) -> Result<()>;
 
-    /// It goes on since so long, and has taken so many samples: called some times a second.
+    /// Progress: elapsed time and samples so far. Called several times per second.
     fn goes_on(&mut self, elapsed: Duration, samples: u64) {
         let _ = (elapsed, samples);
     }
 
-    /// Takes what sampling has cost a process since the last time: once an interval, at
-    /// [`Pace::Calm`](crate::own::Pace::Calm).
+    /// Receives the CPU time that sampling has taken from a process since the last call. Called once per interval, at
+    /// [`Pace::Calm`](crate::own::Pace::Calm) only.
     fn cost(&mut self, cost: Cost) {
         let _ = cost;
     }
 
-    /// Takes what a tenant did not get in an interval because it exceeded its share: see
+    /// Receives the detail that a tenant lost in an interval because it exceeded its share: see
     /// [`with_stack_budget`](super::Taker::with_stack_budget).
     fn limited(&mut self, limited: Limited) {
         let _ = limited;
     }
 
-    /// Whether nobody wants more of it: then the trace ends.
+    /// Returns whether the reader of the results has gone; the trace then ends.
     fn is_closed(&self) -> bool {
         false
     }
 }
 
-/// What is said of profiles as a whole.
+/// Figures of an interval, or of the whole trace.
 #[derive(Debug, Default)]
 pub struct About {
-    /// Samples a second, of each processor.
+    /// Samples per second and processor.
     pub hertz: u64,
-    /// How long was sampled.
+    /// Length of the interval or trace.
     pub duration: Duration,
-    /// When it began.
+    /// Time at which the interval or trace began.
     pub begin: Option<SystemTime>,
-    /// Samples that could not be counted.
+    /// Number of samples that could not be counted.
     pub lost: u64,
-    /// Samples of which a stack could not be sent.
+    /// Number of samples whose stack could not be sent.
     pub lost_stacks: u64,
-    /// Loads and unloads of code that could not be sent.
+    /// Number of loads and unloads of compiled code that could not be sent.
     pub lost_code: u64,
-    /// JVMs whose methods have no names, for nothing was asked of them.
+    /// JVMs whose methods compiled before the profile have no names, because their code could not be read.
     pub unnamed: Vec<Pid>,
-    /// What made the processors take samples.
+    /// The clock by which processors took samples.
     pub clock: Option<Clock>,
-    /// When it began, on the kernel's clock, if it is wanted when samples were taken.
+    /// Start of the whole trace on the kernel's monotonic clock, in nanoseconds. Time slots are counted from here.
     pub begin_ns: u64,
-    /// When it ended, on the kernel's clock: until then samples were taken that belong to it.
+    /// End of the reported interval on the same clock, in nanoseconds: samples up to then belong to it.
     pub end_ns: u64,
-    /// When applications were stopped meanwhile.
+    /// Stops of the applications in that time.
     pub stops: StopLog,
 }
 
 impl About {
-    /// Says of a profile what is known of it as a whole.
+    /// Copies these figures into a profile.
     pub(crate) fn describe(&self, profile: &mut Profile) {
         profile.hertz = self.hertz;
         profile.duration_ns = u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX);
@@ -82,7 +82,7 @@ impl About {
     }
 }
 
-/// Since when something is told, and what was lost by then.
+/// Start of an interval, and the loss counters at that time.
 pub(super) struct Since {
     pub(super) begin: Instant,
     pub(super) lost: u64,

@@ -1,4 +1,4 @@
-//! Taking what the kernel side has counted, with its stacks.
+//! Collects the kernel side's samples, with their stacks.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -20,31 +20,31 @@ use crate::{
 };
 
 impl<S: Sink> Taker<S> {
-    /// Counts waits that go on.
+    /// Counts the waits that are in progress when the trace ends.
     pub(super) fn finish_waits(&mut self, end: u64) {
         let Some(waits) = &mut self.waits else { return };
         let pids = self.processes.keys().copied();
         for (key, count) in waits.finish(&self.session, end, pids, &self.sampled.by_pid) {
-            // Of a thread whose process was left alone in the meantime, nothing is wanted.
+            // A process that was retired meanwhile gets no more samples.
             if self.processes.contains_key(&key.pid) {
                 self.sampled.add(key, count);
             }
         }
     }
 
-    /// Gives samples of wall-clock time their times.
+    /// Gives samples of wall-clock time the durations that they represent.
     pub(super) fn settle(&self, samples: &mut Samples) {
         if let Some(waits) = &self.waits {
             waits.settle(samples, self.options.hertz());
         }
     }
 
-    /// Takes what was thinned and counted with no other event, of a process or of all. It was
-    /// where those were that were walked, as far as anybody knows.
+    /// Takes the quantities of thinned events that are not part of a sample, of one process or of all. They are
+    /// distributed over the samples whose stacks were walked, as the best estimate of where they occurred.
     pub(super) fn collect_thinned(&mut self, pid: Option<u32>) {
         let mut rest: HashMap<u32, Vec<(SampleKey, Count)>> = HashMap::new();
         for (key, count) in session::collect_thinned(&self.session, pid) {
-            // Newcomers that were none of those wanted.
+            // Other processes are new ones that are not profiled.
             if self.processes.contains_key(&key.pid) {
                 rest.entry(key.pid).or_default().push((key, count));
             }
@@ -54,7 +54,7 @@ impl<S: Sink> Taker<S> {
         }
     }
 
-    /// Takes a stack that is new.
+    /// Keeps a new stack, and its raw form if waits are recorded.
     pub(super) fn keep_stack(&mut self, id: u64, raw: RawStack) {
         self.take_stack(id, &raw);
         if self.waits.is_some() {
@@ -62,7 +62,7 @@ impl<S: Sink> Taker<S> {
         }
     }
 
-    /// Takes a stack, and names its Java frames.
+    /// Keeps a stack, with its Java frames named.
     pub(super) fn take_stack(&mut self, id: u64, raw: &RawStack) {
         let pid = u32::try_from(raw.target).unwrap_or(0);
         let stack = match self.processes.get_mut(&pid) {
@@ -77,7 +77,7 @@ impl<S: Sink> Taker<S> {
         self.stacks.insert(id, stack);
     }
 
-    /// What the kernel side has counted since the last time.
+    /// Takes the samples that the kernel side has counted since the last call.
     pub(super) fn counted(&mut self) -> Vec<(SampleKey, Count)> {
         let mut counted = session::collect(&self.session);
         for (key, count) in counted.iter().filter(|(key, _)| key.user == OVER_SHARE) {
@@ -90,7 +90,8 @@ impl<S: Sink> Taker<S> {
         counted
     }
 
-    /// Takes what was counted. Of processes that are new, the code is known from here on.
+    /// Collects the samples. If every process is sampled, adds the new processes, and reads their mappings from then
+    /// on.
     pub(super) fn collect(&mut self) -> Result<()> {
         if self.stacks_sent > MANY_STACKS {
             self.stacks_sent = 0;
@@ -101,7 +102,7 @@ impl<S: Sink> Taker<S> {
         if let Some(waits) = &mut self.waits {
             batch.extend(waits.collect(&self.session, clock::monotonic_ns()));
         }
-        // Behind the samples, so that their stacks are among them.
+        // Events are read after the samples, so that the stacks of these samples are among them.
         self.take_events(Duration::ZERO)?;
         for (key, count) in batch {
             let pid = key.pid;
@@ -128,7 +129,8 @@ impl<S: Sink> Taker<S> {
     }
 }
 
-/// Gets to know the Java frames of new stacks, process by process. `learned` is called after each process.
+/// Reads what is needed to name the Java frames of new stacks, process by process. Calls `learned` after each
+/// process.
 pub(super) fn learn<'a>(
     processes: &mut BTreeMap<u32, Traced>,
     stacks: impl Iterator<Item = &'a RawStack>,
@@ -146,7 +148,8 @@ pub(super) fn learn<'a>(
     }
 }
 
-/// The addresses without a name yet that were sampled, as they are looked up, sorted.
+/// Returns the sampled addresses that have no names yet, sorted, in the form in which they are looked up: a return
+/// address is replaced by one inside the call.
 pub(super) fn addresses(samples: &Samples, stacks: &Stacks) -> Vec<Addr> {
     let sampled: HashSet<_> = samples.keys().map(|key| key.user).collect();
     let sampled = sampled.iter().filter_map(|id| stacks.get(id));

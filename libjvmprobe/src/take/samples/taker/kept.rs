@@ -1,4 +1,4 @@
-//! What is kept of what was sampled: until it has names, and within bounds.
+//! Samples and stacks that are kept until they are named, within a memory limit.
 
 use std::{
     collections::HashSet,
@@ -18,9 +18,9 @@ use crate::{
 };
 
 impl<S: Sink> Taker<S> {
-    /// About how many bytes it keeps of what was sampled and has no names yet.
+    /// Returns the approximate size, in bytes, of samples, stacks and compiled code kept for naming.
     pub(super) fn size(&self) -> usize {
-        /// A sample in a table, with the name of its thread.
+        /// Bytes of a sample in a hash table, with the name of its thread.
         const SAMPLE: usize = 2 * (size_of::<SampleKey>() + size_of::<Count>() + 16);
         let samples = self.sampled.len() + self.newcomers.keys().count();
         let code = self.processes.values().map(Traced::size).sum::<usize>();
@@ -28,7 +28,8 @@ impl<S: Sink> Taker<S> {
         samples * SAMPLE + self.stacks_size + raws + code
     }
 
-    /// Keeps within what it may keep: half of it what was sampled, half of it what has names.
+    /// Enforces the memory limit: one half is for samples without names, the other for named profiles. Also releases
+    /// files without users.
     pub(super) fn stay_within_memory(&mut self) -> Result<()> {
         if self.size() > self.options.max_memory / 2 {
             self.name_all()?;
@@ -38,7 +39,7 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// Gives up stacks that were named, if they take too much.
+    /// Drops stacks from the named profiles if these exceed their half of the memory limit.
     pub(super) fn shrink_named(&mut self) {
         let max = self.options.max_memory / 2;
         if self.naming.size() > max {
@@ -46,20 +47,20 @@ impl<S: Sink> Taker<S> {
         }
     }
 
-    /// Tells the kernel side of limits that have changed.
+    /// Passes limits that have changed to the kernel side.
     pub(super) fn limit(&mut self) {
         for (pid, limit) in self.tenants.take_changes() {
             let left_out =
                 session::limit(&self.session, pid.into(), limit.unwalked, limit.leaves_out_code);
             self.tenants.leave_out_code(pid, left_out);
             if let Some(traced) = self.processes.get_mut(&pid).filter(|_| limit.leaves_out_code) {
-                // Code whose unload is not recorded would give its name to other code.
+                // Once an unload is missing, the log would give the name of the unloaded code to other code.
                 traced.code = CodeLog::default();
             }
         }
     }
 
-    /// Ends an interval of the tenants' shares, and reports who did not get all.
+    /// Ends an interval of the tenants' shares: reports the tenants that lost detail, and applies the new limits.
     pub(super) fn share_anew(&mut self) {
         let processes = &self.processes;
         for &pid in processes.keys() {
@@ -72,28 +73,30 @@ impl<S: Sink> Taker<S> {
         self.limit();
     }
 
-    /// Names all that was sampled so far. Returns until when: to name it takes a while, in which more is sampled.
+    /// Names all samples so far. Returns the time up to which they were counted: naming takes a while, during which
+    /// sampling continues.
     pub(super) fn name_all(&mut self) -> Result<Instant> {
         self.name_retired();
-        // From here on all stacks are sent again, and named anew, ...
+        // From here on, the kernel side sends every stack again, and frames are named anew.
         let processes = self.processes.iter_mut();
         let places: Vec<_> = processes.map(|(&pid, traced)| (pid, traced.take_places())).collect();
         let mut stacks = std::mem::take(&mut self.stacks);
         self.stacks_size = 0;
         session::forget_stacks(&self.session);
         self.stacks_sent = 0;
-        // ... and what was counted before is complete.
+        // Samples counted up to here refer to the stacks received so far. A sample whose stack has not been received
+        // is kept for the next call.
         let counted = self.counted();
         let until = Instant::now();
         let mut samples = self.sampled.take_all(counted, |id| stacks.contains_key(&id));
         self.take_events(Duration::ZERO)?;
         self.keep_waiting();
-        // The kernel's stacks have the same names before and after.
+        // Kernel stacks have the same names in both periods.
         for (id, stack) in &self.stacks {
             stacks.entry(*id).or_insert_with(|| stack.clone());
         }
         self.tenants.begin_work();
-        // One after the other: of hundreds, all code that they have takes much memory.
+        // Processes are named one at a time, because the compiled code of hundreds takes much memory.
         for (pid, places) in places {
             let Some(traced) = self.processes.get_mut(&pid) else { continue };
             let Some(mut samples) = samples.remove(&pid) else {
@@ -111,7 +114,7 @@ impl<S: Sink> Taker<S> {
             self.naming.add(None, &samples, &stacks);
         }
         self.code_names.forget_unused();
-        // What is a newcomer's is no part of the profile yet.
+        // Samples of processes that may still become JVMs are not named yet, so their stacks are kept.
         for key in self.newcomers.keys() {
             for id in [key.user, key.kernel] {
                 if let Some(stack) = stacks.remove(&id) {
@@ -123,8 +126,8 @@ impl<S: Sink> Taker<S> {
         Ok(until)
     }
 
-    /// Keeps the stacks of threads that wait: these waits are counted when they end. Their Java
-    /// frames are named anew, with all that comes from here on.
+    /// Keeps the stacks of threads that are waiting, because a wait is counted when it ends. Their Java frames are
+    /// named anew, together with those of later stacks.
     fn keep_waiting(&mut self) {
         let Some(waits) = &self.waits else { return };
         let threads = session::threads(&self.session);
@@ -144,12 +147,13 @@ impl<S: Sink> Taker<S> {
         self.raws = raws;
     }
 
-    /// Samples those no more that have not turned out to be JVMs.
+    /// Stops sampling processes that have not become JVMs in time, and resumes for the PIDs of ignored ones that have
+    /// ended.
     pub(super) fn part_with_newcomers(&mut self) {
         for Parted { pid, samples, is_ignored } in self.newcomers.part(Instant::now()) {
             let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
             self.stacks_size = self.stacks_size.saturating_sub(gone);
-            // What was thinned of it is not wanted either.
+            // Events that were thinned are dropped, too.
             session::collect_thinned(&self.session, Some(pid));
             if is_ignored {
                 session::ignore(&self.session, pid.into());
@@ -161,8 +165,8 @@ impl<S: Sink> Taker<S> {
         }
     }
 
-    /// Names the processes that were put aside, and lets them go. The first time, this reads
-    /// the kernel's symbols, which takes longer than some JVMs live.
+    /// Names the samples of retired processes, and releases these processes. The first call reads the kernel's
+    /// symbols, which takes longer than some JVMs live.
     pub(super) fn name_retired(&mut self) {
         self.tenants.begin_work();
         for (traced, mut samples) in self.sampled.take_retired() {
@@ -176,15 +180,14 @@ impl<S: Sink> Taker<S> {
     }
 }
 
-/// Forgets the stacks of samples that are named, or not wanted. Returns how many bytes
-/// they took.
+/// Forgets the user stacks of samples that are named or dropped. Returns their size in bytes.
 pub(super) fn forget_stacks(samples: &Samples, stacks: &mut Stacks, session: &Session) -> usize {
     session::forget_stacks_of(session, samples.keys().map(|key| key.user));
     let gone = samples.keys().filter_map(|key| stacks.remove(&key.user));
     gone.map(|stack| size_of_stack(&stack)).sum()
 }
 
-/// About how many bytes a stack takes in a table.
+/// Returns the approximate size, in bytes, of a stack in a hash table.
 pub(super) fn size_of_stack(stack: &Stack) -> usize {
     2 * (size_of::<Stack>() + 8) + size_of_val(&*stack.places)
 }

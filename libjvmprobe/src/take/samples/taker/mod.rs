@@ -1,5 +1,5 @@
-//! The profile as it is taken: sample, follow the JVMs' code, notice who comes and
-//! goes, collect.
+//! The sampler: samples, follows the JVMs' compiled code, notices processes that start and end, and collects the
+//! samples.
 
 mod about;
 mod collect;
@@ -49,18 +49,17 @@ use crate::{
     },
 };
 
-/// A command that was started maps its code, and may end again, within less than a
-/// tick: so often to look at it, for so long.
+/// A command that was started may map its code and exit within less than a tick. It is therefore checked at this
+/// interval for its first second (`START`).
 const LOOK: Duration = Duration::from_millis(10);
 const START: Duration = Duration::from_secs(1);
 
-/// Counts of samples that are alike.
+/// Counts of samples, by key.
 pub(super) type Samples = HashMap<SampleKey, Count>;
 /// Stacks by their numbers.
 pub(super) type Stacks = HashMap<u64, Stack>;
 
-/// A process that was named. Java code that is no HotSpot JVM's is profiled as native code
-/// is.
+/// Opens a process that the user named. Java code of a native image or of an OpenJ9 JVM is profiled like native code.
 fn open(pid: Pid, files: &mut Files) -> Result<(Traced, Option<Arrival>)> {
     match Target::open(pid) {
         Ok(target) => {
@@ -88,57 +87,62 @@ fn open(pid: Pid, files: &mut Files) -> Result<(Traced, Option<Arrival>)> {
     }
 }
 
-/// Takes samples, and makes profiles of them. To be used in the thread in which it was made.
+/// Samples processes, and makes profiles of the samples. Must be used in the thread that made it.
 pub struct Taker<S> {
-    /// Who is told.
+    /// Receives the profiles.
     pub sink: S,
     options: Options,
     session: Session,
-    /// While these are there, samples are taken.
+    /// Attachments to events of the kernel; dropping them ends the sampling.
     sampling: Vec<Link>,
     begin: Instant,
-    /// When a command that was started is looked at again, in its first second.
+    /// Time of the next check of a command that was started. Set in its first second only.
     next_look: Option<Instant>,
-    /// Since when what is named now was sampled, and what was lost by then.
+    /// Start of the current interval, and the loss counters at that time.
     interval: Since,
-    /// What the intervals before had, for what is written at the end.
+    /// Merged profiles of earlier intervals, for `finish`.
     before: Vec<Profile>,
     files: Files,
     processes: BTreeMap<u32, Traced>,
-    /// What their code is called, where several have the same.
+    /// Names of compiled code, shared by processes that have the same.
     code_names: SharedNames,
-    /// What was sampled of them and has no names yet.
+    /// Samples that have no names yet, by process.
     sampled: Sampled,
     newcomers: Newcomers,
-    /// Shares of walking and naming by tenant.
+    /// Shares of the CPU time for walking and naming, by tenant.
     tenants: Tenants,
     stacks: Stacks,
-    /// The same as they came, of threads that wait: their waits may end when all was named.
+    /// Raw forms of the stacks, if waits are recorded: if a wait is still in progress when all samples are named, its
+    /// stack is named again later.
     raws: HashMap<u64, RawStack>,
-    /// About how many bytes they take.
+    /// Approximate size of `stacks`, in bytes.
     stacks_size: usize,
     naming: Naming,
     about: About,
-    /// Waits of threads, if they are wanted.
+    /// Reads the waits of threads, if an event has waits.
     waits: Option<Waits>,
-    /// Where every JVM is profiled, or one is that has not set itself up yet.
+    /// Source of new JVMs and of later readings of them. Present if every JVM is sampled, or if one that was named
+    /// has to be read again.
     arrivals: Option<Arrivals>,
-    /// Attachments that all JVMs share that run the same libjvm.so.
+    /// Probes on compiled code and stops, by libjvm.so, shared by all JVMs that run the file. `None` if each JVM has
+    /// attachments of its own.
     shared: Option<HashMap<FileId, Links>>,
-    /// The same for the events that are in it, by their numbers.
+    /// Attachments to events in a libjvm.so, by file and index of the event, shared in the same way.
     shared_events: HashMap<(FileId, usize), Links>,
-    /// ... and which of these no JVM runs any more.
+    /// Time since which no JVM has run the files of `shared` and of `shared_events`: their attachments are released
+    /// ten seconds later.
     idle: Idle<FileId>,
     idle_events: Idle<(FileId, usize)>,
-    /// Since the kernel side last forgot them.
+    /// Number of stacks received since the kernel side's table of known stacks was last cleared.
     stacks_sent: usize,
 }
 
 impl<S: Sink> Taker<S> {
-    /// Finds the processes that are named, and is ready to sample.
+    /// Opens the named processes, loads the BPF side, and subscribes to new JVMs if every JVM is sampled. Sampling
+    /// begins with [`start`](Self::start).
     ///
     /// # Errors
-    /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses; why one that is named
+    /// [`Error::Permission`] or [`Error::Kernel`] if the kernel rejects the BPF side; the reason if a named process
     /// cannot be sampled.
     pub fn new(options: Options, sink: S) -> Result<Self> {
         let mut files = Files::default();
@@ -201,9 +205,9 @@ impl<S: Sink> Taker<S> {
         Ok(taker)
     }
 
-    /// Sets what walking and naming stacks may take of all tenants together, in millionths of a processor. A
-    /// tenant that exceeds its share loses stacks, which the sink is [told](Sink::limited). It is read once per
-    /// interval, and has no effect but at [`Pace::Calm`].
+    /// Sets the CPU time that walking and naming stacks may take, for all tenants together, in millionths of a
+    /// processor. A tenant that exceeds its share loses stacks, which is [reported](Sink::limited) to the sink. The
+    /// budget is read once per interval. It is ignored unless the pace is [`Pace::Calm`].
     #[must_use]
     pub fn with_stack_budget(mut self, ppm: Arc<AtomicU64>) -> Self {
         if self.options.pace == Pace::Calm {
@@ -212,7 +216,7 @@ impl<S: Sink> Taker<S> {
         self
     }
 
-    /// Profiles a process that is about to become a JVM.
+    /// Adds a process that may become a JVM, such as a command that is about to be started.
     ///
     /// # Errors
     /// [`Error::NoSuchProcess`], [`Error::Bpf`].
@@ -221,17 +225,18 @@ impl<S: Sink> Taker<S> {
         self.add(future)
     }
 
-    /// Begins to sample.
+    /// Starts sampling.
     ///
     /// # Errors
-    /// What cannot be sampled, or walked.
+    /// If an event cannot be attached to, or if a process cannot be walked or named in the way that the options
+    /// require.
     pub fn start(&mut self) -> Result<()> {
         self.tell_walker()?;
         if !self.options.finds_jvms() {
             self.session.settle();
         }
-        // Before there are samples: while the code of a large JVM is read, what is sampled may be freed or
-        // replaced. And a JVM that is asked works for us, which is no part of what it is busy with.
+        // Maps are read before sampling begins: while the code of a large JVM is read, sampled code may be freed or
+        // replaced. Also, a JVM that is asked for its map works for us, which is not to appear in its profile.
         if self.options.symbols != SymbolSource::Auto || !self.options.finds_jvms() {
             self.get_maps()?;
         }
@@ -266,7 +271,7 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// Samples at another rate from here on, if that is wanted.
+    /// Restarts sampling if the configured rate has changed.
     fn follow_rate(&mut self) -> Result<()> {
         let Some(rate) = &self.options.rate else { return Ok(()) };
         let rate = rate.load(Ordering::Relaxed);
@@ -279,31 +284,32 @@ impl<S: Sink> Taker<S> {
         self.sample()
     }
 
-    /// The processes that are sampled just now.
+    /// Returns the processes that are being sampled.
     pub fn pids(&self) -> impl ExactSizeIterator<Item = Pid> {
         self.processes.keys().map(|&pid| Pid(pid))
     }
 
-    /// How many of them are JVMs.
+    /// Returns the number of JVMs that are being sampled.
     pub fn jvms(&self) -> usize {
         self.processes.values().filter(|process| process.is_jvm()).count()
     }
 
-    /// Samples a second, of each processor.
+    /// Returns the samples per second and processor.
     pub fn hertz(&self) -> u64 {
         self.about.hertz
     }
 
-    /// What makes the processors take samples, once that has begun, if anything does.
+    /// Returns the clock by which processors take samples. `None` before sampling starts, or if no event samples by a
+    /// clock.
     pub fn clock(&self) -> Option<Clock> {
         self.about.clock
     }
 
-    /// Samples until it is time to end. What no report has told is told by
-    /// [`finish`](Self::finish).
+    /// Samples until `times` have passed, `stop` is set, no process is left, or the sink is closed.
+    /// [`finish`](Self::finish) reports the samples since the last report.
     ///
     /// # Errors
-    /// Where it cannot go on, or the sink says so.
+    /// If the trace cannot continue, or if the sink returns an error.
     pub fn run(&mut self, times: Times, stop: &AtomicBool) -> Result<End> {
         self.next_look = (self.options.whom == Whom::Command).then(Instant::now);
         self.get_maps()?;
@@ -312,7 +318,8 @@ impl<S: Sink> Taker<S> {
         Ok(end)
     }
 
-    /// Tells what was sampled since the last interval `until` then; it is kept for the end, where that is wanted.
+    /// Reports the samples from the end of the last interval until `until` to the sink. Merges them into the profiles
+    /// kept for the end, if these are wanted.
     fn tell_interval(&mut self, until: Instant) -> Result<()> {
         let now = Since {
             begin: until,
@@ -337,7 +344,8 @@ impl<S: Sink> Taker<S> {
             about.unnamed = std::mem::take(&mut self.about.unnamed);
             about.stops = std::mem::take(&mut self.about.stops);
         }
-        // What is shown and what is kept have given up the same.
+        // The named samples are shrunk first, so that the reported profiles and the kept ones have lost the same
+        // stacks.
         self.shrink_named();
         let mut profiles = self.naming.take(&about);
         let costs = self.session.costs().map(Costs::take).transpose()?.unwrap_or_default();
@@ -356,13 +364,13 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// Samples no more, and hands out what there is: all of it, if that was to be kept. What no
-    /// interval has told is told first.
+    /// Stops sampling, and reports the last interval. Returns the sink, the totals, and the profiles of the whole
+    /// trace; these are empty unless [`keeps_all`](Options::keeps_all) is set.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     pub fn finish(mut self) -> Result<(S, About, Vec<Profile>)> {
-        // To detach may take a while, which is no part of the trace.
+        // The end is read first: detaching may take a while, which does not belong to the trace.
         let end = clock::monotonic_ns();
         self.sampling.clear();
         self.stop_events();
@@ -381,7 +389,7 @@ impl<S: Sink> Taker<S> {
             traced.ask_again(&addresses(&samples, &self.stacks));
             self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
         }
-        // Of these nothing is known but that they ran.
+        // Nothing is known of these processes except that they were sampled.
         for samples in std::mem::take(&mut self.sampled.by_pid).into_values() {
             self.naming.add(None, &samples, &self.stacks);
         }
@@ -397,12 +405,13 @@ impl<S: Sink> Taker<S> {
         Ok((self.sink, self.about, profiles))
     }
 
-    /// Loads and unloads of code that could not be sent, of processes that still run.
+    /// Returns the number of loads and unloads of code that could not be sent, for the processes that are still
+    /// sampled.
     fn lost_code(&self) -> u64 {
         self.processes.keys().map(|&pid| self.session.lost(pid.into())).sum()
     }
 
-    /// Takes no more events of files: what is counted from here on is all there is.
+    /// Detaches from all events that are located in files. Their counts do not change afterwards.
     fn stop_events(&mut self) {
         self.shared_events.clear();
         self.processes.values_mut().for_each(Traced::stop_events);
@@ -431,14 +440,14 @@ impl<S: Sink> Watch for Taker<S> {
                     let pid = u32::try_from(label.target).unwrap_or(0);
                     match self.processes.get_mut(&pid) {
                         Some(traced) => traced.labels.take(label.label, &label.text),
-                        // It may turn out to be a JVM, and this is told once.
+                        // The process may turn out to be a JVM, and the kernel side sends each text only once.
                         None => self.newcomers.tell(pid, label),
                     }
                 }
                 Event::Stop(stop) => self.about.stops.push(stop),
                 Event::Code(event) => {
                     let pid = u32::try_from(event.target).unwrap_or(0);
-                    // An incomplete record of loads and unloads gives wrong names.
+                    // An incomplete log of loads and unloads gives wrong names.
                     if let Some(traced) = self.processes.get_mut(&pid)
                         && !self.tenants.leaves_out_code(pid)
                     {
@@ -455,7 +464,7 @@ impl<S: Sink> Watch for Taker<S> {
         self.next_look
     }
 
-    /// Adds JVMs that are new, and gets ready for those that have set themselves up.
+    /// Adds new JVMs, and configures the walker and reads the maps for those that have finished starting.
     fn look(&mut self) -> Result<()> {
         if self.take_arrivals()? {
             self.tell_walker()?;
@@ -464,11 +473,11 @@ impl<S: Sink> Watch for Taker<S> {
         let now = Instant::now();
         if self.next_look.is_some_and(|at| now >= at) {
             self.next_look = (now - self.begin < START).then_some(now + LOOK);
-            // Its files first: all else can be done when it has ended, too.
+            // Mappings are read first: everything else can also be done after the process has ended.
             self.refresh_maps();
             self.follow_changes(true)?;
             self.refresh_maps();
-            // A native image needs no time to set itself up.
+            // A native image has no start-up phase to wait for.
             self.tell_walker()?;
         }
         Ok(())
@@ -509,7 +518,7 @@ impl<S: Sink> Watch for Taker<S> {
         self.follow_rate()
     }
 
-    /// [`finish`](Self::finish) does, with all that was taken until then.
+    /// Does nothing: [`finish`](Self::finish) reports the last interval, with all samples up to the end.
     fn report_last(&mut self) -> Result<()> {
         Ok(())
     }

@@ -1,6 +1,5 @@
-//! Processes that were sampled, and that nothing is known of yet. Where all JVMs are profiled,
-//! those that turn out to be JVMs soon are wanted from their first sample on, and all others are
-//! sampled no more.
+//! Samples of new processes that are not known to be JVMs. If every JVM is profiled, the samples of a process that
+//! soon becomes a JVM count from the first one; any other process is no longer sampled.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,22 +12,22 @@ use crate::take::samples::{
     session::{Count, SampleKey},
 };
 
-/// A process that is sampled and does not turn out to be a JVM in this time is none.
+/// Time within which a sampled process must become a JVM. After that, it is ignored.
 const NEWCOMER: Duration = Duration::from_secs(2);
 
-/// So many labels are kept, a few kilobytes each at most.
+/// Maximum number of labels that are kept; each takes at most a few kilobytes.
 const MAX_LABELS: usize = 4096;
 
-/// `MAX_IGNORED` of bpf/javaprof.h.
+/// Maximum number of processes that the kernel side can ignore: `MAX_IGNORED` of bpf/javaprof.h.
 const MAX_IGNORED: usize = 16_384;
 
-/// Processes by their numbers.
+/// New processes, by PID.
 #[derive(Default)]
 pub(crate) struct Newcomers {
     sampled: HashMap<u32, Newcomer>,
-    /// What labels of their samples say: they are sent once.
+    /// Texts of the labels of their samples, by PID. The kernel side sends each text only once.
     labels: Vec<(u32, Label)>,
-    /// Those that were none; the kernel side knows them.
+    /// Processes that did not become JVMs, and that the kernel side ignores.
     ignored: HashSet<u32>,
 }
 
@@ -37,18 +36,18 @@ struct Newcomer {
     samples: Samples,
 }
 
-/// One that is no JVM.
+/// A process that has not become a JVM in time.
 pub(crate) struct Parted {
-    /// Its number.
+    /// Its PID.
     pub(crate) pid: u32,
-    /// What was sampled of it.
+    /// Its samples.
     pub(crate) samples: Samples,
-    /// Whether the kernel side is to ignore it from here on.
+    /// Whether the kernel side has to ignore it from now on.
     pub(crate) is_ignored: bool,
 }
 
 impl Newcomers {
-    /// Takes what was counted of one.
+    /// Adds samples of a new process.
     pub(crate) fn add(&mut self, key: SampleKey, count: Count, now: Instant) {
         let newcomer = self
             .sampled
@@ -57,21 +56,21 @@ impl Newcomers {
         *newcomer.samples.entry(key).or_default() += count;
     }
 
-    /// Takes what a label says, if there is room.
+    /// Keeps the text of a label, if fewer than `MAX_LABELS` are kept.
     pub(crate) fn tell(&mut self, pid: u32, label: Label) {
         if self.labels.len() < MAX_LABELS {
             self.labels.push((pid, label));
         }
     }
 
-    /// Takes out the samples of one that is wanted, and what its labels say.
+    /// Takes the samples and labels of a process that has become a JVM.
     pub(crate) fn take(&mut self, pid: u32) -> (Samples, Vec<Label>) {
         let samples = self.sampled.remove(&pid).map(|newcomer| newcomer.samples);
         let labels = self.labels.extract_if(.., |(of, _)| *of == pid).map(|(_, label)| label);
         (samples.unwrap_or_default(), labels.collect())
     }
 
-    /// Takes out those that have not turned out to be JVMs.
+    /// Takes the processes that have not become JVMs in time.
     pub(crate) fn part(&mut self, now: Instant) -> Vec<Parted> {
         let late = self.sampled.extract_if(|_, newcomer| now - newcomer.since >= NEWCOMER);
         let parted = late.map(|(pid, Newcomer { samples, .. })| {
@@ -82,13 +81,12 @@ impl Newcomers {
         parted.collect()
     }
 
-    /// Takes out the numbers of those that were ignored and live no more: they may be given to
-    /// others.
+    /// Takes the PIDs of ignored processes that have ended: the kernel may give them to other processes.
     pub(crate) fn free(&mut self, lives: impl Fn(u32) -> bool) -> Vec<u32> {
         self.ignored.extract_if(|&pid| !lives(pid)).collect()
     }
 
-    /// What was sampled of all.
+    /// Returns the keys of all samples.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &SampleKey> {
         self.sampled.values().flat_map(|newcomer| newcomer.samples.keys())
     }
@@ -124,7 +122,7 @@ mod tests {
         assert_eq!(samples, Samples::from([(key(7, 1), twice), (key(7, 3), ONCE)]));
         assert_eq!(labels, [label(7, 1), label(7, 3)]);
         assert_eq!(newcomers.keys().count(), 1);
-        // It is no newcomer any more.
+        // Process 7 was taken, so only 8 is left.
         let parted = newcomers.part(now + NEWCOMER);
         assert_eq!(parted.iter().map(|parted| parted.pid).collect::<Vec<_>>(), [8]);
     }
@@ -136,7 +134,7 @@ mod tests {
         newcomers.add(key(7, 1), ONCE, now);
         newcomers.tell(7, label(7, 1));
         let later = now + NEWCOMER / 2;
-        // From its first sample on.
+        // The time counts from the first sample.
         newcomers.add(key(7, 3), ONCE, later);
         newcomers.add(key(8, 1), ONCE, later);
         assert!(newcomers.part(later).is_empty());
@@ -146,7 +144,7 @@ mod tests {
         };
         assert_eq!(samples.len(), 2);
         assert_eq!(newcomers.take(7).1, []);
-        // What the kernel side had counted before it was told.
+        // A sample that the kernel side had counted before it ignored the process.
         newcomers.add(key(7, 1), ONCE, now);
         assert!(newcomers.part(now + NEWCOMER).iter().all(|parted| !parted.is_ignored));
     }
@@ -161,7 +159,7 @@ mod tests {
         newcomers.part(now + NEWCOMER);
         assert_eq!(newcomers.free(|pid| pid == 8), [7]);
         assert!(newcomers.free(|pid| pid == 8).is_empty());
-        // It may be ignored again.
+        // The PID may be ignored again.
         newcomers.add(key(7, 1), ONCE, now);
         assert!(newcomers.part(now + NEWCOMER)[0].is_ignored);
     }

@@ -1,4 +1,4 @@
-//! The processes that are profiled, as they come, become JVMs, and end.
+//! Profiled processes: adds new ones, notices when they become JVMs, and retires those that have ended.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl<S: Sink> Taker<S> {
                 waits.add(pid.0);
             }
         }
-        // It may have ended already: then this is said when its fate is seen.
+        // The process may have ended already; `follow_changes` notices that later.
         traced.try_refresh_maps(&mut self.files, &mut self.session);
         self.follow(&mut traced);
         let attached = self.attach_events(&mut traced);
@@ -44,7 +44,7 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// What was sampled of a process before it was known is a part of its profile.
+    /// Moves the samples and labels that were recorded before the process was known into its profile.
     pub(super) fn welcome(&mut self, pid: u32) {
         let (samples, labels) = self.newcomers.take(pid);
         if let Some(traced) = self.processes.get_mut(&pid) {
@@ -64,14 +64,14 @@ impl<S: Sink> Taker<S> {
         }
     }
 
-    /// Attaches to the events in a process's files. One that a named process does not have is an
-    /// error, unless that may be; of all others a line says so.
+    /// Attaches to the events in a process's files. If a process that the user has named lacks an event, this is an
+    /// error unless `skip_missing` is set; otherwise a note is printed.
     fn attach_events(&mut self, traced: &mut Traced) -> Result<()> {
         let shared = self.shared.is_some().then_some(&mut self.shared_events);
         let missing = traced.attach_events(&self.options.events, &mut self.session, shared);
         let pid = traced.pid();
         for (number, error) in missing {
-            // What is to come may have it.
+            // The JVM that the process becomes may have the event.
             if traced.may_become_jvm() {
                 continue;
             }
@@ -86,7 +86,7 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// Looks for events that were not found, in files that were mapped since.
+    /// Searches files that were mapped since the last search for events that were missing.
     pub(super) fn look_for_events(&mut self) {
         let mut shared = self.shared.is_some().then_some(&mut self.shared_events);
         for traced in self.processes.values_mut() {
@@ -95,7 +95,7 @@ impl<S: Sink> Taker<S> {
     }
 
     pub(super) fn tell_walker(&mut self) -> Result<()> {
-        // Beside other JVMs, one that cannot be read is no reason to stop.
+        // If every JVM is sampled, one that cannot be read does not end the trace.
         let may_fail = self.options.walk == StackWalk::Auto || self.options.finds_jvms();
         for traced in self.processes.values_mut() {
             match traced.tell_walker(&self.options, &mut self.files, &mut self.session) {
@@ -111,7 +111,8 @@ impl<S: Sink> Taker<S> {
         self.find_sleepers()
     }
 
-    /// Finds out where threads sleep that were not seen to go, of JVMs that are new to the walker.
+    /// Finds the stacks of threads that were asleep before the trace, in JVMs whose layout the walker has just
+    /// received.
     pub(super) fn find_sleepers(&mut self) -> Result<()> {
         if self.waits.is_none() {
             return Ok(());
@@ -150,19 +151,19 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// Looks at the mappings of all processes.
+    /// Re-reads the mappings of all processes.
     pub(super) fn refresh_maps(&mut self) {
         for traced in self.processes.values_mut() {
             traced.try_refresh_maps(&mut self.files, &mut self.session);
         }
     }
 
-    /// Puts aside a process that is no more what it was, with all of its samples: what comes
-    /// under its number from now on is another one's. Its samples have been collected.
+    /// Retires a process that has ended or runs another program. Its samples, which must have been collected, are set
+    /// aside with it, because the PID may belong to another process from now on.
     pub(super) fn retire(&mut self, pid: u32) {
         self.collect_thinned(Some(pid));
         if let Some(traced) = self.processes.remove(&pid) {
-            // The queue may still hold what the registry published before the process ended.
+            // The queue may still hold arrivals that the registry published before the process ended.
             if let (Some(arrivals), Some(target)) = (&mut self.arrivals, traced.target()) {
                 arrivals.refuse(target);
             }
@@ -182,8 +183,8 @@ impl<S: Sink> Taker<S> {
         }
     }
 
-    /// Notices processes that ended, run another program or became JVMs.
-    /// Of those that run another program only if it is to look `closely`.
+    /// Notices processes that have ended, run another program or have become JVMs. Processes that run another program
+    /// are noticed only if `closely` is true, because that check takes more system calls.
     pub(super) fn follow_changes(&mut self, closely: bool) -> Result<()> {
         let fate = |traced: &Traced| traced.fate_if(closely);
         let fates: Vec<_> = self.processes.iter().map(|(pid, p)| (*pid, fate(p))).collect();
@@ -200,7 +201,7 @@ impl<S: Sink> Taker<S> {
                     }
                     self.retire(pid);
                 }
-                // As the command that was started does when it becomes a JVM.
+                // A command that we have started executes another program when it becomes a JVM.
                 Fate::Execed => {
                     if let Ok(process) = Process::open(Pid(pid)) {
                         if is_named {
@@ -214,7 +215,7 @@ impl<S: Sink> Taker<S> {
                 }
             }
         }
-        // Where all JVMs are found, these are, too.
+        // If every JVM is found by the registry, it reports these as well.
         if !self.options.finds_jvms() {
             let found = self.processes.values().filter_map(Traced::find_jvm);
             for arrival in found.collect::<Vec<_>>() {
@@ -225,7 +226,7 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// A process that is profiled has become a JVM.
+    /// Replaces the state of a process that has become a JVM, and attaches to its probes and events.
     fn become_jvm(&mut self, arrival: Arrival) -> Result<()> {
         let pid = arrival.target.pid().0;
         let Some(mut traced) = self.processes.remove(&pid) else { return Ok(()) };
@@ -236,7 +237,7 @@ impl<S: Sink> Taker<S> {
         attached
     }
 
-    /// Adds JVMs that are new, and takes what the others tell by now. Returns whether there was anything.
+    /// Adds new JVMs, and adopts what was read since of the others. Returns whether there was any arrival.
     pub(super) fn take_arrivals(&mut self) -> Result<bool> {
         let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
         let is_any = !arrivals.is_empty();
@@ -250,7 +251,7 @@ impl<S: Sink> Taker<S> {
                     self.become_jvm(arrival)?;
                     continue;
                 }
-                // It has ended, or runs another program.
+                // The previous process of this PID has ended, or runs another program.
                 self.follow_changes(true)?;
             }
             let target = Arc::clone(&arrival.target);

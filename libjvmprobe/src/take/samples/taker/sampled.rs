@@ -1,4 +1,4 @@
-//! What was sampled and has no names yet, by process.
+//! Samples without names, by process.
 
 use std::collections::HashMap;
 
@@ -8,45 +8,44 @@ use crate::take::samples::{
     traced::Traced,
 };
 
-/// What was sampled of processes.
+/// Samples without names.
 #[derive(Default)]
 pub(crate) struct Sampled {
-    /// Of those that are profiled, by their numbers.
+    /// Samples of the profiled processes, by PID.
     pub(crate) by_pid: HashMap<u32, Samples>,
-    /// Of those that are no more, to be named when there is time.
+    /// Retired processes with their samples, to be named later.
     retired: Vec<(Traced, Samples)>,
-    /// What was counted, and belongs to stacks that are to come.
+    /// Samples whose stacks have not been received yet.
     early: Vec<(SampleKey, Count)>,
-    /// How many samples there were.
+    /// Total number of samples.
     taken: u64,
 }
 
 impl Sampled {
-    /// Adds what was counted of a process.
+    /// Adds samples of a process.
     pub(crate) fn add(&mut self, key: SampleKey, count: Count) {
         self.taken += count.samples;
         *self.by_pid.entry(key.pid).or_default().entry(key).or_default() += count;
     }
 
-    /// How many samples there were so far.
+    /// Returns the total number of samples so far.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries, including those of retired processes.
     pub(crate) fn len(&self) -> usize {
         let retired = self.retired.iter().map(|(_, samples)| samples);
         self.by_pid.values().chain(retired).map(Samples::len).sum()
     }
 
-    /// Takes out what was sampled of a process.
+    /// Takes the samples of a process.
     pub(crate) fn take(&mut self, pid: u32) -> Samples {
         self.by_pid.remove(&pid).unwrap_or_default()
     }
 
-    /// Takes out all that was sampled of those that are profiled, with what was `counted` since.
-    /// What of the latter has a stack that is not among those that have come is kept for
-    /// [later](Self::take_early).
+    /// Takes the samples of all profiled processes, including those of `counted`. A sample of `counted` whose stack
+    /// has not been received yet is kept for [`take_early`](Self::take_early).
     pub(crate) fn take_all(
         &mut self,
         counted: Vec<(SampleKey, Count)>,
@@ -62,19 +61,18 @@ impl Sampled {
         std::mem::take(&mut self.by_pid)
     }
 
-    /// Takes out what came before its stacks.
+    /// Takes the samples that were counted before their stacks were received.
     pub(crate) fn take_early(&mut self) -> Vec<(SampleKey, Count)> {
         std::mem::take(&mut self.early)
     }
 
-    /// Puts aside a process that is no more what it was, with all of its samples: what comes
-    /// under its number from here on is another one's.
+    /// Retires a process with its samples, because the PID may belong to another process from now on.
     pub(crate) fn retire(&mut self, traced: Traced) {
         let samples = self.take(traced.pid().0);
         self.retired.push((traced, samples));
     }
 
-    /// Takes out those that were put aside.
+    /// Takes the retired processes.
     pub(crate) fn take_retired(&mut self) -> Vec<(Traced, Samples)> {
         std::mem::take(&mut self.retired)
     }
@@ -104,7 +102,7 @@ mod tests {
         assert_eq!((sampled.taken(), sampled.len()), (14, 3));
         assert_eq!(sampled.take(7)[&key(7, 1)], times(5));
         assert_eq!((sampled.take(7).len(), sampled.take(8).len()), (0, 1));
-        // What was taken out was sampled all the same.
+        // Samples that were taken out still count in the total.
         assert_eq!(sampled.taken(), 14);
     }
 
@@ -112,7 +110,7 @@ mod tests {
     fn what_comes_before_its_stack_waits_for_it() {
         let mut sampled = Sampled::default();
         sampled.add(key(7, 1), times(1));
-        // Of a stack that is there, of none, and of one that is to come.
+        // One has a stack that was received, one has none, and the stack of one is not yet received.
         let counted = vec![
             (key(7, 1), times(2)),
             (key(7, 0), times(4)),
@@ -122,7 +120,7 @@ mod tests {
         let all = sampled.take_all(counted, |id| id == 1);
         let expected = [(1, 3), (0, 4), (OVER_SHARE, 16)].map(|(id, n)| (key(7, id), times(n)));
         assert_eq!(all[&7], Samples::from(expected));
-        // It is counted when it is added, once.
+        // A sample counts once in the total, when it is added.
         assert_eq!((sampled.taken(), sampled.len()), (23, 0));
         assert_eq!(sampled.take_early(), [(key(7, 9), times(8))]);
         assert!(sampled.take_early().is_empty());

@@ -1,11 +1,11 @@
 //! Shares of walking and naming stacks, by tenant: a control group whose JVMs make this expensive loses its own
 //! stacks first.
 //!
-//! The CPU time that walking a tenant's stacks takes from its JVMs, and that naming them takes from this
-//! thread, is added up over an interval. At its end the budget is shared by max-min fairness. Of a tenant that
-//! needs more than its share, fewer stacks are walked in the next interval, by chance; its samples stay
-//! counted. Loads and unloads of compiled code may take half of a share; those beyond it are not sent, so
-//! that code which is gone before it is read has no name.
+//! The CPU time that walking a tenant's stacks takes from its JVMs, and that naming them takes from this thread, is
+//! added up over an interval. At its end, the budget is shared by max-min fairness. If a tenant needs more than its
+//! share, only a random part of its stacks is walked in the next interval; all its samples are still counted. Loads
+//! and unloads of compiled code may take half of a share. Those beyond it are not sent, so that code which is
+//! unloaded before it is read has no name.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -57,7 +57,7 @@ pub(super) struct Limit {
 pub(super) enum Work {
     /// Walking and naming stacks.
     Stacks,
-    /// Taking loads and unloads of compiled code.
+    /// Recording loads and unloads of compiled code.
     Code,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Tenants {
     budget: Option<Arc<AtomicU64>>,
     tenants: BTreeMap<Arc<str>, Tenant>,
     members: HashMap<u32, Member>,
-    /// Begin of the interval, and length of the one before.
+    /// Start of the interval, and length of the one before.
     begin: Instant,
     length: Duration,
     /// CPU time of this thread up to which all work is charged.
@@ -78,9 +78,9 @@ pub(super) struct Tenants {
 #[derive(Debug)]
 struct Member {
     tenant: Arc<str>,
-    /// As the kernel side has it.
+    /// The limit that the kernel side applies now.
     applied: Limit,
-    /// Loads and unloads that were left out so far.
+    /// Number of loads and unloads left out so far.
     left_out: u64,
 }
 
@@ -88,25 +88,25 @@ struct Member {
 struct Tenant {
     /// Share of its samples whose stacks are walked.
     walked: f64,
-    /// CPU time that it may take in this interval, in nanoseconds.
+    /// CPU time that it may use in this interval, in nanoseconds.
     allowed_ns: f64,
     stacks: Spent,
     code: Spent,
-    /// Detail that it did not get in this interval.
+    /// Detail that the tenant lost in this interval.
     walks_left_out: u64,
     code_left_out: u64,
 }
 
-/// CPU time that was spent on a kind of work in this interval.
+/// CPU time spent on one kind of work in this interval.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     ns: f64,
-    /// Time since the begin of the interval at which the work ended, because too much was spent.
+    /// Time from the start of the interval until the work was stopped because it had used too much CPU time.
     ended: Option<Duration>,
 }
 
 impl Spent {
-    /// Returns what would have been spent if the work had gone on for all of the interval.
+    /// Returns the CPU time that would have been spent if the work had gone on for the whole interval.
     fn needed_ns(&self, elapsed: Duration) -> f64 {
         let part = self.ended.map_or(1.0, |ended| ended.as_secs_f64() / elapsed.as_secs_f64());
         self.ns / part.clamp(0.01, 1.0)
@@ -114,7 +114,7 @@ impl Spent {
 }
 
 impl Tenants {
-    /// No tenants, without limits. An interval takes about `length`.
+    /// Creates the shares, without tenants and without a budget. An interval takes about `length`.
     pub(super) fn new(length: Duration) -> Self {
         Self {
             budget: None,
@@ -126,12 +126,12 @@ impl Tenants {
         }
     }
 
-    /// Sets what walking and naming may take of all tenants together, in millionths of a processor.
+    /// Sets the CPU time that walking and naming may take, for all tenants together, in millionths of a processor.
     pub(super) fn set_budget(&mut self, ppm: Arc<AtomicU64>) {
         self.budget = Some(ppm);
     }
 
-    /// A process is sampled from now on.
+    /// Adds a process that is sampled from now on.
     pub(super) fn add(&mut self, pid: u32) {
         self.add_to(pid, tenant_of(Pid(pid)).into());
     }
@@ -141,7 +141,7 @@ impl Tenants {
         self.members.insert(pid, Member { tenant, applied, left_out });
     }
 
-    /// Begins work that is charged to some process.
+    /// Begins a section of work that `charge` assigns to processes.
     pub(super) fn begin_work(&mut self) {
         if self.budget.is_some() {
             self.charged = processor_time();
@@ -160,7 +160,7 @@ impl Tenants {
 
     /// Charges CPU time that walking took from a process.
     pub(super) fn charge_walks(&mut self, pid: u32, ns: u64) {
-        // The interval is over: there is nothing left to end.
+        // The interval is over, so no work has to be stopped.
         let allowed_ns = self.all_ns(self.length);
         if let Some(tenant) = tenant_of_member(&self.members, &mut self.tenants, pid, allowed_ns) {
             tenant.stacks.ns += ns as f64;
@@ -190,7 +190,7 @@ impl Tenants {
         }
     }
 
-    /// Takes the number of loads and unloads of code that a process has been left out of so far.
+    /// Adds the loads and unloads left out since the last call. `so_far` is the process's total.
     pub(super) fn leave_out_code(&mut self, pid: u32, so_far: u64) {
         let Some(member) = self.members.get_mut(&pid) else { return };
         let new = so_far.saturating_sub(std::mem::replace(&mut member.left_out, so_far));
@@ -199,7 +199,7 @@ impl Tenants {
         }
     }
 
-    /// Returns whether loads and unloads of a process's code are not sent.
+    /// Returns whether loads and unloads of a process's code are left out.
     pub(super) fn leaves_out_code(&self, pid: u32) -> bool {
         self.members.get(&pid).is_some_and(|member| member.applied.leaves_out_code)
     }
@@ -215,8 +215,8 @@ impl Tenants {
         self.members.iter_mut().filter_map(change).collect()
     }
 
-    /// Ends an interval: shares the budget anew. Returns what tenants did not get in it. Processes that are not
-    /// sampled any more are forgotten.
+    /// Ends an interval and shares the budget anew. Returns the detail that tenants lost in it. Forgets processes
+    /// that are no longer sampled.
     pub(super) fn next_interval(&mut self, is_sampled: impl Fn(u32) -> bool) -> Vec<Limited> {
         let elapsed = self.begin.elapsed();
         self.begin = Instant::now();
@@ -242,14 +242,14 @@ impl Tenants {
         limited
     }
 
-    /// Returns the budget of a time, in nanoseconds.
+    /// Returns the budget for a period of this length, in nanoseconds.
     fn all_ns(&self, time: Duration) -> f64 {
         let budget = self.budget.as_ref().map(|ppm| ppm.load(Ordering::Relaxed) as f64 / 1e6);
         budget.map_or(f64::INFINITY, |budget| budget * time.as_nanos() as f64)
     }
 }
 
-/// Returns the tenant that a process belongs to. A tenant that is new may take `allowed_ns`.
+/// Returns the tenant of a process. A new tenant may use `allowed_ns`.
 fn tenant_of_member<'a>(
     members: &HashMap<u32, Member>,
     tenants: &'a mut BTreeMap<Arc<str>, Tenant>,
@@ -273,7 +273,7 @@ impl Tenant {
         }
     }
 
-    /// Returns the CPU time that it would have taken without limits.
+    /// Returns the CPU time that the tenant would have used without limits.
     fn needs_ns(&self, elapsed: Duration) -> f64 {
         self.stacks.needed_ns(elapsed) / self.walked + self.code.needed_ns(elapsed)
     }
@@ -296,7 +296,7 @@ impl Tenant {
     fn limit(&self) -> Limit {
         const ALL: f64 = (1_u64 << 32) as f64;
         let unwalked = match self.stacks.ended {
-            // Saturates.
+            // The conversion saturates.
             None => (ALL * (1.0 - self.walked)) as u32,
             Some(_) => u32::MAX,
         };
@@ -321,7 +321,7 @@ mod tests {
         tenants
     }
 
-    /// Spends CPU time on stacks at the begin of an interval.
+    /// Spends CPU time on stacks at the start of an interval.
     fn stacks(tenants: &mut Tenants, pid: u32, ms: f64) {
         tenants.spend(pid, Work::Stacks, ms * MS, Duration::ZERO);
     }
@@ -437,7 +437,7 @@ mod tests {
         stacks(&mut tenants, 3, 1.0);
         tenants.share(SECOND, |pid| pid == 3);
         assert_eq!((tenants.members.len(), tenants.tenants.len()), (1, 1));
-        // Work of a process that is not sampled any more is not charged.
+        // Work for a process that is no longer sampled is not charged.
         stacks(&mut tenants, 1, 100.0);
         assert_eq!(tenants.tenants.len(), 1);
     }

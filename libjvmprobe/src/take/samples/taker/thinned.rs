@@ -1,12 +1,12 @@
-//! What was thinned and counted with no other event when the trace ended.
+//! Quantities of thinned events that have not become part of a sample.
 
 use std::collections::HashMap;
 
 use super::Samples;
 use crate::take::samples::session::{Count, NOT_WALKED, SampleKey};
 
-/// Adds it to the samples of a process that are of the same event and label, to each as much as it
-/// stands for: those are a random choice of all. Where there are none, it stays without a stack.
+/// Distributes `rest` over the samples of the same event and label, in proportion to their values, because these
+/// samples are a random choice of all events. If there are no such samples, the quantity stays without a stack.
 pub(crate) fn spread(samples: &mut Samples, rest: Vec<(SampleKey, Count)>) {
     let mut alike: HashMap<(u32, u64), Vec<&mut Count>> = HashMap::new();
     for (key, count) in samples.iter_mut().filter(|(key, _)| key.user != NOT_WALKED) {
@@ -26,7 +26,7 @@ pub(crate) fn spread(samples: &mut Samples, rest: Vec<(SampleKey, Count)>) {
             count.value = count.value.saturating_add(share);
             left -= share;
         }
-        // What cannot be divided.
+        // The remainder of the division goes to the first sample.
         if let Some(first) = counts.first_mut() {
             first.value = first.value.saturating_add(left);
         }

@@ -1,5 +1,5 @@
-//! What is attached to the files of a process: probes by which its compiled code is followed, and
-//! the events that are in them.
+//! Probes attached to the files of a traced process: those that report its compiled code, and the events that are
+//! located in files.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -18,18 +18,19 @@ use crate::{
     },
 };
 
-/// What HotSpot tells of its compiled methods, without any flag.
+/// USDT probes by which HotSpot reports loads and unloads of compiled methods. They need no JVM flag.
 const CODE: [Instant; 2] = [
     Instant::of_probe("hotspot", "compiled__method__unload", "code_unload"),
     Instant::of_probe("hotspot", "compiled__method__load", "code_load"),
 ];
 
 impl Traced {
-    /// Follows what it compiles, and when it stops the application if `with_stops`. Through `shared`,
-    /// which all JVMs have that run the same file, or by attachments of its own.
+    /// Attaches the probes on loads and unloads of compiled code and, if `with_stops`, those on stops of the
+    /// application. With `shared`, one attachment per libjvm.so serves all JVMs that run that file; without it, the
+    /// process gets attachments of its own. Does nothing for a process that is not a JVM.
     ///
     /// # Errors
-    /// What is lost where it cannot.
+    /// If the probes cannot be found or attached; the JVM's code loads are then not recorded.
     pub(crate) fn follow(
         &mut self,
         session: &mut Session,
@@ -69,8 +70,10 @@ impl Traced {
         Ok(())
     }
 
-    /// Attaches to the events that are in its files. Those in libjvm.so through `shared`, as
-    /// [`follow`](Self::follow) does. Returns those that are not there, the first time.
+    /// Attaches to the events that are located in the process's files. The first call searches for all events. Later
+    /// calls search, if the mappings have changed, only for missing ones other than Java events. Events in libjvm.so
+    /// are attached through `shared`, as in [`follow`](Self::follow). The first call returns the events that could
+    /// not be attached, with the errors; later calls return none.
     pub(crate) fn attach_events(
         &mut self,
         events: &[Asked],
@@ -107,7 +110,7 @@ impl Traced {
             match found {
                 Ok(links) => self.links.extend(links.unwrap_or_default()),
                 Err(error) => {
-                    // It may be in a file that is mapped later.
+                    // The event may be in a file that the process maps later.
                     if !matches!(events[number].what, What::Java(_)) {
                         self.missing.push(number);
                     }
@@ -118,7 +121,7 @@ impl Traced {
         if is_first { failed } else { Vec::new() }
     }
 
-    /// Takes no more events of its files, nor of what it compiles.
+    /// Detaches the probes of this process alone: those of its events and of its compiled code.
     pub(crate) fn stop_events(&mut self) {
         self.links = Links::default();
     }

@@ -1,4 +1,4 @@
-//! One process that is profiled, and what is known of its code.
+//! State of one profiled process: its mappings, compiled code, labels and thread names.
 
 mod attach;
 mod told;
@@ -37,80 +37,81 @@ use crate::{
     },
 };
 
-/// After its mappings were looked at because of an address in none, so long are they not
-/// looked at again for that: longer each time that it was in vain.
+/// Minimum time between two re-reads of the mappings. It doubles, up to `LONGEST_PAUSE`, each time that an address of
+/// a stack is still unmapped after a re-read.
 const PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Whatever stacks there are, so often: a library that replaces another may lie at the same
-/// addresses.
+/// Interval at which the mappings are re-read even if every address of the stacks is mapped, because a library that
+/// replaces another one may be mapped at the same addresses.
 const CHECK: Duration = Duration::from_secs(2);
 
-/// A process and its code.
+/// A profiled process and its code.
 pub(crate) struct Traced {
     who: Who,
-    /// Its command's name.
+    /// The name of its command.
     pub command: Arc<str>,
-    /// Files that it has mapped.
+    /// Executable mappings, with their files.
     pub maps: CodeMaps,
-    /// Their symbols.
+    /// Symbols of the mapped files.
     pub symbols: Symbols,
-    /// When its mappings may be looked at again, and how long after that.
+    /// Earliest time of the next re-read of the mappings; `pause` is the minimum time after that re-read.
     next_look: Option<Instant>,
     pause: Duration,
-    /// When they are looked at again in any case.
+    /// Time from which the mappings are re-read even if every address is mapped.
     next_check: Instant,
-    /// Its code cache, if it is a JVM.
+    /// Log of its code cache's contents, if it is a JVM.
     pub code: CodeLog,
-    /// Whether what it compiles is followed.
+    /// Whether the probes on loads and unloads of its compiled code are attached.
     is_followed: bool,
-    /// Attachments that are this process's alone.
+    /// Attachments of this process alone, not shared with other JVMs.
     links: Links,
-    /// Events that were not found yet, and which of its mappings were searched for them.
+    /// Indexes of the events that were not found yet, and the version of the mappings that was searched last.
     missing: Vec<usize>,
     searched: Option<u64>,
-    /// What is told beside the stacks of events.
+    /// Texts of the labels that samples carry beside their stacks.
     pub labels: Labels,
-    /// Whether all is known of it that a JVM tells.
+    /// Whether the JVM is still starting; until it is ready, more can be read of it.
     stage: Stage,
-    /// Whether it was stopped all the time, where that is of interest.
+    /// Detects that the process was stopped (SIGSTOP) for the whole trace. `None` for a process that is neither a JVM
+    /// nor was named by the user.
     pub stops: Option<Stops>,
     has_map: bool,
-    /// Where its map came from.
+    /// Source of the map of compiled code.
     source: Option<SymbolSource>,
-    /// Whether the stack walker was told of it, or will never be.
+    /// Whether the stack walker was configured for the process, or the attempt has failed. It is not repeated.
     is_walked: bool,
-    /// Whether it is known to be no native image.
+    /// Whether the process is known not to be a native image.
     is_no_image: bool,
-    /// How it is walked, until somebody asks.
+    /// Layout by which the walker reads this JVM, until `first_layout` takes it.
     layout: Option<JvmLayout>,
-    /// What the Java frames of its stacks are.
+    /// Names of the Java frames of its stacks.
     places: Option<Places>,
-    /// The names of its threads, once one was asked for.
+    /// Complete names of its threads. Created when a thread of the JVM is first sampled after start-up.
     threads: Option<ThreadNames>,
 }
 
-/// What names the samples of a process.
+/// Everything needed to name the samples of a process.
 pub(crate) struct Named {
-    /// Its command's name.
+    /// The name of its command.
     pub command: Arc<str>,
-    /// Files that it had mapped.
+    /// Executable mappings, with their files.
     pub maps: CodeMaps,
-    /// Their symbols.
+    /// Symbols of the mapped files.
     pub symbols: Symbols,
-    /// What was in its code cache, and when.
+    /// Contents of its code cache, by epoch.
     pub code: CodeIndex,
     /// Java frames that were named when they were first seen.
     pub places: Option<PlaceNames>,
-    /// What is told beside stacks.
+    /// Texts of labels.
     pub labels: Labels,
-    /// Names of threads of which the kernel has only the beginning.
+    /// Complete names of threads, of which the kernel keeps only 15 bytes.
     pub threads: WholeNames,
 }
 
 enum Who {
-    /// With what it tells, or why that cannot be read.
+    /// A JVM, with the structures that were read of it or the error of reading them.
     Jvm(Arc<Target>, Reading),
-    /// Started by us, or replaced by exec: it may become a JVM.
+    /// A process that may become a JVM: a command that we have started, or a process that has called exec.
     Future(Process),
     Other(Process),
 }
@@ -125,14 +126,14 @@ impl Who {
 }
 
 impl Traced {
-    /// A JVM, and what it tells.
+    /// Returns the state of a new JVM.
     pub(crate) fn jvm(arrival: Arrival, files: &mut Files) -> Self {
         let Arrival { target, hotspot, stage, .. } = arrival;
         let stops = Some(Stops::new(&target.process));
         Self { stops, stage, ..Self::new(Who::Jvm(target, hotspot), files) }
     }
 
-    /// Takes what a JVM tells by now. Returns whether it is this one.
+    /// Adopts what a later arrival has read of this JVM. Returns false if the arrival is another JVM.
     pub(crate) fn update(&mut self, arrival: &Arrival) -> bool {
         let Who::Jvm(target, hotspot) = &mut self.who else { return false };
         let is_this = Arc::ptr_eq(target, &arrival.target);
@@ -143,12 +144,12 @@ impl Traced {
         is_this
     }
 
-    /// A process that may become a JVM.
+    /// Returns the state of a process that may become a JVM.
     pub(crate) fn future_jvm(process: Process, files: &mut Files) -> Self {
         Self::new(Who::Future(process), files)
     }
 
-    /// A process that is none.
+    /// Returns the state of a process that is not a HotSpot JVM.
     pub(crate) fn other(process: Process, files: &mut Files) -> Self {
         Self::new(Who::Other(process), files)
     }
@@ -185,21 +186,21 @@ impl Traced {
         self.who.process()
     }
 
-    /// Looks whether it is stopped.
+    /// Checks whether the process is stopped (SIGSTOP).
     pub(crate) fn look_at_stops(&mut self) {
         if let Some(stops) = &mut self.stops {
             stops.look(self.who.process());
         }
     }
 
-    /// Says so if it was stopped all the time.
+    /// Prints a note if the process was stopped (SIGSTOP) for the whole trace.
     pub(crate) fn tell_stops(&mut self) {
         if let Some(stops) = &mut self.stops {
             stops.tell(self.who.process());
         }
     }
 
-    /// Says so if it has not told what it is, which it was asked all the time.
+    /// Prints a note if the JVM's version could not be read during the whole trace.
     pub(crate) fn tell_why_unknown(&self) {
         if let Who::Jvm(_, Err(error)) = &self.who
             && !self.is_walked
@@ -208,27 +209,27 @@ impl Traced {
         }
     }
 
-    /// Its number.
+    /// The process ID.
     pub(crate) fn pid(&self) -> Pid {
         self.process().pid
     }
 
-    /// What has become of it.
+    /// Returns whether the process is alive, has ended, or runs another program.
     pub(crate) fn fate(&self) -> Fate {
         self.process().fate()
     }
 
-    /// The same, see [`Process::fate_if`].
+    /// Returns the result of [`Process::fate_if`].
     pub(crate) fn fate_if(&self, closely: bool) -> Fate {
         self.process().fate_if(closely)
     }
 
-    /// Whether it is a JVM.
+    /// Returns whether the process is a JVM.
     pub(crate) fn is_jvm(&self) -> bool {
         matches!(self.who, Who::Jvm(..))
     }
 
-    /// The JVM that it is.
+    /// Returns the JVM that the process is.
     pub(crate) fn target(&self) -> Option<&Arc<Target>> {
         match &self.who {
             Who::Jvm(target, _) => Some(target),
@@ -236,17 +237,18 @@ impl Traced {
         }
     }
 
-    /// The libjvm.so that it runs.
+    /// Returns the identity of the libjvm.so that the process runs.
     pub(crate) fn libjvm(&self) -> Option<FileId> {
         self.target().map(|target| target.libjvm.id)
     }
 
-    /// Whether it is a JVM or was named by the user, not one of all processes.
+    /// Returns whether the process is a JVM or was named by the user. Other processes are sampled only because all
+    /// processes are.
     pub(crate) fn is_named(&self) -> bool {
         self.stops.is_some()
     }
 
-    /// The JVM that it has become, if it has.
+    /// Returns the JVM if a process that may become one has done so by now.
     pub(crate) fn find_jvm(&self) -> Option<Arrival> {
         if !self.may_become_jvm() {
             return None;
@@ -256,22 +258,22 @@ impl Traced {
         Some(Arrival::new(target, hotspot))
     }
 
-    /// It has become this JVM.
+    /// Replaces the state by that of the JVM that the process has become. Mappings and labels are kept.
     pub(crate) fn become_jvm(&mut self, arrival: Arrival, files: &mut Files) {
         let (maps, labels) = (std::mem::take(&mut self.maps), std::mem::take(&mut self.labels));
         *self = Self { maps, labels, ..Self::jvm(arrival, files) };
     }
 
-    /// Whether it is about to become a JVM.
+    /// Returns whether the process may become a JVM.
     pub(crate) fn may_become_jvm(&self) -> bool {
         matches!(self.who, Who::Future(_))
     }
 
-    /// Looks at its mappings.
+    /// Re-reads the mappings, and passes them to the stack walker if that is configured for the process.
     pub(crate) fn refresh_maps(&mut self, files: &mut Files, session: &mut Session) -> Result<()> {
         let pid = self.pid();
         self.maps.refresh(pid, &files.mapped)?;
-        // Before that, the walker would make no use of it.
+        // The walker does not use mappings of a process that it is not configured for.
         if self.is_walked {
             session::tell_mappings(session, pid.0.into(), &self.maps)
         } else {
@@ -279,7 +281,8 @@ impl Traced {
         }
     }
 
-    /// The same; where it cannot, because it is gone for example, what was seen before must do.
+    /// Re-reads the mappings. On an error, for example because the process has ended, keeps those that were read
+    /// before.
     pub(crate) fn try_refresh_maps(&mut self, files: &mut Files, session: &mut Session) {
         if let Err(error) = self.refresh_maps(files, session) {
             let pid = self.pid();
@@ -287,8 +290,8 @@ impl Traced {
         }
     }
 
-    /// Looks at its mappings if a stack has addresses in none: a library that was loaded
-    /// just now is not to be walked without its unwind table any longer.
+    /// Re-reads the mappings if a stack has addresses in none of them, at most once per pause, so that a library that
+    /// was just loaded is soon walked by its unwind table.
     pub(crate) fn look_for(&mut self, stack: &Stack, files: &mut Files, session: &mut Session) {
         let is_unmapped = |maps: &CodeMaps| {
             stack.addresses().any(|addr| addr > Addr(0) && maps.find(addr).is_none())
@@ -307,10 +310,11 @@ impl Traced {
         self.next_look = Some(now + self.pause);
     }
 
-    /// Tells the stack walker what it must know, once the JVM is set up.
+    /// Configures the stack walker for the process, once: when the JVM has started, or if the process is a native
+    /// image. Does nothing if stacks are to be walked by frame pointers.
     ///
     /// # Errors
-    /// Where stacks can be walked by frame pointers only.
+    /// If the JVM's structures or mappings cannot be read or passed on; its stacks are then walked by frame pointers.
     pub(crate) fn tell_walker(
         &mut self,
         options: &Options,
@@ -329,7 +333,8 @@ impl Traced {
             return Ok(());
         }
         self.is_walked = true;
-        // Libraries were loaded while it set itself up; or it is gone by now.
+        // More libraries were loaded while the JVM started. If the process has ended meanwhile, the known mappings
+        // remain.
         let pid = target.pid();
         if let Err(error) = self.maps.refresh(pid, &files.mapped) {
             remark(|| format!("what process {pid} has mapped is not known: {error}"));
@@ -349,7 +354,8 @@ impl Traced {
         Ok(())
     }
 
-    /// The same of a native image that was named or started: it has no code but that of its files.
+    /// Configures the stack walker for a native image that was named or started by the user. It needs the mappings
+    /// only, as all its code is in files.
     fn tell_walker_of_image(&mut self, files: &mut Files, session: &mut Session) -> Result<()> {
         let pid = self.pid();
         let is_wanted = self.is_named() || self.may_become_jvm();
@@ -357,7 +363,7 @@ impl Traced {
             return Ok(());
         }
         if native_image(pid).is_none() {
-            // What is to come may be one.
+            // A program that the process executes later may be a native image.
             self.is_no_image = !self.may_become_jvm();
             return Ok(());
         }
@@ -368,12 +374,12 @@ impl Traced {
         session::tell_mappings(session, pid.0.into(), &self.maps)
     }
 
-    /// How its stacks are walked, once.
+    /// Takes the layout by which the walker reads this JVM. Returns it once.
     pub(crate) fn first_layout(&mut self) -> Option<JvmLayout> {
         self.layout.take()
     }
 
-    /// Gets to know the Java frames of some stacks together.
+    /// Reads what is needed to name the Java frames of several stacks, together.
     pub(crate) fn learn<'a>(&mut self, stacks: impl IntoIterator<Item = &'a RawStack>) {
         if let (Some(places), Who::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.who) {
             places.learn(hotspot, stacks);
@@ -388,13 +394,13 @@ impl Traced {
         java_frames::plain(raw)
     }
 
-    /// What the Java frames of the stacks are that came up to now. Those that come from here on
-    /// are named anew.
+    /// Takes the names of all Java frames so far. Frames of later stacks are named anew.
     pub(crate) fn take_places(&mut self) -> Option<PlaceNames> {
         self.places.as_mut().map(Places::take_names)
     }
 
-    /// What names what was sampled up to now, with the Java frames of its stacks.
+    /// Returns what names the samples so far, with the given names of Java frames. Code that is gone by now is
+    /// dropped from the code log.
     pub(crate) fn settle(&mut self, places: Option<PlaceNames>, names: &mut SharedNames) -> Named {
         let code = self.code.settle();
         self.code.share(names);
@@ -409,7 +415,7 @@ impl Traced {
         }
     }
 
-    /// Nothing was sampled up to now: what came and went is of no interest.
+    /// Drops code that is gone by now from the code log, because no sample of this period refers to it.
     pub(crate) fn forget_past(&mut self, names: &mut SharedNames) {
         if self.code.kept() > 0 {
             self.code.settle();
@@ -417,7 +423,7 @@ impl Traced {
         }
     }
 
-    /// What names what was sampled.
+    /// Returns what names the samples of a process that is traced no longer.
     pub(crate) fn into_named(mut self) -> Named {
         let places = self.take_places();
         let code = self.code.into_index();
@@ -426,7 +432,7 @@ impl Traced {
         Named { command, maps, symbols, code, places, labels, threads }
     }
 
-    /// Finds out the whole name of a thread that was sampled.
+    /// Looks up the complete name of a sampled thread, once the JVM is ready.
     pub(crate) fn learn_thread(&mut self, key: &SampleKey) {
         if let (Who::Jvm(_, Ok(hotspot)), Stage::Ready) = (&self.who, self.stage) {
             let threads = self.threads.get_or_insert_with(|| ThreadNames::new(hotspot));
@@ -434,14 +440,14 @@ impl Traced {
         }
     }
 
-    /// About how many bytes it keeps of what comes and goes.
+    /// Returns the approximate size, in bytes, of the code log's loads and unloads and of the names of Java frames.
     pub(crate) fn size(&self) -> usize {
-        /// A load with its name.
+        /// Bytes of one load with its name.
         const LOAD: usize = 200;
         self.code.kept() * LOAD + self.places.as_ref().map_or(0, Places::size)
     }
 
-    /// Takes what it compiled or discarded.
+    /// Adds a load or unload of compiled code to the code log.
     pub(crate) fn take(&mut self, event: CodeEvent) {
         match event.place {
             Some((addr, size)) => self.code.load(event.epoch, addr, size, event.code),
@@ -449,8 +455,8 @@ impl Traced {
         }
     }
 
-    /// Gets the map of what it had compiled before. `Ok(false)` where it is too early
-    /// to ask.
+    /// Reads the map of the code that the JVM has compiled so far, once. Returns `Ok(false)` if the process is not a
+    /// JVM or is still starting.
     pub(crate) fn get_map(
         &mut self,
         options: &Options,
@@ -471,8 +477,8 @@ impl Traced {
         if options.symbols == SymbolSource::None {
             return Ok(true);
         }
-        // What happens from here on is told by probes; what the map does not show yet
-        // is shown by them.
+        // The epoch is read before the map, so that code which is loaded meanwhile and missing in the map is in the
+        // log of the probes.
         let epoch = session::epoch(session, key);
         let may_ask = options.may_ask;
         let inlining = Inlining::Nowhere;
@@ -484,8 +490,8 @@ impl Traced {
         Ok(true)
     }
 
-    /// Asks again at the end: for what a JVM that cannot be followed compiled since, and for
-    /// what was inlined at these addresses, which are sorted, where that is not known yet.
+    /// Reads the map of compiled code again at the end of the trace: for code compiled since, if no probes report it,
+    /// and for methods inlined at the `sampled` addresses (sorted), if inlining is not known yet.
     pub(crate) fn ask_again(&mut self, sampled: &[Addr]) {
         let Who::Jvm(target, hotspot) = &self.who else {
             return;
@@ -498,7 +504,7 @@ impl Traced {
         if !is_wanted {
             return;
         }
-        // Gone or hung by now: what was known before must do.
+        // If the JVM has ended or hangs, the code known so far is used.
         let hotspot = hotspot.as_deref().map_err(|error| &**error);
         let seen = match ask(source, &target.process, hotspot, Inlining::At(sampled)) {
             Ok(seen) => seen,

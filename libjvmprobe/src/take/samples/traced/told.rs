@@ -1,4 +1,4 @@
-//! What is told beside the stacks of events: how the kernel side, and we, read the JVM for that.
+//! Labels of events: finds the JVM's layouts by which the kernel side and user space read them.
 
 use std::sync::Arc;
 
@@ -17,8 +17,9 @@ use crate::{
     },
 };
 
-/// Gets ready for what is told beside the stacks of events. Returns how requests to give up code
-/// are packed, if that is wanted. Where something cannot be read, the stacks stand alone.
+/// Configures the kernel side to read the labels of the given events in this JVM. Returns the encoding of
+/// deoptimization requests if such events are sampled. If something cannot be read, the events have stacks without
+/// labels.
 pub(super) fn tell_events(
     pid: Pid,
     hotspot: &HotSpot,
@@ -61,14 +62,14 @@ pub(super) fn tell_events(
     traps.ok().map(Arc::new)
 }
 
-/// What the kernel side reads of a JVM's objects.
+/// Returns the layout by which the kernel side reads the class of an object.
 fn classes_of(hotspot: &HotSpot) -> Result<java> {
     let layout = hotspot.class_layout()?;
     let offset = |at: u64| {
         let implausible = |_| Error::Layout { what: format!("a field at {at}: implausible") };
         u32::try_from(at).map_err(implausible)
     };
-    /// Behind the mark.
+    /// Offset of the class field: it follows the 8-byte mark word.
     const KLASS_AT: u32 = 8;
     let (klass_at, klass_bytes, klass_bit, klass_base, klass_shift) = match hotspot.class_field()? {
         ClassField::Pointer => (KLASS_AT, 8, 0, 0, 0),
