@@ -163,8 +163,8 @@ pub(crate) fn begin_times(session: &mut Session, begin: u64) {
 
 /// Removes and returns the counters by time slot, with what was counted since the previous call.
 pub(crate) fn take_hits(session: &Session) -> Result<Vec<(tally_key, Hit)>> {
-    // An increment between reading and removing an entry is lost. These counters are weights, so no total
-    // suffers.
+    // An increment at the moment when an entry is removed may be lost. That is harmless: these counters are
+    // weights for the division among time slots, and no totals.
     let taken = take_entries(&session.skel.maps.hits)?;
     let decode = |(key, value): &(Vec<u8>, Vec<u8>)| {
         let hit { bytes, outside_bytes } = copy(value)?;

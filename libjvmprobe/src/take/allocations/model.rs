@@ -83,7 +83,7 @@ impl Jvm {
     }
 
     /// Returns the record of a large object; `None` if the size that the probe reported is not the instance
-    /// size of the class, so that the object is not large.
+    /// size of the class, because only wrongly reported sizes differ from it.
     pub(crate) fn large(&mut self, hotspot: &HotSpot, large: Large) -> Option<record::Large> {
         let class = self.names.of_id(large.class, Some((hotspot, &self.classes)));
         if self.exact && hotspot.major < FIRST_WITH_SIZES {

@@ -193,9 +193,9 @@ impl Totals {
         self.groups.entry(tid).or_default().in_flight += bytes;
     }
 
-    /// Returns for each thread whose samples represent more bytes than it has allocated the difference, as a
-    /// negative number. Samples are read before the threads' own counts, so bytes counted in between belong to
-    /// the next interval.
+    /// Returns a negative number for each thread whose samples represent more bytes than it has allocated: the
+    /// difference. Samples are read before the threads' own counts, so bytes counted in between belong to the
+    /// next interval.
     pub(crate) fn excess(&self) -> Vec<(u32, i64)> {
         let in_flight = self.groups.iter().map(|(&tid, group)| (tid, group.in_flight));
         let mut sums: HashMap<u32, i64> = in_flight.collect();

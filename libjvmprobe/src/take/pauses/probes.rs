@@ -109,8 +109,8 @@ const SWEPT: Extra = (
     "the heap before a collection may be more than the collection found",
 );
 
-/// End of a collection. Serial, Parallel and CMS may allocate the object that did not fit before gc__end fires.
-/// Without performance data, the heap after the collection can only be read here.
+/// End of a collection. Before gc__end fires, Serial, Parallel and CMS may allocate the object that had not
+/// fitted. Without performance data, the heap after the collection can only be read here.
 const COLLECTION_END: Extra = (
     "_ZN8GCTracer13report_gc_endE",
     "fn_collection_end",
@@ -130,7 +130,7 @@ pub(crate) const REQUEST_PROGRAM: &str = "fn_request";
 /// collection are omitted too, because the names of the operations show which stops are pauses.
 ///
 /// # Errors
-/// [`Error::NoProbes`] if stops cannot be seen, or if `pools` or `stacks` is set and cannot be.
+/// [`Error::NoProbes`] if stops cannot be seen, or if `pools` or `stacks` is set and a probe for it is missing.
 pub(crate) fn plan(
     libjvm: &LibJvm,
     hotspot: Option<&HotSpot>,

@@ -118,8 +118,8 @@ const REST: u32 = 20;
 /// Program that runs when the JVM has written to its counter of stop time.
 const COUNTED_PROGRAM: &str = "counted_stop";
 
-/// Returns the probes to attach to a JVM's libjvm.so. Empty if it has neither probes nor symbols, so that the
-/// JVM's own counters are read instead.
+/// Returns the probes to attach to a JVM's libjvm.so. Empty if the file has neither probes nor symbols and the
+/// JVM's own counters can be read instead.
 fn plan(target: &Target, hotspot: Option<&HotSpot>, options: &Options) -> Result<Vec<Plan>> {
     let must_attach = options.pools || options.stacks;
     match probes::plan(&target.libjvm, hotspot, options) {
