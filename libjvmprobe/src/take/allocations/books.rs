@@ -1,5 +1,5 @@
-//! The books of one JVM: what the kernel side has counted so far becomes what was allocated, in
-//! the whole trace and in the interval.
+//! Totals of one JVM: turns the kernel side's growing counters into what was allocated in the whole trace and
+//! in the current interval.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,45 +23,46 @@ use crate::{
     },
 };
 
-/// Maximum number of names that are completed at once.
+/// Maximum number of truncated thread names that are completed per call.
 const MAX_COMPLETED: usize = 256;
 
-/// What is kept of a JVM's counters.
+/// Totals of a JVM, and the readings of the kernel side's counters that they are based on.
 pub(crate) struct Books {
     pid: Pid,
     options: Options,
     thread_names: HashMap<u32, String>,
-    /// The kernel side's counters at the last look.
+    /// The kernel side's counters when they were last read.
     seen: HashMap<SeenKey, tally>,
     seen_others: tally,
-    /// By thread, as of the last look.
+    /// Bytes of each thread when the threads were last read.
     in_flight: HashMap<Who, InFlight>,
-    /// When it was counted, where that is wanted.
+    /// Time slots of the counted allocations, if they are kept.
     pub(crate) moments: Option<Moments>,
-    /// Of the whole trace, and of the interval.
+    /// Totals of the whole trace, and of the interval.
     spans: [Span; 2],
     budget: Budget,
 }
 
-/// Names of so many threads are kept: more than live at a time. Others are `?`.
+/// Maximum number of threads whose names are kept, which is more than live at a time. Other threads are shown
+/// as `?`.
 const MAX_THREADS: usize = 1 << 16;
 
-/// A key of the kernel side, without the JVM's: class, stack and thread.
+/// Key of a counter of the kernel side, without the JVM's key: class, stack and thread.
 pub(crate) type SeenKey = (ClassId, u64, u32);
 
-/// What a thread has allocated.
+/// Bytes that a thread has allocated.
 #[derive(Clone, Copy, Debug, Default)]
 struct InFlight {
-    /// All of it.
+    /// All bytes.
     allocated: u64,
-    /// For what no sample stood; less than nothing where samples stood for more than there was.
+    /// Bytes that no sample represents; negative if samples represent more than the thread has allocated.
     bytes: i64,
 }
 
-/// A thread by its JavaThread and, once it has had an event, its number.
+/// A thread: its JavaThread and, once it has had an event, its thread ID.
 type Who = (Addr, Option<u64>);
 
-/// What was counted since when.
+/// Totals since a time.
 #[derive(Debug, Default)]
 struct Span {
     begin_ns: u64,
@@ -71,33 +72,33 @@ struct Span {
 const TRACE: usize = 0;
 const INTERVAL: usize = 1;
 
-/// What a table is of.
+/// The period that a table covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The whole trace.
     Trace,
-    /// The time since the last table.
+    /// The current interval, which begins at the previous report.
     Interval,
 }
 
-/// What was allocated in a time.
+/// Allocations of a JVM in a period.
 pub struct Table {
     /// The totals.
     pub summary: record::Summary,
-    /// All classes, in no order.
+    /// All classes, in no particular order.
     pub rows: Vec<Row>,
 }
 
-/// What a class has allocated.
+/// Allocations of a class.
 pub struct Row {
-    /// All of it.
+    /// The class's total.
     pub class: record::Class,
-    /// By stack, largest first; none where stacks are not wanted.
+    /// The total split by stack, largest part first; empty if stacks are not walked.
     pub parts: Vec<Part>,
 }
 
 impl Books {
-    /// Nothing counted yet.
+    /// Creates empty totals.
     pub(crate) fn new(pid: Pid, options: Options, budget: Budget, begin_ns: u64) -> Self {
         let span = || Span { begin_ns, totals: Totals::within(&budget) };
         Self {
@@ -114,18 +115,18 @@ impl Books {
         }
     }
 
-    /// Those that are wanted.
+    /// The totals that are kept: with `keeps_all` both, otherwise only the interval.
     fn spans(&mut self) -> &mut [Span] {
         let first = if self.options.keeps_all { TRACE } else { INTERVAL };
         &mut self.spans[first..]
     }
 
-    /// Takes a thread's name.
+    /// Records a thread's name.
     pub(crate) fn name_thread(&mut self, tid: u32, name: String) {
         keep(&mut self.thread_names, tid, name);
     }
 
-    /// Replaces truncated names of threads by whole ones that are known by now.
+    /// Replaces truncated thread names by complete ones that have been read since.
     pub(crate) fn complete_names(&mut self, threads: &mut ThreadNames) {
         let cut = self.thread_names.iter_mut().filter(|(_, name)| is_cut(name));
         for (tid, name) in cut.take(MAX_COMPLETED) {
@@ -133,15 +134,14 @@ impl Books {
         }
     }
 
-    /// What is more in the kernel side's counters of a key than at the last look; `None` where
-    /// nothing is.
+    /// Returns the increase of a kernel-side counter since it was last read; `None` if it is unchanged.
     pub(crate) fn more(&mut self, key: SeenKey, now: &tally) -> Option<Count> {
         let before = self.seen.insert(key, *now).unwrap_or_default();
         let more = difference(&before, now);
         (more != Count::default()).then_some(more)
     }
 
-    /// Adds what was allocated from a stack.
+    /// Adds allocations of a class from a stack.
     pub(crate) fn add(&mut self, row: &Key, stack: StackId, count: &Count) {
         let by_stack = self.options.by_stack;
         for span in self.spans() {
@@ -152,14 +152,14 @@ impl Books {
         }
     }
 
-    /// Adds when it was counted what a class has allocated from a stack.
+    /// Adds the time slot in which allocations of a class from a stack were counted.
     pub(crate) fn add_hit(&mut self, row: &Key, stack: StackId, slot: u32, hit: Hit) {
         if let Some(moments) = &mut self.moments {
             moments.add(row, stack, slot, hit);
         }
     }
 
-    /// Takes the kernel side's counters of classes that found no room.
+    /// Adds the increase of the kernel side's counter of classes that had no free entry of their own.
     pub(crate) fn take_others(&mut self, now: &tally) {
         let before = std::mem::replace(&mut self.seen_others, *now);
         let more = difference(&before, now);
@@ -168,7 +168,7 @@ impl Books {
         }
     }
 
-    /// Adds what was found in a full TLAB of a thread, by class.
+    /// Adds the contents of a thread's full TLAB, by class.
     pub(crate) fn add_tlab(&mut self, tid: u32, found: &[(Key, Count)]) {
         for span in self.spans() {
             for (row, count) in found {
@@ -178,14 +178,16 @@ impl Books {
         }
     }
 
-    /// Takes what its threads have allocated, and up to where that is attributed. Returns those
-    /// of the latter that have ended.
+    /// Updates the bytes in flight, which no sample represents yet. `threads` are the JVM's own counts of its
+    /// live threads, `counted` is the kernel side's state of each thread. Returns the entries of `counted`
+    /// whose threads have ended.
     pub(crate) fn take_threads<'a>(
         &mut self,
         threads: &[ThreadBytes],
         counted: &[&'a Counted],
     ) -> Vec<&'a Counted> {
-        // Where one lies in the place of one that has ended, there are two.
+        // If a JavaThread reuses the address of an ended one, there are two entries: the later one is the live
+        // thread.
         let mut last = HashMap::<Addr, &Counted>::new();
         for &one in counted.iter().filter(|one| !one.has_ended) {
             let known = last.entry(one.thread).or_insert(one);
@@ -195,11 +197,12 @@ impl Books {
         }
         let mut in_flight = HashMap::with_capacity(threads.len());
         let mut live = HashSet::new();
-        // One whose end was heard a moment ago may still be listed.
+        // A thread whose end was just recorded may still be in the list.
         let ended = counted.iter().filter(|one| one.has_ended);
         let ended: HashSet<_> = ended.map(|one| (one.thread, one.bytes)).collect();
         for thread in threads.iter().filter(|t| !ended.contains(&(t.thread, t.allocated))) {
-            // One that has allocated less is another, which had no event yet.
+            // A listed thread with fewer bytes than were counted is a new one at the same address that had no
+            // event yet.
             let known = last.get(&thread.thread).filter(|known| known.bytes <= thread.allocated);
             let bytes = difference_of(thread.allocated, known.map_or(0, |known| known.told));
             let who = (thread.thread, known.and_then(|known| known.tid));
@@ -208,7 +211,7 @@ impl Books {
             in_flight.insert(who, InFlight { allocated: thread.allocated, bytes });
             live.insert(who);
         }
-        // Ended, or not in the list just now.
+        // Threads that have ended, or that are missing from the list this time.
         let others = counted.iter().copied().filter(|one| !live.contains(&(one.thread, one.tid)));
         for one in others.clone() {
             let who = (one.thread, one.tid);
@@ -223,10 +226,10 @@ impl Books {
         others.filter(|one| one.has_ended || !listed.contains(&one.thread)).collect()
     }
 
-    /// Takes out what a thread had allocated at the last look.
+    /// Removes and returns what a thread had allocated when the threads were last read.
     fn take_in_flight(&mut self, (thread, tid): Who) -> InFlight {
         let before = self.in_flight.remove(&(thread, tid));
-        // Before its first event it had no number.
+        // Until its first event, the thread was stored without its ID.
         before.or_else(|| self.in_flight.remove(&(thread, None))).unwrap_or_default()
     }
 
@@ -237,20 +240,21 @@ impl Books {
         }
     }
 
-    /// Forgets which of the kernel side's counters it has seen: those have begun anew.
+    /// Forgets the kernel-side counters that were read and the threads' names, because the kernel side starts
+    /// again from zero.
     pub(crate) fn forget_seen(&mut self) {
         self.seen.clear();
         self.thread_names.clear();
     }
 
-    /// So many events were lost.
+    /// Counts lost events.
     pub(crate) fn lost(&mut self, events: u64) {
         for span in self.spans() {
             span.totals.lost += events;
         }
     }
 
-    /// What was allocated; `jvm` is the JVM's version.
+    /// Returns the table of a period; `jvm` is the JVM's version.
     pub(crate) fn table(&self, jvm: Option<&str>, scope: Scope, now_ns: u64) -> Table {
         let span = &self.spans[if scope == Scope::Trace { TRACE } else { INTERVAL }];
         let Options { by_thread, by_stack, exact, .. } = self.options;
@@ -320,7 +324,7 @@ impl Books {
         Table { summary, rows }
     }
 
-    /// Begins the next interval.
+    /// Starts the next interval.
     pub(crate) fn next_interval(&mut self, now_ns: u64) {
         let excess = self.spans[INTERVAL].totals.excess();
         let mut totals = Totals::within(&self.budget);
@@ -333,7 +337,7 @@ impl Books {
     }
 }
 
-/// Keeps a thread's name, if there is room.
+/// Inserts or replaces a thread's name, up to `MAX_THREADS` names.
 fn keep(names: &mut HashMap<u32, String>, tid: u32, name: String) {
     if names.len() < MAX_THREADS || names.contains_key(&tid) {
         names.insert(tid, name);
@@ -377,7 +381,7 @@ mod tests {
         (ClassId { symbol, tail: 0, len: 1 }, stack, tid)
     }
 
-    /// Objects outside of TLABs: those are counted one by one.
+    /// Objects outside of TLABs, which are counted one by one.
     fn outside(objects: u64, bytes: u64) -> tally {
         tally { outside: objects, outside_bytes: bytes, ..tally::default() }
     }
@@ -391,7 +395,7 @@ mod tests {
         Counted { target, tid, thread, bytes, told: bytes, has_ended: false, last: 1 }
     }
 
-    /// Classes with their threads, objects and bytes, sorted.
+    /// Class, thread, objects and bytes of each row, sorted.
     fn rows(table: &Table) -> Vec<(&str, Option<u32>, u64, u64)> {
         let classes = table.rows.iter().map(|row| &row.class);
         let mut rows: Vec<_> =
@@ -408,7 +412,7 @@ mod tests {
         assert_eq!(books.more(seen(1, 0, 0), &outside(2, 64)), None);
         let more = books.more(seen(1, 0, 0), &outside(3, 96)).unwrap();
         assert_eq!((more.outside, more.outside_bytes), (1, 32));
-        // Another class, stack or thread has counters of its own.
+        // Another class, stack or thread has a counter of its own.
         for other in [seen(2, 0, 0), seen(1, 5, 0), seen(1, 0, 9)] {
             assert_eq!(books.more(other, &outside(1, 32)).unwrap().outside, 1);
         }
@@ -467,14 +471,14 @@ mod tests {
     fn bytes_that_no_sample_stands_for_yet_are_counted_once() {
         let mut books = books(PLAIN);
         let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
-        // Up to 300 of 1000 bytes belong to samples.
+        // Samples represent 300 of 1000 bytes.
         let of = counted(1, 300);
         assert!(books.take_threads(&[thread(1, 1000)], &[&of]).is_empty());
         assert_eq!(sum(&books), 700);
         // Nothing has happened since.
         books.take_threads(&[thread(1, 1000)], &[&of]);
         assert_eq!(sum(&books), 700);
-        // A sample stands for some of them now: those are no more in flight.
+        // A sample represents some of these bytes now, so they are no longer in flight.
         let of = counted(1, 900);
         books.add(
             &row("A", 0),
@@ -483,7 +487,7 @@ mod tests {
         );
         books.take_threads(&[thread(1, 1000)], &[&of]);
         assert_eq!(sum(&books), 700);
-        // A thread without a sample: all of its bytes.
+        // A thread without a sample: all of its bytes count.
         books.take_threads(&[thread(1, 1000), thread(2, 50)], &[&of]);
         assert_eq!(sum(&books), 750);
     }
@@ -492,7 +496,7 @@ mod tests {
     fn a_sample_between_the_counts_of_samples_and_of_threads_is_counted_once() {
         let sum = |books: &Books| books.table(None, Scope::Interval, 1).summary.bytes;
         let mut books = books(PLAIN);
-        // It represents 60,000 bytes, and its thread has allocated 1,000.
+        // The sample represents 60,000 bytes, but its thread has allocated only 1,000.
         let of = Counted { told: 60_000, ..counted(1, 1000) };
         books.take_threads(&[thread(1, 1000)], &[&of]);
         assert_eq!(sum(&books), 0);
@@ -507,7 +511,7 @@ mod tests {
     fn a_thread_that_has_ended_has_allocated_so_much() {
         let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
         let sampled = |bytes| Count { samples: 1, bytes, objects: 1.0, ..Count::default() };
-        // It ends after another sample, or without one.
+        // The thread ends after another sample, or without one.
         for (more, expected) in [(500, 1100), (0, 1000)] {
             let mut books = books(PLAIN);
             books.add(&row("A", 0), 0, &sampled(600));
@@ -518,7 +522,7 @@ mod tests {
                 assert_eq!(sum(&books), expected);
             }
         }
-        // Samples represent more than it has allocated.
+        // The samples represent more than the thread has allocated.
         let mut books = books(PLAIN);
         books.add(&row("A", 0), 0, &sampled(1600));
         let of = |bytes, told| Counted { told, ..counted(1, bytes) };
@@ -534,21 +538,21 @@ mod tests {
         let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
         let of = |bytes, has_ended| Counted { told: 900, has_ended, ..counted(1, bytes) };
         let ended = of(1200, true);
-        // Its samples stood for 900 bytes, it had 1,000 at the last look, and 1,200 at its end.
+        // The samples represent 900 bytes; the thread had 1,000 at the previous reading, and 1,200 at its end.
         let mut books = books(PLAIN);
         let sample = Count { samples: 1, bytes: 900, objects: 1.0, ..Count::default() };
         books.add(&row("A", 0), 0, &sample);
         books.take_threads(&[thread(1, 1000)], &[&of(800, false)]);
         assert_eq!(sum(&books), 1000);
-        // The second time it is not listed any more.
+        // The second time, the thread is no longer listed.
         for threads in [&[thread(1, 1200)][..], &[]] {
             let gone = books.take_threads(threads, &[&ended]).len();
             assert_eq!((sum(&books), gone), (1200, 1));
         }
-        // Another one at its address has an event of its own only later.
+        // A new thread at the same address, which has no event of its own yet.
         let gone = books.take_threads(&[thread(1, 30)], &[&ended]).len();
         assert_eq!((sum(&books), gone), (1230, 1));
-        // One without any event but its end, which was listed before.
+        // A thread whose only event is its end; it was listed before.
         let mut books = self::books(PLAIN);
         books.take_threads(&[thread(1, 500)], &[]);
         books.take_threads(&[], &[&Counted { told: 0, ..of(700, true) }]);
@@ -562,13 +566,13 @@ mod tests {
         let new = Counted { tid: Some(2), last: 2, ..counted(1, 100) };
         for both in [[&old, &new], [&new, &old]] {
             let mut books = books(PLAIN);
-            // Its samples represented more than the 120 bytes that it has allocated.
+            // The thread's samples represent more than the 120 bytes that it has allocated.
             let sample = Count { samples: 1, bytes: 99_000, objects: 1.0, ..Count::default() };
             books.add(&row("A", 0), 0, &sample);
             assert!(books.take_threads(&[thread(1, 150)], &both).is_empty());
             assert_eq!(sum(&books), 120 + 50);
         }
-        // One without an event yet.
+        // A new thread without an event yet.
         let mut books = books(PLAIN);
         books.take_threads(&[thread(1, 30)], &[&counted(1, 100)]);
         assert_eq!(sum(&books), 30);

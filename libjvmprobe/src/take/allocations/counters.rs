@@ -1,4 +1,4 @@
-//! The BPF object, as the options want it; counters come out of it when they are collected.
+//! The BPF object: loads it as the options require, and reads its counters.
 
 use libbpf_rs::{
     MapCore, MapFlags,
@@ -31,15 +31,15 @@ use crate::{
 /// The loaded programs, their maps and their events.
 pub(crate) type Session = session::Session<JavaobjnewSkel<'static>, Event>;
 
-/// What the names of programs end in that walk stacks.
+/// Suffix of the names of programs that walk stacks.
 const WALKS: &str = "_stacks";
-/// What is counted, by class and thread. 6 MB where it is allocated beforehand.
+/// Counters by class and thread. 6 MB if preallocated.
 const TALLIES: Roomy = Roomy { name: "tallies", most: 1 << 17, allocated: 1 << 15 };
-/// ... where each class has many stacks. 11 MB.
+/// Counters by class, thread and stack. 11 MB if preallocated.
 const MANY_TALLIES: Roomy = Roomy { name: "tallies", most: 1 << 18, allocated: 1 << 16 };
-/// ... and in which slots of time, until they are taken out, once a second. 10 MB.
+/// Counters by time slot, which are taken out once a second. 10 MB if preallocated.
 const HITS: Roomy = Roomy { name: "hits", most: 1 << 17, allocated: 1 << 16 };
-/// Maps by thread and stack, 7 MB in all, and by JVM, 1 MB.
+/// Maps by thread and by stack (7 MB in total if preallocated), and by JVM (1 MB).
 const ROOMY: [Roomy; 7] = [
     Roomy { name: "threads", most: 1 << 16, allocated: 1 << 15 },
     Roomy { name: "old_threads", most: 1 << 16, allocated: 1 << 14 },
@@ -49,7 +49,7 @@ const ROOMY: [Roomy; 7] = [
     Roomy { name: "floods", most: 1 << 12, allocated: 1 << 12 },
     Roomy { name: "duties", most: 1 << 12, allocated: 1 << 12 },
 ];
-/// Maps with entries by JVM.
+/// Maps with entries that belong to a JVM.
 const BY_JVM: [&str; 10] = [
     "layouts",
     "others",
@@ -62,13 +62,13 @@ const BY_JVM: [&str; 10] = [
     "known_stacks",
     stops::MAP,
 ];
-/// Stacks of a JVM in half a second, where not all are wanted.
+/// Maximum number of stacks per JVM and half second (2^29 ns) if stacks are limited.
 const MOST_STACKS: f64 = 128.0;
 
-/// Loads the object; the stack walker only if stacks are wanted.
+/// Loads the BPF object, without the stack walker if stacks are not walked.
 ///
 /// # Errors
-/// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
+/// [`Error::Permission`] or [`Error::Kernel`] if the kernel refuses.
 pub(crate) fn load(options: &Options) -> Result<Session> {
     let mut open =
         JavaobjnewSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
@@ -114,7 +114,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     Ok(if stacks { session.with_variant(WALKS) } else { session })
 }
 
-/// Counts a JVM from now on. `before` is what its threads have allocated already.
+/// Starts counting a JVM. `before` has the bytes that its threads have allocated so far.
 pub(crate) fn add(
     session: &Session,
     target: u64,
@@ -129,40 +129,42 @@ pub(crate) fn add(
         let map = &session.skel.maps.old_threads;
         map.update(bytes(&key), &value, MapFlags::ANY).map_err(failed)?;
     }
-    // The last: without it nothing is counted.
+    // Inserted last, because nothing is counted before this entry exists.
     session::tell(&session.skel.maps.layouts, target, bytes(layout), WHAT)
 }
 
-/// All counters, as they are now.
+/// Returns a copy of all counters.
 pub(crate) fn tallies(session: &Session) -> Result<Vec<(tally_key, tally)>> {
     let entries = entries(&session.skel.maps.tallies)?;
     Ok(entries.iter().filter_map(|(k, v)| Some((copy(k)?, copy(v)?))).collect())
 }
 
-/// So many have room.
+/// Capacity of the map of counters.
 pub(crate) fn most_tallies(session: &Session) -> usize {
     session.skel.maps.tallies.max_entries() as usize
 }
 
-/// Takes out all counters, as they are now, and forgets all stacks: both begin anew, and names are
-/// sent again. What is added to a counter in that instant may be lost.
+/// Removes and returns all counters, and removes all stacks from the kernel side. Counters then start again
+/// from zero, and stacks and names are sent again. An increment at the moment when a counter is read may be
+/// lost.
 pub(crate) fn take_tallies(session: &Session) -> Result<Vec<(tally_key, tally)>> {
-    // The stacks first: who is counted from here on has sent its own.
+    // Stacks first, so that every hit counted in the new counters has sent its stack again.
     clear(&session.skel.maps.known_stacks)?;
     let taken = take_entries(&session.skel.maps.tallies)?;
     Ok(taken.iter().filter_map(|(k, v)| Some((copy(k)?, copy(v)?))).collect())
 }
 
-/// Counts slots of time from `begin` on, on the kernel's clock.
+/// Starts time slots at `begin` on `CLOCK_MONOTONIC`.
 pub(crate) fn begin_times(session: &mut Session, begin: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
         data.times_from = begin;
     }
 }
 
-/// Takes out what was counted since the last time, by slots of time.
+/// Removes and returns the counters by time slot, with what was counted since the previous call.
 pub(crate) fn take_hits(session: &Session) -> Result<Vec<(tally_key, Hit)>> {
-    // What is counted between is not counted in time: it is a weight, and no sum.
+    // An increment at the moment when an entry is removed may be lost. That is harmless: these counters are
+    // weights for the division among time slots, and no totals.
     let taken = take_entries(&session.skel.maps.hits)?;
     let decode = |(key, value): &(Vec<u8>, Vec<u8>)| {
         let hit { bytes, outside_bytes } = copy(value)?;
@@ -171,17 +173,17 @@ pub(crate) fn take_hits(session: &Session) -> Result<Vec<(tally_key, Hit)>> {
     Ok(taken.iter().filter_map(decode).collect())
 }
 
-/// The counters of classes that found no room, by JVM.
+/// Returns, by JVM, the counter of classes that had no free entry of their own.
 pub(crate) fn others(session: &Session) -> Result<Vec<(u64, tally)>> {
     let entries = entries(&session.skel.maps.others)?;
     let target = |k: &[u8]| Some(u64::from_ne_bytes(k.try_into().ok()?));
     Ok(entries.iter().filter_map(|(k, v)| Some((target(k)?, copy(v)?))).collect())
 }
 
-/// Up to where the bytes of each thread are attributed to classes: threads at their
-/// last event, and those that have had none yet.
+/// Returns how many bytes of each thread are attributed to classes: of threads that have had an event, and of
+/// threads that existed before the trace and have had none yet.
 pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
-    // In this order: at its first event a thread goes from here to there.
+    // This map first: at its first event a thread moves from it to the other one, so that none is missed.
     let old = entries(&session.skel.maps.old_threads)?;
     let old = old.iter().filter_map(|(k, v)| {
         let key = copy::<old_thread>(k)?;
@@ -205,14 +207,14 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
     Ok(known.chain(old).collect())
 }
 
-/// The counts of a JVM whose stacks are sampled.
+/// Returns the hit counters of a JVM whose stacks are sampled.
 pub(crate) fn flood(map: &impl MapCore, target: u64) -> Option<flood> {
     copy(&map.lookup(&target.to_ne_bytes(), MapFlags::ANY).ok()??)
 }
 
-/// Forgets a thread that has ended.
+/// Deletes the entry of a thread that has ended.
 pub(crate) fn forget_thread(session: &Session, counted: &Counted) {
-    // Absent entries are what is wanted.
+    // It does not matter if the entry is already absent.
     let _ = match counted.tid {
         Some(tid) => {
             session.skel.maps.threads.delete(bytes(&thread_key { target: counted.target, tid }))
@@ -224,36 +226,36 @@ pub(crate) fn forget_thread(session: &Session, counted: &Counted) {
     };
 }
 
-/// Has full TLABs told of with this probability.
+/// Sets the probability with which a full TLAB is sent to be read.
 pub(crate) fn set_tlab_share(session: &mut Session, share: f64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
-        // Saturates: the highest number stands for all.
+        // The cast saturates: u32::MAX represents probability 1.
         data.tlab_share = (share * 2f64.powi(32)) as u32;
     }
 }
 
-/// Has this share of so many stacks walked as may be at all; before it is called, all are.
+/// Limits stack walks to this share of `MOST_STACKS`. Until it is called, every hit is walked.
 pub(crate) fn set_stacks_wanted(session: &mut Session, share: f64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
         data.stacks_wanted = (share * MOST_STACKS).max(1.0) as u32;
     }
 }
 
-/// Up to where a thread's bytes are attributed to classes.
+/// The bytes of a thread that are attributed to classes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
     /// The key of the JVM.
     pub(crate) target: u64,
-    /// The kernel's number of the thread, once it has had an event.
+    /// Thread ID, once the thread has had an event.
     pub(crate) tid: Option<u64>,
-    /// Its JavaThread.
+    /// Address of its JavaThread.
     pub(crate) thread: Addr,
-    /// Bytes since its birth.
+    /// Bytes that it has allocated from its start to its last event.
     pub(crate) bytes: u64,
-    /// For so many stands what was taken of them.
+    /// Number of bytes that the samples of the thread represent.
     pub(crate) told: u64,
-    /// Whether it has ended: `bytes` is all that it has allocated.
+    /// Whether it has ended, so that `bytes` is all that it has allocated.
     pub(crate) has_ended: bool,
-    /// When it had its last event, on the kernel's coarse clock; 0: not yet.
+    /// Time of its last event in jiffies (`bpf_jiffies64`); 0 if it has had none.
     pub(crate) last: u64,
 }

@@ -1,7 +1,7 @@
-//! What the kernel side counts and sends.
+//! Events and counters of the kernel side.
 //!
-//! The layouts come from the BPF object's own type information: the skeleton
-//! generator turns the structs of `bpf/javaobjnew.h` into these types.
+//! The layouts come from the BPF object's BTF: the skeleton generator turns the structs of `bpf/javaobjnew.h`
+//! into these types.
 
 use plain::Plain;
 
@@ -24,58 +24,58 @@ const LARGE: u64 = 2;
 const TLAB: u64 = 3;
 const STACK: u64 = 4;
 const STOP: u64 = 5;
-/// The number of the stacks that found no room: `STACK_OTHER` of bpf/walk/walk.h.
+/// Number that represents all stacks for which there was no free entry: `STACK_OTHER` of bpf/walk/walk.h.
 pub(crate) const STACK_OTHER: u64 = 2;
-/// The weight of a hit that represents itself: `ONE` of bpf/flood.bpf.h.
+/// Weight of a hit that represents only itself: `ONE` of bpf/flood.bpf.h.
 pub(crate) const ONE: u64 = 256;
-/// `ALWAYS_ON` of bpf/javaobjnew.h.
+/// `on_until_ns` of a probe that is always attached: `ALWAYS_ON` of bpf/javaobjnew.h.
 pub(crate) const ALWAYS_ON: u64 = u64::MAX;
-/// Where a name begins in its event.
+/// Offset of the class name in a name event.
 const TEXT: usize = std::mem::offset_of!(name_event, text);
 
-// SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
-// which any bit pattern is a value.
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only, for which any bit pattern is a value.
 unsafe impl Plain for class_id {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for duty_cycles {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for flood {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for hit {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for layout {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers and byte arrays only, like class_id.
 unsafe impl Plain for large_event {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers and byte arrays only, like class_id.
 unsafe impl Plain for name_event {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for old_thread {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for tally {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for tally_key {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for thread_key {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for thread_state {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for tlab_event {}
 
-/// A class by the Symbol of its name, with what tells it from a later one in its place.
+/// A class, identified by the Symbol of its name. Length and last bytes of the name distinguish it from a later
+/// Symbol at the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClassId {
-    /// The Symbol's address.
+    /// Address of the Symbol.
     pub(crate) symbol: u64,
     /// The last bytes of the name, at most eight.
     pub(crate) tail: u64,
-    /// The name's length in bytes.
+    /// Length of the name in bytes.
     pub(crate) len: u32,
 }
 
 impl ClassId {
-    /// Whether this may be its name, which is as long as `len` says: all of the text, or its
-    /// beginning. The class may have been unloaded before the name was read. (Where the kernel
-    /// could not read the last bytes, they are zero, and only the length tells.)
+    /// Whether `text` (the complete name or its beginning) can be this class's name, given that the name read
+    /// is `len` bytes long. The class may have been unloaded and its Symbol reused before the name was read. If
+    /// the kernel could not read the last bytes, `tail` is zero and only the length is compared.
     pub(crate) fn may_be(&self, text: &[u8], len: u32) -> bool {
         let mut tail = [0; 8];
         let last = &text[text.len().saturating_sub(tail.len())..];
@@ -94,29 +94,29 @@ impl From<&class_id> for ClassId {
 /// A decoded event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Names of a class and a thread that were not seen together before.
+    /// Names of a class and a thread, sent when the kernel side creates a counter for them.
     Name(Name),
     /// A large object was allocated.
     Large(Large),
-    /// A TLAB is full.
+    /// A thread has filled a TLAB that was chosen to be read.
     Tlab(Tlab),
-    /// A stack is new, and known by this number from now on.
+    /// A new stack, and the number that later events refer to it by.
     Stack(u64, RawStack),
     /// The application was stopped.
     Stop(Stop),
 }
 
-/// Names, as they are when their class and thread are first counted.
+/// Names of a class and a thread, read when the kernel side creates a counter for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     /// The key of the JVM.
     pub(crate) target: u64,
     /// The class.
     pub(crate) class: ClassId,
-    /// As much of the class's name as is sent: bytes of its Symbol; none where the kernel
-    /// could not read it.
+    /// Bytes of the class's Symbol, cut at the maximum length that is sent; empty if the kernel could not read
+    /// them.
     pub(crate) text: Vec<u8>,
-    /// The thread, 0 where threads are not kept apart.
+    /// Thread ID; 0 if threads are not counted separately.
     pub(crate) tid: u32,
     /// The thread's name.
     pub(crate) comm: String,
@@ -127,45 +127,45 @@ pub(crate) struct Name {
 pub(crate) struct Large {
     /// The key of the JVM.
     pub(crate) target: u64,
-    /// When, on `CLOCK_MONOTONIC`.
+    /// Time of the allocation on `CLOCK_MONOTONIC`.
     pub(crate) ts_ns: u64,
     /// Its class.
     pub(crate) class: ClassId,
-    /// The number of the stack it was allocated from.
+    /// Number of the stack that allocated it.
     pub(crate) stack: u64,
     /// Its size in bytes.
     pub(crate) bytes: u64,
-    /// The thread, by the kernel's number.
+    /// Thread ID, as the kernel numbers threads.
     pub(crate) tid: u32,
     /// The thread's name.
     pub(crate) comm: String,
-    /// Whether it got heap regions of its own.
+    /// Whether the object is humongous: G1 gives it heap regions of its own.
     pub(crate) humongous: bool,
 }
 
-/// A TLAB with objects from its start on.
+/// A full TLAB, with objects from its start on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tlab {
     /// The key of the JVM.
     pub(crate) target: u64,
-    /// Where it begins.
+    /// Start address.
     pub(crate) start: u64,
-    /// The bytes of all objects in it.
+    /// Total size in bytes of the objects in it.
     pub(crate) size: u64,
-    /// The JVM's count of collections while it was filled.
+    /// The JVM's number of collections while the TLAB was filled.
     pub(crate) collections: u32,
-    /// The thread, 0 where threads are not kept apart.
+    /// Thread ID; 0 if threads are not counted separately.
     pub(crate) tid: u32,
 }
 
 impl Event {
-    /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
+    /// Decodes a ring buffer record; returns `None` for an unknown kind or a wrong size.
     pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         match word(record, 0)? {
             NAME => {
                 let size = word(record, TEXT - 8)?;
                 let bytes = record.get(TEXT..)?.get(..usize::try_from(size).ok()?)?;
-                // The struct has room for the longest name.
+                // The kernel side sends only a part of the text array, but the struct has its full length.
                 let mut whole = record.to_vec();
                 whole.resize(size_of::<name_event>(), 0);
                 let event: name_event = copy(&whole)?;
@@ -173,7 +173,7 @@ impl Event {
                     target: event.target,
                     class: (&event.class).into(),
                     text: bytes.to_vec(),
-                    // A number of 32 bits.
+                    // The thread ID has 32 bits.
                     tid: event.tid as u32,
                     comm: text(&event.comm),
                 }))
@@ -195,7 +195,7 @@ impl Event {
                     target: e.target,
                     start: e.start,
                     size: e.size,
-                    // Both are numbers of 32 bits.
+                    // The count of collections and the thread ID have 32 bits.
                     collections: e.collections as u32,
                     tid: e.tid as u32,
                 })
@@ -206,7 +206,7 @@ impl Event {
         }
     }
 
-    /// The key of the JVM that it came from.
+    /// The key of the JVM that the event came from.
     pub(crate) fn target(&self) -> u64 {
         match self {
             Self::Name(name) => name.target,

@@ -1,21 +1,19 @@
-//! Allocations: what JVMs allocate, by class, and from which stacks.
+//! Allocations of JVMs, by class and by stack.
 //!
-//! `probes` finds where they can be watched; `counters` loads the BPF side, which counts by
-//! class and sends some `event`s. The `model` of a JVM knows the names of its classes (`names`) and
-//! reads full TLABs; its `books` keep what `tally` adds up and estimates. Where
-//! [`stacks`] are wanted, [`split`] splits classes among them; `moments` knows when it was.
-//! `tracer` puts these together for the library's loop.
+//! `probes` finds the functions to attach to. `counters` loads the BPF side, which counts by class and sends
+//! some `event`s. The `model` of a JVM knows the names of its classes (`names`) and reads full TLABs; its
+//! `books` keep the totals that `tally` adds up and estimates. If [`stacks`] are walked, [`split`] splits
+//! classes among them. `moments` keeps time slots. `tracer` combines these for the library's loop.
 //!
-//! The objects that begin TLABs are a sample of one in many thousands, and a lopsided one:
-//! those that do not fit into a rest of a TLAB begin the next one, and a program that does
-//! the same over and over may always begin it with the same class. What lies in a TLAB is
-//! what was allocated. So of all full TLABs some, chosen at random by the kernel side, are
-//! read while they are fresh. As many as a small share of one processor allows: the
-//! chance adapts.
+//! The objects that begin TLABs are a sample of one in many thousands, and a biased one: an object that does
+//! not fit into the rest of a TLAB begins the next one, and a program that repeats the same work may always
+//! begin TLABs with the same class. A TLAB itself contains everything that was allocated in it. The kernel side
+//! therefore chooses some full TLABs at random, and user space reads them before a collection moves their
+//! objects. The probability adapts so that reading takes only a small share of one processor.
 //!
-//! In a daemon ([`Pace::Calm`](crate::own::Pace)) stacks are adapted likewise: a program that
-//! defines classes all the time has new ones all the time, and each is to be named. And probes that
-//! are hit too often are attached for a part of the time only (`duty`).
+//! In a daemon ([`Pace::Calm`](crate::own::Pace)) the number of stacks adapts in the same way, because a
+//! program that keeps defining classes keeps producing new stacks, and each has to be named. Probes that are
+//! hit too often are attached for a part of the time only (`duty`).
 
 pub mod books;
 mod counters;

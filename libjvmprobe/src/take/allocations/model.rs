@@ -1,4 +1,4 @@
-//! What one JVM has allocated so far.
+//! Model of one JVM: its totals, and the names of its classes, threads and stacks.
 
 use std::collections::HashMap;
 
@@ -21,29 +21,29 @@ use crate::{
     },
 };
 
-/// A JVM under observation.
+/// A JVM whose allocations are traced.
 pub struct Jvm {
     pid: Pid,
     classes: ClassLayout,
-    /// Reads TLABs; `None` where it is unknown how.
+    /// Reads TLABs; `None` if the layout of objects is unknown, or if every object is counted.
     objects: Option<Objects>,
     collections_at: Option<Addr>,
     names: Names,
     threads: ThreadNames,
-    /// Where stacks are wanted.
+    /// The JVM's stacks, if they are walked.
     pub(crate) stacks: Option<Stacks>,
     books: Books,
     exact: bool,
-    /// Of objects by the Symbol of the class's name, where the probe does not tell.
+    /// Instance sizes by the Symbol of the class's name, for JDKs whose probe does not report sizes reliably.
     sizes: Option<HashMap<Addr, u64>>,
     sizes_are_fresh: bool,
 }
 
-/// The first JDK whose probe tells the size of every object.
+/// First JDK whose probe reports the size of every object.
 const FIRST_WITH_SIZES: u32 = 21;
 
 impl Jvm {
-    /// Starts observing.
+    /// Starts the model of a JVM.
     ///
     /// # Errors
     /// [`crate::Error::Layout`] naming what is missing.
@@ -72,7 +72,7 @@ impl Jvm {
         })
     }
 
-    /// Takes the names of a class and a thread.
+    /// Records the names of a class and a thread.
     pub(crate) fn told(&mut self, name: Name) {
         if !name.text.is_empty() {
             self.names.told(name.class, &name.text);
@@ -82,7 +82,8 @@ impl Jvm {
         }
     }
 
-    /// Takes a large object; `None` where it is none after all.
+    /// Returns the record of a large object; `None` if the size that the probe reported is not the instance
+    /// size of the class, because only wrongly reported sizes differ from it.
     pub(crate) fn large(&mut self, hotspot: &HotSpot, large: Large) -> Option<record::Large> {
         let class = self.names.of_id(large.class, Some((hotspot, &self.classes)));
         if self.exact && hotspot.major < FIRST_WITH_SIZES {
@@ -106,8 +107,8 @@ impl Jvm {
         })
     }
 
-    /// Reads a full TLAB, one of `stands_for` like it. One that a collection has reached
-    /// by now is left out.
+    /// Reads a full TLAB that represents `stands_for` TLABs. Ignores it if the JVM's count of collections has
+    /// changed since it was filled, because a collection may have moved its objects.
     pub(crate) fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &Tlab, stands_for: f64) {
         let Some(objects) = &mut self.objects else { return };
         let counts = match hotspot.count_objects(objects, Addr(tlab.start), tlab.size) {
@@ -134,7 +135,7 @@ impl Jvm {
         self.books.add_tlab(tlab.tid, &found);
     }
 
-    /// Takes the kernel side's counters of a class.
+    /// Adds the increase of a kernel-side counter.
     pub(crate) fn take(&mut self, hotspot: &HotSpot, key: &tally_key, now: &tally) {
         let class = ClassId::from(&key.class);
         let Some(mut more) = self.books.more((class, key.stack, key.tid), now) else { return };
@@ -150,7 +151,7 @@ impl Jvm {
         self.books.add(&Key { class, tid: key.tid }, stack, &more);
     }
 
-    /// Takes when the kernel side counted something of a class.
+    /// Adds the time slot in which the kernel side counted allocations of a class.
     pub(crate) fn take_hit(&mut self, hotspot: &HotSpot, key: &tally_key, hit: Hit) {
         let class = ClassId::from(&key.class);
         let class = self.names.of_id(class, Some((hotspot, &self.classes)));
@@ -158,26 +159,27 @@ impl Jvm {
         self.books.add_hit(&Key { class, tid: key.tid }, stack, key.slot, hit);
     }
 
-    /// Keeps about so many bytes of when it has allocated something.
+    /// Limits the memory for time slots to about `max` bytes.
     pub(crate) fn shrink_moments(&mut self, max: usize) {
         if let Some(moments) = &mut self.books.moments {
             moments.shrink(max);
         }
     }
 
-    /// When it has allocated what, where that is wanted.
+    /// Time slots of the allocations, if they are kept.
     pub(crate) fn moments(&self) -> Option<&Moments> {
         self.books.moments.as_ref()
     }
 
-    /// The size of a class's objects where all have the same.
+    /// Returns the instance size of a class, unless its objects differ in size.
     fn size_of(&mut self, hotspot: &HotSpot, symbol: Addr, class: &str) -> Option<u64> {
-        // The runtime allocates Class objects, which differ in size.
+        // Objects of java.lang.Class, which the runtime allocates, differ in size.
         if class.ends_with(']') || class == "java.lang.Class" {
             return None;
         }
         let is_known = self.sizes.as_ref().is_some_and(|sizes| sizes.contains_key(&symbol));
-        // A class that is gone by now is not found by looking again and again.
+        // The sizes are read at most once per collection of counters, because reading again does not find an
+        // unloaded class.
         if !is_known && !self.sizes_are_fresh {
             let sizes = hotspot.instance_sizes();
             self.sizes = known(self.pid, "the sizes of its objects", sizes);
@@ -186,35 +188,36 @@ impl Jvm {
         self.sizes.as_ref()?.get(&symbol).copied()
     }
 
-    /// To be called before counters are taken.
+    /// Starts a collection of counters; the caller calls it before it passes the first counter.
     pub(crate) fn begin_collection(&mut self) {
         self.sizes_are_fresh = false;
     }
 
-    /// Takes the kernel side's counters of classes that found no room.
+    /// Adds the increase of the kernel side's counter of classes that had no free entry of their own.
     pub(crate) fn take_others(&mut self, now: &tally) {
         self.books.take_others(now);
     }
 
-    /// Takes up to where the bytes of its threads are attributed. Returns those that have ended.
+    /// Updates the bytes in flight from the kernel side's state of the threads. Returns the states of threads
+    /// that have ended.
     pub(crate) fn take_threads<'a>(
         &mut self,
         hotspot: &HotSpot,
         counted: &[&'a Counted],
     ) -> Vec<&'a Counted> {
-        // In this order: a thread that is new by now is not among the former.
+        // The threads are read after `counted`, so a thread that has started in between is in this list only.
         let threads = hotspot.thread_bytes();
         let what = "what its threads have allocated";
         let Some(threads) = known(self.pid, what, threads) else { return Vec::new() };
         self.books.take_threads(&threads, counted)
     }
 
-    /// So many events were lost.
+    /// Counts lost events.
     pub(crate) fn lost(&mut self, events: u64) {
         self.books.lost(events);
     }
 
-    /// Takes a stack that is new.
+    /// Names and keeps a new stack.
     pub(crate) fn take_stack(
         &mut self,
         hotspot: &HotSpot,
@@ -229,22 +232,23 @@ impl Jvm {
         }
     }
 
-    /// Finds whole names of threads that were not found before.
+    /// Completes the truncated names of threads.
     pub(crate) fn name_threads(&mut self) {
         self.books.complete_names(&mut self.threads);
     }
 
-    /// What was allocated.
+    /// Returns the table of a period.
     pub(crate) fn table(&self, hotspot: Option<&HotSpot>, scope: Scope, now_ns: u64) -> Table {
         self.books.table(hotspot.map(|hotspot| hotspot.version.as_str()), scope, now_ns)
     }
 
-    /// How many stacks it has, and whether there was no room for one.
+    /// Returns the number of stacks, and whether a stack could not be kept.
     pub(crate) fn stacks_kept(&self) -> (usize, bool) {
         self.stacks.as_ref().map_or((0, false), |stacks| (stacks.count(), stacks.is_full()))
     }
 
-    /// Forgets names, stacks and counters that it has seen: the kernel side tells all anew.
+    /// Forgets names, stacks and counters read so far, because the kernel side starts again and sends all of
+    /// them anew.
     pub(crate) fn begin_anew(&mut self) {
         self.books.forget_seen();
         self.names = Names::default();
@@ -262,7 +266,7 @@ impl Jvm {
     }
 }
 
-/// What could be read, for what cannot be is done without; `-v` tells why.
+/// Returns the value, or `None` after an error, which is printed with `-v`.
 fn known<T>(pid: Pid, what: &str, read: Result<T>) -> Option<T> {
     if let Err(error) = &read {
         remark(|| format!("process {pid}: {what} is unknown: {error}"));
@@ -270,7 +274,7 @@ fn known<T>(pid: Pid, what: &str, read: Result<T>) -> Option<T> {
     read.ok()
 }
 
-/// What the kernel side reads of a JVM, and whether it walks its stacks.
+/// Returns the layout that the kernel side needs to read a JVM. `walks` is whether stacks can be walked.
 ///
 /// # Errors
 /// [`crate::Error::Layout`] naming what is missing.
@@ -293,9 +297,9 @@ pub(crate) fn kernel_layout(hotspot: &HotSpot, walks: bool) -> Result<layout> {
     })
 }
 
-/// Up to JDK 20 the interpreter does not say how large an object is that it allocates; what the
-/// probe tells is then by chance. All objects of a class that is no array are of one `size`,
-/// which the class knows. Those larger than `most` are humongous.
+/// Corrects the bytes and humongous objects of a class. Up to JDK 20 the interpreter does not pass the size of
+/// the object to the probe, which then reports an arbitrary number. All objects of a class that is no array
+/// have one `size`, which the class knows. Objects larger than `most` are humongous.
 fn correct(count: &mut Count, size: u64, most: Option<u64>) {
     count.bytes = count.samples * size;
     if most.is_none_or(|most| size <= most) {

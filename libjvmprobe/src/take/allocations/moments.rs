@@ -1,9 +1,10 @@
-//! When it was allocated.
+//! Time slots of allocations.
 //!
-//! What a class has allocated from a stack is an estimate, known only in the end. What was counted
-//! of it has a time: an object outside of TLABs when it was allocated, an object that begins a TLAB
-//! with the bytes that it stands for, which its thread has allocated until then. So the estimate
-//! is shared among the slots of time in proportion to what was counted in them, to the byte.
+//! The bytes that a class has allocated from a stack are an estimate, which is known only at the end. The hits
+//! that it is based on have a time: an object outside of TLABs the time of its allocation, an object that
+//! begins a TLAB the end of the time in which its thread allocated the bytes that it represents. The estimate
+//! is therefore divided among the time slots in proportion to the bytes counted in each slot, and the parts sum
+//! up to it exactly.
 
 use std::{
     collections::HashMap,
@@ -19,19 +20,19 @@ use crate::{
     },
 };
 
-/// What was counted in a slot of time.
+/// Bytes counted in one time slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hit {
-    /// Bytes that objects stand for that began a TLAB; with `--exact`, their own.
+    /// Bytes that objects represent which began a TLAB; with `--exact`, bytes of all objects.
     pub(crate) bytes: u64,
     /// Bytes of objects outside of TLABs.
     pub(crate) outside_bytes: u64,
 }
 
-/// About how many bytes one takes.
+/// Approximate memory of one slot of one key, in bytes.
 const HIT: usize = 2 * size_of::<(u32, u64)>();
 
-/// When it was counted.
+/// Time slots of one class and stack.
 #[derive(Debug, Default)]
 struct When {
     inside: Times,
@@ -47,7 +48,8 @@ impl When {
                 continue;
             }
             times.push((slot, bytes));
-            // Slots come in order, but for what is late.
+            // Entries of one slot are merged when the number of entries reaches a power of two. Entries arrive
+            // in slot order, except late ones.
             if times.len().is_power_of_two() {
                 times::add_up(times);
             }
@@ -59,12 +61,12 @@ impl When {
         times::coarsen(&mut self.outside, factor);
     }
 
-    /// When objects began TLABs; where none did, when there were others.
+    /// Slots of objects that began TLABs; if there are none, slots of objects outside of TLABs.
     fn begun(&self) -> &Times {
         if self.inside.is_empty() { &self.outside } else { &self.inside }
     }
 
-    /// How many slots there are, those of both.
+    /// Merges entries of one slot, and returns the number of slots, inside and outside of TLABs together.
     fn count(&mut self) -> usize {
         times::add_up(&mut self.inside);
         times::add_up(&mut self.outside);
@@ -72,48 +74,49 @@ impl When {
     }
 }
 
-/// All that is known of one JVM.
+/// Time slots of one JVM.
 #[derive(Debug)]
 pub(crate) struct Moments {
     slot_ns: u64,
-    /// How many of the kernel side's slots are one.
+    /// Number of the kernel side's slots that one slot spans.
     factor: u32,
     by: HashMap<(Key, StackId), When>,
     all: When,
-    /// How many slots were added to all of them since they were counted.
+    /// Upper bound of the number of entries: their exact number at the last count, plus those added since.
     added: usize,
 }
 
 impl Moments {
-    /// Nothing yet; slots are so long at first.
+    /// Creates empty time slots with this initial length in nanoseconds, which is that of the kernel side's
+    /// slots.
     pub(crate) fn new(slot_ns: u64) -> Self {
         let (by, all) = (HashMap::new(), When::default());
         Self { slot_ns, factor: 1, by, all, added: 0 }
     }
 
-    /// In which of the kernel side's slots it is so long after the begin.
+    /// Returns the number of the kernel side's slot at this time after the begin.
     pub(crate) fn told_slot(&self, elapsed_ns: u64) -> u64 {
         let length = self.slot_ns / u64::from(self.factor);
         elapsed_ns.checked_div(length).unwrap_or(0)
     }
 
-    /// How long slots are now, in nanoseconds.
+    /// Current length of a slot in nanoseconds.
     pub(crate) fn slot_ns(&self) -> u64 {
         self.slot_ns
     }
 
-    /// Adds what was counted of a class and a stack in one of the kernel side's slots.
+    /// Adds bytes of a class and a stack that were counted in one of the kernel side's slots.
     pub(crate) fn add(&mut self, row: &Key, stack: StackId, slot: u32, hit: Hit) {
-        // At most two of its own, and two of all.
+        // At most two entries of its own, and two in the sum of all.
         self.added += 4;
         let slot = slot / self.factor;
         self.by.entry((row.clone(), stack)).or_default().add(slot, hit);
         self.all.add(slot, hit);
     }
 
-    /// Of each second one slot in which something was counted, with all of the second. Which one is
-    /// by chance, the likelier the more was counted in it, and the same each time for a class: so
-    /// that many classes together are as all others, and each takes little room.
+    /// Chooses from each second one slot in which something was counted, with the bytes of the whole second.
+    /// The choice is pseudo-random in proportion to the bytes of each slot, and the same each time for a class.
+    /// Many classes together are thus distributed like all allocations, while each class needs little memory.
     fn some_of_each_second(&self, row: &Key) -> Times {
         const SECOND: u64 = 1_000_000_000;
         let mut hasher = DefaultHasher::new();
@@ -136,7 +139,7 @@ impl Moments {
         chosen.collect()
     }
 
-    /// Makes slots longer until it takes about so many bytes at most, if it can.
+    /// Lengthens the slots until they take about `max` bytes or cannot become longer.
     pub(crate) fn shrink(&mut self, max: usize) {
         if self.added.saturating_mul(HIT) <= max {
             return;
@@ -145,7 +148,7 @@ impl Moments {
         while self.added.saturating_mul(HIT) > max && self.coarsen() {}
     }
 
-    /// Makes slots longer; `false` where they cannot be.
+    /// Lengthens the slots by one step; returns `false` if they have their maximum length.
     fn coarsen(&mut self) -> bool {
         let Some(factor) = times::next(self.slot_ns) else { return false };
         self.slot_ns = self.slot_ns.saturating_mul(factor.into());
@@ -155,15 +158,15 @@ impl Moments {
         true
     }
 
-    /// Puts together what was in one slot, and counts what there is.
+    /// Merges the entries of one slot, and counts all entries.
     fn count(&mut self) {
         let all = self.by.values_mut().chain([&mut self.all]);
         self.added = all.map(When::count).sum();
     }
 
-    /// How the bytes of one of a class's parts are shared among slots. Of what was never counted,
-    /// only found, it is unknown when it was: it is shared as all others together; where there are
-    /// none, it is in the slot of its end, `last`, one of the kernel side's.
+    /// Returns how the bytes of a part of a class are divided among slots. A part that was never counted, but
+    /// only found by reading TLABs, has no times of its own: it is distributed like all allocations. If nothing
+    /// was counted at all, it goes to the slot `last` (a number of the kernel side's) in which the trace ended.
     pub(crate) fn share(&self, row: &Key, part: &Part, last: u32) -> Times {
         let sum =
             |times: &Times| times.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
@@ -175,7 +178,7 @@ impl Moments {
                 times.extend(shared(part.bytes - outside, when.begun()));
                 times
             }
-            // No object is in two slots: of few, most slots have none.
+            // An object lies in one slot. Objects are divided first, so that few objects fill few slots.
             None => {
                 shared(part.bytes, &shared(part.objects.max(1), &self.some_of_each_second(row)))
             }
@@ -188,7 +191,7 @@ impl Moments {
     }
 }
 
-/// A sum, in proportion to what was in each slot; none where nothing was.
+/// Divides a sum in proportion to the bytes of each slot; empty if nothing was counted.
 fn shared(bytes: u64, times: &Times) -> Times {
     let mut times = times.clone();
     times::add_up(&mut times);
@@ -222,18 +225,18 @@ mod tests {
         moments.add(&key("A"), 5, 9, hit(100, 0));
         moments.add(&key("A"), 5, 9, hit(0, 50));
         moments.add(&key("B"), 6, 1, hit(0, 70));
-        // 50 are outside and stay where they are; 800 are shared three to one.
+        // 50 bytes are outside of TLABs and stay in their slot; 800 are divided three to one.
         assert_eq!(moments.share(&key("A"), &part(5, 850), 99), [(3, 600), (9, 250)]);
         assert_eq!(moments.share(&key("B"), &part(6, 70), 99), [(1, 70)]);
-        // Never counted: as all others.
+        // A class that was never counted is distributed like all allocations.
         moments.add(&key("A"), 5, 59, hit(1200, 0));
         let all = Part { stack: 2, bytes: 6400, objects: 4 };
         let share = moments.share(&key("C"), &all, 99);
         assert!([3, 9].contains(&share[0].0), "{share:?}");
         assert_eq!((share[0].1, share[1]), (1600, (59, 4800)));
         assert_eq!(moments.share(&key("C"), &part(2, 6400), 99), [(59, 6400)]);
-        // By chance, but as all others: of a thousand classes in one second, three in four are
-        // where three in four of the bytes are.
+        // Each choice is pseudo-random, but the sum is like all allocations: of a thousand classes in one
+        // second, three in four go to the slot with three quarters of the bytes.
         let first = (0..1000).filter(|i| moments.share(&key(&i.to_string()), &all, 99)[0].0 == 3);
         assert!((700..800).contains(&first.count()));
         let none = Moments::new(times::SLOT);
@@ -251,7 +254,7 @@ mod tests {
         moments.add(&key("A"), 5, 99, hit(1000, 0));
         let shared = moments.share(&key("A"), &part(5, 2000), 0);
         assert_eq!((shared.len(), shared[0], shared[19]), (20, (0, 50), (19, 1050)));
-        // Where there is room for it, nothing changes; what comes again and again takes no room.
+        // Within the limit, slots keep their length; repeated hits in one slot take no more memory.
         for _ in 0..1000 {
             moments.add(&key("A"), 5, 99, hit(1, 0));
         }

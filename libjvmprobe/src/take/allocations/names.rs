@@ -1,8 +1,8 @@
-//! The names of one JVM's classes.
+//! Names of one JVM's classes.
 //!
-//! The kernel side sends a name with the first allocation of its class, so that classes
-//! that are unloaded later have theirs. What it could not read, because the page was not
-//! there, is read from the JVM's memory.
+//! The kernel side sends a name with the first allocation of its class, so that the name is known even if the
+//! class is unloaded later. If the kernel side could not read a name because its page was not resident, it is
+//! read from the JVM's memory.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,21 +18,21 @@ use crate::{
     take::allocations::event::ClassId,
 };
 
-/// As many names are kept.
+/// Maximum number of names in each map.
 const MAX_NAMES: usize = 1 << 18;
 
-/// Names by what the kernel side and the heap know classes by.
+/// Class names by the kernel side's identifiers of classes, and by the Klass and Symbol of objects in the heap.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     by_id: HashMap<ClassId, Arc<str>>,
     by_symbol: HashMap<(Addr, Addr), Arc<str>>,
-    /// Each text once: classes of different loaders may have the same name.
+    /// Each distinct name once: classes of different loaders may share a name.
     texts: HashSet<Arc<str>>,
 }
 
 impl Names {
-    /// Takes a name that the kernel side has sent, if it is the class's: another one may have
-    /// taken its place before it was read.
+    /// Records a name that the kernel side has sent, unless it belongs to another class whose name took the
+    /// place of this one's before it was read.
     pub(crate) fn told(&mut self, class: ClassId, text: &[u8]) {
         if !class.may_be(text, class.len) {
             return;
@@ -47,7 +47,7 @@ impl Names {
         }
     }
 
-    /// The name of a class that the kernel side has counted.
+    /// Returns the name of a class that the kernel side has counted.
     pub(crate) fn of_id(
         &mut self,
         class: ClassId,
@@ -59,7 +59,7 @@ impl Names {
         let text = || {
             let (hotspot, layout) = jvm?;
             let (text, len) = hotspot.symbol(layout, Addr(class.symbol)).ok()?;
-            // By now another one may lie there.
+            // Another Symbol may be at this address by now.
             class.may_be(&text, len).then(|| java_name(&text, len))
         };
         let Some(text) = text() else {
@@ -70,8 +70,8 @@ impl Names {
         name
     }
 
-    /// The name of a class in the heap. Its Klass is asked each time which Symbol it has:
-    /// another class may lie there by now.
+    /// Returns the name of a class of objects in the heap. The Symbol is read from its Klass each time, because
+    /// another class may be at this address by now.
     pub(crate) fn of_klass(
         &mut self,
         klass: Addr,

@@ -1,10 +1,10 @@
-//! Where allocations can be watched in a libjvm.so.
+//! Probes that see allocations in a libjvm.so.
 //!
-//! HotSpot's `AllocTracer` (gc/shared/allocTracer.cpp) is called for each object that
-//! begins a TLAB or lies outside of one. Its functions are private: only a symbol table
-//! tells where they are. They are given the thread, without which nothing can be said of the
-//! objects in between. JDK 8 does so where it has a flight recorder: Zulu, under names of its own,
-//! and since 8u262 all.
+//! HotSpot calls `AllocTracer` (gc/shared/allocTracer.cpp) for each object that begins a TLAB or lies outside
+//! of one. Its functions are private, so only a symbol table has their addresses. The thread is one of their
+//! arguments; without it, the objects that were allocated in between could not be accounted for. JDK 8 passes
+//! the thread if it has a flight recorder: Zulu does so under function names of its own, and every build since
+//! 8u262.
 
 use crate::{
     Error, Result,
@@ -13,15 +13,15 @@ use crate::{
     process::{LibJvm, Target},
 };
 
-/// The program for objects outside of TLABs.
+/// Program for objects outside of TLABs.
 pub(crate) const OUTSIDE: &str = "fn_outside_tlab";
-/// The program for objects that begin a TLAB.
+/// Program for objects that begin a TLAB.
 pub(crate) const NEW_TLAB: &str = "fn_new_tlab";
-/// The program for threads that end.
+/// Program for threads that end.
 pub(crate) const THREAD_END: &str = "fn_thread_end";
 
 const FUNCTIONS: [(&str, [&str; 2]); 2] = [
-    // First, so that what is outside of TLABs is never taken for what is inside.
+    // Attached first, so that bytes outside of TLABs are never counted as bytes in a TLAB.
     (
         OUTSIDE,
         [
@@ -37,21 +37,22 @@ const FUNCTIONS: [(&str, [&str; 2]); 2] = [
         ],
     ),
 ];
-/// Without the thread.
+/// The function of older builds, which does not get the thread.
 const OLD_FUNCTION: &str = "_ZN11AllocTracer33send_allocation_in_new_tlab_eventE";
 const PROBE: (&str, &str) = ("hotspot", "object__alloc");
 
-/// The last JDK that knows `ExtendedDTraceProbes`.
+/// The last JDK with the flag `ExtendedDTraceProbes`.
 const LAST_EXTENDED: u32 = 17;
 
-/// Where a Java thread leaves the list of all, with its last bytes: `Threads::remove` (runtime/threads.cpp).
+/// Function in which a Java thread leaves the list of all threads, when all its bytes are allocated:
+/// `Threads::remove` (runtime/threads.cpp).
 const END: (&str, &str) = (THREAD_END, "_ZN7Threads6removeE");
 
-/// The functions to attach to. Without the one that threads end in, what a thread has allocated since its
-/// last event is unknown when it has ended.
+/// Returns the functions to attach to. The one in which threads end is optional: without it, the bytes that a
+/// thread has allocated between its last event and its end are unknown.
 ///
 /// # Errors
-/// [`Error::NoProbes`] where the symbols are missing, saying what works instead.
+/// [`Error::NoProbes`] if symbols are missing, with a hint at what works instead.
 pub(crate) fn sampled(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let elf = libjvm.elf()?;
     let symbols = elf.symbols()?;
@@ -76,7 +77,7 @@ pub(crate) fn sampled(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     Err(Error::NoProbes { path: libjvm.seen_as.clone(), what, hint })
 }
 
-/// What a file lacks that has not all of the functions, and what works instead.
+/// Returns what a file without all of the functions lacks, and a hint at what works instead.
 fn missing(is_old: bool, is_stripped: bool, has_probe: bool) -> (String, String) {
     let function = "AllocTracer::send_allocation_in_new_tlab";
     let (what, instead) = match (is_old, is_stripped) {
@@ -97,10 +98,10 @@ fn missing(is_old: bool, is_stripped: bool, has_probe: bool) -> (String, String)
     (what, format!("use {instead}{exact}"))
 }
 
-/// The probe that fires for every object.
+/// Returns the USDT probe that fires for every object.
 ///
 /// # Errors
-/// [`Error::NoProbes`] where it is missing.
+/// [`Error::NoProbes`] if it is missing.
 pub(crate) fn exact(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let elf = libjvm.elf()?;
     let probes = elf.stapsdt()?;
@@ -123,12 +124,12 @@ pub(crate) fn exact(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     }])
 }
 
-/// Whether a JVM was started with the flag that makes it fire the probe.
+/// Checks that a JVM was started with a flag that makes it fire the probe.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with the flag's name, for a JVM that has set itself up without it.
+/// [`Error::Unsupported`] with the flag's name, if a JVM has finished starting without it.
 pub(crate) fn fires(target: &Target, hotspot: &HotSpot) -> Result<()> {
-    // Up to JDK 10 there was only the one for all.
+    // Up to JDK 10, only ExtendedDTraceProbes exists, which enables all such probes.
     let flags = ["DTraceAllocProbes", "ExtendedDTraceProbes"];
     if flags.iter().any(|flag| hotspot.flag(flag) == Some(true)) {
         return Ok(());

@@ -1,7 +1,7 @@
-//! What is told, as javaobjnew's JSON output spells it.
+//! Records of the allocation tracer, as javaobjnew prints them in JSON.
 //!
-//! Names and meanings are documented in javaobjnew(8) and stable: fields may be
-//! added, none is renamed. Times are in nanoseconds, sizes in bytes.
+//! Names and meanings are documented in javaobjnew(8) and stable: fields may be added, none is renamed. Times
+//! are in nanoseconds, sizes in bytes.
 
 use serde::Serialize;
 
@@ -11,28 +11,28 @@ use crate::render::{stack::StackFrame, table::Lost};
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Record {
-    /// One class in an interval or the whole trace.
+    /// Allocations of one class in an interval or the whole trace.
     Class(Class),
-    /// What a class has allocated from one stack.
+    /// Allocations of one class from one stack.
     Stack(Stack),
     /// Totals of one JVM.
     Summary(Summary),
     /// A large object.
     Large(Large),
-    /// What the kernel side could not count or send.
+    /// Events that the kernel side could not count or send.
     Lost(Lost),
 }
 
-/// What one class has allocated.
+/// Allocations of one class.
 #[derive(Clone, Debug, Serialize)]
 pub struct Class {
     /// Wall-clock time of the end, RFC 3339 with nanoseconds, UTC.
     pub time: String,
     /// The process.
     pub pid: u32,
-    /// The class, as Java's source would name it.
+    /// Name of the class, as in Java source code.
     pub class: String,
-    /// The thread, with `--threads`.
+    /// Thread ID, with `--threads`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tid: Option<u32>,
     /// The thread's name, with `--threads`.
@@ -44,32 +44,32 @@ pub struct Class {
     pub objects: u64,
     /// Whether bytes and objects are estimated.
     pub estimated: bool,
-    /// Bytes a second.
+    /// Bytes allocated per second.
     pub bytes_per_second: f64,
-    /// Of the bytes of all classes, 0 to 1.
+    /// Share of the bytes of all classes, 0 to 1.
     pub share: f64,
-    /// Bytes of one object.
+    /// Average size of an object in bytes.
     pub average_bytes: f64,
     /// Objects outside of TLABs among these, counted one by one; null with `--exact`.
     pub outside_objects: Option<u64>,
-    /// Their bytes.
+    /// Bytes of the objects outside of TLABs; null with `--exact`.
     pub outside_bytes: Option<u64>,
     /// Humongous objects among these, counted one by one.
     pub humongous_objects: u64,
-    /// Their bytes.
+    /// Bytes of the humongous objects.
     pub humongous_bytes: u64,
 }
 
-/// What one class has allocated from one stack.
+/// Allocations of one class from one stack.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stack {
     /// Wall-clock time of the end, RFC 3339 with nanoseconds, UTC.
     pub time: String,
     /// The process.
     pub pid: u32,
-    /// The class.
+    /// Name of the class.
     pub class: String,
-    /// The thread, with `--threads`.
+    /// Thread ID, with `--threads`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tid: Option<u32>,
     /// The thread's name, with `--threads`.
@@ -81,7 +81,7 @@ pub struct Stack {
     pub objects: u64,
     /// Whether bytes and objects are estimated.
     pub estimated: bool,
-    /// Of the bytes of the class, 0 to 1.
+    /// Share of the bytes of the class, 0 to 1.
     pub share: f64,
     /// The stack, innermost frame first.
     pub stack: Vec<StackFrame>,
@@ -92,11 +92,11 @@ pub struct Stack {
 pub struct Summary {
     /// Wall-clock time of the end, RFC 3339 with nanoseconds, UTC.
     pub time: String,
-    /// The end on `CLOCK_MONOTONIC`.
+    /// Time of the end on `CLOCK_MONOTONIC`.
     pub ts_ns: u64,
     /// The process.
     pub pid: u32,
-    /// The JVM's name and version, where it tells.
+    /// Name and version of the JVM, if it reports them.
     pub jvm: Option<String>,
     /// `interval` or `trace`.
     pub scope: &'static str,
@@ -108,34 +108,35 @@ pub struct Summary {
     pub objects: u64,
     /// Whether objects, and the shares of classes, are estimated.
     pub estimated: bool,
-    /// Bytes a second.
+    /// Bytes allocated per second.
     pub bytes_per_second: f64,
-    /// How many classes were seen (times threads, with `--threads`).
+    /// Number of classes (times threads, with `--threads`).
     pub classes: u64,
-    /// Bytes of classes that found no room to be counted apart.
+    /// Bytes of classes that were not counted separately because a map or the memory for them was full.
     pub other_bytes: u64,
-    /// How many stacks were seen, with `--stacks`.
+    /// Number of stacks, with `--stacks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stacks: Option<u64>,
-    /// Bytes of stacks that found no room to be counted apart, with `--stacks`.
+    /// Bytes of stacks that were not counted separately because a map or the memory for them was full, with
+    /// `--stacks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_stack_bytes: Option<u64>,
-    /// Bytes of which no stack was seen, with `--stacks`.
+    /// Bytes for which no stack was sampled, with `--stacks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unsampled_bytes: Option<u64>,
-    /// TLABs that were begun, or of a daemon's those that stand for all; null with `--exact`.
+    /// TLABs that were begun; in a daemon that samples them, the sampled ones. Null with `--exact`.
     pub tlabs: Option<u64>,
-    /// Of these, how many were read.
+    /// TLABs that were read; null with `--exact`.
     pub tlabs_read: Option<u64>,
     /// Objects outside of TLABs; null with `--exact`.
     pub outside_objects: Option<u64>,
-    /// Their bytes.
+    /// Bytes of the objects outside of TLABs; null with `--exact`.
     pub outside_bytes: Option<u64>,
     /// Humongous objects.
     pub humongous_objects: u64,
-    /// Their bytes.
+    /// Bytes of the humongous objects.
     pub humongous_bytes: u64,
-    /// What the kernel side could not count or send.
+    /// Number of events that the kernel side could not count or send.
     pub lost: u64,
 }
 
@@ -144,21 +145,21 @@ pub struct Summary {
 pub struct Large {
     /// Wall-clock time, RFC 3339 with nanoseconds, UTC.
     pub time: String,
-    /// The same on `CLOCK_MONOTONIC`.
+    /// Time of the allocation on `CLOCK_MONOTONIC`.
     pub ts_ns: u64,
     /// The process.
     pub pid: u32,
-    /// The thread.
+    /// Thread ID.
     pub tid: u32,
     /// The thread's name.
     pub thread: String,
-    /// The class.
+    /// Name of the class.
     pub class: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Whether it got heap regions of its own (G1).
+    /// Whether the object got heap regions of its own (G1).
     pub humongous: bool,
-    /// Where it was allocated, innermost frame first, with `--stacks`.
+    /// Stack that allocated it, innermost frame first, with `--stacks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<Vec<StackFrame>>,
 }

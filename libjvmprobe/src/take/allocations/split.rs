@@ -1,10 +1,10 @@
-//! Splits what a class has allocated among its stacks.
+//! Splits the allocations of a class among its stacks.
 //!
-//! Reading TLABs tells how much a class allocates, but not from where: what lies in the heap
-//! has no stack. The objects that begin TLABs have. So the class's bytes in TLABs are split
-//! in proportion to the bytes that these stand for; objects outside of TLABs each have their
-//! stack and are added as they are. The parts sum up to the class's bytes and objects, to the
-//! byte: nothing appears or vanishes by rounding.
+//! Reading TLABs shows how much a class allocates, but not from where, because objects in the heap have no
+//! stack. The objects that begin TLABs were sampled with their stacks. The class's bytes in TLABs are therefore
+//! split in proportion to the bytes that these objects represent. Objects outside of TLABs each have their
+//! stack and are added unchanged. The parts sum up to the class's bytes and objects exactly; rounding neither
+//! adds nor drops any.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::take::allocations::{
     tally::{Allocated, Count},
 };
 
-/// What a class has allocated from one stack.
+/// Allocations of a class from one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The stack.
@@ -24,11 +24,11 @@ pub struct Part {
     pub objects: u64,
 }
 
-/// The parts of a class, largest first. What was only found by reading TLABs is
+/// Returns the parts of a class, largest first. Bytes that were only found by reading TLABs go to
 /// [`UNSAMPLED`].
 pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<Part> {
     let mut counts: Vec<_> = counts.iter().collect();
-    // So that rounding does not change from one table to the next.
+    // A fixed order keeps the rounding the same from one table to the next.
     counts.sort_unstable_by_key(|(stack, _)| **stack);
     let outside_bytes: Vec<_> = counts.iter().map(|(_, count)| count.outside_bytes).collect();
     let outside: Vec<_> = counts.iter().map(|(_, count)| count.outside).collect();
@@ -38,7 +38,8 @@ pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<
     let objects = class.rounded_objects().saturating_sub(outside.iter().sum());
 
     let by_bytes: Vec<_> = counts.iter().map(|(_, count)| count.bytes as f64).collect();
-    // An object that stands for none is one of a class with large ones.
+    // Large objects may represent less than 1/256 of an object, which is counted as none: then the weight is
+    // the number of samples.
     let by_objects: Vec<_> = counts.iter().map(|(_, count)| weight_in_objects(count)).collect();
     let has_samples = by_bytes.iter().any(|&weight| weight > 0.0);
     let (bytes_of, objects_of) = (apportion(bytes, &by_bytes), apportion(objects, &by_objects));
@@ -60,7 +61,7 @@ pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<
     parts
 }
 
-/// The same, or less of each where they are more than `most` together.
+/// Returns the counts, scaled down to sum up to `most` if their sum is larger.
 fn at_most(most: u64, counts: Vec<u64>) -> Vec<u64> {
     if counts.iter().sum::<u64>() <= most {
         return counts;
@@ -68,13 +69,13 @@ fn at_most(most: u64, counts: Vec<u64>) -> Vec<u64> {
     apportion(most, &counts.iter().map(|&count| count as f64).collect::<Vec<_>>())
 }
 
-/// With `--exact` each object is a sample that stands for itself.
+/// With `--exact` each object is a sample that represents only itself.
 fn weight_in_objects(count: &Count) -> f64 {
     if count.objects > 0.0 { count.objects } else { count.samples as f64 }
 }
 
-/// Whole numbers in proportion to weights, which sum up to `total`; none where there are no
-/// weights.
+/// Returns whole numbers in proportion to weights, which sum up to `total`; all are zero if the sum of the
+/// weights is.
 pub(crate) fn apportion(total: u64, weights: &[f64]) -> Vec<u64> {
     let sum: f64 = weights.iter().sum();
     let (mut so_far, mut given) = (0.0, 0);

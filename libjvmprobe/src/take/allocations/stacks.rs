@@ -1,8 +1,8 @@
-//! The stacks of one JVM: named when they come, each kept once.
+//! Stacks of one JVM: each is named when it arrives, and kept once.
 //!
-//! The kernel side numbers stacks by their addresses. Many of these read the same: the same
-//! methods at the same lines, interpreted, compiled and compiled again, and different ways
-//! through the JVM behind them. Here such are one.
+//! The kernel side numbers stacks by their addresses. Many of these differ in addresses only: they have the
+//! same methods at the same lines, but interpreted, compiled, or compiled again, and different frames of the
+//! JVM inside of them. Such stacks share one [`StackId`].
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,29 +15,29 @@ use crate::{
     take::allocations::event::STACK_OTHER,
 };
 
-/// A stack's number among those of its JVM.
+/// Number of a stack within its JVM.
 pub type StackId = u32;
 
-/// It could not be walked or sent.
+/// The stack could not be walked or sent.
 pub(crate) const UNKNOWN: StackId = 0;
-/// There were too many to keep them apart.
+/// Sum of the stacks that were not kept separately because there were too many.
 pub(crate) const OTHER: StackId = 1;
-/// No stack was seen of what this stands for.
+/// Bytes for which no stack was sampled.
 pub(crate) const UNSAMPLED: StackId = 2;
-/// What these are called, by their numbers.
+/// Names of these three, indexed by their numbers.
 const SPECIAL: [&str; 3] = ["[unknown]", "[other]", "[unsampled]"];
 
 /// All stacks of a JVM.
 #[derive(Debug)]
 pub struct Stacks {
-    /// `None` where nothing can be named: then all are [`UNKNOWN`].
+    /// Names the stacks; `None` if nothing can be named, so that all stacks are [`UNKNOWN`].
     names: Option<StackNamer>,
-    /// By the kernel side's numbers.
+    /// Stacks by the kernel side's numbers.
     by_number: HashMap<u64, StackId>,
     ids: HashMap<Arc<[Frame]>, StackId>,
     stacks: Vec<Arc<[Frame]>>,
     kept: Kept,
-    /// Whether there was no room for one.
+    /// Whether a stack did not fit into the memory budget.
     is_full: bool,
 }
 
@@ -56,10 +56,10 @@ impl Default for Stacks {
 }
 
 impl Stacks {
-    /// Gets ready to name the stacks of a JVM, and the walker to walk them.
+    /// Prepares the naming of a JVM's stacks, and the walker for its code.
     ///
     /// # Errors
-    /// Where they can be walked by frame pointers only.
+    /// If the stacks can be walked by frame pointers only.
     pub(crate) fn new(
         key: u64,
         pid: Pid,
@@ -77,7 +77,7 @@ impl Stacks {
         self.names.is_some()
     }
 
-    /// Takes a stack that is new. The walker learns of files that were mapped since.
+    /// Names and keeps a new stack. The walker learns of files that were mapped since the last one.
     ///
     /// # Errors
     /// [`crate::Error::Bpf`].
@@ -106,24 +106,24 @@ impl Stacks {
             self.is_full = true;
             return OTHER;
         }
-        // The kernel side keeps 65,536 apart.
+        // The kernel side numbers at most 65,536 stacks, so the conversion does not fail.
         let id = StackId::try_from(self.stacks.len()).unwrap_or(OTHER);
         self.stacks.push(Arc::clone(&frames));
         self.ids.insert(frames, id);
         id
     }
 
-    /// How many of the kernel side's numbers are known.
+    /// Number of the kernel side's stack numbers that are known.
     pub(crate) fn count(&self) -> usize {
         self.by_number.len()
     }
 
-    /// Whether there was no room for one.
+    /// Whether a stack did not fit into the memory budget.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full
     }
 
-    /// Forgets all stacks: those that come again are sent again, by the same numbers.
+    /// Forgets all stacks. Those that occur again are sent again, with the same numbers.
     pub(crate) fn clear(&mut self) {
         self.by_number.retain(|number, _| *number == STACK_OTHER);
         self.ids.clear();
@@ -132,20 +132,21 @@ impl Stacks {
         self.is_full = false;
     }
 
-    /// Which stack the kernel side's number means.
+    /// Returns the stack that one of the kernel side's numbers refers to.
     pub(crate) fn id_of(&self, number: u64) -> StackId {
         self.by_number.get(&number).copied().unwrap_or(UNKNOWN)
     }
 
-    /// A stack's frames, innermost first.
+    /// Returns the frames of a stack, innermost first.
     pub fn frames(&self, id: StackId) -> &[Frame] {
         self.stacks.get(id as usize).map_or(&[], |frames| &**frames)
     }
 }
 
-/// What is shown of a stack (outermost frame first): from the Java method on that allocates,
-/// innermost first. What the JVM does for it is left out, and how methods run: it makes no
-/// difference to what they allocate. A stack without Java code is shown whole.
+/// Converts a stack (outermost frame first) to the frames that are shown, innermost first, beginning with the
+/// Java method that allocates. Frames of the JVM inside of that method are omitted, and so is whether methods
+/// were interpreted, compiled or inlined, because neither changes what they allocate. A stack without Java code
+/// is shown completely.
 fn shown(frames: Vec<Frame>) -> Vec<Frame> {
     let java = frames.iter().rposition(Frame::is_java).map_or(frames.len(), |last| last + 1);
     let alike = |frame: Frame| match frame.is_java() {
@@ -176,7 +177,7 @@ mod tests {
         let id = stacks.keep(shown(frames(Kind::Java)));
         assert_eq!(stacks.keep(shown(frames(Kind::Inlined))), id);
         assert_eq!(stacks.frames(id).len(), 3);
-        // Its number may be another one's afterwards.
+        // Another stack may get its number after this.
         stacks.clear();
         assert_eq!((stacks.frames(id).len(), stacks.id_of(STACK_OTHER)), (0, OTHER));
         assert_eq!(stacks.keep(shown(frames(Kind::Java)).split_off(1)), id);

@@ -1,11 +1,12 @@
-//! Adds up what was counted, and estimates what every class has allocated.
+//! Adds up counters, and estimates the bytes and objects of each class.
 //!
-//! Known exactly: the bytes that each thread allocated (HotSpot's own count), and
-//! each object outside of TLABs, or a sample of these where they come too fast. How the former are shared among classes is estimated, best
-//! from the TLABs that were read, each one standing for as many as it was one of; where
-//! there are too few of these, from the objects that began TLABs, each standing for the
-//! bytes since the one before. Of these, large objects are more often seen than small ones,
-//! in proportion to their size: so one stands for as many objects as fit into its bytes.
+//! Two things are known exactly: the bytes that each thread has allocated (HotSpot's own count) and each object
+//! outside of TLABs; if a JVM allocates too fast for a daemon, the latter are sampled, too. How the bytes in
+//! TLABs are shared among classes is estimated. The best estimate comes from the TLABs that were read, each
+//! weighted by the inverse of its sampling probability. If too few were read, the estimate comes from the
+//! objects that began TLABs, each of which represents the bytes that its thread has allocated in TLABs since
+//! the previous one. Such samples contain large objects more often than small ones, in proportion to their
+//! size, so a sample represents as many objects of its size as fit into its bytes.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -17,60 +18,62 @@ use crate::{
     },
 };
 
-/// So many TLABs that were read are enough.
+/// Number of TLABs read from which on the estimate is based on their contents. Fewer suffice if they are at
+/// least half of all TLABs begun.
 const ENOUGH_READ: u64 = 16;
-/// More classes (times threads) than this are not kept apart.
+/// Maximum number of rows (classes times threads, or stacks of classes) with counts of their own.
 const MAX_ROWS: usize = 1 << 18;
 
-/// About how many bytes a row takes.
+/// Approximate memory of a row, in bytes.
 const ROW: usize = 2 * (size_of::<Key>() + size_of::<Count>());
 
-/// The class of what is not kept apart.
+/// Class name of the row that sums up everything beyond the limits.
 pub(crate) const OTHER: &str = "(other)";
-/// The class of what no sample was taken of.
+/// Class name of bytes in TLABs that no sample was taken of.
 const UNSAMPLED: &str = "(not sampled)";
 
-/// What is kept apart.
+/// Key of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// The class, by its name.
+    /// Name of the class.
     pub(crate) class: Arc<str>,
-    /// The thread, 0 where threads are not kept apart.
+    /// Thread ID; 0 if threads are not counted separately.
     pub(crate) tid: u32,
 }
 
-/// What was counted of one key.
+/// Counts of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Count {
-    /// Objects that began a TLAB; with `--exact`, all.
+    /// Objects that began a TLAB; with `--exact`, all objects.
     pub(crate) samples: u64,
-    /// Bytes that these stand for; with `--exact`, their own.
+    /// Bytes that these objects represent; with `--exact`, their own size.
     pub(crate) bytes: u64,
-    /// Objects that these stand for.
+    /// Number of objects that these objects represent.
     pub(crate) objects: f64,
     /// Objects outside of TLABs.
     pub(crate) outside: u64,
-    /// Their bytes.
+    /// Bytes of the objects outside of TLABs.
     pub(crate) outside_bytes: u64,
-    /// Humongous objects, among all that were seen.
+    /// Humongous objects among those that were counted.
     pub(crate) humongous: u64,
-    /// Their bytes.
+    /// Bytes of the humongous objects.
     pub(crate) humongous_bytes: u64,
-    /// Objects in TLABs that were read, each as often as its TLAB stands for.
+    /// Objects in TLABs that were read, each weighted by the number of TLABs that its TLAB represents.
     pub(crate) read_objects: f64,
-    /// Their bytes, likewise.
+    /// Bytes of the objects in TLABs that were read, with the same weight.
     pub(crate) read_bytes: f64,
 }
 
 impl Count {
-    /// Bytes of the objects themselves that began TLABs, by their average size.
+    /// Size of the objects that began TLABs themselves, from their average size.
     fn seen_bytes(&self) -> f64 {
         let bytes = self.bytes as f64;
         let share = if self.objects > 0.0 { self.samples as f64 / self.objects } else { 1.0 };
         bytes * share.min(1.0)
     }
 
-    /// The same with so much of what is outside of TLABs.
+    /// Returns this count with its part outside of TLABs (and the humongous part) scaled by `factor`, if that
+    /// is less than 1.
     fn with_outside(&self, factor: f64) -> Self {
         let part = |count: u64| if factor < 1.0 { (count as f64 * factor) as u64 } else { count };
         Self {
@@ -95,61 +98,61 @@ impl Count {
     }
 }
 
-/// What one key has allocated.
+/// Allocations of one key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Allocated {
-    /// Which.
+    /// Class and thread.
     pub(crate) key: Key,
-    /// Bytes.
+    /// Estimated bytes.
     pub(crate) bytes: f64,
-    /// Objects.
+    /// Estimated objects.
     pub(crate) objects: f64,
-    /// What was counted.
+    /// The counts that the estimate is based on.
     pub(crate) count: Count,
 }
 
 impl Allocated {
-    /// Bytes, as they are shown.
+    /// Bytes, rounded for output.
     pub(crate) fn rounded_bytes(&self) -> u64 {
         self.bytes.round() as u64
     }
 
-    /// Objects, as they are shown.
+    /// Objects, rounded for output.
     pub(crate) fn rounded_objects(&self) -> u64 {
         self.objects.round() as u64
     }
 }
 
-/// One thread's TLABs; of all threads together where they are not kept apart.
+/// TLABs of one thread, or of all threads if they are not counted separately.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
-    /// Bytes in TLABs that belong to no sample yet. Negative when more of what was begun
-    /// before was sampled than was begun.
+    /// Bytes in TLABs that no sample represents yet. Negative if the samples of the period represent more bytes
+    /// than were allocated in it.
     in_flight: i64,
     /// TLABs that were read.
     read: u64,
 }
 
-/// What was counted in a time.
+/// Totals of a period.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     counts: HashMap<Key, Count>,
-    /// The same by stack, save what was read.
+    /// Counts by stack, without the contents of TLABs that were read.
     stacks: HashMap<Key, HashMap<StackId, Count>>,
     stack_rows: usize,
     groups: HashMap<u32, Group>,
     kept: Kept,
-    /// Things that the kernel side could not count or send.
+    /// Events that the kernel side could not count or send.
     pub(crate) lost: u64,
 }
 
 impl Totals {
-    /// Nothing yet, and no more than there is room for.
+    /// Creates empty totals whose memory is limited by `budget`.
     pub(crate) fn within(budget: &Budget) -> Self {
         Self { kept: Kept::within(budget), ..Self::default() }
     }
 
-    /// Adds what was counted.
+    /// Adds counts to a row. Beyond the limits they go to the row `OTHER`.
     pub(crate) fn add(&mut self, key: &Key, count: &Count) {
         if let Some(known) = self.counts.get_mut(key) {
             known.add(count);
@@ -163,7 +166,7 @@ impl Totals {
         self.counts.entry(key).or_default().add(count);
     }
 
-    /// Notes from which stack it was what [`Totals::add`] has added.
+    /// Adds counts to a stack of a row. The caller has passed the same counts to [`Totals::add`].
     pub(crate) fn add_stack(&mut self, key: &Key, stack: StackId, count: &Count) {
         let other = Key { class: OTHER.into(), tid: 0 };
         let key = if self.counts.contains_key(key) { key } else { &other };
@@ -176,8 +179,8 @@ impl Totals {
         self.stack_rows += stacks.len() - before;
     }
 
-    /// How a class's bytes and objects, by [`Totals::exact`] or [`Totals::estimate`], are split
-    /// among its stacks.
+    /// Splits the bytes and objects of a class, from [`Totals::exact`] or [`Totals::estimate`], among its
+    /// stacks.
     pub(crate) fn split(&self, class: &Allocated) -> Vec<Part> {
         match self.stacks.get(&class.key) {
             Some(counts) => split(class, counts),
@@ -185,13 +188,14 @@ impl Totals {
         }
     }
 
-    /// Adds bytes that are in TLABs and belong to no sample yet.
+    /// Adds bytes in TLABs that no sample represents yet.
     pub(crate) fn add_in_flight(&mut self, tid: u32, bytes: i64) {
         self.groups.entry(tid).or_default().in_flight += bytes;
     }
 
-    /// Returns the bytes, less than zero, by which samples represent more than their threads have allocated, by
-    /// thread. Counts of samples are read before those of threads: what came in between belongs to the next time.
+    /// Returns a negative number for each thread whose samples represent more bytes than it has allocated: the
+    /// difference. Samples are read before the threads' own counts, so bytes counted in between belong to the
+    /// next interval.
     pub(crate) fn excess(&self) -> Vec<(u32, i64)> {
         let in_flight = self.groups.iter().map(|(&tid, group)| (tid, group.in_flight));
         let mut sums: HashMap<u32, i64> = in_flight.collect();
@@ -206,13 +210,13 @@ impl Totals {
         self.groups.entry(tid).or_default().read += 1;
     }
 
-    /// How many TLABs were begun, how many of them were read.
+    /// Returns the number of TLABs that were begun, and the number that were read.
     pub(crate) fn tlabs(&self) -> (u64, u64) {
         let begun = self.counts.values().map(|count| count.samples).sum();
         (begun, self.groups.values().map(|group| group.read).sum())
     }
 
-    /// Every object was seen: nothing to estimate.
+    /// Returns the totals of a trace in which every object was counted, so that nothing is estimated.
     pub(crate) fn exact(&self) -> Vec<Allocated> {
         let exact = |(key, count): (&Key, &Count)| Allocated {
             key: key.clone(),
@@ -223,7 +227,7 @@ impl Totals {
         self.counts.iter().map(exact).collect()
     }
 
-    /// The estimate.
+    /// Returns the estimated totals.
     pub(crate) fn estimate(&self) -> Vec<Allocated> {
         let mut sums: HashMap<u32, Count> = HashMap::new();
         for (key, count) in &self.counts {
@@ -248,7 +252,8 @@ impl Totals {
                 let (share, outside) = known.unwrap_or((Share::Sampled(1.0), 1.0));
                 let count = &count.with_outside(outside);
                 let (bytes, objects) = match share {
-                    // In no TLAB that was read, but seen: so much it is at least.
+                    // The class is in no TLAB that was read, but it was sampled: count at least the sampled
+                    // objects.
                     Share::Read(_) if count.read_objects == 0.0 => {
                         (count.seen_bytes(), count.samples as f64)
                     }
@@ -276,8 +281,9 @@ impl Totals {
         all
     }
 
-    /// How a group's bytes in TLABs are shared among its classes, and the factor to what it has
-    /// allocated outside of them: a sample of that may say more than all its threads have allocated.
+    /// Returns how a group's bytes in TLABs are shared among its classes, and the factor for the counts outside
+    /// of TLABs. That factor is less than 1 if sampled objects outside of TLABs represent more bytes than the
+    /// threads have allocated.
     fn share(&self, tid: u32, sum: &Count, unread: f64) -> (Share, f64) {
         let group = self.groups.get(&tid).copied().unwrap_or_default();
         let (bytes, outside) =
@@ -296,7 +302,9 @@ impl Totals {
     }
 }
 
-/// What bytes in TLABs are shared by, and the factor from there to the bytes allocated.
+/// Basis on which bytes in TLABs are shared among classes. `Read` (contents of TLABs) and `Sampled` (objects
+/// that began TLABs) have the factor from counted bytes to allocated bytes; `Unknown` has the bytes that no
+/// class is known for.
 #[derive(Clone, Copy, Debug)]
 enum Share {
     Read(f64),
@@ -371,7 +379,7 @@ mod tests {
             totals.add(&key(class), &outside);
             totals.add_stack(&key(class), 7, &outside);
         }
-        // Of 8100 bytes, there were 2000.
+        // The counts sum up to 8100 bytes, but only 2000 were allocated.
         totals.add_in_flight(0, -6100);
         let all = totals.estimate();
         assert_eq!((find(&all, "A"), find(&all, "B")), ((1000.0, 10.0), (1000.0, 10.0)));

@@ -1,5 +1,5 @@
-//! What is told of a JVM, and a profile of it: bytes by stack, the class innermost, as
-//! async-profiler and JFR have it.
+//! Report of a JVM, and its conversion to a profile: bytes by stack, with the class as the innermost frame, as
+//! in async-profiler and JFR.
 
 use std::{
     sync::Arc,
@@ -20,10 +20,10 @@ use crate::{
     },
 };
 
-/// When it was begun to count.
+/// Time at which counting began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Begin {
-    /// On the kernel's clock.
+    /// On `CLOCK_MONOTONIC`, in nanoseconds.
     pub ns: u64,
     /// In nanoseconds since 1970.
     pub unix_ns: u64,
@@ -37,23 +37,23 @@ impl Begin {
     }
 }
 
-/// What a JVM has allocated in a time.
+/// Allocations of a JVM in a period.
 pub struct Told<'a> {
-    /// By class.
+    /// Allocations by class.
     pub table: &'a Table,
-    /// In which time.
+    /// The period.
     pub scope: Scope,
-    /// Its command's name.
+    /// Command name of the process.
     pub command: &'a str,
-    /// What the stacks in the table are, where they are wanted.
+    /// Frames of the stacks in the table, if stacks are walked.
     pub stacks: Option<&'a Stacks>,
     pub(super) moments: Option<&'a Moments>,
-    /// When the trace began.
+    /// Time at which the first JVM of the trace was counted.
     pub begin: Begin,
 }
 
 impl Told<'_> {
-    /// The same as a profile, where stacks are wanted.
+    /// Returns the allocations as a profile; `None` if stacks are not walked.
     pub fn profile(&self) -> Option<Profile> {
         let Self { table, scope, stacks: Some(stacks), moments, begin, .. } = *self else {
             return None;

@@ -1,5 +1,5 @@
-//! What is done with JVMs that are followed: what the kernel side counts of them goes
-//! into their models.
+//! Allocation tracer: plans and attaches the probes, reads the counters and events of the kernel side, updates
+//! the model of each JVM, and reports to a sink.
 
 use std::{
     collections::HashMap,
@@ -39,40 +39,42 @@ use crate::{
     },
 };
 
-/// How often the shares of TLABs that are read, and of stacks, are adapted.
+/// Interval at which the sampling shares of full TLABs and of stacks are adapted.
 const ADAPT: Duration = Duration::from_millis(200);
 
-/// Of 65,536 threads (before Linux 6.1: 32,768) that the kernel side can know. Beyond this,
-/// it is told to forget those that have ended.
+/// Number of thread entries above which entries of ended threads are deleted. The kernel side has room for
+/// 65,536 threads (32,768 before Linux 6.1).
 const MANY_THREADS: usize = 16_384;
 
-/// What is wanted.
+/// Options of an allocation trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Every object is counted; the JVMs must run with a flag for that.
+    /// Count every object, by the USDT probe `object__alloc`. The JVMs must run with a flag that enables it.
     pub exact: bool,
-    /// Threads are kept apart.
+    /// Count each thread separately.
     pub by_thread: bool,
-    /// Stacks are walked, and kept apart.
+    /// Walk stacks, and count each stack separately.
     pub by_stack: bool,
-    /// Objects outside of TLABs of so many bytes are told as they are allocated.
+    /// Minimum size in bytes of objects that are reported one by one as they are allocated. Without `exact`,
+    /// these are objects outside of TLABs only.
     pub large: Option<u64>,
-    /// How long slots of time are in which allocations are counted apart, in nanoseconds; 0 where
-    /// nobody wants to know when. Known of the whole trace alone.
+    /// Length in nanoseconds of the time slots that allocations are counted in; 0 for none. Only the profile of
+    /// a whole trace has time slots.
     pub slot_ns: u64,
-    /// About so many bytes are kept of classes, threads and stacks.
+    /// Approximate maximum memory for classes, threads and stacks, in bytes.
     pub max_memory: usize,
-    /// Tell of each interval.
+    /// Report each interval.
     pub intervals: bool,
-    /// Keep what was allocated in the whole trace of a JVM, and tell that when it ends. Otherwise
-    /// the rest of an interval is told then, and nothing grows however long it takes.
+    /// Keep totals of the whole trace and report them when a JVM ends. Otherwise only the rest of the current
+    /// interval is reported then, and memory use does not grow with the length of the trace.
     pub keeps_all: bool,
-    /// How soon events are read, and how many TLABs. [`Pace::Calm`] is for a trace of all JVMs.
+    /// How soon events are read, and how much CPU time reading TLABs may take. [`Pace::Calm`] is for a trace of
+    /// all JVMs.
     pub pace: Pace,
 }
 
 impl Options {
-    /// Classes, of the whole trace.
+    /// Totals by class over the whole trace, and nothing else.
     pub const NONE: Self = Self {
         exact: false,
         by_thread: false,
@@ -86,62 +88,62 @@ impl Options {
     };
 }
 
-/// Who is told.
+/// Receiver of the results.
 pub trait Sink {
-    /// Takes what a JVM has allocated in an interval, or in the whole trace when that is over.
+    /// Receives the allocations of a JVM in an interval, or in the whole trace when that is over.
     ///
     /// # Errors
-    /// Where the trace cannot go on; so below.
+    /// If the trace cannot go on.
     fn table(&mut self, told: &Told<'_>) -> Result<()>;
 
-    /// Takes a large object, as it is allocated. Nobody else is told.
+    /// Receives a large object as soon as its event is read. The default ignores it.
     ///
     /// # Errors
-    /// As above.
+    /// If the trace cannot go on.
     fn large(&mut self, large: Large) -> Result<()> {
         let _ = large;
         Ok(())
     }
 
-    /// Takes a time in which a JVM had stopped its application, where slots of time are wanted.
+    /// Receives a stop of a JVM's application, if time slots are configured.
     fn stop(&mut self, stop: Stop) {
         let _ = stop;
     }
 
-    /// So much of a JVM could not be counted or sent. By default a line says so.
+    /// Receives the number of events of a JVM that could not be counted or sent. The default prints a message.
     ///
     /// # Errors
-    /// As above.
+    /// If the trace cannot go on.
     fn lost(&mut self, lost: Lost) -> Result<()> {
         lost.tell();
         Ok(())
     }
 
-    /// Takes what the probes have cost a process since the last time: once an interval, at
+    /// Receives the cost of the probes to a process since the previous call: once per interval, at
     /// [`Pace::Calm`].
     fn cost(&mut self, cost: Cost) {
         let _ = cost;
     }
 
-    /// Whether nobody wants more of it: then the trace ends.
+    /// Returns whether the sink is closed and takes no more results; then the trace ends.
     fn is_closed(&self) -> bool {
         false
     }
 }
 
-/// Of 65,536 stacks that the kernel side can know. Beyond this, all begins anew, where nothing is
-/// kept of the whole trace.
+/// Number of stacks above which all counters and stacks are reset, unless totals of the whole trace are kept.
+/// The kernel side has room for 65,536 stacks.
 const MANY_STACKS: usize = 1 << 15;
 
-/// A trace of allocations, for [`crate::follow::Trace`].
+/// The allocation tracer, a `Tool` for [`crate::follow::Trace`].
 pub struct Taker<S> {
-    /// Who is told.
+    /// Receives the results.
     pub sink: S,
     options: Options,
     session: Session,
-    /// What reading TLABs takes,
+    /// Limits the CPU time spent on reading TLABs.
     census: Effort,
-    /// and naming stacks, where that has a bound.
+    /// Limits the CPU time spent on naming stacks; `None` if that is not limited.
     naming: Option<Effort>,
     /// Duty cycles of the allocation probes in a daemon; `None` if the library's loop attaches them.
     duty: Option<DutyCycles>,
@@ -149,21 +151,21 @@ pub struct Taker<S> {
     cost_budget: Option<Arc<AtomicU64>>,
     memory: budget::Budget,
     adapted: Instant,
-    /// How many counters there were when they were read last.
+    /// Number of the kernel side's counters when they were last read.
     tallies: usize,
-    /// Files that JVMs have mapped.
+    /// Files that the JVMs have mapped.
     files: Files,
-    /// What is ready for the stacks of JVMs that are about to be added.
+    /// Prepared stacks of JVMs that are about to be admitted.
     stacks: HashMap<u64, Stacks>,
-    /// When the first of them was counted.
+    /// Time at which the first JVM was counted.
     begin: Option<Begin>,
 }
 
 impl<S: Sink> Taker<S> {
-    /// Loads what is needed.
+    /// Loads the BPF object and, in a daemon, starts the duty cycles.
     ///
     /// # Errors
-    /// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses.
+    /// [`Error::Permission`] or [`Error::Kernel`] if the kernel refuses.
     pub fn new(options: Options, sink: S) -> Result<Self> {
         let effort = |allowed| Effort::new(allowed).with_patience(options.pace.patience());
         let census = effort(options.pace.census());
@@ -192,8 +194,8 @@ impl<S: Sink> Taker<S> {
         })
     }
 
-    /// Sets the maximum cost of the probes to all JVMs together, in millionths of a processor: 5000 by
-    /// default. It is read once per interval, and has no effect but at [`Pace::Calm`].
+    /// Sets the maximum cost of the probes to all JVMs together, in millionths of a processor (default: 5000).
+    /// The value is read once per interval, and has an effect only at [`Pace::Calm`].
     #[must_use]
     pub fn with_cost_budget(mut self, ppm: Arc<AtomicU64>) -> Self {
         self.cost_budget = Some(ppm);
@@ -207,7 +209,7 @@ impl<S: Sink> Taker<S> {
         }
     }
 
-    /// Reports what the probes have cost.
+    /// Reports the cost of the probes to the sink.
     fn report_costs(&mut self) -> Result<()> {
         self.follow_cost_budget();
         let unseen = self.duty.as_ref().map(DutyCycles::take_unseen).unwrap_or_default();
@@ -218,10 +220,10 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// Tells what is not told yet of JVMs that still run, when the trace is over.
+    /// Reports the JVMs that still run when the trace ends.
     ///
     /// # Errors
-    /// What the sink says.
+    /// Those of the sink.
     pub fn finish(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         self.report_costs()?;
         let now = clock::monotonic_ns();
@@ -234,7 +236,8 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// Whether there will soon be no room for what is new, for what is old takes it.
+    /// Whether the kernel side's maps or the memory for stacks are filling up, so that new entries will soon
+    /// not fit.
     fn is_crowded(&self, jvms: &ByKey<Jvm>) -> bool {
         let stacks: Vec<_> = jvms.values().map(|followed| followed.jvm.stacks_kept()).collect();
         self.tallies > counters::most_tallies(&self.session) / 2
@@ -242,7 +245,7 @@ impl<S: Sink> Taker<S> {
             || stacks.iter().any(|(_, is_full)| *is_full)
     }
 
-    /// Takes all counters out of the kernel side.
+    /// Takes all counters out of the kernel side's map and adds them to the models.
     fn empty(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         for (key, tally) in counters::take_tallies(&self.session)? {
             if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
@@ -252,7 +255,7 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// What is told last of a JVM.
+    /// Scope of the last report of a JVM.
     fn last_scope(&self) -> Scope {
         if self.options.keeps_all { Scope::Trace } else { Scope::Interval }
     }
@@ -296,7 +299,7 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// Takes what was counted of classes and stacks.
+    /// Reads the kernel side's counters and adds them to the models.
     fn collect_counted(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         self.files.let_go(self.session.walker());
         let tallies = counters::tallies(&self.session)?;
@@ -305,7 +308,7 @@ impl<S: Sink> Taker<S> {
             0 => Vec::new(),
             _ => counters::take_hits(&self.session)?,
         };
-        // What it told before it counted.
+        // Names and stacks that the kernel side sent before it counted.
         self.take_events(jvms, Duration::ZERO)?;
         jvms.values_mut().for_each(|followed| followed.jvm.begin_collection());
         for (key, tally) in tallies {
@@ -318,7 +321,7 @@ impl<S: Sink> Taker<S> {
                 jvm.take_hit(hotspot, &key, hit);
             }
         }
-        // A quarter of what classes and stacks may take, beside it.
+        // Time slots may use a quarter of max_memory in addition to it, divided equally among the JVMs.
         let share = self.options.max_memory / 4 / jvms.len().max(1);
         jvms.values_mut().for_each(|followed| followed.jvm.shrink_moments(share));
         for (target, tally) in counters::others(&self.session)? {
@@ -329,7 +332,7 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// From here on a JVM is counted: what is attached does nothing before.
+    /// Starts counting a JVM. The attached programs ignore its hits until its layout is in the map.
     fn count(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
         let pid = target.pid();
         let Ok(hotspot) = hotspot else { return Err(Error::NoSuchProcess { pid }) };
@@ -351,7 +354,7 @@ impl<S: Sink> Taker<S> {
         Ok(jvm)
     }
 
-    /// Takes what threads have allocated.
+    /// Reads how many bytes each thread has allocated.
     fn collect_threads(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         if self.options.exact {
             return Ok(());
@@ -373,8 +376,8 @@ impl<S: Sink> Taker<S> {
     }
 }
 
-/// Whether the probes of a JVM are attached for all that run its libjvm.so. Those of a single process always stay
-/// attached.
+/// Whether the probes of a JVM are attached to its libjvm.so for all processes that run it. Probes attached to
+/// a single process have no duty cycle.
 fn has_duty_cycle(target: &Target) -> bool {
     target.libjvm.may_attach_for_everyone()
 }
@@ -394,7 +397,7 @@ impl<S: Sink> Tool for Taker<S> {
             false => probes::sampled(libjvm)?,
         };
         if self.duty.is_some() && has_duty_cycle(target) {
-            // The others are attached when a JVM is admitted.
+            // DutyCycles::add() attaches the other probes when the JVM is admitted.
             plans.retain(|plan| plan.program == probes::THREAD_END);
         }
         if self.options.slot_ns > 0 {
@@ -403,7 +406,7 @@ impl<S: Sink> Tool for Taker<S> {
         Ok(plans)
     }
 
-    /// Gets ready for a JVM's stacks, where they are wanted.
+    /// Prepares the naming of a JVM's stacks, if stacks are walked.
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
         let (Some(walker), Some(hotspot)) = (self.session.walker(), hotspot) else { return };
         let stacks = Stacks::new(key, pid, hotspot, &mut self.files, walker, &self.memory);

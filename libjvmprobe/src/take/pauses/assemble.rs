@@ -1,5 +1,5 @@
-//! From events to records: which pool belongs to which collection, and which
-//! pair of events is a cycle.
+//! Assembles events into records: assigns memory pools to collections, and pairs begin and end events of
+//! cycles.
 
 use std::collections::HashMap;
 
@@ -12,33 +12,35 @@ use crate::{
     },
 };
 
-/// What the assembler needs to know of the JVM that an event came from.
+/// Access to the JVM that an event came from.
 pub(crate) trait Jvm {
-    /// Its process number.
+    /// Process ID.
     fn pid(&self) -> u32;
-    /// Its collector's short name.
+    /// Short name of its collector.
     fn collector(&self) -> &'static str;
-    /// An operation by its number in the JVM's own list.
+    /// Returns the name of an operation by its number in the JVM's own list.
     fn operation_named(&self, op_type: u64) -> Option<String>;
-    /// The operation that a C++ vtable belongs to, for libjvm without probes.
+    /// Returns the name of the operation that has this C++ vtable, for a libjvm.so without probes.
     fn operation_of(&self, vtable: u64) -> Option<String>;
-    /// Collections of an operation by two readings of the JVM's own counters.
+    /// Returns the collections of an operation, from two readings of the JVM's own counters.
     fn collections(&self, op: Option<&str>, before: &[u64; 4], after: &[u64; 4]) -> Collections;
-    /// Whether an operation allocates before its end, after the last of its collections.
+    /// Whether an operation with this number of collections allocates after the last of them and before its own
+    /// end, so that the heap at its end is not the heap after the collection.
     fn settles(&self, op: Option<&str>, collections: u64) -> bool;
-    /// Whether an operation of which no collection was seen is a pause all the same.
+    /// Whether an operation is a pause although no collection was seen in it.
     fn is_pause(&self, op: Option<&str>) -> bool;
 }
 
-/// More open cycles or pools than any JVM has mean lost ends: forget them.
+/// Maximum number of open cycles, and of pools of one stop or cycle. No JVM has more, so more mean that end
+/// events were lost.
 const MAX_OPEN: usize = 64;
 
-/// Pairs up the events of one JVM.
+/// Assembles the events of one JVM.
 #[derive(Debug, Default)]
 pub(crate) struct Assembler {
-    /// Pools seen inside the current stop.
+    /// Pools reported in the current stop.
     stop_pools: Vec<Pool>,
-    /// Open cycles by thread and memory manager.
+    /// Open cycles, by thread ID and memory manager.
     cycles: HashMap<(u64, String), OpenCycle>,
     keep_pools: bool,
 }
@@ -53,20 +55,20 @@ struct OpenCycle {
 }
 
 impl Assembler {
-    /// `keep_pools` puts the memory pools into the records.
+    /// Creates an assembler; `keep_pools` adds the memory pools to the records.
     pub(crate) fn new(keep_pools: bool) -> Self {
         Self { keep_pools, ..Self::default() }
     }
 
-    /// Takes the next event; returns the record that it completes.
+    /// Processes the next event; returns the record that it completes.
     pub(crate) fn take(&mut self, event: &Event, jvm: &impl Jvm) -> Option<Record> {
         match event {
             Event::Stop(stop) => Some(self.stop(stop, jvm)),
             Event::Pool(pool) => self.pool(pool, jvm),
             Event::Cycle(cycle) => self.cycle(cycle, jvm),
-            // Belongs to a pause that is still to come.
+            // The pause that a request belongs to has not ended yet.
             Event::Request(_) | Event::Stack(..) => None,
-            // Of JVMs that have no other events.
+            // Sent only for JVMs that nothing is attached to; the tracer evaluates it.
             Event::Counted(_) => None,
         }
     }
@@ -99,7 +101,7 @@ impl Assembler {
             }
             stop.cause = event::cause(&e.cause, &e.last_cause);
             stop.collections = 1;
-            // All that was done while the application stood still.
+            // The time from the first operation to the end of the stop.
             stop.pause_ns = Some(e.end_ns.saturating_sub(e.op_ns.max(e.begin_ns)));
             stop.pools = self.keep_pools.then_some(pools);
             return Record::Pause(stop);
@@ -116,7 +118,8 @@ impl Assembler {
         let count = counted.count.unwrap_or(0);
         let settles = jvm.settles(op, count);
         stop.cause = event::cause(&e.cause, &e.last_cause);
-        // The probe tells Shenandoah's, the function that stands for it does not.
+        // The USDT probe reports Shenandoah's full collections as full, the function used in its place does
+        // not.
         stop.full = counted.is_full.unwrap_or(e.full != 0) || op == Some("ShenandoahFullGC");
         stop.collections = count.max(pairs).max(e.collections.into());
         stop.pause_ns = Some(e.gc_ns);
@@ -152,7 +155,7 @@ impl Assembler {
     }
 
     fn cycle(&mut self, e: &moment_event, jvm: &impl Jvm) -> Option<Record> {
-        // CMS tells of its phases so, each for itself, and of its only cycle.
+        // CMS sends such events for each of its phases (with a thread ID), and for its cycle (without one).
         if jvm.collector() == "CMS" && e.tid != 0 {
             return None;
         }
@@ -162,7 +165,7 @@ impl Assembler {
             return Some(self.finish(cycle, e, jvm));
         }
         let mut cycle = OpenCycle::begin("Concurrent Cycle", e);
-        // Its thread begins by itself, and the JVM tells of the collection before.
+        // The CMS thread starts a cycle by itself, so the JVM's cause is still that of the previous collection.
         cycle.cause.take_if(|_| jvm.collector() == "CMS");
         self.cycles.insert(key, cycle);
         None
@@ -179,7 +182,7 @@ impl Assembler {
             cause: cycle.cause,
             duration_ns: end.ts_ns.saturating_sub(cycle.begin_ns),
             heap_before: cycle.heap_before,
-            // JDK 11's ZGC tells of the end before it frees.
+            // JDK 11's ZGC reports the end of a cycle before it frees memory.
             heap_after: event::known(end.heap_used).filter(|_| !is_ended_early),
             pools: (self.keep_pools && !cycle.pools.is_empty()).then_some(cycle.pools),
         })
@@ -198,20 +201,20 @@ impl OpenCycle {
     }
 }
 
-/// ZGC and Shenandoah report their pools once for a whole cycle, under managers
-/// named so; JDK 11's ZGC has one manager for everything.
+/// Whether a memory manager is that of a concurrent cycle. ZGC and Shenandoah report their pools once for a
+/// whole cycle, under managers whose names end in "Cycles"; JDK 11's ZGC has one manager for everything.
 fn is_cycle(manager: &str) -> bool {
     manager.ends_with("Cycles") || manager == ZGC_OF_JDK_11
 }
 
-/// The manager of JDK 11's ZGC, whose "cycle" is over when relocation starts.
+/// Memory manager of JDK 11's ZGC, whose "cycle" ends when relocation starts.
 const ZGC_OF_JDK_11: &str = "ZGC";
 
-/// Enters a pool's begin, or completes it by its end.
+/// Adds a pool at its begin event, or completes it at its end event.
 fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
     let name = text(&e.pool);
     if let Some(pool) = pools.iter_mut().find(|p| p.manager == manager && p.pool == name) {
-        // A second collection inside the stop: the first one's begin counts.
+        // If this is a second collection inside the stop, the used bytes before the first one are kept.
         if e.at.end != 0 {
             pool.after = Some(e.used);
             pool.committed = e.committed;
@@ -228,8 +231,8 @@ fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
     }
 }
 
-/// The name as the JVM's log has it, where it can be had: the probe spells
-/// Shenandoah's otherwise.
+/// Returns the operation's name as in the JVM's log, if it can be read there; otherwise the name that belongs
+/// to its vtable, or the one that the probe reports, which differs for Shenandoah.
 fn operation_name(stop: &stop_event, op: &operation, jvm: &impl Jvm) -> Option<String> {
     let named = event::known(stop.op_type).and_then(|op_type| jvm.operation_named(op_type));
     if named.is_some() {

@@ -1,13 +1,13 @@
-//! Stops of a JVM whose libjvm.so has neither probes nor symbols, by its own counters.
+//! Stops of a JVM whose libjvm.so has neither probes nor symbols, from the JVM's own counters.
 //!
-//! The VM thread adds each stop that is over to one of them, as the last thing of all
-//! (`RuntimeService::record_safepoint_end` of services/runtimeService.cpp). A watchpoint notices,
-//! and all are read in that instant: so each stop is known by itself, with its times and those of
-//! its collections as the JVM has them.
+//! At the very end of a stop, the VM thread adds its time to one of these counters
+//! (`RuntimeService::record_safepoint_end` of services/runtimeService.cpp). A watchpoint on that counter runs a
+//! BPF program, which reads all counters at this moment. Each stop is thus known individually, with its times
+//! and those of its collections as the JVM measured them.
 //!
-//! Where there can be no watchpoint, they are looked at often. The JVM stamps the begin and the end
-//! of its last collection of each kind, so that of several between two looks only the number and
-//! the sum are known.
+//! If no watchpoint can be set, the counters are polled. For each kind of collection, the JVM keeps the begin
+//! and the end of the last one only. If several took place between two polls, only their number and their total
+//! time are known.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     own::Pace,
 };
 
-/// So often to look.
+/// Returns the interval at which counters are polled.
 pub(crate) const fn look(pace: Pace) -> Duration {
     Duration::from_millis(match pace {
         Pace::Prompt => 5,
@@ -24,48 +24,48 @@ pub(crate) const fn look(pace: Pace) -> Duration {
     })
 }
 
-/// What was counted of a JVM until the last look.
+/// Counters of a JVM when they were last read.
 #[derive(Debug)]
 pub(crate) struct Counted {
     last: Counts,
-    /// Whether the time of stops is counted without that of reaching them.
+    /// Whether the JVM counts the time of stops without the time to safepoint.
     sync_apart: bool,
-    /// The latest time on `CLOCK_MONOTONIC` at which the JVM's ticks can have begun: the sooner a
-    /// collection is seen when it is over, the closer.
+    /// Latest possible time on `CLOCK_MONOTONIC` at which the JVM's tick count began. The sooner a collection
+    /// is seen after its end, the closer this bound is.
     start: i128,
 }
 
-/// What was counted between two looks: one stop, or collections of one kind.
+/// Difference between two readings: one stop, or the collections of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Collected {
-    /// About when it began, or the last of them, on `CLOCK_MONOTONIC`.
+    /// Approximate begin of the stop, or of the last collection, in nanoseconds on `CLOCK_MONOTONIC`.
     pub(crate) begin_ns: u64,
-    /// How many collections of each kind: the second is full ones, but of CMS.
+    /// Number of collections of each kind: young ones, full ones (with CMS also its marking pauses), others.
     pub(crate) collections: [u64; 3],
-    /// How long they took together.
+    /// Total time of the collections.
     pub(crate) pause_ns: u64,
-    /// The whole stop, where it is known to be one.
+    /// Time of the stop, if this is known to be a single one.
     pub(crate) stopped_ns: Option<u64>,
-    /// Until all threads had stopped.
+    /// Time until all threads had stopped, if this is known to be a single stop.
     pub(crate) ttsp_ns: Option<u64>,
 }
 
 impl Counted {
-    /// From here on.
+    /// Starts with a first reading of the counters.
     pub(crate) fn begin(last: Counts, sync_apart: bool) -> Self {
         Self { last, sync_apart, start: i128::MAX }
     }
 
-    /// Takes what is counted in the instant when a stop is over.
+    /// Evaluates counters that were read at the end of a stop.
     pub(crate) fn stop(&mut self, counts: Counts, now_ns: u64) -> Vec<Collected> {
         match counts.stops.saturating_sub(self.last.stops) {
-            // It had begun before, and was not seen whole.
+            // The stop had begun before the first reading, so it is only partly known.
             0 => {
                 self.last = counts;
                 Vec::new()
             }
             1 => vec![self.one(counts, now_ns)],
-            // Of others nothing was heard.
+            // No event arrived for the other stops.
             _ => {
                 let found = self.look(counts, now_ns);
                 self.last = counts;
@@ -74,13 +74,13 @@ impl Counted {
         }
     }
 
-    /// Takes what is counted at any time.
+    /// Evaluates counters that were read at any time.
     pub(crate) fn look(&mut self, counts: Counts, now_ns: u64) -> Vec<Collected> {
         let each = (0..counts.kinds.len()).filter_map(|kind| self.kind(&counts, kind, now_ns));
         each.collect()
     }
 
-    /// All that there was is one stop.
+    /// Returns the difference of the counters as one stop.
     fn one(&mut self, counts: Counts, now_ns: u64) -> Collected {
         let last = std::mem::replace(&mut self.last, counts);
         let sync = counts.sync.saturating_sub(last.sync);
@@ -102,11 +102,11 @@ impl Counted {
         found
     }
 
-    /// Collections of a kind that are over, in one stop or in several.
+    /// Returns the collections of a kind that have ended, in one stop or in several.
     fn kind(&mut self, counts: &Counts, kind: usize, now_ns: u64) -> Option<Collected> {
         let (last, now) = (*self.last.kinds.get(kind)?, counts.kinds.get(kind)?);
         let number = now.collections.saturating_sub(last.collections);
-        // One that has begun is told when it is over.
+        // A collection under way is reported when it has ended.
         if number == 0 || now.exit < now.entry {
             return None;
         }
@@ -117,7 +117,7 @@ impl Counted {
         Some(Collected { begin_ns, collections, pause_ns, ..Collected::default() })
     }
 
-    /// When the last collection began, which was over by now.
+    /// Returns the time at which the last collection, which has ended by now, began.
     fn time(&mut self, count: &Count, now_ns: u64) -> u64 {
         self.start = self.start.min(i128::from(now_ns) - i128::from(count.exit));
         let began = self.start.saturating_add(count.entry.into());
@@ -125,7 +125,7 @@ impl Counted {
     }
 }
 
-/// One by its own stamps, several by their sum.
+/// Returns the time of one collection by its timestamps, or of several by the difference of the total.
 fn pause(last: &Count, now: &Count, collections: u64) -> u64 {
     match collections {
         1 => now.exit.saturating_sub(now.entry),
@@ -158,10 +158,10 @@ mod tests {
         };
         let now = stop(8, 570, 60, counts(4, 340, 2000, 2040));
         assert_eq!(counted.stop(now, 7050), [expected]);
-        // Without collection.
+        // A stop without a collection.
         let [found] = counted.stop(stop(9, 580, 64, now), 8000)[..] else { panic!() };
         assert_eq!((found.collections, found.stopped_ns, found.pause_ns), ([0; 3], Some(10), 0));
-        // The time to safepoint may be counted apart.
+        // The JVM may count the time to safepoint separately.
         let mut counted = Counted::begin(stop(7, 500, 50, Counts::default()), true);
         let [found] = counted.stop(stop(8, 530, 56, Counts::default()), 7000)[..] else { panic!() };
         assert_eq!((found.begin_ns, found.stopped_ns), (6964, Some(36)));
@@ -184,7 +184,7 @@ mod tests {
     fn one_collection_is_told_by_its_own_stamps() {
         let mut counted = Counted::begin(counts(3, 300, 900, 950), false);
         assert_eq!(counted.look(counts(3, 300, 900, 950), 5000), []);
-        // It runs; it is over.
+        // The collection runs; then it has ended.
         assert_eq!(counted.look(counts(4, 300, 2000, 950), 7050), []);
         let found = counted.look(counts(4, 340, 2000, 2040), 7070);
         let expected = Collected {
@@ -194,7 +194,7 @@ mod tests {
             ..Collected::default()
         };
         assert_eq!(found, [expected]);
-        // One that is seen sooner tells better when the JVM began.
+        // A collection that is seen sooner gives a closer bound for the JVM's start.
         let found = counted.look(counts(5, 350, 3000, 3010), 8020);
         assert_eq!((found[0].begin_ns, found[0].pause_ns), (8010, 10));
         assert_eq!(counted.look(counts(5, 350, 3000, 3010), 9000), []);

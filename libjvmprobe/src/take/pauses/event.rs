@@ -1,7 +1,7 @@
-//! Events as the kernel side sends them.
+//! Events of the kernel side.
 //!
-//! The layouts come from the BPF object's own type information: the skeleton
-//! generator turns the structs of `bpf/javagc.h` into these types.
+//! The layouts come from the BPF object's BTF: the skeleton generator turns the structs of `bpf/javagc.h` into
+//! these types.
 
 use plain::Plain;
 
@@ -24,49 +24,48 @@ const STACK: u64 = 5;
 const COUNTED: u64 = 6;
 const UNKNOWN: u64 = u64::MAX;
 
-// SAFETY: generated #[repr(C)] structs of integers and byte arrays only, for
-// which any bit pattern is a value.
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only, for which any bit pattern is a value.
 unsafe impl Plain for stop_event {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers and byte arrays only, like stop_event.
 unsafe impl Plain for pool_event {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers and byte arrays only, like stop_event.
 unsafe impl Plain for moment_event {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers and byte arrays only, like stop_event.
 unsafe impl Plain for request_event {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers and byte arrays only, like stop_event.
 unsafe impl Plain for counted_event {}
-// SAFETY: as above.
+// SAFETY: a generated struct of integers only, like stop_event.
 unsafe impl Plain for budget {}
 
 /// A decoded event.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// A stop is over.
+    /// A stop has ended.
     Stop(Box<stop_event>),
     /// A memory pool before or after a collection.
     Pool(Box<pool_event>),
     /// A concurrent cycle begins or ends.
     Cycle(Box<moment_event>),
-    /// A thread asks for a collection.
+    /// A thread requests a collection.
     Request(Request),
-    /// A stack that is new, and its number.
+    /// A new stack, with the number that other events refer to it by.
     Stack(u64, RawStack),
-    /// A stop is over, by the JVM's own counters.
+    /// A stop has ended, in a JVM whose own counters are read.
     Counted(Box<counted_event>),
 }
 
-/// A thread asks for a collection.
+/// A thread requests a collection.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// The key of the JVM.
     pub(crate) target: u64,
-    /// When, on `CLOCK_MONOTONIC`.
+    /// Time of the request on `CLOCK_MONOTONIC`.
     pub(crate) ts_ns: u64,
-    /// The thread.
+    /// Thread ID.
     pub(crate) tid: u64,
-    /// Its name.
+    /// Name of the thread.
     pub(crate) comm: String,
-    /// The number of its stack.
+    /// Number of its stack.
     pub(crate) stack: u64,
 }
 
@@ -83,7 +82,7 @@ impl Request {
 }
 
 impl Event {
-    /// Decodes a ring buffer record; `None` for a kind or size that is not ours.
+    /// Decodes a ring buffer record; returns `None` for an unknown kind or a wrong size.
     pub(crate) fn decode(record: &[u8]) -> Option<Self> {
         match word(record, 0)? {
             STOP => copy(record).map(|e| Self::Stop(Box::new(e))),
@@ -96,7 +95,7 @@ impl Event {
         }
     }
 
-    /// The key of the JVM that it came from.
+    /// The key of the JVM that the event came from.
     pub(crate) fn target(&self) -> u64 {
         match self {
             Self::Stop(e) => e.target,
@@ -109,12 +108,13 @@ impl Event {
     }
 }
 
-/// A number that the kernel side may not have known.
+/// Returns a number of the kernel side, or `None` if it is unknown there.
 pub(crate) fn known(value: u64) -> Option<u64> {
     (value != UNKNOWN).then_some(value)
 }
 
-/// HotSpot keeps the cause while it collects and then moves it to `lastCause`.
+/// Returns the cause of a collection. HotSpot keeps it in `cause` during the collection, and then moves it to
+/// `lastCause`.
 pub(crate) fn cause<T: Copy + Into<i64>>(cause: &[T], last_cause: &[T]) -> Option<String> {
     [text(cause), text(last_cause)].into_iter().find(|c| !c.is_empty() && c != "No GC")
 }

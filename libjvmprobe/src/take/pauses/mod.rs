@@ -1,10 +1,9 @@
-//! GC pauses: each stop of the application with its cause, and the concurrent cycles beside it.
+//! GC pauses: each stop of the application with its cause, and concurrent cycles.
 //!
-//! `probes` picks what to attach to in a libjvm.so; `session` loads the BPF side, whose
-//! `event`s `assemble` pairs up into [`record`]s for the `model` of a JVM; `requests` tells
-//! who asked for them, [`summary`] adds them up. `counted` looks
-//! at the counters of JVMs that nothing can be attached to. `tracer` puts these together for the library's
-//! loop.
+//! `probes` chooses the probes to attach to a libjvm.so. `session` loads the BPF side, whose `event`s
+//! `assemble` pairs up into [`record`]s for the `model` of a JVM. `requests` adds the threads that requested a
+//! collection, and [`summary`] keeps totals. `counted` evaluates the counters of JVMs that nothing can be
+//! attached to. `tracer` combines these for the library's loop.
 
 mod assemble;
 mod counted;

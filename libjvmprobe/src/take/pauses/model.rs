@@ -1,4 +1,4 @@
-//! What one JVM has done so far.
+//! Model of one JVM: its records, and the totals of its stops and cycles.
 
 use std::{cell::RefCell, collections::HashMap};
 
@@ -14,43 +14,44 @@ use crate::{
     },
 };
 
-/// A JVM under observation.
+/// A JVM whose collections are traced.
 pub struct Jvm {
     pid: u32,
     assembler: Assembler,
-    /// If they are wanted.
+    /// Totals of the interval or the trace; `None` if none are kept.
     totals: Option<Totals>,
-    /// Stops that began earlier were not seen whole.
+    /// Time at which the JVM was admitted. Stops that began earlier are ignored, because a part of their events
+    /// is missing.
     since_ns: u64,
     operations: Operations,
 }
 
-/// HotSpot has about a hundred operations.
+/// Maximum number of operations whose names are cached. HotSpot has about a hundred operations.
 const MAX_OPERATIONS: usize = 512;
 
-/// Names of operations by number and by vtable, looked up once.
+/// Names of operations, by number and by vtable. Each is looked up once.
 #[derive(Default)]
 struct Operations {
     numbered: RefCell<HashMap<u64, Option<String>>>,
     vtables: RefCell<HashMap<u64, Option<String>>>,
 }
 
-/// What the assembler asks for.
+/// Answers the assembler's questions about the JVM.
 struct Asked<'a> {
     pid: u32,
-    /// Unknown until the JVM has set itself up.
+    /// `None` until the JVM has finished starting.
     hotspot: Option<&'a HotSpot>,
     operations: &'a Operations,
 }
 
 impl Jvm {
-    /// Begins now.
+    /// Starts the model of a JVM at `since_ns`.
     pub(crate) fn new(pid: u32, totals: Option<Totals>, since_ns: u64, keep_pools: bool) -> Self {
         let (assembler, operations) = (Assembler::new(keep_pools), Operations::default());
         Self { pid, assembler, totals, since_ns, operations }
     }
 
-    /// Takes an event; returns the record that it completes, already counted.
+    /// Processes an event. Returns the record that it completes, which is already part of the totals.
     pub(crate) fn take(&mut self, event: &Event, hotspot: Option<&HotSpot>) -> Option<Record> {
         if matches!(event, Event::Stop(stop) if stop.begin_ns < self.since_ns) {
             return None;
@@ -67,7 +68,8 @@ impl Jvm {
         Some(record)
     }
 
-    /// Takes what was told by counters alone; `cause` is that of the last collection.
+    /// Returns the record of a stop or of collections that are known from counters alone, and adds it to the
+    /// totals. `cause` is the cause of the last collection.
     pub(crate) fn count(
         &mut self,
         found: Collected,
@@ -89,7 +91,8 @@ impl Jvm {
             operations: u32::try_from(collections).unwrap_or(u32::MAX).max(1),
             ttsp_ns: found.ttsp_ns,
             pause_ns: is_gc.then_some(found.pause_ns),
-            // At least: when several stops began and ended is not counted.
+            // If the time of the stop is unknown, the time of the collections is a lower bound: the counters do
+            // not have the begin and end of each of several stops.
             stopped_ns: found.stopped_ns.unwrap_or(found.pause_ns),
             ..Stop::default()
         };
@@ -99,14 +102,14 @@ impl Jvm {
         if is_gc { Record::Pause(stop) } else { Record::Safepoint(stop) }
     }
 
-    /// So many events were lost.
+    /// Counts lost events.
     pub(crate) fn lost(&mut self, events: u64) {
         if let Some(totals) = &mut self.totals {
             totals.lost(events);
         }
     }
 
-    /// The totals up to now, if they are wanted.
+    /// Returns the totals up to now, if they are kept.
     pub(crate) fn summary(&self, hotspot: Option<&HotSpot>, now_ns: u64) -> Option<Record> {
         let totals = self.totals.as_ref()?;
         let name = JvmName {
@@ -118,7 +121,7 @@ impl Jvm {
         Some(Record::Summary(Box::new(totals.summary(now_ns, &name, frees_in_pauses))))
     }
 
-    /// Begins the next interval.
+    /// Starts the next interval.
     pub(crate) fn next_interval(&mut self, now_ns: u64) {
         self.totals = self.totals.as_ref().map(|totals| totals.next(now_ns));
     }
@@ -154,12 +157,14 @@ impl assemble::Jvm for Asked<'_> {
     }
 }
 
-/// The cause of collections that were counted, by kind, where that of the last one is known.
+/// Returns the cause of counted collections, given the last cause that the JVM recorded; `collections` is their
+/// number by kind.
 fn counted_cause(cause: String, collections: [u64; 3], hotspot: &HotSpot) -> Option<String> {
     match collections {
-        // The marking's own pauses set none.
+        // The marking's own pauses do not set a cause.
         [0, 0, _] => None,
-        // It is over before that of the operation is.
+        // The full collection has the nested cause Ergonomics. When the counters are read, the operation's own
+        // cause is the last one again.
         [0, _, _] if cause == "Allocation Failure" && hotspot.has_ergonomics() => {
             Some("Ergonomics".into())
         }

@@ -1,8 +1,8 @@
-//! The instants that are watched, and the programs that catch them.
+//! Probes that see stops, collections and cycles in a libjvm.so, and the BPF programs for them.
 //!
-//! The fewest probes that give a true answer, for each costs the pause a few
-//! microseconds: five for a stop, or three or one where the JVM's own record helps.
-//! Those of the concurrent cycles fire beside the running application.
+//! Each probe lengthens a pause by a few microseconds, so there are as few as correct results allow: five for a
+//! stop, or three or one if the JVM's own record of its last stop has the rest. Probes for concurrent cycles
+//! fire while the application runs.
 
 use crate::{
     Error, Result,
@@ -13,7 +13,7 @@ use crate::{
     take::pauses::Options,
 };
 
-/// What is needed of every stop. All but the last may be left out, see [`plan`].
+/// Probes of a stop. All but the last may be omitted, see [`plan`].
 const STOP: [Instant; 5] = [
     Instant {
         usdt: ("hs_private", "safepoint__begin"),
@@ -50,7 +50,7 @@ const STOP: [Instant; 5] = [
     },
 ];
 
-/// Memory pools: around a pause, or with ZGC and Shenandoah around a cycle.
+/// Probes of memory pools: before and after a pause, or with ZGC and Shenandoah before and after a cycle.
 const POOLS: [Instant; 2] = [
     Instant {
         usdt: ("hotspot", "mem__pool__gc__end"),
@@ -69,65 +69,68 @@ const POOLS: [Instant; 2] = [
     },
 ];
 
-/// G1's marking thread begins and ends a cycle in these; there is no probe.
+/// Functions in which G1's marking thread ends and begins a cycle; there is no USDT probe.
 const G1_CYCLE: [Extra; 2] = [
     ("_ZN16G1ConcurrentMark20concurrent_cycle_endE", "fn_cycle_end", NO_CYCLES),
     ("_ZN16G1ConcurrentMark22concurrent_cycle_startEv", "fn_cycle_begin", NO_CYCLES),
 ];
-/// In JDK 8 a full collection may end it, too.
+/// The same events in JDK 8, where a full collection may end a cycle, too.
 const G1_CYCLE_OF_JDK_8: [Extra; 2] = [
     ("_ZN15G1CollectedHeap29register_concurrent_cycle_endEv", "fn_only_cycle_end", NO_CYCLES),
     ("_ZN14ConcurrentMark15scanRootRegionsEv", "fn_only_cycle_begin", NO_CYCLES),
 ];
 const NO_CYCLES: &str = "G1's concurrent cycles are not shown";
 
-/// The thread of CMS runs one, and sleeps: in JDK 8, later this is no function any more.
+/// Functions of the CMS thread at the end of a cycle (it goes to sleep) and at its begin. They exist as
+/// functions in JDK 8 only.
 const CMS_CYCLE_OF_JDK_8: [Extra; 2] = [
     ("_ZN25ConcurrentMarkSweepThread20sleepBeforeNextCycleEv", "fn_only_cycle_end", NO_CMS_CYCLES),
     ("_ZN12CMSCollector21collect_in_backgroundE", "fn_only_cycle_begin", NO_CMS_CYCLES),
 ];
 const NO_CMS_CYCLES: &str = "the concurrent cycles of CMS are not shown";
 
-/// How the function's mangled name begins, the program for its entry, and what
-/// is lost without.
+/// An optional function: the prefix of its mangled name, the program for its entry, and a message about the
+/// consequence if it is missing.
 type Extra = (&'static str, &'static str, &'static str);
 
-/// Serial and Parallel may collect twice in one operation; each one begins here.
+/// Begin of a collection. Serial and Parallel may collect twice in one operation, and each collection begins
+/// here.
 const COLLECTION: Extra = (
     "_ZN8GCTracer15report_gc_startEN7GCCause5CauseE",
     "fn_collection_begin",
     "the cause Ergonomics is shown as the cause that led to it",
 );
 
-/// CMS of JDK 8 waits for its own thread first, which sweeps meanwhile, and then begins.
+/// Begin of a collection of CMS in JDK 8, after the VM thread has waited for the CMS thread, which frees memory
+/// by sweeping meanwhile.
 const SWEPT: Extra = (
     COLLECTION.0,
     "fn_heap_before",
     "the heap before a collection may be more than the collection found",
 );
 
-/// The same may allocate what had not fitted before the probe tells of the end; without
-/// performance data, this is where the heap after the collection is seen.
+/// End of a collection. Before gc__end fires, Serial, Parallel and CMS may allocate the object that had not
+/// fitted. Without performance data, the heap after the collection can only be read here.
 const COLLECTION_END: Extra = (
     "_ZN8GCTracer13report_gc_endE",
     "fn_collection_end",
     "the heap after a collection is not shown",
 );
 
-/// System.gc() comes in here; exported, so that it is known in every build.
+/// Function that System.gc() calls. It is exported, so every build has its symbol.
 const REQUEST: &str = "JVM_GC";
-/// The program for it.
+/// Program for the entry of JVM_GC.
 pub(crate) const REQUEST_PROGRAM: &str = "fn_request";
 
-/// What to attach to a libjvm.so. Of a JVM that has not set itself up, no collector is
-/// known: cycles of every kind, then.
+/// Returns the probes to attach to a libjvm.so. While a JVM is starting up, its collector is unknown, and the
+/// probes for cycles of every collector are returned.
 ///
-/// A JVM's own record of its last stop tells when that began and what for, if
-/// the USDT probes say when to look: two traps fewer inside each pause. With ZGC none is left
-/// there: its operations' names tell which stops are pauses.
+/// A JVM's own record of its last stop has the time of its begin and its operation. If USDT probes show when to
+/// read it, the two probes at the begin of a stop are omitted. With ZGC, the probes at the begin and end of a
+/// collection are omitted too, because the names of the operations show which stops are pauses.
 ///
 /// # Errors
-/// [`Error::NoProbes`] where the stops cannot be seen, or the pools asked for.
+/// [`Error::NoProbes`] if stops cannot be seen, or if `pools` or `stacks` is set and a probe for it is missing.
 pub(crate) fn plan(
     libjvm: &LibJvm,
     hotspot: Option<&HotSpot>,
@@ -139,7 +142,7 @@ pub(crate) fn plan(
     let elf = libjvm.elf()?;
     let path = &libjvm.seen_as;
     let mut plans = Vec::new();
-    // CMS tells of its phases so, each for itself.
+    // CMS reports each of its phases by these probes, not its cycles.
     let has_cycles = |c: Collector| c.is_concurrent() && c != Collector::Cms;
     let cycles_by_pools = collector.is_none_or(has_cycles);
     if pools || cycles_by_pools {
@@ -153,7 +156,7 @@ pub(crate) fn plan(
             }
             Ok(found) => plans.extend(found),
             Err(error) if pools => return Err(error),
-            // Cycles are an extra: the pauses are there without.
+            // Cycles are optional: pauses are reported without them, too.
             Err(_) => {}
         }
     }
@@ -161,7 +164,8 @@ pub(crate) fn plan(
     plans.extend(functions(&elf, &wanted));
     let mut stop = resolve(path, &elf, &STOP)?;
     let gauge = hotspot.map(|h| &h.gauge);
-    // Functions are entered by other threads, too: only a stop that was seen to begin is one.
+    // Other threads call these functions, too. A hit belongs to a stop only if the begin of that stop was seen,
+    // so the probes at the begin stay unless all sites are USDT probes.
     let is_recorded = gauge.is_some_and(|gauge| gauge.last_stop.is_some());
     if is_recorded && !stop.iter().any(is_function) {
         stop.retain(|plan| !["safepoint_begin", "vmops_begin"].contains(&plan.program));
@@ -170,7 +174,7 @@ pub(crate) fn plan(
         let inside = ["gc_begin", "gc_end", "fn_gc_begin", "fn_gc_end"];
         stop.retain(|plan| !inside.contains(&plan.program));
     }
-    // The last instant of a stop first: a stop that is seen to begin is seen to end.
+    // The last probe of a stop is attached first, so that a stop whose begin is seen has its end seen, too.
     plans.extend(stop.into_iter().rev());
     if options.stacks {
         plans.push(request(libjvm, &elf)?);
@@ -191,7 +195,7 @@ fn is_function(plan: &Plan) -> bool {
     matches!(plan.site, Site::Function { .. })
 }
 
-/// What more is wanted of a JVM.
+/// Returns the optional functions for a JVM.
 fn extras(
     major: Option<u32>,
     hotspot: Option<&HotSpot>,
@@ -216,7 +220,7 @@ fn extras(
     wanted
 }
 
-/// Functions that tell more, where the file names them.
+/// Returns the plans for those optional functions that have a symbol in the file.
 fn functions(elf: &ElfFile, wanted: &[Extra]) -> Vec<Plan> {
     if wanted.is_empty() {
         return Vec::new();

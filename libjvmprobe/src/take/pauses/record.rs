@@ -1,7 +1,7 @@
-//! What is told, as javagc's JSON output spells it.
+//! Records of the GC tracer, as javagc prints them in JSON.
 //!
-//! Names and meanings are documented in javagc(8) and stable: fields may be
-//! added, none is renamed. Times are in nanoseconds, sizes in bytes.
+//! Names and meanings are documented in javagc(8) and stable: fields may be added, none is renamed. Times are
+//! in nanoseconds, sizes in bytes.
 
 use std::borrow::Cow;
 
@@ -19,14 +19,14 @@ use crate::render::{
 pub enum Record {
     /// A stop in which the collector ran.
     Pause(Stop),
-    /// Any other stop.
+    /// A stop without a collection.
     Safepoint(Stop),
-    /// A concurrent cycle, beside which the application ran.
+    /// A concurrent cycle, during which the application ran.
     Cycle(Cycle),
     /// Totals of one JVM over the trace or one interval.
     #[serde(skip_deserializing)]
     Summary(Box<crate::take::pauses::summary::Summary>),
-    /// Events that the kernel could not hand over.
+    /// Events that the kernel side could not send.
     Lost(Lost),
     /// Stops of one JVM that were not recorded one by one, because there were too many.
     Limited(Limited),
@@ -63,31 +63,31 @@ pub struct Limited {
     pub pid: u32,
     /// Stops in which the collector ran.
     pub pauses: Sum,
-    /// Other stops.
+    /// Stops without a collection.
     pub safepoints: Sum,
 }
 
-/// How many stops, and how long the application stood still in them.
+/// Number of stops, and the time that the application was stopped in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Sum {
     /// Number of stops.
     pub count: u64,
-    /// All of them together.
+    /// Total time of the stops.
     pub stopped_ns: u64,
-    /// The longest one.
+    /// Time of the longest stop.
     pub max_ns: u64,
 }
 
 impl Sum {
-    /// Adds those of another sum.
+    /// Adds another sum.
     pub fn add(&mut self, more: &Self) {
         self.count = self.count.saturating_add(more.count);
         self.stopped_ns = self.stopped_ns.saturating_add(more.stopped_ns);
         self.max_ns = self.max_ns.max(more.max_ns);
     }
 
-    /// Returns what has come since an earlier reading of the same sum. The longest stop is that of all
-    /// time.
+    /// Returns the increase since an earlier reading of the same sum. The longest stop is that of all time, not
+    /// of the period in between.
     fn since(&self, earlier: &Self) -> Self {
         Self {
             count: self.count.saturating_sub(earlier.count),
@@ -98,23 +98,23 @@ impl Sum {
 }
 
 impl Limited {
-    /// Whether there was no such stop.
+    /// Whether both sums are without a stop.
     pub fn is_empty(&self) -> bool {
         self.pauses.count == 0 && self.safepoints.count == 0
     }
 
-    /// Number of stops.
+    /// Returns the number of stops.
     pub fn count(&self) -> u64 {
         self.pauses.count.saturating_add(self.safepoints.count)
     }
 
-    /// Adds those of another record of the same JVM.
+    /// Adds another record of the same JVM.
     pub fn add(&mut self, more: &Self) {
         self.pauses.add(&more.pauses);
         self.safepoints.add(&more.safepoints);
     }
 
-    /// Returns what has come since an earlier reading.
+    /// Returns the increase since an earlier reading.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         Self {
             pid: self.pid,
@@ -124,48 +124,48 @@ impl Limited {
     }
 }
 
-/// The application stood still.
+/// A stop of the application.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Stop {
     /// Wall-clock time of the stop's begin, RFC 3339 with nanoseconds, UTC.
     pub time: String,
-    /// The same on `CLOCK_MONOTONIC`.
+    /// Begin of the stop on `CLOCK_MONOTONIC`.
     pub ts_ns: u64,
     /// The process.
     pub pid: u32,
     /// The collector, for example `G1`.
     pub collector: Cow<'static, str>,
-    /// The JVM's operation that the stop was for.
+    /// The VM operation that the stop was for.
     pub op: Option<String>,
-    /// Why the collector ran, in the JVM's words.
+    /// Cause of the collection, as the JVM names it.
     pub cause: Option<String>,
-    /// Whether one of the collections was a full one.
+    /// Whether one of the collections was a full collection.
     pub full: bool,
-    /// Collections inside this stop.
+    /// Number of collections inside this stop.
     pub collections: u64,
-    /// Operations inside this stop: more than one only up to JDK 13.
+    /// Number of VM operations inside this stop: more than one only up to JDK 13.
     pub operations: u32,
-    /// From the request to the last thread's stop.
+    /// Time to safepoint: from the request until the last thread has stopped.
     pub ttsp_ns: Option<u64>,
-    /// The collections themselves.
+    /// Time of the collections themselves; null for a stop without a collection.
     pub pause_ns: Option<u64>,
-    /// The whole time that the application stood still.
+    /// Total time that the application was stopped.
     pub stopped_ns: u64,
-    /// Used heap when the collection began.
+    /// Used heap in bytes when the collection began.
     pub heap_before: Option<u64>,
-    /// Used heap when the collection ended.
+    /// Used heap in bytes when the collection ended.
     pub heap_after: Option<u64>,
-    /// Memory pools, with `--pools`. They are not read back.
+    /// Memory pools, with `--pools`. They are not deserialized.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Pool>>,
-    /// Threads that asked for it, with `--stack`. They are not read back.
+    /// Threads that requested the collection, with `--stack`. They are not deserialized.
     #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub requests: Vec<Request>,
 }
 
 impl Stop {
-    /// Returns the row of a table, with the time as it is shown.
+    /// Returns the row of a table; `time` is the time as it is shown.
     pub fn row(&self, time: String) -> Row<'_> {
         Row {
             time,
@@ -179,33 +179,33 @@ impl Stop {
     }
 }
 
-/// A thread asked for a collection.
+/// A thread that requested a collection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Request {
-    /// When, on `CLOCK_MONOTONIC`.
+    /// Time of the request on `CLOCK_MONOTONIC`.
     pub ts_ns: u64,
-    /// The thread.
+    /// Thread ID.
     pub tid: u64,
-    /// Its name: of a Java thread the whole one, else at most 15 bytes (`comm`).
+    /// Name of the thread: complete for a Java thread, otherwise at most 15 bytes (`comm`).
     pub thread: String,
-    /// Its stack, innermost frame first.
+    /// Stack of the thread, innermost frame first.
     pub stack: Vec<StackFrame>,
 }
 
-/// A memory pool around a collection.
+/// A memory pool before and after a collection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pool {
     /// The memory manager that collected it, for example `G1 Young Generation`.
     pub manager: String,
     /// The pool, for example `G1 Eden Space`.
     pub pool: String,
-    /// Used bytes before.
+    /// Used bytes before the collection.
     pub before: u64,
-    /// Used bytes after; null when the end was not seen.
+    /// Used bytes after the collection; null if the end was not seen.
     pub after: Option<u64>,
-    /// Committed bytes after (before, when the end was not seen).
+    /// Committed bytes after the collection (before it, if the end was not seen).
     pub committed: u64,
-    /// The limit, null where there is none.
+    /// Maximum size in bytes; null if there is none.
     pub max: Option<u64>,
 }
 
@@ -213,31 +213,31 @@ pub struct Pool {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Cycle {
-    /// Wall-clock time of the begin, RFC 3339 with nanoseconds, UTC.
+    /// Wall-clock time of the cycle's begin, RFC 3339 with nanoseconds, UTC.
     pub time: String,
-    /// The same on `CLOCK_MONOTONIC`.
+    /// Begin of the cycle on `CLOCK_MONOTONIC`.
     pub ts_ns: u64,
     /// The process.
     pub pid: u32,
     /// The collector.
     pub collector: Cow<'static, str>,
-    /// The kind of cycle, in the JVM's words where it has any.
+    /// The kind of cycle, as the JVM names it if it does.
     pub op: String,
-    /// Why the cycle ran.
+    /// Cause of the cycle, as the JVM names it.
     pub cause: Option<String>,
-    /// Begin to end; the application ran meanwhile.
+    /// Time from begin to end, during which the application ran.
     pub duration_ns: u64,
-    /// Used heap at the begin.
+    /// Used heap in bytes at the begin.
     pub heap_before: Option<u64>,
-    /// Used heap at the end.
+    /// Used heap in bytes at the end.
     pub heap_after: Option<u64>,
-    /// Memory pools, with `--pools`. They are not read back.
+    /// Memory pools, with `--pools`. They are not deserialized.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Pool>>,
 }
 
 impl Cycle {
-    /// Returns the row of a table, with the time as it is shown.
+    /// Returns the row of a table; `time` is the time as it is shown.
     pub fn row(&self, time: String) -> Row<'_> {
         Row {
             time,

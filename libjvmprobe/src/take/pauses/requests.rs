@@ -1,4 +1,4 @@
-//! Who asked for a collection: stacks of System.gc(), until its pause comes.
+//! Requests for collections: stacks of the threads that call System.gc(), kept until the pause that follows.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -14,45 +14,47 @@ use crate::{
     },
 };
 
-/// A request whose stack may still be on its way: another processor may send it.
+/// A request without its stack, which another processor may send later.
 #[derive(Clone, Debug)]
 struct Waiting {
     request: Request,
-    /// The number of its stack.
+    /// Number of its stack.
     stack: u64,
 }
 
-/// The cause of a collection that Java code asked for.
+/// Cause of a collection that Java code has requested.
 const CAUSE: &str = "System.gc()";
-/// More threads than that are seldom at it at once; and with -XX:+DisableExplicitGC,
-/// nothing follows.
+/// Maximum number of requests of a JVM that wait for a pause. More threads seldom call System.gc() at once;
+/// with -XX:+DisableExplicitGC no pause follows, and the oldest requests are dropped.
 const MAX_WAITING: usize = 64;
 
-/// Of 4,096 stacks that the kernel side can know.
+/// Number of stacks from which on those that no request refers to are dropped. The kernel side has room for
+/// 4,096.
 const MANY_STACKS: usize = 1 << 11;
 
-/// So many nanoseconds after a pause, another one is for nobody who asked before it: a thread waits
-/// for its collection, and that comes at once, unless the thread gets no processor.
+/// Time in nanoseconds after a pause up to which another pause may belong to requests from before the first
+/// one. A thread waits for its collection, which follows at once unless that thread gets no processor.
 const CARRIED: u64 = 1_000_000_000;
 
-/// Requests that pauses were for. Which pause was whose, nobody tells: the first to ask need not be
-/// the first to be heard, and one pause may be enough for all.
+/// Requests that were attributed to pauses. Which pause belongs to which request is unknown: requests need not
+/// be served in order, and one pause may serve all of them.
 #[derive(Debug, Default)]
 struct Served {
     requests: Vec<Waiting>,
-    /// So many pauses were for them.
+    /// Number of pauses that were attributed to these requests.
     pauses: usize,
-    /// When the last one began.
+    /// Begin of the last of these pauses, in nanoseconds on `CLOCK_MONOTONIC`.
     begin: u64,
 }
 
 impl Served {
-    /// What is left for a pause that begins then, beside the new requests.
+    /// Returns the requests that a pause beginning at `begin` may still belong to. `new` are the requests made
+    /// since the previous pause.
     fn carry(mut self, begin: u64, new: &VecDeque<Waiting>) -> Self {
         if begin.saturating_sub(self.begin) > CARRIED {
             return Self::default();
         }
-        // Whoever has asked again has got what it wanted before.
+        // A thread that makes a new request has got the collection that it requested before.
         let before = self.requests.len();
         self.requests.retain(|old| !new.iter().any(|new| new.request.tid == old.request.tid));
         self.pauses = self.pauses.saturating_sub(before - self.requests.len());
@@ -60,24 +62,24 @@ impl Served {
     }
 }
 
-/// The requests of all JVMs.
+/// Requests of all JVMs.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     files: Files,
-    /// By the key of their JVM.
+    /// Stack namers by the key of the JVM.
     names: HashMap<u64, StackNamer>,
     threads: HashMap<u64, ThreadNames>,
-    /// Stacks by the key of their JVM and their number, which the kernel side tells once.
+    /// Stacks by the key of the JVM and by number. The kernel side sends each stack once.
     stacks: HashMap<u64, HashMap<u64, Vec<StackFrame>>>,
     waiting: HashMap<u64, VecDeque<Waiting>>,
     served: HashMap<u64, Served>,
 }
 
 impl Requests {
-    /// Gets ready to name the stacks of a JVM.
+    /// Prepares the naming of a JVM's stacks.
     ///
     /// # Errors
-    /// Where they can be walked by frame pointers only.
+    /// If the stacks can be walked by frame pointers only.
     pub(crate) fn add(
         &mut self,
         key: u64,
@@ -100,13 +102,13 @@ impl Requests {
         self.served.remove(&key);
     }
 
-    /// Lets go of what no JVM needs any more.
+    /// Releases files that no JVM has mapped any more.
     pub(crate) fn let_go(&mut self, walker: Option<&mut Walker>) {
         self.files.let_go(walker);
     }
 
-    /// Takes a stack, and names it while its code is there. The walker learns of files that were
-    /// mapped since.
+    /// Names a new stack at once, while its code exists. The walker learns of files that were mapped since the
+    /// last one.
     ///
     /// # Errors
     /// [`crate::Error::Bpf`].
@@ -126,7 +128,7 @@ impl Requests {
         Ok(())
     }
 
-    /// The numbers of stacks that nobody waits for, if there are many.
+    /// Returns the numbers of stacks that no request refers to; empty if there are fewer than `MANY_STACKS`.
     pub(crate) fn superfluous(&self) -> Vec<u64> {
         if self.stacks.values().map(HashMap::len).sum::<usize>() < MANY_STACKS {
             return Vec::new();
@@ -138,7 +140,7 @@ impl Requests {
         numbers.filter(|number| !wanted.contains(number)).collect()
     }
 
-    /// Forgets stacks: those that come again are sent again.
+    /// Forgets these stacks. The kernel side sends them again if they occur again.
     pub(crate) fn forget_stacks(&mut self, numbers: &[u64]) {
         let numbers: HashSet<_> = numbers.iter().collect();
         for stacks in self.stacks.values_mut() {
@@ -146,7 +148,7 @@ impl Requests {
         }
     }
 
-    /// Takes a request.
+    /// Adds a request, which waits for its pause.
     pub(crate) fn take(&mut self, request: &event::Request) {
         let comm = request.comm.clone();
         let thread = match self.threads.get_mut(&request.target) {
@@ -163,9 +165,9 @@ impl Requests {
         });
     }
 
-    /// Gives a pause those requests that were made before it. Where several were, each may
-    /// get a pause of its own, or one pause is enough for all: so those behind the first
-    /// are given to the next one as well, unless their thread has asked again since.
+    /// Adds to a pause the requests that were made before it. If there were several, each may get a pause of
+    /// its own, or one pause may serve all. Therefore all but the first of them are added to the next pause as
+    /// well, except those whose thread has made another request since.
     pub(crate) fn settle(&mut self, key: u64, stop: &mut Stop) {
         if stop.cause.as_deref() != Some(CAUSE) {
             return;
@@ -243,7 +245,7 @@ mod tests {
         assert!(pause(&mut requests, 7, 170, CAUSE).is_empty());
     }
 
-    /// Whose pause came first and who asked first need not be the same.
+    /// The thread whose request came first need not get the first pause.
     #[test]
     fn who_asks_again_has_got_a_pause() {
         let mut requests = Requests::default();

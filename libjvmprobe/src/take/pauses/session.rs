@@ -1,4 +1,4 @@
-//! The BPF object, as the options want it.
+//! The BPF object, loaded as the options require.
 
 use std::collections::HashSet;
 
@@ -24,26 +24,27 @@ use crate::{
 /// The loaded programs, their maps and their events.
 pub(crate) type Session = session::Session<JavagcSkel<'static>, Event>;
 
-/// One entry a JVM: 4 MB where they are allocated beforehand.
+/// Maps with one entry per JVM: 4 MB if preallocated.
 const ROOMY: [Roomy; 4] = [
     Roomy { name: "stops", most: 1 << 12, allocated: 1 << 12 },
     Roomy { name: "gauges", most: 1 << 12, allocated: 1 << 12 },
     Roomy { name: "counted", most: 1 << 12, allocated: 1 << 12 },
     Roomy { name: "budgets", most: 1 << 12, allocated: 1 << 12 },
 ];
-/// Stacks from which collections are asked for: few lines of a program do so.
+/// Maximum number of distinct stacks that request collections: only few lines of a program do so.
 const KNOWN_STACKS: u32 = 1 << 12;
-/// A control group may send as many events per second as this number of JVMs, each at its maximum.
+/// A control group may send as many events per second as this number of JVMs that each send their maximum.
 const TENANT_SHARE: u64 = 10;
-/// Maps with entries by JVM.
+/// Maps with entries that belong to a JVM.
 const BY_JVM: [&str; 5] = ["gauges", "counted", "stops", "budgets", "known_stacks"];
 
-/// Loads the object; of its programs only those named, or all; the stack walker only if stacks
-/// are wanted. `max_events` is the maximum number of events of each kind that a JVM sends per second.
+/// Loads the BPF object, with the programs named in `programs` or with all programs. The stack walker and the
+/// program for requests are loaded only if `stacks` is set. `max_events` is the maximum number of events of
+/// each kind that a JVM sends per second.
 ///
 /// # Errors
-/// [`Error::Permission`](crate::Error::Permission) or
-/// [`Error::Kernel`](crate::Error::Kernel) where the kernel refuses.
+/// [`Error::Permission`](crate::Error::Permission) or [`Error::Kernel`](crate::Error::Kernel) if the kernel
+/// refuses.
 pub(crate) fn load(
     programs: Option<&HashSet<&str>>,
     stacks: bool,
@@ -71,7 +72,7 @@ pub(crate) fn load(
         data.wakes_late = pace == Pace::Calm;
         data.counts_costs = pace == Pace::Calm;
     }
-    // All JVMs send through it: some thousand stops.
+    // All JVMs share this ring buffer, which has room for some thousand stops.
     if programs.is_none() {
         open.maps.events.set_max_entries(pace.ring()).map_err(bpf::load_error)?;
     }

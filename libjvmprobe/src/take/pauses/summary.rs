@@ -1,4 +1,4 @@
-//! Totals over a trace or an interval.
+//! Totals of the stops and cycles of a JVM over a trace or an interval.
 
 use std::collections::BTreeMap;
 
@@ -11,83 +11,83 @@ use crate::{
     take::pauses::record::Stop,
 };
 
-/// Totals of one JVM, as JSON spells them; see javagc(8).
+/// Totals of one JVM, as printed in JSON; see javagc(8).
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// Wall-clock time of the end, RFC 3339 with nanoseconds, UTC.
     pub time: String,
-    /// The end on `CLOCK_MONOTONIC`.
+    /// Time of the end on `CLOCK_MONOTONIC`.
     pub ts_ns: u64,
     /// The process.
     pub pid: u32,
     /// The collector.
     pub collector: &'static str,
-    /// The JVM's name and version, where it tells.
+    /// Name and version of the JVM, if it reports them.
     pub jvm: Option<String>,
     /// Wall time that the totals cover.
     pub duration_ns: u64,
     /// Stops in which the collector ran.
     pub pauses: u64,
-    /// Collections inside these stops.
+    /// Number of collections inside these stops.
     pub collections: u64,
     /// Stops with a full collection.
     pub full: u64,
-    /// Sum of the collections.
+    /// Total time of the collections.
     pub pause_ns: u64,
-    /// Sum of the stops with collections.
+    /// Total time of the stops with collections.
     pub stopped_ns: u64,
-    /// The share of wall time in stops with collections, 0 to 1.
+    /// Share of wall time in stops with collections, 0 to 1.
     pub stopped_share: f64,
-    /// Collections per minute; of a concurrent collector, cycles per minute.
+    /// Collections per minute; for a concurrent collector, cycles per minute.
     pub collections_per_minute: f64,
-    /// Stops without collection.
+    /// Number of stops without a collection.
     pub safepoints: u64,
-    /// Sum of the stops without collection.
+    /// Total time of the stops without a collection.
     pub safepoint_ns: u64,
-    /// Concurrent cycles that ended.
+    /// Number of concurrent cycles that ended.
     pub cycles: u64,
-    /// Sum of the concurrent cycles, beside which the application ran.
+    /// Total time of the concurrent cycles, during which the application ran.
     pub cycle_ns: u64,
-    /// Whether the collector frees while the application runs.
+    /// Whether the collector frees memory while the application runs.
     #[serde(skip)]
     pub concurrent: bool,
-    /// Bytes freed by the pauses; null for collectors that free concurrently, and where the
-    /// heap around a pause is not known.
+    /// Bytes freed by the pauses; null for collectors that free memory concurrently, or if the heap before or
+    /// after a pause is unknown.
     pub freed_bytes: Option<u64>,
-    /// Bytes allocated between the pauses; null as above.
+    /// Bytes allocated between the pauses; null if `freed_bytes` is.
     pub allocated_bytes: Option<u64>,
-    /// The rate of that; null as above, or with fewer than two pauses.
+    /// Bytes allocated per second between the pauses; null if `freed_bytes` is, or with fewer than two pauses.
     pub allocated_bytes_per_second: Option<f64>,
-    /// Events that the kernel could not hand over.
+    /// Events that the kernel side could not send.
     pub lost: u64,
-    /// By operation, longest total stop first.
+    /// Totals by operation: operations with collections first, then by total stop time, longest first.
     pub operations: Vec<Operation>,
-    /// With `--histogram`: PAUSE and STOPPED in microseconds, by powers of two.
+    /// With `--histogram`: power-of-two histograms of PAUSE and STOPPED in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histograms: Option<Histograms>,
 }
 
-/// One operation's totals.
+/// Totals of one operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Operation {
-    /// The JVM's name of the operation.
+    /// Name of the operation in the JVM.
     pub op: String,
-    /// Whether the collector ran in it.
+    /// Whether the collector ran in the operation.
     pub gc: bool,
-    /// Stops.
+    /// Number of stops.
     pub count: u64,
-    /// Collections inside.
+    /// Number of collections inside these stops.
     pub collections: u64,
-    /// Of the collections; null without any.
+    /// Times of the collections; null if there were none.
     pub pause: Option<Stats>,
-    /// Of the stops.
+    /// Times of the stops.
     pub stopped: Stats,
 }
 
 /// A distribution of times in nanoseconds. Percentiles are within 0.1 %.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stats {
-    /// Sum.
+    /// Sum of the times.
     pub total_ns: u64,
     /// Arithmetic mean.
     pub mean_ns: u64,
@@ -97,17 +97,17 @@ pub struct Stats {
     pub p90_ns: u64,
     /// 99th percentile.
     pub p99_ns: u64,
-    /// Longest, exact.
+    /// Maximum, exact.
     pub max_ns: u64,
 }
 
-/// Power-of-two histograms.
+/// Power-of-two histograms, in microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Histograms {
-    /// Of PAUSE.
+    /// Histogram of PAUSE.
     #[serde(serialize_with = "slots")]
     pub pause_us: Log2Histogram,
-    /// Of STOPPED.
+    /// Histogram of STOPPED.
     #[serde(serialize_with = "slots")]
     pub stopped_us: Log2Histogram,
 }
@@ -116,7 +116,7 @@ fn slots<S: serde::Serializer>(histogram: &Log2Histogram, s: S) -> Result<S::Ok,
     s.collect_seq(histogram.slots())
 }
 
-/// Times of one kind, exact in sum and maximum.
+/// Distribution of times, with an exact sum and maximum.
 #[derive(Debug)]
 struct Times {
     total: u64,
@@ -134,7 +134,7 @@ impl Times {
     fn record(&mut self, ns: u64) {
         self.total += ns;
         self.max = self.max.max(ns);
-        // Fails only where the histogram cannot grow, which 64 bits rule out.
+        // Fails only if the histogram cannot grow, which cannot happen with 64-bit values.
         let _ = self.histogram.record(ns);
     }
 
@@ -164,8 +164,8 @@ struct Tally {
 pub(crate) struct Totals {
     begin_ns: u64,
     full: u64,
-    /// By operation and whether it collected: G1TryInitiateConcMark, for one,
-    /// may find that there is nothing to do.
+    /// Totals by operation and whether it collected: the same operation may do both. G1TryInitiateConcMark, for
+    /// example, may find that there is nothing to do.
     tallies: BTreeMap<(String, bool), Tally>,
     cycles: Times,
     heap: HeapFlow,
@@ -173,16 +173,16 @@ pub(crate) struct Totals {
     histograms: Option<Histograms>,
 }
 
-/// What goes into the heap between pauses and out of it inside them.
+/// Bytes allocated between pauses and freed inside them.
 #[derive(Debug, Default)]
 struct HeapFlow {
     freed: u64,
     allocated: u64,
-    /// Time over which `allocated` was watched.
+    /// Total time between pauses, during which `allocated` was allocated.
     watched_ns: u64,
-    /// End and used heap of the last pause.
+    /// End of the last pause in nanoseconds, and the used heap then in bytes.
     last: Option<(u64, u64)>,
-    /// There was a pause of which that is not known: the sums are too low.
+    /// Whether the heap before or after some pause is unknown, so that the sums are too low.
     incomplete: bool,
 }
 
@@ -202,8 +202,8 @@ impl Totals {
         }
     }
 
-    /// Starts the next interval; what the last pause left in the heap is kept,
-    /// so that no allocation falls between two intervals.
+    /// Starts the next interval. The used heap after the last pause is kept, so that an allocation between two
+    /// intervals is counted.
     pub(crate) fn next(&self, begin_ns: u64) -> Self {
         let mut next = Self::new(begin_ns, self.histograms.is_some());
         next.heap.last = self.heap.last;
@@ -245,8 +245,8 @@ impl Totals {
         self.lost += events;
     }
 
-    /// The totals up to `end_ns`. `frees_in_pauses` tells whether the heap
-    /// before and after a pause says anything about what was freed.
+    /// Returns the totals up to `end_ns`. `frees_in_pauses` is whether the difference of the heap before and
+    /// after a pause is what the collector has freed.
     pub(crate) fn summary(&self, end_ns: u64, jvm: &JvmName, frees_in_pauses: bool) -> Summary {
         let duration_ns = end_ns.saturating_sub(self.begin_ns);
         let seconds = (duration_ns as f64 / 1e9).max(1e-9);
@@ -303,20 +303,21 @@ impl Totals {
     }
 }
 
-/// So many operations are told apart. A JVM has a hundred, and runs twenty of them.
+/// Maximum number of operations with totals of their own. A JVM has about a hundred operations and uses about
+/// twenty of them.
 const MAX_TALLIES: usize = 64;
 
-/// What stands for all others.
+/// Name of the sum of all other operations.
 const OTHERS: &str = "(others)";
 
-/// Which JVM a summary is about.
+/// Identity of the JVM that a summary is about.
 #[derive(Clone, Debug)]
 pub(crate) struct JvmName {
     /// The process.
     pub(crate) pid: u32,
     /// The collector.
     pub(crate) collector: &'static str,
-    /// Name and version.
+    /// Name and version of the JVM.
     pub(crate) version: Option<String>,
 }
 

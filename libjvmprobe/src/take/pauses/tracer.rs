@@ -1,4 +1,5 @@
-//! What is done with JVMs that are followed: gauges and stacks for them, records of them.
+//! GC tracer: plans and attaches the probes, passes gauges to the kernel side, updates the model of each JVM,
+//! and reports records to a sink.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -36,88 +37,89 @@ use crate::{
     },
 };
 
-/// What is wanted.
+/// Options of a trace of collections.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Every JVM, also those that start later, not those only that are named.
+    /// Trace every JVM, including those that start later, instead of the named ones only.
     pub all: bool,
-    /// Each memory pool before and after; this lengthens the pauses a little.
+    /// Record each memory pool before and after a collection. This lengthens the pauses a little.
     pub pools: bool,
-    /// The Java stack of each System.gc().
+    /// Record the Java stack of each System.gc().
     pub stacks: bool,
-    /// Histograms of pauses and stops in the totals.
+    /// Add histograms of pauses and stops to the totals.
     pub histogram: bool,
-    /// No totals: who takes each record adds them up. Of hundreds of JVMs they are large.
+    /// Keep no totals, because the sink adds up the records itself. For hundreds of JVMs they need much memory.
     pub no_totals: bool,
     /// How soon events are read.
     pub pace: Pace,
-    /// Maximum number of stops of one JVM, of each kind (collections, others), that are recorded one by one
-    /// per second. Of those beyond it the sums are reported, by a [`Record::Limited`] each interval.
+    /// Maximum number of stops per second of one JVM that are recorded one by one, for each kind (collections,
+    /// others). Stops beyond it are only summed up, and the sums are reported by a [`Record::Limited`] per
+    /// interval.
     pub max_stops_per_second: Option<u64>,
 }
 
-/// Who is told.
+/// Receiver of the records.
 pub trait Sink {
-    /// Takes a record: a stop or a cycle when it is over, totals of a JVM when an interval is over
-    /// or the JVM has ended, and what was lost.
+    /// Receives a record: a stop or a cycle when it has ended, the totals of a JVM at the end of an interval or
+    /// of the JVM, and lost events.
     ///
     /// # Errors
-    /// Where the trace cannot go on.
+    /// If the trace cannot go on.
     fn record(&mut self, record: &Record) -> Result<()>;
 
-    /// Takes what the probes have cost a process since the last time: once an interval, at
+    /// Receives the cost of the probes to a process since the previous call: once per interval, at
     /// [`Pace::Calm`].
     fn cost(&mut self, cost: Cost) {
         let _ = cost;
     }
 
-    /// Whether nobody wants more of it: then the trace ends.
+    /// Returns whether the sink is closed and takes no more records; then the trace ends.
     fn is_closed(&self) -> bool {
         false
     }
 }
 
-/// A trace of collections, for [`crate::follow::Trace`].
+/// The GC tracer, a `Tool` for [`crate::follow::Trace`].
 pub struct Taker<S> {
-    /// Who is told.
+    /// Receives the records.
     pub sink: S,
     options: Options,
     session: Session,
     requests: Requests,
-    /// Why nothing can be attached, of each file with each collector that was looked at: that takes
-    /// reading the file's symbols.
+    /// Reason why nothing can be attached, by file and collector; `None` if probes can be attached. Cached,
+    /// because finding out takes reading the file's symbols.
     unattached: HashMap<(FileId, Collector), Option<String>>,
-    /// How many JVMs run each file.
+    /// Number of JVMs that run each file.
     users: HashMap<FileId, usize>,
-    /// JVMs that nothing can be attached to.
+    /// JVMs that nothing can be attached to, whose own counters are read.
     counted: HashMap<u64, ByCounters>,
-    /// When the counters are looked at next of those that nothing notices.
+    /// Time of the next poll of the counters that have no watchpoint.
     next_count: Instant,
-    /// Stops that were not recorded one by one, as they were reported last.
+    /// Sums of stops that were not recorded one by one, as of the last report.
     limited: HashMap<u64, Limited>,
-    /// Makes numbers of tenants' names that no tenant can predict.
+    /// Hashes names of tenants (control groups) to numbers that no tenant can predict.
     tenant_numbers: RandomState,
 }
 
-/// A JVM of which its own counters tell.
+/// A JVM whose stops are known from its own counters.
 struct ByCounters {
     counted: Counted,
-    /// What notices each stop; without, the counters are looked at again and again.
+    /// The watchpoint that fires at each stop; `None` if there is none and the counters are polled.
     watch: Option<Links>,
-    /// When its counters may be looked at next.
+    /// Earliest time of the next poll of its counters.
     next_look: Instant,
 }
 
-/// If looking at a JVM's counters takes longer than this, because its memory answers slowly, ...
+/// If reading a JVM's counters takes longer than this, because its memory is slow to read, ...
 const SLOW_LOOK: Duration = Duration::from_millis(100);
-/// ... the next look comes after this many times as long: events of other JVMs wait meanwhile.
+/// ... the next poll comes after this many times as long, because events of other JVMs wait meanwhile.
 const REST: u32 = 20;
 
-/// What runs when a counter of stops was written to.
+/// Program that runs when the JVM has written to its counter of stop time.
 const COUNTED_PROGRAM: &str = "counted_stop";
 
-/// What to attach to a JVM's libjvm.so; nothing where that has neither probes nor symbols, and the
-/// JVM's own counters must do.
+/// Returns the probes to attach to a JVM's libjvm.so. Empty if the file has neither probes nor symbols and the
+/// JVM's own counters can be read instead.
 fn plan(target: &Target, hotspot: Option<&HotSpot>, options: &Options) -> Result<Vec<Plan>> {
     let must_attach = options.pools || options.stacks;
     match probes::plan(&target.libjvm, hotspot, options) {
@@ -131,11 +133,11 @@ fn plan(target: &Target, hotspot: Option<&HotSpot>, options: &Options) -> Result
 }
 
 impl<S: Sink> Taker<S> {
-    /// Loads what those that are named need; JVMs still to come may need any of the programs.
+    /// Loads the programs that the named JVMs need. If JVMs that start later are traced too, it loads all
+    /// programs.
     ///
     /// # Errors
-    /// [`Error::Permission`] or [`Error::Kernel`]
-    /// where the kernel refuses, [`Error::NoProbes`].
+    /// [`Error::Permission`] or [`Error::Kernel`] if the kernel refuses, [`Error::NoProbes`].
     pub fn new(options: Options, sink: S, named: &[Named]) -> Result<Self> {
         let of = |(target, hotspot): &Named| plan(target, hotspot.as_ref().ok(), &options);
         let plans = named.iter().map(of).collect::<Result<Vec<_>>>()?;
@@ -161,7 +163,7 @@ impl<S: Sink> Taker<S> {
         })
     }
 
-    /// Has the kernel side count a JVM's events as those of its control group.
+    /// Makes the kernel side count a JVM's events toward the limit of its control group.
     fn set_tenant(&self, key: u64, pid: Pid) {
         if self.options.max_stops_per_second.is_none() {
             return;
@@ -170,17 +172,17 @@ impl<S: Sink> Taker<S> {
         let mut bytes = [0; size_of::<budget>()];
         bytes[offset_of!(budget, tenant)..][..8].copy_from_slice(&tenant.to_ne_bytes());
         let budgets = &self.session.skel.maps.budgets;
-        // It is called again when the JVM has told more: an entry that exists stays.
+        // prepare() is called again when more is known of the JVM; an existing entry stays.
         let _ = budgets.update(&key.to_ne_bytes(), &bytes, MapFlags::NO_EXIST);
     }
 
-    /// Reports the stops of a JVM that were not recorded one by one since the last call.
+    /// Reports those stops of a JVM since the previous call that were not recorded one by one, as sums.
     fn report_limited(&mut self, key: u64, pid: Pid) -> Result<()> {
         if self.options.max_stops_per_second.is_none() {
             return Ok(());
         }
         let entry = self.session.skel.maps.budgets.lookup(&key.to_ne_bytes(), MapFlags::ANY);
-        // Without an entry nothing was sent either.
+        // Without an entry, the JVM has not sent events either.
         let Some(bytes) = entry.ok().flatten() else { return Ok(()) };
         let Some(budget) = copy::<budget>(&bytes) else { return Ok(()) };
         let sum =
@@ -192,7 +194,7 @@ impl<S: Sink> Taker<S> {
         if new.is_empty() { Ok(()) } else { self.sink.record(&Record::Limited(new)) }
     }
 
-    /// Has the kernel notice each stop that a JVM counts.
+    /// Sets a watchpoint on the JVM's counter of stop time, so that a program runs at the end of each stop.
     fn watch(&mut self, key: u64, pid: Pid, hotspot: &HotSpot) -> Result<Links> {
         const VM_THREAD: &str = "VM Thread";
         let missing = |what: &str| Error::PerfData { what: what.into() };
@@ -208,9 +210,10 @@ impl<S: Sink> Taker<S> {
         Ok(links)
     }
 
-    /// A JVM that nothing can be attached to, and why.
+    /// Starts to read the counters of a JVM that nothing can be attached to, and prints the reason `why`.
     fn admit_counted(&mut self, key: u64, pid: Pid, hotspot: &HotSpot, why: &str) -> Result<()> {
-        // First, for what is counted before the first look is not told.
+        // The watchpoint is set before the first reading: stops before that reading are not reported, and the
+        // watchpoint sees each later one.
         let watch = self.watch(key, pid, hotspot);
         let counted = Counted::begin(hotspot.counts()?, hotspot.counts_sync_apart());
         let every = counted::look(self.options.pace).as_millis();
@@ -231,7 +234,8 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// Tells of a JVM what its counters say now, or said when a stop was over.
+    /// Reports the stops that a JVM's counters show: as read at the end of a stop (`at_end`), or as they are
+    /// now.
     fn count(
         &mut self,
         jvms: &mut ByKey<Jvm>,
@@ -248,7 +252,7 @@ impl<S: Sink> Taker<S> {
                 (counted.stop(Counts::of(&e.numbers), e.ts_ns), cause)
             }
             None => {
-                // When it has ended, that is soon seen.
+                // If the JVM has ended, the follow loop notices that soon.
                 let Ok(counts) = hotspot.counts() else { return Ok(()) };
                 (counted.look(counts, clock::monotonic_ns()), hotspot.last_cause())
             }
@@ -259,10 +263,10 @@ impl<S: Sink> Taker<S> {
         Ok(())
     }
 
-    /// Tells what is not told yet of JVMs that still run, when the trace is over.
+    /// Reports the JVMs that still run when the trace ends.
     ///
     /// # Errors
-    /// What the sink says.
+    /// Those of the sink.
     pub fn finish(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         self.report(jvms)
     }
@@ -280,7 +284,8 @@ impl<S: Sink> Tool for Taker<S> {
         plan(target, hotspot, &self.options)
     }
 
-    /// The first stop wants to know the heap already, and the first stack to be walked.
+    /// Passes the gauge to the kernel side and prepares the stack walker before probes are attached, because
+    /// the first stop already reads the heap and the first request walks a stack.
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
         self.set_tenant(key, pid);
         let Some(hotspot) = hotspot else { return };
@@ -335,7 +340,7 @@ impl<S: Sink> Tool for Taker<S> {
                 self.count(jvms, key, Some(end))?;
                 continue;
             }
-            // What happened in a JVM before it was known is not told.
+            // Events of a JVM that came before it was admitted are ignored.
             let Some(Followed { jvm, hotspot, .. }) = jvms.get_mut(&key) else { continue };
             let hotspot = hotspot.as_deref().ok();
             match (&event, self.session.walker()) {
@@ -391,7 +396,8 @@ impl<S: Sink> Tool for Taker<S> {
         }
         let superfluous = self.requests.superfluous();
         for number in &superfluous {
-            // First there: what is needed again is sent again, behind this.
+            // Deleted in the kernel first: a stack that occurs again is sent again, and arrives after the
+            // deletion here.
             let _ = self.session.skel.maps.known_stacks.delete(&number.to_ne_bytes());
         }
         self.requests.forget_stacks(&superfluous);
@@ -412,7 +418,7 @@ impl<S: Sink> Tool for Taker<S> {
         if let Some(users) = self.users.get_mut(&file) {
             *users -= 1;
         }
-        // Its number may be another file's once nobody runs it.
+        // Once no JVM runs a file, another file may get its identity.
         self.users.retain(|_, users| *users > 0);
         let users = &self.users;
         self.unattached.retain(|(file, _), _| users.contains_key(file));

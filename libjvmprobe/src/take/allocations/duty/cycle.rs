@@ -1,57 +1,58 @@
 //! Duty cycle of one probe: when it is attached, so that the cost of its hits stays within a limit.
 //!
-//! A probe that costs no more than it may is always attached. Any other one is attached for on periods of 20 ms to
-//! one second, with off periods between them that are long enough. Hits of an on period represent the time since
-//! the previous one.
+//! A probe whose cost is within its limit is always attached. Any other probe is attached for on periods of 20
+//! ms to one second. The off periods between them are long enough to keep the average cost within the limit.
+//! Hits in an on period represent the time since the end of the previous on period.
 //!
-//! Attaching and detaching take time, too: the hits in it cost, but do not count.
+//! Attaching and detaching take time, too: hits during that time cost, but are not counted.
 
 use std::time::Duration;
 
 use crate::take::allocations::event::{ALWAYS_ON, ONE, duty_cycle};
 
-/// A probe that is always attached may exceed its limit by this factor, so that it does not change back and forth.
+/// A probe that is always attached may exceed its limit by this factor, so that it does not alternate between
+/// the two states.
 const HYSTERESIS: f64 = 1.25;
-/// Time between two counts of the hits of a probe that is always attached.
+/// Interval at which the hits of a probe that is always attached are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// Minimum length of an on period and the off period before it,
+/// Minimum length of an off period and the on period after it together.
 const MIN_CYCLE: Duration = Duration::from_secs(1);
-/// and of an on period.
+/// Minimum length of an on period.
 const MIN_ON: Duration = Duration::from_millis(20);
-/// Time to attach and detach a probe until it was measured. Since Linux 6.13 the kernel waits for readers of
-/// programs before it removes the breakpoints.
+/// Assumed time to attach and detach a probe until it is measured. Since Linux 6.13 the kernel waits for RCU
+/// readers of the programs before it removes the breakpoints.
 const FIRST_OVERHEAD: Duration = Duration::from_millis(70);
-/// Maximum length of an off period. Windows of 15 s have an on period each unless hundreds of JVMs allocate all the
-/// time.
+/// Maximum length of an off period, before it is varied by up to a quarter. Each window of 15 s contains an on
+/// period unless hundreds of JVMs allocate all the time.
 const MAX_OFF: Duration = Duration::from_secs(60);
 /// Time between a failure to attach and the next attempt.
 const RETRY: Duration = Duration::from_secs(10);
-/// Minimum part of the time in which a probe is attached: see [`MAX_OFF`].
+/// Minimum share of the time in which a probe is attached: see [`MAX_OFF`].
 const MIN_SHARE: f64 = 1e-4;
 
-/// The duty cycle of a probe. Times are nanoseconds on `CLOCK_MONOTONIC`.
+/// Duty cycle of a probe. Times are in nanoseconds on `CLOCK_MONOTONIC`.
 #[derive(Debug)]
 pub(super) struct Cycle {
     phase: Phase,
-    /// The part of the time in which the probe is attached.
+    /// Share of the time in which the probe is attached, 0 to 1.
     share: f64,
-    /// Time to attach and detach it.
+    /// Time to attach and detach the probe.
     overhead: Duration,
-    /// Up to this time, hits that counted represent all.
+    /// Time up to which the counted hits represent all hits.
     represented_until: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// All hits count. `counted` is when they were counted last.
+    /// The probe is always attached and all hits count. `counted` is the time of the last count.
     Always { counted: u64 },
     /// The probe is detached.
     Off { until: u64 },
-    /// Hits count until `until`.
+    /// The probe is attached, and hits count until `until`.
     On { since: u64, until: u64 },
 }
 
-/// Action that is due for a probe.
+/// Action that the caller has to take for a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
@@ -62,13 +63,14 @@ pub(super) enum Action {
 }
 
 impl Cycle {
-    /// A probe that is attached.
+    /// Creates the cycle of a probe that is attached.
     pub(super) fn new(now: u64) -> Self {
         let phase = Phase::Always { counted: now };
         Self { phase, share: 1.0, overhead: FIRST_OVERHEAD, represented_until: now }
     }
 
-    /// Time of the next call of [`Cycle::attached`] in an off period, else of [`Cycle::adapt`].
+    /// Time at which the caller attaches the probe and calls [`Cycle::attached`] (in an off period), or calls
+    /// [`Cycle::adapt`] (otherwise).
     pub(super) fn due_at(&self) -> u64 {
         match self.phase {
             Phase::Always { counted } => counted + ns(COUNT_EVERY),
@@ -86,7 +88,7 @@ impl Cycle {
         matches!(self.phase, Phase::Off { .. })
     }
 
-    /// Nanoseconds since the last count in which hits counted.
+    /// Length in nanoseconds of the time since the last count in which hits counted.
     pub(super) fn counted_ns(&self, now: u64) -> u64 {
         match self.phase {
             Phase::Always { counted } => now.saturating_sub(counted),
@@ -95,7 +97,7 @@ impl Cycle {
         }
     }
 
-    /// Returns what the kernel side has to know.
+    /// Returns the state that the kernel side needs.
     pub(super) fn published(&self) -> duty_cycle {
         match self.phase {
             Phase::Always { .. } => duty_cycle { on_until_ns: ALWAYS_ON, weight: ONE },
@@ -108,18 +110,18 @@ impl Cycle {
         }
     }
 
-    /// Begins an on period: the probe is attached.
+    /// Starts an on period, after the probe was attached.
     pub(super) fn attached(&mut self, now: u64) {
         self.phase = Phase::On { since: now, until: now + ns(self.on()) };
     }
 
-    /// Begins another off period: the probe could not be attached.
+    /// Starts another off period, after the probe could not be attached.
     pub(super) fn failed(&mut self, now: u64) {
         self.phase = Phase::Off { until: now + ns(RETRY) };
     }
 
-    /// Adapts the cycle of a probe that is attached, if that is due. `cost` is what its hits would cost if it was
-    /// always attached, and `allowed` the limit: both in shares of a processor.
+    /// Adapts the cycle of an attached probe, if that is due. `cost` is the cost of its hits if it was always
+    /// attached, and `allowed` is the limit; both are shares of a processor.
     pub(super) fn adapt(&mut self, now: u64, cost: f64, allowed: f64) -> Action {
         if now < self.due_at() {
             return Action::Nothing;
@@ -161,7 +163,8 @@ impl Cycle {
     fn off(&self, now: u64) -> Duration {
         let attached = self.on() + self.overhead;
         let off = attached.mul_f64(1.0 / self.share - 1.0).min(MAX_OFF);
-        // Longer or shorter by up to a quarter: a program may have a rhythm of its own.
+        // Varies the length by up to a quarter either way, so that it does not coincide with a rhythm of the
+        // program.
         let chance = now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         off.mul_f64(0.75 + 0.5 * chance as f64 / 2_f64.powi(32))
     }
@@ -176,12 +179,13 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
-    /// Hits per second that are allowed, and the cost of one.
+    /// Allowed hits per second, and the cost of one hit in processor seconds.
     const HITS: f64 = 1500.0;
     const HIT: f64 = 3e-6;
 
-    /// Runs a cycle from a time on for some seconds, with this number of hits per second. Returns the part of the
-    /// time in which the probe is attached, the part that its hits represent, and the number of on periods.
+    /// Runs a cycle from `now` on for some seconds, with this number of hits per second. Returns the share of
+    /// the time in which the probe is attached, the share that its hits represent, and the number of on
+    /// periods.
     fn run(cycle: &mut Cycle, now: &mut u64, seconds: u64, rate: f64) -> (f64, f64, u32) {
         let (begin, mut attached, mut represented, mut times) = (*now, 0, 0.0, 0);
         while *now < begin + seconds * SECOND {

@@ -1,11 +1,11 @@
-//! Duty cycles of the probes of allocation, in a daemon: they bound what hits cost the JVMs.
+//! Duty cycles of the allocation probes in a daemon, which limit what hits cost the JVMs.
 //!
-//! A hit costs the thread that allocates a trap, which nothing in the kernel can avoid, and the run of a program:
-//! some microseconds together. So a probe that is hit too often is [detached](cycle) for a part of the time, by a
-//! thread that waits for the kernel.
+//! A hit costs the allocating thread a trap, which nothing in the kernel can avoid, and the run of a BPF
+//! program: a few microseconds together. A probe that is hit too often is therefore [detached](cycle) for a
+//! part of the time, by a separate thread, because the kernel lets the detaching thread wait.
 //!
-//! All JVMs share one budget, max-min fairly: many JVMs with few hits each count together, and the
-//! one that costs most is limited first. A probe is attached to a file, so that the JVMs of one file have their on
+//! All JVMs share one budget, max-min fairly: many JVMs with few hits each count together, and the one that
+//! costs most is limited first. A probe is attached to a file, so the JVMs that run the same file have their on
 //! periods together.
 
 mod cycle;
@@ -39,23 +39,25 @@ use crate::{
     },
 };
 
-/// The budget of all JVMs until another one is set, in shares of a processor.
+/// Budget of all JVMs until another one is set, in shares of a processor.
 const BUDGET: f64 = 0.005;
-/// The assumed run time of the programs until some runs were measured, in nanoseconds.
+/// Assumed run time of the BPF programs until some runs are measured, in nanoseconds.
 const FIRST_RUN_NS: f64 = 2000.0;
-/// The average run time follows new runs by this part.
+/// Weight of new measurements in the moving average of the run time.
 const FOLLOW: f64 = 0.25;
-/// Probes of a file stay attached for this time after its last JVM has ended: the next one often starts soon.
+/// Time in nanoseconds for which the probes of a file stay attached after its last JVM has ended, because the
+/// next JVM often starts soon.
 const IDLE_NS: u64 = 10_000_000_000;
 
-/// The duty cycles of all files, and the thread that runs them. Dropped, it detaches all probes.
+/// Duty cycles of all files, and the thread that runs them. When it is dropped, the thread detaches all probes
+/// and ends.
 #[derive(Debug)]
 pub(super) struct DutyCycles(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Notified when the state was changed by another thread.
+    /// Notified when another thread has changed the state.
     changed: Condvar,
 }
 
@@ -63,11 +65,12 @@ struct Shared {
 struct State {
     maps: Maps,
     files: HashMap<FileId, File>,
-    /// In shares of a processor.
+    /// Limit of the cost of all probes, in shares of a processor.
     budget: f64,
-    /// Average run time of the programs, in nanoseconds.
+    /// Average run time of the BPF programs, in nanoseconds.
     run_ns: f64,
-    /// Hits without a program, by JVM: detaching takes a while, in which the traps go on.
+    /// Estimated hits, by JVM, for which no program ran: threads still hit the trap while the probe is being
+    /// detached.
     unseen: HashMap<u64, f64>,
     is_over: bool,
 }
@@ -82,13 +85,13 @@ struct Maps {
 /// A libjvm.so whose probes are attached.
 #[derive(Debug)]
 struct File {
-    /// For objects outside of TLABs, and for those that begin one.
+    /// The probe for objects outside of TLABs, and the probe for objects that begin one.
     probes: [Probe; 2],
-    /// The JVMs that run it, with the runs of programs that were measured so far.
+    /// The JVMs that run the file, with the runs of BPF programs measured so far.
     jvms: HashMap<u64, Runs>,
-    /// Whether one of the probes was ever detached for a part of the time.
+    /// Whether one of the probes was ever detached for an off period.
     was_cycled: bool,
-    /// When it last had a JVM, on `CLOCK_MONOTONIC`.
+    /// Time at which the file last had a JVM, on `CLOCK_MONOTONIC`.
     used_ns: u64,
 }
 
@@ -96,7 +99,7 @@ struct File {
 struct Probe {
     uprobe: Uprobe,
     cycle: Cycle,
-    /// Number of hits that count, of a JVM's `flood`.
+    /// Returns the number of counted hits from a JVM's `flood`.
     hits_of: fn(&flood) -> u64,
     hits: HashMap<u64, Hits>,
     to_attach: Duration,
@@ -108,7 +111,7 @@ struct Probe {
 #[derive(Clone, Copy, Debug, Default)]
 struct Hits {
     counted: u64,
-    /// Per second while the probe is attached.
+    /// Hits per second while the probe is attached.
     rate: f64,
 }
 
@@ -143,11 +146,11 @@ impl DutyCycles {
         Ok(Self(shared))
     }
 
-    /// Adds a JVM, and attaches the probes to its libjvm.so unless they are. Waits for up to 0.1 s while others are
-    /// detached.
+    /// Adds a JVM, and attaches the probes to its libjvm.so unless they are attached. Waits for up to 0.1 s
+    /// while other probes are being detached.
     ///
     /// # Errors
-    /// Why its libjvm.so cannot be attached to.
+    /// The reason why probes cannot be attached to its libjvm.so.
     pub(super) fn add(&self, key: u64, target: &Target, session: &mut Session) -> Result<()> {
         let mut state = self.0.lock();
         state.forget(key);
@@ -168,12 +171,12 @@ impl DutyCycles {
         self.0.lock().forget(key);
     }
 
-    /// Sets what the probes may cost all JVMs together, in shares of a processor.
+    /// Sets the maximum cost of the probes to all JVMs together, in shares of a processor.
     pub(super) fn set_budget(&self, budget: f64) {
         self.0.lock().budget = budget;
     }
 
-    /// Returns hits since the last call that no program has counted, by JVM.
+    /// Removes and returns, by JVM, the hits for which no program ran since the previous call.
     pub(super) fn take_unseen(&self) -> HashMap<u64, f64> {
         std::mem::take(&mut self.0.lock().unseen)
     }
@@ -218,8 +221,8 @@ impl State {
         }
     }
 
-    /// Returns what is due first, and when. On periods come one after the other: detaching takes a while, in which
-    /// others would go on.
+    /// Returns the time at which the next probe is due, and that probe. On periods do not overlap: detaching
+    /// takes a while, and a second on period would last longer meanwhile.
     fn next(&self) -> Option<(u64, (FileId, usize))> {
         let probes = || {
             self.files.iter().flat_map(|(id, file)| {
@@ -232,7 +235,7 @@ impl State {
         due.min_by_key(|(due, _)| *due)
     }
 
-    /// Does what is due.
+    /// Performs the action that is due, if there is one.
     fn turn(&mut self) {
         let now = clock::monotonic_ns();
         self.release(now);
@@ -266,7 +269,7 @@ impl State {
         }
     }
 
-    /// Detaches probes from files that no JVM runs any more.
+    /// Detaches the probes of files that no JVM has run for `IDLE_NS`.
     fn release(&mut self, now: u64) {
         let unused = self.files.extract_if(|_, file| {
             if !file.jvms.is_empty() {
@@ -300,7 +303,8 @@ impl File {
             })
         };
         Ok(Self {
-            // In this order, so that what is outside of TLABs is never taken for what is inside.
+            // The first probe is attached first, so that bytes outside of TLABs are never counted as bytes in a
+            // TLAB.
             probes: [
                 attach(probes::OUTSIDE, |flood| flood.outside_hits)?,
                 attach(probes::NEW_TLAB, |flood| flood.tlab_hits)?,
@@ -311,7 +315,7 @@ impl File {
         })
     }
 
-    /// Counts the hits of a probe since the last time, of each JVM. Returns the runs of programs since then.
+    /// Updates the hit rate of a probe in each JVM. Returns the runs of BPF programs since the previous call.
     fn count(&mut self, index: usize, maps: &Maps, now: u64) -> Runs {
         let mut all = Runs::default();
         let Self { probes, jvms, .. } = self;
@@ -332,7 +336,7 @@ impl File {
         all
     }
 
-    /// Writes the duty cycles for the kernel side, if there were any.
+    /// Passes the duty cycles to the kernel side, once the file has had an off period.
     fn publish(&self, maps: &Maps) {
         if !self.was_cycled {
             return;
@@ -340,7 +344,7 @@ impl File {
         let [outside, tlab] = self.probes.each_ref().map(|probe| probe.cycle.published());
         let cycles = duty_cycles { outside, tlab };
         for key in self.jvms.keys() {
-            // There is room for as many as there are JVMs.
+            // The map has as many entries as there can be JVMs.
             let _ = maps.duties.update(&key.to_ne_bytes(), bytes(&cycles), MapFlags::ANY);
         }
     }
@@ -365,7 +369,7 @@ impl Probe {
         }
     }
 
-    /// Detaches it, and adds the hits meanwhile to `unseen`.
+    /// Detaches the probe, and adds an estimate of the hits during that time to `unseen`.
     fn detach(&mut self, unseen: &mut HashMap<u64, f64>) {
         let begin = Instant::now();
         uprobe::detach([&mut self.uprobe]);
@@ -377,7 +381,7 @@ impl Probe {
     }
 }
 
-/// Detaches all probes of files.
+/// Detaches all probes of these files.
 fn detach<'a>(files: impl Iterator<Item = &'a mut File>) {
     uprobe::detach(files.flat_map(|file| &mut file.probes).map(|probe| &mut probe.uprobe));
 }
