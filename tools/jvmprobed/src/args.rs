@@ -14,7 +14,7 @@ use crate::{
     show::{when::When, whose::Whose},
 };
 
-/// Where windows are kept.
+/// Default directory of the store.
 pub const DIR: &str = "/var/lib/jvmprobe";
 
 const EXAMPLES: &str = "\
