@@ -308,7 +308,7 @@ fn bounded_add(counts: &mut BTreeMap<Arc<str>, u64>, limit: usize, name: &str, c
     *sum = sum.saturating_add(count);
 }
 
-/// Totals shared by the collector of data, which writes, and scrapers, which read.
+/// Totals shared by the main loop, which writes them, and scrapers, which read them.
 #[derive(Clone, Debug, Default)]
 pub struct SharedBook(Arc<Mutex<Book>>);
 
