@@ -36,7 +36,7 @@ pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// What the daemon is told.
+    /// Options of the daemon.
     #[command(flatten)]
     pub daemon: Daemon,
 
@@ -49,7 +49,7 @@ pub struct Args {
     pub completions: Option<Shell>,
 }
 
-/// How the log is written.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Log {
@@ -235,7 +235,7 @@ pub struct Show {
     pub dir: Option<PathBuf>,
 }
 
-/// A share of a processor.
+/// Parses a percentage of one processor, from 0.01 to 100,000.
 fn parse_percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.01..=100_000.0).contains(&percent) => Ok(percent),

@@ -26,7 +26,7 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
-    /// As `--log`.
+    /// Log format, as `--log`.
     pub log: Option<Log>,
     /// Attributes that rules may use, in addition to the known ones.
     #[serde(default)]
@@ -52,12 +52,12 @@ pub struct Config {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct StoreSection {
-    /// As `--dir`.
+    /// Directory, as `--dir`.
     pub dir: Option<PathBuf>,
-    /// As `--keep`.
+    /// Maximum age of windows, as `--keep`.
     #[serde(default, deserialize_with = "age")]
     pub keep: Option<Duration>,
-    /// As `--keep-size`.
+    /// Maximum size of the store in bytes, as `--keep-size`.
     #[serde(default, deserialize_with = "size")]
     pub keep_size: Option<u64>,
     /// Mode of the directory, which decides who else may read it.
@@ -69,17 +69,17 @@ pub struct StoreSection {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TakeSection {
-    /// As `--frequency`.
+    /// CPU samples per second, as `--frequency`.
     pub frequency: Option<u64>,
-    /// As `--off-cpu`.
+    /// Whether off-CPU time is traced, as `--off-cpu`.
     #[serde(default)]
     pub off_cpu: bool,
     /// Whether allocation is traced.
     pub allocation: Option<bool>,
-    /// As `--max-memory`.
+    /// Memory limit in bytes, as `--max-memory`.
     #[serde(default, deserialize_with = "size")]
     pub max_memory: Option<u64>,
-    /// As `--max-cpu`.
+    /// CPU limit in percent of one processor, as `--max-cpu`.
     pub max_cpu: Option<f64>,
 }
 

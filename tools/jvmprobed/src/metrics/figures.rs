@@ -62,7 +62,7 @@ pub struct Processor {
     pub gc_ns: u64,
     /// Threads of the compilers, including their time in the kernel.
     pub jit_ns: u64,
-    /// Native code of libraries and of the JVM, except the above.
+    /// Other native code: of libraries, and of threads of the JVM that are neither collector nor compiler.
     pub native_ns: u64,
     /// The kernel, on behalf of all other threads.
     pub kernel_ns: u64,
