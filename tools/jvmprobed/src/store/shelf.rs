@@ -163,7 +163,7 @@ pub fn names(folder: &Folder) -> io::Result<Vec<Name>> {
 /// Returns the names of the windows that each coarser window was made of.
 ///
 /// # Errors
-/// The same as of [`names`].
+/// Errors of the directory; [`io::ErrorKind::NotFound`] if a window was removed meanwhile.
 pub fn replaced(folder: &Folder, names: &[Name]) -> io::Result<HashMap<Name, Vec<Name>>> {
     let mut replaced = HashMap::new();
     for &name in names.iter().filter(|name| name.level > Level::Taken) {
