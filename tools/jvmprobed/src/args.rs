@@ -32,7 +32,7 @@ Examples:
 #[command(name = "jvmprobed", version, after_help = EXAMPLES, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// What is done instead of staying.
+    /// Subcommand; without one, the daemon runs.
     #[command(subcommand)]
     pub command: Option<Command>,
 

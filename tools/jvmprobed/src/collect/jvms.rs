@@ -35,13 +35,13 @@ pub struct Jvms {
     registry: Registry,
     identities: Identities,
     known: BTreeMap<u32, Known>,
-    /// Wanted JVMs that [`look`](Self::look) has not returned yet.
+    /// New JVMs selected by the rules, which [`look`](Self::look) has not returned yet.
     new: Vec<Arc<Identity>>,
     /// JVMs whose process runs another program now and that [`part`](Self::part) has not returned yet.
     replaced: Vec<Arc<Identity>>,
     /// Number of windows so far.
     windows: u64,
-    /// Process number of the JVM whose gauges were read last.
+    /// PID of the JVM whose gauges were read last.
     last_read: u32,
     /// JVMs whose gauges of the last window are missing or incomplete because time ran out.
     left_out: Vec<Arc<Identity>>,
@@ -117,8 +117,8 @@ impl Jvms {
         }
     }
 
-    /// Returns the identity of the JVM that a piece belongs to; `None` if a rule drops the JVM, or if it ended long
-    /// ago.
+    /// Returns the identity of the JVM that a batch belongs to; `None` if a rule drops the JVM, or if it
+    /// ended more than 40 seconds ago.
     pub fn who(&mut self, pid: u32) -> Option<Arc<Identity>> {
         if !self.known.contains_key(&pid) {
             // The batch of a tracer arrived before the JVM was taken from the registry.

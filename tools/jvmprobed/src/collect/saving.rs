@@ -4,12 +4,12 @@
 //! each window deposits the CPU time that the limit allows for it and withdraws the CPU time that was spent.
 //! The account holds at most the allowance of ten minutes and is full at the start. So a single expensive
 //! window, for example one that attaches to JVMs, does not matter, but an excess that lasts does. New JVMs
-//! add an allowance for the cost of attaching to them. Memory is over its limit if it was so at the end of
-//! two windows in a row.
+//! add an allowance for the cost of attaching to them. The memory limit counts as exceeded if the resident
+//! memory is above it at the end of two windows in a row.
 //!
-//! The probes of allocation have a budget of their own: half of the limit. When less than half of the account
-//! is left, that budget drops to a quarter. The JVM whose allocation probes cost most then loses detail
-//! first, before all JVMs do.
+//! The probes of allocation have a budget of their own: half of the limit, at most 0.5 % of one processor. When
+//! less than half of the account is left, the budget drops to a quarter of that. The JVM whose allocation
+//! probes cost most then loses detail first, before all JVMs do.
 //!
 //! Walking and naming stacks of samples has a budget, too: a sixteenth of the limit, plus an eighth of the
 //! account's balance in each window. A tenant that exceeds its share of this budget loses stacks first, so
@@ -21,9 +21,9 @@
 //! a quarter of the limit for stops and at most half of it for allocation. A JVM with a storm of either slows
 //! itself down, and takes nothing from other JVMs.
 //!
-//! When a limit is exceeded, collection goes one step down: see `ladder`. After some windows in a row that
-//! used less than half of the limit, it goes one step up. If that was too early, the next step up waits twice
-//! as long.
+//! When a limit is exceeded, collection goes one step down: see `ladder`. After some windows in a row below half
+//! of the CPU limit and below 90 % of the memory limit, it goes one step up. If that was too early, the next step up
+//! waits twice as long.
 
 use std::{
     collections::VecDeque,
@@ -128,7 +128,7 @@ impl Taking {
 
 /// Returns what is collected at each step down, beginning with the configured set. First the sampling rate is
 /// halved twice, then off-CPU time is dropped, then allocation. Then the rate is halved down to one sample
-/// per second, and at last samples are dropped.
+/// per second, and finally sampling stops.
 fn ladder(asked: Taking) -> Vec<Taking> {
     let mut steps = vec![asked];
     let mut down = |to: Taking| {
@@ -215,8 +215,8 @@ pub struct Saving {
     newcomers: f64,
     /// Number of JVMs in each of the last `REMEMBERED` windows.
     jvms: VecDeque<usize>,
-    /// Number of windows in a row with too much memory, and of windows in a row that used less than half of
-    /// the CPU limit.
+    /// Number of windows in a row with too much memory, and of quiet windows in a row: those below half of
+    /// the CPU limit and below 90 % of the memory limit.
     heavy: u32,
     quiet: u32,
     /// Number of quiet windows in a row that a step up requires.

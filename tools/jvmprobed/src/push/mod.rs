@@ -131,7 +131,8 @@ impl Push {
     }
 
     /// Makes one more attempt to send all waiting requests, for at most this long, and ends. Requests that
-    /// still wait then are on disk, for the next process.
+    /// still wait then stay on disk for the next process; those that are only in memory are dropped and
+    /// counted.
     pub fn end(mut self, net: &Net, within: Duration) {
         let until = Instant::now() + within;
         let waits: Vec<_> = std::mem::take(&mut self.senders)

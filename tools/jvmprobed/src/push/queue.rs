@@ -33,8 +33,7 @@ const MAX_ENTRY: u64 = 64 << 20;
 const MAX_HEAD: u64 = 64 << 10;
 /// Maximum number of parts of a request, so that the first line has space for them.
 pub const MAX_PARTS: usize = 1000;
-/// Number of times that a target may fail on an entry while it takes others, before the entry counts as
-/// refused.
+/// Number of times that a target may fail on an entry while it accepts others, before the entry counts as refused.
 const MAX_FAILURES: u32 = 3;
 /// Maximum size of the entries that are held in memory because they could not be written, in bytes.
 const MAX_MEMORY: u64 = 4 << 20;

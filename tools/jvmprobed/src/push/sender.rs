@@ -138,7 +138,8 @@ impl Sender {
     }
 
     /// Sends queued requests without waiting for retries, and ends the task. Requests that were not sent by
-    /// `until`, and those after the first failure, stay in the queue.
+    /// `until`, and those after the first failure, stay in the queue on disk; those that are only in memory
+    /// are dropped and counted.
     pub(super) async fn flush(&self, until: Instant) {
         self.ends.store(true, Ordering::Relaxed);
         let all = async { while matches!(self.send_oldest().await, Sent::One) {} };

@@ -63,8 +63,8 @@ pub struct Store {
     folder: Folder,
     bounds: Bounds,
     kept: Vec<Entry>,
-    /// Names of the windows that each merged one was made of. No other window may get them: readers take
-    /// a window of such a name for one that was replaced.
+    /// Names of the windows that each merged window was made of. No new window may get such a name, because
+    /// readers would regard it as replaced.
     replaced: HashMap<Name, Vec<Name>>,
     clock: AgeClock,
     /// Number of stacks that each tenant lost because it exceeded its share, since [`Store::take_limited`]

@@ -16,7 +16,7 @@ use crate::metrics::{SharedBook, encode::Exposition, server::gzip};
 /// Maximum age of an exposition that is served again.
 pub const FRESH: Duration = Duration::from_secs(1);
 
-/// Expositions of a book, each with the time at which it was written.
+/// Cached expositions, each with the time at which it was written.
 #[derive(Debug, Default)]
 pub struct Cache {
     book: SharedBook,
@@ -32,7 +32,7 @@ struct Entry {
 }
 
 impl Cache {
-    /// Creates an empty cache of a book's expositions.
+    /// Creates an empty cache.
     pub fn new(book: SharedBook) -> Arc<Self> {
         Arc::new(Self { book, entries: Mutex::default() })
     }
