@@ -71,7 +71,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const HOUR: i64 = 3600;
 
-    /// Returns intervals of 15 seconds; before the end of each, the wall clock is set forward by that many seconds.
+    /// Returns one interval of 15 seconds for each step. In it, the wall clock is first set forward by `step` seconds.
     fn intervals(steps: &[i64]) -> Vec<(u64, u64)> {
         let mut now = Now { unix_ns: 1_800_000_000 * SECOND, boot_ns: 77 };
         let mut intervals = Intervals::start(now);

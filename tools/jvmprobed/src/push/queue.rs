@@ -225,8 +225,8 @@ impl Queue {
     }
 
     /// Records that the target has failed on an entry, and moves the entry behind the others. Returns the
-    /// entry's new number if the target has failed on it at least `MAX_FAILURES` times while it accepted
-    /// other requests. `taken` is the number of requests that the target has accepted so far.
+    /// entry's new number if the target has failed on it at least `MAX_FAILURES` times and has accepted other
+    /// requests since the first failure. `taken` is the number of requests that the target has accepted so far.
     pub fn failed(&mut self, mut number: u64, taken: u64) -> Option<u64> {
         self.sending = None;
         let at = self.entries.iter().position(|entry| entry.number == number)?;
