@@ -115,7 +115,7 @@ pub fn next(kept: &[Entry], bounds: Bounds, now: Now) -> Option<Step> {
     early.or(Some(Step::Drop(farthest.name)))
 }
 
-/// Returns the step that merges the first group of windows that `passes`. A group is all windows of a level
+/// Returns the step that merges the first group of windows that `passes` accepts. A group is all windows of a level
 /// that began within the period of one coarser window, once that period is over.
 fn merge_of(kept: &[Entry], now_ns: u64, passes: impl Fn(&[Name], Level) -> bool) -> Option<Step> {
     for level in [Level::Taken, Level::Minutes] {

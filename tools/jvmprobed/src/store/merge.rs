@@ -112,7 +112,7 @@ fn merge(windows: Vec<Stored>, slot_ns: u64) -> Stored {
     merged
 }
 
-/// Combines windows by JVM: joins its profiles of each measure to one, and appends its pauses in order.
+/// Combines windows by JVM: joins the profiles of each measure to one, and appends the pauses in order.
 pub fn put_together(windows: impl Iterator<Item = Window>) -> Vec<Taken> {
     let mut jvms: Vec<Gathered> = Vec::new();
     let mut known: HashMap<(u32, u64), usize> = HashMap::new();
