@@ -14,7 +14,7 @@ use crate::{
     show::{when::When, whose::Whose},
 };
 
-/// Where windows are kept.
+/// Default directory of the store.
 pub const DIR: &str = "/var/lib/jvmprobe";
 
 const EXAMPLES: &str = "\
@@ -32,11 +32,11 @@ Examples:
 #[command(name = "jvmprobed", version, after_help = EXAMPLES, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// What is done instead of staying.
+    /// Subcommand; without one, the daemon runs.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// What the daemon is told.
+    /// Options of the daemon.
     #[command(flatten)]
     pub daemon: Daemon,
 
@@ -49,7 +49,7 @@ pub struct Args {
     pub completions: Option<Shell>,
 }
 
-/// How the log is written.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Log {
@@ -79,7 +79,7 @@ pub struct List {
     #[arg(short, long)]
     pub json: bool,
 
-    /// Where the windows are
+    /// Directory of the windows
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
         help = format!("Where the windows are [default: as configured, or {DIR}]"))]
     pub dir: Option<PathBuf>,
@@ -93,17 +93,17 @@ pub struct Daemon {
         help = format!("Keep windows in this directory [default: {DIR}]"))]
     pub dir: Option<PathBuf>,
 
-    /// Keep them so long (90s, 10m, 24h, 7d)
+    /// Maximum age of windows
     #[arg(long, value_name = "TIME", value_parser = parse_age,
         help = "Keep them so long: 90m, 24h, 7d [default: 24h]")]
     pub keep: Option<Duration>,
 
-    /// Keep no more than this
+    /// Maximum size of all windows
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes,
         help = "Keep no more than this: 500M, 1G [default: 1G]")]
     pub keep_size: Option<u64>,
 
-    /// Processor samples a second, of each processor
+    /// CPU samples per second, on each processor
     #[arg(short = 'F', long, value_name = "HERTZ", value_parser = clap::value_parser!(u64).range(1..=999),
         help = "Processor samples a second [default: 19]")]
     pub frequency: Option<u64>,
@@ -116,17 +116,17 @@ pub struct Daemon {
     #[arg(long)]
     pub no_alloc: bool,
 
-    /// Take less where the daemon's own memory is more
+    /// Collect less if the daemon uses more memory
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes,
         help = "Take less where more memory is held [default: 150M]")]
     pub max_memory: Option<u64>,
 
-    /// Take less where it takes more of a processor
+    /// Collect less if the daemon and its probes use more CPU time
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent,
         help = "Collect less if the daemon and its probes use more than this percentage of one processor, on average [default: 1 per 4 processors]")]
     pub max_cpu: Option<f64>,
 
-    /// Serve metrics
+    /// Address and port of metrics
     #[arg(
         long,
         value_name = "ADDR",
@@ -147,7 +147,7 @@ pub struct Daemon {
         help = "Serve metrics with TLS and basic authentication as this web configuration file says (YAML, as of Prometheus' exporters)")]
     pub web_config: Option<PathBuf>,
 
-    /// Push on to
+    /// Push targets
     #[arg(
         long,
         value_name = "KIND=WHERE",
@@ -155,7 +155,7 @@ pub struct Daemon {
     )]
     pub push: Vec<Address>,
 
-    /// How the log on stderr is written
+    /// Format of the log on stderr
     #[arg(
         long,
         value_name = "FORMAT",
@@ -163,7 +163,7 @@ pub struct Daemon {
     )]
     pub log: Option<Log>,
 
-    /// Read this configuration file
+    /// Path of the configuration file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
         help = format!("Read this configuration [default: {}, where it is there]", config::PATH))]
     pub config: Option<PathBuf>,
@@ -229,13 +229,13 @@ pub struct Show {
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// Where the windows are
+    /// Directory of the windows
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
         help = format!("Where the windows are [default: as configured, or {DIR}]"))]
     pub dir: Option<PathBuf>,
 }
 
-/// A share of a processor.
+/// Parses a percentage of one processor, from 0.01 to 100,000.
 fn parse_percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.01..=100_000.0).contains(&percent) => Ok(percent),

@@ -71,7 +71,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const HOUR: i64 = 3600;
 
-    /// Ends of 15-second intervals in which the wall clock is set by some seconds first.
+    /// Returns one interval of 15 seconds for each step. In it, the wall clock is first set forward by `step` seconds.
     fn intervals(steps: &[i64]) -> Vec<(u64, u64)> {
         let mut now = Now { unix_ns: 1_800_000_000 * SECOND, boot_ns: 77 };
         let mut intervals = Intervals::start(now);
@@ -96,7 +96,8 @@ mod tests {
         let steps = [0, -HOUR, 0, 25 * HOUR, 0, -25 * HOUR, 0, -10, 2];
         let all = intervals(&steps);
         assert!(all.iter().all(|(begin, end)| end - begin == 15 * SECOND), "{all:?}");
-        // Each interval ends at its own wall-clock time, and the begin starts anew on a step alone.
+        // Each interval ends at its own wall-clock time. Its begin differs from the end before only if the
+        // clock was set.
         for (two, &step) in all.windows(2).zip(&steps[1..]) {
             assert_eq!(two[0].1.saturating_add_signed(step * 1_000_000_000), two[1].0);
         }
@@ -108,7 +109,7 @@ mod tests {
         let mut intervals = Intervals::start(start);
         let next = Now { unix_ns: 115 * SECOND + 900, boot_ns: 15 * SECOND };
         assert_eq!(intervals.next(next), (start.unix_ns, next.unix_ns));
-        // The last interval may be short, and is not empty even then.
+        // The last interval may be so short that the wall clock is behind, but it is not empty.
         let last = Now { unix_ns: 115 * SECOND, boot_ns: 15 * SECOND + 1000 };
         assert_eq!(intervals.next(last), (115 * SECOND - 1000, 115 * SECOND));
     }

@@ -1,5 +1,5 @@
-//! The configuration file: TOML, of which nothing has to be there. A key that is not known is an
-//! error, for it may be a spelling mistake.
+//! The configuration file, in TOML. All keys are optional. An unknown key is an error, because it may be a
+//! spelling mistake.
 
 use std::{
     collections::BTreeMap,
@@ -16,34 +16,34 @@ use serde::{Deserialize, Deserializer, de::Error};
 
 use crate::{args::Log, metrics, push::target, store::folder::parse_mode};
 
-/// Where it is looked for.
+/// Default path of the configuration file.
 pub const PATH: &str = "/etc/jvmprobe/jvmprobed.toml";
 
-/// More than anybody writes.
+/// Maximum size of the file in bytes, more than any real one has.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What the file says.
+/// Content of the file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
-    /// As `--log`.
+    /// Log format, as `--log`.
     pub log: Option<Log>,
-    /// Attributes that rules may name besides those that are known.
+    /// Attributes that rules may use, in addition to the known ones.
     #[serde(default)]
     pub attributes: Vec<String>,
-    /// What is kept.
+    /// Settings of the store.
     #[serde(default)]
     pub store: StoreSection,
-    /// What is taken, and what that may cost.
+    /// Settings of tracing and its cost.
     #[serde(default)]
     pub take: TakeSection,
-    /// Where metrics are served.
+    /// Settings of the metrics server.
     #[serde(default)]
     pub metrics: metrics::Options,
-    /// Where to push to.
+    /// Push targets.
     #[serde(default, rename = "push")]
     pub targets: Vec<target::Options>,
-    /// Which JVMs are taken, and what they are called: in this order.
+    /// Rules that select and rename JVMs, applied in this order.
     #[serde(default, rename = "rule")]
     pub rules: Vec<Rule>,
 }
@@ -52,15 +52,15 @@ pub struct Config {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct StoreSection {
-    /// As `--dir`.
+    /// Directory, as `--dir`.
     pub dir: Option<PathBuf>,
-    /// As `--keep`.
+    /// Maximum age of windows, as `--keep`.
     #[serde(default, deserialize_with = "age")]
     pub keep: Option<Duration>,
-    /// As `--keep-size`.
+    /// Maximum size of the store in bytes, as `--keep-size`.
     #[serde(default, deserialize_with = "size")]
     pub keep_size: Option<u64>,
-    /// Mode of the directory: who else may read what is kept.
+    /// Mode of the directory, which decides who else may read it.
     #[serde(default, deserialize_with = "mode")]
     pub mode: Option<u32>,
 }
@@ -69,43 +69,43 @@ pub struct StoreSection {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TakeSection {
-    /// As `--frequency`.
+    /// CPU samples per second, as `--frequency`.
     pub frequency: Option<u64>,
-    /// As `--off-cpu`.
+    /// Whether off-CPU time is traced, as `--off-cpu`.
     #[serde(default)]
     pub off_cpu: bool,
-    /// Whether allocation is taken.
+    /// Whether allocation is traced.
     pub allocation: Option<bool>,
-    /// As `--max-memory`.
+    /// Memory limit in bytes, as `--max-memory`.
     #[serde(default, deserialize_with = "size")]
     pub max_memory: Option<u64>,
-    /// As `--max-cpu`.
+    /// CPU limit in percent of one processor, as `--max-cpu`.
     pub max_cpu: Option<f64>,
 }
 
-/// `[[rule]]`: what becomes of JVMs of which each of some attributes matches.
+/// `[[rule]]`: an action on JVMs whose attributes all match.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Rule {
-    /// What becomes of them.
+    /// Action to take.
     pub action: Action,
-    /// Regular expressions by attributes' names; where an attribute is missing, it is empty.
+    /// Regular expressions by attribute name. A missing attribute counts as empty.
     #[serde(default)]
     pub when: BTreeMap<String, Pattern>,
-    /// What those are called that are renamed; `$1` is what a group of the expression for
-    /// `service.name` has matched.
+    /// New name, for renaming rules. `$1` stands for the first group that the expression for `service.name`
+    /// has matched.
     pub to: Option<String>,
 }
 
-/// What becomes of JVMs.
+/// Action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
-    /// They get another `service.name`.
+    /// Changes `service.name`.
     Rename,
-    /// They are left alone.
+    /// Leaves the JVM alone.
     Drop,
-    /// They are taken: where there is such a rule, others are not.
+    /// Traces the JVM. If there is such a rule, JVMs that match none are not traced.
     Select,
 }
 
@@ -116,7 +116,7 @@ pub struct Pattern(pub Regex);
 impl<'de> Deserialize<'de> for Pattern {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        // Its own words are of several lines.
+        // The message of the regex crate has several lines.
         let wrong = |_| D::Error::custom(format!("`{text}` is no regular expression"));
         Regex::new(&text).map(Self).map_err(wrong)
     }
@@ -135,10 +135,7 @@ fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
     parse_mode(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
 }
 
-/// A time with its unit: `90s`, `10m`, `24h`, `7d`.
-///
-/// # Errors
-/// A sentence for the user.
+/// Parses a duration with its unit: `90s`, `10m`, `24h`, `7d`. It is from one second to 366 days.
 pub fn parse_age(text: &str) -> Result<Duration, String> {
     let units = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
     let seconds = units.into_iter().find_map(|(unit, seconds)| {
@@ -151,10 +148,10 @@ pub fn parse_age(text: &str) -> Result<Duration, String> {
 }
 
 impl Config {
-    /// Reads the file that was asked for, or that of [`PATH`], which may be missing.
+    /// Reads the given file, or that of [`PATH`], which may be missing.
     ///
     /// # Errors
-    /// A line that says what is wrong where.
+    /// A line that says what is wrong and where.
     pub fn read(asked: Option<&Path>) -> Result<Self> {
         let path = asked.unwrap_or(Path::new(PATH));
         let shown = path.display();
@@ -171,10 +168,10 @@ impl Config {
         Self::parse(&text).with_context(|| shown.to_string())
     }
 
-    /// Reads its text.
+    /// Parses the text of a configuration file.
     ///
     /// # Errors
-    /// A line that says what is wrong where.
+    /// A line that says what is wrong and where.
     pub fn parse(text: &str) -> Result<Self> {
         let config: Self = match toml::from_str(text) {
             Ok(config) => config,

@@ -1,5 +1,4 @@
-//! Who a JVM is to those who look: as it is found, as the rules have it, and how often it was started
-//! again.
+//! Identity of JVMs: name and attributes as found on the host, changed by the rules, with the number of restarts.
 
 use std::{
     collections::HashMap,
@@ -13,26 +12,26 @@ use crate::{
     window::Identity,
 };
 
-/// The name of the attribute that tells how often a JVM of this name was started again.
+/// Name of the attribute with the number of times that a JVM of this name was started again.
 const RESTARTS: &str = "jvmprobe.restarts";
 
 /// The attribute for the namespace of a pod.
 const NAMESPACE: &str = "k8s.namespace.name";
 
-/// So many names are remembered.
+/// Maximum number of names whose restarts are remembered.
 const MAX_NAMES: usize = 4096;
 
-/// The rules, which the registry asks, too.
+/// The configured rules. The registry applies them, too.
 #[derive(Debug, Default)]
 pub struct Rules(RwLock<Vec<Rule>>);
 
 impl Rules {
-    /// These rules.
+    /// Creates the set of rules.
     pub fn new(rules: Vec<Rule>) -> Self {
         Self(RwLock::new(rules))
     }
 
-    /// Other rules, from now on: who is known stays who it is.
+    /// Replaces the rules. JVMs that are already known keep their identity.
     pub fn set(&self, rules: Vec<Rule>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
     }
@@ -55,28 +54,28 @@ impl Select for Rules {
     }
 }
 
-/// Tells who JVMs are.
+/// Assigns identities to JVMs.
 #[derive(Debug, Default)]
 pub struct Identities {
     rules: Arc<Rules>,
-    /// How many processes of a name have ended, and when one was last heard of.
+    /// By name: number of processes that have ended, and the value of `clock` when the name was last used.
     ended: HashMap<String, (u64, u64)>,
     clock: u64,
 }
 
 impl Identities {
-    /// With these rules.
+    /// Assigns identities by these rules.
     pub fn new(rules: Arc<Rules>) -> Self {
         Self { rules, ..Self::default() }
     }
 
-    /// Who a JVM is that has come; `None` where the rules leave it alone.
+    /// Returns the identity of a JVM that was found; `None` if the rules drop it.
     pub fn came(&mut self, pid: u32, who: Who) -> Option<Arc<Identity>> {
         let Who { name, started_ns, attributes, claimed_namespace } = who;
         let mut identity = Identity { pid, started_ns, name, attributes };
         apply(&self.rules.read(), &mut identity).then_some(())?;
-        // A label, of which rules know nothing: a container that names another namespace gets neither
-        // rid of its profiles nor into another one's rules.
+        // The claimed namespace is added after the rules, so that it is a label only. Otherwise a container
+        // that names another namespace could escape its own rules, or get into those of the other namespace.
         if let Some(namespace) = claimed_namespace {
             identity.attributes.insert(NAMESPACE.into(), namespace);
         }
@@ -85,7 +84,7 @@ impl Identities {
         Some(identity.into())
     }
 
-    /// It has ended: the next one of its name is another start.
+    /// Records that a JVM has ended, so that the next one of its name counts as a restart.
     pub fn ended(&mut self, identity: &Identity) {
         self.heard_of(&identity.name);
         if let Some((ended, _)) = self.ended.get_mut(&identity.name) {
@@ -93,8 +92,8 @@ impl Identities {
         }
     }
 
-    /// How many of a name have ended. The one that was not heard of for the longest time is forgotten
-    /// where there are too many.
+    /// Returns the number of ended JVMs of this name. If there are too many names, the one that was not used
+    /// for the longest time is forgotten.
     fn heard_of(&mut self, name: &str) -> u64 {
         self.clock += 1;
         if let Some((ended, at)) = self.ended.get_mut(name) {
@@ -112,7 +111,7 @@ impl Identities {
     }
 }
 
-/// Renames a JVM as the rules have it, one after the other. Whether it is taken.
+/// Applies the rules one after the other, and renames the JVM if they say so. Returns whether the JVM is traced.
 fn apply(rules: &[Rule], identity: &mut Identity) -> bool {
     const NAME: &str = "service.name";
     let has_selection = rules.iter().any(|rule| rule.action == Action::Select);
@@ -202,7 +201,7 @@ mod tests {
         let mut identities = Identities::default();
         let restarts = |identity: &Identity| identity.attributes[RESTARTS].clone();
         let first = identities.came(1, who("shop", "")).unwrap();
-        // Another one beside it is none.
+        // A second JVM beside a running one is not a restart.
         let second = identities.came(2, who("shop", "")).unwrap();
         assert_eq!((restarts(&first), restarts(&second)), ("0".into(), "0".into()));
         identities.ended(&first);

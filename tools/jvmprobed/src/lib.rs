@@ -1,4 +1,4 @@
-//! What jvmprobed(8) is made of.
+//! Modules of jvmprobed(8).
 
 pub mod args;
 pub mod clock;

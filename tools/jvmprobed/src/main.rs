@@ -1,9 +1,9 @@
-//! jvmprobed: all JVMs of a host, all the time: profiles, allocation and pauses to look back into
-//! and to push on.
+//! jvmprobed: records profiles, allocation and pauses of all JVMs of a host all the time, keeps them, and
+//! pushes them to other systems.
 //!
-//! Arguments and configuration say what is [`wanted`]; [`collect`](jvmprobed::collect) takes it,
-//! window by window ([`jvmprobed::window`]), for the [`store`](jvmprobed::store), for scrapers
-//! ([`jvmprobed::metrics`]) and for others ([`jvmprobed::push`]). [`show`] looks back into the store.
+//! [`wanted`] combines arguments and configuration. [`collect`](jvmprobed::collect) records data in windows
+//! ([`jvmprobed::window`]) and hands them to the [`store`](jvmprobed::store), to the totals for scrapers
+//! ([`jvmprobed::metrics`]) and to push targets ([`jvmprobed::push`]). [`show`] prints stored data.
 
 use std::process::ExitCode;
 

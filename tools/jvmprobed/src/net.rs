@@ -1,8 +1,8 @@
-//! Threads that wait for the network: one for the targets and signals, and one for each listener.
+//! Network threads: one for push targets and signals, and one for each listener.
 //!
-//! They parse what others send, so they have no capabilities, and neither have the threads that look names up and
-//! write files for them. Ports are bound before. They read files as the daemon's user, by their permission
-//! bits: `CAP_DAC_READ_SEARCH` of the other threads does not reach them.
+//! They parse data from other hosts, so they have no capabilities, and neither have the threads that resolve
+//! host names and write files for them. Ports are bound before. The threads read files as the daemon's user,
+//! subject to permission bits: `CAP_DAC_READ_SEARCH` of the other threads does not extend to them.
 
 use std::{
     future::Future,
@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::metrics::server::cost::Allowance;
 
-/// A thread with a runtime.
+/// A thread with a tokio runtime.
 #[derive(Debug)]
 pub struct Net {
     handle: Handle,
@@ -29,21 +29,21 @@ pub struct Net {
 }
 
 impl Net {
-    /// Starts the thread.
+    /// Starts the thread for push targets and signals.
     ///
     /// # Errors
-    /// Those of making a thread and an epoll instance.
+    /// The thread or its epoll instance cannot be created.
     pub fn start() -> io::Result<Self> {
-        // Names of hosts are looked up in threads of their own: the C library waits.
+        // Host names are resolved in separate threads, because the C library's function blocks.
         let mut builder = Builder::new_current_thread();
         builder.thread_name("jvmprobed-names");
         Self::with(builder, "jvmprobed-net")
     }
 
-    /// Starts the thread of a listener, which charges its CPU time whenever it waits.
+    /// Starts the thread of a listener, which charges its CPU time to `allowance` before it goes to sleep.
     ///
     /// # Errors
-    /// The thread or its epoll instance cannot be made.
+    /// The thread or its epoll instance cannot be created.
     pub fn serving(name: &str, allowance: &Arc<Allowance>) -> io::Result<Self> {
         let mut builder = Builder::new_current_thread();
         let allowance = Arc::clone(allowance);
@@ -52,7 +52,7 @@ impl Net {
     }
 
     fn with(mut builder: Builder, name: &str) -> io::Result<Self> {
-        // Threads inherit the capabilities of the one that starts them, which may be any.
+        // A thread inherits the capabilities of the thread that starts it, which may have some.
         builder.on_thread_start(|| keep(Rights::empty()));
         let runtime = builder.enable_all().max_blocking_threads(2).build()?;
         let handle = runtime.handle().clone();
@@ -60,19 +60,19 @@ impl Net {
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
             keep(Rights::empty());
             let _ = runtime.block_on(stopped);
-            // A look-up of a name may hang for long: nobody waits for it.
+            // Resolving a name may hang for a long time, so do not wait for it.
             runtime.shutdown_background();
         })?;
         Ok(Self { handle, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Does something that only the runtime can: what it makes belongs to it.
+    /// Calls `make` in the context of the runtime, which the created objects belong to.
     pub fn enter<T>(&self, make: impl FnOnce() -> T) -> T {
         let _inside = self.handle.enter();
         make()
     }
 
-    /// Runs a function in the thread and waits for its result. `None` if the thread has ended.
+    /// Runs a function in the thread and waits for its result. Returns `None` if the thread has ended.
     pub fn run<T: Send + 'static>(&self, run: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (done, result) = mpsc::channel();
         self.spawn(async move { _ = done.send(run()) });

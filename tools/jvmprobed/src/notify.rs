@@ -1,8 +1,8 @@
-//! What systemd is told: that the daemon is ready, reloads, ends, and is alive.
+//! Notifications to systemd: the daemon is ready, reloads, stops, and is alive.
 //!
-//! Source: sd_notify(3). A datagram of `NAME=VALUE` lines to the socket that `NOTIFY_SOCKET`
-//! names; where a name begins with `@`, it is an abstract one. Without that variable, nothing is
-//! sent.
+//! Source: sd_notify(3). A notification is a datagram of `NAME=VALUE` lines to the socket that
+//! `NOTIFY_SOCKET` names. A name that begins with `@` is an abstract socket. Without that variable, nothing
+//! is sent.
 
 use std::{
     env,
@@ -21,7 +21,7 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The way to systemd, if there is one.
+/// Connection to systemd, if the daemon runs as a service.
 #[derive(Debug)]
 pub struct Notify {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -30,13 +30,13 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// As the environment says.
+    /// Reads `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` from the environment.
     ///
     /// # Errors
-    /// It names a socket, and that is none.
+    /// `NOTIFY_SOCKET` is not a valid socket address, or no socket can be created.
     pub fn from_env() -> io::Result<Self> {
         let number = |name: &str| env::var(name).ok()?.parse::<u64>().ok();
-        // It may be meant for another process of the service.
+        // The watchdog may be meant for another process of the service.
         let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(process::id()));
         let watchdog = number("WATCHDOG_USEC").filter(|&us| us > 0 && is_ours);
         Self::to(env::var_os("NOTIFY_SOCKET").as_deref(), watchdog.map(Duration::from_micros))
@@ -58,30 +58,30 @@ impl Notify {
         Ok(Self { socket, watchdog, last_sign: None })
     }
 
-    /// The daemon has started: JVMs are looked for.
+    /// Reports that the daemon has started or reloaded.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
 
-    /// What `systemctl status` shows.
+    /// Sets the text that `systemctl status` shows.
     pub fn status(&self, status: &str) {
         self.send(&format!("STATUS={}", one_line(status)));
     }
 
-    /// The configuration is read again; [`Self::ready`] ends that.
+    /// Reports that the configuration is being read again, until [`Self::ready`].
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let us = now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000);
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={us}"));
     }
 
-    /// The daemon ends.
+    /// Reports that the daemon stops.
     pub fn stopping(&self) {
         self.send("STOPPING=1");
     }
 
-    /// The daemon is alive: to be called by the loop that does the work, as often as it comes by.
-    /// A sign is sent when a third of the time that systemd waits has gone by since the last one.
+    /// Reports that the daemon is alive. The main loop calls it on every iteration. A message is sent if a
+    /// third of systemd's watchdog timeout has passed since the last one.
     pub fn alive(&mut self) {
         let Some(watchdog) = self.watchdog else { return };
         if self.last_sign.is_none_or(|at| at.elapsed() >= watchdog / 3) {
@@ -90,12 +90,12 @@ impl Notify {
         }
     }
 
-    /// How often [`Self::alive`] has to be called at least, if systemd waits for it.
+    /// Returns the maximum interval between calls of [`Self::alive`]; `None` without watchdog.
     pub fn interval(&self) -> Option<Duration> {
         self.watchdog.map(|watchdog| watchdog / 3)
     }
 
-    /// Nobody's concern if it fails: the service works without.
+    /// Sends a message. Errors are ignored, because the daemon works without systemd.
     fn send(&self, text: &str) {
         if let Some((socket, address)) = &self.socket {
             let _ = socket.send_to_addr(text.as_bytes(), address);
@@ -130,12 +130,12 @@ mod tests {
         assert_eq!(received(&socket), "WATCHDOG=1");
         notify.alive();
         notify.reloading();
-        // The second sign was too soon.
+        // The second call of `alive` was too soon for another message.
         assert!(received(&socket).starts_with("RELOADING=1\nMONOTONIC_USEC="));
         notify.stopping();
         assert_eq!(received(&socket), "STOPPING=1");
         assert_eq!(notify.interval(), Some(watchdog / 3));
-        // That it is gone is no trouble of ours.
+        // A closed socket is not an error.
         drop(socket);
         notify.status("ends");
     }

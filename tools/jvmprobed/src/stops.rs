@@ -1,7 +1,7 @@
-//! Records of JVMs' stops, bounded: a JVM with too many keeps the records of its longest stops, and the others are
-//! added up.
+//! Bounded records of stops. A JVM with too many stops keeps the records of its longest ones, and the others
+//! are added up.
 //!
-//! Space is shared by tenant first, then by JVM: one that makes stops in a loop loses its own records only.
+//! Space is shared by tenant first, then by JVM: a JVM that stops in a loop loses only its own records.
 
 use std::{collections::BTreeMap, mem::size_of, sync::Arc};
 
@@ -10,11 +10,11 @@ use libjvmprobe::{
     take::pauses::record::{Limited, Record, Sum},
 };
 
-/// The order in which records are dropped: safepoints first, then the shortest. Whether it is no safepoint, its
-/// length in nanoseconds, and its position among the records of its JVM.
+/// Order in which records are dropped: safepoints first, then the shortest. The fields are: false for a
+/// safepoint, length in nanoseconds, and position among the records of its JVM.
 type Rank = (bool, u64, u64);
 
-/// The records of one JVM.
+/// Records of one JVM.
 #[derive(Debug, Default)]
 pub struct Stops {
     kept: BTreeMap<Rank, Box<Record>>,
@@ -24,20 +24,20 @@ pub struct Stops {
 }
 
 impl Stops {
-    /// Adds a record. Sums are added to those of the JVM.
+    /// Adds a record. A record of sums is added to the sums of the JVM.
     pub fn add(&mut self, record: Box<Record>) {
         let (is_safepoint, ns) = match &*record {
             Record::Pause(stop) => (false, stop.stopped_ns),
             Record::Safepoint(stop) => (true, stop.stopped_ns),
             Record::Cycle(cycle) => (false, cycle.duration_ns),
-            // There are few.
+            // Records of losses are few, and are kept longest.
             Record::Lost(_) => (false, u64::MAX),
             Record::Limited(limited) => {
                 self.limited.pid = limited.pid;
                 self.limited.add(limited);
                 return;
             }
-            // Totals of a trace have nothing to do with windows.
+            // Totals of a complete trace do not belong to a window.
             Record::Summary(_) => return,
         };
         self.added += 1;
@@ -45,13 +45,13 @@ impl Stops {
         self.kept.insert((!is_safepoint, ns, self.added), record);
     }
 
-    /// Returns the memory that the records take, in bytes.
+    /// Returns the memory of the records, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Drops records until the others take at most this many bytes, and adds the dropped stops up. Returns the
-    /// number of dropped records.
+    /// Drops records until the others take at most this many bytes, and adds the dropped stops to the sums.
+    /// Returns the number of dropped records.
     fn shrink(&mut self, bytes: usize) -> u64 {
         let mut dropped = 0;
         while self.bytes > bytes {
@@ -62,15 +62,14 @@ impl Stops {
             match *least {
                 Record::Pause(stop) => self.limited.pauses.add(&one(stop.stopped_ns)),
                 Record::Safepoint(stop) => self.limited.safepoints.add(&one(stop.stopped_ns)),
-                // The application was not stopped.
+                // Other records are not stops.
                 _ => {}
             }
         }
         dropped
     }
 
-    /// Returns the records in the order in which they were added, and after them one with the sums, if
-    /// there are any.
+    /// Returns the records in the order in which they were added, followed by a record of the sums if there are any.
     pub fn into_records(self, pid: u32) -> Vec<Record> {
         let mut kept: Vec<_> = self.kept.into_iter().collect();
         kept.sort_unstable_by_key(|&((.., position), _)| position);
@@ -82,7 +81,7 @@ impl Stops {
     }
 }
 
-/// Returns how much memory a record takes, in bytes.
+/// Returns the memory of a record, in bytes.
 fn size(record: &Record) -> usize {
     let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
     let texts = match record {
@@ -96,7 +95,7 @@ fn size(record: &Record) -> usize {
         + texts
 }
 
-/// The records of many JVMs, within a bound of memory.
+/// Records of many JVMs, limited in memory.
 #[derive(Debug)]
 pub struct AllStops<K> {
     jvms: BTreeMap<K, (Arc<str>, Stops)>,
@@ -105,12 +104,13 @@ pub struct AllStops<K> {
 }
 
 impl<K: Ord + Clone> AllStops<K> {
-    /// Returns an empty one, whose records take at most this many bytes.
+    /// Creates an empty set, whose records take at most this many bytes.
     pub fn new(max_bytes: usize) -> Self {
         Self { jvms: BTreeMap::new(), bytes: 0, max_bytes }
     }
 
-    /// Adds a record of a JVM of a tenant. Returns the JVMs that lost records for it, and how many.
+    /// Adds a record of a tenant's JVM. Returns the JVMs that lost records to make space, each with the
+    /// number of lost records.
     pub fn add(&mut self, key: &K, tenant: &Arc<str>, record: Box<Record>) -> Vec<(K, u64)> {
         let new = || (Arc::clone(tenant), Stops::default());
         let (_, stops) = self.jvms.entry(key.clone()).or_insert_with(new);
@@ -120,14 +120,14 @@ impl<K: Ord + Clone> AllStops<K> {
         if self.bytes > self.max_bytes { self.make_room() } else { Vec::new() }
     }
 
-    /// Takes the records of a JVM out.
+    /// Removes and returns the records of a JVM.
     pub fn take(&mut self, key: &K) -> Option<Stops> {
         let (_, stops) = self.jvms.remove(key)?;
         self.bytes -= stops.bytes();
         Some(stops)
     }
 
-    /// Has each tenant, and within it each JVM, keep within its share. A little less is kept than may be,
+    /// Shrinks each tenant, and within it each JVM, to its share. The target is seven eighths of the maximum,
     /// so that this is rare.
     fn make_room(&mut self) -> Vec<(K, u64)> {
         let mut tenants: BTreeMap<Arc<str>, (usize, usize)> = BTreeMap::new();
@@ -159,7 +159,7 @@ impl<K: Ord + Clone> AllStops<K> {
     }
 }
 
-/// Returns the same as [`fair_share`], in bytes.
+/// Calls [`fair_share`] with sizes in bytes.
 pub fn share_of(needs: impl Iterator<Item = usize>, all: usize) -> usize {
     fair_share(needs.map(|bytes| bytes as f64), all as f64) as usize
 }
@@ -180,7 +180,7 @@ mod tests {
         records.iter().map(|record| serde_json::to_string(record).unwrap()).collect()
     }
 
-    /// The number of stops that are recorded one by one, and the sums of the others.
+    /// Returns the number of stops that are recorded one by one, and the sums of the others.
     fn sums(records: &[Record]) -> (usize, Limited) {
         match records {
             [stops @ .., Record::Limited(limited)] => (stops.len(), *limited),
@@ -197,7 +197,7 @@ mod tests {
         }
         let mut lost = BTreeMap::new();
         for i in 0..20_000_u64 {
-            // Two JVMs of one tenant.
+            // Two JVMs of the same tenant.
             for key in [2, 3] {
                 for (key, records) in all.add(&key, &b, stop("safepoint", i)) {
                     *lost.entry(key).or_insert(0) += records;
@@ -212,7 +212,7 @@ mod tests {
         let mut records = |key| all.take(&key).unwrap().into_records(7);
         assert_eq!(sums(&records(1)), (20, Limited::default()));
         let (kept, limited) = sums(&records(2));
-        // Nothing is counted twice or not at all, the longest are kept, and collections before others.
+        // Each stop is counted exactly once. The longest are kept, and collections rather than safepoints.
         assert_eq!((kept as u64 + limited.count(), limited.pauses.count), (20_020, 0));
         assert_eq!((lost[&2], limited.pid), (limited.count(), 7));
         assert!(limited.safepoints.max_ns < 19_999 && kept > 100);

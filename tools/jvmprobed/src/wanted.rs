@@ -1,4 +1,4 @@
-//! What is wanted: the command line goes before the configuration, that before what we think best.
+//! Effective settings: the command line overrides the configuration file, and that overrides the defaults.
 
 use std::{path::PathBuf, thread::available_parallelism, time::Duration};
 
@@ -21,10 +21,10 @@ const HERTZ: u64 = 19;
 const AGE: Duration = Duration::from_secs(24 * 3600);
 const SIZE: u64 = 1 << 30;
 const MEMORY: u64 = 150 << 20;
-/// Processors, of which one takes a per cent.
+/// The default CPU limit is 1 % of one processor per this many processors, and at least 1 %.
 const PROCESSORS: f64 = 4.0;
 
-/// Writes the log as it is wanted, and no more of it than can be read.
+/// Sets the log format, and limits the number of warnings.
 pub fn log(how: Option<Log>) {
     limit_warnings();
     if how == Some(Log::Json) {
@@ -32,7 +32,7 @@ pub fn log(how: Option<Log>) {
     }
 }
 
-/// Where windows are kept.
+/// Returns the directory of the store.
 pub fn dir(args: &Daemon, config: &Config) -> PathBuf {
     let dir = args.dir.clone().or_else(|| config.store.dir.clone());
     dir.unwrap_or_else(|| PathBuf::from(args::DIR))
@@ -57,14 +57,14 @@ fn limits(args: &Daemon, config: &Config) -> Limits {
 /// Opens the store.
 ///
 /// # Errors
-/// What is wrong with the directory.
+/// An error that says what is wrong with the directory.
 pub fn store(args: &Daemon, config: &Config) -> Result<Store> {
     let (age, size) = bounds(args, config);
     let mode = config.store.mode.unwrap_or(folder::MODE);
     Store::open_with_mode(&dir(args, config), age, size, mode)
 }
 
-/// What the daemon is to do.
+/// Returns the options of the daemon.
 pub fn options(args: &Daemon, config: Config, verbose: u8) -> Options {
     let mut targets: Vec<_> = args.push.iter().cloned().map(target::Options::new).collect();
     targets.extend(config.targets.iter().cloned());
@@ -85,11 +85,10 @@ pub fn options(args: &Daemon, config: Config, verbose: u8) -> Options {
     }
 }
 
-/// Reads the configuration again. What it says of rates, ports and targets holds from the next start
-/// on.
+/// Reads the configuration file again. Changed rates, ports and targets apply only after a restart of the daemon.
 ///
 /// # Errors
-/// What is wrong with it.
+/// An error that says what is wrong with the file.
 pub fn read_again(args: &Daemon) -> Result<Changed> {
     let config = Config::read(args.config.as_deref())?;
     let (limits, bounds) = (limits(args, &config), bounds(args, &config));

@@ -1,57 +1,56 @@
-//! What was taken of all JVMs in a window of time: what the store keeps, and what is pushed.
+//! Window: the data recorded from all JVMs in one interval. The store keeps windows, and push targets receive them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use libjvmprobe::{stack::profile::Profile, take::pauses::record::Record};
 use serde::{Deserialize, Serialize};
 
-/// A window of time.
+/// Data of all JVMs in one interval.
 #[derive(Debug, Default)]
 pub struct Window {
-    /// When it began, in nanoseconds since 1970.
+    /// Begin, in nanoseconds since 1970.
     pub begin_ns: u64,
-    /// When it ended.
+    /// End, in nanoseconds since 1970.
     pub end_ns: u64,
-    /// What was taken, one of each JVM that has run in it.
+    /// Recorded data, one entry for each JVM that has run in the interval.
     pub jvms: Vec<Taken>,
-    /// For how long something was left out that is taken else, to save: nanoseconds, by the name of
-    /// its measure.
+    /// Time during which a configured measure was not collected, to save resources: nanoseconds, by the name
+    /// of the measure.
     pub left_out: BTreeMap<String, u64>,
 }
 
-/// What was taken of a JVM in a window of time.
+/// Data recorded from one JVM in one interval.
 #[derive(Debug, Default)]
 pub struct Taken {
-    /// Whose it is.
+    /// The JVM's identity.
     pub who: Arc<Identity>,
-    /// One of each kind that is taken, see [`Profile::measure`]: processor time, allocation,
-    /// time off the processor. Each has its begin and its duration.
+    /// Profiles, one of each kind that is collected, see [`Profile::measure`]: CPU time, allocation, off-CPU
+    /// time. Each has its begin and its duration.
     pub profiles: Vec<Profile>,
-    /// Pauses, safepoints, cycles, losses and sums of stops; as JSON, they are lines of javagc(8).
+    /// Pauses, safepoints, collector cycles, losses and sums of stops. Written as JSON, they are lines of javagc(8).
     pub pauses: Vec<Record>,
-    /// CPU time of its process in nanoseconds, by the kernel's account; `None` where it is not known of the whole
-    /// window. That of a process which ends is known up to the window before.
+    /// CPU time of its process in nanoseconds, by the kernel's account; `None` if it is not known for the
+    /// complete window. For a process that ends, the window of its end is not included.
     pub cpu_ns: Option<u64>,
 }
 
-/// Who a JVM is. It stays the same as long as the process runs.
+/// Identity of a JVM. It stays the same as long as the process runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Identity {
-    /// Its process, as this host numbers it.
+    /// PID in the host's PID namespace.
     pub pid: u32,
-    /// When it was started, in nanoseconds since 1970: tells it from another one that had the
-    /// same number.
+    /// Start time, in nanoseconds since 1970. Distinguishes processes that had the same PID.
     pub started_ns: u64,
-    /// `service.name`: what a person calls it.
+    /// `service.name`: the name for people.
     pub name: String,
-    /// What it is known by beyond that, by OpenTelemetry's semantic conventions:
-    /// `process.runtime.version`, `container.id`, `k8s.pod.uid`, ...
+    /// Further attributes, named by OpenTelemetry's semantic conventions: `process.runtime.version`,
+    /// `container.id`, `k8s.pod.uid`, ...
     pub attributes: BTreeMap<String, String>,
 }
 
 impl Identity {
-    /// Returns the tenant that it shares its part of limited resources with: `pod/UID`, `container/ID`,
-    /// `unit/NAME`, or `host`. Control groups tell it, which a process cannot choose.
+    /// Returns the tenant, a unit that limited resources are shared by: `pod/UID`, `container/ID`,
+    /// `unit/NAME`, or `host`. It is derived from the control group, which a process cannot choose.
     pub fn tenant(&self) -> Arc<str> {
         let kinds =
             [("pod", "k8s.pod.uid"), ("container", "container.id"), ("unit", "systemd.unit")];

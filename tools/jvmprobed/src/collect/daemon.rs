@@ -1,4 +1,4 @@
-//! The loop: pieces come in, windows go out.
+//! Main loop: receives batches from the tracers and hands on complete windows.
 
 use std::{
     path::PathBuf,
@@ -48,68 +48,68 @@ use crate::{
     store::{self, Store},
 };
 
-/// What takers hand over of a window comes within this after its end.
+/// Time after the end of a window within which the tracers deliver its data.
 const GRACE: Duration = Duration::from_secs(2);
-/// Maximum number of JVMs that are followed at once: some 80 MB. A control group gets at most half of the slots that
-/// are free.
+/// Maximum number of JVMs that are followed at once; they take about 80 MB. A control group gets at most half
+/// of the free slots.
 const MAX_JVMS: usize = 1000;
-/// How often to look for JVMs that have ended.
+/// Interval at which the loop checks for JVMs that have ended.
 const TICK: Duration = Duration::from_secs(1);
-/// How long takers may take to end, then the disk to take what they had, and then targets.
+/// Maximum time at shutdown for the tracers to end, then to write their last data to disk, and then to push it.
 const TO_END: Duration = Duration::from_millis(2500);
 const TO_WRITE: Duration = Duration::from_secs(1);
 const TO_PUSH: Duration = Duration::from_millis(1500);
 
-/// What the daemon is told.
+/// Options of the daemon.
 #[derive(Debug)]
 pub struct Options {
-    /// What is taken.
+    /// CPU samples per second.
     pub hertz: u64,
-    /// Times off the processor, too.
+    /// Whether off-CPU time is recorded, too.
     pub off_cpu: bool,
-    /// Allocation.
+    /// Whether allocation is recorded.
     pub allocation: bool,
-    /// What may be taken of the machine.
+    /// Limits on CPU time and memory of the daemon.
     pub limits: saving::Limits,
-    /// Which JVMs, under which names.
+    /// Rules that select and rename JVMs.
     pub rules: Vec<Rule>,
     /// Listeners of metrics and health.
     pub serve: server::Options,
-    /// Where to push to.
+    /// Push targets.
     pub targets: Vec<target::Options>,
-    /// Where what waits to be pushed is kept.
+    /// Directory of the queues of push targets.
     pub queues: PathBuf,
-    /// 1 to say what is found and ignored, 2 for what libbpf says, too.
+    /// 1 also logs what is found and ignored, 2 also logs libbpf's messages.
     pub verbose: u8,
 }
 
-/// What can change while it runs.
+/// Settings that a reload changes.
 #[derive(Debug)]
 pub struct Changed {
-    /// Which JVMs, under which names: of those that come.
+    /// Rules that select and rename JVMs. They apply to JVMs that are found from now on.
     pub rules: Vec<Rule>,
-    /// What may be taken of the machine.
+    /// Limits on CPU time and memory of the daemon.
     pub limits: saving::Limits,
-    /// How long windows are kept, and how much.
+    /// Maximum age of windows, and maximum size of the store in bytes.
     pub bounds: (Duration, u64),
 }
 
-/// Runs until it is told to end. `read_again` is asked on SIGHUP.
+/// Runs the daemon until a signal ends it. SIGHUP calls `read_again`.
 ///
 /// # Errors
-/// Why it cannot begin; afterwards it goes on with what can be had.
+/// The daemon cannot start. After the start, it continues with the tracers that work.
 pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Changed>) -> Result<()> {
-    // Before there are threads.
+    // This must come before any thread starts.
     give_back_soon();
     bpf::set_libbpf_output(options.verbose > 1);
     bpf::preflight::check()?;
-    // While there is the right to ask for it.
+    // Cached now, because reading the name from PID 1's namespace needs rights that `keep` drops below.
     host_name();
-    // Taken before rights are given up, and before anybody is told that all is well.
+    // Opened before rights are dropped, and before systemd is notified that the daemon is ready.
     let listeners = server::Listeners::open(&options.serve)?;
     let notify = Notify::from_env().context("NOTIFY_SOCKET")?;
     keep(MAPS | READ | ATTACH | HURRY | KERNEL_SYMBOLS);
-    // While there is little memory that they share.
+    // Started while this process has little memory that the child processes would share.
     start_readers().context("start a process that reads")?;
     let net = Net::start().context("start a thread")?;
     let asked = signals::listen(&net).context("handle signals")?;
@@ -119,7 +119,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let health = Arc::new(Health::default());
     let _serving = listeners.start(&book, &health).context("start a thread")?;
     let slots = Slots::new(MAX_JVMS);
-    // Measured before there is anything else to do.
+    // Measured now, before the machine is busy with the daemon's own work.
     bpf::trap::prices();
     let asked_for =
         Taking { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };
@@ -178,7 +178,7 @@ struct Daemon {
     pieces: Receiver<Piece>,
     takers: Takers,
     saving: Saving,
-    /// As in [`takers::Options`].
+    /// Budgets shared with the tracers, see [`takers::Options`].
     allocation_ppm: Arc<AtomicU64>,
     stack_ppm: Arc<AtomicU64>,
     notify: Notify,
@@ -186,7 +186,8 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Waits until all takers have begun. Those that cannot are told; it is an error if none can.
+    /// Waits until every tracer has started or failed. Failures are logged; the daemon fails only if no
+    /// tracer has started.
     fn begin(&mut self, asked: &Asked) -> Result<()> {
         let (mut begun, mut failed) = (0, Vec::new());
         while begun + failed.len() < self.takers.len() {
@@ -235,7 +236,7 @@ impl Daemon {
                 self.alive();
             }
             if now >= next_cut {
-                // A machine that has slept does not make up for it.
+                // After suspend, missed windows are not made up for.
                 next_cut = (next_cut + WINDOW).max(now);
                 self.cut();
                 self.judge();
@@ -277,9 +278,9 @@ impl Daemon {
         self.health.alive();
     }
 
-    /// Hands on what was taken until now.
+    /// Ends the current window and hands it on.
     fn cut(&mut self) {
-        // Gauges have it, too.
+        // Read before the gauges, which contain the CPU time, too.
         let cpu_ns = self.jvms.cpu_ns();
         for (who, gauges) in self.jvms.gauges() {
             self.book.lock().add(&who, &Figures { gauges, ..Figures::default() });
@@ -353,7 +354,7 @@ impl Daemon {
         self.notify.ready(&format!("{} JVMs", self.jvms.running()));
     }
 
-    /// Takes what takers still have, and hands it on.
+    /// Collects the last data of the tracers, and hands them on.
     fn end(mut self, net: &Net) {
         self.notify.stopping();
         self.health.set_ready(false);

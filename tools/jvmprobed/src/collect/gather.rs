@@ -1,4 +1,4 @@
-//! Pieces put together to windows.
+//! Builds 15-second windows out of the batches that the tracers deliver.
 
 use std::{collections::BTreeMap, mem, sync::Arc};
 
@@ -12,11 +12,11 @@ use crate::{
     window::{Identity, Taken, Window},
 };
 
-/// Maximum memory that the records of stops of a window take, in bytes: some 10,000 records. A window with more keeps
-/// the longest stops one by one and sums of the others.
+/// Maximum memory for the records of stops in a window, in bytes: about 10,000 records. If a window has more
+/// stops, the longest are kept one by one and the others as sums.
 const MAX_STOPS: usize = 4 << 20;
 
-/// What has come since the last window.
+/// Data received since the last window.
 #[derive(Debug)]
 pub struct Gather {
     book: SharedBook,
@@ -26,14 +26,15 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// Nothing yet.
+    /// Starts the first window, without data.
     pub fn new(book: SharedBook) -> Self {
         let stops = AllStops::new(MAX_STOPS);
         Self { book, intervals: Intervals::start(Now::read()), taken: BTreeMap::new(), stops }
     }
 
-    /// A window's worth, from the last one to now; it is entered in the book.
-    /// Measures that were left out in it have these names. JVMs have used this CPU time in it, in nanoseconds.
+    /// Ends the current window, which lasts from the previous call to now, and enters it into the totals.
+    /// `left_out` names the measures that were not collected in it, and `cpu_ns` is the CPU time that each
+    /// JVM has used in it, in nanoseconds.
     pub fn cut(
         &mut self,
         left_out: impl Iterator<Item = &'static str>,
@@ -43,7 +44,7 @@ impl Gather {
         for (who, ns) in cpu_ns {
             match self.taken.get_mut(&who.pid) {
                 Some(taken) => taken.cpu_ns = (taken.who == who).then_some(ns),
-                // Nothing was collected of it, while samples are left out for example.
+                // No tracer delivered data of this JVM, for example because sampling is off.
                 None if ns > 0 => {
                     let taken = Taken { cpu_ns: Some(ns), ..new(&who) };
                     self.taken.insert(who.pid, taken);
@@ -63,7 +64,7 @@ impl Gather {
         Window { begin_ns, end_ns, jvms, left_out }
     }
 
-    /// Takes a piece.
+    /// Adds a batch to the current window.
     pub fn take(&mut self, piece: Piece, jvms: &mut Jvms) {
         match piece {
             Piece::Samples { profiles, lost_stacks, lost_code } => {
@@ -86,7 +87,7 @@ impl Gather {
             Piece::Pause(record) => self.stop(jvms, record),
             Piece::Cost { tracer, cost } => {
                 self.book.lock().spend(tracer, &cost);
-                // Processes that are not traced count in the sum only.
+                // The cost to processes that are not traced counts in the sum only.
                 if let Some(who) = jvms.known(cost.pid) {
                     let figures = Figures { cost: vec![(tracer, cost.ns)], ..Figures::default() };
                     self.book.lock().add(&who, &figures);
@@ -103,7 +104,7 @@ impl Gather {
     /// Adds a record of a stop.
     fn stop(&mut self, jvms: &mut Jvms, record: Box<Record>) {
         let (pid, mut tenant) = (record.pid(), None);
-        // The JVM has a part in the window, and the tenant is known.
+        // Creates the JVM's entry in the window, and finds its tenant.
         self.keep(jvms, pid, |taken| tenant = Some(taken.who.tenant()));
         let Some(tenant) = tenant else { return };
         if let Record::Limited(limited) = &*record {
@@ -118,7 +119,7 @@ impl Gather {
     fn keep(&mut self, jvms: &mut Jvms, pid: u32, keep: impl FnOnce(&mut Taken)) {
         let Some(who) = jvms.who(pid) else { return };
         let taken = self.taken.entry(pid).or_insert_with(|| new(&who));
-        // Another one may have its number by now.
+        // Another JVM may have this PID by now.
         if taken.who != who {
             *taken = new(&who);
             self.stops.take(&pid);

@@ -1,5 +1,6 @@
-//! Windows handed on, to the store and to targets: in a thread of its own, for disks may be slow, and
-//! the loop must not be late for JVMs that come and for systemd's watchdog.
+//! Worker thread that hands windows on to the store and to push targets.
+//!
+//! Disks may be slow, and the main loop must not be late for new JVMs and for systemd's watchdog.
 
 use std::{
     sync::mpsc::{Receiver, SyncSender, channel, sync_channel},
@@ -12,7 +13,7 @@ use libjvmprobe::own::note;
 
 use crate::{clock::unix_ns, metrics::SharedBook, push::Push, store::Store, window::Window};
 
-/// So many windows may wait: a minute.
+/// Maximum number of windows that wait for the worker: one minute.
 const WAITING: usize = 4;
 
 enum Job {
@@ -20,21 +21,21 @@ enum Job {
     Bounds(Duration, u64),
 }
 
-/// The thread.
+/// The worker thread.
 #[derive(Debug)]
 pub struct Handing {
     jobs: SyncSender<Job>,
-    /// What targets have left to do, when all is handed on.
+    /// Receives the push targets when all windows are handed on; they may still have requests to send.
     done: Receiver<Push>,
     book: SharedBook,
     is_late: bool,
 }
 
 impl Handing {
-    /// Starts it.
+    /// Starts the worker.
     ///
     /// # Errors
-    /// That of making a thread.
+    /// The thread cannot be created.
     pub fn start(mut store: Store, push: Push, book: &SharedBook) -> Result<Self> {
         let (jobs, todo) = sync_channel(WAITING);
         let (end, done) = channel();
@@ -47,14 +48,14 @@ impl Handing {
                     Job::Bounds(age, size) => store.set_bounds(age, size),
                 }
             }
-            // Nobody waits for it any more where that took too long.
+            // The receiver is gone if `end` has timed out.
             let _ = end.send(push);
         };
         thread::Builder::new().name("hand-on".into()).spawn(run).context("start a thread")?;
         Ok(Self { jobs, done, book: book.clone(), is_late: false })
     }
 
-    /// Hands a window on, or gives it up where too many wait.
+    /// Hands a window on, or drops it if the queue is full.
     pub fn window(&mut self, window: Window) {
         match self.jobs.try_send(Job::Window(window)) {
             Ok(()) => self.is_late = false,
@@ -67,16 +68,16 @@ impl Handing {
         }
     }
 
-    /// Other bounds of what is kept.
+    /// Sets the bounds of the store.
     pub fn set_bounds(&mut self, age: Duration, size: u64) {
-        // A thread that does not even come to this is late for more than this.
+        // A worker that is too late to receive this message has a larger problem than old bounds.
         if self.jobs.try_send(Job::Bounds(age, size)).is_err() {
             note("the store is busy: its bounds stay as they were");
         }
     }
 
-    /// Waits so long until all is handed on; returns the targets, which may have something left to
-    /// send.
+    /// Waits at most this long until all windows are handed on. Returns the push targets, which may still
+    /// have requests to send.
     pub fn end(self, within: Duration) -> Option<Push> {
         drop(self.jobs);
         let done = self.done.recv_timeout(within).ok();

@@ -1,4 +1,4 @@
-//! Which JVMs there are, and who they are.
+//! The running JVMs and their identities.
 
 use std::{
     collections::BTreeMap,
@@ -20,50 +20,47 @@ use crate::{
     window::Identity,
 };
 
-/// What takers hand over of a JVM comes as late as this after its end.
+/// Time for which an ended JVM stays known, because tracers may deliver its last data that late.
 const LINGER: Duration = Duration::from_secs(40);
-/// Classes that the JVM does not count itself are counted once in so many windows.
+/// Interval, in windows, at which loaded classes are counted in JVMs that do not count them themselves.
 const SELDOM: u64 = 8;
-/// Maximum time to read what one JVM holds, and all of them, once a window: the main loop waits.
+/// Maximum time to read the gauges of one JVM, and of all JVMs, once per window. The main loop waits for it.
 const GAUGES: Duration = Duration::from_millis(100);
 const ALL_GAUGES: Duration = Duration::from_millis(500);
 
-/// All JVMs that run, and those that have ended not long ago.
+/// All running JVMs, and those that ended within the last 40 seconds.
 #[derive(Debug)]
 pub struct Jvms {
     arrivals: Arrivals,
     registry: Registry,
     identities: Identities,
     known: BTreeMap<u32, Known>,
-    /// Wanted JVMs that [`look`](Self::look) has not returned yet.
+    /// New JVMs selected by the rules, which [`look`](Self::look) has not returned yet.
     new: Vec<Arc<Identity>>,
     /// JVMs whose process runs another program now and that [`part`](Self::part) has not returned yet.
     replaced: Vec<Arc<Identity>>,
-    /// How many windows there were.
+    /// Number of windows so far.
     windows: u64,
-    /// Process number of the JVM whose gauges were read last.
+    /// PID of the JVM whose gauges were read last.
     last_read: u32,
-    /// JVMs whose gauges were left out of the last window for want of time.
+    /// JVMs whose gauges of the last window are missing or incomplete because time ran out.
     left_out: Vec<Arc<Identity>>,
 }
 
 #[derive(Debug)]
 struct Known {
     target: Arc<Target>,
-    /// What it tells of itself; `None` where that cannot be read.
+    /// Access to the JVM's own data; `None` if it cannot be read.
     hotspot: Option<Arc<HotSpot>>,
-    /// `None` where the rules leave it alone.
+    /// Identity; `None` if the rules drop the JVM.
     who: Option<Arc<Identity>>,
     ended: Option<Instant>,
-    /// CPU time of its process at the end of the last window, or when it came, in nanoseconds.
+    /// CPU time of its process at the end of the last window, or when it was found, in nanoseconds.
     cpu_ns: Option<u64>,
 }
 
 impl Jvms {
-    /// Those that run now, and from here on those that come.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Registry::subscribe`].
+    /// Subscribes to the JVMs that run now and to those that start later.
     pub fn open(rules: Arc<Rules>, registry: Registry) -> Result<Self> {
         Ok(Self {
             arrivals: registry.subscribe()?,
@@ -78,7 +75,7 @@ impl Jvms {
         })
     }
 
-    /// Returns those that are new and wanted.
+    /// Returns the JVMs that are new and selected by the rules.
     pub fn look(&mut self) -> Vec<Arc<Identity>> {
         self.take();
         mem::take(&mut self.new)
@@ -89,7 +86,7 @@ impl Jvms {
             let pid = arrival.target.pid().0;
             match self.known.get_mut(&pid) {
                 Some(known) if Arc::ptr_eq(&known.target, &arrival.target) => {
-                    // Nothing is read of those that are left alone or have ended.
+                    // JVMs that the rules drop or that have ended are never read.
                     let is_read = known.who.is_some() && known.ended.is_none();
                     known.hotspot = arrival.hotspot.ok().filter(|_| is_read);
                 }
@@ -105,42 +102,42 @@ impl Jvms {
         let who = self.identities.came(pid, who);
         self.new.extend(who.clone());
         let hotspot = hotspot.ok().filter(|_| who.is_some());
-        // CPU time before this moment belongs to no window.
+        // CPU time before this instant belongs to no window.
         let cpu_ns = target.process.cpu_ns();
         let known = Known { target, hotspot, who: who.clone(), ended: None, cpu_ns };
         let before = self.known.insert(pid, known);
-        // Its process runs another program now.
+        // The process of the previous entry runs another program now.
         if let Some(Known { who: Some(old), ended: None, .. }) = before {
             self.identities.ended(&old);
             let key = |who: &Identity| (who.name.clone(), who.started_ns);
-            // One of the same name goes on with its series.
+            // A JVM of the same name and start time continues the series of the old one.
             if who.is_none_or(|who| key(&who) != key(&old)) {
                 self.replaced.push(old);
             }
         }
     }
 
-    /// Returns the identity of the JVM that a piece belongs to; `None` if a rule drops the JVM, or if it ended long
-    /// ago.
+    /// Returns the identity of the JVM that a batch belongs to; `None` if a rule drops the JVM, or if it
+    /// ended more than 40 seconds ago.
     pub fn who(&mut self, pid: u32) -> Option<Arc<Identity>> {
         if !self.known.contains_key(&pid) {
-            // Its tracer was faster.
+            // The batch of a tracer arrived before the JVM was taken from the registry.
             self.take();
         }
         self.known(pid)
     }
 
-    /// Returns the identity of a process that was looked at and is wanted.
+    /// Returns the identity of a process that is already known and selected by the rules.
     pub fn known(&self, pid: u32) -> Option<Arc<Identity>> {
         self.known.get(&pid)?.who.clone()
     }
 
-    /// How many have ended before they were looked at, for many come and go.
+    /// Returns the number of JVMs that ended before they were examined, because many start and exit.
     pub fn left_out(&self) -> u64 {
         self.registry.left_out()
     }
 
-    /// Notices who has ended; returns those that had been wanted.
+    /// Detects JVMs that have ended. Returns those that the rules had selected.
     pub fn part(&mut self) -> Vec<Arc<Identity>> {
         let now = Instant::now();
         let mut ended = mem::take(&mut self.replaced);
@@ -158,8 +155,8 @@ impl Jvms {
         ended
     }
 
-    /// Returns the gauges of running JVMs that the rules select, once per window. If some take long, others
-    /// are [left out](Self::without_gauges), and come first in the next window.
+    /// Returns the gauges of running JVMs that the rules select; called once per window. If reading takes too
+    /// long, the remaining JVMs are [left out](Self::without_gauges) and come first in the next window.
     pub fn gauges(&mut self) -> Vec<(Arc<Identity>, Gauges)> {
         self.windows += 1;
         let until = Instant::now() + ALL_GAUGES;
@@ -183,7 +180,7 @@ impl Jvms {
         read
     }
 
-    /// Returns the CPU time that each running JVM has used since the last call or since it came, in nanoseconds.
+    /// Returns the CPU time that each JVM has used since the last call or since it was found, in nanoseconds.
     pub fn cpu_ns(&mut self) -> Vec<(Arc<Identity>, u64)> {
         let mut all = Vec::new();
         for known in self.known.values_mut() {
@@ -196,20 +193,20 @@ impl Jvms {
         all
     }
 
-    /// Returns JVMs whose gauges of the last window are missing or incomplete for want of time.
+    /// Returns JVMs whose gauges of the last window are missing or incomplete because time ran out.
     pub fn without_gauges(&self) -> &[Arc<Identity>] {
         &self.left_out
     }
 
-    /// How many run and are wanted.
+    /// Returns the number of running JVMs that the rules select.
     pub fn running(&self) -> usize {
         self.known.values().filter(|known| known.ended.is_none() && known.who.is_some()).count()
     }
 }
 
 impl Known {
-    /// What it holds; what cannot be read, for it is just setting that up or ending, is left out.
-    /// The second is whether there was time for all.
+    /// Reads the gauges. Values that cannot be read, because the JVM is starting up or ending, are left out.
+    /// The second value is false if time ran out.
     fn gauges(&mut self, windows: u64, until: Instant) -> (Gauges, bool) {
         let pid = self.target.pid().0;
         let cpu_ns = self.cpu_ns;
@@ -219,7 +216,7 @@ impl Known {
         if let Ok(fill) = hotspot.code_cache() {
             (gauges.code_cache_used, gauges.code_cache_size) = (Some(fill.used), Some(fill.size));
         }
-        // Not all at once.
+        // The JVMs are spread over the windows, so that not all are counted in the same one.
         if hotspot.counts_classes() || windows % SELDOM == u64::from(pid) % SELDOM {
             gauges.loaded_classes = hotspot.loaded_classes_until(Some(until)).ok();
         }
@@ -227,7 +224,7 @@ impl Known {
     }
 }
 
-/// Sorted process numbers, beginning behind one of them.
+/// Returns the PIDs in ascending order, starting with the first one above `last`.
 fn in_turn(all: impl Iterator<Item = u32>, last: u32) -> Vec<u32> {
     let mut all: Vec<_> = all.collect();
     let first = all.partition_point(|&pid| pid <= last);
@@ -235,7 +232,7 @@ fn in_turn(all: impl Iterator<Item = u32>, last: u32) -> Vec<u32> {
     all
 }
 
-/// How many threads a process has.
+/// Returns the number of threads of a process.
 fn threads(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Threads:"))?.trim().parse().ok()

@@ -1,15 +1,15 @@
-//! All that is taken of all JVMs of the host, window by window.
+//! Collection of data from all JVMs of the host, window by window.
 //!
-//! | module | what it knows |
+//! | module | content |
 //! |---|---|
-//! | [`takers`] | the library's takers, each in a thread of its own |
-//! | [`piece`] | what they hand over |
-//! | [`jvms`] | which JVMs there are, and who they are |
-//! | [`gather`] | pieces put together to windows, and added up to figures |
-//! | [`saving`] | how much of the machine we take, and how to take less |
-//! | [`handing`] | windows handed on, to the store and to targets |
-//! | [`signals`] | what the daemon is asked for by signals |
-//! | [`daemon`] | the loop |
+//! | [`takers`] | threads of the library's tracers |
+//! | [`piece`] | batches that the tracers deliver |
+//! | [`jvms`] | the running JVMs and their identities |
+//! | [`gather`] | builds windows out of batches, and adds them to the totals |
+//! | [`saving`] | keeps CPU time and memory within limits by reducing what is collected |
+//! | [`handing`] | worker that hands windows on to the store and to targets |
+//! | [`signals`] | requests received as signals |
+//! | [`daemon`] | the main loop |
 
 pub mod daemon;
 pub mod gather;

@@ -1,41 +1,40 @@
-//! What takers hand over.
+//! Batches that the tracers deliver to the main loop.
 
 use std::sync::Arc;
 
 use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile, take::pauses::record::Record};
 
-/// A piece of what was taken.
+/// A batch of recorded data.
 #[derive(Debug)]
 pub enum Piece {
-    /// A taker has begun: of JVMs that run, it takes all from here on.
+    /// A tracer has started. From here on, it records every running JVM completely.
     Begun,
-    /// An interval's processor samples, and times off the processor where these are wanted: of all
-    /// JVMs together.
+    /// CPU samples of an interval, and off-CPU time if it is collected, of all JVMs together.
     Samples {
-        /// One of each event.
+        /// Profiles, one for each event.
         profiles: Vec<Profile>,
-        /// Samples without their stacks.
+        /// Number of samples without their stacks.
         lost_stacks: u64,
-        /// Loads of code that were missed: names may be wrong.
+        /// Number of missed code loads. Because of them, names of methods may be wrong.
         lost_code: u64,
     },
-    /// What a JVM has allocated in an interval.
+    /// Allocation of a JVM in an interval.
     Allocated {
-        /// Its process.
+        /// PID of the JVM.
         pid: u32,
-        /// By class and stack.
+        /// Allocation by class and stack.
         profile: Option<Profile>,
     },
-    /// A stop of a JVM, a cycle of its collector, a loss of these, or sums of stops.
+    /// A stop of a JVM, a cycle of its collector, a loss of such records, or sums of stops.
     Pause(Box<Record>),
-    /// Something of a JVM could not be handed over by the kernel.
+    /// Events of a JVM that the kernel side could not deliver.
     Lost {
-        /// What it is of, in one word.
+        /// Kind of the events, in one word.
         what: &'static str,
-        /// How many.
+        /// Number of events.
         events: u64,
     },
-    /// Cost of the probes of a tracer to a process since the last time.
+    /// Cost of a tracer's probes to a process since the last such batch.
     Cost {
         /// The tracer: `pauses`, `samples` or `allocation`.
         tracer: &'static str,
@@ -51,11 +50,11 @@ pub enum Piece {
         /// Number of samples or events without it.
         count: u64,
     },
-    /// A taker has ended, and not because it was asked to.
+    /// A tracer has ended without having been stopped.
     Ended {
-        /// What it took.
+        /// Name of the tracer.
         what: &'static str,
-        /// Why.
+        /// Reason.
         why: String,
     },
 }

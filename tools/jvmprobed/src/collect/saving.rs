@@ -1,24 +1,29 @@
-//! How much of the machine we take, and how to take less.
+//! Keeps the daemon's CPU time and memory within limits by reducing what is collected.
 //!
-//! Processor time is that of the daemon and that which its probes take from the JVMs. It is judged by an
-//! account: each window pays in what may be taken in it, and pays what it took. It holds what may be taken in ten minutes and is full at the start, so that a
-//! window that takes much, for it attaches to JVMs, does not matter, and what takes too much all the
-//! time does. JVMs that there were not before are given what attaching to one takes. Memory is too
-//! much where it was at the end of two windows in a row.
+//! CPU time is that of the daemon and that which its probes take from the JVMs. It is judged by an account:
+//! each window deposits the CPU time that the limit allows for it and withdraws the CPU time that was spent.
+//! The account holds at most the allowance of ten minutes and is full at the start. So a single expensive
+//! window, for example one that attaches to JVMs, does not matter, but an excess that lasts does. New JVMs
+//! add an allowance for the cost of attaching to them. The memory limit counts as exceeded if the resident
+//! memory is above it at the end of two windows in a row.
 //!
-//! The probes of allocation have a budget of their own, half of the limit. When half of the account is used up,
-//! they get a quarter of that: the JVM that they cost most loses detail first, before all do.
+//! The probes of allocation have a budget of their own: half of the limit, at most 0.5 % of one processor. When
+//! less than half of the account is left, the budget drops to a quarter of that. The JVM whose allocation
+//! probes cost most then loses detail first, before all JVMs do.
 //!
-//! Walking and naming stacks of samples has a budget, too: a sixteenth of the limit, and an eighth of what
-//! the account holds for each window. A tenant that exceeds its share of that loses stacks first, so that the account
-//! lasts. A short burst keeps all of its stacks; a lasting load gets about the CPU time that everything else leaves.
+//! Walking and naming stacks of samples has a budget, too: a sixteenth of the limit, plus an eighth of the
+//! account's balance in each window. A tenant that exceeds its share of this budget loses stacks first, so
+//! that the account lasts. A short burst keeps all of its stacks; a lasting load gets about the CPU time that
+//! everything else leaves.
 //!
-//! Probes of stops stay attached at each step, so that no step down makes them cheaper, and the probe for ends of
-//! threads as long as allocation is collected. Of stops at most a quarter of the limit is charged to the account, and
-//! of allocation its budget: a JVM with a storm of either slows itself, and takes nothing from others.
+//! Probes of stops stay attached at each step, so a step down does not make them cheaper. The same holds for
+//! the probe at thread exit as long as allocation is collected. Therefore the account is charged with at most
+//! a quarter of the limit for stops and at most half of it for allocation. A JVM with a storm of either slows
+//! itself down, and takes nothing from other JVMs.
 //!
-//! What is too much goes a step down: see `ladder`. When some windows in a row would have borne
-//! twice as much, it goes a step up; if that was too early, it waits twice as long the next time.
+//! When a limit is exceeded, collection goes one step down: see `ladder`. After some windows in a row below half
+//! of the CPU limit and below 90 % of the memory limit, it goes one step up. If that was too early, the next step up
+//! waits twice as long.
 
 use std::{
     collections::VecDeque,
@@ -35,50 +40,50 @@ use serde_json::{Value, json};
 
 use crate::{collect::takers::WINDOW, metrics::server::cost::serving_ns};
 
-/// The account holds what may be taken in this time.
+/// The account holds at most the CPU time that the limit allows in this time.
 const SPAN: Duration = Duration::from_secs(600);
-/// And this much after a step down, that its effect is seen before the next one.
+/// Minimum balance after a step down, as the allowance of this time, so that the step's effect shows before
+/// the next one.
 const AFTER: Duration = Duration::from_secs(60);
-/// Attaching to one JVM takes about this, all takers together; the first one of a libjvm.so takes
-/// more, others less.
+/// Approximate CPU time to attach all tracers to one JVM. The first JVM of a libjvm.so costs more, others less.
 const ATTACH: Duration = Duration::from_millis(250);
-/// JVMs are new where there were fewer in all of these windows: ten minutes. Else JVMs that come and
-/// go would allow for anything.
+/// Number of windows (ten minutes) whose highest number of JVMs is the baseline for new JVMs. With a shorter
+/// memory, JVMs that start and exit all the time would grant an unlimited allowance.
 const REMEMBERED: usize = 40;
-/// What of that was not taken in a window is partly forgotten: this share is left.
+/// Share of the unused attach allowance that is kept from one window to the next.
 const FORGOTTEN: f64 = 0.9;
-/// The part of the limit that probes of allocation may cost all JVMs together, but at most this
-/// per cent of one processor.
+/// Part of the limit that the probes of allocation may cost all JVMs together, but at most `MOST_ALLOCATION`
+/// percent of one processor.
 const ALLOCATION: f64 = 0.5;
 const MOST_ALLOCATION: f64 = 0.5;
-/// The part of that while less than half of the account is left.
+/// Part of that budget which applies while less than half of the account is left.
 const ALLOCATION_SAVING: f64 = 0.25;
-/// Budget of walking and naming stacks: a part of the limit, and in each window a part of the account.
+/// Budget of walking and naming stacks: a part of the limit, plus in each window a part of the account's balance.
 const STACKS: f64 = 1.0 / 16.0;
 const STACKS_OF_ACCOUNT: f64 = 0.125;
 /// Maximum part of the limit that the account is charged with for probes of stops.
 const STOPS: f64 = 0.25;
-/// So many windows in a row with too much memory.
+/// Number of windows in a row with too much memory that cause a step down.
 const LONG: u32 = 2;
-/// So many quiet windows before a step up, and at most.
+/// Number of quiet windows in a row before a step up, and its maximum when steps up fail repeatedly.
 const QUIET: u32 = 8;
 const MOST_QUIET: u32 = 240;
 
-/// What may be taken of the machine.
+/// Limits on the resources that the daemon may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of one processor, in per cent.
+    /// CPU time, in percent of one processor.
     pub processor: f64,
     /// Resident memory, in bytes.
     pub memory: u64,
 }
 
-/// What was taken of the machine.
+/// Resources that the daemon has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Processor time since the start, in nanoseconds, without that of serving HTTP.
+    /// CPU time since the start, in nanoseconds, without that of serving HTTP.
     pub processor_ns: u64,
-    /// Resident memory.
+    /// Resident memory, in bytes.
     pub memory: u64,
 }
 
@@ -103,27 +108,27 @@ impl Taken {
     }
 }
 
-/// What is collected; pauses always are.
+/// The set of measures that are collected. Pauses are always collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taking {
-    /// Processor samples a second; 0 for none.
+    /// CPU samples per second; 0 for none.
     pub hertz: u64,
-    /// Times off the processor, by the taker of samples.
+    /// Whether the sampler also records off-CPU time.
     pub off_cpu: bool,
-    /// Allocation.
+    /// Whether allocation is collected.
     pub allocation: bool,
 }
 
 impl Taking {
-    /// Each kind, by the name of its measure, and whether it is collected.
+    /// Returns each measure by name, and whether it is collected.
     pub fn kinds(self) -> [(&'static str, bool); 3] {
         [("cpu", self.hertz > 0), ("off-cpu", self.off_cpu), ("alloc", self.allocation)]
     }
 }
 
-/// What is collected at each step down, from what was asked for on: the rate is halved twice; times
-/// off the processor are left out, then allocation; the rate is halved down to one sample a second;
-/// samples are left out.
+/// Returns what is collected at each step down, beginning with the configured set. First the sampling rate is
+/// halved twice, then off-CPU time is dropped, then allocation. Then the rate is halved down to one sample
+/// per second, and finally sampling stops.
 fn ladder(asked: Taking) -> Vec<Taking> {
     let mut steps = vec![asked];
     let mut down = |to: Taking| {
@@ -144,15 +149,15 @@ fn ladder(asked: Taking) -> Vec<Taking> {
     steps
 }
 
-/// A step, and why.
+/// A change of the step, with its reasons.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// What is collected from now on.
+    /// The set of measures that is collected from now on.
     pub to: Taking,
     step: usize,
     steps: usize,
     is_down: bool,
-    /// Of the last window, in per cent of a processor; and bytes.
+    /// CPU use in the last window in percent of one processor, and resident memory in bytes.
     share: f64,
     memory: u64,
     processor_limit: f64,
@@ -160,7 +165,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// For the log: a sentence.
+    /// Returns a sentence for the log.
     pub fn told(&self) -> String {
         let Self { to, share, memory, processor_limit, memory_limit, .. } = *self;
         let which = if self.is_down { "less" } else { "more" };
@@ -180,7 +185,7 @@ impl Change {
         )
     }
 
-    /// The same for programs, as facts about saving.
+    /// Returns the change as facts about saving, for programs.
     pub fn values(&self) -> [(&'static str, Value); 9] {
         let Self { to, step, steps, share, memory, processor_limit, memory_limit, .. } = *self;
         let cents = |number: f64| json!((number * 100.0).round() / 100.0);
@@ -198,22 +203,23 @@ impl Change {
     }
 }
 
-/// Decides what is collected.
+/// Decides which measures are collected.
 #[derive(Debug)]
 pub struct Saving {
     limits: Limits,
     ladder: Vec<Taking>,
     step: usize,
-    /// What may be taken before it is too much, in seconds of a processor.
+    /// CPU time that may still be spent before a step down, in seconds.
     account: f64,
-    /// The same for JVMs that are new, on top of that.
+    /// Additional CPU time for attaching to new JVMs, in seconds.
     newcomers: f64,
-    /// How many JVMs there were, by window.
+    /// Number of JVMs in each of the last `REMEMBERED` windows.
     jvms: VecDeque<usize>,
-    /// Windows in a row with too much memory, and such as would have borne twice as much.
+    /// Number of windows in a row with too much memory, and of quiet windows in a row: those below half of
+    /// the CPU limit and below 90 % of the memory limit.
     heavy: u32,
     quiet: u32,
-    /// So many quiet ones before a step up.
+    /// Number of quiet windows in a row that a step up requires.
     patience: u32,
     /// Windows since the last step up.
     since_up: Option<u32>,
@@ -242,7 +248,7 @@ impl Probes {
 }
 
 impl Saving {
-    /// This is what was asked for.
+    /// Starts with all configured measures and a full account.
     pub fn new(limits: Limits, asked: Taking) -> Self {
         let last = (Instant::now(), Taken::now(), Probes::default());
         Self {
@@ -260,23 +266,23 @@ impl Saving {
         }
     }
 
-    /// Other limits, from now on.
+    /// Applies new limits from now on.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
         self.account = self.account.min(limits.of(SPAN));
     }
 
-    /// How many steps down it has gone.
+    /// Returns the number of steps down from the configured set.
     pub fn step(&self) -> u64 {
         self.step as u64
     }
 
-    /// What is collected.
+    /// Returns the set of measures that is collected now.
     pub fn taking(&self) -> Taking {
         self.ladder.get(self.step).copied().unwrap_or(self.ladder[0])
     }
 
-    /// What was asked for, by the names of measures, and whether it is collected.
+    /// Returns the configured measures by name, each with whether it is collected now.
     pub fn collected(&self) -> Vec<(&'static str, bool)> {
         let both = self.ladder[0].kinds().into_iter().zip(self.taking().kinds());
         both.filter(|(asked, _)| asked.1).map(|(_, taking)| taking).collect()
@@ -291,14 +297,14 @@ impl Saving {
         (percent * 1e4) as u64
     }
 
-    /// Returns what walking and naming stacks of samples may take of all tenants together, in millionths of a
-    /// processor.
+    /// Returns the maximum CPU time for walking and naming stacks of samples of all tenants together, in
+    /// millionths of a processor.
     pub fn stack_ppm(&self) -> u64 {
         let held = STACKS_OF_ACCOUNT * self.account.max(0.0) / WINDOW.as_secs_f64();
         ((STACKS * self.limits.processor / 100.0 + held) * 1e6) as u64
     }
 
-    /// Judges the window that ends now, with this number of JVMs; returns what changes, if something does.
+    /// Judges the window that ends now, with this number of JVMs. Returns the change of the step, if there is one.
     pub fn judge(&mut self, jvms: usize, probes: Probes) -> Option<Change> {
         let (then, before, probes_before) = self.last;
         let now = (Instant::now(), Taken::now(), probes);
@@ -337,7 +343,7 @@ impl Saving {
             self.account = self.account.max(self.limits.of(AFTER));
             (self.heavy, self.quiet) = (0, 0);
             self.step = (self.step + 1).min(self.ladder.len() - 1);
-            // Up was too early.
+            // The last step up was too early, so the next one waits longer.
             let is_early = self.since_up.take().is_some_and(|windows| windows <= 2 * self.patience);
             self.patience = if is_early { (2 * self.patience).min(MOST_QUIET) } else { QUIET };
         } else if self.quiet >= self.patience && self.step > 0 {
@@ -357,7 +363,7 @@ impl Saving {
         })
     }
 
-    /// Enters a window into the account. What is more than allowed is new JVMs' first.
+    /// Enters a window into the account. An excess over the limit is first charged to the allowance for new JVMs.
     fn pay(&mut self, spent: f64, allowed: f64, jvms: usize) {
         let known = self.jvms.iter().max().copied().unwrap_or(0);
         self.newcomers += jvms.saturating_sub(known) as f64 * ATTACH.as_secs_f64();
@@ -372,7 +378,7 @@ impl Saving {
 }
 
 impl Limits {
-    /// What may be taken in a time, in seconds of a processor.
+    /// Returns the CPU time that may be spent in this time, in seconds.
     fn of(self, time: Duration) -> f64 {
         self.processor / 100.0 * time.as_secs_f64()
     }
@@ -389,7 +395,7 @@ mod tests {
         Saving::new(Limits { processor: 1.0, memory: 100 << 20 }, ASKED)
     }
 
-    /// Windows with this share of a processor, until something changes.
+    /// Judges windows with this share of a processor until the step changes.
     fn until_change(saving: &mut Saving, share: f64, memory: u64) -> Option<(u32, Change)> {
         let ns = (share / 100.0 * WINDOW.as_nanos() as f64) as u64;
         let mut judged = (1..=400).map(|n| (n, saving.judge_window(WINDOW, ns, memory, 10)));
@@ -419,14 +425,15 @@ mod tests {
     fn what_takes_too_much_all_the_time_goes_down_and_comes_back() {
         let mut saving = saving();
         assert_eq!(until_change(&mut saving, 0.99, LITTLE), None);
-        // Ten minutes' worth is used up within ten minutes by twice as much, and a minute's later.
+        // Double the limit uses up the full account (ten minutes' allowance) in ten minutes, and the minute's
+        // allowance after the step in one minute.
         let (windows, change) = until_change(&mut saving, 2.0, LITTLE).unwrap();
         assert_eq!((windows, change.to.hertz, saving.step()), (41, 9, 1));
         let (windows, change) = until_change(&mut saving, 2.0, LITTLE).unwrap();
         assert_eq!((windows, change.to.hertz), (4, 4));
         let (_, change) = until_change(&mut saving, 2.0, LITTLE).unwrap();
         assert_eq!((change.to.hertz, change.to.allocation), (4, false));
-        // As much as is allowed stays.
+        // CPU use of 0.6 %, more than half of the limit, causes no step up.
         assert_eq!(until_change(&mut saving, 0.6, LITTLE), None);
         let (windows, change) = until_change(&mut saving, 0.4, LITTLE).unwrap();
         assert_eq!((windows, change.to.allocation, change.is_down), (QUIET, true, false));
@@ -441,7 +448,7 @@ mod tests {
             assert_eq!(windows, (QUIET << round).min(MOST_QUIET));
             assert!(until_change(&mut saving, 80.0, LITTLE).unwrap().1.is_down);
         }
-        // What was borne for long is forgiven.
+        // After a long time without a step down, the wait is short again.
         until_change(&mut saving, 0.1, LITTLE).unwrap();
         (0..3).for_each(|_| assert_eq!(until_change(&mut saving, 0.7, LITTLE), None));
         until_change(&mut saving, 20.0, LITTLE).unwrap();
@@ -452,7 +459,7 @@ mod tests {
     fn probes_of_allocation_give_way_before_anything_else_does() {
         let mut saving = saving();
         assert_eq!(saving.allocation_ppm(), 5000);
-        // Twice as much as allowed uses up half of the account, once attaching is paid for.
+        // CPU use at twice the limit uses up half of the account, after the allowance for attaching is spent.
         for _ in 0..34 {
             assert_eq!(saving.judge_window(WINDOW, 300_000_000, LITTLE, 10), None);
         }
@@ -464,17 +471,17 @@ mod tests {
     #[test]
     fn the_budget_of_stacks_shrinks_before_a_step_down() {
         let mut saving = saving();
-        // An eighth of the account's six seconds, in one window.
+        // An eighth of the account's six seconds, spent in one window of 15 seconds.
         assert_eq!(saving.stack_ppm(), 625 + 50_000);
         let mut ppm = saving.stack_ppm();
-        // Stacks take all of their budget for ever, and the rest half of the limit.
+        // Stacks use all of their budget in every window, and everything else uses half of the limit.
         for _ in 0..400 {
             let stacks = u64::try_from(WINDOW.as_nanos()).unwrap() * ppm / 1_000_000;
             let rest = 75_000_000;
             assert_eq!(saving.judge_window(WINDOW, stacks + rest, LITTLE, 10), None, "{ppm}");
             ppm = saving.stack_ppm();
         }
-        // The rest leaves half of the limit.
+        // Everything else leaves half of the limit for stacks.
         assert!((4_900..5_100).contains(&ppm), "{ppm}");
         assert_eq!(saving.step(), 0);
     }
@@ -483,7 +490,7 @@ mod tests {
     fn cost_to_jvms_counts_as_the_daemons_own() {
         let mut saving = saving();
         let second = 1_000_000_000;
-        // These windows take microseconds, and a second of cost in each is too much.
+        // These windows last microseconds, so a second of cost in each exceeds the limit.
         let probes = |n: u64| Probes { others_ns: n * second, ..Probes::default() };
         let steps = (1..=50).filter_map(|n| saving.judge(10, probes(n)));
         assert!(steps.count() > 0);
@@ -493,7 +500,7 @@ mod tests {
     fn a_storm_of_stops_or_ends_of_threads_leaves_the_other_measures_alone() {
         let mut saving = saving();
         let second = 1_000_000_000;
-        // A fifth of a processor each.
+        // Each of the two costs a fifth of a processor.
         let storm = Probes { stops_ns: 3 * second, allocation_ns: 3 * second, others_ns: 0 };
         for _ in 0..400 {
             let ns = saving.charged_ns(WINDOW, storm);
@@ -509,7 +516,7 @@ mod tests {
     fn attaching_is_forgiven_and_coming_and_going_is_not() {
         let mut saving = saving();
         let second = |n: u64| n * 1_000_000_000;
-        // 500 JVMs at the start, then 200 more, each time some windows that take all.
+        // 500 JVMs at the start, then 200 more; after each start, some windows use a whole processor.
         for (jvms, windows) in [(500, 6), (700, 3)] {
             for _ in 0..windows {
                 assert_eq!(saving.judge_window(WINDOW, second(15), LITTLE, jvms), None, "{jvms}");
@@ -518,7 +525,7 @@ mod tests {
                 assert_eq!(saving.judge_window(WINDOW, second(0), LITTLE, jvms), None);
             }
         }
-        // As many as before, others each time.
+        // The number of JVMs is no higher than before, but they are other JVMs each time.
         let windows: Vec<_> = (0..100)
             .filter_map(|n| saving.judge_window(WINDOW, second(15), LITTLE, 600 + n % 2 * 100))
             .collect();
@@ -533,7 +540,7 @@ mod tests {
         }
         let (windows, change) = until_change(&mut saving, 0.1, 101 << 20).unwrap();
         assert_eq!((windows, change.to.hertz), (LONG, 9));
-        // It never stops, and never takes more than asked.
+        // Steps end at the last one, and never go beyond the configured set.
         for _ in 0..20 {
             saving.judge_window(WINDOW, 0, 200 << 20, 1);
         }

@@ -1,4 +1,4 @@
-//! SIGTERM and Ctrl-C end the daemon, SIGHUP has it read its configuration again.
+//! Signals: SIGTERM, Ctrl-C and SIGQUIT end the daemon, SIGHUP makes it read its configuration again.
 
 use std::{
     io,
@@ -13,19 +13,19 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::net::Net;
 
-/// What was asked for.
+/// Requests received as signals.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// To end.
+    /// Request to end.
     pub stop: Arc<AtomicBool>,
-    /// To read the configuration.
+    /// Request to read the configuration again.
     pub reload: Arc<AtomicBool>,
 }
 
-/// Listens from now on. A second signal ends the process at once.
+/// Installs the handlers. The second ending signal ends the process at once.
 ///
 /// # Errors
-/// Those of installing the handlers.
+/// A handler cannot be installed.
 pub fn listen(net: &Net) -> io::Result<Asked> {
     let asked = Asked::default();
     let to_end = net.enter(|| {
@@ -49,7 +49,7 @@ pub fn listen(net: &Net) -> io::Result<Asked> {
     Ok(asked)
 }
 
-/// Waits for one kind of signal; the second one of any kind ends the process.
+/// Waits for one kind of signal. The second signal of any of these kinds ends the process.
 async fn end(mut signal: Signal, endings: Arc<Mutex<Endings>>, stop: Arc<AtomicBool>) {
     while signal.recv().await.is_some() {
         endings.lock().unwrap_or_else(PoisonError::into_inner).come();

@@ -1,4 +1,4 @@
-//! The library's takers, each in a thread of its own, in which it is made.
+//! Threads of the library's tracers. Each tracer is created in its own thread.
 
 use std::{
     sync::{
@@ -27,49 +27,50 @@ use libjvmprobe::{
 
 use crate::collect::{piece::Piece, saving::Taking};
 
-/// How long a window is.
+/// Length of a window.
 pub const WINDOW: Duration = Duration::from_secs(15);
 
-/// Maximum number of collections, and of other stops, that a JVM may have recorded one by one per second.
-/// Sums tell of those beyond.
+/// Maximum number of collections, and of other stops, per second that are recorded one by one for each JVM.
+/// Stops beyond that are reported as sums.
 const MAX_STOPS_PER_SECOND: u64 = 100;
-/// Maximum number of batches that wait for the main loop. A full queue makes stops wait or be lost, so that
-/// memory is bounded however busy the main loop is.
+/// Maximum number of batches that wait for the main loop. When the queue is full, tracers block, and stops
+/// are dropped and counted, so that memory is bounded however busy the main loop is.
 pub const MAX_PIECES: usize = 16_384;
 
-/// The tracer of stops, as costs name it.
+/// Name of the tracer of stops in records of cost.
 pub const STOPS: &str = "pauses";
-/// The tracer of allocation.
+/// Name of the tracer of allocation in records of cost.
 pub const ALLOCATION: &str = "allocation";
 
-/// Nobody waits for anything before a window is over.
+/// Pace of the tracers: results are needed only when a window ends.
 pub const PACE: Pace = Pace::Calm;
 
-/// What is taken.
+/// Options of the tracers.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Processor samples a second; what is in it may change.
+    /// CPU samples per second. The value may change at run time.
     pub rate: Arc<AtomicU64>,
-    /// Times off the processor, too.
+    /// Whether off-CPU time is recorded, too.
     pub off_cpu: bool,
-    /// Allocation.
+    /// Whether allocation is recorded.
     pub allocation: bool,
-    /// Maximum cost of its probes to all JVMs together, in millionths of a processor; may change.
+    /// Maximum cost of the probes of allocation to all JVMs together, in millionths of a processor. The value
+    /// may change at run time.
     pub allocation_ppm: Arc<AtomicU64>,
-    /// Maximum cost of walking and naming stacks of samples of all tenants together, in millionths of a processor;
-    /// may change.
+    /// Maximum CPU time for walking and naming stacks of samples of all tenants together, in millionths of a
+    /// processor. The value may change at run time.
     pub stack_ppm: Arc<AtomicU64>,
-    /// About so many bytes are kept by those that keep much.
+    /// Approximate memory limit of the tracer of samples, and of that of allocation, in bytes.
     pub max_memory: usize,
     /// The registry, shared by all tracers.
     pub registry: Registry,
 }
 
-/// All takers, of which some may be left out for a while.
+/// All running tracers. The daemon may stop some of them for a while.
 #[derive(Debug)]
 pub struct Takers {
     options: Options,
-    /// Where those that are started send to; `None` when all are to end.
+    /// Channel that new tracers send to; `None` when all are stopping.
     out: Option<SyncSender<Piece>>,
     running: Vec<Running>,
 }
@@ -83,10 +84,11 @@ struct Running {
 type Take = fn(&Options, &SyncSender<Piece>, &AtomicBool) -> Taken<()>;
 
 impl Takers {
-    /// Starts them. Each says that it has begun, or why it has ended.
+    /// Starts the tracers. Each sends [`Piece::Begun`] when it has started, or [`Piece::Ended`] with the
+    /// reason if it cannot.
     ///
     /// # Errors
-    /// Those of making threads.
+    /// A thread cannot be created.
     pub fn start(options: Options, out: SyncSender<Piece>) -> Result<Self> {
         let has_allocation = options.allocation;
         let mut takers = Self { options, out: Some(out), running: Vec::new() };
@@ -109,7 +111,7 @@ impl Takers {
                 Ok(()) if stopped.load(Ordering::Relaxed) => return,
                 Ok(()) => "nothing is left to do".into(),
             };
-            // Nobody listens any more when all ends.
+            // At shutdown the receiver may be gone.
             let _ = out.send(Piece::Ended { what, why });
         };
         let thread = thread::Builder::new().name(format!("take-{what}"));
@@ -118,7 +120,7 @@ impl Takers {
         Ok(())
     }
 
-    /// Has one hand over what it has, and end.
+    /// Asks one tracer to deliver its data and end.
     fn leave_out(&mut self, what: &str) {
         self.running.retain(|taker| {
             if taker.what == what {
@@ -128,14 +130,14 @@ impl Takers {
         });
     }
 
-    /// Collects other things from now on.
+    /// Changes the set of collected measures.
     ///
     /// # Errors
-    /// Those of making threads.
+    /// A thread cannot be created.
     pub fn change(&mut self, from: Taking, to: Taking) -> Result<()> {
         self.options.rate.store(to.hertz.max(1), Ordering::Relaxed);
         self.options.off_cpu = to.off_cpu;
-        // What the taker of samples takes beside them is decided when it begins.
+        // The sampler reads the choice of off-CPU time only when it starts, so a change restarts it.
         let samples = |taking: Taking| (taking.hertz > 0, taking.off_cpu);
         if samples(from) != samples(to) {
             self.leave_out("samples");
@@ -152,17 +154,17 @@ impl Takers {
         Ok(())
     }
 
-    /// How many there are.
+    /// Returns the number of running tracers.
     pub fn len(&self) -> usize {
         self.running.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether no tracer runs.
     pub fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// Asks all to hand over what they have, and to end: then nobody sends any more.
+    /// Asks all tracers to deliver their data and end. The channel is disconnected when the last one has ended.
     pub fn stop(&mut self) {
         self.out = None;
         for taker in self.running.drain(..) {
@@ -175,10 +177,10 @@ fn times() -> Times {
     Times { interval: Some(WINDOW), duration: None, count: None, pace: PACE }
 }
 
-/// Sends on. That nobody listens means that all ends.
+/// Sink that sends to the main loop. Errors are ignored, because the receiver is only gone at shutdown.
 struct Out {
     to: SyncSender<Piece>,
-    /// Stops for which the queue had no space, and which are not reported yet.
+    /// Number of stops that did not fit into the queue and are not reported yet.
     dropped: u64,
 }
 
@@ -195,7 +197,7 @@ impl Out {
         self.send(Piece::Cost { tracer, cost });
     }
 
-    /// Sends a stop unless the queue is full. The tracer must go on reading its ring buffer.
+    /// Sends a stop unless the queue is full. It must not block, because the tracer has to drain its ring buffer.
     fn send_stop(&mut self, record: Record) {
         if self.dropped > 0 {
             let lost = Piece::Lost { what: "pauses", events: self.dropped };

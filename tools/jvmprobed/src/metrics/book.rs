@@ -1,7 +1,7 @@
-//! What has been added up, for how many JVMs, and for how long after their end.
+//! Book: totals of all metrics, the maximum number of JVMs in them, and how long a JVM's totals stay after its end.
 //!
-//! Its size is bounded: so many JVMs, so many pairs of operation and cause for each, so many
-//! reasons. What goes beyond that is added to one that is called "other", so that sums stay right.
+//! Its size is bounded: the numbers of JVMs, of pairs of operation and cause for each JVM, and of reasons
+//! have limits. Values beyond a limit are added to an entry named "other", so that sums stay right.
 
 use std::{
     collections::BTreeMap,
@@ -21,24 +21,24 @@ use crate::{
     window::Identity,
 };
 
-/// What stands for all that there is no room for.
+/// Name of the entry that collects everything beyond a limit.
 pub const OTHER: &str = "other";
 
-/// Longer names are cut.
+/// Maximum length of a name in bytes. Longer names are cut.
 const MAX_NAME: usize = 128;
 
-/// How much is kept.
+/// Limits on the size of the totals.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// JVMs that have series of their own.
+    /// Maximum number of JVMs that have series of their own.
     pub jvms: usize,
-    /// Pairs of operation and cause, each for a JVM.
+    /// Maximum number of pairs of operation and cause for each JVM.
     pub operations: usize,
-    /// Reasons for losses, and for giving a JVM up.
+    /// Maximum number of reasons for losses, and of reasons for abandoning a JVM.
     pub reasons: usize,
-    /// Pairs of tenant and reason for limiting it.
+    /// Maximum number of pairs of tenant and reason for limiting it.
     pub tenants: usize,
-    /// How long series stay when their JVM has ended.
+    /// Time for which series stay after their JVM has ended.
     pub keep: Duration,
 }
 
@@ -54,38 +54,38 @@ impl Default for Limits {
     }
 }
 
-/// What a JVM's series are labelled with: its name and its process. [`OTHER`] has process 0.
+/// Labels of a JVM's series: its name and its PID. [`OTHER`] has PID 0.
 pub type Key = (Arc<str>, u32);
 
-/// An operation and its cause, which is empty where there is none.
+/// An operation and its cause, which is empty if there is none.
 pub type Operation = (Arc<str>, Arc<str>);
 
-/// What there was of an operation.
+/// Totals of one operation.
 #[derive(Clone, Debug, Default)]
 pub struct Stopped {
-    /// How long the application stood still.
+    /// Durations for which the application was stopped.
     pub stopped: Histogram,
-    /// Collections.
+    /// Number of collections.
     pub collections: u64,
 }
 
 impl Stopped {
-    /// Whether there was a stop: a cycle is none.
+    /// Returns whether there was a stop. A cycle of a concurrent collector is not a stop.
     pub fn has_stops(&self) -> bool {
         self.stopped.count() > 0
     }
 }
 
-/// All of a JVM.
+/// Totals of one JVM.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
-    /// Who it is; `None` of those that are put together.
+    /// Identity of the JVM; `None` for the entry of all JVMs beyond the limit.
     pub who: Option<Arc<Identity>>,
-    /// By operation and cause.
+    /// Totals by operation and cause.
     pub operations: BTreeMap<Operation, Stopped>,
-    /// Time to safepoint, of all operations.
+    /// Time to safepoint of all operations.
     pub ttsp: Histogram,
-    /// Processor time by kind.
+    /// CPU time by kind of code.
     pub processor: Processor,
     /// Bytes allocated.
     pub allocated: u64,
@@ -93,19 +93,19 @@ pub struct Series {
     pub cost: BTreeMap<&'static str, u64>,
     /// Bytes in use before and after the last collection.
     pub heap: (Option<u64>, Option<u64>),
-    /// What it held at last.
+    /// Latest values of its gauges.
     pub gauges: Gauges,
     ended: Option<Instant>,
 }
 
-/// All that is told.
+/// Totals of all metrics.
 #[derive(Debug, Default)]
 pub struct Book {
     limits: Limits,
     jvms: BTreeMap<Key, Series>,
-    /// The daemon itself.
+    /// Metrics of the daemon itself.
     pub own: Own,
-    /// Samples and events taken, by what they are of.
+    /// Samples and events recorded, by kind.
     pub taken: BTreeMap<Arc<str>, u64>,
     /// Cost of probes to all processes, by tracer: hits, and CPU time in nanoseconds.
     pub spent: BTreeMap<&'static str, (u64, u64)>,
@@ -113,73 +113,73 @@ pub struct Book {
     pub lost: BTreeMap<Arc<str>, u64>,
     /// Detail that tenants did not get because they exceeded their share, by reason and tenant.
     pub limited: BTreeMap<(&'static str, Arc<str>), u64>,
-    /// JVMs that were not or no more looked at, by reason.
+    /// JVMs that were never traced or are no longer traced, by reason.
     pub given_up: BTreeMap<Arc<str>, u64>,
     /// JVMs seen so far.
     pub seen: u64,
-    /// Windows handed on so far.
+    /// Windows handed to the store and to targets so far.
     pub windows: u64,
     /// Expositions written so far: at most one a second in each format.
     pub expositions: u64,
-    /// Windows that could not be, for the disk was too slow.
+    /// Windows that were dropped because the disk was too slow.
     pub given_up_windows: u64,
-    /// What is kept on the disk, and what could not be.
+    /// Counts of the store: windows kept on disk, and windows that could not be written.
     pub kept: Counts,
-    /// What is collected at the moment, by the name of its measure, of what was asked for.
+    /// Configured measures by name, each with whether it is collected now.
     pub collected: Vec<(&'static str, bool)>,
-    /// What became of what was pushed, by target.
+    /// Delivery counts of each push target.
     pub targets: Vec<Arc<Ledger>>,
 }
 
 impl Book {
-    /// An empty one.
+    /// Returns empty totals with these limits.
     pub fn new(limits: Limits) -> Self {
         Self { limits, ..Self::default() }
     }
 
-    /// A JVM was found. It has series from now on, all of them zero.
+    /// Adds a JVM that was found. Its series begin at zero.
     pub fn found(&mut self, who: &Arc<Identity>) {
         self.seen += 1;
         self.series(who);
     }
 
-    /// What was seen of a JVM.
+    /// Adds a JVM's figures.
     pub fn add(&mut self, who: &Arc<Identity>, figures: &Figures) {
         let operations = self.limits.operations;
         self.series(who).add(figures, operations);
     }
 
-    /// A JVM has ended: its series go after a while.
+    /// Marks a JVM as ended. Its series are removed after [`Limits::keep`].
     pub fn ended(&mut self, who: &Identity) {
         if let Some(series) = self.jvms.get_mut(&key(who)) {
             series.ended.get_or_insert_with(Instant::now);
         }
     }
 
-    /// Samples or events were taken: `what` is one of few words.
+    /// Counts recorded samples or events. `what` is one of a small set of kinds.
     pub fn take(&mut self, what: &str, count: u64) {
         bounded_add(&mut self.taken, self.limits.reasons, what, count);
     }
 
-    /// Probes of a tracer have cost a process something.
+    /// Adds the cost of a tracer's probes to a process.
     pub fn spend(&mut self, tracer: &'static str, cost: &Cost) {
         let (hits, ns) = self.spent.entry(tracer).or_default();
         *hits = hits.saturating_add(cost.hits);
         *ns = ns.saturating_add(cost.ns);
     }
 
-    /// CPU time that the probes of some tracers took from all processes, in nanoseconds.
+    /// Returns the CPU time that the probes of the selected tracers took from all processes, in nanoseconds.
     pub fn spent_ns(&self, is_wanted: impl Fn(&str) -> bool) -> u64 {
         let wanted = self.spent.iter().filter(|(tracer, _)| is_wanted(tracer));
         wanted.map(|(_, (_, ns))| *ns).fold(0, u64::saturating_add)
     }
 
-    /// Samples or events were lost.
+    /// Counts lost samples or events.
     pub fn lose(&mut self, reason: &str, count: u64) {
         bounded_add(&mut self.lost, self.limits.reasons, reason, count);
     }
 
-    /// A tenant did not get some detail, because it exceeded its share of what `reason` names.
+    /// Counts detail that a tenant did not get because it exceeded its share of the resource that `reason` names.
     pub fn limit(&mut self, reason: &'static str, tenant: &Arc<str>, count: u64) {
         let mut key = (reason, cut(tenant));
         if self.limited.len() >= self.limits.tenants && !self.limited.contains_key(&key) {
@@ -189,12 +189,12 @@ impl Book {
         *sum = sum.saturating_add(count);
     }
 
-    /// A JVM was given up.
+    /// Counts a JVM that was abandoned.
     pub fn give_up(&mut self, reason: &str) {
         bounded_add(&mut self.given_up, self.limits.reasons, reason, 1);
     }
 
-    /// So many were given up so far for this reason, if any.
+    /// Raises the number of JVMs abandoned for this reason to `count`, if it is lower.
     pub fn set_given_up(&mut self, reason: &str, count: u64) {
         let known = self.given_up.get(reason).copied().unwrap_or(0);
         if count > known {
@@ -202,25 +202,25 @@ impl Book {
         }
     }
 
-    /// Forgets those that have ended long ago.
+    /// Removes the series of JVMs that ended longer than [`Limits::keep`] ago.
     pub fn sweep(&mut self) {
         let keep = self.limits.keep;
         self.jvms.retain(|_, series| series.ended.is_none_or(|at| at.elapsed() < keep));
     }
 
-    /// All series.
+    /// Returns all series.
     pub fn jvms(&self) -> &BTreeMap<Key, Series> {
         &self.jvms
     }
 
-    /// JVMs that run; those that are put together are not among them.
+    /// Returns the number of running JVMs, without those that share the entry [`OTHER`].
     pub fn running(&self) -> usize {
         self.jvms.values().filter(|s| s.who.is_some() && s.ended.is_none()).count()
     }
 
     fn series(&mut self, who: &Arc<Identity>) -> &mut Series {
         let mut key = key(who);
-        // The number of a process that has ended may be given to another one of the same name.
+        // The kernel may give the PID of a process that has ended to a new process of the same name.
         let is_another = |series: &Series| {
             series.who.as_ref().is_some_and(|old| old.started_ns != who.started_ns)
         };
@@ -237,8 +237,8 @@ impl Book {
         })
     }
 
-    /// Whether there is room for one more, once those that have ended long ago, and then the one
-    /// that has ended first, are forgotten.
+    /// Returns whether there is space for one more JVM. If there is none, removes the series of JVMs that
+    /// ended long ago, and then those of the JVM that ended first.
     fn make_room(&mut self) -> bool {
         let full = |book: &Self| {
             book.jvms.values().filter(|series| series.who.is_some()).count() >= book.limits.jvms
@@ -293,7 +293,7 @@ fn key(who: &Identity) -> Key {
     (cut(&who.name), who.pid)
 }
 
-/// A name that is not too long.
+/// Cuts a name to `MAX_NAME` bytes, at a character boundary.
 pub fn cut(name: &str) -> Arc<str> {
     let end = (0..=MAX_NAME.min(name.len())).rev().find(|&end| name.is_char_boundary(end));
     name[..end.unwrap_or(0)].into()
@@ -308,17 +308,17 @@ fn bounded_add(counts: &mut BTreeMap<Arc<str>, u64>, limit: usize, name: &str, c
     *sum = sum.saturating_add(count);
 }
 
-/// A book that collection writes and scrapers read.
+/// Totals shared by the main loop, which writes them, and scrapers, which read them.
 #[derive(Clone, Debug, Default)]
 pub struct SharedBook(Arc<Mutex<Book>>);
 
 impl SharedBook {
-    /// An empty one.
+    /// Returns empty totals with these limits.
     pub fn new(limits: Limits) -> Self {
         Self(Arc::new(Mutex::new(Book::new(limits))))
     }
 
-    /// The book, for a moment.
+    /// Locks the totals. Callers must hold the lock only briefly.
     pub fn lock(&self) -> MutexGuard<'_, Book> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -349,7 +349,7 @@ mod tests {
         }
         assert_eq!((book.jvms().len(), allocated(&book)), (4, 50));
         assert_eq!(book.jvms()[&(OTHER.into(), 0)].allocated, 35);
-        // One that ends makes room.
+        // A JVM that ends makes space for a new one.
         book.ended(&jvm("app", 1));
         book.add(&jvm("late", 11), &stop("G1", 5));
         assert!(book.jvms().contains_key(&("late".into(), 11)));

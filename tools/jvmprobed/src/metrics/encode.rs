@@ -1,7 +1,7 @@
-//! OpenMetrics, Prometheus's older text and its protocol buffers.
+//! Exposition formats: OpenMetrics, Prometheus's older text format and its protocol buffers.
 //!
-//! The crate prometheus-client writes OpenMetrics (which has classic histograms only) and the
-//! protocol buffers (which have native histograms as well). The older text is made of OpenMetrics:
+//! The crate prometheus-client writes OpenMetrics (with classic histograms only) and the protocol buffers
+//! (with native histograms as well). The older text format is derived from OpenMetrics:
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
 use std::fmt::{self, Write};
@@ -22,10 +22,10 @@ use crate::metrics::{
     histogram::{BOUNDS, Histogram, SCHEMA, seconds},
 };
 
-/// No labels, where a type wants to be named.
+/// Type of an empty set of labels, where a type must be named.
 type None_ = [(&'static str, &'static str); 0];
 
-/// As what metrics are written.
+/// Format of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exposition {
     /// OpenMetrics 1.0, text.
@@ -37,7 +37,7 @@ pub enum Exposition {
 }
 
 impl Exposition {
-    /// What a scraper asks for, by its `Accept` header; OpenMetrics if it does not say.
+    /// Chooses the format by the scraper's `Accept` header. OpenMetrics is the default.
     pub fn accepted(accept: &str) -> Self {
         if accept.contains("application/vnd.google.protobuf")
             && accept.contains("io.prometheus.client.MetricFamily")
@@ -50,7 +50,7 @@ impl Exposition {
         }
     }
 
-    /// What the answer says that it is.
+    /// Returns the `Content-Type` of the answer.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -61,10 +61,10 @@ impl Exposition {
         }
     }
 
-    /// All metrics of the book.
+    /// Writes all metrics.
     ///
     /// # Errors
-    /// None that are known: writing to memory does not fail.
+    /// None are known, because writing to memory does not fail.
     pub fn write(self, book: &SharedBook) -> Result<Vec<u8>, fmt::Error> {
         {
             let mut book = book.lock();
@@ -87,8 +87,8 @@ fn open_metrics(registry: &Registry) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-/// The older text says of a counter's samples, which end in `_total`, what OpenMetrics says of the
-/// counter; and it has neither units nor an end.
+/// Converts OpenMetrics to the older text format. There, HELP and TYPE of a counter name its samples, which
+/// end in `_total`. Lines with units and the end marker do not exist.
 fn older(open_metrics: &str) -> Result<String, fmt::Error> {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
@@ -128,7 +128,7 @@ fn one(family: &Family<'_>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result 
         Kind::Gauge => MetricType::Gauge,
         Kind::Histogram => MetricType::Histogram,
     };
-    // A full stop is added to what is said.
+    // The crate adds a full stop to the help text.
     let help = family.help.trim_end_matches('.');
     let mut metrics = encoder.encode_descriptor(family.name, help, unit.as_ref(), kind)?;
     for point in &family.points {
@@ -151,7 +151,7 @@ fn write_point(value: Value<'_>, kind: Kind, to: &mut MetricEncoder<'_>) -> fmt:
     }
 }
 
-/// Labels as the crate takes them. A JVM's names are its own choice; the crate escapes them.
+/// Converts labels to the crate's type. A process may choose any name for itself; the crate escapes label values.
 fn shown(labels: &Labels) -> Vec<(&'static str, String)> {
     labels.iter().map(|(name, value)| (*name, value.to_string())).collect()
 }

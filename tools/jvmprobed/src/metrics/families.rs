@@ -1,5 +1,5 @@
-//! The book as a list of metrics, whatever they are written as: OpenMetrics, Prometheus's protocol
-//! buffers or OTLP.
+//! Families: the totals as a list of metrics, independent of the output format (OpenMetrics, Prometheus's
+//! protocol buffers or OTLP).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,49 +15,49 @@ use crate::{
 /// A metric with all its points.
 #[derive(Debug)]
 pub struct Family<'a> {
-    /// Its name, without unit and without `_total`.
+    /// Name, without unit and without `_total`.
     pub name: &'static str,
-    /// What it is.
+    /// Help text.
     pub help: &'static str,
-    /// `seconds`, `bytes`, or nothing.
+    /// `seconds`, `bytes`, or empty.
     pub unit: &'static str,
-    /// What kind it is.
+    /// Type of the metric.
     pub kind: Kind,
-    /// What it has, one for each set of labels.
+    /// Points, one for each set of labels.
     pub points: Vec<Point<'a>>,
 }
 
-/// What kind of metric.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows.
+    /// A value that only grows.
     Counter,
-    /// It goes up and down.
+    /// A value that goes up and down.
     Gauge,
-    /// How many of which length.
+    /// A distribution of durations.
     Histogram,
 }
 
-/// What labels one point.
+/// Labels of one point, as (name, value).
 pub type Labels = Vec<(&'static str, Arc<str>)>;
 
-/// A value.
+/// One value of a metric, with its labels.
 #[derive(Debug)]
 pub struct Point<'a> {
-    /// Whose it is: nobody's of the daemon's own.
+    /// JVM that the point belongs to; `None` for metrics of the daemon itself.
     pub jvm: Option<(&'a Key, &'a Series)>,
-    /// What it is of.
+    /// Labels of the point.
     pub labels: Labels,
     /// The value.
     pub value: Value<'a>,
 }
 
-/// A number or many.
+/// A number, or a histogram.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
-    /// Of counters and gauges.
+    /// Value of a counter or a gauge.
     Number(f64),
-    /// Of histograms.
+    /// Value of a histogram.
     Histogram(&'a Histogram),
 }
 
@@ -65,7 +65,7 @@ use Kind::{Counter, Gauge};
 use Value::Number;
 
 impl Book {
-    /// All metrics, those of JVMs first. Metrics without a point are left out.
+    /// Returns all metrics, those of JVMs first. Metrics without a point are left out.
     pub fn families(&self) -> Vec<Family<'_>> {
         let mut all = self.of_jvms();
         all.extend(self.of_itself());
@@ -74,7 +74,7 @@ impl Book {
         all
     }
 
-    /// A metric that a JVM has one of at most.
+    /// Builds a metric that has at most one point for each JVM.
     fn one<'a>(
         &'a self,
         (name, unit, kind, help): (&'static str, &'static str, Kind, &'static str),
@@ -86,7 +86,7 @@ impl Book {
         Family { name, help, unit, kind, points: self.jvms().iter().filter_map(point).collect() }
     }
 
-    /// A metric that a JVM has one of for each operation and cause.
+    /// Builds a metric that has one point for each JVM, operation and cause.
     fn by_operation<'a>(
         &'a self,
         (name, unit, kind, help): (&'static str, &'static str, Kind, &'static str),
@@ -213,7 +213,7 @@ impl Book {
         }
     }
 
-    /// The cost of probes to each JVM.
+    /// Builds the metric of the CPU time that probes take from each JVM.
     fn cost(&self) -> Family<'_> {
         let mut points = Vec::new();
         for (key, series) in self.jvms() {
@@ -232,7 +232,7 @@ impl Book {
         }
     }
 
-    /// The cost of probes to all processes: hits, and CPU time.
+    /// Builds the metrics of probe cost summed over all processes: CPU time, and hits.
     fn costs(&self) -> [Family<'_>; 2] {
         let points = |value: fn(&(u64, u64)) -> f64| {
             let point = |(&tracer, spent): (&&'static str, &(u64, u64))| Point {
@@ -260,7 +260,7 @@ impl Book {
         ]
     }
 
-    /// Who each JVM is, to be joined with the other metrics.
+    /// Builds the info metric that identifies each JVM, to be joined with the other metrics.
     fn info(&self) -> Family<'_> {
         let mut points = Vec::new();
         for (key, series) in self.jvms() {
@@ -366,7 +366,7 @@ impl Book {
         families
     }
 
-    /// Detail that tenants did not get.
+    /// Builds the metric of detail that tenants lost because they exceeded their share.
     fn limited(&self) -> Family<'_> {
         let point = |((reason, tenant), &count): (&(&'static str, Arc<str>), &u64)| Point {
             jvm: None,
@@ -382,7 +382,7 @@ impl Book {
         }
     }
 
-    /// What is collected at the moment of what was asked for.
+    /// Builds the metric that shows which of the configured measures are collected now.
     fn collected(&self) -> Family<'_> {
         let point = |&(what, is): &(&'static str, bool)| Point {
             jvm: None,
@@ -402,7 +402,7 @@ impl Book {
         let samples = self.targets.iter().flat_map(|target| {
             let all = target.read();
             let mut points = vec![outcome(target, "delivered", all.delivered_samples)];
-            // Those that are 0 as well: an increase from nothing is none to Prometheus.
+            // Zeros are exported, too, because Prometheus sees no increase in a series that begins above zero.
             points.extend(reason::ALL.iter().map(|reason| {
                 outcome(target, reason, all.dropped.get(reason).map_or(0, |all| all.samples))
             }));
@@ -458,7 +458,7 @@ impl Book {
     }
 }
 
-/// The labels of `jvmprobe_jvm_info`, and the attributes that they are.
+/// Labels of `jvmprobe_jvm_info`, each with the attribute that it comes from.
 const INFO: [(&str, &str); 9] = [
     ("runtime_name", "process.runtime.name"),
     ("runtime_version", "process.runtime.version"),

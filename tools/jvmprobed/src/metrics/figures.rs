@@ -1,40 +1,40 @@
-//! What is handed in: of a JVM in a window of time, and of the daemon itself.
+//! Input of the totals: figures of a JVM in a window, and of the daemon itself.
 
 use std::sync::Arc;
 
-/// What was seen of a JVM since the last ones.
+/// Figures of a JVM in one window.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// Each stop of all its threads, collections and others.
+    /// All stops of its threads, for collections and other operations, and cycles of concurrent collectors.
     pub stops: Vec<Stop>,
-    /// Processor time by what it was spent on.
+    /// CPU time by kind of code.
     pub processor: Processor,
-    /// Bytes that were allocated, by estimate.
+    /// Estimated number of bytes allocated.
     pub allocated_bytes: u64,
     /// CPU time that probes took from it, in nanoseconds, by tracer.
     pub cost: Vec<(&'static str, u64)>,
-    /// What it held at last; what is not known keeps its older value.
+    /// Latest values of its gauges. An unknown value leaves the older one in place.
     pub gauges: Gauges,
 }
 
 /// A stop of all threads, or a cycle of a concurrent collector. By default a single stop.
 #[derive(Clone, Debug)]
 pub struct Stop {
-    /// The operation, in the JVM's words.
+    /// Name of the operation in HotSpot.
     pub op: Arc<str>,
-    /// Why the collector ran, where it did and that is known.
+    /// Cause of the collection, if there was one and its cause is known.
     pub cause: Option<Arc<str>>,
     /// Number of stops that this one represents: more than one where only sums are known, none for a cycle.
     pub times: u64,
-    /// How long the application stood still; of several stops, on average.
+    /// Duration for which the application was stopped, in nanoseconds; the average if there were several stops.
     pub stopped_ns: u64,
-    /// How much of that until the last thread had stopped, where that is known.
+    /// The part of it until the last thread had stopped (time to safepoint), in nanoseconds, if known.
     pub ttsp_ns: Option<u64>,
-    /// Collections in it: none of a safepoint for anything else.
+    /// Number of collections; 0 for a safepoint of any other operation.
     pub collections: u64,
-    /// Bytes that were used when the collection began.
+    /// Heap in use when the collection began, in bytes.
     pub heap_before: Option<u64>,
-    /// Bytes that were used when it had ended.
+    /// Heap in use when the collection ended, in bytes.
     pub heap_after: Option<u64>,
 }
 
@@ -53,23 +53,23 @@ impl Default for Stop {
     }
 }
 
-/// Nanoseconds of processors.
+/// CPU time by kind of code, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Processor {
     /// Java code, interpreted or compiled.
     pub java_ns: u64,
-    /// The collector: its threads, in the kernel, too, and collections that the VM thread does.
+    /// The collector: its threads, including their time in the kernel, and collections in the VM thread.
     pub gc_ns: u64,
-    /// The compilers' threads, in the kernel, too.
+    /// Threads of the compilers, including their time in the kernel.
     pub jit_ns: u64,
-    /// Other code of libraries and of the JVM.
+    /// Other native code: of libraries, and of threads of the JVM that are neither collector nor compiler.
     pub native_ns: u64,
-    /// The kernel, on behalf of other threads.
+    /// The kernel, on behalf of all other threads.
     pub kernel_ns: u64,
 }
 
 impl Processor {
-    /// Each kind with its name.
+    /// Returns each kind with its name.
     pub fn kinds(&self) -> [(&'static str, u64); 5] {
         [
             ("java", self.java_ns),
@@ -89,20 +89,20 @@ impl Processor {
     }
 }
 
-/// What a JVM holds.
+/// Gauges of a JVM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
-    /// Bytes of the code cache that are in use.
+    /// Used part of the code cache, in bytes.
     pub code_cache_used: Option<u64>,
-    /// Bytes that it can have.
+    /// Maximum size of the code cache, in bytes.
     pub code_cache_size: Option<u64>,
-    /// Classes that are loaded.
+    /// Number of loaded classes.
     pub loaded_classes: Option<u64>,
-    /// Threads of the process.
+    /// Number of threads of the process.
     pub threads: Option<u64>,
-    /// Bytes that the heap takes of the machine's address space and may use now.
+    /// Committed heap, in bytes.
     pub heap_committed: Option<u64>,
-    /// Bytes that the heap can have.
+    /// Maximum heap, in bytes.
     pub heap_max: Option<u64>,
     /// CPU time of the process since its start, by the kernel's account, in nanoseconds.
     pub cpu_ns: Option<u64>,
@@ -120,18 +120,18 @@ impl Gauges {
     }
 }
 
-/// What the daemon says of itself; the latest is shown.
+/// Metrics of the daemon itself. Only the latest values are shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Own {
-    /// Processor time that it has used since its start.
+    /// CPU time since its start, in nanoseconds.
     pub processor_ns: u64,
-    /// Bytes of memory that it holds (resident).
+    /// Resident memory, in bytes.
     pub memory_bytes: u64,
-    /// Processor samples a second, as of now: lower than asked where it has to save, and 0 where they
-    /// are left out.
+    /// Current number of CPU samples per second: lower than configured while the daemon saves resources, and
+    /// 0 while sampling is off.
     pub hertz: u64,
-    /// How many steps down from what was asked for it has gone, to save.
+    /// Number of steps down from the configured set of measures, to save resources.
     pub saving: u64,
-    /// How long after its end the last window was handed on.
+    /// Time from the end of the last window until it was handed on, in nanoseconds.
     pub window_delay_ns: u64,
 }

@@ -1,20 +1,20 @@
-//! Durations, in classic and in native buckets.
+//! Histograms of durations, with classic and native buckets.
 //!
-//! A native histogram's buckets are powers of 2^(1/8): each is 9 % wider than the one before, so
-//! that any quantile is known within 5 %. Its schema is 3, in OpenTelemetry's words its scale:
-//! <https://prometheus.io/docs/specs/native_histograms/>. The classic buckets are for scrapers
-//! that know no others.
+//! The bounds of native buckets are powers of 2^(1/8): each bucket is 9 % wider than the one before, so any
+//! quantile is known within 5 %. Their schema is 3, which OpenTelemetry calls the scale:
+//! <https://prometheus.io/docs/specs/native_histograms/>. The classic buckets are for scrapers without native
+//! histograms.
 
 use std::collections::BTreeMap;
 
-/// The upper bounds of the classic buckets, in seconds. One more takes what is longer.
+/// Upper bounds of the classic buckets, in seconds. An additional bucket contains longer durations.
 pub const BOUNDS: [f64; 13] =
     [0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
-/// Buckets between a power of two and the next, as a power of two.
+/// Schema of native histograms: there are 2^SCHEMA buckets from one power of two to the next.
 pub const SCHEMA: i32 = 3;
 
-/// How many durations there were of which length.
+/// A histogram of durations.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     sum_ns: u64,
@@ -25,7 +25,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts a duration, a number of times.
+    /// Counts a duration `times` times.
     pub fn observe(&mut self, ns: u64, times: u64) {
         self.sum_ns = self.sum_ns.saturating_add(ns.saturating_mul(times));
         self.count += times;
@@ -38,34 +38,34 @@ impl Histogram {
         }
     }
 
-    /// All durations together, in nanoseconds.
+    /// Returns the sum of all durations, in nanoseconds.
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// How many.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many were no time at all.
+    /// Returns the number of durations of zero.
     pub fn zeros(&self) -> u64 {
         self.zeros
     }
 
-    /// How many were in each of the classic buckets; the last one has no bound.
+    /// Returns the counts of the classic buckets; the last one has no bound.
     pub fn classic(&self) -> &[u64] {
         &self.classic
     }
 
-    /// How many were in which native bucket, counting from one that may be below 1 second: bucket
-    /// `i` ends with 2^(i/8) seconds, included, and begins with the end of the one before.
+    /// Returns the counts of the native buckets by index, which is negative or zero up to 1 second. Bucket
+    /// `i` begins above 2^((i-1)/8) seconds and includes its end, 2^(i/8) seconds.
     pub fn native(&self) -> &BTreeMap<i32, u64> {
         &self.native
     }
 
-    /// The native buckets as Prometheus writes them: runs of buckets (the gap to the run before,
-    /// the length), and of each bucket by how much it differs from the one before.
+    /// Returns the native buckets in Prometheus's encoding: runs of buckets, as (gap to the run before,
+    /// length), and for each bucket the difference of its count from the bucket before.
     pub fn spans(&self) -> (Vec<(i32, u32)>, Vec<i64>) {
         let (mut spans, mut deltas) = (Vec::<(i32, u32)>::new(), Vec::new());
         let (mut next, mut before) = (0, 0);
@@ -82,12 +82,13 @@ impl Histogram {
     }
 }
 
-/// Nanoseconds as seconds.
+/// Converts nanoseconds to seconds.
 pub fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The bucket that a duration belongs to. 2^64 ns are far from what does not fit.
+/// Returns the index of the native bucket of a duration. The index of the longest duration, 2^64 ns, is far
+/// within the range of `i32`.
 fn index(seconds: f64) -> i32 {
     (seconds.log2() * f64::from(1 << SCHEMA)).ceil() as i32
 }

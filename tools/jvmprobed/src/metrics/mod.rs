@@ -1,17 +1,17 @@
-//! What a scraper of metrics gets.
+//! Metrics for scrapers.
 //!
-//! | module | what it knows |
+//! | module | content |
 //! |---|---|
-//! | [`figures`] | what is handed in: of a JVM, and of the daemon itself |
+//! | [`figures`] | input of the totals: figures of a JVM, and of the daemon itself |
 //! | [`histogram`] | durations, in classic and in native buckets |
-//! | [`book`] | what has been added up, for how many JVMs, and for how long after their end |
-//! | [`families`] | the book as a list of metrics, whatever they are written as |
-//! | [`encode`] | OpenMetrics, Prometheus's older text and its protocol buffers |
-//! | [`server`] | HTTP |
+//! | [`book`] | totals of all metrics, with limits on their size |
+//! | [`families`] | the totals as a list of metrics, independent of the output format |
+//! | [`encode`] | OpenMetrics, Prometheus's older text format and its protocol buffers |
+//! | [`server`] | HTTP server |
 //! | [`web_config`] | TLS and basic authentication, in the format of Prometheus' exporters |
-//! | [`taken`] | figures out of what was taken in a window |
+//! | [`taken`] | figures computed from a window |
 //!
-//! Counts are added up from what collection hands on; nothing here knows how it was taken.
+//! This module adds up figures, and does not depend on how they were recorded.
 
 pub mod book;
 pub mod encode;
@@ -32,15 +32,15 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    /// Where metrics are served: an address with its port, or `none`.
+    /// Address and port of metrics, or `none`, as `--listen`.
     pub listen: Listen,
-    /// Address of health, as `--health-listen`.
+    /// Address and port of health, or `none`, as `--health-listen`.
     pub health_listen: Option<Listen>,
     /// Web configuration file, as `--web-config`.
     pub web_config: Option<PathBuf>,
 }
 
-/// Where metrics are served.
+/// Address and port of a listener; `None` if it is disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Listen(pub Option<SocketAddr>);

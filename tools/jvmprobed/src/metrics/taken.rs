@@ -1,4 +1,5 @@
-//! Figures for metrics from a window: stops from its records of pauses, processor time and bytes from its profiles.
+//! Computes the figures for metrics from a window: stops from its records of pauses, CPU time and allocated
+//! bytes from its profiles.
 
 use libjvmprobe::{
     render::summary::{Work, work},
@@ -11,19 +12,19 @@ use crate::{
     window::Taken,
 };
 
-/// The operation of stops of which only sums are known.
+/// Operation label of stops of which only sums are known.
 const LIMITED: &str = "limited";
 
-/// Collectors that free memory while the application runs, as javagc(8) names them: one of their collections is a cycle,
-/// of which stops are phases.
+/// Collectors that free memory while the application runs, as javagc(8) names them. A collection of theirs is
+/// a cycle, and stops are phases of it.
 const CYCLIC: [&str; 5] = ["ZGC", "GenZGC", "Shenandoah", "GenShen", "CMS"];
-/// Prefix of the operations of CMS that are phases of a cycle; its other stops are whole collections.
+/// Prefix of the operations of CMS that are phases of a cycle. Its other stops are complete collections.
 /// Degenerated and full collections of Shenandoah are reported as cycles, too (`ShenandoahGCSession`,
 /// gc/shenandoah/shenandoahUtils.cpp).
 const CMS_PHASE: &str = "CMS_";
 
 impl Figures {
-    /// Of a JVM's part of a window. What it holds is not among that: see [`Figures::gauges`].
+    /// Returns the figures of a JVM's part of a window, without gauges: see [`Figures::gauges`].
     pub fn of(taken: &Taken) -> Self {
         let mut figures = Self {
             stops: taken.pauses.iter().flat_map(Stop::of_record).collect(),
@@ -48,7 +49,7 @@ impl Figures {
     }
 }
 
-/// Whether a record is of a JVM whose stops are all phases of cycles.
+/// Returns whether a record is from a JVM whose stops are all phases of cycles: one with ZGC or Shenandoah.
 fn is_of_cycles(record: &Record) -> bool {
     let collector = match record {
         Record::Pause(stop) => &stop.collector,
@@ -59,8 +60,8 @@ fn is_of_cycles(record: &Record) -> bool {
 }
 
 impl Stop {
-    /// Returns the stop of a record, the cycle of a collector that frees memory while the application runs, or the
-    /// two sums of a record of sums; nothing for other records.
+    /// Converts a record to figures: a stop, the cycle of a collector that frees memory while the application
+    /// runs, or the two sums of a record of sums. Other records give none.
     pub fn of_record(record: &Record) -> Vec<Self> {
         match record {
             Record::Pause(stop) | Record::Safepoint(stop) => vec![Self::of_stop(stop, record)],
@@ -78,7 +79,7 @@ impl Stop {
         }
     }
 
-    /// Stops of which only sums are known.
+    /// Returns the stops of which only sums are known, with their average length.
     fn of_sums(limited: &Limited) -> Vec<Self> {
         let stop = |sum: &Sum, collections| Self {
             op: LIMITED.into(),
@@ -93,7 +94,8 @@ impl Stop {
 
     fn of_stop(stop: &record::Stop, record: &Record) -> Self {
         let op = stop.op.as_deref().unwrap_or_default();
-        // Without operations, what the JVM counts is known, and no cycles are.
+        // A stop without operation comes from the JVM's own counters. Their collections count, because they
+        // report no cycles.
         let is_phase = matches!(record, Record::Pause(_))
             && CYCLIC.contains(&&*stop.collector)
             && !op.is_empty()
@@ -106,7 +108,7 @@ impl Stop {
             ..Self::default()
         };
         if is_phase {
-            // A phase of a cycle frees nothing.
+            // A phase of a cycle frees no memory.
             return of_stop;
         }
         let (heap_before, heap_after) = (stop.heap_before, stop.heap_after);
@@ -115,8 +117,8 @@ impl Stop {
 }
 
 impl Processor {
-    /// Of a profile of processor time: a sample stands for the time between two of them. What it was
-    /// spent on is what `show` says.
+    /// Returns the CPU time in a profile of CPU time. A sample represents one sampling period. The kinds of
+    /// code are those that `show` prints.
     pub fn of(profile: &Profile) -> Self {
         let period = 1_000_000_000 / profile.hertz.max(1);
         let mut all = Self::default();
@@ -127,7 +129,7 @@ impl Processor {
                 Work::Jit => &mut all.jit_ns,
                 Work::Jvm | Work::Native => &mut all.native_ns,
                 Work::Kernel => &mut all.kernel_ns,
-                // On no processor.
+                // These samples are of threads that did not run.
                 Work::Blocked | Work::Runnable | Work::Idle | Work::Short | Work::Asleep => {
                     continue;
                 }

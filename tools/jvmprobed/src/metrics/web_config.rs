@@ -1,8 +1,4 @@
-//! Web configuration file: TLS and basic authentication of the metrics port, in the format of
-//! Prometheus' exporter-toolkit (docs/web-configuration.md of github.com/prometheus/exporter-toolkit).
-//!
-//! Options of that format that are not supported here are errors that name them, because the user
-//! who sets one relies on it.
+//! Unsupported options of that format are errors that name the option, because a user who sets one relies on it.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +22,7 @@ use rustls::{
 };
 use serde::{Deserialize, de::IgnoredAny};
 
-/// Maximum size of the file, of a certificate file and of a key file.
+/// Maximum size of the file, of a certificate file and of a key file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 /// Maximum cost of a bcrypt hash: checking one takes about 4 s of CPU time.
 const MAX_COST: u32 = 16;
@@ -67,7 +63,7 @@ struct Http {
     headers: Option<BTreeMap<String, String>>,
 }
 
-/// Headers that may be set, and the values that they may have; any if there are none.
+/// Headers that may be set, with their allowed values; an empty list allows any value.
 const HEADERS: [(&str, &[&str]); 5] = [
     ("Content-Security-Policy", &[]),
     ("Strict-Transport-Security", &[]),
@@ -76,8 +72,8 @@ const HEADERS: [(&str, &[&str]); 5] = [
     ("X-XSS-Protection", &[]),
 ];
 
-/// A web configuration, checked, with the certificates that it names. The default is plain HTTP
-/// without authentication.
+/// A validated web configuration, with the certificates that it names. The default is plain HTTP without
+/// authentication.
 #[derive(Clone, Debug, Default)]
 pub struct WebConfig {
     /// TLS settings; `None` for plain HTTP.
@@ -86,21 +82,21 @@ pub struct WebConfig {
     pub users: BTreeMap<String, String>,
     /// Headers of each answer.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Files that it was read from.
+    /// Files that the configuration was read from.
     pub files: Vec<PathBuf>,
 }
 
-/// Identity and age of a file: it changes when the file is written or replaced.
+/// Identity and modification time of a file, which change when the file is written or replaced.
 pub type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
-/// Returns the identity and age of a file, `None` if it does not exist.
+/// Returns the identity and modification time of a file; `None` if it does not exist.
 pub fn stamp(path: &Path) -> Stamp {
     let file = fs::metadata(path).ok()?;
     Some((file.dev(), file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
 }
 
 impl WebConfig {
-    /// Reads a web configuration file and the files that it names. Relative paths start at its folder.
+    /// Reads a web configuration file and the files that it names. Relative paths start at its directory.
     ///
     /// # Errors
     /// One line that says what is wrong in which file.
@@ -117,14 +113,14 @@ impl WebConfig {
     /// # Errors
     /// One line that says what is wrong.
     pub fn parse(text: &str, folder: &Path) -> Result<Self> {
-        // A file without any key is null to YAML.
+        // A file without any key is null in YAML.
         let options = serde_saphyr::options! { with_snippet: false };
         let format: Option<Format> =
             serde_saphyr::from_str_with_options(text, options).map_err(|error| {
                 let line = error.location().map(|location| location.line());
                 let at = line.map_or_else(String::new, |line| format!("line {line}: "));
                 let text = error.without_snippet().to_string();
-                // Its own words on the place are at their end.
+                // The parser's message ends with its own description of the position.
                 let text = text.lines().next().unwrap_or_default();
                 anyhow::anyhow!("{at}{}", text.split(" at line ").next().unwrap_or(text))
             })?;
@@ -172,7 +168,7 @@ fn unsupported(option: &str, why: &str) -> String {
     format!("{option} is not supported: {why}; remove it")
 }
 
-/// The text of a file, if it is no longer than [`MAX_BYTES`].
+/// Returns the text of a file of at most [`MAX_BYTES`].
 fn read(path: &Path) -> Result<String> {
     let shown = path.display();
     let mut text = String::new();
@@ -204,7 +200,7 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue)> {
 }
 
 impl Tls {
-    /// Loads certificates and keys, and adds the files that they are in to `files`.
+    /// Loads certificates and keys, and adds their files to `files`.
     fn load(self, folder: &Path, files: &mut Vec<PathBuf>) -> Result<ServerConfig> {
         ensure!(
             self.client_allowed_sans.is_none(),
@@ -284,14 +280,14 @@ impl Tls {
     }
 }
 
-/// The certificates in a PEM text, at least one.
+/// Returns the certificates in a PEM text; at least one.
 fn certificates((name, pem): &(String, String)) -> Result<Vec<CertificateDer<'static>>> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     let all = all.ok().filter(|all| !all.is_empty());
     all.with_context(|| format!("{name}: no certificate in it"))
 }
 
-/// The protocol versions from `min` to `max`, in the names that Go has for them.
+/// Returns the protocol versions from `min` to `max`, which have the names that Go uses.
 fn versions(
     min: Option<&str>,
     max: Option<&str>,
@@ -315,17 +311,17 @@ fn versions(
         .collect())
 }
 
-/// The primitives, limited to some cipher suites of TLS 1.2 and to some curves.
+/// Returns the crypto provider, limited to some cipher suites of TLS 1.2 and to some curves.
 fn provider(suites: Option<Vec<String>>, curves: Option<Vec<String>>) -> Result<CryptoProvider> {
     let mut provider = ring::default_provider();
     if let Some(names) = suites.filter(|names| !names.is_empty()) {
         let all = std::mem::take(&mut provider.cipher_suites);
         let is_new = |suite: &rustls::SupportedCipherSuite| suite.version() == &TLS13;
-        // Go does not let the suites of TLS 1.3 be chosen either.
+        // Go does not allow a choice of TLS 1.3's cipher suites either.
         provider.cipher_suites = all.iter().copied().filter(is_new).collect();
         for name in names {
             let shown = name.escape_debug();
-            // Go's names of TLS 1.3's suites lack the version.
+            // Go's names of TLS 1.3's cipher suites lack the version.
             let is_named = |suite: &&rustls::SupportedCipherSuite| {
                 let own = format!("{:?}", suite.suite());
                 own == name || own.replacen("TLS13_", "TLS_", 1) == name

@@ -1,4 +1,4 @@
-//! A request to a target and what comes of it.
+//! HTTP requests to a target, and their outcome.
 
 use std::{error::Error as _, fs, time::Duration};
 
@@ -11,24 +11,24 @@ use crate::push::{
     target::{Address, Options},
 };
 
-/// More of an answer than this is not read.
+/// Maximum number of bytes of an answer that are read.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// What came of a request.
+/// Outcome of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The target has it, all but so many profiles or points, with its word on these.
+    /// The target has accepted it, except for this number of profiles or points, with its message on these.
     Taken(u64, String),
-    /// It has not, and should get it again: after so long, if it says so.
+    /// The target has not accepted it, and it should be sent again: after this time, if the target gave one.
     Later(Option<Duration>, String),
-    /// It has failed, perhaps on what is in the request.
+    /// The target has failed, perhaps because of the content of the request.
     Failed(String),
-    /// It will never take it.
+    /// The target will never accept the request.
     Refused(String),
 }
 
 impl Outcome {
-    /// All of it was taken.
+    /// Returns the outcome of a request that was accepted completely.
     pub fn all() -> Self {
         Self::Taken(0, String::new())
     }
@@ -42,17 +42,17 @@ pub struct Target {
 }
 
 impl Target {
-    /// Sets up what requests need; nothing is sent.
+    /// Creates the HTTP client; nothing is sent.
     ///
     /// # Errors
-    /// A file is missing or not what it should be, a proxy's URL is none.
+    /// A file is missing or wrong, or the URL of the proxy is invalid.
     pub fn new(options: &Options, url: &Url) -> Result<Self> {
         ensure!(
             options.basic_auth_file.is_none() || options.bearer_token_file.is_none(),
             "basic-auth-file and bearer-token-file exclude each other"
         );
         options.read_headers()?;
-        // There is one set of primitives in the program; a second call finds it installed.
+        // The crypto provider is global, so a second call finds it installed and fails.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = Client::builder()
             .user_agent(concat!("jvmprobed/", env!("CARGO_PKG_VERSION")))
@@ -71,7 +71,7 @@ impl Target {
                 .with_context(|| format!("{} has no certificate", path.display()))?;
             builder = builder.tls_certs_merge(certificates);
         } else if url.scheme() == "http" {
-            // The host's are not read where there is nothing to trust.
+            // Without TLS, the host's certificates are not needed and not loaded.
             builder = builder.tls_certs_only([]);
         }
         if let Some(path) = &options.client_cert_file {
@@ -92,7 +92,7 @@ impl Target {
         Ok(Self { client, options: options.clone() })
     }
 
-    /// Posts a request with some headers and gives the answer, or why there is none.
+    /// Posts a request with some headers. Returns the answer, or the outcome if there is none.
     pub async fn post(
         &self,
         url: Url,
@@ -110,8 +110,8 @@ impl Target {
         request.send().await.map_err(|error| Outcome::Later(None, chain(&error)))
     }
 
-    /// Posts a request over plain HTTP and tells what came of it; `read` says how much of it an
-    /// answer did not take.
+    /// Posts a request by HTTP, and returns its outcome. `read` extracts from a successful answer how much
+    /// was rejected.
     pub async fn send(
         &self,
         url: Url,
@@ -126,7 +126,7 @@ impl Target {
         let (status, headers) = (answer.status(), answer.headers().clone());
         let text = match read_answer(answer).await {
             Ok(text) => text,
-            // It was taken or it was not: sent twice is better than lost.
+            // The request may have been accepted. Sending it twice is better than losing it.
             Err(error) => return Outcome::Later(None, chain(&error)),
         };
         if status.is_success() {
@@ -140,9 +140,9 @@ impl Target {
     }
 }
 
-/// What a status means for a request. What the person who runs this can mend (a URL, a password)
-/// is tried again: the queue waits for that. A status of 500 may be a fault of the receiver that a request
-/// causes: others go first.
+/// Maps an HTTP status to an outcome. Requests are sent again after errors that the administrator can fix,
+/// such as a wrong URL or password; the queue waits for that. A status of 500 may be a bug of the receiver
+/// that this request triggers, so other requests are sent first.
 fn judge(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(text);
     let first = text.lines().next().unwrap_or("").chars().take(200).collect::<String>();
@@ -166,7 +166,7 @@ fn judge(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Outcome {
     }
 }
 
-/// The first part of an answer. All of it is waited for, but no more is kept.
+/// Reads the first part of an answer, at most `MAX_ANSWER` bytes. The rest is not read.
 pub(super) async fn read_answer(mut answer: Response) -> Result<Vec<u8>, reqwest::Error> {
     let mut text = Vec::new();
     while let Some(chunk) = answer.chunk().await? {
@@ -179,7 +179,7 @@ pub(super) async fn read_answer(mut answer: Response) -> Result<Vec<u8>, reqwest
     Ok(text)
 }
 
-/// An error and what has caused it, without the URL: that is the target's name already.
+/// Formats an error with its causes, without the URL, because messages begin with the target's name.
 pub(super) fn chain(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "it does not answer in time".into();
@@ -207,7 +207,7 @@ pub(super) fn chain(error: &reqwest::Error) -> String {
     text + hint
 }
 
-/// The URL of a path below a target's own.
+/// Appends a path to a target's URL.
 pub(super) fn below(url: &Url, path: &str) -> Url {
     let mut url = url.clone();
     let all = format!("{}/{path}", url.path().trim_end_matches('/'));

@@ -1,6 +1,6 @@
-//! A folder that gets a pprof file of each JVM and window, and its pauses as lines of JSON.
+//! Target directory: receives a pprof file for each JVM and window, and the JVM's pauses as JSON lines.
 //!
-//! A file is whole or absent. Who reads the folder removes what it has read: nothing here does.
+//! A file is complete or absent. The program that reads the directory has to remove the files; jvmprobed removes none.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -16,7 +16,7 @@ use crate::{
     window::{Identity, Window},
 };
 
-/// A window as files.
+/// Encodes a window as files.
 pub fn files(window: &Window) -> Vec<(Head, Vec<u8>)> {
     let mut all = Vec::new();
     for jvm in &window.jvms {
@@ -35,7 +35,7 @@ pub fn files(window: &Window) -> Vec<(Head, Vec<u8>)> {
         }
         if !jvm.pauses.is_empty() {
             let name = name(&jvm.who, window, "jsonl");
-            // Numbers and texts, which can always be written.
+            // Records consist of numbers and strings, so serializing them does not fail.
             let lines = jvm.pauses.iter().flat_map(serde_json::to_string);
             let text = lines.map(|line| line + "\n").collect::<String>();
             let head = Head { name, time_ns: window.end_ns, ..Head::default() };
@@ -45,8 +45,9 @@ pub fn files(window: &Window) -> Vec<(Head, Vec<u8>)> {
     all
 }
 
-/// `shop-4711-1732312345.pb.gz`: when the window began is in seconds since 1970. A name is the
-/// JVM's own choice: what is neither a letter nor a digit is a dash in the file's.
+/// Returns the name of a file, for example `shop-4711-1732312345.pb.gz`: JVM, PID, and the window's begin in
+/// seconds since 1970. A process chooses its own name, so every character except ASCII letters, digits and
+/// underscores becomes a dash.
 fn name(who: &Identity, window: &Window, ending: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
     let short: String = who.name.chars().map(safe).take(100).collect();

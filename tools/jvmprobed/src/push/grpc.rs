@@ -1,8 +1,8 @@
-//! A unary call of gRPC over HTTP/2.
+//! Unary gRPC calls over HTTP/2.
 //!
-//! Source: grpc.io's PROTOCOL-HTTP2.md. A message has a byte that says whether it is compressed
-//! and its length in four; the answer's status is in its trailers. What waits in the queue is the
-//! compressed message already, and there are two methods: no more of gRPC is needed.
+//! Source: grpc.io's PROTOCOL-HTTP2.md. A message is preceded by one byte that says whether it is compressed
+//! and four bytes with its length. The status of the answer is in its trailers. Entries of the queue are
+//! already compressed messages, and only two methods are called, so no more of gRPC is needed.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use reqwest::Url;
 
 use crate::push::client::{Outcome, Target, below};
 
-/// Of headers in bytes: some leave the padding out.
+/// Base64 in headers; some servers leave the padding out.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Content types and encodings of a call.
+/// Headers of a call: content type and encoding.
 const HEADERS: [(&str, &str); 3] =
     [("content-type", "application/grpc+proto"), ("te", "trailers"), ("grpc-encoding", "gzip")];
 
 /// Maximum length of an answer, in bytes. Its status comes last, so a longer one has none.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// `google.rpc.Status`, of which the details alone matter.
+/// `google.rpc.Status`; only its details are used.
 #[derive(Clone, PartialEq, Message)]
 struct Status {
     #[prost(message, repeated, tag = "3")]
@@ -81,7 +81,7 @@ pub async fn call(
     if !answer.status().is_success() {
         return Outcome::Later(None, format!("it answers {} to gRPC", answer.status()));
     }
-    // Where nothing else is answered, the status is among the headers.
+    // An answer without a body has its status among the headers.
     let mut said = answer.headers().clone();
     let mut body = reqwest::Body::from(answer);
     let mut message = Vec::new();
@@ -103,14 +103,16 @@ pub async fn call(
         return Outcome::Later(None, "it does not answer as gRPC does: is it the port?".into());
     };
     if code == 0 {
-        // A byte, the length, and the message; compressed ones were not asked for.
+        // Skip the byte for compression and the four bytes of the length. The request does not accept
+        // compressed answers.
         return message.get(5..).and_then(read).unwrap_or_else(Outcome::all);
     }
     let details = text("grpc-status-details-bin").and_then(retry_info);
     judge(code, text("grpc-message").unwrap_or(""), details)
 }
 
-/// Which codes are tried again is OTLP's specification, "Failures".
+/// Maps a gRPC status to an outcome. The codes after which a request is sent again are those of OTLP's
+/// specification, "Failures".
 fn judge(code: u32, message: &str, after: Option<Duration>) -> Outcome {
     let name = match code {
         1 => "CANCELLED",
@@ -126,16 +128,16 @@ fn judge(code: u32, message: &str, after: Option<Duration>) -> Outcome {
     };
     let message: String = message.chars().take(200).collect();
     let said = format!("it answers {name} ({code}) {message}").trim_end().to_owned();
-    // 7, 12 and 16 are for whoever runs this to mend: a token, a port, a receiver's pipeline.
+    // The administrator can fix the causes of 7, 12 and 16: a token, a port, a receiver's pipeline.
     match code {
         1 | 4 | 7 | 10 | 11 | 12 | 14 | 15 | 16 => Outcome::Later(after, said),
-        // It may be full, or the request too large: the target says which.
+        // The target may be full, or the request too large. Only in the first case does it send a delay.
         8 if after.is_some() => Outcome::Later(after, said),
         _ => Outcome::Refused(said),
     }
 }
 
-/// How long the target asks us to wait.
+/// Returns the delay that the target asks for.
 fn retry_info(base64: &str) -> Option<Duration> {
     let status = Status::decode(&*BASE64.decode(base64).ok()?).ok()?;
     let info = status.details.iter().find(|any| any.type_url.ends_with("google.rpc.RetryInfo"))?;

@@ -1,7 +1,6 @@
-//! What became of what was pushed to a target.
+//! Delivery counts of a push target.
 //!
-//! Each sample that was accepted is, at any time, in exactly one of three: delivered, dropped for
-//! a reason, or waiting.
+//! Each accepted sample is, at any time, in exactly one of three states: delivered, dropped for a reason, or waiting.
 
 use std::{
     collections::BTreeMap,
@@ -11,56 +10,56 @@ use std::{
 
 use crate::clock::unix_ns;
 
-/// Why something was dropped. There are no other reasons, so that their number is bounded.
+/// Reasons for dropping samples. There are no others, so their number is bounded.
 pub mod reason {
-    /// The queue had no room: the oldest went first.
+    /// The queue was full, and the oldest entry was dropped.
     pub const FULL: &str = "queue-full";
-    /// It could not be kept on disk, and memory's share was used up as well.
+    /// The entry could not be written to disk, and the space in memory was used up as well.
     pub const DISK: &str = "not-stored";
-    /// The target said that it will never take it.
+    /// The target rejected it for good.
     pub const REFUSED: &str = "refused";
-    /// The target took a part of a request. Which, it does not say: its share is counted.
+    /// The target rejected a part of a request without saying which, so the share is estimated.
     pub const PARTLY: &str = "partly-refused";
-    /// What was read from the queue was not what had been written.
+    /// The entry that was read from the queue was not the one that had been written.
     pub const DAMAGED: &str = "damaged";
-    /// It was in memory only when the daemon ended.
+    /// The entry was only in memory when the daemon ended.
     pub const ENDED: &str = "ended";
 
-    /// All of them.
+    /// All reasons.
     pub const ALL: [&str; 6] = [FULL, DISK, REFUSED, PARTLY, DAMAGED, ENDED];
 }
 
-/// The counts of a target.
+/// Counts of a target.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Samples that were handed in, or were found in the queue at the start.
+    /// Number of samples that were queued, or were found in the queue at the start.
     pub accepted_samples: u64,
-    /// Samples that the target has taken.
+    /// Number of samples that the target has accepted.
     pub delivered_samples: u64,
-    /// What was dropped, by reason.
+    /// Dropped entries and samples, by reason.
     pub dropped: BTreeMap<&'static str, Dropped>,
-    /// Requests by outcome.
+    /// Number of requests, by outcome.
     pub requests: BTreeMap<&'static str, u64>,
-    /// Bytes sent, of requests that were taken.
+    /// Number of bytes sent in accepted requests.
     pub sent_bytes: u64,
-    /// Samples in the queue.
+    /// Number of samples in the queue.
     pub waiting_samples: u64,
-    /// Bytes in the queue.
+    /// Number of bytes in the queue.
     pub waiting_bytes: u64,
-    /// When what waits longest was taken, in nanoseconds since 1970.
+    /// Time of the oldest entry in the queue, in nanoseconds since 1970.
     pub oldest_ns: Option<u64>,
 }
 
-/// What was dropped.
+/// Dropped entries and their samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Requests.
+    /// Number of requests.
     pub entries: u64,
-    /// Samples in them.
+    /// Number of samples in them.
     pub samples: u64,
 }
 
-/// The counts of a target, which the queue writes and the metrics read.
+/// Shared counts of a target. Queue and sender write them, and the metrics read them.
 #[derive(Debug)]
 pub struct Ledger {
     name: Arc<str>,
@@ -68,22 +67,22 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty one for a target of this name.
+    /// Returns empty counts of a target of this name.
     pub fn new(name: &str) -> Self {
         Self { name: name.into(), counts: Mutex::default() }
     }
 
-    /// What the target is called.
+    /// Returns the name of the target.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// All counts, as of now.
+    /// Returns a copy of all counts.
     pub fn read(&self) -> Counts {
         self.lock().clone()
     }
 
-    /// How long what waits longest has been waiting.
+    /// Returns the time since the oldest waiting entry was recorded.
     pub fn delay(&self) -> Duration {
         self.lock()
             .oldest_ns

@@ -1,18 +1,18 @@
-//! What is taken goes on to others.
+//! Push: sends windows and metrics to other systems.
 //!
-//! | module | what it knows |
+//! | module | content |
 //! |---|---|
-//! | [`target`] | where to: `pyroscope=URL`, `otlp=URL`, `dir=PATH`, and what belongs to it |
-//! | [`pyroscope`], [`otlp`], [`dir`] | a window as requests to each, and how one is sent |
-//! | [`queue`] | what waits, on disk |
-//! | [`ledger`] | what became of it |
-//! | [`sender`] | sends what waits, in order |
-//! | [`retry`] | when something is tried again |
-//! | [`client`], [`grpc`] | a request and what comes of it |
+//! | [`target`] | addresses `pyroscope=URL`, `otlp=URL`, `dir=PATH`, and options of a target |
+//! | [`pyroscope`], [`otlp`], [`dir`] | a window as requests to each kind of target, and how one is sent |
+//! | [`queue`] | queue of requests on disk |
+//! | [`ledger`] | counts of delivered, dropped and waiting samples |
+//! | [`sender`] | sends queued requests in order |
+//! | [`retry`] | delays before another attempt |
+//! | [`client`], [`grpc`] | a request and its outcome |
 //!
-//! A window is made into requests and put into each target's queue at once, by whoever hands it
-//! in; a task of each target sends them. A request may arrive twice, where the answer to the first
-//! was lost; it is never lost itself without being counted.
+//! The thread that hands a window in encodes it and puts the requests into each target's queue at once. One
+//! task for each target sends them. A request may arrive twice if the answer to the first attempt was lost.
+//! Every lost request is counted.
 
 pub mod client;
 pub mod dir;
@@ -52,7 +52,7 @@ use crate::{
     window::Window,
 };
 
-/// All targets.
+/// All push targets.
 #[derive(Debug)]
 pub struct Push {
     senders: Vec<(Arc<Sender>, JoinHandle<()>)>,
@@ -60,11 +60,11 @@ pub struct Push {
 }
 
 impl Push {
-    /// Opens the queues, which are below a folder, and starts to send what waits in them.
+    /// Opens the queues, which are below a directory, and starts to send the requests that wait in them.
     ///
     /// # Errors
-    /// A queue cannot be opened, or a file that an option names is not as it should be. That a
-    /// target does not answer is none: it may come up later.
+    /// A queue cannot be opened, or a file that an option names is wrong. An unreachable target is not an
+    /// error, because it may come up later.
     pub fn start(
         net: &Net,
         targets: &[Options],
@@ -73,7 +73,7 @@ impl Push {
     ) -> Result<Self> {
         queue::private_folder(folder)
             .with_context(|| format!("cannot keep queues in {}", folder.display()))?;
-        // Where one of them fails, those before it end.
+        // If one target fails, dropping `push` ends the tasks of those before it.
         let mut push = Self { senders: Vec::new(), start_ns: unix_ns() };
         for options in targets {
             if let Some(warning) = options.unprotected() {
@@ -96,12 +96,12 @@ impl Push {
         Ok(push)
     }
 
-    /// The counts of each target, for [`Book::targets`](crate::metrics::Book::targets).
+    /// Returns the counts of each target, for [`Book::targets`](crate::metrics::Book::targets).
     pub fn ledgers(&self) -> Vec<Arc<Ledger>> {
         self.senders.iter().map(|(sender, _)| Arc::clone(sender.ledger())).collect()
     }
 
-    /// Hands in a window. What of it could not be kept is counted.
+    /// Queues a window for all targets. Requests that cannot be queued are counted as dropped.
     pub fn window(&self, window: &Window) {
         for (sender, _) in &self.senders {
             let requests = match sender.address() {
@@ -115,14 +115,14 @@ impl Push {
         }
     }
 
-    /// Hands in the metrics as they are, for targets that take them.
+    /// Queues the current metrics for the targets that take metrics.
     pub fn metrics(&self, book: &SharedBook) {
         let senders = self.senders.iter().map(|(sender, _)| sender);
         let mut wanting = senders.filter(|sender| sender.takes_metrics()).peekable();
         if wanting.peek().is_none() {
             return;
         }
-        // Nobody waits for the book while this is written to the disk.
+        // The totals are locked only while the request is built, not while it is written to disk.
         let request = otlp::metrics::request(&book.lock(), self.start_ns, unix_ns());
         let Some((head, body)) = request else { return };
         for sender in wanting {
@@ -130,8 +130,9 @@ impl Push {
         }
     }
 
-    /// Tries once more to send all that waits, for so long at most, and ends. What still waits
-    /// then is on disk, for the next process.
+    /// Makes one more attempt to send all waiting requests, for at most this long, and ends. Requests that
+    /// still wait then stay on disk for the next process; those that are only in memory are dropped and
+    /// counted.
     pub fn end(mut self, net: &Net, within: Duration) {
         let until = Instant::now() + within;
         let waits: Vec<_> = std::mem::take(&mut self.senders)
@@ -140,7 +141,7 @@ impl Push {
                 let (done, wait) = oneshot::channel();
                 net.spawn(async move {
                     sender.flush(until).await;
-                    // Then nobody has the queue any more, and it can be opened again.
+                    // After this, no task uses the queue, and it can be opened again.
                     task.abort();
                     let _ = task.await;
                     drop(sender);
@@ -161,8 +162,9 @@ impl Drop for Push {
     }
 }
 
-/// Returns how many samples a profile has: of processor time those that were taken, of allocation the stacks with their
-/// sums (not the objects, which are an estimate), of other things how often they happened.
+/// Returns the number of samples of a profile. For CPU time, these are the samples taken. For allocation,
+/// these are the distinct stacks, because the number of objects is an estimate. For other measures, these are
+/// the events that happened.
 pub fn samples(profile: &Profile) -> u64 {
     samples_of(&profile.measure, &profile.samples)
 }

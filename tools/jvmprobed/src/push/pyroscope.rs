@@ -1,14 +1,15 @@
 //! Pyroscope's push API.
 //!
-//! Source: "Server HTTP API" in Pyroscope's documentation, `/push.v1.PusherService/Push`: the
-//! Connect protocol, so a POST of a message as it is (`application/proto`). The message is that of
-//! Pyroscope's api/push/v1/push.proto. A profile's type is told by the label `__name__` and by
-//! sample and period types of the pprof in it: `process_cpu:cpu:nanoseconds:cpu:nanoseconds`,
+//! Source: "Server HTTP API" in Pyroscope's documentation, `/push.v1.PusherService/Push`. It is the Connect
+//! protocol: a POST of an unframed protobuf message (`application/proto`). The message is that of Pyroscope's
+//! api/push/v1/push.proto. The type of a profile is given by the label `__name__` and by the sample and
+//! period types of the pprof in it: `process_cpu:cpu:nanoseconds:cpu:nanoseconds`,
 //! `memory:alloc_space:bytes:space:bytes`.
 //!
-//! Pyroscope judges each series of a request, and answers with one error for all. Limits are those of
-//! its pkg/validation: names of labels and of sample types, their number and length, and the size of a
-//! profile. What can be known beforehand is right here; a request that is refused all the same is split.
+//! Pyroscope validates each series of a request, and answers with one error for the request. The limits are
+//! those of its pkg/validation: names of labels and of sample types, their number and length, and the size of
+//! a profile. Requests are built within the limits that are known in advance; a request that is refused all
+//! the same is split.
 
 use std::collections::BTreeMap;
 
@@ -29,13 +30,13 @@ use crate::{
     window::{Identity, Window},
 };
 
-/// A request is closed when it is longer than this; receivers take a few megabytes.
+/// Size of the profiles in a request after which it is closed, in bytes. Receivers accept a few megabytes.
 const ENOUGH: usize = 1 << 20;
-/// Pyroscope takes 30 names of labels.
+/// Maximum number of labels. Pyroscope accepts 30 label names.
 const MAX_LABELS: usize = 28;
-/// Name of a JVM that has none; Pyroscope wants one.
+/// Name of a JVM without a name, because Pyroscope requires one.
 const UNKNOWN: &str = "unknown_service:java";
-/// And so long a value.
+/// Maximum length of a label's value, in bytes. Longer values are cut.
 const MAX_VALUE: usize = 1024;
 
 #[derive(Clone, PartialEq, Message)]
@@ -64,12 +65,12 @@ struct Label {
 struct RawSample {
     #[prost(bytes = "vec", tag = "1")]
     raw_profile: Vec<u8>,
-    /// A UUID.
+    /// A random UUID.
     #[prost(string, tag = "2")]
     id: String,
 }
 
-/// A window as requests.
+/// Encodes a window as requests.
 pub fn requests(window: &Window) -> Parts {
     let mut all = Vec::new();
     let mut open = PushRequest { series: Vec::new() };
@@ -101,7 +102,7 @@ pub fn requests(window: &Window) -> Parts {
     all
 }
 
-/// Splits a request into one for each profile. `None` if there is one only.
+/// Splits a request into one for each profile; `None` if it has only one.
 pub fn split(head: &Head, body: &[u8]) -> Option<Parts> {
     let request = PushRequest::decode(body).ok()?;
     if head.parts.len() < 2 || request.series.len() != head.parts.len() {
@@ -121,10 +122,10 @@ pub async fn send(target: &Target, base: &Url, body: Vec<u8>) -> Outcome {
     target.send(url, &headers, body, |_| None).await
 }
 
-/// The same profile by stack alone: Pyroscope makes a series of each value of a label, and a
-/// thread's name or number would be one.
+/// Returns the profile with its samples merged by stack. Pyroscope creates a series for each value of a
+/// label, and so it would for each thread's name or number.
 fn by_stack(profile: &Profile) -> Profile {
-    // A type of samples has no dashes.
+    // Names of sample types must not contain dashes.
     let measure = match &profile.measure {
         Measure::Events(name) => Measure::Events(word(name).into()),
         Measure::Elapsed(name) => Measure::Elapsed(word(name).into()),
@@ -139,7 +140,7 @@ fn by_stack(profile: &Profile) -> Profile {
         *count = count.saturating_add(sample.count);
         *things = things.saturating_add(sample.things);
     }
-    // Each frame gets the number that it had.
+    // Interned in the same order, so each frame keeps its number.
     for frame in profile.frames() {
         merged.intern(frame.clone());
     }
@@ -163,8 +164,7 @@ fn by_stack(profile: &Profile) -> Profile {
     merged
 }
 
-/// What a series is known by: the name of a label has no dots, and what changes with each process
-/// is left out.
+/// Returns the labels of a series. Names of labels have no dots. Attributes that change with each process are left out.
 fn labels(who: &Identity, measure: &Measure) -> Vec<Label> {
     let name = match measure {
         Measure::Time => "process_cpu".to_owned(),
@@ -201,7 +201,7 @@ fn cut(value: &str) -> String {
     value[..end.unwrap_or(0)].to_owned()
 }
 
-/// A random one: RFC 9562, version 4. It stays with the profile when it is sent again.
+/// Returns a random UUID: RFC 9562, version 4. The profile keeps it when it is sent again.
 fn uuid() -> String {
     let mut bytes = random_bytes::<16>();
     bytes[6] = bytes[6] & 0x0f | 0x40;

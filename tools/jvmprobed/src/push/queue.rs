@@ -1,9 +1,9 @@
-//! What waits to be sent to a target: a folder with a file an entry, bounded in size.
+//! Disk queue of requests that wait to be sent to a target: a directory with one file per entry, bounded in size.
 //!
-//! An entry is whole or absent: it is written beside, synchronized and renamed. A file has a line
-//! of JSON that says what it is, with a checksum, and then the request as it is sent. Entries are
-//! numbered, and the oldest goes first: when it is sent, and when there is no room. What cannot be
-//! written is held in memory, of which there is little; so a full disk delays nothing.
+//! An entry is complete or absent, because it is written to a temporary file, synchronized and renamed. A
+//! file begins with a line of JSON that describes the entry and has a checksum; the request follows as it is
+//! sent. Entries are numbered. The oldest is sent first, and dropped first when there is no space. Entries
+//! that cannot be written are held in memory, at most 4 MB of them, so a full disk delays nothing.
 
 use std::{
     collections::VecDeque,
@@ -25,37 +25,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::push::ledger::{Ledger, reason};
 
-/// How the files are written; what a newer version has written is not understood.
+/// Version of the file format. Files of another version are not read.
 const VERSION: u32 = 1;
-/// More than a request ever has.
+/// Maximum length of a request, in bytes; more than a request ever has.
 const MAX_ENTRY: u64 = 64 << 20;
-/// Maximum length of the first line.
+/// Maximum length of the first line, in bytes.
 const MAX_HEAD: u64 = 64 << 10;
 /// Maximum number of parts of a request, so that the first line has space for them.
 pub const MAX_PARTS: usize = 1000;
-/// Number of times that a target may fail on an entry while it takes others, before the entry counts as
-/// refused.
+/// Number of times that a target may fail on an entry while it accepts others, before the entry counts as refused.
 const MAX_FAILURES: u32 = 3;
-/// What may be held of what could not be written.
+/// Maximum size of the entries that are held in memory because they could not be written, in bytes.
 const MAX_MEMORY: u64 = 4 << 20;
-/// The end of an entry's name.
+/// File name extension of an entry.
 const ENDING: &str = ".entry";
 
-/// What an entry is.
+/// Description of an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// What kind of request.
+    /// Kind of the request.
     pub kind: Kind,
-    /// What it is called, where that matters.
+    /// File name, for targets that are directories; else empty.
     #[serde(default)]
     pub name: String,
-    /// Profiles in it.
+    /// Number of profiles in it.
     pub profiles: u64,
-    /// Samples in them.
+    /// Number of samples in them.
     pub samples: u64,
-    /// When it was taken, in nanoseconds since 1970.
+    /// End of the window that it contains, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Samples of each part that the request can be split into, in their order: at most [`MAX_PARTS`].
+    /// Number of samples of each part that the request can be split into, in order: at most [`MAX_PARTS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<u64>,
 }
@@ -68,10 +67,10 @@ impl Head {
     }
 }
 
-/// Parts of a request: what each is, and its message.
+/// Parts of a request: the description of each, and its message.
 pub type Parts = Vec<(Head, Vec<u8>)>;
 
-/// What kind of request an entry is.
+/// Kind of the request in an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -92,12 +91,12 @@ struct Line {
     head: Head,
 }
 
-/// An entry to be sent.
+/// An entry to be sent, with its request.
 #[derive(Debug)]
 pub struct Entry {
-    /// Its number.
+    /// Number of the entry.
     pub number: u64,
-    /// What it is.
+    /// Description of the entry.
     pub head: Head,
     /// The request.
     pub body: Vec<u8>,
@@ -108,34 +107,35 @@ struct Waiting {
     number: u64,
     head: Head,
     size: u64,
-    /// `None` where it is on disk.
+    /// The request; `None` if it is on disk.
     body: Option<Vec<u8>>,
-    /// How often the target has failed on it, and how many requests it had taken before.
+    /// Number of times that the target has failed on it, and number of requests that the target had accepted
+    /// before the first failure.
     failures: Option<(u32, u64)>,
 }
 
-/// The entries of a target.
+/// Queue of entries of one target.
 #[derive(Debug)]
 pub struct Queue {
     folder: PathBuf,
-    /// Held as long as the queue is ours.
+    /// Lock file, locked while this process uses the queue.
     _lock: File,
     entries: VecDeque<Waiting>,
-    /// The entry that is being sent; it is not given up for want of room.
+    /// Number of the entry that is being sent. It is not dropped when space runs out.
     sending: Option<u64>,
     next: u64,
     max: u64,
     ledger: Arc<Ledger>,
-    /// Whether the last entry could be written: it is told when that changes.
+    /// Whether the last entry could be written. A warning is logged when that changes to false.
     writes: bool,
 }
 
 impl Queue {
-    /// Opens a queue in a folder, which is made if it is not there. What an earlier process has
-    /// left there waits again.
+    /// Opens the queue in a directory, which is created if it is missing. Entries that an earlier process has
+    /// left there are sent, too.
     ///
     /// # Errors
-    /// The folder cannot be made or read, belongs to somebody else, or is in use.
+    /// The directory cannot be created or read, belongs to another user or can be written by others, or is in use.
     pub fn open(folder: &Path, max: u64, ledger: Arc<Ledger>) -> Result<Self> {
         let at = || format!("cannot keep a queue in {}", folder.display());
         private_folder(folder).with_context(at)?;
@@ -167,7 +167,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Puts in an entry. What there is no room for is counted as dropped.
+    /// Adds an entry. Entries for which there is no space are counted as dropped.
     pub fn push(&mut self, head: Head, body: Vec<u8>) {
         self.ledger.accept(head.samples);
         self.add(head, body);
@@ -198,7 +198,7 @@ impl Queue {
         self.entries.push_back(Waiting { number, head, size, body, failures: None });
     }
 
-    /// Replaces an entry by its parts, which go to the end. Returns whether there are any.
+    /// Replaces an entry with its parts, which go to the end of the queue. Returns whether the entry was split.
     pub fn split(
         &mut self,
         number: u64,
@@ -212,11 +212,11 @@ impl Queue {
             None => read(&self.path(number)).map(|(_, body)| body),
         };
         let parts = body.ok().and_then(|body| split(&entry.head, &body));
-        // Nothing may be counted twice or be missing.
+        // The parts must have exactly the samples of the entry, so that none is counted twice or is missing.
         let sum = |parts: &Parts| parts.iter().map(|(head, _)| head.samples).sum::<u64>();
         let samples = entry.head.samples;
         let Some(parts) = parts.filter(|parts| sum(parts) == samples) else { return false };
-        // Where this is interrupted, the target gets some of it twice.
+        // If the process ends between the next two steps, the target gets some samples twice.
         parts.into_iter().for_each(|(head, body)| self.add(head, body));
         self.done(number);
         self.make_room();
@@ -224,8 +224,9 @@ impl Queue {
         true
     }
 
-    /// The target has failed on an entry: others go first. Returns the entry's number from now on if the
-    /// target takes others, but not this one. `taken` is how many requests it has taken so far.
+    /// Records that the target has failed on an entry, and moves the entry behind the others. Returns the
+    /// entry's new number if the target has failed on it at least `MAX_FAILURES` times and has accepted other
+    /// requests since the first failure. `taken` is the number of requests that the target has accepted so far.
     pub fn failed(&mut self, mut number: u64, taken: u64) -> Option<u64> {
         self.sending = None;
         let at = self.entries.iter().position(|entry| entry.number == number)?;
@@ -244,7 +245,7 @@ impl Queue {
         (times + 1 >= MAX_FAILURES && taken > before).then_some(number)
     }
 
-    /// The oldest entry, which stays until [`Self::done`].
+    /// Returns the oldest entry, which stays in the queue until [`Self::done`].
     pub fn oldest(&mut self) -> Option<Entry> {
         loop {
             let first = self.entries.front()?;
@@ -263,7 +264,7 @@ impl Queue {
         }
     }
 
-    /// The entry was sent, or it will not be: the caller has counted it.
+    /// Removes an entry that was sent or will never be sent. The caller has counted its samples.
     pub fn done(&mut self, number: u64) {
         self.sending = None;
         if let Some(at) = self.entries.iter().position(|entry| entry.number == number) {
@@ -271,19 +272,19 @@ impl Queue {
         }
     }
 
-    /// The entry stays for another time.
+    /// Keeps the entry for another attempt.
     pub fn later(&mut self) {
         self.sending = None;
         self.make_room();
         self.account();
     }
 
-    /// Whether nothing waits.
+    /// Returns whether no entry waits.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Gives up what is not on disk: the process ends.
+    /// Drops the entries that are only in memory, because the process ends.
     pub fn end(&mut self) {
         while let Some(at) = self.entries.iter().position(|entry| entry.body.is_some()) {
             self.remove(at, Some(reason::ENDED));
@@ -294,7 +295,7 @@ impl Queue {
     fn remove(&mut self, at: usize, why: Option<&'static str>) {
         let Some(entry) = self.entries.remove(at) else { return };
         if entry.body.is_none() {
-            // If it cannot be removed, it is sent again after a restart.
+            // If the file cannot be removed, the entry is sent again after a restart.
             let _ = fs::remove_file(self.path(entry.number));
         }
         if let Some(why) = why {
@@ -334,7 +335,7 @@ impl Queue {
         self.folder.join(format!("{number:016x}{ENDING}"))
     }
 
-    /// Writes an entry and says how much room it takes.
+    /// Writes an entry, and returns its size in bytes.
     fn write(&self, number: u64, head: &Head, body: &[u8]) -> io::Result<u64> {
         let mut crc = Crc::new();
         crc.update(body);
@@ -360,7 +361,7 @@ impl Queue {
             File::open(&self.folder)?.sync_all()
         })();
         if written.is_err() {
-            // Which of them there is depends on what has failed.
+            // The failed step decides which of the two files exists.
             let _ = (fs::remove_file(&beside), fs::remove_file(&path));
         }
         written.map(|()| line.len() as u64 + length)
@@ -390,7 +391,7 @@ impl Queue {
                     self.entries.push_back(Waiting { number, head, size, body, failures });
                 }
                 Err(_) => {
-                    // How many samples were in it, nobody knows.
+                    // The number of samples in it is unknown.
                     self.ledger.give_up(reason::DAMAGED, 1, 0);
                     let _ = fs::remove_file(self.path(number));
                 }
@@ -400,7 +401,7 @@ impl Queue {
     }
 }
 
-/// Makes a folder that only its owner may read, or makes an existing one private. Symbolic links are refused.
+/// Creates a directory that only its owner may read, or makes an existing one private. Symbolic links are refused.
 pub fn private_folder(folder: &Path) -> Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -424,7 +425,7 @@ fn bad(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// The first line of an entry, what follows it, and the size of the whole.
+/// Reads the first line of an entry. Returns it, a reader of the rest, and the size of the file.
 fn read_head(path: &Path) -> io::Result<(Line, BufReader<File>, u64)> {
     let file = OpenOptions::new().read(true).custom_flags(no_links()).open(path)?;
     let size = file.metadata()?.len();
@@ -528,7 +529,7 @@ mod tests {
         queue.push(whole.clone(), b"ab".to_vec());
         queue.push(head(10), b"other".to_vec());
         let number = queue.oldest().unwrap().number;
-        // Parts must have all samples.
+        // The parts must have all samples of the entry.
         assert!(!queue.split(number, |_, _| None));
         assert!(!queue.split(number, |head, body| Some(vec![(head.part(&[3], 1), body.into())])));
         let parts = |head: &Head, body: &[u8]| {
@@ -556,7 +557,7 @@ mod tests {
         queue.push(head(1), b"bad".to_vec());
         queue.push(head(2), b"good".to_vec());
         let bad = queue.oldest().unwrap();
-        // A target that takes nothing is down: nothing is its fault.
+        // A target that accepts no request at all is down, so no entry is blamed for the failures.
         assert_eq!(queue.failed(bad.number, 5), None);
         for _ in 0..10 {
             let entry = queue.oldest().unwrap();
@@ -587,7 +588,7 @@ mod tests {
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         assert!(Queue::open(&open, 1000, ledger.clone()).is_err());
-        // An existing folder becomes private, and a link to it is refused.
+        // An existing directory becomes private, and a symbolic link to it is refused.
         fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&open, &link).unwrap();
@@ -603,7 +604,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let inside = folder.path().join("queue");
         let (mut queue, ledger) = open(&inside, 1 << 30);
-        // Root writes to any folder: but not to one that is gone.
+        // Root can write to any directory, but not to one that was removed.
         fs::remove_dir_all(&inside).unwrap();
         for _ in 0..5 {
             queue.push(head(1), vec![0; 1 << 20]);

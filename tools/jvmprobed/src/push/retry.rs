@@ -1,13 +1,13 @@
-//! When something is tried again.
+//! Delays before another attempt.
 
 use std::time::{Duration, SystemTime};
 
-/// How long is waited between two attempts.
+/// Delays between two attempts.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// After the first attempt.
+    /// Delay after the first failure.
     pub first: Duration,
-    /// At most.
+    /// Maximum delay.
     pub longest: Duration,
 }
 
@@ -17,10 +17,10 @@ impl Default for Limits {
     }
 }
 
-/// Targets that ask for a longer rest than this get this one.
+/// Maximum delay that a target may ask for; longer ones are shortened to it.
 const LONGEST_ASKED: Duration = Duration::from_secs(3600);
 
-/// Counts failures in a row.
+/// Exponential backoff: counts failures in a row.
 #[derive(Debug, Default)]
 pub struct Backoff {
     limits: Limits,
@@ -28,19 +28,19 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// None so far.
+    /// Starts without failures.
     pub fn new(limits: Limits) -> Self {
         Self { limits, failures: 0 }
     }
 
-    /// It worked: the next failure is the first one again.
+    /// Records a success, so that the next failure counts as the first.
     pub fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// It did not work: how long to wait. Twice as long each time, and a random part of it less, so
-    /// that a fleet that has lost its receiver does not come back as one. What the target asks for
-    /// is the least.
+    /// Records a failure, and returns the time to wait. The delay doubles with each failure and is reduced by
+    /// a random part of up to one half, so that the hosts of a fleet that has lost its receiver do not all
+    /// come back at once. A delay that the target asks for is the minimum.
     pub fn wait(&mut self, asked: Option<Duration>) -> Duration {
         let doubled = self.limits.first.saturating_mul(1 << self.failures.min(20));
         self.failures = self.failures.saturating_add(1);
@@ -48,14 +48,14 @@ impl Backoff {
         let wait = most.mul_f64(0.5 + 0.5 * random());
         let asked = asked.unwrap_or_default().min(LONGEST_ASKED);
         match asked > wait {
-            // Not all at the instant that it names, either.
+            // A random part is added here, too, so that not all hosts return at the time that the target names.
             true => asked + most.mul_f64(0.1 * random()),
             false => wait,
         }
     }
 }
 
-/// What a `Retry-After` header asks for: seconds or a date (RFC 9110, 10.2.3).
+/// Parses a `Retry-After` header: seconds or a date (RFC 9110, 10.2.3).
 pub fn retry_after(value: &str) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse::<u64>() {
@@ -65,15 +65,15 @@ pub fn retry_after(value: &str) -> Option<Duration> {
     Some(date.duration_since(SystemTime::now()).unwrap_or_default())
 }
 
-/// Random bytes.
+/// Returns random bytes.
 pub(super) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // As few bytes as these come at once.
+    // getrandom(2) returns up to 256 bytes in one call.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     bytes
 }
 
-/// A number from 0 to 1.
+/// Returns a random number from 0 to 1.
 fn random() -> f64 {
     f64::from(u32::from_ne_bytes(random_bytes())) / f64::from(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Sends what waits for one target, in order, one request at a time.
+//! Sends the queued requests of one target, in order and one at a time.
 
 use std::{
     path::{Path, PathBuf},
@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// A target, its queue, and whether it answers.
+/// A target with its queue and state.
 #[derive(Debug)]
 pub struct Sender {
     way: Way,
@@ -41,17 +41,17 @@ pub struct Sender {
     queue: Arc<Mutex<Queue>>,
     ledger: Arc<Ledger>,
     retry: retry::Limits,
-    /// Something was handed in.
+    /// Notified when a request was queued.
     news: Notify,
-    /// It ends: the task sends nothing more.
+    /// Set at shutdown: the task sends nothing more.
     ends: AtomicBool,
-    /// One request at a time.
+    /// Lock that allows one request at a time.
     turn: tokio::sync::Mutex<()>,
-    /// The last word on why it does not answer, which is said once.
+    /// Last error of the target, which is logged once.
     trouble: Mutex<Option<String>>,
 }
 
-/// How a target is reached.
+/// Transport to a target.
 #[derive(Debug)]
 enum Way {
     Pyroscope(Target, Url),
@@ -60,7 +60,7 @@ enum Way {
 }
 
 impl Sender {
-    /// Opens a target's queue below a folder.
+    /// Opens a target and its queue, which is below a directory.
     pub(super) fn open(
         net: &Net,
         options: &Options,
@@ -68,7 +68,7 @@ impl Sender {
         retry: retry::Limits,
     ) -> Result<Self> {
         let ledger = Arc::new(Ledger::new(&options.to.to_string()));
-        // Files are read with the rights with which they will be read again.
+        // The network thread reads the files, with the same rights that it has when it reads them again.
         let target = |url: &Url| {
             let (options, url) = (options.clone(), url.clone());
             let target = net.run(move || Target::new(&options, &url));
@@ -97,28 +97,28 @@ impl Sender {
         })
     }
 
-    /// What has become of what was handed in.
+    /// Returns the delivery counts.
     pub fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
     }
 
-    /// Where it sends to.
+    /// Returns the target's address.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Whether it takes metrics, too.
+    /// Returns whether the target takes metrics, too.
     pub fn takes_metrics(&self) -> bool {
         self.metrics
     }
 
-    /// Puts a request into the queue.
+    /// Adds a request to the queue.
     pub fn hand_in(&self, head: Head, body: Vec<u8>) {
         self.queue().push(head, body);
         self.news.notify_one();
     }
 
-    /// Sends what waits, until [`Self::flush`]; whoever calls that ends this task, too.
+    /// Sends queued requests until [`Self::flush`]. The caller of that also ends this task.
     pub(super) async fn run(&self) {
         let mut backoff = Backoff::new(self.retry);
         while !self.ends.load(Ordering::Relaxed) {
@@ -137,8 +137,9 @@ impl Sender {
         }
     }
 
-    /// Sends what waits without waiting for a better time, and ends the task. What could not be
-    /// sent by then, or at the first attempt, stays.
+    /// Sends queued requests without waiting for retries, and ends the task. Requests that were not sent by
+    /// `until`, and those after the first failure, stay in the queue on disk; those that are only in memory
+    /// are dropped and counted.
     pub(super) async fn flush(&self, until: Instant) {
         self.ends.store(true, Ordering::Relaxed);
         let all = async { while matches!(self.send_oldest().await, Sent::One) {} };
@@ -151,7 +152,7 @@ impl Sender {
         let Some(entry) = self.queue().oldest() else { return Sent::Nothing };
         let (number, head) = (entry.number, entry.head.clone());
         let bytes = entry.body.len() as u64;
-        // Where this ends here, by a time limit, the entry stays in the queue.
+        // If a time limit cancels this future here, the entry stays in the queue.
         let outcome = self.send(entry).await;
         match outcome {
             Outcome::Taken(refused, words) => {
@@ -184,8 +185,8 @@ impl Sender {
         Sent::One
     }
 
-    /// Handles a request that was refused: what is in it is sent in smaller parts, so that a profile that
-    /// the target does not take harms no other. A part that is refused alone is dropped.
+    /// Handles a request that was refused: sends its content in smaller parts, so that a profile that the
+    /// target does not accept harms no other one. A part that cannot be split further is dropped.
     async fn refuse(&self, number: u64, head: &Head, words: &str) {
         let split: fn(&Head, &[u8]) -> Option<Parts> = match &self.way {
             Way::Pyroscope(..) => pyroscope::split,
@@ -193,7 +194,7 @@ impl Sender {
             Way::Dir(_) => |_, _| None,
         };
         let queue = Arc::clone(&self.queue);
-        // The disk may be slow, and others wait for this thread.
+        // The disk may be slow, and other tasks need this thread.
         let is_split = spawn_blocking(move || lock(&queue).split(number, split)).await;
         if is_split.unwrap_or(false) {
             return;
@@ -209,13 +210,13 @@ impl Sender {
         say(Level::Warning, &dropped, Some(facts));
     }
 
-    /// The target has it, all but so many profiles.
+    /// Counts a request that the target has accepted, except for `refused` of its profiles.
     fn taken(&self, head: &Head, bytes: u64, refused: u64, words: &str) {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
         if trouble.is_some() {
             inform(&format!("{}: it answers again", self.address));
         }
-        // Which ones were refused, it does not say: as many samples as that share has, rounded up.
+        // The answer does not say which profiles were refused, so their share of the samples is counted, rounded up.
         let refused_samples = match head.profiles {
             0 => 0,
             all => {
@@ -232,7 +233,7 @@ impl Sender {
         self.ledger.deliver(head.samples - refused_samples, bytes);
     }
 
-    /// Says once why a target does not take what it gets, until the reason changes.
+    /// Logs why a target does not accept requests. The same reason is logged once until it changes.
     fn say_trouble(&self, words: String) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         if trouble.as_ref() != Some(&words) {
@@ -248,7 +249,7 @@ impl Sender {
                 otlp::send(target, url, *is_grpc, entry.head.kind, entry.body).await
             }
             Way::Dir(path) => {
-                // The disk may be slow, and others wait for this thread.
+                // The disk may be slow, and other tasks need this thread.
                 let path = path.clone();
                 let sent = spawn_blocking(move || dir::send(&path, &entry.head, &entry.body)).await;
                 sent.unwrap_or_else(|error| Outcome::Later(None, error.to_string()))
@@ -265,12 +266,12 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What came of an attempt.
+/// Result of an attempt.
 enum Sent {
-    /// Nothing waits.
+    /// The queue is empty.
     Nothing,
-    /// A request less waits.
+    /// A request was delivered, split or dropped.
     One,
-    /// It has to be tried again.
+    /// The request must be sent again, after this time if the target gave one.
     Later(Option<Duration>),
 }

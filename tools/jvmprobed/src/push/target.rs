@@ -1,4 +1,4 @@
-//! Where to push to: `pyroscope=URL`, `otlp=URL`, `dir=PATH`, and what belongs to it.
+//! Push targets: `pyroscope=URL`, `otlp=URL` or `dir=PATH`, with their options.
 
 use std::{
     collections::BTreeMap,
@@ -19,37 +19,37 @@ use serde::{Deserialize, Deserializer, de::Error};
 
 use crate::config::parse_age;
 
-/// A file with a secret is a line.
+/// Maximum size of a file with a secret, in bytes. Its content is one line.
 const MAX_SECRET: u64 = 64 << 10;
 
-/// One target, as the configuration has it (`[[push]]`). On the command line (`--push`) there is
-/// its address alone; the other options hold for all that are given there.
+/// Options of a target in the configuration file (`[[push]]`). The command line (`--push`) gives the address
+/// only; the other options then have their defaults.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
     /// `pyroscope=URL`, `otlp=URL` (http, https, grpc or grpcs) or `dir=PATH`.
     pub to: Address,
-    /// Headers of each request; for gRPC, metadata.
+    /// Headers of each request; metadata for gRPC.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// Headers of which the value is what is in a file.
+    /// Headers whose values are read from files.
     #[serde(default)]
     pub header_files: BTreeMap<String, PathBuf>,
-    /// A file with `user:password`. It is read again for each request, as those below are.
+    /// File with `user:password`. Files with secrets are read again for each request.
     pub basic_auth_file: Option<PathBuf>,
-    /// A file with a token.
+    /// File with a bearer token.
     pub bearer_token_file: Option<PathBuf>,
-    /// A file with certificates (PEM) that are trusted beside those of the host.
+    /// File with certificates (PEM) that are trusted in addition to those of the host.
     pub ca_file: Option<PathBuf>,
-    /// A file with our certificate and its key (PEM), where the target wants one.
+    /// File with the client certificate and its key (PEM), if the target requires one.
     pub client_cert_file: Option<PathBuf>,
-    /// The URL of a proxy (http, https, socks5 or socks5h), or `none`. Without it, `HTTPS_PROXY`,
-    /// `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` count.
+    /// URL of a proxy (http, https, socks5 or socks5h), or `none`. By default, `HTTPS_PROXY`, `HTTP_PROXY`,
+    /// `ALL_PROXY` and `NO_PROXY` apply.
     pub proxy: Option<String>,
-    /// How long a request may take: `30s`.
+    /// Maximum time of a request, for example `30s`.
     #[serde(default = "thirty_seconds", deserialize_with = "seconds")]
     pub timeout: Duration,
-    /// How much may wait on disk: `64M`. What is older than that allows is dropped and counted.
+    /// Maximum size of the queue on disk, for example `64M`. The oldest entries beyond it are dropped and counted.
     #[serde(default = "sixty_four_megabytes", deserialize_with = "bytes")]
     pub queue_size: u64,
     /// Whether metrics are pushed, too (`otlp` only).
@@ -81,7 +81,7 @@ fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 }
 
 impl Options {
-    /// A target with nothing else said of it.
+    /// Returns the default options of a target.
     pub fn new(to: Address) -> Self {
         Self {
             to,
@@ -119,10 +119,10 @@ impl Options {
         })
     }
 
-    /// The headers of a request, secrets as they are now.
+    /// Returns the headers of a request, with secrets read from their files now.
     ///
     /// # Errors
-    /// A file cannot be read, or what is in it is no header.
+    /// A file cannot be read, or its content cannot be a header.
     pub fn read_headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>> {
         let mut all = Vec::new();
         for (name, value) in &self.headers {
@@ -159,14 +159,14 @@ fn plain(name: &str, value: &str) -> Result<HeaderValue> {
     value.parse().with_context(|| format!("the value of {name} cannot be that of a header"))
 }
 
-/// One that is shown nowhere.
+/// Returns a header value that is never shown in messages.
 fn secret(name: &str, value: &str) -> Result<HeaderValue> {
     let mut value = plain(name, value)?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// What is in a file, without the end of its line.
+/// Returns the content of a file without surrounding whitespace.
 fn read_secret(path: &Path) -> Result<String> {
     let mut text = String::new();
     let at = || format!("cannot read {}", path.display());
@@ -180,7 +180,7 @@ fn read_secret(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Where to.
+/// Address of a target.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Address {
@@ -190,7 +190,7 @@ pub enum Address {
     OtlpHttp(Url),
     /// OTLP over gRPC; the URL's scheme is http or https.
     OtlpGrpc(Url),
-    /// A folder: pprof files.
+    /// A directory for pprof files.
     Dir(PathBuf),
 }
 
@@ -264,7 +264,7 @@ impl Address {
         }
     }
 
-    /// The name of the folder in which its queue is: readable, and another one for each target.
+    /// Returns the name of the directory for the target's queue. It is readable, and unique for each target.
     pub fn folder(&self) -> String {
         let text = self.to_string();
         let mut crc = flate2::Crc::new();

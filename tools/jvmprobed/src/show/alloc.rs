@@ -1,4 +1,4 @@
-//! What was allocated, by class: as javaobjnew(8) shows it.
+//! Allocation by class, in the table of javaobjnew(8).
 
 use std::collections::HashMap;
 
@@ -10,16 +10,16 @@ use libjvmprobe::{
     stack::{Kind, profile::Profile},
 };
 
-/// So many classes are shown, as javaobjnew does.
+/// Maximum number of classes in the table, the same as of javaobjnew.
 const ROWS: usize = 20;
 
-/// The table, of a profile of allocation.
+/// Returns the table of a profile of allocation.
 pub fn text(profile: &Profile) -> String {
     let mut classes: HashMap<&str, (u64, u64)> = HashMap::new();
     for sample in &profile.samples {
         let innermost = sample.stack.last().map(|&id| profile.frame(id));
         let class = innermost.filter(|frame| frame.kind == Kind::Class);
-        // Stacks that were given up have none.
+        // Dropped stacks have no class.
         let name = class.or(innermost).map_or("[unknown]", |frame| &*frame.name);
         let (sum, objects) = classes.entry(name).or_default();
         *sum = sum.saturating_add(sample.count);

@@ -1,4 +1,4 @@
-//! What was asked for, out of what is kept.
+//! Data that the command line selects from the store.
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
@@ -22,37 +22,37 @@ use crate::{
     window::{Identity, Taken, Window},
 };
 
-/// What was taken of some JVMs in a time.
+/// Data of some JVMs in a period.
 #[derive(Debug)]
 pub struct Chosen {
-    /// When that begins, in nanoseconds since 1970.
+    /// Begin of the period, in nanoseconds since 1970.
     pub from_ns: u64,
-    /// When it ends.
+    /// End of the period, in nanoseconds since 1970.
     pub until_ns: u64,
-    /// The windows of which something is shown.
+    /// Windows that overlap the period.
     parts: Vec<Part>,
-    /// The lowest and the highest rate at which processor samples were taken, a second.
+    /// Lowest and highest number of CPU samples per second.
     pub rates: Option<(u64, u64)>,
-    /// The JVMs, each once. Their CPU time is known where all of it is of the time that is shown.
+    /// The JVMs, each once. Their CPU time is known if each of their windows is completely within the period.
     pub jvms: Vec<Taken>,
 }
 
-/// A window of which something is shown.
+/// A window that overlaps the period.
 #[derive(Debug)]
 struct Part {
     begin_ns: u64,
     end_ns: u64,
-    /// For how long something was taken in it.
+    /// Time during which the daemon recorded data in it, in nanoseconds.
     covered_ns: u64,
-    /// For how long of that something was left out, by the name of its measure, in nanoseconds.
+    /// Time during which a measure was left out to save resources, by the name of the measure, in nanoseconds.
     left_out: BTreeMap<String, u64>,
-    /// From when until when something is shown, by the names of the measures of which more is shown than was asked
-    /// for, because it is not known well enough when in the window it was.
+    /// Periods that are shown instead of the selected one, by the name of the measure. They are longer,
+    /// because the times of the samples are not known exactly enough to cut the window.
     widened: BTreeMap<String, Span>,
 }
 
 impl Part {
-    /// Returns the part of `of_ns` that is shown, which is distributed evenly over the window.
+    /// Returns the part of `of_ns` that is shown, assuming that it is distributed evenly over the window.
     fn share(&self, of_ns: u64, measure: Option<&Measure>, asked: Span) -> u64 {
         let widened = measure.and_then(|measure| self.widened.get(measure.name()));
         let (from_ns, until_ns) = *widened.unwrap_or(&asked);
@@ -64,10 +64,10 @@ impl Part {
 }
 
 impl Chosen {
-    /// Reads it.
+    /// Reads the data from the store.
     ///
     /// # Errors
-    /// A line that says what there is instead, where there is nothing.
+    /// A line for the user: no window, or no such JVM, and what the store contains instead.
     pub fn read(shelf: &Shelf, from_ns: u64, until_ns: u64, jvm: Option<&Whose>) -> Result<Self> {
         if from_ns >= until_ns {
             bail!("--since is to be before --until, which is now where it is not given");
@@ -79,7 +79,7 @@ impl Chosen {
         );
         let (Some(first), Some(last)) = (first, last) else {
             let spans = shelf.kept()?;
-            // The newest ones are the most likely ones.
+            // The newest periods are most likely the ones of interest.
             let told: Vec<_> =
                 spans.iter().rev().take(5).map(|&(from, until)| span(from, until)).collect();
             let asked = span(from_ns, until_ns);
@@ -109,7 +109,7 @@ impl Chosen {
         Ok(Self { from_ns, until_ns, parts, rates, jvms })
     }
 
-    /// One profile of all of them.
+    /// Takes the profiles of a measure out of all JVMs, and joins them to one.
     pub fn profile(&mut self, measure: &Measure) -> Profile {
         let mut all = Vec::new();
         for taken in &mut self.jvms {
@@ -133,13 +133,14 @@ impl Chosen {
         profile
     }
 
-    /// For how long something was taken, in nanoseconds: of a measure, or of what has a time each, such as pauses.
+    /// Returns the time during which data was recorded, in nanoseconds: of a measure, or, for `None`, of
+    /// records with timestamps such as pauses.
     pub fn covered_ns(&self, measure: Option<&Measure>) -> u64 {
         let asked = (self.from_ns, self.until_ns);
         self.parts.iter().map(|part| part.share(part.covered_ns, measure, asked)).sum()
     }
 
-    /// For how long a measure was left out, in nanoseconds.
+    /// Returns the time during which a measure was left out, in nanoseconds.
     pub fn left_out_ns(&self, measure: &Measure) -> u64 {
         let asked = (self.from_ns, self.until_ns);
         let left_out = self.parts.iter().filter_map(|part| {
@@ -149,8 +150,8 @@ impl Chosen {
         left_out.sum::<u64>().min(self.covered_ns(Some(measure)))
     }
 
-    /// From when until when something of a measure is shown: longer than was asked for where it is not known when
-    /// in a window it was.
+    /// Returns the period for which a measure is shown. It is longer than the selected one if the times of
+    /// samples within a window are not known exactly enough.
     pub fn span(&self, measure: &Measure) -> Span {
         let widened = self.parts.iter().filter_map(|part| part.widened.get(measure.name()));
         widened.fold((self.from_ns, self.until_ns), |(from, until), widened| {
@@ -163,7 +164,7 @@ impl Chosen {
         self.jvms.iter().map(|taken| taken.cpu_ns).sum()
     }
 
-    /// What was taken, by its names.
+    /// Returns the measures for which there are profiles.
     pub fn measures(&self) -> Vec<Measure> {
         let mut measures: Vec<Measure> = Vec::new();
         for profile in self.jvms.iter().flat_map(|taken| &taken.profiles) {
@@ -174,7 +175,7 @@ impl Chosen {
         measures
     }
 
-    /// One line about whose it is, and of when: of a measure, or of what has a time each.
+    /// Returns a title with JVMs and period: the period of a measure, or, for `None`, that of records with timestamps.
     pub fn title(&self, measure: Option<&Measure>) -> String {
         let (from, until) =
             measure.map_or((self.from_ns, self.until_ns), |measure| self.span(measure));
@@ -187,7 +188,7 @@ impl Chosen {
         }
     }
 
-    /// Returns the records of their pauses, sorted by time.
+    /// Returns the records of all pauses, sorted by time.
     pub fn pauses(&self) -> Vec<(&Arc<Identity>, &Record)> {
         let jvms = self.jvms.iter();
         let mut all: Vec<_> = jvms
@@ -198,8 +199,7 @@ impl Chosen {
     }
 }
 
-/// Slots of time are no shorter where it is not known when samples were taken: see
-/// [`join`].
+/// Minimum length of time slots in a joined profile, in nanoseconds, see [`join`]: none.
 const LEAST_SLOT: u64 = 0;
 
 /// Returns the time of a record, in nanoseconds since 1970; `None` for sums of stops.
@@ -208,7 +208,7 @@ pub fn time_of(record: &Record) -> Option<u64> {
     u64::try_from(time.as_nanosecond()).ok()
 }
 
-/// The lowest and the highest rate of windows.
+/// Returns the lowest and the highest sampling rate of some windows.
 fn rates(windows: &[Stored]) -> Option<(u64, u64)> {
     let all = windows.iter().flat_map(|stored| &stored.window.jvms);
     let profiles = all.flat_map(|taken| &taken.profiles);
@@ -217,9 +217,9 @@ fn rates(windows: &[Stored]) -> Option<(u64, u64)> {
     rates.reduce(|(low, high), (hertz, _)| (low.min(hertz), high.max(hertz)))
 }
 
-/// Leaves out what is not of the time, as exactly as it is known when it was.
+/// Removes data outside of the selected period from a window, as exactly as its times are known.
 fn cut_out(stored: &mut Stored, asked: Span) -> Part {
-    /// Slots of time that are not longer than this part of the time that was asked for are short enough.
+    /// Time slots are short enough to be cut if they are at most the selected period divided by this number.
     const SLOTS: u64 = 20;
     let Window { begin_ns, end_ns, .. } = stored.window;
     let left_out = std::mem::take(&mut stored.window.left_out);
@@ -230,7 +230,7 @@ fn cut_out(stored: &mut Stored, asked: Span) -> Part {
         return part;
     }
     stored.window.jvms.iter_mut().for_each(|taken| taken.cpu_ns = None);
-    // To whole slots, or the whole window where there are none.
+    // Round to complete time slots, or to the complete window if there are none.
     let (from, until) = (from_ns.max(begin_ns) - begin_ns, until_ns.min(end_ns) - begin_ns);
     for profile in stored.window.jvms.iter().flat_map(|taken| &taken.profiles) {
         let slot_ns = profile.slot_ns;
@@ -259,7 +259,7 @@ fn cut_out(stored: &mut Stored, asked: Span) -> Part {
     part
 }
 
-/// Some names, the most frequent ones first: `shop 1234, 77; batch 5, and 3 more`.
+/// Returns a list of names, the most frequent first: `shop x2, batch 5, and 3 more`.
 fn names_of<'a>(all: impl Iterator<Item = &'a Arc<Identity>>) -> String {
     const NAMED: usize = 6;
     let mut names: Vec<(&str, Vec<u32>)> = Vec::new();

@@ -1,4 +1,4 @@
-//! What has changed between two times, by what was innermost.
+//! Change between two profiles, by innermost method or allocated class.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use libjvmprobe::{
     stack::profile::{Measure, Profile},
 };
 
-/// So many rows are shown, of those that have changed by at least a thousandth of all.
+/// Maximum number of rows, and minimum change of the share for a row.
 const ROWS: usize = 20;
 const LEAST: f64 = 0.001;
 
-/// The table: shares then and now, those first that have changed most.
+/// Returns the table of shares in both profiles, sorted by the size of the change.
 pub fn text(now: &Profile, then: &Profile) -> String {
     let mut shares: HashMap<&str, [f64; 2]> = HashMap::new();
     for (at, profile) in [now, then].into_iter().enumerate() {

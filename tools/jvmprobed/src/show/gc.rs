@@ -1,4 +1,4 @@
-//! What stopped JVMs: rows as javagc(8) prints them, and totals by operation.
+//! Stops of JVMs: rows as javagc(8) prints them, and totals by operation.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -22,21 +22,21 @@ use crate::{
     window::Identity,
 };
 
-/// How it is shown.
+/// Output options.
 #[derive(Clone, Copy, Debug)]
 pub struct How {
-    /// As JSON lines.
+    /// Print JSON lines.
     pub json: bool,
-    /// Also stops without a collection.
+    /// Include stops without a collection.
     pub safepoints: bool,
-    /// With dates.
+    /// Print dates.
     pub dates: bool,
 }
 
-/// Shows it.
+/// Prints the stops.
 ///
 /// # Errors
-/// Those of writing.
+/// Errors of writing.
 pub fn show(chosen: &Chosen, how: How, out: &mut Output) -> Result<()> {
     let pauses = chosen.pauses();
     let is_wanted = |record: &Record| how.safepoints || !matches!(record, Record::Safepoint(_));
@@ -81,15 +81,15 @@ pub fn show(chosen: &Chosen, how: How, out: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// What stopped one JVM.
+/// Totals of one JVM's stops.
 struct Totals<'a> {
     who: &'a Arc<Identity>,
-    /// Nanoseconds, by whether the collector ran, and what for.
+    /// Lengths of the stops in nanoseconds, by whether they are collections, and by operation.
     stops: BTreeMap<(bool, &'a str), Vec<u64>>,
     cycles: Vec<u64>,
     full: u64,
     lost: u64,
-    /// Stops that were not recorded one by one.
+    /// Sums of stops that were not recorded one by one.
     limited: Limited,
 }
 
@@ -185,7 +185,7 @@ impl<'a> Totals<'a> {
     }
 }
 
-/// The row of stops of which only sums are known: no percentiles.
+/// Returns the row for stops of which only sums are known. It has no percentiles.
 fn sum_row(sum: &Sum) -> Vec<String> {
     let mean = sum.stopped_ns / sum.count.max(1);
     let mut row = vec!["(others)".to_owned(), sum.count.to_string()];
@@ -195,13 +195,13 @@ fn sum_row(sum: &Sum) -> Vec<String> {
     row
 }
 
-/// Sum, mean, median, 90th and 99th percentile and maximum.
+/// Returns sum, mean, median, 90th and 99th percentile and maximum.
 fn stats(times: &[u64]) -> [u64; 6] {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
     let sum = sorted.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns));
     let number = sorted.len().max(1);
-    // The least that so many of a hundred are not above.
+    // The smallest value that at least `q` percent of the values do not exceed.
     let quantile =
         |q: usize| sorted.get((number * q).div_ceil(100).max(1) - 1).copied().unwrap_or(0);
     [sum, sum / number as u64, quantile(50), quantile(90), quantile(99), quantile(100)]

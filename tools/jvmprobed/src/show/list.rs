@@ -1,4 +1,4 @@
-//! List of JVMs of which something is kept, with times and sizes.
+//! `jvmprobed list`: JVMs with data in the store, with times and sizes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,26 +18,26 @@ use crate::{
     window::Identity,
 };
 
-/// A line of JSON.
+/// A JVM as a line of JSON.
 #[derive(Serialize)]
 struct Record<'a> {
-    /// Number of the process.
+    /// PID of the process.
     pid: u32,
     /// `service.name`.
     name: &'a str,
-    /// Attributes by OpenTelemetry's names.
+    /// Attributes, by OpenTelemetry's names.
     attributes: &'a BTreeMap<String, String>,
-    /// Begin of the first window and end of the last one, RFC 3339, UTC.
+    /// Begin of the first window and end of the last one, in RFC 3339 format and UTC.
     first: String,
     last: String,
-    /// Number of windows, some of which were put together from shorter ones.
+    /// Number of windows, some of which were merged from shorter ones.
     windows: u64,
 }
 
-/// Lists what is kept.
+/// Runs `jvmprobed list`.
 ///
 /// # Errors
-/// A line for the user: nothing is kept, or not of such a JVM.
+/// A line for the user: the store is empty, or has no data of such a JVM.
 pub fn run(args: &List) -> Result<()> {
     let shelf = super::shelf(args.dir.as_deref())?;
     let mut out = Output::open(None)?;

@@ -1,14 +1,14 @@
-//! Looking back: what is kept of a time, as the tools show what they trace.
+//! `jvmprobed show` and `list`: print stored data in the formats of the other tools.
 //!
-//! | module | what it knows |
+//! | module | content |
 //! |---|---|
-//! | [`when`] | times as a person tells them |
-//! | [`chosen`] | what was asked for, out of what is kept |
-//! | [`alloc`] | classes, as javaobjnew shows them |
-//! | [`gc`] | pauses, as javagc shows them |
-//! | [`difference`] | what has changed since another time |
-//! | [`whose`] | JVMs as a person names them |
-//! | [`list`] | what is kept at all |
+//! | [`when`] | times on the command line |
+//! | [`chosen`] | data that the command line selects from the store |
+//! | [`alloc`] | classes, in the table of javaobjnew |
+//! | [`gc`] | pauses, in the format of javagc |
+//! | [`difference`] | change since an earlier period |
+//! | [`whose`] | selection of JVMs on the command line |
+//! | [`list`] | list of JVMs in the store |
 
 pub mod alloc;
 pub mod chosen;
@@ -49,7 +49,7 @@ use crate::{
     store::shelf::Shelf,
 };
 
-/// Shows what is asked for.
+/// Runs `jvmprobed show`.
 ///
 /// # Errors
 /// A line for the user.
@@ -70,7 +70,7 @@ pub fn run(args: &Show) -> Result<()> {
     }
     let measure = measure(args, &chosen)?;
     let title = chosen.title(Some(&measure));
-    // Before profiles are taken out.
+    // This must come before `profile` takes the profiles out.
     let cpu_ns = chosen.cpu_ns().filter(|_| measure == Measure::Time);
     let profile = chosen.profile(&measure);
     let base = match args.diff {
@@ -93,15 +93,15 @@ pub fn run(args: &Show) -> Result<()> {
     write(args, &title, &profile, base.as_ref().map(|base| &base.1), &chosen)
 }
 
-/// Opens the directory that is given, or the one that is configured.
+/// Opens the store in the given directory, or in the configured one.
 fn shelf(dir: Option<&Path>) -> Result<Shelf> {
-    // A user who may not read the configuration gives the directory.
+    // A user who may not read the configuration file names the directory.
     let configured = || Config::read(None).ok()?.store.dir;
     let dir = dir.map(Path::to_owned).or_else(configured);
     Shelf::open(&dir.unwrap_or_else(|| DIR.into()))
 }
 
-/// What was asked for, of what was taken.
+/// Returns the measure that the command line selects.
 fn measure(args: &Show, chosen: &Chosen) -> Result<Measure> {
     let Some(name) = &args.event else {
         return Ok(if args.alloc { Measure::Allocation } else { Measure::Time });
@@ -117,7 +117,7 @@ fn measure(args: &Show, chosen: &Chosen) -> Result<Measure> {
     }
 }
 
-/// What is to be known of figures that were taken while the daemon took less than it was asked for.
+/// Returns a note if the daemon collected less than configured while the data was recorded.
 fn saved(chosen: &Chosen, measure: &Measure) -> Option<String> {
     let left_out = chosen.left_out_ns(measure);
     if left_out > 0 {
@@ -196,7 +196,7 @@ fn write(
     Ok(())
 }
 
-/// Returns a stop as a band on a time axis that begins at this time, in nanoseconds since 1970.
+/// Returns a stop as a band on a time axis that begins at `begin`, in nanoseconds since 1970.
 fn band(record: &Record, begin: u64) -> Option<Band> {
     let (kind, stop) = match record {
         Record::Pause(stop) => (BandKind::Collection, stop),

@@ -1,4 +1,4 @@
-//! Times as a person tells them.
+//! Parses and formats times for people.
 
 use std::{str::FromStr, time::Duration};
 
@@ -9,16 +9,16 @@ use jiff::{
 
 use crate::config::parse_age;
 
-/// An instant, told by a person.
+/// A time on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// So long ago: `10m`.
+    /// A duration before now: `10m`.
     Ago(Duration),
-    /// At a time of today, or of yesterday where today's is still to come: `03:12`, `03:12:30`.
+    /// The latest past occurrence of a time of day, today or yesterday: `03:12`, `03:12:30`.
     Daily(Time),
-    /// At a time here: `2026-11-22T03:12`.
+    /// A date and time in the local time zone: `2026-11-22T03:12`.
     Here(DateTime),
-    /// At an instant: `2026-11-22T03:12:00Z`.
+    /// An instant with a UTC offset: `2026-11-22T03:12:00Z`.
     At(Timestamp),
 }
 
@@ -35,7 +35,7 @@ impl FromStr for When {
         if let Ok(at) = text.parse() {
             return Ok(Self::At(at));
         }
-        // With a date first: a date alone is midnight.
+        // A time without a date is daily, and a date without a time means midnight.
         let has_date = text.contains('-');
         let here = text.parse().ok().filter(|_| has_date).map(Self::Here);
         let daily =
@@ -49,7 +49,7 @@ impl FromStr for When {
 }
 
 impl When {
-    /// Which instant that is, in nanoseconds since 1970.
+    /// Returns the instant, in nanoseconds since 1970. `now` is the present time in the local time zone.
     pub fn resolve(self, now: &Zoned) -> u64 {
         let at = match self {
             Self::Ago(ago) => Some(now.timestamp() - ago),
@@ -66,13 +66,13 @@ impl When {
     }
 }
 
-/// An instant in nanoseconds since 1970, here: for people.
+/// Formats an instant, given in nanoseconds since 1970, in the local time zone.
 pub fn shown(ns: u64, format: &str) -> String {
     let at = Timestamp::from_nanosecond(ns.into()).unwrap_or(Timestamp::UNIX_EPOCH);
     at.to_zoned(jiff::tz::TimeZone::system()).strftime(format).to_string()
 }
 
-/// A time from one instant to another one: with the date where that is not today's.
+/// Formats a period, given in nanoseconds since 1970. Dates are left out if both are today.
 pub fn span(from_ns: u64, until_ns: u64) -> String {
     let day = |ns| shown(ns, "%Y-%m-%d");
     let time = |ns| shown(ns, "%H:%M:%S");
@@ -107,7 +107,7 @@ mod tests {
             ("7d", "15 09:00:00"),
             ("03:12", "22 02:12:00"),
             ("03:12:30", "22 02:12:30"),
-            // That of today is still to come.
+            // This time of today is still to come, so it means yesterday.
             ("23:50", "21 22:50:00"),
             ("2026-11-21T03:12", "21 02:12:00"),
             ("2026-11-21 03:12", "21 02:12:00"),

@@ -1,4 +1,4 @@
-//! JVMs as a person names them.
+//! Selection of JVMs on the command line.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -9,15 +9,15 @@ use regex::Regex;
 
 use crate::window::Identity;
 
-/// Attributes that a text without a key is compared with, beside the name.
+/// Attributes that a text without a key is compared with, in addition to the name.
 const COMPARED: [&str; 4] = ["jvm.main", "container.id", "k8s.pod.uid", "systemd.unit"];
 
-/// A choice of JVMs.
+/// A selection of JVMs.
 #[derive(Clone, Debug)]
 pub enum Whose {
-    /// Number of the process: `1234`.
+    /// PID: `1234`.
     Pid(u32),
-    /// An attribute and what its value matches: `k8s.namespace.name=^prod$`.
+    /// Attribute, and regular expression for its value: `k8s.namespace.name=^prod$`.
     Attribute(String, Regex),
     /// A regular expression for the name, main class or jar, container, pod or unit: `shop`.
     Called(Regex),
@@ -42,7 +42,7 @@ impl FromStr for Whose {
 }
 
 impl Whose {
-    /// Whether a JVM is one of them.
+    /// Returns whether a JVM is selected.
     pub fn includes(&self, who: &Identity) -> bool {
         let value = |key: &str| who.attributes.get(key);
         match self {
@@ -81,13 +81,13 @@ mod tests {
         let who = Identity { pid: 77, started_ns: 1, name: "shop".into(), attributes };
         for (text, is_included) in [
             ("77", true),
-            // A number is never a part of something else.
+            // A number is a PID, and matches no part of other texts.
             ("7", false),
             ("1234", false),
             ("^shop$", true),
             ("shop.jar", true),
             ("1234a", true),
-            // An attribute that is only compared when it is named.
+            // This attribute is compared only with an explicit key.
             ("prod", false),
             ("k8s.namespace.name=^pr", true),
             ("k8s.namespace.name=shop", false),

@@ -1,9 +1,8 @@
-//! A window as two files: profiles of all JVMs, see [`profiles`], and JSON lines with who they are and
-//! what stopped them.
+//! A window as two files: profiles of all JVMs, see [`profiles`], and JSON lines with identities and pauses.
 //!
-//! The first line is of the window, `{"type":"window",...}`. Each JVM has one,
-//! `{"type":"jvm",...}`, and behind it the records of its pauses as javagc(8) prints them. A profile
-//! has the position of its JVM among the lines of JVMs, counted from 0.
+//! The first line describes the window, `{"type":"window",...}`. Each JVM has one line, `{"type":"jvm",...}`,
+//! followed by the records of its pauses as javagc(8) prints them. A profile refers to its JVM by the
+//! position among the lines of JVMs, counted from 0.
 
 use std::{
     collections::BTreeMap,
@@ -18,57 +17,57 @@ use crate::{
     window::{Identity, Taken, Window},
 };
 
-/// File of the profiles.
+/// Name of the file of profiles.
 pub const PROFILES: &str = "profiles.postcard.gz";
-/// File of the JSON lines, which zcat shows.
+/// Name of the file of JSON lines, which zcat shows.
 pub const LINES: &str = "jvms.jsonl.gz";
 
-/// A line is no longer: a stack of a thousand frames has room.
+/// Maximum length of a line in bytes, enough for a stack of a thousand frames.
 const MAX_LINE: u64 = 1 << 20;
-/// All of them.
+/// Maximum length of all lines together, in bytes after decompression.
 const MAX_LINES: u64 = 256 << 20;
-/// Maximum number of records of pauses: some times what merging leaves.
+/// Maximum number of records of pauses; several times the number that merging leaves.
 const MAX_RECORDS: usize = 250_000;
-/// More JVMs than were ever seen.
+/// Maximum number of JVMs; more than were ever observed.
 const MAX_JVMS: usize = 100_000;
 
-/// A window, with what is known of it as one that is kept.
+/// A window as it is stored, with data about its merging.
 #[derive(Debug, Default)]
 pub struct Stored {
-    /// What was taken.
+    /// Data of the window.
     pub window: Window,
-    /// For how long something was taken: less than from begin to end where windows were put together
-    /// between which the daemon did not run.
+    /// Time during which data was recorded, in nanoseconds. It is less than from begin to end if windows were
+    /// merged between which the daemon did not run.
     pub covered_ns: u64,
-    /// The names of the windows that it was made of.
+    /// Names of the windows that were merged to this one; empty for an unmerged window.
     pub of: Vec<String>,
 }
 
-/// The first line.
+/// The first line of the file.
 #[derive(Deserialize, Serialize)]
 #[serde(tag = "type", rename = "window")]
 pub struct Head {
-    /// When it began, in nanoseconds since 1970.
+    /// Begin, in nanoseconds since 1970.
     pub begin_ns: u64,
-    /// When it ended.
+    /// End, in nanoseconds since 1970.
     pub end_ns: u64,
-    /// See [`Stored`].
+    /// Time during which data was recorded, see [`Stored`].
     pub covered_ns: u64,
-    /// See [`Stored`].
+    /// Names of the merged windows, see [`Stored`].
     pub of: Vec<String>,
-    /// See [`Window::left_out`].
+    /// Measures that were left out, see [`Window::left_out`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<String, u64>,
 }
 
-/// What tells a line from others.
+/// Type of a line.
 #[derive(Deserialize)]
 struct Kind<'a> {
     #[serde(borrow, rename = "type")]
     kind: std::borrow::Cow<'a, str>,
 }
 
-/// A JVM's line.
+/// Line of a JVM.
 #[derive(Deserialize, Serialize)]
 #[serde(tag = "type", rename = "jvm")]
 struct Jvm {
@@ -79,10 +78,10 @@ struct Jvm {
     cpu_ns: Option<u64>,
 }
 
-/// Has both files written.
+/// Writes both files of a window by calling `put`.
 ///
 /// # Errors
-/// Those of `put`.
+/// Errors of `put`.
 pub fn write<T>(
     stored: &Stored,
     put: impl FnOnce(&[(&str, Content<'_>)]) -> io::Result<T>,
@@ -111,7 +110,7 @@ fn write_lines(stored: &Stored, to: &mut dyn Write) -> io::Result<()> {
         zip.write_all(b"\n")?;
         for record in &taken.pauses {
             let line = serde_json::to_vec(record)?;
-            // A line that cannot be read again would make the window unreadable.
+            // The reader refuses longer lines, so such a record would make the window unreadable.
             if (line.len() as u64) < MAX_LINE {
                 zip.write_all(&line)?;
                 zip.write_all(b"\n")?;
@@ -124,7 +123,7 @@ fn write_lines(stored: &Stored, to: &mut dyn Write) -> io::Result<()> {
 /// Reads a window from its two files.
 ///
 /// # Errors
-/// Those of the readers; [`io::ErrorKind::InvalidData`] for what was not written by [`write`](fn@write).
+/// Errors of the readers; [`io::ErrorKind::InvalidData`] for content that [`write`](fn@write) does not produce.
 pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
     let mut lines = Lines::new(lines);
     let Head { begin_ns, end_ns, covered_ns, of, left_out } = head_of(&mut lines)?;
@@ -154,18 +153,18 @@ pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
     Ok(Stored { window: Window { begin_ns, end_ns, jvms, left_out }, covered_ns, of })
 }
 
-/// Reads what is known of a window itself.
+/// Reads the first line of a window.
 ///
 /// # Errors
-/// As [`read`](fn@read).
+/// The same errors as [`read`](fn@read).
 pub fn read_head(lines: impl Read) -> io::Result<Head> {
     head_of(&mut Lines::new(lines))
 }
 
-/// Reads of which JVMs a window is.
+/// Reads the identities of a window's JVMs.
 ///
 /// # Errors
-/// As [`read`](fn@read).
+/// The same errors as [`read`](fn@read).
 pub fn read_jvms(lines: impl Read) -> io::Result<Vec<Identity>> {
     let mut lines = Lines::new(lines);
     head_of(&mut lines)?;
@@ -188,7 +187,7 @@ fn invalid(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Lines that are bounded.
+/// Reader of lines of bounded length.
 struct Lines<R: Read>(BufReader<io::Take<GzDecoder<R>>>);
 
 impl<R: Read> Lines<R> {
@@ -196,7 +195,7 @@ impl<R: Read> Lines<R> {
         Self(BufReader::new(GzDecoder::new(from).take(MAX_LINES)))
     }
 
-    /// The next one; `None` behind the last one.
+    /// Returns the next line; `None` at the end.
     fn next(&mut self) -> io::Result<Option<String>> {
         let mut line = Vec::new();
         if (&mut self.0).take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
@@ -258,7 +257,7 @@ mod tests {
         let pauses = vec![
             Record::Pause(stop("a\n\"\u{202e}")),
             serde_json::from_str(lost).unwrap(),
-            // Longer than a line may be.
+            // Longer than the maximum length of a line.
             Record::Safepoint(stop(&"x".repeat(1 << 20))),
         ];
         let json = |records: &[Record]| -> Vec<_> {

@@ -1,6 +1,8 @@
-//! The directory: everything in it is reached by a descriptor of it, and no symbolic link is
-//! followed. What is put there is whole or absent, whenever the machine or we stop. It is readable for
-//! others only if the configuration says so.
+//! The directory of the store.
+//!
+//! Everything in it is opened relative to the directory's descriptor, and symbolic links are not followed. An
+//! entry is complete or absent, even after a crash of the machine or of the daemon. Other users can read the
+//! directory only if the configuration allows it.
 
 use std::{
     fs::File,
@@ -24,30 +26,31 @@ use rustix::{
 
 use crate::store::name::Name;
 
-/// Version of the files in a directory: another number if other versions of this program cannot read them.
-/// Since version 2, profiles are in the encoding of [`crate::store::profiles`]; before, they were in pprof's format.
+/// Version of the files in a directory. It changes when other versions of this program cannot read the files.
+/// Since version 2, profiles are in the encoding of [`crate::store::profiles`]; before, they were in pprof's
+/// format.
 pub const VERSION: u32 = 2;
 
-/// The file that tells the version.
+/// Name of the file that contains the version.
 const VERSION_FILE: &str = "version";
-/// How long to wait for the lock: the kernel needs a moment to end a process that was killed.
+/// Maximum time to wait for the lock, because the kernel needs some time to end a killed process that held it.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-/// The file that is locked by who writes.
+/// Name of the lock file, which the writing process locks.
 const LOCK: &str = "lock";
-/// What is not whole yet ...
+/// Prefix of entries that are not complete yet.
 const NEW: &str = ".new-";
-/// ... and what is whole no more.
+/// Prefix of entries that are being removed.
 const OLD: &str = ".old-";
 
-/// Mode of the directory unless the configuration has another one: profiles of all users are in it.
+/// Default mode of the directory. It denies access to others because the directory contains profiles of all users.
 pub const MODE: u32 = 0o700;
 
-/// Names that do not show that a directory is in use for something else: files of ours, the folder of
-/// queues, and what mkfs puts into a new file system.
+/// Names that may be in a directory that is not used for anything else: files of jvmprobed, its directory of
+/// queues, and the directory that mkfs creates in a new file system.
 const OWN: [&str; 4] = [VERSION_FILE, LOCK, "push", "lost+found"];
 
-/// More entries than a directory of ours has.
+/// Maximum number of entries that are listed; more than a store ever has.
 const MAX_ENTRIES: usize = 100_000;
 
 /// A directory with windows.
@@ -55,26 +58,26 @@ const MAX_ENTRIES: usize = 100_000;
 pub struct Folder {
     path: PathBuf,
     fd: OwnedFd,
-    /// Mode of the directory and of those in it.
+    /// Mode of the directory and of the entries in it.
     mode: u32,
-    /// Locked as long as it is open; `None` where it is only read.
+    /// Lock file, locked while it is open; `None` for a reader.
     _lock: Option<OwnedFd>,
 }
 
-/// What is written to a file.
+/// Function that writes the content of a file.
 pub type Content<'a> = &'a dyn Fn(&mut dyn Write) -> io::Result<()>;
 
 impl Folder {
-    /// Opens it to write, and makes it where it is missing. A lock keeps other daemons out. The directory gets
-    /// this mode: kubelet, for example, creates it readable for all.
+    /// Opens the directory for writing, and creates it if it is missing. A lock keeps other daemons out. The
+    /// directory gets this mode, because kubelet, for example, creates it readable for all users.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it.
+    /// A sentence that says what is wrong with the directory.
     pub fn open_to_write(path: &Path, mode: u32) -> Result<Self> {
         let shown = path.display();
         match mkdirat(CWD, path, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
-            // What is there is opened all the same.
+            // An existing directory on a read-only file system can still be opened.
             Err(Errno::ROFS) if path.is_dir() => {}
             Err(e) => return Err(io::Error::from(e)).context(format!("cannot make {shown}")),
         }
@@ -98,7 +101,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Removes the windows of an older version, which cannot be read, and then the file that tells the version.
+    /// Removes the windows of an older version, which cannot be read, and then the version file.
     fn start_anew(&self) -> io::Result<()> {
         let names = self.names()?;
         let windows: Vec<_> = names.iter().filter(|name| Name::parse(name).is_some()).collect();
@@ -114,8 +117,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Gives the directory its mode. One that is in use for something else is refused: users of that may
-    /// not be able to go on.
+    /// Sets the mode of the directory. A new directory that contains other files is refused, because their
+    /// users may lose access.
     fn set_mode(&self, found: u32, is_new: bool) -> Result<()> {
         if found == self.mode {
             return Ok(());
@@ -132,7 +135,7 @@ impl Folder {
         }
         fchmod(&self.fd, Mode::from_raw_mode(self.mode))
             .with_context(|| format!("cannot set the mode of {shown}"))?;
-        // A new directory has no mode that anybody has asked for.
+        // The mode of a new or empty directory is not worth a message.
         if !names.is_empty() && !is_new {
             note(&format!(
                 "{shown} had mode {found:04o}, has {:04o} now: see mode in [store]",
@@ -142,10 +145,10 @@ impl Folder {
         Ok(())
     }
 
-    /// Opens it to read.
+    /// Opens the directory for reading.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it.
+    /// A sentence that says what is wrong with the directory.
     pub fn open_to_read(path: &Path) -> Result<Self> {
         let fd = open_dir(path)?;
         let folder = Self { path: path.into(), fd, mode: 0, _lock: None };
@@ -160,19 +163,19 @@ impl Folder {
         }
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the version of what is in it, which is this one or an older one; `None` for a new directory.
+    /// Returns the version of the files in the directory, which is at most [`VERSION`]; `None` for a new directory.
     fn version(&self) -> Result<Option<u32>> {
         let shown = self.path.display();
         let mut text = String::new();
         match self.file(None, VERSION_FILE) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e).context(format!("cannot read {shown}/{VERSION_FILE}")),
-            // What is no text is no number either.
+            // Text that is not UTF-8 leaves the string empty, and so fails to parse below.
             Ok(file) => _ = file.take(64).read_to_string(&mut text),
         }
         match text.trim().parse() {
@@ -185,22 +188,22 @@ impl Folder {
         }
     }
 
-    /// The names in it.
+    /// Returns the names of the entries in the directory.
     ///
     /// # Errors
-    /// Those of readdir(3).
+    /// Errors of readdir(3).
     pub fn names(&self) -> io::Result<Vec<String>> {
         names_in(&self.fd)
     }
 
-    /// A file, in a directory within it or in itself.
+    /// Opens a file in the directory, or in its subdirectory `dir`.
     ///
     /// # Errors
-    /// Those of open(2); [`io::ErrorKind::InvalidData`] for what is no regular file.
+    /// Errors of open(2); [`io::ErrorKind::InvalidData`] if it is not a regular file.
     pub fn file(&self, dir: Option<&str>, name: &str) -> io::Result<File> {
         let inner = dir.map(|dir| open_inner(&self.fd, dir)).transpose()?;
         let at = inner.as_ref().unwrap_or(&self.fd).as_fd();
-        // A pipe would wait for its writer.
+        // NONBLOCK, because opening a FIFO would wait for its writer.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = openat(at, name, flags, Mode::empty())?;
         if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
@@ -209,9 +212,9 @@ impl Folder {
         Ok(fd.into())
     }
 
-    /// How much the files in a directory within it take on the disk, about.
+    /// Returns the approximate disk space of a subdirectory with its files, in bytes.
     pub fn size(&self, dir: &str) -> u64 {
-        /// A directory, and what a file takes beyond its bytes.
+        /// Size of a directory, and the unit in which files take space.
         const BLOCK: u64 = 4096;
         let of = |inner: &OwnedFd| {
             let names = names_in(inner).unwrap_or_default();
@@ -224,10 +227,11 @@ impl Folder {
         BLOCK + open_inner(&self.fd, dir).as_ref().map_or(0, of)
     }
 
-    /// Puts a directory with these files there. A name that is taken is [`Errno::EXIST`]'s error.
+    /// Creates a subdirectory with these files. It appears complete, by a rename. The error is
+    /// [`Errno::EXIST`] if the name is in use.
     ///
     /// # Errors
-    /// Those of the system; nothing is there then.
+    /// Errors of the system calls. The subdirectory does not exist then.
     pub fn put(&self, name: &str, files: &[(&str, Content<'_>)]) -> io::Result<()> {
         let new = format!("{NEW}{name}");
         let written = self.fill(&new, files).and_then(|()| {
@@ -262,10 +266,10 @@ impl Folder {
         Ok(fsync(&self.fd)?)
     }
 
-    /// Removes a directory within it: at once, as far as readers see.
+    /// Removes a subdirectory. For readers it disappears at once, because it is renamed first.
     ///
     /// # Errors
-    /// Those of rename(2): it is there as before then.
+    /// Errors of rename(2). The subdirectory is unchanged then.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         let old = format!("{OLD}{name}");
         self.clear(&old);
@@ -274,7 +278,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes what was not whole yet, or not any more, when somebody stopped.
+    /// Removes entries that an earlier process has not completed, or not completely removed.
     fn remove_leftovers(&self) {
         for name in self.names().unwrap_or_default() {
             if name.starts_with(NEW) || name.starts_with(OLD) {
@@ -283,8 +287,8 @@ impl Folder {
         }
     }
 
-    /// Removes a directory of ours with its files, or a file. What cannot be removed is tried again
-    /// by the next one who opens it.
+    /// Removes a subdirectory with its files, or a file. Entries that cannot be removed are left to the next
+    /// process that opens the directory for writing.
     fn clear(&self, name: &str) {
         if let Ok(inner) = open_inner(&self.fd, name) {
             for file in names_in(&inner).unwrap_or_default() {
@@ -297,7 +301,7 @@ impl Folder {
     }
 }
 
-/// Reads the mode of the directory from text. The owner has all rights, and others may at most read.
+/// Parses the mode of the directory. The owner has all rights, and others may have read access at most.
 ///
 /// # Errors
 /// A sentence for the user.
@@ -310,7 +314,8 @@ pub fn parse_mode(text: &str) -> Result<u32, String> {
 
 fn open_dir(path: &Path) -> Result<OwnedFd> {
     let shown = path.display();
-    // The path itself is the administrator's; what it ends in must not be someone's link.
+    // The administrator chooses the path and may use links in it. Its last component must not be a link,
+    // which another user may have made.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(CWD, path, flags, Mode::empty()) {
         Ok(fd) => Ok(fd),
@@ -321,7 +326,8 @@ fn open_dir(path: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// What others could change is nothing to believe in, and root's files are nothing to put there.
+/// Refuses a directory that another user owns or can write to: its content cannot be trusted, and root's
+/// files do not belong there.
 fn check_owner(path: &Path, stat: &Stat) -> Result<()> {
     let (shown, own) = (path.display(), geteuid().as_raw());
     if stat.st_uid != own {
@@ -366,13 +372,13 @@ fn names_in(fd: &OwnedFd) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(fd)?.take(MAX_ENTRIES) {
         let name = entry?.file_name().to_str().map(str::to_owned);
-        // Others are none of ours.
+        // Names that are not UTF-8 are not from jvmprobed.
         names.extend(name.ok().filter(|name| name != "." && name != ".."));
     }
     Ok(names)
 }
 
-/// Writes a file that is on the disk when this returns.
+/// Creates a file with this content. The file is synchronized to disk when this returns.
 fn write_new(at: &OwnedFd, name: &str, mode: u32, content: Content<'_>) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(openat(at, name, flags, Mode::from_raw_mode(0o600))?);

@@ -1,16 +1,16 @@
-//! Decides which windows are merged and which are dropped: by age first, and if the store is still too
-//! large, the oldest first.
+//! Decides which windows are merged and which are dropped: first by age; then, if the store is still too
+//! large, from the oldest on.
 //!
-//! Ages come from a clock that does not believe a jump forward of the wall clock at once: see [`AgeClock`].
+//! Ages come from a clock that does not follow a forward jump of the wall clock at once: see [`AgeClock`].
 
 use crate::store::name::{HOUR, Level, MINUTE, Name};
 
-/// What may be kept.
+/// Bounds of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// No longer than so many nanoseconds.
+    /// Maximum age of a window, in nanoseconds.
     pub age_ns: u64,
-    /// No more than so many bytes.
+    /// Maximum size of all windows, in bytes.
     pub size: u64,
 }
 
@@ -19,47 +19,47 @@ pub struct Bounds {
 pub struct Entry {
     /// Its name.
     pub name: Name,
-    /// How many bytes it takes.
+    /// Size on disk, in bytes.
     pub bytes: u64,
 }
 
-/// What is to be done next.
+/// The next step to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// These become one of this level, with slots of so many nanoseconds.
+    /// Merge these windows to one of this level, with time slots of this many nanoseconds.
     Merge(Vec<Name>, Level, u64),
-    /// This one goes.
+    /// Drop this window.
     Drop(Name),
 }
 
-/// Jumps forward that are no longer than this are believed at once, in nanoseconds. The daemon may have been
-/// restarted, or some windows may have been lost.
+/// Longest forward jump that the clock follows at once, in nanoseconds. The daemon may have been restarted,
+/// or some windows may have been lost.
 const SHORT_JUMP: u64 = 5 * MINUTE;
-/// Time that the wall clock must go on after a longer jump before it is believed, in nanoseconds.
+/// Time that must pass after a longer jump before the clock follows it, in nanoseconds.
 const CONFIRM: u64 = HOUR;
 
-/// The clock by which windows age. It goes on by the lengths of windows.
+/// Clock that determines the age of windows. It advances by the lengths of windows.
 ///
-/// If the wall clock jumps forward by more than five minutes, windows go on ageing as before it. The new
-/// time counts once windows of an hour have been taken since the jump. A jump back counts at once: it
-/// makes windows younger.
+/// If the wall clock jumps forward by more than five minutes, this clock continues as before the jump. It
+/// adopts the new time once windows of one hour in total have been recorded since the jump. It follows a
+/// backward jump at once, because that only makes windows younger.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AgeClock {
-    /// Wall-clock time that is believed, in nanoseconds since 1970; 0 if there was no window yet.
+    /// Time of this clock, in nanoseconds since 1970; 0 before the first window.
     believed_ns: u64,
-    /// Length of the windows since a jump forward that is not believed yet.
+    /// Total length of the windows since a forward jump that is not adopted yet, in nanoseconds.
     since_jump_ns: u64,
 }
 
 impl AgeClock {
-    /// Begins at the end of the newest window that is kept, if there is one. A daemon that starts with a
-    /// wrong clock must not believe it, either.
+    /// Starts at the end of the newest window in the store, if there is one, so that a daemon that starts
+    /// with a wrong wall clock does not adopt it at once.
     pub fn start(kept: &[Entry]) -> Self {
         let newest = kept.iter().map(|entry| entry.name.end_ns()).max();
         Self { believed_ns: newest.unwrap_or(0), since_jump_ns: 0 }
     }
 
-    /// Takes the time of a new window. Returns the time by which windows age.
+    /// Advances the clock by a new window. Returns the time that determines ages.
     pub fn window(&mut self, begin_ns: u64, end_ns: u64) -> u64 {
         let length = end_ns.saturating_sub(begin_ns);
         let expected = self.believed_ns.saturating_add(length);
@@ -76,13 +76,13 @@ impl AgeClock {
 /// The present time.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// Wall clock, in nanoseconds since 1970.
+    /// Wall-clock time, in nanoseconds since 1970.
     pub wall_ns: u64,
-    /// Time by which windows age: see [`AgeClock`].
+    /// Time that determines ages, see [`AgeClock`].
     pub age_ns: u64,
 }
 
-/// How old windows of a level become, in nanoseconds, before they are put together.
+/// Age at which windows of a level are merged, in nanoseconds.
 fn ripe_after(level: Level) -> u64 {
     match level {
         Level::Taken => HOUR,
@@ -91,7 +91,7 @@ fn ripe_after(level: Level) -> u64 {
     }
 }
 
-/// The next step, of windows in the order of their begins; `None` where all is as it should be.
+/// Returns the next step for windows sorted by begin; `None` if nothing is due.
 pub fn next(kept: &[Entry], bounds: Bounds, now: Now) -> Option<Step> {
     let age = |name: Name| now.age_ns.saturating_sub(name.end_ns());
     if let Some(entry) = kept.iter().find(|entry| age(entry.name) > bounds.age_ns) {
@@ -107,16 +107,16 @@ pub fn next(kept: &[Entry], bounds: Bounds, now: Now) -> Option<Step> {
     if size <= bounds.size {
         return None;
     }
-    // Coarser ones take less room. What cannot become coarser goes.
+    // Coarser windows take less space. A window that cannot become coarser is dropped.
     let early = merge_of(kept, now.wall_ns, |names, _| names.len() > 1);
-    // The oldest, unless a clock that was wrong has dated another one farther into the future.
+    // The oldest window, or one that a wrong clock dated farther into the future than the oldest lies in the past.
     let distance = |entry: &&Entry| now.wall_ns.abs_diff(entry.name.end_ns());
     let farthest = kept.iter().rev().max_by_key(distance)?;
     early.or(Some(Step::Drop(farthest.name)))
 }
 
-/// The first windows of a level that can become one and pass: those that began within one coarser
-/// window's time, which is over.
+/// Returns the step that merges the first group of windows that `passes` accepts. A group is all windows of a level
+/// that began within the period of one coarser window, once that period is over.
 fn merge_of(kept: &[Entry], now_ns: u64, passes: impl Fn(&[Name], Level) -> bool) -> Option<Step> {
     for level in [Level::Taken, Level::Minutes] {
         let (coarser, length, slot_ns) = level.coarser()?;
@@ -143,7 +143,7 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds { age_ns: 24 * HOUR, size: 1 << 30 };
 
-    /// All steps that are due are done, as the store does.
+    /// Takes all steps that are due, as the store does.
     fn settle(kept: &mut Vec<Entry>, bounds: Bounds, now_ns: u64) {
         settle_at(kept, bounds, Now { wall_ns: now_ns, age_ns: now_ns });
     }
@@ -162,7 +162,7 @@ mod tests {
                     kept.retain(|entry| !names.contains(&entry.name));
                     let begin = of.iter().map(|e| e.name.begin_ns()).min().unwrap();
                     let end = of.iter().map(|e| e.name.end_ns()).max().unwrap();
-                    // Stacks that are alike are there once: half as much, say.
+                    // Identical stacks are stored once, so a merged window is assumed to take half the size.
                     let bytes = of.iter().map(|e| e.bytes).sum::<u64>() / 2;
                     kept.push(Entry { name: Name::new(level, begin, end), bytes });
                     kept.sort_unstable_by_key(|entry| entry.name);
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// So long a time of windows, each tidied up behind.
+    /// Records windows for this many hours, and takes all due steps after each.
     fn run(hours: u64, bytes: u64, bounds: Bounds) -> Vec<Entry> {
         let begin = 1_763_781_120 * SECOND;
         let mut kept = Vec::new();
@@ -190,7 +190,7 @@ mod tests {
         assert!((220..=262).contains(&of(Level::Taken)), "{}", of(Level::Taken));
         assert!((48..=84).contains(&of(Level::Minutes)), "{}", of(Level::Minutes));
         assert!((16..=20).contains(&of(Level::Hour)), "{}", of(Level::Hour));
-        // Nothing is missing, and nothing is there twice.
+        // No time is missing, and none is covered twice.
         assert!(kept.windows(2).all(|two| two[0].name.end_ns() == two[1].name.begin_ns()));
         let all = kept.last().unwrap().name.end_ns() - kept[0].name.begin_ns();
         assert!((23 * HOUR..=25 * HOUR).contains(&all), "{}", all / MINUTE);
@@ -204,9 +204,9 @@ mod tests {
         assert!(size <= bounds.size, "{size}");
         let last = kept.last().unwrap().name;
         assert_eq!(last.level, Level::Taken);
-        // Coarse ones are in front, so that it is a longer time than twenty windows.
+        // The older windows are coarse, so the store covers more than ten minutes.
         assert!(last.end_ns() - kept[0].name.begin_ns() > 10 * MINUTE);
-        // One that is too large alone goes, too.
+        // A single window that is too large is dropped, too.
         assert!(run(1, 600_000, bounds).is_empty());
     }
 
@@ -220,18 +220,18 @@ mod tests {
             at = from + 15 * SECOND;
             clock.window(from, at)
         };
-        // The first window counts, and each that follows.
+        // The first window sets the clock, and each following one advances it.
         assert_eq!(window(0), begin + 15 * SECOND);
         assert_eq!(window(0), begin + 30 * SECOND);
-        // Forward for two minutes and back.
+        // A forward jump that is undone after two minutes.
         assert_eq!(window(25), begin + 45 * SECOND);
         for number in 4..12 {
             assert_eq!(window(0), begin + number * 15 * SECOND);
         }
         assert_eq!(window(-25), begin + 12 * 15 * SECOND);
-        // Back counts at once, and so does a short way forward.
+        // Backward jumps count at once, and so do short forward jumps.
         assert_eq!(window(-1), begin + 13 * 15 * SECOND - HOUR);
-        // Forward again, for good: after an hour it counts.
+        // A forward jump that lasts is adopted after an hour.
         let believed: Vec<_> =
             (0..300).map(|number| window(if number == 0 { 3 } else { 0 })).collect();
         let jumps = believed.windows(2).filter(|two| two[1] - two[0] > HOUR).count();
@@ -246,7 +246,7 @@ mod tests {
         let mut clock = AgeClock::start(&[Entry { name, bytes: 1 }]);
         let later = begin + 100 * HOUR;
         assert_eq!(clock.window(later, later + 15 * SECOND), begin + 30 * SECOND);
-        // After a restart of some minutes the wall clock is right.
+        // After a restart of some minutes, the wall clock is right.
         let mut clock = AgeClock::start(&[Entry { name, bytes: 1 }]);
         let later = begin + 4 * MINUTE;
         assert_eq!(clock.window(later, later + 15 * SECOND), later + 15 * SECOND);
@@ -261,7 +261,7 @@ mod tests {
         let now = begin + 2 * HOUR;
         settle(&mut kept, bounds, now);
         assert_eq!(kept, [window(begin), window(begin + HOUR)]);
-        // While a jump forward is not confirmed, the oldest goes as always.
+        // While a forward jump is not adopted, the oldest window is dropped as usual.
         let wall_ns = now + 25 * HOUR;
         kept.push(window(wall_ns - HOUR));
         settle_at(&mut kept, bounds, Now { wall_ns, age_ns: now });

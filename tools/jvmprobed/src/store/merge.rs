@@ -1,6 +1,6 @@
-//! Merges windows to a coarser one: counts stay, times become coarser.
+//! Merges windows to a coarser one: counts stay the same, time slots become coarser.
 //!
-//! The size of a window is bounded, and shared by tenant first, then by JVM: see [`bound`].
+//! The size of a window is bounded. Space is shared by tenant first, then by JVM: see [`bound`].
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,25 +22,25 @@ use crate::{
     window::{Taken, Window},
 };
 
-/// Maximum memory that the profiles of a merged window take, about. The file is a tenth of that, so that
+/// Approximate maximum memory for the profiles of a merged window, in bytes. The file is a tenth of that, so
 /// merged windows of 24 hours fit into the default size of the store.
 const MAX_MERGED: usize = 48 << 20;
-/// Maximum memory that the profiles of a window take that was not merged yet, about.
+/// Approximate maximum memory for the profiles of a window that is not merged yet, in bytes.
 pub const MAX_TAKEN: usize = 16 << 20;
 
-/// Stacks that tenants lost because they exceeded their share of a window.
+/// Number of stacks that each tenant lost because it exceeded its share of a window.
 pub type Limited = BTreeMap<Arc<str>, u64>;
 
-/// Maximum memory that the records of stops take in a merged window, in bytes: some 40,000 records. The
-/// longest stops of each JVM keep their records, the others are added up.
+/// Maximum memory for the records of stops in a merged window, in bytes: about 40,000 records. The longest
+/// stops of each JVM keep their records, the others are added up.
 const MAX_STOPS: usize = 16 << 20;
 
-/// Windows to be put together, which were taken one after the other. Records of stops are bounded as windows
-/// come, so that a host with many stops does not need all of them at once.
+/// Successive windows that are to be merged. Records of stops are bounded as windows are added, so that a
+/// host with many stops never needs all of them in memory at once.
 #[derive(Debug)]
 pub struct Parts {
     windows: Vec<Stored>,
-    /// Memory that the profiles of the windows take, in bytes.
+    /// Memory for the profiles of the windows, in bytes.
     bytes: usize,
     stops: AllStops<(u32, u64)>,
     slot_ns: u64,
@@ -48,13 +48,13 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// None yet. Time slots become at least this long, in nanoseconds.
+    /// Starts without windows. Time slots of the result are at least this long, in nanoseconds.
     pub fn new(slot_ns: u64) -> Self {
         let stops = AllStops::new(MAX_STOPS);
         Self { windows: Vec::new(), bytes: 0, stops, slot_ns, limited: Limited::new() }
     }
 
-    /// Adds a window. If the windows take too much memory, they become one at once.
+    /// Adds a window. If the windows take too much memory, they are merged at once.
     pub fn add(&mut self, mut stored: Stored) {
         for taken in &mut stored.window.jvms {
             let (key, tenant) = ((taken.who.pid, taken.who.started_ns), taken.who.tenant());
@@ -79,7 +79,7 @@ impl Parts {
         merged
     }
 
-    /// Merges them. Returns also which stacks tenants lost for want of space.
+    /// Merges the windows. The second value is the number of stacks that tenants lost because space ran out.
     pub fn merge(mut self) -> (Stored, Limited) {
         let mut merged = self.merge_windows();
         for taken in &mut merged.window.jvms {
@@ -112,8 +112,7 @@ fn merge(windows: Vec<Stored>, slot_ns: u64) -> Stored {
     merged
 }
 
-/// What was taken of each JVM in some windows, in one place: its profiles of each measure as one, and
-/// its pauses in their order.
+/// Combines windows by JVM: joins the profiles of each measure to one, and appends the pauses in order.
 pub fn put_together(windows: impl Iterator<Item = Window>) -> Vec<Taken> {
     let mut jvms: Vec<Gathered> = Vec::new();
     let mut known: HashMap<(u32, u64), usize> = HashMap::new();
@@ -123,7 +122,7 @@ pub fn put_together(windows: impl Iterator<Item = Window>) -> Vec<Taken> {
             jvms.len() - 1
         });
         let gathered = &mut jvms[at];
-        // What is known of it may have become more.
+        // A later window may know more attributes of the JVM.
         gathered.who = Arc::clone(&taken.who);
         gathered.pauses.extend(taken.pauses);
         // The sum is known only if the CPU time of each window is.
@@ -148,7 +147,7 @@ pub fn put_together(windows: impl Iterator<Item = Window>) -> Vec<Taken> {
     jvms.into_iter().map(one).collect()
 }
 
-/// What is known of a JVM from several windows.
+/// Data of one JVM from several windows.
 #[derive(Default)]
 struct Gathered {
     who: Arc<crate::window::Identity>,
@@ -158,8 +157,8 @@ struct Gathered {
     cpu_ns: Option<Option<u64>>,
 }
 
-/// Of profiles that do not tell when samples were taken, one does not either if it is alone: else the
-/// begin of each tells.
+/// Joins profiles of one measure. A single profile stays as it is. If none of several profiles has time
+/// slots, the begin of each profile dates its samples.
 fn joined(mut profiles: Vec<Profile>) -> Profile {
     match (profiles.pop(), profiles.is_empty()) {
         (Some(one), true) => one,
@@ -172,12 +171,13 @@ fn joined(mut profiles: Vec<Profile>) -> Profile {
     }
 }
 
-/// Where nothing else is known, samples are told by the window that they are of.
+/// Length of a time slot when profiles have none, in nanoseconds. It is shorter than a window, so samples of
+/// different windows stay apart.
 const WINDOW: u64 = 5_000_000_000;
 
-/// Shrinks profiles until all of them take no more than about `max` bytes of memory. Space is shared by
-/// tenant, then by JVM, then by profile: a tenant with many distinct stacks loses its own rarest stacks, and
-/// one within its share loses nothing. Returns which stacks were lost.
+/// Shrinks profiles until all of them take about `max` bytes of memory at most. Space is shared by tenant,
+/// then by JVM, then by profile. A tenant with many distinct stacks loses its own rarest stacks, and a tenant
+/// within its share loses nothing. Returns the number of lost stacks by tenant.
 pub fn bound(jvms: &mut [Taken], max: usize) -> Limited {
     let mut limited = Limited::new();
     if size(jvms) <= max {
@@ -195,7 +195,7 @@ pub fn bound(jvms: &mut [Taken], max: usize) -> Limited {
         for taken in jvms {
             let share = share_of(taken.profiles.iter().map(Profile::size), share);
             for profile in taken.profiles.iter_mut().filter(|profile| profile.size() > share) {
-                // Stacks that differ in the processor alone are not lost.
+                // Samples that differ only in the processor are merged first. That does not lose a stack.
                 profile.merge(false);
                 let before = profile.samples.len();
                 profile.shrink(share);
@@ -209,7 +209,7 @@ pub fn bound(jvms: &mut [Taken], max: usize) -> Limited {
     limited
 }
 
-/// Returns how much memory the profiles of some JVMs take, in bytes.
+/// Returns the memory that the profiles of some JVMs take, in bytes.
 fn size(jvms: &[Taken]) -> usize {
     jvms.iter().map(size_of).sum()
 }
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::window::{Identity, Window};
 
-    /// A JVM of a container with as many distinct stacks, each sampled once.
+    /// Returns data of a JVM in a container, with this number of distinct stacks, each sampled once.
     fn taken(pid: u32, container: &str, stacks: u32) -> Taken {
         let attributes = BTreeMap::from([("container.id".to_owned(), container.to_owned())]);
         let who = Identity { pid, attributes, ..Identity::default() };
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!([0, 2, 3].map(|at: usize| stacks(&jvms[at])), [300, 200, 500]);
         let noisy = stacks(&jvms[1]);
         assert!(noisy < 20_000, "{noisy}");
-        // Samples stay counted, and stacks are reported.
+        // The sum of samples is unchanged, and lost stacks are reported.
         assert_eq!(counted(&jvms[1]), 20_000);
         assert_eq!(limited, Limited::from([("container/noisy".into(), (20_000 - noisy) as u64)]));
         assert!(bound(&mut jvms, max).is_empty());
@@ -298,7 +298,7 @@ mod tests {
     fn tenants_that_all_want_too_much_get_equal_shares() {
         let mut jvms: Vec<_> = (1..=4).map(|pid| taken(pid, &format!("c{pid}"), 5000)).collect();
         jvms.push(taken(5, "quiet", 10));
-        // Stacks that were sampled more often than others stay.
+        // Stacks that were sampled more often than others are kept.
         for taken in &mut jvms[..4] {
             taken.profiles[0].samples.iter_mut().take(100).for_each(|sample| sample.count = 9);
         }
@@ -315,7 +315,7 @@ mod tests {
         let mut parts = Parts::new(10_000_000_000);
         let mut peak = 0;
         for number in 0..6_u64 {
-            // A class storm: each window has other stacks.
+            // A class storm: each window has different stacks.
             let mut noisy = taken(2, "noisy", 40_000);
             let samples = noisy.profiles.remove(0).samples;
             let mut profile = Profile::default();

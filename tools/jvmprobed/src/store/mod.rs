@@ -1,14 +1,14 @@
-//! What was taken, kept to be looked back into.
+//! Store of windows on disk, for looking back.
 //!
-//! | module | what it knows |
+//! | module | content |
 //! |---|---|
-//! | [`folder`] | the directory: whose it is, and how something comes to be in it whole or not at all |
-//! | [`name`] | how windows are called |
+//! | [`folder`] | the directory: ownership, lock, and atomic creation and removal of entries |
+//! | [`name`] | names of windows |
 //! | [`file`](mod@file) | a window as files |
-//! | [`profiles`] | the file of its profiles |
-//! | [`merge`](mod@merge) | windows put together to a coarser one |
-//! | [`keep`] | what is merged and what is dropped, by age and size |
-//! | [`shelf`] | reading, while somebody else writes |
+//! | [`profiles`] | the file of a window's profiles |
+//! | [`merge`](mod@merge) | merges windows to a coarser one |
+//! | [`keep`] | decides which windows are merged and dropped, by age and size |
+//! | [`shelf`] | reading, while the daemon writes |
 
 pub mod file;
 pub mod folder;
@@ -44,39 +44,40 @@ use crate::{
     window::Window,
 };
 
-/// What could not be kept, and how much is.
+/// Counts of windows that were written, lost and kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Windows that were written.
+    /// Number of windows that were written.
     pub written: u64,
-    /// Windows that could not be.
+    /// Number of windows that could not be written, or were removed because they could not be read.
     pub lost: u64,
-    /// The bytes that are kept, as they take room on the disk.
+    /// Disk space that the kept windows take, in bytes.
     pub bytes: u64,
-    /// The windows that are kept.
+    /// Number of windows that are kept.
     pub windows: u64,
 }
 
-/// The directory that a daemon writes to.
+/// Directory of windows, opened by the daemon that writes to it.
 #[derive(Debug)]
 pub struct Store {
     folder: Folder,
     bounds: Bounds,
     kept: Vec<Entry>,
-    /// Names of the windows that each merged one was made of. No other window may get them: readers take
-    /// a window of such a name for one that was replaced.
+    /// Names of the windows that each merged window was made of. No new window may get such a name, because
+    /// readers would regard it as replaced.
     replaced: HashMap<Name, Vec<Name>>,
     clock: AgeClock,
-    /// Stacks that tenants lost because they exceeded their share, since they were last taken.
+    /// Number of stacks that each tenant lost because it exceeded its share, since [`Store::take_limited`]
+    /// was last called.
     limited: BTreeMap<Arc<str>, u64>,
     counts: Counts,
-    /// Whether it was said that nothing can be kept.
+    /// Whether an error was logged since the last window that could be written.
     is_said: bool,
 }
 
 impl Store {
-    /// Opens it, and makes it where it is missing. What is kept is no older than `age` and takes no
-    /// more than `size` bytes.
+    /// Opens the store, and creates its directory if it is missing. Windows are kept no longer than `age` and
+    /// take at most `size` bytes.
     ///
     /// # Errors
     /// A sentence that says what is wrong with the directory.
@@ -84,10 +85,7 @@ impl Store {
         Self::open_with_mode(path, age, size, folder::MODE)
     }
 
-    /// Opens it with this file mode, which allows others to read what is kept: see [`folder::parse_mode`].
-    ///
-    /// # Errors
-    /// A sentence that says what is wrong with the directory.
+    /// Opens the store with this mode of the directory, which may allow others to read it: see [`folder::parse_mode`].
     pub fn open_with_mode(path: &Path, age: Duration, size: u64, mode: u32) -> Result<Self> {
         let folder = Folder::open_to_write(path, mode)?;
         let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
@@ -105,7 +103,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Looks what is there. Windows that were merged when somebody stopped are removed.
+    /// Lists the windows in the directory. Windows that were already merged when an earlier process ended are removed.
     fn take_stock(&mut self) {
         let names = self.folder.names().unwrap_or_default();
         let names: Vec<_> = names.iter().filter_map(|name| Name::parse(name)).collect();
@@ -126,8 +124,8 @@ impl Store {
         self.replaced.values().any(|names| names.contains(&name))
     }
 
-    /// Keeps a window, and puts older ones together or drops them. What cannot be kept is counted, and
-    /// said once: the next window may be.
+    /// Writes a window, and merges or drops older ones. A window that cannot be written is counted as lost.
+    /// The first such error is logged; the next window may succeed.
     pub fn put(&mut self, window: Window) -> Window {
         let covered_ns = window.end_ns.saturating_sub(window.begin_ns);
         let mut stored = Stored { window, covered_ns, of: Vec::new() };
@@ -150,13 +148,13 @@ impl Store {
         stored.window
     }
 
-    /// What is kept, and what is not.
+    /// Returns the counts.
     pub fn counts(&self) -> Counts {
         let bytes = self.kept.iter().map(|entry| entry.bytes).sum();
         Counts { bytes, windows: self.kept.len() as u64, ..self.counts }
     }
 
-    /// Takes how many stacks each tenant has lost since the last call because it exceeded its share.
+    /// Returns the number of stacks that each tenant has lost since the last call because it exceeded its share.
     pub fn take_limited(&mut self) -> BTreeMap<Arc<str>, u64> {
         std::mem::take(&mut self.limited)
     }
@@ -168,7 +166,7 @@ impl Store {
         }
     }
 
-    /// Other bounds, from now on.
+    /// Sets other bounds, from now on.
     pub fn set_bounds(&mut self, age: Duration, size: u64) {
         let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         self.bounds = Bounds { age_ns, size };
@@ -188,12 +186,12 @@ impl Store {
     }
 
     fn write(&mut self, level: Level, stored: &Stored) -> io::Result<Name> {
-        /// Further names that are tried if something else has one.
+        /// Maximum number of further names to try if another file has the name.
         const TRIES: usize = 16;
         let mut name = Name::new(level, stored.window.begin_ns, stored.window.end_ns);
         let mut tries = 0;
         let text = loop {
-            // A clock that was set back makes windows of one begin and end.
+            // If the clock was set back, two windows may have the same begin and end.
             while self.kept.iter().any(|entry| entry.name == name) || self.is_replaced(name) {
                 name = name.next();
             }
@@ -213,9 +211,9 @@ impl Store {
         Ok(name)
     }
 
-    /// Does what is due, in steps of which few are due at a time.
+    /// Merges and drops windows that are due. Usually few are due at a time.
     fn tidy(&mut self, now: Now) {
-        /// Merging takes a moment each: more would come late.
+        /// Maximum number of steps per call. Each merge takes time, and the next window must not be late.
         const STEPS: usize = 8;
         for _ in 0..STEPS {
             match keep::next(&self.kept, self.bounds, now) {
@@ -228,7 +226,7 @@ impl Store {
                 Some(Step::Merge(names, level, slot_ns)) => {
                     if let Err(e) = self.merge(&names, level, slot_ns) {
                         self.say(&e);
-                        // What cannot become smaller goes, where there is too much.
+                        // If the windows take too much space and cannot be merged, the first one is dropped.
                         let is_too_much = self.counts().bytes > self.bounds.size;
                         if !is_too_much || !names.first().is_some_and(|&name| self.remove(name)) {
                             break;
@@ -244,7 +242,7 @@ impl Store {
         for &name in names {
             match shelf::read(&self.folder, name) {
                 Ok(stored) => parts.add(stored),
-                // It would be in the way for ever. What else keeps us from reading may pass.
+                // A damaged window would block merging forever, so it is removed. Other errors may be temporary.
                 Err(e) if is_broken(&e) => {
                     let shown = self.folder.path().display();
                     note(&format!("{shown}/{name} cannot be read, and is removed: {e}"));
@@ -283,14 +281,14 @@ impl Store {
     }
 }
 
-/// Whether a window is not what we have written, however often it is read.
+/// Returns whether a window is damaged, so that reading it again cannot succeed.
 fn is_broken(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, NotADirectory, NotFound, UnexpectedEof};
     matches!(error.kind(), InvalidData | InvalidInput | NotADirectory | NotFound | UnexpectedEof)
         || Errno::from_io_error(error) == Some(Errno::LOOP)
 }
 
-/// For people: how much is kept.
+/// Formats the number and size of the kept windows for messages.
 pub fn describe(counts: Counts) -> String {
     format!("{}, {}", units::count(counts.windows, "window"), units::bytes(counts.bytes))
 }

@@ -1,30 +1,30 @@
-//! How windows are called in the directory: what is needed to choose some is in their names.
+//! Names of windows in the directory, which contain everything that is needed to select windows.
 //!
-//! `15s-20261122T031200.123Z-15004ms` is a window as it was taken, which began at this time (UTC)
-//! and lasted that number of milliseconds. If the clock was set back, there may be a further window of the same time, which has
-//! a number behind that: `15s-20261122T031200.123Z-15004ms-2`.
+//! `15s-20261122T031200.123Z-15004ms` is an unmerged window that began at this time (UTC) and lasted this
+//! number of milliseconds. If the clock was set back, there may be another window of the same time, which has
+//! a number at the end: `15s-20261122T031200.123Z-15004ms-2`.
 
 use std::fmt::{self, Display, Formatter};
 
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 
-/// In nanoseconds.
+/// Nanoseconds per millisecond.
 pub const MILLISECOND: u64 = 1_000_000;
-/// In nanoseconds.
+/// Nanoseconds per second.
 pub const SECOND: u64 = 1000 * MILLISECOND;
-/// In nanoseconds.
+/// Nanoseconds per minute.
 pub const MINUTE: u64 = 60 * SECOND;
-/// In nanoseconds.
+/// Nanoseconds per hour.
 pub const HOUR: u64 = 60 * MINUTE;
 
-/// How coarse a window is.
+/// Coarseness of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// As it was taken: of 15 seconds.
+    /// 15 seconds: as recorded.
     Taken,
-    /// Of five minutes.
+    /// Five minutes.
     Minutes,
-    /// Of an hour.
+    /// One hour.
     Hour,
 }
 
@@ -39,7 +39,7 @@ impl Level {
         }
     }
 
-    /// The next coarser one, with how long its windows are and which slots of time these have, in
+    /// Returns the next coarser level, the length of its windows, and the length of their time slots, both in
     /// nanoseconds.
     pub fn coarser(self) -> Option<(Self, u64, u64)> {
         match self {
@@ -50,22 +50,22 @@ impl Level {
     }
 }
 
-/// A window's name. The order is that of their begins.
+/// Name of a window. Names are sorted by begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
-    /// When it began, in milliseconds since 1970.
+    /// Begin, in milliseconds since 1970.
     begin_ms: u64,
-    /// How long it is.
+    /// Length, in milliseconds.
     length_ms: u64,
-    /// How coarse it is.
+    /// Level.
     pub level: Level,
     /// Number among the windows of the same begin, length and level, from 1 on.
     number: u32,
 }
 
 impl Name {
-    /// That of a window from one instant to another one, in nanoseconds since 1970; the name has
-    /// them rounded down and up.
+    /// Returns the name of a window from `begin_ns` to `end_ns`, both in nanoseconds since 1970. The begin is
+    /// rounded down to milliseconds, the end up.
     pub fn new(level: Level, begin_ns: u64, end_ns: u64) -> Self {
         let begin_ms = begin_ns / MILLISECOND;
         let length_ms = end_ns.div_ceil(MILLISECOND).saturating_sub(begin_ms);
@@ -77,17 +77,17 @@ impl Name {
         Self { number: self.number.saturating_add(1), ..self }
     }
 
-    /// When it began, in nanoseconds since 1970.
+    /// Returns the begin, in nanoseconds since 1970.
     pub fn begin_ns(self) -> u64 {
         self.begin_ms.saturating_mul(MILLISECOND)
     }
 
-    /// When it ended.
+    /// Returns the end, in nanoseconds since 1970.
     pub fn end_ns(self) -> u64 {
         self.begin_ms.saturating_add(self.length_ms).saturating_mul(MILLISECOND)
     }
 
-    /// Reads a name; `None` for what is none.
+    /// Parses a name; `None` if the text is not the name of a window.
     pub fn parse(text: &str) -> Option<Self> {
         let (level, rest) = text.split_once('-')?;
         let level = Level::ALL.into_iter().find(|known| known.text() == level)?;
@@ -101,7 +101,7 @@ impl Name {
         let (begin_ms, length_ms) =
             (u64::try_from(begin).ok()?, length.strip_suffix("ms")?.parse().ok()?);
         let name = Self { begin_ms, length_ms, level, number };
-        // Only as we write them: a file has one name.
+        // Only the canonical form is accepted, so that a window has one name.
         (name.to_string() == text).then_some(name)
     }
 }

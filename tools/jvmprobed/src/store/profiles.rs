@@ -1,15 +1,15 @@
-//! Profiles of a window as a file: postcard's encoding of serde records, compressed with gzip.
+//! Profiles of a window as a file: serde records in postcard's encoding, compressed with gzip.
 //!
 //! | value, in this order | meaning |
 //! |---|---|
-//! | list of strings | each text once; records have its position in this list |
+//! | list of strings | each text once; records refer to it by position in this list |
 //! | list of `FrameRecord` | each frame of all profiles once |
 //! | list of profiles | each a `Head` and a list of samples |
 //!
-//! A sample is a `SampleRecord`, a list of positions of frames, outermost first, and a list of time slots.
-//! A list is the number of its elements, then the elements. Encoding: postcard.jamesmunns.com/wire-format.
+//! A sample is a `SampleRecord`, a list of positions of frames, outermost first, and a list of time slots. A
+//! list is the number of its elements, then the elements. Encoding: postcard.jamesmunns.com/wire-format.
 //!
-//! A file is read as if an attacker had written it: its size and the memory for what is in it are bounded, and
+//! A file is read as if an attacker had written it: its size and the memory for its content are bounded, and
 //! each position in a list is checked.
 
 use std::{
@@ -30,9 +30,9 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum size of a file before compression, in bytes.
 const MAX_BYTES: usize = 64 << 20;
-/// Maximum memory that the content of a file takes, about, in bytes.
+/// Approximate maximum memory for the content of a file, in bytes.
 const MAX_MEMORY: usize = 128 << 20;
-/// Memory that a shared string takes beside its text, at most, in bytes.
+/// Maximum memory of a shared string in addition to its text, in bytes.
 const STRING: usize = 64;
 
 /// A [`Frame`], with positions of its texts in the list of strings.
@@ -48,7 +48,7 @@ struct FrameRecord {
 /// A [`Profile`] without frames and samples.
 #[derive(Deserialize, Serialize)]
 struct Head {
-    /// Position of its JVM in the window.
+    /// Position of the JVM in the window.
     jvm: u32,
     measure: Measure,
     hertz: u64,
@@ -74,7 +74,7 @@ struct SampleRecord {
     things: u64,
 }
 
-/// Returns how much memory a frame takes, in bytes; `None` if a position of it is not in the list.
+/// Returns the memory of a frame, in bytes; `None` if one of its positions is not in the list of strings.
 fn frame_size(frame: &FrameRecord, strings: &[impl AsRef<str>]) -> Option<usize> {
     let texts = [Some(frame.name), frame.module, frame.file];
     texts.into_iter().flatten().try_fold(size_of::<Frame>(), |size, text| {
@@ -96,10 +96,10 @@ pub fn write(profiles: &[(u32, &Profile)], to: impl Write) -> io::Result<()> {
     gzip.finish()?.flush()
 }
 
-/// Reads profiles in the order in which they were written. Frames that no sample has are dropped.
+/// Reads profiles in the order in which they were written. Frames that are in no sample are dropped.
 ///
 /// # Errors
-/// Errors of the reader; [`io::ErrorKind::InvalidData`] for anything that [`write`](fn@write) has not written.
+/// Errors of the reader; [`io::ErrorKind::InvalidData`] for content that [`write`](fn@write) does not produce.
 pub fn read(from: impl Read) -> io::Result<Vec<(u32, Profile)>> {
     let mut bytes = Vec::new();
     GzDecoder::new(from).take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
@@ -109,13 +109,14 @@ pub fn read(from: impl Read) -> io::Result<Vec<(u32, Profile)>> {
     decode(&bytes).ok_or_else(|| invalid("its profiles are damaged or too large"))
 }
 
-/// Returns the file of some profiles before compression.
+/// Returns the content of a file with these profiles, before compression.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] if [`decode`] would refuse it as too large.
 pub fn encode<'a>(profiles: &[(u32, &'a Profile)]) -> io::Result<Vec<u8>> {
     let (mut strings, mut frames) = (List::<&'a str>::new(), List::new());
-    // The lists of strings and frames are complete after the last profile only.
+    // Profiles are encoded to a second buffer, because the lists of strings and frames are complete only
+    // after the last profile.
     let mut rest = Vec::new();
     put(&mut rest, profiles.len())?;
     for &(jvm, profile) in profiles {
@@ -170,7 +171,7 @@ fn put(bytes: &mut Vec<u8>, value: impl Serialize) -> io::Result<()> {
     Ok(())
 }
 
-/// Distinct elements in the order in which they were added.
+/// List of distinct elements in the order in which they were added.
 struct List<T> {
     positions: HashMap<T, u32>,
     elements: Vec<T>,
@@ -181,18 +182,18 @@ impl<T: Copy + Eq + Hash> List<T> {
         Self { positions: HashMap::new(), elements: Vec::new() }
     }
 
-    /// Returns the position of an element, which is added if it is new.
+    /// Returns the position of an element, and adds the element if it is new.
     fn position(&mut self, element: T) -> u32 {
         *self.positions.entry(element).or_insert_with(|| {
             self.elements.push(element);
-            // Each element takes memory, which allows far fewer than 2^32.
+            // The limit on memory allows far fewer than 2^32 elements.
             u32::try_from(self.elements.len() - 1).unwrap_or(u32::MAX)
         })
     }
 }
 
-/// Returns the profiles of a file after decompression, and the positions of their JVMs; `None` if it is damaged
-/// or its content would take too much memory.
+/// Decodes a file after decompression. Returns the profiles with the positions of their JVMs; `None` if the
+/// file is damaged or its content would take too much memory.
 pub fn decode(bytes: &[u8]) -> Option<Vec<(u32, Profile)>> {
     let mut reader = Reader { bytes, memory: MAX_MEMORY };
     let strings: Vec<&str> = reader.list(STRING)?;
@@ -217,7 +218,7 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<(u32, Profile)>> {
     reader.bytes.is_empty().then_some(profiles)
 }
 
-/// Values that are not decoded yet.
+/// Decoder of the remaining bytes.
 struct Reader<'a> {
     bytes: &'a [u8],
     /// Memory that decoded values may still take, in bytes.
@@ -231,7 +232,7 @@ impl<'a> Reader<'a> {
         Some(value)
     }
 
-    /// Decodes a list whose elements take this much memory each.
+    /// Decodes a list, and reserves at least `size` bytes of memory for each element.
     fn list<T: Deserialize<'a>>(&mut self, size: usize) -> Option<Vec<T>> {
         let length: usize = self.value()?;
         self.reserve(length.checked_mul(size.max(size_of::<T>()))?)?;
@@ -249,7 +250,7 @@ impl<'a> Reader<'a> {
         (profile.hertz, profile.duration_ns) = (head.hertz, head.duration_ns);
         (profile.begin_unix_ns, profile.slot_ns) = (head.begin_unix_ns, head.slot_ns);
         (profile.lost, profile.folded) = (head.lost, head.folded);
-        // By position in the list of frames.
+        // Frame of the profile by its position in the list of frames.
         let mut ids: HashMap<u32, FrameId> = HashMap::new();
         for _ in 0..samples {
             self.reserve(size_of::<Sample>())?;
@@ -259,14 +260,14 @@ impl<'a> Reader<'a> {
                 *frame = match ids.entry(*frame) {
                     Entry::Occupied(known) => *known.get(),
                     Entry::Vacant(new) => {
-                        // A profile has each frame in a list and in a map.
+                        // A profile holds each frame in a list and in a map.
                         self.reserve(2 * size_of::<Frame>())?;
                         *new.insert(profile.intern(frames.get(*frame as usize)?.clone()))
                     }
                 };
             }
             let mut times = self.list(0)?;
-            // Functions that cut or join profiles rely on the order.
+            // Functions that cut or join profiles rely on the order of time slots.
             add_up(&mut times);
             let text = |at: u32| strings.get(at as usize).cloned();
             profile.samples.push(Sample {
@@ -360,7 +361,7 @@ mod tests {
         }
     }
 
-    /// Everything of a profile, with frames in place of their numbers.
+    /// Returns the content of a profile, with frames in place of their numbers.
     fn content(profile: &Profile) -> impl PartialEq + std::fmt::Debug {
         let samples = profile.samples.iter().map(|sample| {
             let stack = sample.stack.iter().map(|&id| profile.frame(id).clone());
@@ -395,7 +396,7 @@ mod tests {
             length in any::<prop::sample::Index>(),
         ) {
             let mut bytes = encode(&numbered(&profiles)).unwrap();
-            // A file that was cut off is refused.
+            // A truncated file is refused.
             prop_assert!(decode(&bytes[..length.index(bytes.len())]).is_none());
             for (at, byte) in changes {
                 let at = at.index(bytes.len());
@@ -460,21 +461,21 @@ mod tests {
         zip.finish().unwrap();
         assert_eq!(read(&bytes[..]).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert_eq!(read(&b"\x1f\x8b"[..]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        // Empty strings, of a byte each.
+        // Empty strings, which take one byte each in the file.
         let strings = |number: usize| {
             let mut bytes = Vec::new();
             put(&mut bytes, vec![""; number]).unwrap();
-            // Neither frames nor profiles.
+            // No frames, and no profiles.
             bytes.extend([0, 0]);
             decode(&bytes).is_some()
         };
         assert!(strings(1000) && !strings(1 + MAX_MEMORY / STRING));
-        // More samples than there are bytes.
+        // A number of samples that exceeds the remaining bytes.
         let mut bytes = encode(&[(0, &Profile::default())]).unwrap();
         assert!(decode(&bytes).is_some());
         *bytes.last_mut().unwrap() = 1;
         assert!(decode(&bytes).is_none());
-        // Whatever could not be read again is not written.
+        // A file that could not be read again is not written.
         let mut profile = Profile::default();
         let mut sample = |slots: usize| {
             profile.samples = vec![Sample {

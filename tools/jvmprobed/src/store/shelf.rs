@@ -1,4 +1,4 @@
-//! What is kept, for those who look back: while the daemon writes, merges and drops.
+//! Read access to the store, while the daemon writes, merges and drops windows.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,55 +19,56 @@ use crate::{
     window::Identity,
 };
 
-/// Windows are merged while they are read: then it begins again, so often.
+/// Maximum number of times that reading starts again because a window was merged or dropped meanwhile.
 const TRIES: usize = 5;
 
-/// A directory that is read.
+/// A store that is open for reading.
 #[derive(Debug)]
 pub struct Shelf(Folder);
 
-/// Times that are kept, in nanoseconds since 1970.
+/// Begin and end of a period that windows cover, in nanoseconds since 1970.
 pub type Span = (u64, u64);
 
-/// A window, without what was taken in it.
+/// A window without its data.
 #[derive(Debug)]
 pub struct Listed {
-    /// When it begins and ends.
+    /// Begin and end.
     pub span: Span,
-    /// About how many bytes it takes on the disk.
+    /// Approximate size on disk, in bytes.
     pub bytes: u64,
-    /// The JVMs that have run in it.
+    /// JVMs that have run in it.
     pub jvms: Vec<Arc<Identity>>,
 }
 
 impl Shelf {
-    /// Opens it.
+    /// Opens the store.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it.
+    /// A sentence that says what is wrong with the directory.
     pub fn open(path: &Path) -> Result<Self> {
         Folder::open_to_read(path).map(Self)
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Reads the windows that are in part between two instants, in their order. Of one that cannot be
-    /// read, a line says so; the others are there all the same.
+    /// Reads the windows that overlap the given period, in order. A window that cannot be read is reported in
+    /// the log and left out.
     ///
     /// # Errors
-    /// Where the directory cannot be read.
+    /// The directory cannot be read.
     pub fn read(&self, from_ns: u64, until_ns: u64) -> Result<Vec<Stored>> {
         let is_wanted = |name: &Name| name.begin_ns() < until_ns && name.end_ns() > from_ns;
         self.read_each(is_wanted, |name| read(&self.0, name))
     }
 
-    /// Lists all windows, as [`read`](Self::read) does. `share` gives each JVM that was in several of them once.
+    /// Lists all windows, with the same handling of errors as [`read`](Self::read). `share` maps a JVM that
+    /// was in several windows to one shared identity.
     ///
     /// # Errors
-    /// Where the directory cannot be read.
+    /// The directory cannot be read.
     pub fn list(&self, mut share: impl FnMut(Identity) -> Arc<Identity>) -> Result<Vec<Listed>> {
         self.read_each(
             |_| true,
@@ -83,7 +84,7 @@ impl Shelf {
         )
     }
 
-    /// Reads the windows that are wanted; all of them again where one has gone meanwhile.
+    /// Reads the selected windows. If one of them disappears meanwhile, reads all of them again.
     fn read_each<T>(
         &self,
         is_wanted: impl Fn(&Name) -> bool,
@@ -110,10 +111,10 @@ impl Shelf {
         }
     }
 
-    /// All times that are kept: see [`put_together`].
+    /// Returns all periods that windows cover: see [`put_together`].
     ///
     /// # Errors
-    /// Where the directory cannot be read.
+    /// The directory cannot be read.
     pub fn kept(&self) -> Result<Vec<Span>> {
         let names = self.names()?;
         Ok(put_together(names.iter().map(|name| (name.begin_ns(), name.end_ns()))))
@@ -133,8 +134,7 @@ impl Shelf {
     }
 }
 
-/// Makes one of times in their order between which nothing is missing. Windows that follow each other within a second
-/// have nothing between them.
+/// Combines sorted periods without a gap between them to one. Periods less than a second apart count as contiguous.
 pub fn put_together(all: impl Iterator<Item = Span>) -> Vec<Span> {
     const GAP: u64 = 1_000_000_000;
     let mut spans: Vec<Span> = Vec::new();
@@ -147,10 +147,10 @@ pub fn put_together(all: impl Iterator<Item = Span>) -> Vec<Span> {
     spans
 }
 
-/// The windows that count, in their order: not those that a coarser one was made of.
+/// Returns the names of the valid windows, sorted. Windows that were merged to a coarser one are left out.
 ///
 /// # Errors
-/// Those of the directory; [`io::ErrorKind::NotFound`] where a window went meanwhile.
+/// Errors of the directory; [`io::ErrorKind::NotFound`] if a window was removed meanwhile.
 pub fn names(folder: &Folder) -> io::Result<Vec<Name>> {
     let all = folder.names()?;
     let mut names: Vec<_> = all.iter().filter_map(|name| Name::parse(name)).collect();
@@ -160,10 +160,10 @@ pub fn names(folder: &Folder) -> io::Result<Vec<Name>> {
     Ok(names)
 }
 
-/// Returns which windows each coarser one was made of.
+/// Returns the names of the windows that each coarser window was made of.
 ///
 /// # Errors
-/// As [`names`].
+/// Errors of the directory; [`io::ErrorKind::NotFound`] if a window was removed meanwhile.
 pub fn replaced(folder: &Folder, names: &[Name]) -> io::Result<HashMap<Name, Vec<Name>>> {
     let mut replaced = HashMap::new();
     for &name in names.iter().filter(|name| name.level > Level::Taken) {
@@ -173,7 +173,7 @@ pub fn replaced(folder: &Folder, names: &[Name]) -> io::Result<HashMap<Name, Vec
                 replaced.insert(name, of);
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(e),
-            // One that is broken replaces nothing; who reads it says so.
+            // A damaged window replaces none. The error is reported when it is read.
             Err(_) => {}
         }
     }
@@ -183,7 +183,7 @@ pub fn replaced(folder: &Folder, names: &[Name]) -> io::Result<HashMap<Name, Vec
 /// Reads a window.
 ///
 /// # Errors
-/// Those of its files.
+/// Errors of its files.
 pub fn read(folder: &Folder, name: Name) -> io::Result<Stored> {
     let name = name.to_string();
     let lines = folder.file(Some(&name), file::LINES)?;

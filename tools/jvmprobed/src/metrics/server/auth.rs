@@ -1,9 +1,9 @@
 //! Basic authentication (RFC 7617) with bcrypt hashes.
 //!
-//! bcrypt is slow on purpose, so wrong passwords must not keep a processor busy: one is checked at a
-//! time, on the [`Allowance`] of the server, and after a burst of [`MAX_FAILURES`] wrong ones the next
-//! are refused unchecked for a while. Credentials that were found right are remembered, so that a
-//! scraper that has got in once is never refused for what others do.
+//! bcrypt is slow on purpose, so wrong passwords must not keep a processor busy. One password is checked at a
+//! time, and its CPU time is charged to the [`Allowance`] of the server. After a burst of [`MAX_FAILURES`]
+//! wrong passwords, further ones are refused unchecked for some seconds. Verified credentials are remembered,
+//! so that a scraper that was accepted once is never refused because of other clients.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -24,17 +24,17 @@ pub const MAX_FAILURES: f64 = 10.0;
 const PER_FAILURE: Duration = Duration::from_secs(2);
 /// Maximum number of credentials that are remembered.
 const MAX_VERIFIED: usize = 64;
-/// Maximum length of a password: bcrypt uses 72 bytes.
+/// Maximum length of user name, colon and password together, in bytes; bcrypt uses 72 bytes of the password.
 const MAX_CREDENTIALS: usize = 1024;
 
 /// Outcome of checking a request's credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// They are right.
+    /// The credentials are right.
     Right,
-    /// They are missing or wrong.
+    /// The credentials are missing or wrong.
     Wrong,
-    /// There were too many wrong ones: these were not checked.
+    /// The credentials were not checked, because there were too many wrong ones.
     TooMany,
 }
 
@@ -77,7 +77,7 @@ impl Verifier {
     ) -> Verdict {
         let Some((user, password)) = header.and_then(credentials) else { return Verdict::Wrong };
         let hash = users.get(&user);
-        // An unknown user costs the same time as a known one, so that names cannot be found out.
+        // An unknown user takes the same time as a known one, so that names cannot be found out.
         let Some(checked) = hash.or_else(|| users.values().next()) else { return Verdict::Wrong };
         let digest = self.digest(&user, &password, checked);
         if hash.is_some() && self.is_verified(&digest) {
@@ -106,8 +106,8 @@ impl Verifier {
         Verdict::Right
     }
 
-    /// Digest of credentials and of the hash that they were checked against: a changed hash ends
-    /// what was remembered.
+    /// Returns the digest of credentials and of the hash that they were checked against, so that remembered
+    /// credentials become invalid when the hash changes.
     fn digest(&self, user: &str, password: &str, hash: &str) -> [u8; 32] {
         let mut digest = Sha256::new_with_prefix(self.salt);
         for part in [user, password, hash] {
@@ -136,7 +136,7 @@ impl Verifier {
     }
 }
 
-/// User name and password of an `Authorization` header.
+/// Returns user name and password of an `Authorization` header.
 fn credentials(header: &str) -> Option<(String, String)> {
     let (scheme, value) = header.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("basic") || value.len() > 2 * MAX_CREDENTIALS {

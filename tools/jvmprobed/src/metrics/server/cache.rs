@@ -1,7 +1,7 @@
-//! Cache of the exposition: it is written at most once a second in each format and compression.
+//! Cache of the exposition, which is written at most once a second in each format and compression.
 //!
-//! Neither the text nor the protocol buffers contain timestamps, so a scraper's own clock dates what
-//! it gets: up to [`FRESH`] late.
+//! Neither the text formats nor the protocol buffers contain timestamps. A scraper dates the values by its
+//! own clock, and they are up to [`FRESH`] older.
 
 use std::{
     fmt,
@@ -13,10 +13,10 @@ use hyper::body::Bytes;
 
 use crate::metrics::{SharedBook, encode::Exposition, server::gzip};
 
-/// Age up to which an exposition is served again.
+/// Maximum age of an exposition that is served again.
 pub const FRESH: Duration = Duration::from_secs(1);
 
-/// Expositions of a book, each with the time at which it was written.
+/// Cached expositions, each with the time at which it was written.
 #[derive(Debug, Default)]
 pub struct Cache {
     book: SharedBook,
@@ -32,7 +32,7 @@ struct Entry {
 }
 
 impl Cache {
-    /// Creates an empty cache of a book's expositions.
+    /// Creates an empty cache.
     pub fn new(book: SharedBook) -> Arc<Self> {
         Arc::new(Self { book, entries: Mutex::default() })
     }
@@ -52,7 +52,7 @@ impl Cache {
             return Ok((entry.bytes.clone(), false));
         }
         let (at, bytes) = match is_gzip {
-            // The time of the older one: it is no fresher for being compressed.
+            // Compression does not make the exposition newer, so it keeps the time of the uncompressed one.
             true => {
                 let (plain, _) = self.get(exposition, false)?;
                 let entries = self.lock();
@@ -67,7 +67,7 @@ impl Cache {
         Ok((bytes, true))
     }
 
-    /// Frees what is too old to be served again.
+    /// Frees expositions that are too old to be served again.
     pub fn drop_old(&self) {
         self.lock().retain(|entry| entry.at.elapsed() < FRESH);
     }
@@ -87,7 +87,7 @@ mod tests {
                 cache.get(exposition, true).unwrap();
             }
         }
-        // One more of each if a second has passed meanwhile.
+        // Twice as many if a second passes meanwhile.
         assert!((2..=4).contains(&book.lock().expositions), "{}", book.lock().expositions);
         cache.lock().iter_mut().for_each(|entry| entry.at -= FRESH);
         let before = book.lock().expositions;

@@ -1,9 +1,9 @@
-//! CPU time spent serving HTTP: how much it was, and how much it may be.
+//! CPU time spent serving HTTP, and its limit.
 //!
 //! Any client that reaches a port can make the daemon work. Each server therefore has an [`Allowance`] of CPU
-//! time and answers more slowly once that is used up. The time is counted apart from the rest
-//! ([`serving_ns`]), because `--max-cpu` bounds collection: a scraper must not be able to reduce that.
-//! Threads' CPU time comes from CLOCK_THREAD_CPUTIME_ID, see clock_gettime(2).
+//! time, and answers more slowly once that is used up. The time is counted separately ([`serving_ns`]),
+//! because `--max-cpu` limits collection, and a scraper must not be able to reduce that. The CPU time of
+//! threads comes from CLOCK_THREAD_CPUTIME_ID, see clock_gettime(2).
 
 use std::{
     cell::Cell,
@@ -66,7 +66,7 @@ impl Allowance {
         self.account.lock().unwrap_or_else(PoisonError::into_inner).left_ns -= ns as f64;
     }
 
-    /// Waits while more than the allowance has been used.
+    /// Charges the calling thread, and waits until the allowance is not overdrawn.
     pub async fn wait(&self) {
         self.charge_thread();
         while let Some(missing) = self.missing(Instant::now()) {
@@ -74,7 +74,7 @@ impl Allowance {
         }
     }
 
-    /// Returns the time until the account is balanced, `None` if it is.
+    /// Returns the time until the account is balanced; `None` if it is.
     fn missing(&self, now: Instant) -> Option<Duration> {
         let mut account = self.account.lock().unwrap_or_else(PoisonError::into_inner);
         let earned = now.saturating_duration_since(account.at).as_nanos() as f64 * self.share;

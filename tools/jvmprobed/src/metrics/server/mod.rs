@@ -1,17 +1,16 @@
-//! HTTP: `/metrics`, `/-/healthy` and `/-/ready`, as Prometheus's own programs have them.
+//! HTTP server: `/metrics`, `/-/healthy` and `/-/ready`, with the paths of Prometheus's own programs.
 //!
-//! | module | what it knows |
+//! | module | content |
 //! |---|---|
 //! | [`auth`] | basic authentication |
-//! | [`cache`] | the exposition, written at most once a second |
-//! | [`cost`] | CPU time spent serving, and its bound |
-//! | [`slots`] | connections, and which one gives way to a new one |
+//! | [`cache`] | cache of the exposition, which is written at most once a second |
+//! | [`cost`] | CPU time spent serving, and its limit |
+//! | [`slots`] | connection slots, and which connection is closed for a new one |
 //! | [`web`] | the web configuration in use: TLS, users, headers |
 //!
-//! There are two listeners, each served by a thread of its own without capabilities: one for metrics,
-//! and one for health alone, so that whatever clients of the former do, the kubelet gets its answer.
-//! Requests and connections have deadlines, connections are limited in number, and the CPU time of
-//! each listener is.
+//! There are two listeners, each served by its own thread without capabilities: one for metrics, and one for
+//! health only. So the kubelet gets its answer whatever clients do to the metrics listener. Requests and
+//! connections have deadlines, and the number of connections and the CPU time of each listener are limited.
 
 pub mod auth;
 pub mod cache;
@@ -72,7 +71,7 @@ pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCA
 pub struct Options {
     /// Address of metrics.
     pub listen: Option<SocketAddr>,
-    /// Address of health; if it is not configured, see [`default_health`].
+    /// Address of health; if it is `None`, see [`default_health`].
     pub health: Option<Listen>,
     /// Web configuration file of the metrics listener.
     pub web_config: Option<PathBuf>,
@@ -86,23 +85,24 @@ pub struct Health {
 }
 
 impl Health {
-    /// Sets whether the daemon collects.
+    /// Sets whether the daemon is collecting data.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Reports that the main loop is alive: to be called at least once a minute.
+    /// Reports that the main loop is alive. The loop must call it at least once a minute.
     pub fn alive(&self) {
         *self.last_sign.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Before the first sign, it is still starting.
+    /// Returns whether the main loop is alive. Before its first report, the daemon is still starting and
+    /// counts as alive.
     fn is_alive(&self) -> bool {
         let last = *self.last_sign.lock().unwrap_or_else(PoisonError::into_inner);
         last.is_none_or(|at| at.elapsed() < LONG_AGO)
     }
 
-    /// The answer to a path that asks for health.
+    /// Returns the answer to a request for health; `None` for other paths.
     fn answer(&self, path: &str) -> Option<Response<Full<Bytes>>> {
         let (is_well, well, ill) = match path {
             "/-/healthy" => (self.is_alive(), "jvmprobed runs\n", "jvmprobed hangs\n"),
@@ -120,10 +120,10 @@ impl Health {
     }
 }
 
-/// Age of the last sign from which on the main loop is considered to hang.
+/// Age of the last report from which on the main loop counts as hanging.
 const LONG_AGO: Duration = Duration::from_secs(120);
 
-/// Bounds of a listener.
+/// Limits of a listener.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     /// Maximum number of connections.
@@ -132,7 +132,7 @@ struct Bounds {
     header: Duration,
     /// Maximum time that a connection lasts.
     connection: Duration,
-    /// Several requests on one connection.
+    /// Whether a connection may carry several requests.
     keep_alive: bool,
 }
 
@@ -150,8 +150,7 @@ const HEALTH: Bounds = Bounds {
     keep_alive: false,
 };
 
-/// CPU time that each listener may use: this share of one processor on average, and up to this
-/// much at once.
+/// CPU time that each listener may use: this share of one processor on average, and up to `BURST` at once.
 const SHARE: f64 = 0.1;
 const BURST: Duration = Duration::from_secs(2);
 
@@ -170,7 +169,7 @@ pub fn default_health(listen: Option<SocketAddr>) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, port))
 }
 
-/// Listeners whose ports are taken, and which serve nothing yet.
+/// Listeners whose ports are bound, but not served yet.
 #[derive(Debug)]
 pub struct Listeners {
     metrics: Option<TcpListener>,
@@ -178,16 +177,16 @@ pub struct Listeners {
     web: Arc<Web>,
 }
 
-/// The threads that serve.
+/// Threads that serve.
 #[derive(Debug)]
 pub struct Serving(#[expect(dead_code, reason = "they end when it is dropped")] Vec<Net>);
 
 impl Listeners {
-    /// Takes the ports and reads the web configuration.
+    /// Binds the ports and reads the web configuration.
     ///
     /// # Errors
-    /// One line that says what to do. That the default port of health is taken is none: it is noted,
-    /// and the metrics port answers for health, too.
+    /// One line that says what to do. If the default port of health is in use, that is only logged, because
+    /// the metrics port answers for health, too.
     pub fn open(options: &Options) -> Result<Self> {
         ensure!(
             options.web_config.is_none() || options.listen.is_some(),
@@ -211,7 +210,7 @@ impl Listeners {
         Ok(Self { metrics, health, web })
     }
 
-    /// Serves until what it returns is dropped.
+    /// Serves until the returned value is dropped.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -243,7 +242,7 @@ fn report(what: &str, outcome: io::Result<Infallible>) {
     note(&format!("{what} server stopped: {error}"));
 }
 
-/// Takes the port of metrics.
+/// Binds the port of metrics.
 ///
 /// # Errors
 /// An error with one line of advice if the port is in use or the address does not exist.
@@ -272,7 +271,7 @@ fn bind_for(what: &str, option: &str, listen: SocketAddr) -> Result<TcpListener>
 /// Serves metrics and health by plain HTTP until the runtime ends.
 ///
 /// # Errors
-/// The runtime cannot take the port.
+/// The runtime cannot use the port.
 pub async fn serve(port: TcpListener, book: SharedBook, health: Arc<Health>) -> io::Result<()> {
     let answers = Answers::metrics(book, health, Arc::default());
     listen(port, METRICS, allowance(), answers).await.map(|never| match never {})
@@ -292,7 +291,7 @@ async fn listen(
         let stream = match port.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Without descriptors, for example: it gets better, or it does not.
+                // For example, no file descriptors are left. Keep trying.
                 note(&format!("cannot accept a connection: {error}"));
                 sleep(Duration::from_secs(1)).await;
                 continue;
@@ -302,7 +301,7 @@ async fn listen(
         tokio::spawn(async move {
             tokio::select! {
                 () = slot.closed() => {}
-                // A client that goes away or is too slow is no error of ours.
+                // A client that disconnects or is too slow is not an error.
                 _ = timeout(server.bounds.connection, server.connection(stream, &slot)) => {}
             }
         });
@@ -333,7 +332,7 @@ impl Server {
         match timeout(self.bounds.header, handshake).await {
             Ok(Ok(Ok(stream))) => self.http(stream, slot).await,
             Ok(Ok(Err(stream))) => tell_plain(stream).await,
-            // Its certificate, version or patience did not do.
+            // The client failed the handshake: wrong certificate, unsupported version, or too slow.
             Ok(Err::<_, io::Error>(_)) | Err(_) => {}
         }
     }
@@ -354,14 +353,14 @@ impl Server {
     }
 }
 
-/// Answers plain HTTP on a port that speaks TLS.
+/// Answers plain HTTP on a TLS port with an error.
 async fn tell_plain(mut stream: TcpStream) {
     const ANSWER: &[u8] =
         b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
         this port speaks TLS: use https\n";
     let _ = stream.write_all(ANSWER).await;
     let _ = stream.shutdown().await;
-    // The request is read, or its end would reset the connection before the answer is there.
+    // Unread data would reset the connection before the client has the answer, so read the request.
     let mut rest = [0; 4096];
     for _ in 0..16 {
         let read = async {
@@ -375,7 +374,7 @@ async fn tell_plain(mut stream: TcpStream) {
     }
 }
 
-/// Content of a listener.
+/// Content that a listener serves.
 #[derive(Debug)]
 enum Answers {
     Health(Arc<Health>),
@@ -467,7 +466,7 @@ fn metrics(headers: &HeaderMap, cache: &Arc<Cache>) -> Response<Full<Bytes>> {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n");
     };
     if is_new {
-        // The memory is freed without a further scrape.
+        // Frees the memory even if no further scrape comes.
         let kept = Arc::clone(cache);
         tokio::spawn(async move {
             sleep(cache::FRESH).await;

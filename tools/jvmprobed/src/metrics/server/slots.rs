@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 pub struct Slots {
     max: usize,
     taken: Mutex<Taken>,
-    /// A slot is free, or its connection may be closed.
+    /// Notified when a slot becomes free, or its connection may be closed.
     changed: Notify,
 }
 
@@ -27,7 +27,7 @@ struct Taken {
 struct State {
     /// Time at which the connection was accepted, or its last request answered.
     since: Instant,
-    /// An answer is being made: the server, not the client, is what the connection waits for.
+    /// Whether an answer is being made, so that the connection waits for the server and not for the client.
     is_answering: bool,
     close: Arc<Notify>,
 }
@@ -54,8 +54,8 @@ impl Slots {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a slot. If none is free, closes the connection that has waited for its client for the
-    /// longest time; if answers are being made on all of them, waits for one.
+    /// Takes a slot. If none is free, closes the connection that has waited for its client for the longest
+    /// time. If answers are being made on all connections, waits for one to finish.
     pub async fn take(self: &Arc<Self>) -> Slot {
         loop {
             if let Some(slot) = self.try_take(Instant::now()) {
@@ -86,7 +86,7 @@ impl Slot {
         self.close.notified().await;
     }
 
-    /// Keeps the slot until the returned value is dropped.
+    /// Keeps the connection from being closed until the returned value is dropped.
     pub fn answering(self: &Arc<Self>) -> Answering {
         self.set(true);
         Answering(Arc::clone(self))
@@ -129,7 +129,7 @@ mod tests {
         let answering = first.answering();
         let third = slots.try_take(now + Duration::from_secs(2)).unwrap();
         assert_eq!(numbers(), [first.number, third.number]);
-        // Its end frees nothing, for its slot is another's.
+        // Dropping it frees no slot, because another connection has taken its slot.
         drop(second);
         assert_eq!(numbers(), [first.number, third.number]);
         let third = Arc::new(third);

@@ -33,10 +33,10 @@ fn stamps(config: &WebConfig) -> Vec<Stamp> {
 }
 
 impl Web {
-    /// Reads a web configuration file; without one, metrics are served by plain HTTP to everybody.
+    /// Reads a web configuration file. Without one, metrics are served by plain HTTP to every client.
     ///
     /// # Errors
-    /// One line that says what is wrong with it.
+    /// One line that says what is wrong with the file.
     pub fn open(path: Option<PathBuf>) -> Result<Self> {
         let config = path.as_deref().map(WebConfig::read).transpose()?.unwrap_or_default();
         let stamps = stamps(&config);
@@ -44,8 +44,8 @@ impl Web {
         Ok(Self { path, state: Mutex::new(state) })
     }
 
-    /// Returns the configuration. If a file has changed, it is read again; as long as it has a
-    /// mistake, the last good one holds.
+    /// Returns the configuration. If one of its files has changed, the configuration is read again; if that
+    /// fails, the last valid one stays in use.
     pub fn current(&self) -> Arc<WebConfig> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(path) = &self.path else { return Arc::clone(&state.config) };
@@ -53,7 +53,7 @@ impl Web {
             return Arc::clone(&state.config);
         }
         state.checked = Some(Instant::now());
-        // Taken before reading: a file that changes meanwhile is read once more.
+        // Taken before reading, so that a file that changes meanwhile is read once more.
         let now = stamps(&state.config);
         if now != state.stamps {
             state.stamps = now;

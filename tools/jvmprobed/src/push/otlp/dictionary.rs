@@ -1,4 +1,4 @@
-//! What profiles of a request share: strings, frames, stacks, attributes. Each is written once.
+//! Dictionary that the profiles of a request share: strings, frames, stacks and attributes, each written once.
 
 use std::{collections::HashMap, hash::Hash};
 
@@ -13,24 +13,24 @@ use opentelemetry_proto::tonic::{
 
 use crate::push::otlp::values::{any, text};
 
-/// Things in the order in which they were first seen, each once.
+/// Numbered set of distinct elements, in the order in which they were added.
 #[derive(Debug)]
 struct Table<T> {
     ids: HashMap<T, i32>,
 }
 
 impl<T: Hash + Eq + Clone> Table<T> {
-    /// With the one that stands for nothing, which has number 0.
+    /// Creates a table with the null element, which has number 0.
     fn new(nothing: T) -> Self {
         Self { ids: HashMap::from([(nothing, 0)]) }
     }
 
-    /// The number of a thing, and whether it is new.
+    /// Returns the number of an element, and whether it is new.
     fn id(&mut self, thing: &T) -> (i32, bool) {
         if let Some(&id) = self.ids.get(thing) {
             return (id, false);
         }
-        // A request is closed long before.
+        // A request is closed long before it has 2^31 elements.
         let id = i32::try_from(self.ids.len()).unwrap_or(i32::MAX);
         self.ids.insert(thing.clone(), id);
         (id, true)
@@ -51,14 +51,14 @@ enum Attribute {
     Number(i32, i64),
 }
 
-/// A frame: function, line, mapping and the attribute that says of what kind it is.
+/// A frame: numbers of function, line, mapping, and of the attribute with the type of the frame.
 type Place = (i32, u32, i32, i32);
 
 /// The dictionary of one request.
 #[derive(Debug)]
 pub struct Dictionary {
     strings: Table<String>,
-    /// Name and file.
+    /// Numbers of name and file.
     functions: Table<(i32, i32)>,
     mappings: Table<i32>,
     locations: Table<Place>,
@@ -82,19 +82,19 @@ impl Default for Dictionary {
 }
 
 impl Dictionary {
-    /// About how many bytes it takes, before it is compressed.
+    /// Returns the approximate size of the dictionary before compression, in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The number of a text.
+    /// Returns the number of a string.
     pub fn string(&mut self, text: &str) -> i32 {
         let (id, is_new) = self.strings.id(&text.to_owned());
         self.size += if is_new { text.len() + 2 } else { 0 };
         id
     }
 
-    /// The number of a frame.
+    /// Returns the number of a frame.
     pub fn location(&mut self, frame: &Frame) -> i32 {
         let name = self.string(&frame.name);
         let file = frame.file.as_deref().map_or(0, |file| self.string(file));
@@ -113,7 +113,7 @@ impl Dictionary {
         id
     }
 
-    /// The number of a stack, the innermost frame first.
+    /// Returns the number of a stack, which begins with the innermost frame.
     pub fn stack(&mut self, locations: Vec<i32>) -> i32 {
         let length = locations.len();
         let (id, is_new) = self.stacks.id(&locations);
@@ -121,7 +121,7 @@ impl Dictionary {
         id
     }
 
-    /// The number of an attribute with a text.
+    /// Returns the number of an attribute with a string value.
     pub fn text_attribute(&mut self, name: &str, value: &str) -> i32 {
         let name = self.string(name);
         let (id, is_new) = self.attributes.id(&Attribute::Text(name, value.to_owned()));
@@ -129,7 +129,7 @@ impl Dictionary {
         id
     }
 
-    /// The number of an attribute with a number.
+    /// Returns the number of an attribute with an integer value.
     pub fn number_attribute(&mut self, name: &str, value: i64) -> i32 {
         let name = self.string(name);
         let (id, is_new) = self.attributes.id(&Attribute::Number(name, value));
@@ -137,7 +137,7 @@ impl Dictionary {
         id
     }
 
-    /// The dictionary as it is sent.
+    /// Returns the dictionary as it is sent.
     pub fn finish(self) -> ProfilesDictionary {
         let function = |(name_strindex, filename_strindex)| Function {
             name_strindex,
@@ -148,7 +148,7 @@ impl Dictionary {
         let location = |(function_index, line, mapping_index, kind): Place| Location {
             mapping_index,
             address: 0,
-            // The first one stands for nothing.
+            // The null element has no lines.
             lines: (function_index != 0)
                 .then_some(Line { function_index, line: line.into(), column: 0 })
                 .into_iter()
@@ -182,7 +182,7 @@ impl Dictionary {
     }
 }
 
-/// Which entries of a table are used.
+/// Set of the used entries of a table.
 struct Used(Vec<bool>);
 
 impl Used {
@@ -200,7 +200,7 @@ impl Used {
         table.iter().zip(&self.0).filter_map(|(entry, used)| used.then_some(entry))
     }
 
-    /// Returns the table with nothing in place of unused entries, so that indices stay.
+    /// Returns the table with defaults in place of unused entries, so that indices stay valid.
     fn keep<T: Clone + Default>(&self, table: &[T]) -> Vec<T> {
         let entry = |(entry, used): (&T, &bool)| if *used { entry.clone() } else { T::default() };
         let last = self.0.iter().rposition(|used| *used).map_or(0, |at| at);
@@ -208,7 +208,7 @@ impl Used {
     }
 }
 
-/// Returns the part of a dictionary that some profiles refer to. Indices stay as they are.
+/// Returns the part of a dictionary that some profiles refer to. Indices stay valid.
 pub fn used(all: &ProfilesDictionary, profiles: &[ResourceProfiles]) -> ProfilesDictionary {
     let (mut strings, mut stacks) = (Used::new(&all.string_table), Used::new(&all.stack_table));
     let mut attributes = Used::new(&all.attribute_table);
@@ -256,7 +256,7 @@ pub fn used(all: &ProfilesDictionary, profiles: &[ResourceProfiles]) -> Profiles
     }
 }
 
-/// OpenTelemetry's semantic conventions, `profile.frame.type`.
+/// Returns the value of `profile.frame.type` in OpenTelemetry's semantic conventions.
 fn frame_type(kind: Kind) -> &'static str {
     match kind {
         Kind::Java | Kind::Inlined | Kind::Interpreted | Kind::Stub | Kind::Class => "jvm",

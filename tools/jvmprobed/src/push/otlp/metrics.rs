@@ -1,5 +1,7 @@
-//! The book as a request of metrics: what scrapers get, under the same names but for a dot in
-//! place of the first underscore, with exponential histograms, and each JVM as its own resource.
+//! Encodes the metrics as an OTLP request.
+//!
+//! The metrics are those that scrapers get. Their names have a dot in place of the first underscore.
+//! Histograms are exponential, and each JVM is its own resource.
 
 use std::collections::BTreeMap;
 
@@ -28,9 +30,9 @@ use crate::{
     },
 };
 
-/// All metrics as requests, compressed. Counts are since `start_ns`, when the daemon started.
+/// Returns all metrics as a compressed request. Counters start at `start_ns`, when the daemon started.
 pub fn request(book: &Book, start_ns: u64, now_ns: u64) -> Option<(queue::Head, Vec<u8>)> {
-    // By JVM: those of the daemon itself have none.
+    // By JVM; `None` for the metrics of the daemon itself.
     let mut resources: BTreeMap<Option<&Key>, ResourceMetrics> = BTreeMap::new();
     for family in book.families().iter().filter(|family| family.name != "jvmprobe_jvm_info") {
         let mut by_jvm: BTreeMap<Option<&Key>, Vec<&Point<'_>>> = BTreeMap::new();
@@ -108,7 +110,7 @@ fn metric(family: &Family<'_>, points: &[&Point<'_>], start: u64, now: u64) -> M
     }
 }
 
-/// Labels but those that the resource has.
+/// Returns the labels that the resource does not contain.
 fn attributes(point: &Point<'_>) -> Vec<KeyValue> {
     let is_of_resource = |name: &str| {
         matches!(name, "jvm" | "pid") && point.jvm.is_some_and(|(_, jvm)| jvm.who.is_some())
@@ -117,7 +119,7 @@ fn attributes(point: &Point<'_>) -> Vec<KeyValue> {
     labels.map(|(name, value)| attribute(name, text(value))).collect()
 }
 
-/// Bucket `i` of OpenTelemetry ends where bucket `i + 1` of Prometheus does.
+/// Converts a histogram. Bucket `i` of OpenTelemetry ends where bucket `i + 1` of Prometheus does.
 fn histogram(
     all: &Histogram,
     attributes: Vec<KeyValue>,

@@ -1,15 +1,15 @@
-//! OpenTelemetry's protocol.
+//! OpenTelemetry's protocol (OTLP).
 //!
-//! | module | what it knows |
+//! | module | content |
 //! |---|---|
-//! | [`dictionary`] | what profiles of a request share: strings, frames, stacks, attributes |
+//! | [`dictionary`] | dictionary that the profiles of a request share: strings, frames, stacks, attributes |
 //! | [`profiles`] | a window as requests |
-//! | [`metrics`] | the book as requests |
-//! | [`values`] | attributes |
+//! | [`metrics`] | the metrics as a request |
+//! | [`values`] | attributes and resources |
 //!
-//! Messages are those of the crate opentelemetry-proto: version 1.10.0 of the protocol, in which
-//! profiles are `v1development`. A receiver of another version of that may refuse them.
-//! HTTP and gRPC have the same messages: <https://opentelemetry.io/docs/specs/otlp/>.
+//! Messages are those of the crate opentelemetry-proto: version 1.10.0 of the protocol, in which profiles are
+//! `v1development`. A receiver of another version may refuse profiles. HTTP and gRPC carry the same messages:
+//! <https://opentelemetry.io/docs/specs/otlp/>.
 
 pub mod dictionary;
 pub mod metrics;
@@ -29,10 +29,10 @@ use crate::push::{
     queue::Kind,
 };
 
-/// Reads of an answer how much was not taken.
+/// Function that extracts from an answer how much was rejected.
 type Read = fn(&[u8]) -> Option<Outcome>;
 
-/// Sends a request, which is compressed.
+/// Sends a compressed request.
 pub async fn send(
     target: &Target,
     base: &Url,

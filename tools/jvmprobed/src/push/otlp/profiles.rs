@@ -1,4 +1,4 @@
-//! A window as requests of profiles.
+//! Encodes a window as OTLP requests of profiles.
 
 use std::io::Read;
 
@@ -26,12 +26,12 @@ use crate::{
     window::{Identity, Window},
 };
 
-/// A request is closed when it is about so long: receivers of gRPC take 4 MB.
+/// Approximate size at which a request is closed, in bytes before compression. gRPC receivers accept 4 MB.
 const ENOUGH: usize = 2 << 20;
-/// Maximum length of a request before compression, in bytes; none of ours is half as long.
+/// Maximum length of a request before compression, in bytes; those of jvmprobed are less than half as long.
 const MAX_BODY: u64 = 64 << 20;
 
-/// A window as requests, compressed.
+/// Encodes a window as compressed requests.
 pub fn requests(window: &Window) -> Parts {
     let mut writer = Writer::new(window.end_ns);
     for jvm in &window.jvms {
@@ -43,7 +43,7 @@ pub fn requests(window: &Window) -> Parts {
     writer.closed
 }
 
-/// What a profile's values are: one profile of OTLP has one.
+/// A type of values. An OTLP profile has one.
 struct Kind {
     name: String,
     unit: &'static str,
@@ -82,7 +82,7 @@ struct Writer {
     head: Head,
     dictionary: Dictionary,
     resources: Vec<ResourceProfiles>,
-    /// PID and start time of the JVM whose resource is the last one.
+    /// PID and start time of the JVM of the last resource.
     last: Option<(u32, u64)>,
     size: usize,
 }
@@ -99,7 +99,7 @@ impl Writer {
         }
     }
 
-    /// Adds a profile, in parts where a request becomes too long.
+    /// Adds a profile. If the request becomes too long, the rest of the profile goes into further requests.
     fn add(&mut self, who: &Identity, profile: &Profile) {
         let kinds = kinds(profile);
         let mut rest = &profile.samples[..];
@@ -126,7 +126,7 @@ impl Writer {
         }
     }
 
-    /// Adds profiles to the resource of their JVM, of which a request has one.
+    /// Adds profiles to the resource of their JVM. A request has one resource for each JVM.
     fn push(&mut self, who: &Identity, profiles: Vec<Sent>, samples: u64) {
         let jvm = Some((who.pid, who.started_ns));
         let last = self.resources.last_mut().filter(|_| self.last == jvm);
@@ -208,7 +208,7 @@ impl Writer {
     }
 }
 
-/// Splits a request into two halves. `None` if it has one resource only.
+/// Splits a request into two halves; `None` if it has only one resource.
 pub fn split(head: &Head, zipped: &[u8]) -> Option<Parts> {
     let mut body = Vec::new();
     GzDecoder::new(zipped).take(MAX_BODY).read_to_end(&mut body).ok()?;
@@ -243,7 +243,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::window::Taken;
 
-    /// A window of a JVM with so many samples, each with a stack of its own.
+    /// Returns a window of a JVM with this number of samples, each with its own stack.
     pub fn window(samples: u32) -> Window {
         let mut profile = Profile::of(Measure::Time);
         (profile.hertz, profile.duration_ns, profile.begin_unix_ns) = (100, 15_000_000_000, 77);

@@ -1,4 +1,4 @@
-//! Attributes, and who a JVM is in them.
+//! OTLP attributes and resources.
 
 use std::fs;
 
@@ -13,22 +13,22 @@ use crate::window::Identity;
 /// A random UUID of each boot: random(4).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// An attribute.
+/// Returns an attribute.
 pub fn attribute(name: &str, value: Value) -> KeyValue {
     KeyValue { key: name.to_owned(), value: Some(any(value)), ..KeyValue::default() }
 }
 
-/// A text.
+/// Returns a string value.
 pub fn text(text: &str) -> Value {
     Value::StringValue(text.to_owned())
 }
 
-/// Any value.
+/// Wraps a value in OTLP's `AnyValue`.
 pub fn any(value: Value) -> AnyValue {
     AnyValue { value: Some(value) }
 }
 
-/// Who a JVM is. What other tools add (`k8sattributes`) goes by these names.
+/// Returns the resource of a JVM. Processors such as `k8sattributes` look for these attribute names.
 pub fn resource(who: &Identity) -> Resource {
     let mut attributes = vec![
         attribute("service.name", text(&who.name)),
@@ -41,8 +41,8 @@ pub fn resource(who: &Identity) -> Resource {
     Resource { attributes, ..Resource::default() }
 }
 
-/// The daemon as a resource: what it says of itself. One runs on a host, so that the boot of the kernel tells instances
-/// apart, also on hosts of one name.
+/// Returns the daemon's own resource. One daemon runs on a host, so the boot ID of the kernel identifies the
+/// instance, even if several hosts have the same name.
 pub fn own_resource() -> Resource {
     let instance = fs::read_to_string(BOOT_ID).unwrap_or_default();
     let attributes = vec![
@@ -54,7 +54,7 @@ pub fn own_resource() -> Resource {
     Resource { attributes, ..Resource::default() }
 }
 
-/// Who has taken it.
+/// Returns the scope, which names the program that recorded the data.
 pub fn scope() -> InstrumentationScope {
     InstrumentationScope {
         name: "jvmprobed".into(),
