@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Cost of the probes to each JVM: every hit is counted, and the run time of one program in four is
- * measured. User space adds the trap, which it has measured itself, to each hit. Programs that the kernel
- * calls without a trap or an interrupt count by their run time alone.
+ * Cost of the probes to each JVM: every hit is counted, and the duration of one program run in four
+ * is measured. User space adds the cost of the trap, which it has measured itself, to each hit. For programs
+ * that the kernel calls without a trap or an interrupt, only the run time counts.
  */
 #ifndef JVMPROBE_COST_BPF_H
 #define JVMPROBE_COST_BPF_H

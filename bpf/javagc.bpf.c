@@ -55,7 +55,7 @@ static const struct budget no_budget;
 struct tenant {
 	struct rate rate;
 	__u64 waiting; /* bytes sent since it was last reset, with each event counted at the size of a stop */
-	__u64 position; /* ring buffer's producer position at that reset; the next one is when user space has read it */
+	__u64 position; /* producer position in the ring at that reset; when user space has read it, the next follows */
 };
 
 /* Indexed by number of the control group. */
@@ -514,9 +514,9 @@ int BPF_UPROBE(fn_evaluate_operation)
 }
 
 /*
- * GCIdMark() begins a collection in every collector of JDK 9 and later. The function that contains
- * the probe, VM_GC_Operation::notify_gc_begin(), is empty in a build without probes and may be
- * inlined.
+ * Constructor of GCIdMark, an object that spans each collection in every collector of JDK 9 and later.
+ * The function that contains the probe, VM_GC_Operation::notify_gc_begin(), is empty in a build without
+ * probes and may be inlined.
  */
 SEC("uprobe")
 int BPF_UPROBE(fn_gc_begin)

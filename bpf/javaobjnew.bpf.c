@@ -50,7 +50,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	/* User space sets it: see Session::load(). */
+	/* User space sets it: see load() in libjvmprobe/src/take/allocations/counters.rs. */
 	__uint(max_entries, 1 << 17);
 	__type(key, struct tally_key);
 	__type(value, struct tally);
@@ -68,7 +68,7 @@ struct {
    that have a slot. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	/* User space sets it: see Session::load(). */
+	/* User space sets it: see load() in libjvmprobe/src/take/allocations/counters.rs. */
 	__uint(max_entries, 1 << 17);
 	__type(key, struct tally_key);
 	__type(value, struct hit);

@@ -55,7 +55,7 @@ __u64 began = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	/* User space sets it: see Session::load(). */
+	/* User space sets it: see load() in libjvmprobe/src/take/samples/session.rs. */
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct thread);
@@ -75,9 +75,9 @@ static __always_inline struct thread *new_thread(__u32 id, const struct sample_k
 		.tgid = who->tgid,
 		.tid = who->tid,
 		.is_away = is_away,
-		/* A thread that was created after that has no earlier part that was missed. */
+		/* Only a thread that existed then can have been switched out before the trace. */
 		.is_unseen = is_away && start_time <= since,
-		/* A thread that was created after that waits for its first processor. */
+		/* A thread that was created later is runnable and waits for its first processor. */
 		.woken = start_time > since ? start_time : 0,
 	};
 

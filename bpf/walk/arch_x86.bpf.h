@@ -16,7 +16,7 @@
 
 #define CODE_BYTES 64           /* maximum length of a prologue; a power of two */
 #define BREAKPOINT 0xcc         /* int3 */
-#define USER_CS 0x33            /* of 64-bit code: __USER_CS, asm/segment.h */
+#define USER_CS 0x33            /* cs of 64-bit code in user mode: __USER_CS, asm/segment.h */
 
 enum frame_state {
 	FRAME_COMPLETE,

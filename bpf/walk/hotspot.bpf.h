@@ -51,7 +51,7 @@ static __always_inline bool is_sender_sp(struct walker *w, __u64 end, __u64 sp)
 /*
  * Finds the caller of a method that compiled code has called and whose interpreter frame is not yet built or
  * already removed. Then fp belongs to some frame further out, which may look like the method's own frame. The
- * return address is where the call has put it, below the pushed fp, or in a register. It is accepted only if a
+ * return address is where the call has put it, at sp or above the pushed fp, or in a register. It is accepted only if a
  * register also contains a plausible end of the caller's stack, which distinguishes it from remains of earlier
  * calls. Otherwise returns 0, and the frame is still innermost.
  */

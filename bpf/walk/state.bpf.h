@@ -27,7 +27,7 @@
 #endif
 
 #define WORD 8
-#define MAX_BLOB_BYTES 512      /* a power of two; JDK 8 to 25 need up to 360 */
+#define MAX_BLOB_BYTES 512      /* a power of two; blobs of JDK 8 to 25 need up to 360 */
 #define MAX_FRAME_BYTES (1 << 20)
 /* Number of bytes of the stack that are read at once; a power of two. */
 #define WINDOW_BYTES 2048
@@ -162,7 +162,7 @@ static __always_inline bool in_window(const struct walker *w, __u64 addr, __u32 
 /*
  * Reads words of the stack by way of the window. A walk reads most of the stack, and one kernel call for
  * every two words would cost more than all other work for a frame. The stack does not change meanwhile,
- * because its thread is not running.
+ * because its thread runs no user code.
  */
 static __always_inline int read_stack(struct walker *w, __u64 *to, const __u32 words, __u64 addr)
 {

@@ -198,8 +198,8 @@ fn open(event: Event, cpu: u32, rate: Rate) -> io::Result<OwnedFd> {
 }
 
 /// Attaches a program to a watchpoint: it runs each time that a thread has written one of the eight bytes at an
-/// address, which is a multiple of eight. The number of watchpoints of a thread is limited by the processor's debug registers,
-/// four on x86.
+/// address, which is a multiple of eight. The number of watchpoints of a thread is limited by the processor's debug
+/// registers, four on x86.
 ///
 /// # Errors
 /// [`Error::Permission`], [`Error::Io`] or [`Error::Bpf`].

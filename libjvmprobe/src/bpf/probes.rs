@@ -69,7 +69,7 @@ pub struct Plan {
     pub program: &'static str,
     /// Location that it is attached to.
     pub site: Site,
-    /// What is lost if the kernel refuses this attachment; `None` if the tool cannot work without it.
+    /// The loss if the kernel refuses this attachment, for a message; `None` if the tool cannot work without it.
     pub optional: Option<&'static str>,
 }
 

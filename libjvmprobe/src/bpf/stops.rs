@@ -27,7 +27,7 @@ const INSTANTS: [Instant; 4] = [
 /// Returns the attachments for a libjvm.so that has the probes. For other files it returns none, and `-v` prints why.
 ///
 /// # Errors
-/// Those of reading the file.
+/// The errors of reading the file.
 pub(crate) fn plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let elf = libjvm.elf()?;
     Ok(resolve(&libjvm.seen_as, &elf, &INSTANTS).unwrap_or_else(|error| {
