@@ -95,7 +95,7 @@ pub(crate) fn forget_stacks(known: &impl MapCore, key: u64) {
 struct Loaded {
     number: u32,
     rows: u32,
-    /// Copy of the rows, if [`Walker::keep_rows`] was called.
+    /// Copy of the rows, if `Walker::keep_rows` was called.
     kept: Vec<Row>,
     base: u64,
     segments: Segments,
