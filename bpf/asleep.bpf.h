@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Threads that sleep since before the trace: where they are. A part of javaprof.bpf.c.
+ * Stacks of threads that have been asleep since before the trace began. Included by javaprof.bpf.c.
  *
- * None of our programs has run in them, and none will before they wake up: of a JVM that hangs,
- * that is all of them. User space walks over all tasks (an iterator: kernel/bpf/task_iter.c) and
- * gets the registers of those that have not switched since their process was looked at; their
- * stacks it walks itself, with the same walker (libjvmprobe/walk), for a program can read only the
- * memory of the task that it runs in.
+ * No BPF program has run in these threads, and none will before they wake up; in a hung JVM that is every
+ * thread. User space runs an iterator over all tasks (kernel/bpf/task_iter.c), which returns the registers of
+ * those that have not been scheduled since their process became a target. User space walks their user stacks
+ * itself, with the same walker (libjvmprobe/walk), because a BPF program can read only the memory of the task
+ * that it runs in.
  */
 #ifndef JVMPROBE_ASLEEP_BPF_H
 #define JVMPROBE_ASLEEP_BPF_H
@@ -14,7 +14,7 @@
 struct seq_file;
 struct task_struct;
 
-/* As include/linux/bpf.h and kernel/bpf/task_iter.c begin theirs. */
+/* First fields of struct bpf_iter_meta (include/linux/bpf.h) and struct bpf_iter__task (kernel/bpf/task_iter.c). */
 struct iterator {
 	__bpf_md_ptr(struct seq_file *, seq);
 };
@@ -59,7 +59,7 @@ int asleep(struct iterated_task *ctx)
 	tgid = sleeper.tgid = task_u32((__u64)task, task_tgid);
 	sleeper.tid = task_u32((__u64)task, task_pid);
 	target = bpf_map_lookup_elem(&targets, &tgid);
-	/* Zero is a task that runs or could. One that has an entry was seen to go or to come. */
+	/* State 0 means running or runnable. A task with an entry in `threads` has been switched out or in since. */
 	if (!target || !task_u32((__u64)task, task_state) ||
 	    bpf_map_lookup_elem(&threads, &sleeper.tid))
 		return 0;

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Cost of the probes to each JVM: every hit is counted, and the run time of one program in four is
- * measured. User space adds the trap, which it has measured itself, to each hit. Programs that the kernel
- * calls without a trap or an interrupt count by their run time alone.
+ * Cost of the probes to each JVM: every hit is counted, and the duration of one program run in four
+ * is measured. User space adds the cost of the trap, which it has measured itself, to each hit. For programs
+ * that the kernel calls without a trap or an interrupt, only the run time counts.
  */
 #ifndef JVMPROBE_COST_BPF_H
 #define JVMPROBE_COST_BPF_H
 
-/* Set for a daemon. */
+/* Whether costs are counted; set by a daemon. */
 const volatile bool counts_costs = false;
 
-/* Hits of processes that have no entry of their own are counted under this key. */
+/* Key of the entry that counts hits of processes without an entry of their own. */
 #define COST_OF_OTHERS 0
 
-/* A program that takes longer was preempted: what ran meanwhile is no cost of ours. */
+/* A run that takes longer, in nanoseconds, was preempted and is ignored: other threads ran meanwhile. */
 #define MAX_RUN_NS 250000
 
 struct cost {
 	__u64 hits;
-	__u64 timed;            /* runs of programs that were measured, */
-	__u64 timed_ns;         /* and how long they took together */
+	__u64 timed;            /* number of measured runs */
+	__u64 timed_ns;         /* total run time of these */
 	__u64 untrapped_ns;     /* run time of programs that no trap calls, estimated */
 };
 
-/* One run in this number is measured of programs that no trap calls; a power of two. */
+/* One in this many runs of programs that no trap calls is measured; a power of two. */
 #define UNTRAPPED_ONE_IN 16
 
 /* User space adds and removes the entries. */
@@ -56,7 +56,7 @@ static __always_inline void count_cost(__u64 key)
 		__sync_fetch_and_add(&cost->hits, 1);
 }
 
-/* Begins a program's run: the time, or 0 if this run is not measured. */
+/* Begins the measurement of a program's run. Returns the time in nanoseconds, or 0 if this run is not measured. */
 static __always_inline __u64 begin_run(void)
 {
 	if (!counts_costs || bpf_get_prandom_u32() & 3)
@@ -64,7 +64,7 @@ static __always_inline __u64 begin_run(void)
 	return bpf_ktime_get_ns();
 }
 
-/* Ends a program's run. */
+/* Ends the measurement of a program's run. */
 static __always_inline void end_run(__u64 key, __u64 begin)
 {
 	struct cost *cost;
@@ -80,7 +80,7 @@ static __always_inline void end_run(__u64 key, __u64 begin)
 	__sync_fetch_and_add(&cost->timed_ns, ns);
 }
 
-/* Begins a run of a program that no trap calls: the time, or 0 if this run is not measured. */
+/* Begins the measurement of a program that no trap calls. Returns the time, or 0 if this run is not measured. */
 static __always_inline __u64 begin_untrapped(void)
 {
 	if (!counts_costs || bpf_get_prandom_u32() & (UNTRAPPED_ONE_IN - 1))
@@ -88,7 +88,7 @@ static __always_inline __u64 begin_untrapped(void)
 	return bpf_ktime_get_ns();
 }
 
-/* Counts such a run, which is weighted as all that were not measured. */
+/* Adds a measured run of a program that no trap calls, multiplied to represent those that were not measured. */
 static __always_inline void count_untrapped(__u64 key, __u64 ns)
 {
 	struct cost *cost = ns < MAX_RUN_NS ? cost_of(key) : NULL;

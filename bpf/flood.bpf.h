@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Allocations that come too fast for each one's stack to be walked and named: some are taken, and
- * stand for all.
+ * Sampling of allocations that come too fast for every stack to be walked and named. Each sampled allocation
+ * represents those that are left out.
  *
- * All bytes that a JVM allocates lie on a line, one allocation behind the other. In each piece of
- * 2^shift bytes one byte is chosen by chance. An allocation that has chosen bytes is taken, and
- * stands for their pieces: so large ones are taken more often, and each class and stack has the
- * bytes that are its own, within a sample's error. With pieces of one byte each allocation is taken
- * and stands for itself. What was taken is more or less than what there was: of each thread user space
- * is told of both.
+ * All bytes that a JVM allocates form a line, one allocation after the other. The line is divided into pieces
+ * of 2^shift bytes, and one random byte of each piece is chosen. An allocation that contains chosen bytes is
+ * sampled and represents the pieces of these bytes. So large allocations are sampled more often, and the
+ * bytes of each class and stack are correct within the sampling error. With pieces of one byte, every
+ * allocation is sampled and represents itself. The sampled sum may be above or below the number of bytes
+ * allocated; user space reads both for each thread (`told` and `counted` of struct thread_state).
  *
- * Where even the hits cost too much, user space attaches a probe in on periods only. A hit in an on period
- * has a weight: it represents hits of the off period before it, too, and is that much longer on the line.
+ * If even the hits cost too much, user space attaches a probe in on periods only. A hit in an on period
+ * has a weight: it also represents hits of the preceding off period, and is that much longer on the line.
  */
 #ifndef JVMPROBE_FLOOD_BPF_H
 #define JVMPROBE_FLOOD_BPF_H
 
-/* Of a JVM so many are taken within 2^29 ns, half a second; 0: all. User space adapts it. */
+/* Number of samples wanted of each JVM per window of 2^29 ns (0.54 s); 0: no limit. User space adapts it. */
 __u32 stacks_wanted = 0;
 #define WINDOW_SHIFT 29
-/* Pieces are not larger: 1 TiB. */
+/* Maximum size of a piece: 2^40 bytes, 1 TiB. */
 #define MAX_PIECE_SHIFT 40
 
 struct {
@@ -29,7 +29,7 @@ struct {
 	__type(value, struct flood);
 } floods SEC(".maps");
 
-/* Duty cycles of probes that are not always attached, or were not. Only user space writes it. */
+/* Duty cycles of probes that are, or were, attached for a part of the time only. Written by user space only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_TARGETS);
@@ -92,7 +92,7 @@ static __always_inline __u64 weighted(__u64 bytes, const struct hit_weight *hit)
 	return (bytes * hit->weight) / ONE;
 }
 
-/* Pieces of so many bytes that there are not more than are wanted. */
+/* Returns the log2 of a piece size with which `bytes` hold at most `wanted` pieces. */
 static __always_inline __u32 piece_shift(__u64 bytes, __u64 wanted)
 {
 	__u64 each = bytes / wanted;
@@ -107,7 +107,8 @@ static __always_inline __u32 piece_shift(__u64 bytes, __u64 wanted)
 	return shift + 1 < MAX_PIECE_SHIFT ? shift + 1 : MAX_PIECE_SHIFT;
 }
 
-/* Several processors may be here at once: then a window is a little longer or shorter. */
+/* Adapts the piece size once per window. Several processors may update it at once; a window is then a little
+   longer or shorter. */
 static __always_inline void adapt_piece(struct flood *flood, __u64 end, __u64 wanted)
 {
 	__u64 window = bpf_ktime_get_ns() >> WINDOW_SHIFT, bytes = end - flood->before;
@@ -115,7 +116,7 @@ static __always_inline void adapt_piece(struct flood *flood, __u64 end, __u64 wa
 
 	if (flood->window != window) {
 		shift = flood->hits > wanted ? piece_shift(bytes, wanted) : 0;
-		/* Back and forth is of no use. */
+		/* Shrinking by one step is ignored, to avoid oscillation. */
 		if (!shift || shift > flood->shift || shift + 1 < flood->shift)
 			flood->shift = shift;
 		flood->before = end;
@@ -123,7 +124,7 @@ static __always_inline void adapt_piece(struct flood *flood, __u64 end, __u64 wa
 		flood->window = window;
 	}
 	__sync_fetch_and_add(&flood->hits, 1);
-	/* It begins at once, not with the next window. */
+	/* A burst changes the size at once, not with the next window. */
 	if (flood->hits > 4 * wanted) {
 		shift = piece_shift(bytes, wanted);
 		if (flood->shift < shift)
@@ -131,7 +132,7 @@ static __always_inline void adapt_piece(struct flood *flood, __u64 end, __u64 wa
 	}
 }
 
-/* How many chosen bytes there are before a place. */
+/* Returns the number of chosen bytes before the offset `at` of the line. */
 static __always_inline __u64 chosen_before(__u64 at, __u32 shift)
 {
 	__u64 piece = at >> shift, within = at - (piece << shift);
@@ -140,7 +141,7 @@ static __always_inline __u64 chosen_before(__u64 at, __u32 shift)
 	return piece + (within > chosen);
 }
 
-/* For how many bytes an allocation stands that is so long on the line; 0 if it is left out. */
+/* Returns the number of bytes that an allocation of `length` bytes of the line represents; 0 if it is not sampled. */
 static __always_inline __u64 stands_for(__u64 target, __u64 length)
 {
 	__u64 wanted = stacks_wanted, begin, all;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Reading HotSpot's own numbers at the instant of an event. */
+/* Reads HotSpot's own counters at the time of an event. */
 #ifndef JVMPROBE_GAUGE_BPF_H
 #define JVMPROBE_GAUGE_BPF_H
 
@@ -22,8 +22,8 @@ static __always_inline __u64 read_u64(__u64 addr)
 }
 
 /*
- * The free words of CMS's old generation, in lists by size. Not static: the verifier then
- * looks at its loop once, instead of wherever it is called.
+ * Returns the number of free words in CMS's old generation, which are in lists by size. Not static, so that
+ * the verifier checks the loop once instead of at every call.
  */
 __noinline __u64 words_in_lists(__u64 first, __u64 stride)
 {
@@ -35,8 +35,8 @@ __noinline __u64 words_in_lists(__u64 first, __u64 stride)
 }
 
 /*
- * Sums the target's own counters as user space described them: the bytes of
- * heap in use at this instant. UNKNOWN where there is no description yet.
+ * Returns the bytes of heap in use now: the sum of the target's own counters as described by user space.
+ * UNKNOWN if there is no description yet.
  */
 static __always_inline __u64 heap_used(const struct gauge *gauge)
 {
@@ -64,7 +64,7 @@ static __always_inline __u64 heap_used(const struct gauge *gauge)
 			sum -= 8 * base;
 			continue;
 		}
-		/* A space that does not exist yet holds nothing. */
+		/* A space that does not exist yet has no used bytes. */
 		if (!base || base == term->none)
 			continue;
 		sum += read_u64(base + term->plus);
@@ -74,7 +74,7 @@ static __always_inline __u64 heap_used(const struct gauge *gauge)
 	return sum;
 }
 
-/* Sums what the collector counted last; UNKNOWN where it does not count. */
+/* Returns the used bytes that the collector recorded at the end of its last collection; UNKNOWN if it records none. */
 static __always_inline __u64 heap_settled(const struct gauge *gauge)
 {
 	__u64 sum = 0;

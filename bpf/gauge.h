@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Layouts that the kernel side and libjvmprobe share. */
+/* Gauge of a JVM: where HotSpot's own counters are in the target's memory. Shared with libjvmprobe. */
 #ifndef JVMPROBE_GAUGE_H
 #define JVMPROBE_GAUGE_H
 
@@ -10,7 +10,7 @@
 #define GAUGE_TERMS 8
 #define GAUGE_COUNTERS 4
 #define GAUGE_SPACES 8
-/* CompactibleFreeListSpace::IndexSetSize: one list for each size in words. */
+/* Number of free lists, one per block size in words: CompactibleFreeListSpace::IndexSetSize. */
 #define FREE_LISTS 257
 
 /* How one summand of the used heap is read from the target's memory. */
@@ -18,7 +18,7 @@ enum term_kind {
 	TERM_DIRECT = 0,   /* *addr */
 	TERM_INDIRECT = 1, /* *(*addr + plus) */
 	TERM_SPAN = 2,     /* *(*addr + plus) - *(*addr + minus) */
-	/* Words of 8 bytes that are free within a span, to be subtracted. */
+	/* Free words of 8 bytes within a span, which are subtracted: */
 	TERM_FREE = 3,       /* *addr */
 	TERM_FREE_LISTS = 4, /* the sum of i * *(addr + i * plus) */
 };
@@ -28,38 +28,38 @@ struct gauge_term {
 	__u64 plus;
 	__u64 minus;
 	__u64 kind;
-	__u64 none; /* where *addr is this, there is nothing */
+	__u64 none; /* if *addr has this value, the summand is 0 */
 };
 
 /*
- * Where a target keeps the numbers that belong into every event. What is wanted while the
- * application is stopped comes first: it is in no cache by then.
+ * Addresses of a target's counters that are part of every event. The fields that are read while the
+ * application is stopped come first, because the CPU caches are cold by then.
  */
 struct gauge {
 	__u64 terms_used;
-	/* Collections by collector: young, old, concurrent; 0 where unknown. */
+	/* Addresses of the numbers of collections by collector: young, old, concurrent; 0 if unknown. */
 	__u64 counters[GAUGE_COUNTERS];
-	/* The strings sun.gc.cause and sun.gc.lastCause; 0 where unknown. */
+	/* Addresses of the strings sun.gc.cause and sun.gc.lastCause; 0 if unknown. */
 	__u64 cause;
 	__u64 last_cause;
-	/* The last stop as the JVM itself keeps it; all of these or none. */
-	__u64 stop_end;     /* ns, all run again */
+	/* Addresses of the JVM's own record of its last stop; all of them are set or none. */
+	__u64 stop_end;     /* ns, all threads run again */
 	struct gauge_term terms[GAUGE_TERMS];
-	__u64 stop_begin;   /* ns, threads are asked to stop */
-	__u64 stop_sync;    /* ns, all have stopped */
+	__u64 stop_begin;   /* ns, threads are requested to stop */
+	__u64 stop_sync;    /* ns, all threads have stopped */
 	__u64 stop_op_type; /* 32 bits, an index into the operations' names */
-	/* VMThread::_cur_vm_operation; 0 where unknown. */
+	/* Address of VMThread::_cur_vm_operation; 0 if unknown. */
 	__u64 operation;
 	/*
-	 * What the collector itself counted at the end of its last collection, by
-	 * space; none where it keeps no such counters.
+	 * Addresses of the used bytes that the collector itself recorded at the end of its last
+	 * collection, one per space; 0 if it keeps no such counters.
 	 */
 	__u64 settled[GAUGE_SPACES];
-	/* Whether the heap is wanted as it is after the collector has waited for its threads. */
+	/* 1: heap_before is read again after the collector has waited for its threads (CMS). */
 	__u64 waits;
 	/*
-	 * Whether the operation alone tells of a stop that it was a collection, so that nothing
-	 * is looked at within: ZGC's pauses, which free nothing.
+	 * 1: the operation's name alone identifies a collection, so nothing is read within the stop.
+	 * Set for ZGC, whose pauses free nothing.
 	 */
 	__u64 op_tells;
 };

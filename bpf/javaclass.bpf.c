@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* javaclass: classes that are loaded, unloaded and initialised, by whom, and from which stack. */
+/* javaclass: records classes that are loaded, unloaded and initialised, with thread and stack. */
 #include "jvm.bpf.h"
 #include "turn.bpf.h"
 #include "javaclass.h"
 #include "walk/intern.bpf.h"
 
-/* So that its type is known to Rust. */
+/* Keeps the type in BTF, from which its Rust mirror is generated. */
 struct class_event unused_class;
 
-/* Initialisations that have begun: a thread's, of a name and a loader. */
+/* Key of an initialisation that has begun: a thread, and a class by name and loader. */
 struct beginning {
-	__u64 thread; /* with its process */
+	__u64 thread; /* pid and tid, as in bpf_get_current_pid_tgid() */
 	__u64 name;
 	__u64 loader;
 };
@@ -22,7 +22,7 @@ struct {
 	__type(value, __u64);
 } beginnings SEC(".maps");
 
-/* Arguments of the probes: name, length, loader. */
+/* The probes' arguments are name, length and loader. */
 static __always_inline struct beginning beginning_of(struct pt_regs *ctx)
 {
 	struct beginning beginning = { .thread = bpf_get_current_pid_tgid() };
@@ -36,15 +36,16 @@ static __always_inline struct beginning beginning_of(struct pt_regs *ctx)
 }
 
 /*
- * Written where it is sent from. What is behind the name stays as it was: the length tells.
+ * Sends an event, which is written directly into the ring buffer. Bytes behind the name are not cleared;
+ * the length tells where the name ends.
  *
- * The walker is not even named in programs that do not walk: up to Linux 6.7 the verifier looks at
- * its functions, whether they are reached or not.
+ * Programs that do not walk must not even reference the walker: up to Linux 6.7 the verifier checks its
+ * functions whether they are reached or not.
  */
 static __always_inline void tell(struct pt_regs *ctx, __u32 what, __u64 duration_ns, bool walks)
 {
 	__u64 key = target_key(bpf_usdt_cookie(ctx));
-	/* Before the room is taken: a new stack is sent first. */
+	/* Before the reservation, because a new stack is sent first. */
 	__u64 stack = walks ? intern_stack(ctx, key) : 0;
 	struct class_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	long name = 0, length = 0, loader = 0, shared = 0;
@@ -78,8 +79,8 @@ static __always_inline void tell(struct pt_regs *ctx, __u32 what, __u64 duration
 	bpf_ringbuf_submit(event, wake());
 }
 
-/* hotspot:class__loaded(name, length, loader, shared), src/hotspot/share/oops/instanceKlass.cpp
-   or services/classLoadingService.cpp; so are the others. */
+/* hotspot:class__loaded(name, length, loader, shared). All probes of this file are in
+   src/hotspot/share/oops/instanceKlass.cpp or services/classLoadingService.cpp. */
 SEC("usdt")
 int BPF_USDT(class_loaded)
 {
@@ -109,7 +110,7 @@ int BPF_USDT(init_required)
 	__u64 now = bpf_ktime_get_ns();
 
 	keep_own_stack();
-	/* A thread that initialises a class asks for it again from within. */
+	/* The initialising thread requests the same class again from within; the first request counts. */
 	bpf_map_update_elem(&beginnings, &beginning, &now, BPF_NOEXIST);
 	return 0;
 }
@@ -152,7 +153,7 @@ int BPF_USDT(init_failed_stacks)
 	return 0;
 }
 
-/* Another thread has done it, or could not, before. */
+/* Another thread has initialised the class, or failed to, before. */
 SEC("usdt")
 int BPF_USDT(init_elsewhere)
 {

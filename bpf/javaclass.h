@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What javaclass's kernel side sends: layouts shared with Rust. */
+/* Events that javaclass's BPF programs send; layouts shared with Rust. */
 #ifndef JVMPROBE_JAVACLASS_H
 #define JVMPROBE_JAVACLASS_H
 
-/* Longer names are cut: `length` tells. */
+/* Size of a name; a longer one is truncated, and `length` is that of the complete name. */
 #define CLASS_NAME_LEN 512
 #define COMM_LEN 16
 
@@ -23,13 +23,13 @@ struct class_event {
 	__u64 kind;
 	__u64 target;
 	__u64 ts_ns;
-	__u64 duration_ns; /* of an initialisation, from when it was asked for */
-	__u64 stack;       /* its number, 0 without */
-	__u64 loader;      /* HotSpot's number of it: the boot loader's is 0 */
+	__u64 duration_ns; /* of an initialisation, from its request */
+	__u64 stack;       /* id of the stack, 0 if there is none */
+	__u64 loader;      /* HotSpot's id of the class loader: 0 for the boot loader */
 	__u32 tid;
 	__u32 what;
-	__u32 length; /* of the name */
-	__u32 shared; /* whether it comes from an archive */
+	__u32 length; /* of the name; 0 if it could not be read */
+	__u32 shared; /* 1: the class comes from a CDS archive */
 	char comm[COMM_LEN];
 	char name[CLASS_NAME_LEN];
 };

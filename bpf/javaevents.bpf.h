@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Events of Java programs that have names: exceptions, classes that are defined, threads that are
- * started, deoptimisation, compilation, requests for collections. A part of javaprof.bpf.c.
+ * Named events of Java programs: exceptions, definition of classes, start of threads, deoptimisation,
+ * compilation, requests for collections. Included by javaprof.bpf.c.
  *
- * What each is about is told beside its stack, as a label: a class, a method, a reason. Text is
- * sent once and is a number from then on.
+ * The subject of an event (a class, a method, a reason) is reported beside its stack as a label. A label's
+ * text is sent once and represented by a number from then on.
  */
 #ifndef JVMPROBE_JAVAEVENTS_BPF_H
 #define JVMPROBE_JAVAEVENTS_BPF_H
@@ -14,7 +14,7 @@ struct label_key {
 	__u64 label;
 };
 
-/* What user space was told of. */
+/* Labels whose text was sent to user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 15);
@@ -29,11 +29,11 @@ struct {
 	__type(value, struct java);
 } javas SEC(".maps");
 
-/* A compilation that a thread is at. */
+/* The compilation that a thread is doing. */
 struct compilation {
-	__u64 since;        /* zero as long as only the task is known */
+	__u64 since;        /* when it began; 0 while only the task is known */
 	__u64 label;
-	__u32 level;        /* 1 to 4, zero where it is not known */
+	__u32 level;        /* compilation tier, 1 to 4; 0 if unknown */
 	__u32 is_osr;
 };
 
@@ -44,7 +44,7 @@ struct {
 	__type(value, struct compilation);
 } compilations SEC(".maps");
 
-/* Room for a label's text while its hash is made; programs that walk stacks take turns at it. */
+/* Buffer for a label's text while its hash is computed. Programs lock it: see turn.bpf.h. */
 struct own_label {
 	__u64 taken;
 	struct label_event event;
@@ -65,7 +65,7 @@ static __always_inline struct own_label *take_label(void)
 	return own && take_turn(&own->taken) ? own : NULL;
 }
 
-/* Sends a label's text, unless user space knows it. */
+/* Sends a label's text unless it was sent before. Returns the label. */
 static __always_inline __u64 tell_label(struct label_event *event, __u64 target, __u64 label)
 {
 	struct label_key key = { .target = target, .label = label };
@@ -95,7 +95,7 @@ static __always_inline __u64 tell_label(struct label_event *event, __u64 target,
 	return label;
 }
 
-/* Words of a text that its hash is made of: two of the same beginning may count as one. */
+/* Number of 8-byte words of a text that are hashed: texts that differ only behind these have the same label. */
 #define HASHED_WORDS 32
 
 __noinline __u64 hash_text(struct label_event *event)
@@ -122,7 +122,7 @@ static __always_inline void clear_text(struct label_event *event)
 	event->size = 0;
 }
 
-/* Adds text of so many bytes in the target's memory. */
+/* Appends `size` bytes of text from the target's memory. */
 static __always_inline void add_text(struct label_event *event, __u64 from, __u64 size)
 {
 	__u64 at = event->size;
@@ -131,7 +131,7 @@ static __always_inline void add_text(struct label_event *event, __u64 from, __u6
 		return;
 	if (size > LABEL_LEN / 2 - 1)
 		size = LABEL_LEN / 2 - 1;
-	/* The masks are for verifiers that lose the bounds above, and the barriers keep them. */
+	/* The masks are for verifiers that do not track the bounds above, and the barriers preserve the masks. */
 	barrier_var(at);
 	barrier_var(size);
 	at &= LABEL_LEN / 2 - 1;
@@ -160,7 +160,7 @@ static __always_inline __u64 word_at(__u64 addr)
 	return word;
 }
 
-/* The class that a handle's object is of, as a label. */
+/* Returns the label of the class of a handle's object. */
 static __always_inline __u64 class_label(__u64 target, __u64 handle)
 {
 	struct java *java = bpf_map_lookup_elem(&javas, &target);
@@ -170,7 +170,7 @@ static __always_inline __u64 class_label(__u64 target, __u64 handle)
 
 	if (!java || !handle)
 		return 0;
-	/* Two low bits of a handle may say what kind it is. */
+	/* The two low bits of a handle may encode its kind. */
 	header = word_at(handle & ~3ULL) + java->klass_at;
 	header = word_at(header);
 	klass = header >> (java->klass_bit & 63);
@@ -181,7 +181,7 @@ static __always_inline __u64 class_label(__u64 target, __u64 handle)
 	if (bpf_probe_read_user(&size, sizeof(size), (void *)(symbol + java->symbol_length)))
 		return LABEL_OTHER;
 	text = symbol + java->symbol_body;
-	/* What a Symbol's memory holds may change with its class; its name's end is a part. */
+	/* A Symbol's memory may be reused after its class is unloaded, so the end of the name is part of the label. */
 	label = word_at(size < 8 ? text : text + size - 8);
 	label = mix(mix(symbol, size), label) | LABEL_IS_TEXT;
 	own = take_label();
@@ -194,7 +194,7 @@ static __always_inline __u64 class_label(__u64 target, __u64 handle)
 	return label;
 }
 
-/* A name in the target's memory that ends with a NUL, as a label. */
+/* Returns the label of a NUL-terminated name in the target's memory. */
 static __always_inline __u64 name_label(__u64 target, __u64 name)
 {
 	struct own_label *own;
@@ -261,7 +261,7 @@ int BPF_UPROBE(java_deopt, __u64 thread, __u64 request)
 
 	if (!is_hit_wanted(&key, uprobe_cookie(ctx)))
 		return 0;
-	/* A negative number, or the index of a class that is missing: then the reason is known. */
+	/* The request is negative, or else the index of a class that is not loaded, which implies the reason. */
 	key.label = 1 + (__u64)(__u32)request;
 	count_hit_of(ctx, &key);
 	return 0;
@@ -271,8 +271,8 @@ int BPF_UPROBE(java_deopt, __u64 thread, __u64 request)
 /* InvocationEntryBci of hotspot/share/compiler/compilerDefinitions.hpp */
 #define NO_OSR_BCI -1
 
-/* CompileBroker::invoke_compiler_on_method(CompileTask *), in which are both probes: these do not
-   tell the tier. */
+/* CompileBroker::invoke_compiler_on_method(CompileTask *). It contains both compilation probes, which do not
+   report the tier. */
 SEC("uprobe")
 int BPF_UPROBE(java_compile_task, __u64 task)
 {
@@ -293,7 +293,7 @@ int BPF_UPROBE(java_compile_task, __u64 task)
 	if (now.level > MAX_LEVEL)
 		now.level = 0;
 	now.is_osr = osr_bci != NO_OSR_BCI;
-	/* Where there is no room, its begin has none either, and tells. */
+	/* If the map is full, the insertion at the begin of the compilation fails, too, and counts the loss. */
 	bpf_map_update_elem(&compilations, &id, &now, BPF_ANY);
 	return 0;
 }
@@ -346,13 +346,13 @@ int BPF_USDT(java_compile_end)
 	if (!is_hit_wanted(&key, bpf_usdt_cookie(ctx)))
 		return 0;
 	begin = bpf_map_lookup_elem(&compilations, &id);
-	/* One that had begun before the trace. */
+	/* No entry: the compilation began before the trace. */
 	if (!begin)
 		return 0;
 	key.label = begin->label;
 	now -= begin->since;
 	bpf_map_delete_elem(&compilations, &id);
-	/* The compiler's own stack tells nothing; each is counted, with its time. */
+	/* The compiler's own stack is not useful; each compilation is counted with its time. */
 	count(&key, now);
 	return 0;
 }

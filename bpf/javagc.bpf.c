@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * javagc: stamps the stops of a JVM's application threads.
+ * javagc: records the stops of a JVM's application threads.
  *
- * The VM thread alone begins and ends safepoints, runs the operations inside
- * and fires the gc probes, one after the other and never nested:
+ * Only the VM thread begins and ends safepoints, runs the operations inside and hits the gc probes,
+ * one after the other and never nested:
  *
  *	safepoint begin, operation begin, gc begin, gc end, safepoint end
  *
- * So one record per JVM is filled along the way and sent when the stop is
- * over, outside the pause. Where the JVM's own record of the last stop can be
- * read, nothing need be attached to the first two, and the pause is shorter by
- * two traps; with ZGC, whose pauses free nothing, to the last one only. Else a
- * stop whose begin was not seen is dropped.
+ * So one record per JVM is filled step by step and sent when the stop is over, outside the pause. If
+ * the JVM's own record of its last stop can be read, the first two probes are not attached, and the
+ * pause is shorter by two traps. With ZGC, whose pauses free nothing, only the last probe is attached.
+ * Without the JVM's own record, a stop whose begin was not observed is dropped.
  *
- * Each instant has two programs: one for the USDT probe and one for a uprobe
- * on the function that holds the probe in builds that were made without.
+ * Each instant has two programs: one for the USDT probe, and one for a uprobe on the function that
+ * would contain the probe, for builds without USDT probes.
  *
- * Where a build has neither, the JVM's own counters tell of a stop: the VM thread
- * adds to them when it is over, which a watchpoint notices.
+ * If a build has neither, stops are derived from the JVM's own counters: the VM thread updates them
+ * when a stop is over, and a hardware watchpoint reports the update.
  */
 #include "gauge.bpf.h"
 #include "javagc.h"
@@ -32,15 +31,15 @@ struct {
 	__type(value, struct stop_event);
 } stops SEC(".maps");
 
-/* Too large for the BPF stack. */
+/* All zero; too large for the BPF stack. */
 static const struct stop_event no_stop;
 
 /*
  * Maximum number of events of each kind that one JVM sends per second; 0: no limit. The ring buffer
- * serves all JVMs, and a loop of stack dumps makes twenty thousand stops a second.
+ * is shared by all JVMs, and a JVM that dumps stacks in a loop makes twenty thousand stops per second.
  */
 const volatile __u64 max_events_per_second = 0;
-/* The same for all JVMs of a control group together, which could start any number of JVMs. */
+/* The corresponding maximum for all JVMs of a control group together, which could start any number of JVMs. */
 const volatile __u64 max_tenant_events_per_second = 0;
 
 struct {
@@ -52,14 +51,14 @@ struct {
 
 static const struct budget no_budget;
 
-/* Events of a control group: how many were sent, and how much of the ring those take that wait. */
+/* Events of a control group: how many were sent, and how much of the ring buffer its unread events take. */
 struct tenant {
 	struct rate rate;
-	__u64 waiting; /* bytes that were sent since user space had read up to position, as if each were a stop */
-	__u64 position; /* in the ring */
+	__u64 waiting; /* bytes sent since it was last reset, with each event counted at the size of a stop */
+	__u64 position; /* producer position in the ring at that reset; when user space has read it, the next follows */
 };
 
-/* By number of the control group. */
+/* Indexed by number of the control group. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, MAX_TARGETS);
@@ -76,7 +75,7 @@ struct {
 	__type(value, struct counted_at);
 } counted SEC(".maps");
 
-/* Keeps the types in BTF, from which Rust's mirrors are generated. */
+/* Keep the types in BTF, from which the Rust mirrors are generated. */
 struct stop_event unused_stop;
 struct pool_event unused_pool;
 struct moment_event unused_moment;
@@ -102,8 +101,8 @@ static __always_inline struct tenant *tenant_of(__u64 number)
 	return tenant;
 }
 
-/* Counts an event. Returns whether there were fewer than a maximum in this second. Updates of several processors may
- * overlap, so that a few more are sent. */
+/* Counts an event. Returns whether fewer than `most` were counted in this second before. Updates of several
+   processors may overlap, so that a few more are sent. */
 static __always_inline bool is_within(struct rate *rate, __u32 kind, __u64 now, __u64 most)
 {
 	__u64 second = now / 1000000000;
@@ -118,9 +117,9 @@ static __always_inline bool is_within(struct rate *rate, __u32 kind, __u64 now, 
 }
 
 /*
- * Whether there is room in the ring for one more event of a tenant; then it is counted. What waits of one tenant may
- * take a quarter of the room that is left, so that where user space is late, n tenants that send all they can leave
- * 1 / (1 + n / 4) of the ring to others (dynamic thresholds: Choudhury and Hahne, 1998).
+ * Returns whether the ring buffer has space for one more event of a tenant, and counts the event if so. The unread
+ * events of one tenant may take at most a quarter of the free space. So if user space is late, n tenants that send as
+ * much as they can leave 1 / (1 + n / 4) of the ring buffer to others (dynamic thresholds: Choudhury and Hahne, 1998).
  */
 static __always_inline bool has_room(struct tenant *tenant)
 {
@@ -137,7 +136,7 @@ static __always_inline bool has_room(struct tenant *tenant)
 	return true;
 }
 
-/* Whether a JVM may send one more event of a kind; then it is counted. */
+/* Returns whether a JVM may send one more event of a kind, and counts the event if so. */
 static __always_inline bool may_send(struct budget *budget, __u32 kind, __u64 now)
 {
 	struct tenant *tenant;
@@ -149,13 +148,13 @@ static __always_inline bool may_send(struct budget *budget, __u32 kind, __u64 no
 	       has_room(tenant);
 }
 
-/* Whether a JVM may send an event that is no stop. */
+/* Returns whether a JVM may send an event that is not a stop. */
 static __always_inline bool may_send_other(__u64 key, __u64 now)
 {
 	return !max_events_per_second || may_send(budget_of(key), BUDGET_OTHER, now);
 }
 
-/* Whether a stop is to be sent; else it is added to the sums of its JVM. Runs on its VM thread only. */
+/* Returns whether a stop is sent; if not, adds it to its JVM's totals. Runs on the VM thread only. */
 static __always_inline bool may_send_stop(const struct stop_event *stop, __u64 now)
 {
 	__u32 kind = stop->gc_pairs ? BUDGET_GC : BUDGET_SAFEPOINT;
@@ -184,7 +183,7 @@ static __always_inline struct stop_event *current_stop(__u64 key)
 {
 	struct stop_event *stop = bpf_map_lookup_elem(&stops, &key);
 
-	/* Concurrent collector threads run some of the same functions. */
+	/* Concurrent collector threads run some of the same functions; their hits are ignored. */
 	if (!stop || !stop->begin_ns || stop->tid != (__u32)bpf_get_current_pid_tgid())
 		return NULL;
 	return stop;
@@ -195,7 +194,7 @@ static __always_inline struct stop_event *new_stop(__u64 key, __u64 now)
 	struct stop_event *stop = bpf_map_lookup_elem(&stops, &key);
 
 	if (stop) {
-		/* One that was sent is clear: the application waits. */
+		/* A stop that was sent is zero already; clearing it here would lengthen the pause. */
 		if (stop->begin_ns)
 			__builtin_memset(stop, 0, sizeof(*stop));
 	} else {
@@ -218,7 +217,7 @@ static __always_inline struct stop_event *new_stop(__u64 key, __u64 now)
 	return stop;
 }
 
-/* For USDT probes, which fire on the VM thread only. */
+/* For USDT probes, which are hit on the VM thread only. If the JVM's own record can be read, begins a stop. */
 static __always_inline struct stop_event *current_or_new_stop(__u64 key, __u64 now,
 							      const struct gauge *gauge)
 {
@@ -231,7 +230,7 @@ static __always_inline void read_counters(const struct gauge *gauge, __u64 *out)
 {
 	int i;
 
-	/* The low half of a jlong, or a counter of 32 bits. */
+	/* Reads the low half of a jlong, or a counter of 32 bits. */
 	for (i = 0; i < GAUGE_COUNTERS; i++)
 		if (gauge->counters[i])
 			bpf_probe_read_user(&out[i], sizeof(__u32), (void *)gauge->counters[i]);
@@ -252,7 +251,7 @@ static __always_inline int begin_stop(__u64 cookie)
 	return 0;
 }
 
-/* JDK 11 and older may run several operations inside one safepoint. */
+/* Counts an operation; the first one names the stop. JDK 11 and older may run several within one safepoint. */
 static __always_inline void begin_op(struct stop_event *stop, __u64 now)
 {
 	if (!stop->ops++) {
@@ -264,13 +263,13 @@ static __always_inline void begin_op(struct stop_event *stop, __u64 now)
 static __always_inline int begin_gc(struct stop_event *stop, const struct gauge *gauge,
 				    __u64 now, bool full)
 {
-	/* Attached for other JVMs of the same file. */
+	/* With op_tells, the probe is attached for other JVMs that map the same file. */
 	if (!stop || (gauge && gauge->op_tells))
 		return 0;
 	stop->full |= full;
 	/*
-	 * Functions, unlike the probes, are nested up to JDK 13: a full collection is inside
-	 * of the young one that has failed.
+	 * Unlike the probes, the functions may nest up to JDK 13: a full collection runs inside
+	 * the young collection that has failed.
 	 */
 	if (stop->in_gc++)
 		return 0;
@@ -282,7 +281,7 @@ static __always_inline int begin_gc(struct stop_event *stop, const struct gauge 
 			read_counters(gauge, stop->before);
 		}
 	}
-	/* Until the end is known: the sum is kept free of underflow. */
+	/* Until its end is known, this is the begin of the current collection, so that gc_ns cannot underflow. */
 	stop->gc_end_ns = now;
 	return 0;
 }
@@ -307,7 +306,7 @@ static __always_inline int end_gc(__u64 cookie)
 			stop->heap_settled = heap_settled(gauge);
 		read_counters(gauge, stop->after);
 		stop->gauged = 1;
-		/* Where one operation collects twice, the first cause counts. */
+		/* If one operation collects twice, the cause of the first collection is kept. */
 		if (!stop->has_cause) {
 			stop->has_cause = 1;
 			read_causes(gauge, stop->cause, stop->last_cause);
@@ -317,9 +316,8 @@ static __always_inline int end_gc(__u64 cookie)
 }
 
 /*
- * A collector begins its work. Parallel sets a cause of its own for a full
- * collection that a failed allocation leads to, and takes it back before the
- * gc probe tells of the end: this is where it can be read.
+ * A collector begins its work. For a full collection after a failed allocation, Parallel sets a
+ * separate cause and resets it before the gc end probe is hit, so the cause is read here.
  */
 static __always_inline int begin_collection(__u64 cookie)
 {
@@ -340,9 +338,9 @@ static __always_inline int begin_collection(__u64 cookie)
 }
 
 /*
- * CMS's thread sweeps on beside the VM thread until that has waited for it. JDK 8 reads only
- * then what its log tells as the heap before (ParNewGeneration::collect(),
- * GenMarkSweep::invoke_at_safepoint()).
+ * Reads the used heap again for CMS, whose concurrent thread goes on sweeping until the VM thread has
+ * waited for it. JDK 8 reads the value that its log prints as the heap before only after that wait
+ * (ParNewGeneration::collect(), GenMarkSweep::invoke_at_safepoint()).
  */
 static __always_inline int read_heap_before(__u64 cookie)
 {
@@ -361,8 +359,8 @@ static __always_inline int read_heap_before(__u64 cookie)
 }
 
 /*
- * A collector is done. Serial, Parallel and CMS allocate what had not fitted before the gc
- * probe tells of the end; the last one of an operation counts.
+ * A collector has finished. Before the gc end probe is hit, Serial, Parallel and CMS allocate the
+ * object that had not fitted, so the used heap is read here. The last collection of an operation counts.
  */
 static __always_inline int end_collection(__u64 cookie)
 {
@@ -379,10 +377,10 @@ static __always_inline int end_collection(__u64 cookie)
 }
 
 /*
- * The application runs again before the VM thread comes to the probe, and may
- * well take its processor away. The JVM's own stamps are nearer to the truth;
- * its clock is ours. They must lie around the collection and before now.
- * Tells whether the stop's times are known, from there or from the probes.
+ * Replaces the times of a stop by those that the JVM recorded, which are more accurate: the
+ * application runs again before the VM thread reaches the probe, and may take its processor. The JVM
+ * uses the same clock. The recorded times are used only if they enclose the collection and lie before
+ * now. Returns whether the times are known, from the record or from the probes.
  */
 static __always_inline bool refine_stop(struct stop_event *stop, const struct gauge *gauge,
 					__u64 now)
@@ -413,7 +411,7 @@ static __always_inline int end_stop(struct stop_event *stop, const struct gauge 
 	if (!stop)
 		return 0;
 	stop->end_ns = now;
-	/* The cycle that a pause of such a collector is of goes on. */
+	/* The concurrent cycle that such a pause belongs to is still running, so its cause can be read now. */
 	if (gauge && gauge->op_tells)
 		read_causes(gauge, stop->cause, stop->last_cause);
 	if (!refine_stop(stop, gauge, now))
@@ -494,9 +492,9 @@ int BPF_UPROBE(fn_safepoint_begin)
 }
 
 /*
- * VMThread::evaluate_operation(VM_Operation *). Its argument is where the compiler wants it
- * to be (it clones the function without `this`), so the operation is read from the variable
- * that the VM thread has put it into before.
+ * VMThread::evaluate_operation(VM_Operation *). The register of its argument depends on the compiler,
+ * which clones the function without `this`. So the operation is read from the variable in which the
+ * VM thread has stored it before.
  */
 SEC("uprobe")
 int BPF_UPROBE(fn_evaluate_operation)
@@ -516,9 +514,9 @@ int BPF_UPROBE(fn_evaluate_operation)
 }
 
 /*
- * GCIdMark() brackets a collection in every collector of JDK 9 and later; the
- * function that holds the probe, VM_GC_Operation::notify_gc_begin(), is empty in
- * a build without probes and thus inlined here and there.
+ * Constructor of GCIdMark, an object that spans each collection in every collector of JDK 9 and later.
+ * The function that contains the probe, VM_GC_Operation::notify_gc_begin(), is empty in a build without
+ * probes and may be inlined.
  */
 SEC("uprobe")
 int BPF_UPROBE(fn_gc_begin)
@@ -644,14 +642,14 @@ static __always_inline int cycle(__u64 key, bool is_only, bool end)
 }
 
 /*
- * Concurrent cycles: G1ConcurrentMark::concurrent_cycle_start() and _end(); in
- * builds without probes TraceMemoryManagerStats of ZGC and Shenandoah.
+ * Concurrent cycles: G1ConcurrentMark::concurrent_cycle_start() and _end(); in builds without
+ * probes, TraceMemoryManagerStats of ZGC and Shenandoah.
  */
 static __always_inline int cycle_outside_of_stops(struct pt_regs *ctx, bool end)
 {
 	__u64 key = target_key(uprobe_cookie(ctx));
 
-	/* The VM thread runs the same functions around a pause. */
+	/* The VM thread runs the same functions during a pause; those hits are ignored. */
 	return current_stop(key) ? 0 : cycle(key, false, end);
 }
 
@@ -668,9 +666,10 @@ int BPF_UPROBE(fn_cycle_end)
 }
 
 /*
- * The only one that there can be at a time: CMSCollector::collect_in_background() to
- * ConcurrentMarkSweepThread::sleepBeforeNextCycle(); of G1 in JDK 8 ConcurrentMark::scanRootRegions()
- * to G1CollectedHeap::register_concurrent_cycle_end(). A collection may end it: then there is a stop.
+ * Concurrent cycles of which a JVM has at most one at a time: from CMSCollector::collect_in_background()
+ * to ConcurrentMarkSweepThread::sleepBeforeNextCycle(); for G1 of JDK 8, from
+ * ConcurrentMark::scanRootRegions() to G1CollectedHeap::register_concurrent_cycle_end(). A collection may
+ * end the cycle, so hits within a stop count, too.
  */
 SEC("uprobe")
 int BPF_UPROBE(fn_only_cycle_begin)
@@ -684,7 +683,7 @@ int BPF_UPROBE(fn_only_cycle_end)
 	return cycle(target_key(uprobe_cookie(ctx)), true, true);
 }
 
-/* JVM_GC(), which System.gc() and Runtime.gc() call. */
+/* JVM_GC(), called by System.gc() and Runtime.gc(). */
 SEC("uprobe")
 int BPF_UPROBE(fn_request)
 {
@@ -702,7 +701,7 @@ int BPF_UPROBE(fn_request)
 	return 0;
 }
 
-/* The VM thread has just added a stop that is over to sun.rt.safepointTime. */
+/* Watchpoint: the VM thread has just added a stop that is over to sun.rt.safepointTime. */
 SEC("perf_event")
 int counted_stop(struct bpf_perf_event_data *ctx)
 {
@@ -718,7 +717,7 @@ int counted_stop(struct bpf_perf_event_data *ctx)
 
 	if (!counters || !gauge)
 		return 0;
-	/* The next one tells of this stop, too: user space makes differences of the counters. */
+	/* The counters are cumulative, so the next event includes this stop: user space takes differences. */
 	if (!may_send_other(key, event.ts_ns))
 		return 0;
 	for (i = 0; i < COUNTED_NUMBERS; i++)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Events of javagc, as they pass through the ring buffer. */
+/* Events that javagc's BPF programs send through the ring buffer. */
 #ifndef JVMPROBE_JAVAGC_H
 #define JVMPROBE_JAVAGC_H
 
 #include "gauge.h"
 #include "walk/walk.h"
 
-/* Powers of two: see read_name(). */
+/* Sizes of strings; powers of two: see read_name(). */
 #define OP_LEN 64
 #define CAUSE_LEN 64
 #define POOL_LEN 64
@@ -21,79 +21,79 @@ enum event_kind {
 	EVENT_COUNTED = 6,
 };
 
-/* An operation of the VM thread: its name, or its C++ vtable to name it by. */
+/* An operation of the VM thread: its name, or the address of its C++ vtable, which identifies it. */
 struct operation {
 	__u64 vtable;
 	char name[OP_LEN];
 };
 
-/* One stop of the application, safepoint begin to safepoint end. */
+/* One stop of the application, from safepoint begin to safepoint end. Times are on CLOCK_MONOTONIC. */
 struct stop_event {
 	__u64 kind;
 	__u64 target;
 	__u64 begin_ns;
 	__u64 op_ns;        /* first operation begins: all threads have stopped */
-	__u64 gc_begin_ns;  /* first collection begins, 0 without any */
+	__u64 gc_begin_ns;  /* first collection begins, 0 if there is none */
 	__u64 gc_end_ns;    /* last collection ends */
-	__u64 gc_ns;        /* sum over the collections */
+	__u64 gc_ns;        /* total duration of the collections */
 	__u64 end_ns;
-	__u64 heap_before;  /* bytes at gc_begin_ns, UNKNOWN */
-	__u64 heap_after;   /* bytes at gc_end_ns, UNKNOWN */
-	__u64 heap_settled; /* bytes when the last collection was over, UNKNOWN */
+	__u64 heap_before;  /* used bytes at gc_begin_ns, or UNKNOWN */
+	__u64 heap_after;   /* used bytes at gc_end_ns, or UNKNOWN */
+	__u64 heap_settled; /* used bytes when the collector had finished, or UNKNOWN */
 	__u64 before[GAUGE_COUNTERS];
 	__u64 after[GAUGE_COUNTERS];
-	__u64 gauged;       /* whether before and after were read */
-	__u64 op_type;      /* as in struct gauge, UNKNOWN */
-	__u32 gc_pairs;
+	__u64 gauged;       /* 1: before and after were read */
+	__u64 op_type;      /* value of the stop_op_type of struct gauge, or UNKNOWN */
+	__u32 gc_pairs;     /* number of collections that have begun and ended */
 	__u32 ops;
-	__u32 full;         /* an operation began as a full collection */
-	__u32 collections;  /* as the collectors' own tracers begin them, 0: not seen */
-	__u32 in_gc;        /* how many collections are under way, one inside the other */
+	__u32 full;         /* 1: a collection began as a full one */
+	__u32 collections;  /* number that the collectors' tracers reported to begin, 0: not observed */
+	__u32 in_gc;        /* nesting depth of the collections in progress */
 	__u32 has_cause;
-	__u32 has_before; /* heap_before was read again where the JVM's log reads it */
+	__u32 has_before;   /* 1: heap_before was read again where the JVM's log reads it */
 	__u32 unused;
 	__u64 tid;          /* the VM thread */
-	struct operation op;    /* the first one */
-	struct operation gc_op; /* the first one that collected */
-	struct operation last;  /* the current one */
+	struct operation op;    /* first operation */
+	struct operation gc_op; /* first operation that collected */
+	struct operation last;  /* current operation */
 	char cause[CAUSE_LEN];
 	char last_cause[CAUSE_LEN];
 };
 
-/* Kinds of events that have a budget of their own. */
+/* Kinds of events with a separate rate limit. */
 enum budget_kind {
-	BUDGET_SAFEPOINT = 0, /* stops without a collection that was seen */
+	BUDGET_SAFEPOINT = 0, /* stops in which no collection was observed */
 	BUDGET_GC = 1,
 	BUDGET_OTHER = 2,
 	BUDGET_KINDS = 3,
 };
 
-/* Stops that were not sent one by one. */
+/* Totals of the stops that were not sent one by one because of a rate limit. */
 struct limited_stops {
 	__u64 count;
 	__u64 ns;
 	__u64 max_ns;
 };
 
-/* Events that were sent in the current second, by kind. */
+/* Number of events sent in the current second, by kind. */
 struct rate {
 	__u64 second;
 	__u64 sent[BUDGET_KINDS];
 };
 
-/* Events that a JVM has sent in the current second, and its stops beyond that, since it is known. */
+/* Events that a JVM has sent in the current second, and totals of the stops beyond its limit, since its first event. */
 struct budget {
 	struct rate rate;
-	__u64 tenant; /* number of its control group, from user space */
-	struct limited_stops limited[2]; /* by BUDGET_SAFEPOINT and BUDGET_GC */
+	__u64 tenant; /* number of its control group, set by user space */
+	struct limited_stops limited[2]; /* indexed by BUDGET_SAFEPOINT and BUDGET_GC */
 };
 
-/* The JVM at one end of a concurrent cycle, or where a pool was reported. */
+/* State of the JVM at the begin or end of a concurrent cycle, or when a memory pool was reported. */
 struct moment_event {
 	__u64 kind;
 	__u64 target;
 	__u64 ts_ns;
-	__u64 tid;          /* 0: of the only cycle that a JVM has */
+	__u64 tid;          /* 0 if the JVM has at most one such cycle at a time */
 	__u64 end;          /* 0: before, 1: after */
 	__u64 heap_used;
 	char cause[CAUSE_LEN];
@@ -111,25 +111,25 @@ struct pool_event {
 	char pool[POOL_LEN];
 };
 
-/* A thread asks for a collection: System.gc(). */
+/* A thread requests a collection: System.gc(). */
 struct request_event {
 	__u64 kind;
 	__u64 target;
 	__u64 ts_ns;
 	__u64 tid;
-	__u64 stack;        /* its number */
+	__u64 stack;        /* id of its stack */
 	char comm[COMM_LEN];
 };
 
-/* Numbers that the JVM itself keeps of its stops and collections: hotspot/counters.rs */
+/* Number of counters that the JVM itself keeps of its stops and collections: hotspot/counters.rs */
 #define COUNTED_NUMBERS 15
 
-/* Where they are; 0 where there is none. */
+/* Addresses of these counters; 0 if a counter does not exist. */
 struct counted_at {
 	__u64 at[COUNTED_NUMBERS];
 };
 
-/* What they were when the JVM had just counted a stop that is over. */
+/* Values of these counters, read just after the JVM has counted a stop that is over. */
 struct counted_event {
 	__u64 kind;
 	__u64 target;

@@ -2,29 +2,28 @@
 /*
  * javaobjnew: counts what a JVM allocates, by class.
  *
- * A Java thread allocates from a buffer of its own, the TLAB, without a call.
- * When an object does not fit into the rest, the thread gets a new TLAB or
- * allocates outside of it, and HotSpot calls AllocTracer's two functions
- * (gc/shared/memAllocator.cpp), whether or not anybody listens. An object outside
- * of TLABs is counted as it is. One that begins a TLAB stands for all bytes that
- * its thread has allocated in TLABs since the last such event: HotSpot's own
- * numbers, read from the Thread, so that nothing is missed or counted twice.
+ * A Java thread allocates from a buffer of its own, the TLAB, without a call. When an object does not
+ * fit into the rest, the thread gets a new TLAB or allocates outside of it, and HotSpot calls one of
+ * AllocTracer's two functions (gc/shared/memAllocator.cpp), whether or not JFR is active. An object
+ * outside of TLABs is counted as it is. An object that begins a TLAB represents all bytes that its
+ * thread has allocated in TLABs since the last such event. The number of bytes is HotSpot's own, read
+ * from the Thread, so that nothing is missed or counted twice.
  *
- * Bytes since a thread's last event are read from the Thread: by user space while it lives, and
- * here when it ends.
+ * The bytes that a thread has allocated since its last event are read from the Thread, too: by user
+ * space while the thread lives, and here when it ends.
  *
- * From time to time user space is told of a TLAB that is full, and reads what is
- * in it.
+ * A random selection of full TLABs is sent to user space, which reads the objects in them.
  *
- * Where stacks are wanted, a thread's stack is walked with each of these events. User
- * space is told of each stack once and knows it by a number from then on.
+ * If stacks are wanted, the thread's stack is walked at each of these events. Each stack is sent to
+ * user space once and represented by an id from then on.
  *
- * A daemon wants no more stacks than it may take the time to name: flood.bpf.h.
+ * A daemon limits the number of stacks to those that it has time to name: flood.bpf.h.
  *
- * Where it is wanted when, hits are counted apart in slots of time, and taken out once a second.
+ * If a time axis is wanted, hits are also counted by time slot; user space removes these counters once
+ * per second.
  *
- * All other counters only grow and are never removed while a JVM is traced, so that user
- * space loses nothing between reading and resetting them.
+ * All other counters only grow and are never removed while a JVM is traced, so that nothing is lost
+ * between reading and resetting them.
  */
 #include "javaobjnew.h"
 #include "walk/intern.bpf.h"
@@ -33,13 +32,13 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Keep threads apart. */
+/* Whether threads are counted separately. */
 const volatile bool by_thread = false;
-/* No TLAB is larger: it would not fit into the heap region or an int of words. */
+/* Upper bound of a TLAB's size in bytes: it fits into a heap region, and its number of words into an int. */
 #define MAX_TLAB (1ULL << 34)
-/* Objects of at least this size are told one by one. */
+/* Minimum size in bytes of objects that are sent one by one. */
 const volatile __u64 large_bytes = ~0ULL;
-/* A TLAB is told of when it is full with this probability, in 2^32ths; user space adapts it. */
+/* Probability with which a full TLAB is sent, in 2^32ths; user space adapts it. */
 __u32 tlab_share = 0;
 
 struct {
@@ -51,13 +50,13 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	/* User space sets it: see Session::load(). */
+	/* User space sets it: see load() in libjvmprobe/src/take/allocations/counters.rs. */
 	__uint(max_entries, 1 << 17);
 	__type(key, struct tally_key);
 	__type(value, struct tally);
 } tallies SEC(".maps");
 
-/* What has found no room in tallies, by JVM. */
+/* Allocations that found no free entry in tallies, by JVM. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_TARGETS);
@@ -65,11 +64,11 @@ struct {
 	__type(value, struct tally);
 } others SEC(".maps");
 
-/* What was counted in which slot of time. Where there is no room for one, it is as if it had been
-   when its likes were. */
+/* Bytes by time slot. If the map is full, user space distributes the missing bytes like those of the same key
+   that have a slot. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	/* As above. */
+	/* User space sets it: see load() in libjvmprobe/src/take/allocations/counters.rs. */
 	__uint(max_entries, 1 << 17);
 	__type(key, struct tally_key);
 	__type(value, struct hit);
@@ -82,7 +81,7 @@ struct {
 	__type(value, struct thread_state);
 } threads SEC(".maps");
 
-/* What threads had allocated before the trace, filled in by user space. */
+/* Bytes that threads had allocated before the trace, filled in by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 16);
@@ -90,7 +89,7 @@ struct {
 	__type(value, __u64);
 } old_threads SEC(".maps");
 
-/* Keeps the types in BTF, from which Rust's mirrors are generated. */
+/* Keep the types in BTF, from which Rust's mirrors are generated. */
 struct name_event unused_name;
 struct large_event unused_large;
 struct tlab_event unused_tlab;
@@ -109,14 +108,14 @@ static __always_inline __u64 read_word(__u64 addr)
 	return word;
 }
 
-/* The number of the stack that the thread is at. */
+/* Returns the id of the current thread's stack; STACK_NONE if stacks of this JVM cannot be walked. */
 static __always_inline __u64 stack_of(struct pt_regs *regs, __u64 target,
 				      const struct layout *layout)
 {
 	return layout->walks ? intern_stack(regs, target) : STACK_NONE;
 }
 
-/* Sends names in a record with so much room for the class's. */
+/* Sends names in a record with `room` bytes for the class name. */
 static __always_inline void send_names_in(const struct tally_key *key, __u64 text, __u64 size,
 					  const __u64 room)
 {
@@ -127,7 +126,7 @@ static __always_inline void send_names_in(const struct tally_key *key, __u64 tex
 		return;
 	if (size > room)
 		size = room;
-	/* A page that is not there now is read by user space. */
+		/* A page that is not resident cannot be read here; user space reads it. */
 	if (bpf_probe_read_user(event->text, size, (void *)text))
 		size = 0;
 	event->kind = EVENT_NAME;
@@ -140,8 +139,8 @@ static __always_inline void send_names_in(const struct tally_key *key, __u64 tex
 }
 
 /*
- * Tells user space the names of a class and a thread that are new. Without room, they are read
- * by user space, too: no count is lost. Right in the ring buffer, where no other thread is.
+ * Sends the names of a new class and thread, written directly into the ring buffer, which no other thread
+ * writes there. If the buffer is full, user space reads the names itself, so no count is lost.
  */
 static __always_inline void send_names(const struct tally_key *key, __u64 text)
 {
@@ -163,7 +162,7 @@ static __always_inline void fill_class(struct class_id *class, __u64 symbol, __u
 		bpf_probe_read_user(&class->tail, size, (void *)(text + len - size));
 }
 
-/* The counters of a key; those of the others where there is no room for it. */
+/* Returns the counters of a key. If there is no free entry, returns those of a coarser key. */
 static __always_inline struct tally *tally_of(struct tally_key *key, __u64 text)
 {
 	struct tally *tally = bpf_map_lookup_elem(&tallies, key);
@@ -177,7 +176,7 @@ static __always_inline struct tally *tally_of(struct tally_key *key, __u64 text)
 	if (tally)
 		return tally;
 	if (key->stack) {
-		/* Its class may have room. */
+		/* The key of the class without its stack may have an entry. */
 		key->stack = STACK_OTHER;
 		tally = bpf_map_lookup_elem(&tallies, key);
 		if (tally)
@@ -193,7 +192,7 @@ static __always_inline struct tally *tally_of(struct tally_key *key, __u64 text)
 	return tally;
 }
 
-/* Notes when something was counted. */
+/* Adds bytes to the current time slot. */
 static __always_inline void note_time(struct tally_key *key, __u64 bytes, __u64 outside_bytes)
 {
 	struct hit fresh = { .bytes = bytes, .outside_bytes = outside_bytes };
@@ -207,7 +206,7 @@ static __always_inline void note_time(struct tally_key *key, __u64 bytes, __u64 
 		goto out;
 	if (!hit)
 		hit = bpf_map_lookup_elem(&hits, key);
-	/* To add nothing would be compiled to an instruction that Linux 5.10 does not have. */
+	/* Adding a constant 0 would be compiled to an instruction that Linux 5.10 does not have. */
 	if (hit && bytes)
 		__sync_fetch_and_add(&hit->bytes, bytes);
 	if (hit && outside_bytes)
@@ -216,7 +215,7 @@ out:
 	key->slot = 0;
 }
 
-/* With a stack of its own: the programs that call it have none to spare for the event beside the walker's. */
+/* Not inlined, because the stack of its callers has no space for the event beside the walker's. */
 static __noinline void send_large(const struct tally_key *key, __u64 size, bool humongous)
 {
 	struct large_event event = {
@@ -239,7 +238,7 @@ static __always_inline bool is_humongous(const struct layout *layout, __u64 size
 	return layout->humongous && size > layout->humongous;
 }
 
-/* Counts an object that may be large, one of so many. */
+/* Counts an object that may be large, which represents `objects` objects of `bytes` bytes. */
 static __always_inline void count_large(const struct tally_key *key, struct tally *tally,
 					const struct layout *layout, __u64 size, __u64 objects,
 					__u64 bytes)
@@ -267,9 +266,9 @@ static __always_inline __u64 text_of_klass(struct tally_key *key, const struct l
 }
 
 /*
- * A thread's state, with a stack of its own: a program's has no room for a new one beside the
- * walker's. A native thread may detach from the JVM and attach to it again: bytes of its former
- * JavaThread that no sample stands for are added to those of the new one.
+ * Returns a thread's state. Not inlined, because a program's stack has no space for a new state beside the
+ * walker's. A native thread may detach from the JVM and attach again: bytes of its former JavaThread that no
+ * sample represents are carried over to the new one.
  */
 static __noinline struct thread_state *state_of(__u64 target, __u64 thread)
 {
@@ -281,7 +280,7 @@ static __noinline struct thread_state *state_of(__u64 target, __u64 thread)
 
 	if (state && state->thread == thread && !state->has_ended)
 		return state;
-	/* One that is new, unless it was there before the trace. */
+	/* A thread that existed before the trace has an entry here; any other begins at zero. */
 	counted = bpf_map_lookup_elem(&old_threads, &old);
 	if (counted) {
 		fresh.counted = fresh.told = *counted;
@@ -302,8 +301,8 @@ static __always_inline __u32 collections_of(const struct layout *layout)
 	return collections;
 }
 
-/* Tells of the TLAB that the thread has just filled, if it was chosen when it was new. With a stack
-   of its own, too. */
+/* Sends the TLAB that the thread has just filled, which was chosen when it was new. Not inlined, for the same
+   reason as state_of(). */
 static __noinline void send_tlab(__u64 target, const struct layout *layout,
 				 const struct thread_state *state, __u64 size)
 {
@@ -315,13 +314,13 @@ static __noinline void send_tlab(__u64 target, const struct layout *layout,
 		.collections = state->collections,
 	};
 
-	/* A collection has moved what was in it, or cut it short; or code of the first compiler of
-	   JDK 8 got a TLAB more, which is not told of. */
+	/* A collection has moved the objects or cut the TLAB short, or C1 code of JDK 8 got another TLAB,
+	   which hits no probe. */
 	if (!size || size > state->tlab_bytes || state->collections != collections_of(layout))
 		return;
 	if (by_thread)
 		event.tid = (__u32)bpf_get_current_pid_tgid();
-	/* Not a loss where there is no room: it is one of a sample. */
+	/* If the ring buffer is full, nothing is counted as lost: TLABs are a random selection. */
 	bpf_ringbuf_output(&events, &event, sizeof(event), wake());
 }
 
@@ -342,7 +341,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 		hit = weigh_hit(key.target, false);
 	if (!hit.weight)
 		return 0;
-	/* The new TLAB holds the object already, or is about to, and nothing else. */
+	/* The new TLAB already holds the object, or will in a moment, and nothing else. */
 	allocated = read_word(thread + layout->thread_allocated);
 	if (!layout->told_first)
 		bpf_probe_read_user(&tlab, sizeof(tlab), (void *)(thread + layout->tlab));
@@ -352,25 +351,25 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 		count_lost(key.target);
 		return 0;
 	}
-	/* A thread at the address of one that has ended begins anew. */
+	/* Fewer bytes than before: a new thread at the address of one that has ended. */
 	if (all < state->counted)
 		*state = (struct thread_state){ .thread = thread };
 	bytes = all - state->counted;
-	/* Between on periods it may have filled others. */
+	/* With a duty cycle, the thread may have filled other TLABs between on periods. */
 	if (state->tlab && !hit.is_cycled)
 		send_tlab(key.target, layout, state, allocated - state->before_tlab);
 	state->counted = all;
 	state->last = bpf_jiffies64();
 	state->before_tlab = allocated;
 	state->tlab = 0;
-	/* An on period would have those alone that are soon full. */
+	/* With a duty cycle, only TLABs that fill within an on period would be sent, which is a biased selection. */
 	if (!hit.is_cycled && bpf_get_prandom_u32() <= tlab_share) {
 		state->tlab = tlab.start;
 		state->tlab_bytes = tlab_size;
 		state->collections = collections_of(layout);
 	}
 	if (walks && bytes) {
-		/* Some of them belong to hits that are missing: this one is of one TLAB. */
+		/* Some of the bytes belong to hits that were missed: this hit represents one TLAB at most. */
 		if (hit.may_skip && bytes > tlab_size + size)
 			bytes = tlab_size + size;
 		bytes = stands_for(key.target, weighted(bytes, &hit));
@@ -433,13 +432,13 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 		count_lost(key.target);
 		return 0;
 	}
-	/* Its bytes are counted here; those in the TLAB are left to the next event there. */
+	/* The bytes of this object are counted here; those in the TLAB belong to the next TLAB event. */
 	state->counted += size;
 	state->before_tlab += size;
 	state->last = bpf_jiffies64();
 	if (walks && size) {
 		bytes = weighted(size, &hit);
-		/* All that are humongous are counted, or to be told of. */
+		/* Objects that are humongous or sent one by one are never left out. */
 		if (size < large_bytes && !is_humongous(layout, size))
 			bytes = stands_for(key.target, bytes);
 		if (!bytes)
@@ -480,7 +479,7 @@ int BPF_UPROBE(fn_outside_tlab_stacks, __u64 klass, __u64 object, __u64 size, __
 	return 0;
 }
 
-/* Reads a thread's bytes when it ends, with those in its last TLAB. */
+/* Reads the bytes that a thread has allocated when it ends, including those in its last TLAB. */
 static __always_inline int thread_end(struct pt_regs *ctx, __u64 thread)
 {
 	__u64 target = target_key(uprobe_cookie(ctx)), all;
@@ -499,7 +498,7 @@ static __always_inline int thread_end(struct pt_regs *ctx, __u64 thread)
 	bpf_probe_read_user(&tlab, sizeof(tlab), (void *)(thread + layout->tlab));
 	if (tlab.start && tlab.top > tlab.start && tlab.top - tlab.start < MAX_TLAB)
 		all += tlab.top - tlab.start;
-	/* A new thread at the address of one that ended without this probe. */
+	/* Fewer bytes than before: a new thread at the address of one that ended without hitting this probe. */
 	if (all < state->counted)
 		*state = (struct thread_state){ .thread = thread };
 	state->counted = all;
@@ -508,7 +507,7 @@ static __always_inline int thread_end(struct pt_regs *ctx, __u64 thread)
 	return 0;
 }
 
-/* Threads::remove(JavaThread *): the thread itself calls it, its TLAB is retired or about to be. */
+/* Threads::remove(JavaThread *), called by the thread itself; its TLAB is retired or about to be. */
 SEC("uprobe")
 int BPF_UPROBE(fn_thread_end, __u64 thread)
 {
@@ -531,7 +530,7 @@ static __always_inline int any_object(struct pt_regs *ctx, bool walks)
 	bpf_usdt_arg(ctx, 1, &text);
 	bpf_usdt_arg(ctx, 2, &len);
 	bpf_usdt_arg(ctx, 3, &size);
-	/* Up to JDK 17 an int, which 2 GiB make negative. */
+	/* Up to JDK 17, size is an int, which is negative for 2 GiB and more. */
 	if (size < 0)
 		size = (__u32)size;
 	fill_class(&key.class, text - layout->symbol_body, text, (__u16)len);

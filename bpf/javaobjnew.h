@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What javaobjnew's kernel side counts and sends; Rust's mirrors are checked by tests. */
+/* Counters and events of javaobjnew's BPF programs; tests check Rust's mirrors of them. */
 #ifndef JVMPROBE_JAVAOBJNEW_H
 #define JVMPROBE_JAVAOBJNEW_H
 
 #include "stops.h"
 #include "walk/walk.h"
 
-/* Of a class's name, as much is sent; what is longer is cut. */
+/* Maximum length of a class name in an event; longer names are truncated. */
 #define CLASS_LEN 1024
-#define SHORT_CLASS_LEN 64   /* room for most of them */
+#define SHORT_CLASS_LEN 64   /* enough for most names */
 #define COMM_LEN 16
 
 enum event_kind {
@@ -20,25 +20,24 @@ enum event_kind {
 };
 
 /*
- * Where a JVM keeps what is read with each event: offsets in bytes from the
+ * How to read the data of each event in a JVM's memory. Unless stated otherwise, offsets in bytes from the
  * start of the object.
  */
 struct layout {
 	__u64 thread_allocated; /* Thread::_allocated_bytes */
 	__u64 tlab;             /* Thread::_tlab, its _start and, next to it, _top */
-	__u64 told_first;       /* whether a TLAB is told of before its thread has it: JDK 8 */
+	__u64 told_first;       /* 1: the probe is hit before the thread has its new TLAB (JDK 8) */
 	__u64 klass_name;       /* Klass::_name */
 	__u64 symbol_length;    /* Symbol::_length, 16 bits */
 	__u64 symbol_body;      /* Symbol::_body */
-	__u64 collections;      /* address of the count of collections, 32 bits; 0: none */
-	__u64 humongous;        /* larger objects are humongous; 0: none are */
-	__u64 walks;            /* whether its stacks can be walked */
+	__u64 collections;      /* address of the number of collections, 32 bits; 0: there is none */
+	__u64 humongous;        /* objects larger than this, in bytes, are humongous; 0: there are none */
+	__u64 walks;            /* 1: stacks of this JVM can be walked */
 };
 
 /*
- * A class by its name. A Symbol may be freed with the last class of its name and
- * its memory used for another one: the length and the last bytes, in which
- * generated names differ, tell the two apart.
+ * Identity of a class, by its name. A Symbol may be freed with the last class of its name and its memory
+ * reused for another one. The length and the last bytes, in which generated names differ, distinguish the two.
  */
 struct class_id {
 	__u64 symbol;
@@ -47,27 +46,27 @@ struct class_id {
 	__u32 pad;
 };
 
-/* Allocations that are alike are counted together. */
+/* Key of allocations that are counted together. */
 struct tally_key {
 	__u64 target;
 	struct class_id class;
 	__u64 stack;
-	__u32 tid;              /* 0: not asked for */
-	__u32 slot;             /* of time: of hits alone, else 0 */
+	__u32 tid;              /* 0: threads are not kept apart */
+	__u32 slot;             /* time slot, in keys of `hits` only; else 0 */
 };
 
-/* All counters only ever grow. */
+/* Counters, which never decrease. */
 struct tally {
 	__u64 samples;          /* objects that began a TLAB; --exact: all objects */
-	__u64 bytes;            /* that they stand for; --exact: their own */
-	__u64 objects;          /* that they stand for, in 256ths */
+	__u64 bytes;            /* bytes that these represent; --exact: their own */
+	__u64 objects;          /* number of objects that these represent, in 256ths */
 	__u64 outside;          /* objects outside of TLABs */
 	__u64 outside_bytes;
-	__u64 humongous;        /* of all that were seen */
+	__u64 humongous;        /* humongous ones among all objects observed */
 	__u64 humongous_bytes;
 };
 
-/* What was counted under a key in one slot of time: it tells when, not how much. */
+/* Bytes counted under a key in one time slot. Used for the distribution over time, not for totals. */
 struct hit {
 	__u64 bytes;
 	__u64 outside_bytes;
@@ -78,28 +77,28 @@ struct thread_key {
 	__u64 tid;
 };
 
-/* A thread at its last event. */
+/* State of a thread at its last event. */
 struct thread_state {
 	__u64 thread;           /* address of the Thread */
-	__u64 counted;          /* bytes that it had allocated, attributed to classes; */
-	__u64 told;             /* for so many stands what was taken of them */
-	__u64 last;             /* when its last event was, in jiffies */
-	__u64 has_ended;        /* whether it has ended: counted is all that it has allocated */
-	__u64 tlab;             /* start of its TLAB, if that is to be told of; else 0 */
-	__u64 tlab_bytes;       /* its size */
+	__u64 counted;          /* bytes that it had allocated, as read from the Thread */
+	__u64 told;             /* bytes that its samples represent */
+	__u64 last;             /* time of its last event, in jiffies */
+	__u64 has_ended;        /* 1: it has ended, and counted is its final value */
+	__u64 tlab;             /* start of its TLAB if that was chosen to be sent when it is full; else 0 */
+	__u64 tlab_bytes;       /* size of that TLAB */
 	__u64 before_tlab;      /* bytes that it had allocated outside of this TLAB */
-	__u64 collections;      /* of the JVM when it got its TLAB */
+	__u64 collections;      /* JVM's number of collections when it got that TLAB */
 };
 
-/* What a JVM allocates, where not all of it is taken. */
+/* Sampling state of a JVM's allocations: see flood.bpf.h. */
 struct flood {
-	__u64 line;             /* so long is the line that it is taken from */
-	__u64 outside_hits;     /* objects outside of TLABs whose hits counted, */
-	__u64 tlab_hits;        /* and those that began one */
-	__u64 window;           /* of time, in which were */
-	__u64 hits;             /* so many allocations; */
-	__u64 before;           /* and so many bytes before it */
-	__u64 shift;            /* one byte is chosen of so many: 2^shift */
+	__u64 line;             /* length of the line so far, in bytes */
+	__u64 outside_hits;     /* number of hits for objects outside of TLABs that were not ignored */
+	__u64 tlab_hits;        /* number of hits for new TLABs that were not ignored */
+	__u64 window;           /* number of the current time window */
+	__u64 hits;             /* allocations in this window so far */
+	__u64 before;           /* length of the line when the window began */
+	__u64 shift;            /* log2 of the piece size */
 };
 
 /* on_until_ns of a probe that is always attached. */
@@ -107,7 +106,7 @@ struct flood {
 
 /* Duty cycle of a probe: its current or last on period. */
 struct duty_cycle {
-	__u64 on_until_ns;      /* on CLOCK_MONOTONIC: later hits are ignored */
+	__u64 on_until_ns;      /* end of the on period on CLOCK_MONOTONIC; later hits are ignored */
 	__u64 weight;           /* number of hits that one represents, in 256ths; 0: hits are ignored */
 };
 
@@ -117,24 +116,24 @@ struct duty_cycles {
 	struct duty_cycle tlab;
 };
 
-/* A thread that was there before the trace. */
+/* A thread that existed before the trace began. */
 struct old_thread {
 	__u64 target;
 	__u64 thread;
 };
 
-/* Names of a class and a thread, sent when they are first seen. */
+/* Names of a class and a thread, sent when they are first counted. */
 struct name_event {
 	__u64 kind;
 	__u64 target;
 	struct class_id class;
-	__u64 tid;              /* 0: not asked for */
+	__u64 tid;              /* 0: threads are not kept apart */
 	char comm[COMM_LEN];
 	__u64 size;             /* of text */
 	char text[CLASS_LEN];
 };
 
-/* A large object, as it is allocated. */
+/* A large object, sent when it is allocated. */
 struct large_event {
 	__u64 kind;
 	__u64 target;
@@ -147,14 +146,14 @@ struct large_event {
 	char comm[COMM_LEN];
 };
 
-/* A TLAB that is full: all objects from start on, so many bytes. */
+/* A full TLAB: it holds `size` bytes of objects from `start` on. */
 struct tlab_event {
 	__u64 kind;
 	__u64 target;
 	__u64 start;
 	__u64 size;
-	__u64 collections;      /* as long as the JVM's count is this, they are all there */
-	__u64 tid;              /* 0: not asked for */
+	__u64 collections;      /* the objects are still there as long as the JVM's number of collections is this */
+	__u64 tid;              /* 0: threads are not kept apart */
 };
 
 #endif

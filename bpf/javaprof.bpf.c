@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * javaprof: counts stacks at events: at a frequency of each processor, or whenever something
+ * javaprof: counts stacks at events, either at a frequency on each processor or whenever something
  * happens.
  *
- * A sample is a count under a small key, in which its stacks are numbers
- * (walk/intern.bpf.h): it costs nothing in user space until it is collected.
+ * A sample is a counter under a small key that contains the ids of its stacks (walk/intern.bpf.h). It
+ * costs nothing in user space until the counters are collected.
  *
- * Code that a JVM compiles may lie where other code lay before. Each load and
- * unload in a JVM raises its epoch, which is part of a sample's key: user space
- * names an address by what lay there in that epoch.
+ * Code that a JVM compiles may lie where other code lay before. Each load and unload in a JVM raises
+ * its epoch, which is part of a sample's key, so that user space names an address by the code that was
+ * there in that epoch.
  */
-/* What interrupts each other: see LEVEL_ below. */
+/* Number of levels of programs that may interrupt each other: see LEVEL_ below. */
 #define WALK_LEVELS 3
-/* Its samples may be of threads that execute a probed instruction. Programs of probes themselves begin to
-   walk at the original, and their own variables nearly fill the BPF stack. */
+/* Sampled threads may be executing a probed instruction. Programs of probes themselves begin to walk at the
+   original instruction, and their own variables nearly fill the BPF stack. */
 #define WALKS_PROBED
 
 #include "javaprof.h"
@@ -24,28 +24,29 @@
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 const volatile bool every_process = false;
-/* Processes that user space knows nothing of yet may turn out to be JVMs. */
+/* Whether processes that user space has not classified yet are sampled, because they may turn out to be JVMs. */
 const volatile bool newcomers = false;
 const volatile bool want_user = true;
 const volatile bool want_kernel = true;
-/* Set for a daemon: processes may have limits. */
+/* Whether processes may have limits; set by a daemon. */
 const volatile bool has_limits = false;
-/* Our PID namespace, by whose numbers processes are known; 0: the initial one. */
+/* Our PID namespace, in which processes are numbered; 0: the initial one. */
 const volatile __u64 pidns_dev = 0;
 const volatile __u64 pidns_ino = 0;
 
-/* Events that are thinned where they come too fast, by number. */
+/* Events that are sampled by thin.bpf.h if they come too fast, by index. */
 const volatile bool is_thinned[MAX_EVENTS] = {};
-/* Which event the kernel samples where programs do not learn it (before Linux 5.15). */
+/* Index of the only event, for kernels that do not give programs a cookie (before Linux 5.15). */
 const volatile __u32 only_event = 0;
 
-/* Lost samples, under this key of lost_events: no process has the number 0. */
+/* Key of lost_events for lost samples; no process has the number 0. */
 #define LOST_SAMPLES 0
 
 /*
- * Programs of uprobes take turns at the first level. Those of perf events, tracepoints and kprobes
- * may interrupt them, but not each other: the kernel runs none of these while one runs on the
- * processor (bpf_prog_active). Those of raw tracepoints it does run then.
+ * Levels of programs. Each level has walker memory of its own. Programs of uprobes share the first level by
+ * turns (LEVEL_TURNS). Programs of perf events, tracepoints and kprobes may interrupt them, but not each
+ * other: the kernel runs none of these while another one runs on the processor (bpf_prog_active). It does run
+ * programs of raw tracepoints then, so these have a level of their own.
  */
 #define LEVEL_EVENT 1
 #define LEVEL_SWITCH 2
@@ -57,7 +58,7 @@ struct {
 	__type(value, struct target);
 } targets SEC(".maps");
 
-/* Processes that have been looked at and are no JVMs. */
+/* Processes that user space has found not to be JVMs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_IGNORED);
@@ -67,7 +68,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	/* User space sets it by the frequency. */
+	/* User space sizes it by the sampling frequency. */
 	__uint(max_entries, 1 << 14);
 	__type(key, struct sample_key);
 	__type(value, struct sample_count);
@@ -109,7 +110,8 @@ static __always_inline bool current_ids(__u32 *tgid, __u32 *tid)
 	return true;
 }
 
-/* Who runs here; NULL also for who is no target. Tgid 0, the idle task, is nobody's. */
+/* Writes the ids of the current thread to the key and returns its target; NULL if its process is no target. Tgid 0,
+   the idle task, belongs to no process. */
 static __always_inline struct target *current_target(struct sample_key *key)
 {
 	__u64 id;
@@ -122,7 +124,7 @@ static __always_inline struct target *current_target(struct sample_key *key)
 	return bpf_map_lookup_elem(&targets, &id);
 }
 
-/* What else is told of who runs here. */
+/* Writes the remaining properties of the current thread to the key. */
 static __always_inline void describe(struct sample_key *key, const struct target *target)
 {
 	key->epoch = target ? target->epoch : 0;
@@ -131,7 +133,7 @@ static __always_inline void describe(struct sample_key *key, const struct target
 	bpf_get_current_comm(key->comm, sizeof(key->comm));
 }
 
-/* Who runs here; whether that is wanted. */
+/* Fills in the key for the current thread. Returns whether the thread is to be sampled. */
 static __always_inline bool is_wanted(struct sample_key *key)
 {
 	struct target *target = current_target(key);
@@ -154,7 +156,7 @@ static __always_inline void count(const struct sample_key *key, __u64 value)
 	if (!count) {
 		if (!bpf_map_update_elem(&samples, key, &one, BPF_NOEXIST))
 			return;
-		/* Another thread was here just now, or there is no room. */
+		/* Another thread has added the entry just now, or the map is full. */
 		count = bpf_map_lookup_elem(&samples, key);
 	}
 	if (!count) {
@@ -177,7 +179,7 @@ static __always_inline struct limits *limits_for(__u64 key)
 	return has_limits ? bpf_map_lookup_elem(&limits_of, &key) : NULL;
 }
 
-/* Whether this sample goes without its stacks, because its tenant exceeds its share. */
+/* Returns whether this sample's stacks are not walked, because its control group exceeds its share. */
 static __always_inline bool is_over_share(__u64 key)
 {
 	struct limits *limits = limits_for(key);
@@ -185,8 +187,8 @@ static __always_inline bool is_over_share(__u64 key)
 	return limits && limits->unwalked && bpf_get_prandom_u32() < limits->unwalked;
 }
 
-/* What the thread was at, by its registers if it was in user mode; else from where it entered the
-   kernel. */
+/* Walks the thread's stacks. `regs` are its registers if it is in user mode; if NULL, the thread is in the
+   kernel, and the user stack is walked from where it entered the kernel. */
 static __always_inline void walk_both(void *ctx, const bpf_user_pt_regs_t *regs,
 				      struct sample_key *key, struct own_stack *own, __u32 level)
 {
@@ -207,7 +209,7 @@ static __always_inline void walk_both(void *ctx, const bpf_user_pt_regs_t *regs,
 	key->user = intern(event, hash, true);
 }
 
-/* What this event stands for; 0 if it is left out. */
+/* Returns the value that this event represents; 0 if it is left out. */
 static __always_inline __u64 thinned_value(const struct sample_key *key, __u64 value)
 {
 	return is_thinned[key->event & (MAX_EVENTS - 1)] ?
@@ -243,7 +245,7 @@ int sample(struct bpf_perf_event_data *ctx)
 	__u64 begin = begin_run();
 	__u32 tgid = 0, tid;
 
-	/* Interrupts of an idle processor delay no thread. */
+	/* Interrupts of an idle processor delay no thread, so they cost nothing. */
 	if (counts_costs && current_ids(&tgid, &tid) && tgid)
 		count_cost(tgid);
 	take_sample(ctx);
@@ -252,7 +254,7 @@ int sample(struct bpf_perf_event_data *ctx)
 	return 0;
 }
 
-/* An event that the kernel has from a thread that is in it. */
+/* Counts an event whose program runs in the context of a thread that is in the kernel. */
 static __always_inline int in_kernel(void *ctx, __u64 event)
 {
 	struct sample_key key = { .event = event };
@@ -282,8 +284,8 @@ int any_kprobe(struct pt_regs *ctx)
 	return in_kernel(ctx, uprobe_cookie(ctx));
 }
 
-/* What a program of a probe in user space begins with: which event it is, and whether that is
-   wanted. */
+/* Begins a program of a user-space probe: sets the event and the thread in the key. Returns whether the hit is to
+   be counted. */
 static __always_inline bool is_hit_wanted(struct sample_key *key, __u64 event)
 {
 	keep_own_stack();
@@ -291,7 +293,7 @@ static __always_inline bool is_hit_wanted(struct sample_key *key, __u64 event)
 	return is_wanted(key);
 }
 
-/* Walks and counts what such a probe has hit. */
+/* Walks the stack of a thread that has hit a user-space probe, and counts the hit. */
 static __always_inline void count_hit_of(struct pt_regs *ctx, struct sample_key *key)
 {
 	__u64 value = thinned_value(key, 1);
@@ -304,7 +306,7 @@ static __always_inline void count_hit_of(struct pt_regs *ctx, struct sample_key 
 		walk_both(ctx, ctx, key, own, LEVEL_TURNS);
 		give_back_stack(own);
 	} else {
-		/* Somebody is at it: a stack that is lost, which user space tells. */
+		/* A preempted program holds the memory: user space reports this stack as lost. */
 		key->user = STACK_OTHER;
 	}
 	count(key, value);
@@ -337,8 +339,8 @@ int BPF_USDT(any_usdt)
 #include "stops.bpf.h"
 
 /*
- * Raises the epoch before the code can run (load) or be replaced (unload): what
- * is sampled from now on belongs to the new one.
+ * Raises the epoch before the code can run (load) or be replaced (unload), so that later samples belong to
+ * the new epoch.
  */
 static __always_inline int code(struct pt_regs *ctx, bool load)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What javaprof's kernel side counts and sends. */
+/* Samples that javaprof's BPF programs count, and events that they send. */
 #ifndef JVMPROBE_JAVAPROF_H
 #define JVMPROBE_JAVAPROF_H
 
@@ -10,7 +10,7 @@
 #define MAX_IGNORED 16384
 #define NAME_LEN 256         /* a power of two */
 #define LABEL_LEN 512        /* a power of two */
-#define MAX_EVENTS 16        /* that are asked for at once; a power of two */
+#define MAX_EVENTS 16        /* maximum number of events of one trace; a power of two */
 
 enum event_kind {
 	EVENT_STACK = 1,
@@ -22,46 +22,46 @@ enum event_kind {
 /* A process that is profiled. */
 struct target {
 	/*
-	 * Counts what is loaded into and unloaded from the code cache: a clock
-	 * by which samples and code are put in order.
+	 * Number of loads into and unloads from the code cache so far: a logical clock
+	 * that orders samples and code.
 	 */
 	__u64 epoch;
-	/* Since when its threads are looked at. */
+	/* When its threads began to be traced, on CLOCK_MONOTONIC. */
 	__u64 since;
 };
 
-/* Limits of a process whose tenant exceeds its share. User space sets them. */
+/* Limits of a process whose control group exceeds its share. User space sets them. */
 struct limits {
-	__u32 unwalked;     /* number of samples in 2^32 whose stacks are not walked */
-	__u32 leaves_out_code;  /* 1: loads and unloads of code are not sent, */
-	__u64 left_out;     /* only counted here */
+	__u32 unwalked;     /* probability that a sample's stacks are not walked, in 2^32ths */
+	__u32 leaves_out_code;  /* 1: loads and unloads of code are not sent */
+	__u64 left_out;     /* number of these loads and unloads */
 };
 
-/* Samples that are alike are counted together. */
+/* Key of samples that are counted together. */
 struct sample_key {
-	__u64 user;         /* the stacks' numbers, 0 for none */
+	__u64 user;         /* id of the user stack, 0 if there is none */
 	__u64 kernel;
 	__u64 epoch;
-	__u64 label;        /* what is told beside the stack, 0 for nothing: see below */
+	__u64 label;        /* text or number reported beside the stack, 0 if there is none: see LABEL_IS_TEXT */
 	__u32 tgid;
 	__u32 tid;
 	__u32 cpu;
 	__u32 user_end;     /* as in struct walked */
-	__u32 event;        /* which of those that were asked for */
-	__u32 slot;         /* of time, where that is wanted: see slot_ns */
+	__u32 event;        /* index of the event */
+	__u32 slot;         /* time slot, 0 if they are not used: see slot_ns */
 	char comm[COMM_LEN];
 };
 
 struct sample_count {
 	__u64 samples;
-	__u64 value;        /* what these stand for, in the event's unit */
+	__u64 value;        /* sum that these samples represent, in the event's unit */
 };
 
-/* A method was loaded into the code cache, or (without a size) unloaded. */
+/* A method was loaded into the code cache, or, if size is 0, unloaded. */
 struct code_event {
 	__u64 kind;
 	__u64 target;
-	__u64 epoch;        /* the first in which this holds */
+	__u64 epoch;        /* first epoch in which this is so */
 	__u64 addr;
 	__u64 size;
 	char klass[NAME_LEN];
@@ -69,69 +69,70 @@ struct code_event {
 	char signature[NAME_LEN];
 };
 
-/* What a label says, where that is text in the target's memory: told once. Others are numbers
-   that user space knows the meaning of. */
+/* Set in a label that represents text of the target's memory, which is sent once. Other labels are numbers
+   whose meaning user space knows. */
 #define LABEL_IS_TEXT (1ULL << 63)
-/* There were too many to keep them apart. */
+/* Label of all texts for which there was no space left. */
 #define LABEL_OTHER (LABEL_IS_TEXT | 1)
 
 struct label_event {
 	__u64 kind;
 	__u64 target;
 	__u64 label;
-	__u64 size;         /* of text */
+	__u64 size;         /* of text, in bytes */
 	char text[LABEL_LEN];
 };
 
-/* How a JVM's structures are read. Which of its classes an object is of: offsets, and how the
-   object's header tells; ... */
+/* How to read a JVM's structures. First, how to find the class of an object: offsets in bytes, and the layout
+   of the class pointer in the object's header. */
 struct java {
 	__u32 klass_name;
 	__u32 symbol_length;
 	__u32 symbol_body;
-	__u32 klass_bytes;  /* in a header: 8, or 4 if it is compressed */
-	__u32 klass_at;     /* where the header has it, */
-	__u32 klass_bit;    /* and from which bit of that on */
+	__u32 klass_bytes;  /* size of the class pointer: 8, or 4 if it is compressed */
+	__u32 klass_at;     /* its offset in the header */
+	__u32 klass_bit;    /* its lowest bit at that offset */
 	__u32 klass_shift;
 	__u32 unused;
 	__u64 klass_base;
-	/* ... and offsets in a CompileTask, zero where they are not known. */
+	/* Offsets in a CompileTask, zero if unknown. */
 	__u32 task_level;
 	__u32 task_osr_bci;
 };
 
-/* Events that come too fast are thinned; what was left out is the next one's. */
+/* Key of an event that is sampled by thin.bpf.h. */
 struct thin_key {
 	__u64 target;
-	__u64 label;        /* 0 for the event's rate */
+	__u64 label;        /* 0 for the event's rate, which all labels share */
 	__u64 event;
 };
 
+/* Rate of an event; the value of events that are left out is added to the next one that is kept. */
 struct thin {
-	__u64 window;       /* of time, in which were */
-	__u64 hits;         /* so many; */
-	__u64 one_in;       /* and of so many, one is taken */
-	__u64 pending;      /* what those stood for that were left out since */
+	__u64 window;       /* number of the current time window */
+	__u64 hits;         /* events in this window so far */
+	__u64 one_in;       /* one of this many events is kept */
+	__u64 pending;      /* value of the events left out since the last kept one */
 };
 
-/* In place of the number of a user stack, where there is none; those are odd. */
-#define STACK_NOT_WALKED 4   /* it happened too often */
-#define STACK_UNSEEN 6       /* the thread had gone before the trace */
-#define STACK_OVER_SHARE 8   /* its tenant exceeds its share of walks and names */
+/* Used instead of the id of a user stack that is missing; ids of stacks are odd. */
+#define STACK_NOT_WALKED 4   /* the recent waits of the thread were short, so its stack was not walked */
+#define STACK_UNSEEN 6       /* the thread was switched out before the trace began */
+#define STACK_OVER_SHARE 8   /* its control group exceeds its share of stack walks and names */
 
-/* What a sample of a switch_event is of. */
-#define LABEL_BLOCKED 1      /* until it was woken */
-#define LABEL_RUNNABLE 2     /* until it had a processor */
-#define LABEL_SHORT 3        /* waits shorter than the minimum, added up */
-#define LABEL_ON_CPU 4       /* the time that it ran */
+/* Labels of the samples of switch_event: the kind of time. */
+#define LABEL_BLOCKED 1      /* blocked, until it was woken */
+#define LABEL_RUNNABLE 2     /* runnable, until it got a processor */
+#define LABEL_SHORT 3        /* sum of waits shorter than the minimum */
+#define LABEL_ON_CPU 4       /* running */
 
-/* A thread of a target that sleeps, and has done so since before it was looked at. */
+/* A thread of a target that has been asleep since before the target was traced. */
 struct sleeper {
 	__u32 tgid;
 	__u32 tid;
 	__u64 epoch;
-	__u64 kernel;       /* the number of its stack there */
-	/* As it entered the kernel. */
+	__u64 kernel;       /* id of its kernel stack */
+	/* Registers with which it entered the kernel. */
 	__u64 ip;
 	__u64 sp;
 	__u64 fp;
@@ -140,21 +141,21 @@ struct sleeper {
 
 /* A thread of a target. */
 struct thread {
-	__u64 since;        /* when it went, or came */
-	__u64 woken;        /* when it could run again; 0: not yet */
-	__u64 user;         /* where it went, if it was walked */
+	__u64 since;        /* when it was last switched out or in */
+	__u64 woken;        /* when it became runnable again; 0: not yet */
+	__u64 user;         /* id of the stack at which it was switched out, if is_walked */
 	__u64 kernel;
 	__u64 epoch;
-	__u64 on_ns;        /* how long it ran, so far, */
-	__u64 short_ns;     /* and waited shortly, */
-	__u64 shorts;       /* so many times */
+	__u64 on_ns;        /* total time on a CPU so far */
+	__u64 short_ns;     /* total time of its short waits */
+	__u64 shorts;       /* number of its short waits */
 	__u32 tgid;
 	__u32 tid;
 	__u32 user_end;
-	__u32 short_row;    /* short waits in a row */
+	__u32 short_row;    /* number of consecutive short waits */
 	__u8 is_away;
 	__u8 is_walked;
-	__u8 is_unseen;     /* since before the trace */
+	__u8 is_unseen;     /* it was switched out before the trace began */
 	__u8 is_ending;
 	__u32 unused;
 	char comm[COMM_LEN];

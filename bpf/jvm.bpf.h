@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What every tracer shares on the kernel side: who is being traced, reading
- * the target's strings, and counting what is lost.
+ * Kernel side shared by all tracers: the key of the traced JVM, reading the target's strings, sending
+ * events and counting lost ones.
  *
- * Only uapi headers: no kernel type is touched, so that the object needs
- * neither a generated vmlinux.h to build nor kernel BTF to load.
+ * This file includes uapi headers only and touches no kernel type, so that the object needs neither a
+ * generated vmlinux.h to build nor kernel BTF to load.
  */
 #ifndef JVMPROBE_JVM_BPF_H
 #define JVMPROBE_JVM_BPF_H
@@ -18,18 +18,18 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 /*
- * Slots for the ways in which USDT probes pass their arguments. Each build of a libjvm.so takes some
- * ten, and one that is made to take many takes a hundred (MAX_SPELLINGS in elf/stapsdt.rs).
+ * Maximum number of USDT argument specifications. A build of libjvm.so takes about ten; one that is crafted
+ * to take many takes a hundred (MAX_SPELLINGS in elf/stapsdt.rs).
  */
 #define BPF_USDT_MAX_SPEC_CNT 1024
 #include <bpf/usdt.bpf.h>
 
 /*
- * One JVM per key: see target_key().
+ * Maximum number of traced JVMs; maps have one key for each: see target_key().
  *
- * No map here says BPF_F_NO_PREALLOC: before Linux 6.1 a program that traces may not have such
- * maps (perf_event), or the kernel prints a warning. User space adds it to large ones where it
- * may: trace::room.
+ * No map here sets BPF_F_NO_PREALLOC: before Linux 6.1 the verifier refuses such maps to perf_event programs
+ * and prints a warning for other tracing programs. User space sets the flag on large maps where the kernel
+ * allows it: bpf/room.rs.
  */
 #define MAX_TARGETS 4096
 
@@ -47,32 +47,31 @@ struct {
 	__type(value, __u64);
 } lost_events SEC(".maps");
 
-/* Whether whoever reads events looks for them by itself. */
+/* Whether user space polls the ring buffer by itself, so that events need not wake it. */
 const volatile bool wakes_late = false;
 
-/* How to send an event. */
+/* Returns the wake-up flags for submitting an event to the ring buffer. */
 static __always_inline __u64 wake(void)
 {
 	if (!wakes_late)
 		return 0;
-	/* So that what comes until it has looked finds room. */
+		/* Wakes user space early, so that events find free space until it has polled. */
 	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >
 			       bpf_ringbuf_query(&events, BPF_RB_RING_SIZE) / 4 ?
 		       BPF_RB_FORCE_WAKEUP :
 		       BPF_RB_NO_WAKEUP;
 }
 
-/* Never. */
+/* Always false: see keep_own_stack(). */
 const volatile bool calls_tail = false;
 
 /*
- * Keeps a program that a uprobe or a USDT probe runs on the stack of its task.
+ * Keeps the stack of a uprobe or USDT program on the kernel stack of its task.
  *
- * From Linux 6.13 on, what such a program has on its stack lies in memory of the processor (the
- * JIT's "private stack"), and nothing keeps a second thread off it: the program may be preempted
- * where the kernel is, and the next thread that comes to the probe overwrites pointers of the
- * first. Seen on 7.3: an oops that killed threads of the JVM, and sums a million times too high.
- * Programs in which there is a tail call, reached or not, have no private stack
+ * From Linux 6.13 on, the JIT gives such a program a "private stack" in per-CPU memory, which a second thread
+ * can enter: the program may be preempted where the kernel is preemptible, and the next thread that hits the
+ * probe overwrites pointers of the first. Seen on 7.3: an oops that killed threads of the JVM, and sums a
+ * million times too high. Programs that contain a tail call, reached or not, have no private stack
  * (kernel/bpf/verifier.c: check_subprogs, check_max_stack_depth).
  */
 static __always_inline void keep_own_stack(void)
@@ -81,19 +80,19 @@ static __always_inline void keep_own_stack(void)
 		bpf_tail_call(NULL, NULL, 0);
 }
 
-/* The key of the JVM that runs here: see target_key(). */
+/* Returns the key of the JVM that the current thread belongs to: see target_key(). */
 static __always_inline __u64 current_key(__u64 cookie)
 {
 	return cookie ? cookie : bpf_get_current_pid_tgid() >> 32;
 }
 
 /*
- * The cookie names the target where a probe is attached to one process: the
- * number that bpf_get_current_pid_tgid() gives belongs to the initial PID
- * namespace and need not be the one that the tool sees. Attached to every
- * process that maps a file, the cookie is zero and the tgid is the key.
+ * Returns the key of the target. If the probe is attached to one process, the attach cookie is the key: the
+ * number that bpf_get_current_pid_tgid() returns belongs to the initial PID namespace and may differ from the
+ * one that the tool sees. If the probe is attached to every process that maps a file, the cookie is zero and
+ * the tgid is the key.
  *
- * Every program of a probe asks for it, once: the hit is counted here.
+ * Every probe program calls this exactly once, because it also counts the hit.
  */
 static __always_inline __u64 target_key(__u64 cookie)
 {
@@ -104,7 +103,7 @@ static __always_inline __u64 target_key(__u64 cookie)
 	return key;
 }
 
-/* Of a uprobe; zero where the kernel has none (before Linux 5.15). */
+/* Returns the attach cookie of a uprobe or kprobe; zero if the kernel has none (before Linux 5.15). */
 static __always_inline __u64 uprobe_cookie(struct pt_regs *ctx)
 {
 	return LINUX_HAS_BPF_COOKIE ? bpf_get_attach_cookie(ctx) : 0;
@@ -120,7 +119,7 @@ static __always_inline void count_lost(__u64 key)
 		bpf_map_update_elem(&lost_events, &key, &one, BPF_NOEXIST);
 }
 
-/* Sends an event, or counts it. */
+/* Sends an event. If the ring buffer is full, counts it as lost. */
 static __always_inline void send(__u64 key, void *event, __u64 size)
 {
 	if (bpf_ringbuf_output(&events, event, size, wake()))
@@ -128,19 +127,19 @@ static __always_inline void send(__u64 key, void *event, __u64 size)
 }
 
 /*
- * HotSpot's probe strings come with a length and without a NUL. `room` is a
- * constant power of two; dst is left zero-padded only where it was zero before.
+ * Reads a string of HotSpot's probes, which come with a length and without a terminating NUL. `room`, the size
+ * of dst, is a constant power of two. The rest of dst is left unchanged, so the caller zeroes it before.
  */
 #define read_name(dst, room, ptr, len)                                     \
 	do {                                                               \
 		__u64 n_ = (len);                                          \
 		if (n_ > (room) - 1)                                       \
 			n_ = (room) - 1;                                   \
-		/* The mask is for verifiers that lose the bound above. */ \
+		/* The mask is for verifiers that do not track the bound above. */ \
 		bpf_probe_read_user((dst), n_ & ((room) - 1), (ptr));      \
 	} while (0)
 
-/* The same for a probe's argument `n`, a pointer, and the length behind it. */
+/* Reads the string whose pointer is the probe's argument `n` and whose length is the argument after it. */
 #define read_usdt_name(ctx, n, dst, room)                           \
 	do {                                                        \
 		long ptr_ = 0, size_ = 0;                           \

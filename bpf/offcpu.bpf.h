@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Where threads are that do not run, and for how long. A part of javaprof.bpf.c.
+ * Off-CPU analysis: stacks of threads that do not run, and for how long. Included by javaprof.bpf.c.
  *
- * A thread that goes is walked then, for its memory is at hand, and its time is counted when it
- * comes back: from going to being woken it was blocked, from there on it waited for a processor. One
- * that was never woken was preempted.
+ * A thread is walked when it is switched out, because its memory is readable then, and its wait is counted
+ * when it is switched in. From the switch to its wake-up it was blocked; from the wake-up on it was runnable,
+ * waiting for a processor. A thread that was never woken was preempted.
  *
- * A program may switch a hundred thousand times a second. Waits below a minimum are only added up,
- * for each thread. And one whose waits were all short lately is seldom walked: to walk costs more
- * than all the rest. Should it wait for long then, that time is counted without a stack.
+ * A program may switch a hundred thousand times per second. So waits below a minimum are only added up for
+ * each thread, and a thread whose recent waits were all short is rarely walked, because walking costs more than
+ * everything else. If such a thread then waits for long, that time is counted without a stack.
  *
- * All threads of the targets have an entry, also while they run: user space reads the sums out of
- * it.
+ * Every thread of the targets has an entry, also while it runs: user space reads the totals from it.
  */
 #ifndef JVMPROBE_OFFCPU_BPF_H
 #define JVMPROBE_OFFCPU_BPF_H
 
-/* Where the kernel's task_struct has these fields: user space asks its BTF. */
+/* Offsets of fields of the kernel's task_struct, which user space reads from the kernel's BTF. */
 const volatile __u32 task_pid = 0;
 const volatile __u32 task_tgid = 0;
 const volatile __u32 task_state = 0;
@@ -39,24 +38,24 @@ static __always_inline __u64 start_time_of(__u64 task)
 	return value;
 }
 
-/* Which event waits are of. */
+/* Index of the event that waits are counted for. */
 const volatile __u32 switch_event = 0;
-/* Shorter waits are added up. */
+/* Waits shorter than this, in nanoseconds, are only added up. */
 const volatile __u64 min_wait = 0;
-/* When the trace began; nothing is counted before user space says so. */
+/* When the trace began, in nanoseconds. User space sets it; while it is 0, nothing is counted. */
 __u64 began = 0;
 
-/* A thread that goes for the last time: TASK_DEAD of include/linux/sched.h. */
+/* State of a thread that is switched out for the last time: TASK_DEAD of include/linux/sched.h. */
 #define DEAD 0x80
 
-/* After so many short waits in a row, a thread is taken for one that waits shortly; */
+/* After this many consecutive short waits, the next waits of a thread are expected to be short, too, */
 #define SHORT_ROW 8
-/* then one of so many is walked still, a power of two. */
+/* and its stack is walked at one switch in this many; a power of two. */
 #define WALK_ONE_IN 64
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	/* User space sets it: see Session::load(). */
+	/* User space sets it: see load() in libjvmprobe/src/take/samples/session.rs. */
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct thread);
@@ -64,8 +63,8 @@ struct {
 
 struct thread unused_thread;
 
-/* The entry of a thread that is not known yet: it is as it was since its process was looked at, or
-   since it was made. */
+/* Adds the entry of a thread that has none: its state is taken to be unchanged since its process became a target,
+   or since the thread was created. */
 static __always_inline struct thread *new_thread(__u32 id, const struct sample_key *who,
 						 const struct target *target, __u64 start_time,
 						 bool is_away)
@@ -76,9 +75,9 @@ static __always_inline struct thread *new_thread(__u32 id, const struct sample_k
 		.tgid = who->tgid,
 		.tid = who->tid,
 		.is_away = is_away,
-		/* One that was made since was not there to be seen. */
+		/* Only a thread that existed then can have been switched out before the trace. */
 		.is_unseen = is_away && start_time <= since,
-		/* It was made since: it waits for its first processor. */
+		/* A thread that was created later is runnable and waits for its first processor. */
 		.woken = start_time > since ? start_time : 0,
 	};
 
@@ -89,7 +88,7 @@ static __always_inline struct thread *new_thread(__u32 id, const struct sample_k
 	return bpf_map_lookup_elem(&threads, &id);
 }
 
-/* Walks the thread that goes. */
+/* Walks the thread that is being switched out. */
 static __always_inline void walk_thread(void *ctx, struct thread *thread, struct sample_key *key)
 {
 	struct own_stack *own = own_stack(LEVEL_SWITCH);
@@ -105,7 +104,7 @@ static __always_inline void walk_thread(void *ctx, struct thread *thread, struct
 	thread->is_walked = true;
 }
 
-/* What a thread has that ends is counted now: nobody will find it again. */
+/* Counts the totals of a thread that exits, because its entry is deleted and user space cannot read them later. */
 static __always_inline void last_goes(struct thread *thread)
 {
 	struct sample_key key = {
@@ -139,7 +138,7 @@ static __always_inline void goes(void *ctx, __u64 now)
 		return;
 	}
 	target = current_target(&key);
-	/* A newcomer that is no target yet may never be one. */
+	/* A process that is not classified yet may never become a target. */
 	if (!key.tgid || (!target && !every_process))
 		return;
 	describe(&key, target);
@@ -147,7 +146,8 @@ static __always_inline void goes(void *ctx, __u64 now)
 		thread = new_thread(id, &key, target, start_time_of(bpf_get_current_task()), false);
 		if (!thread)
 			return;
-		/* Where threads are not seen to come, nobody knows how long it ran. */
+		/* In a PID namespace, a thread without an entry is not seen being switched in, so its run's
+		   begin is unknown. */
 		if (pidns_ino)
 			thread->since = now;
 	}
@@ -171,7 +171,7 @@ static __always_inline void count_wait(const struct thread *thread, struct sampl
 	count(key, ns);
 }
 
-/* A thread that was away is back: its wait is over. */
+/* Counts the wait of a thread that is switched in. */
 static __always_inline void came_back(struct thread *thread, __u64 now)
 {
 	struct sample_key key = {
@@ -184,7 +184,7 @@ static __always_inline void came_back(struct thread *thread, __u64 now)
 	__u64 since = thread->since, woken = thread->woken;
 	__u64 all = now > since ? now - since : 0;
 
-	/* Woken before it had gone, or never: it could run all the time. */
+	/* Woken before it was switched out, or never: it was runnable all the time. */
 	if (woken < since)
 		woken = since;
 	thread->since = now;
@@ -207,7 +207,7 @@ static __always_inline void came_back(struct thread *thread, __u64 now)
 		key.user = thread->is_unseen ? STACK_UNSEEN : STACK_NOT_WALKED;
 	}
 	if (thread->is_unseen && !thread->woken) {
-		/* Since when it could run is not known either. */
+		/* The time of its wake-up is unknown, too. */
 		count_wait(thread, &key, LABEL_BLOCKED, all);
 	} else {
 		count_wait(thread, &key, LABEL_BLOCKED, thread->woken ? woken - since : 0);
@@ -229,7 +229,7 @@ static __always_inline void comes(__u64 task, __u64 now)
 		return;
 	thread = bpf_map_lookup_elem(&threads, &id);
 	if (!thread) {
-		/* Of another PID namespace only those are known that have gone. */
+		/* In another PID namespace, a thread is known only once it has been switched out. */
 		if (pidns_ino)
 			return;
 		tgid = task_u32(task, task_tgid);
@@ -241,14 +241,14 @@ static __always_inline void comes(__u64 task, __u64 now)
 		thread = new_thread(id, &key, target, start_time_of(task), true);
 		if (!thread)
 			return;
-		/* It was not seen to go, which tells the name otherwise. */
+		/* The name is otherwise set when a thread is switched out. */
 		bpf_probe_read_kernel(thread->comm, sizeof(thread->comm), (void *)(task + task_comm));
 	}
 	if (thread->is_away)
 		came_back(thread, now);
 }
 
-/* Charges a run of one of these programs to the current process. */
+/* Adds the cost of a run of one of these programs to the current process. */
 static __always_inline void charge_run(__u64 begin)
 {
 	__u64 end = begin ? bpf_ktime_get_ns() : 0;
@@ -288,7 +288,7 @@ int wakes(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* sched_process_exit(struct task_struct *): the current one, which goes once more. */
+/* sched_process_exit(struct task_struct *): the current task, which will be switched out once more. */
 SEC("raw_tp/sched_process_exit")
 int ends(struct bpf_raw_tracepoint_args *ctx)
 {

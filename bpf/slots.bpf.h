@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Slots of time, in which what happens is counted apart: the kernel side of a time axis. */
+/* Time slots, by which events are counted separately: the kernel side of a time axis. */
 #ifndef JVMPROBE_SLOTS_BPF_H
 #define JVMPROBE_SLOTS_BPF_H
 
-/* How long one is; 0: none are wanted. */
+/* Length of a slot in nanoseconds; 0: no slots are used. */
 const volatile __u64 slot_ns = 0;
-/* When the first begins: user space writes it before anything is counted. */
+/* Begin of slot 0 on CLOCK_MONOTONIC; user space writes it before anything is counted. */
 __u64 times_from = 0;
 
-/* The slot that it is now. */
+/* Returns the index of the current slot; 0 if no slots are used. */
 static __always_inline __u32 slot_now(void)
 {
 	__u64 now;

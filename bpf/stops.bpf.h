@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * When a JVM stopped its application, and what for: the bands of a time axis. A part of the
- * tracers that have one: STOPS_OF is their map with a key for each JVM that they trace, and
- * EVENT_STOP the kind of what is sent.
+ * Records when and why a JVM stopped its application threads, for the bands of a time axis. Included by the
+ * tracers that have one. They define STOPS_OF, a map with a key for each traced JVM, and EVENT_STOP, the
+ * `kind` of the events sent.
  *
- * Stops follow each other on the VM Thread, and never nest.
+ * Stops follow each other on the VM Thread and never nest.
  */
 #ifndef JVMPROBE_STOPS_BPF_H
 #define JVMPROBE_STOPS_BPF_H
@@ -41,7 +41,7 @@ int BPF_USDT(stop_is_for)
 	__u64 target = target_key(bpf_usdt_cookie(ctx));
 	struct stop_event *stop = bpf_map_lookup_elem(&stops, &target);
 
-	/* Of several operations in one stop, the first. */
+	/* If one stop runs several operations, the first one names it. */
 	if (stop && !stop->name[0])
 		read_usdt_name(ctx, 0, stop->name, STOP_LEN);
 	return 0;

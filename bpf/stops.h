@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What is told of a JVM's stops: libjvmprobe/src/bpf/stops.rs reads it. */
+/* Event of one stop of a JVM's application threads; read by libjvmprobe/src/bpf/stops.rs. */
 #ifndef JVMPROBE_STOPS_H
 #define JVMPROBE_STOPS_H
 
@@ -7,7 +7,7 @@
 
 #define STOP_LEN 64          /* a power of two */
 
-/* The application was stopped. */
+/* One stop of the application threads; begin and end in nanoseconds of CLOCK_MONOTONIC. */
 struct stop_event {
 	__u64 kind;
 	__u64 target;

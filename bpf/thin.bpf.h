@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Events that come a hundred thousand times a second must not have their stacks walked each time.
+ * Sampling of events that occur up to a hundred thousand times per second, too often to walk a stack for each.
  *
- * Where there were more than PER_WINDOW in a window of time, one of so many is taken that about
- * as many remain, by chance and not each n-th: programs have rhythms. What it stands for is itself
- * and all that were left out before it. So the sum is exact, always, and the shares of the stacks
- * are those of a random sample. Labels have sums of their own: they are exact, too.
+ * If a time window had more than PER_WINDOW events, only one in n is kept in the next window, with n chosen
+ * so that about PER_WINDOW remain. The choice is random, not every n-th event, because programs have periodic
+ * behaviour. A kept event represents itself and all that were left out since the last kept one, so the sum
+ * is always exact, and the shares of the stacks are those of a random sample. Events with a label have a sum
+ * for each label, which is exact, too.
  */
 #ifndef JVMPROBE_THIN_BPF_H
 #define JVMPROBE_THIN_BPF_H
@@ -13,9 +14,9 @@
 #include "javaprof.h"
 #include "jvm.bpf.h"
 
-/* 2^26 ns: 67 ms. */
+/* Length of a window: 2^26 ns, 67 ms. */
 #define WINDOW_SHIFT 26
-/* Some 950 a second. */
+/* Target number of events per window, about 950 per second. */
 #define PER_WINDOW 64
 
 struct {
@@ -37,7 +38,7 @@ static __always_inline struct thin *thin_of(const struct thin_key *key)
 	return bpf_map_lookup_elem(&thinned, key);
 }
 
-/* Several processors may be here at once: then a window is a little longer or shorter. */
+/* Several processors may be here at once; a window is then a little longer or shorter. */
 static __always_inline void count_hit(struct thin *rate)
 {
 	__u64 window = bpf_ktime_get_ns() >> WINDOW_SHIFT;
@@ -48,12 +49,12 @@ static __always_inline void count_hit(struct thin *rate)
 		rate->window = window;
 	}
 	__sync_fetch_and_add(&rate->hits, 1);
-	/* A flood begins at once, not with the next window. */
+	/* A burst raises the rate at once, not with the next window. */
 	if (rate->hits > 4 * PER_WINDOW && rate->one_in < rate->hits / PER_WINDOW)
 		rate->one_in = rate->hits / PER_WINDOW;
 }
 
-/* What an event stands for that by itself would for `value`; 0 if it is left out. */
+/* Returns the value that an event of `value` represents, including events left out before it; 0 if it is left out. */
 static __always_inline __u64 thin(__u64 target, __u32 event, __u64 label, __u64 value)
 {
 	struct thin_key key = { .target = target, .event = event };
@@ -65,7 +66,7 @@ static __always_inline __u64 thin(__u64 target, __u32 event, __u64 label, __u64 
 	if (label) {
 		key.label = label;
 		own = thin_of(&key);
-		/* Then its sum is one with those of others. */
+		/* The map is full: the label shares the sum of the event. */
 		if (!own)
 			own = rate;
 	}

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * One at a time at memory that belongs to a processor.
+ * Mutual exclusion on per-CPU memory.
  *
- * What is too large for the BPF stack lies in per-CPU arrays: the walker, and the stack that it
- * writes. From Linux 6.0 on, the program of a uprobe may be preempted, and then the next thread
- * on this processor runs the same program in the same memory, as often as the scheduler likes.
- * To compare owners or to count who came would find that only where one of them has ended.
- * So the memory is taken, and who finds it taken goes without: a few microseconds are rarely
- * interrupted.
+ * Data too large for the BPF stack lies in per-CPU arrays: the walker, and the stack that it writes. From
+ * Linux 6.0 on, the program of a uprobe may be preempted, and then the next thread on this processor runs the
+ * same program on the same memory; the scheduler may repeat this. Comparing owners or counting entries would
+ * detect an overlap only after one of the programs has ended. So a program locks the memory, and a program
+ * that finds it locked skips its work. This is rare, because the lock is held for a few microseconds only.
  *
- * A program that samples (perf_event) is never interrupted by itself and takes no turns.
+ * A sampling program (perf_event) never interrupts itself and needs no lock.
  *
- * For programs that walk stacks only: the instruction wants Linux 5.12.
+ * Only programs that walk stacks use this, because the atomic compare-and-exchange needs Linux 5.12.
  */
 #ifndef JVMPROBE_TURN_BPF_H
 #define JVMPROBE_TURN_BPF_H
@@ -23,7 +22,7 @@ static __always_inline bool take_turn(__u64 *taken)
 	return !__sync_val_compare_and_swap(taken, 0, 1);
 }
 
-/* Every way out of the program comes by here, or nobody gets a turn again. */
+/* Releases the memory. Every path out of the program must call this, or the memory stays locked. */
 static __always_inline void end_turn(__u64 *taken)
 {
 	barrier();

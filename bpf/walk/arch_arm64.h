@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What the walker wants of aarch64: ip, sp and fp only, for there it walks by frame pointers. Who
- * teaches it more says so by KNOWS_FRAMES and adds what arch_x86.bpf.h has.
+ * aarch64 part of the walker: only ip, sp and fp are used, because stacks are walked by frame pointers there. To
+ * support HotSpot's frames, define KNOWS_FRAMES and add the equivalent of arch_x86.bpf.h.
  */
 #ifndef JVMPROBE_WALK_ARCH_ARM64_H
 #define JVMPROBE_WALK_ARCH_ARM64_H
@@ -12,7 +12,7 @@
 struct registers {
 };
 
-/* Whether these are registers of user mode. */
+/* Returns whether these are registers of user mode. */
 static __always_inline bool in_user_mode(const bpf_user_pt_regs_t *regs)
 {
 	return !(regs->pstate & 0xf);

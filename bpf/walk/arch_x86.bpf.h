@@ -1,44 +1,44 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What the instructions of HotSpot's code on x86-64 tell of a frame: how far a method's prologue or
- * epilogue has come, where a call leads, where an adapter keeps what it moves; and where Linux puts
- * the registers that a signal interrupts.
+ * Decodes instructions of HotSpot's code on x86-64: how far a method's prologue or epilogue has been executed,
+ * where a call leads, where an adapter keeps what it moves. Also: where Linux stores the registers of code that
+ * a signal interrupts.
  *
- * A prologue is decoded from the method's verified entry on, of the few instructions that HotSpot
- * writes there (x86.ad MachPrologNode, C1's build_frame); an epilogue by the instruction that comes
- * next: HotSpot's compilers write pop, return poll and ret nowhere else. A disassembler in user
- * space could not know more, and would know it too late for code that is new.
+ * A prologue is decoded from the method's verified entry on; HotSpot uses only a few instructions there (x86.ad
+ * MachPrologNode, C1's build_frame). An epilogue is recognised by the next instruction: HotSpot's compilers emit
+ * pop, return poll and ret nowhere else. A disassembler in user space would give the same information, but too
+ * late for new code.
  */
 #ifndef JVMPROBE_WALK_ARCH_X86_BPF_H
 #define JVMPROBE_WALK_ARCH_X86_BPF_H
 
 #include "state.bpf.h"
 
-#define CODE_BYTES 64           /* of a prologue; a power of two */
+#define CODE_BYTES 64           /* maximum length of a prologue; a power of two */
 #define BREAKPOINT 0xcc         /* int3 */
-#define USER_CS 0x33            /* of 64-bit code: __USER_CS, asm/segment.h */
+#define USER_CS 0x33            /* cs of 64-bit code in user mode: __USER_CS, asm/segment.h */
 
 enum frame_state {
 	FRAME_COMPLETE,
 	FRAME_NOTHING,      /* only the return address is on the stack */
-	FRAME_FP_PUSHED,    /* the caller's fp below it */
-	FRAME_NO_FP,        /* sp is where it belongs, but fp is not saved yet */
+	FRAME_FP_PUSHED,    /* the return address and, below it, the caller's fp are */
+	FRAME_NO_FP,        /* sp has its final value, but fp is not saved yet */
 };
 
-/* What an instruction of a prologue does, above its length. */
+/* Effect of a prologue instruction, in the bits above its length. */
 #define PUSHES_FP 0x100     /* push rbp */
 #define MOVES_SP 0x200      /* sub rsp, X */
 #define STORES_FP 0x400     /* mov [rsp + X], rbp */
 
-/* Decodes the instruction at w->bytes[at]; 0 for one that is in no prologue. A function
-   of its own, so that the verifier need not follow where each leads. */
+/* Decodes the instruction at w->bytes[at]; returns 0 for one that occurs in no prologue. Not inlined, so that the
+   verifier need not follow each of its paths in the caller. */
 __noinline int prologue_instruction(struct walker *w, __u32 at)
 {
 	__u8 *c;
 
 	if (!w)
 		return 0;
-	/* w->bytes is longer than CODE_BYTES: what follows is in it. */
+	/* w->bytes is longer than CODE_BYTES, so the following bytes are in it. */
 	c = w->bytes + (at & (CODE_BYTES - 1));
 	switch (c[0]) {
 	case 0x55:
@@ -52,7 +52,7 @@ __noinline int prologue_instruction(struct walker *w, __u32 at)
 			return 0;
 		return c[2] == 0x00 ? 3 : c[2] == 0x40 ? 4 : c[2] == 0x44 ? 5 :
 		       c[2] == 0x80 ? 7 : c[2] == 0x84 ? 8 : 0;
-	case 0x89: /* mov [rsp - X], eax: is there enough stack? */
+	case 0x89: /* mov [rsp - X], eax: stack banging */
 		return c[1] == 0x84 && c[2] == 0x24 ? 7 : 0;
 	case 0x48:
 		if (c[1] == 0x83 && c[2] == 0xec)
@@ -69,7 +69,7 @@ __noinline int prologue_instruction(struct walker *w, __u32 at)
 	return 0;
 }
 
-/* How far a method has come in setting up its frame, when it is entered there. */
+/* Returns how much of its frame a method has set up that was entered at `entry`. */
 __noinline int prologue_state(struct walker *w, __u64 entry)
 {
 	__u32 at = 0, state = FRAME_NOTHING, i;
@@ -77,7 +77,7 @@ __noinline int prologue_state(struct walker *w, __u64 entry)
 
 	if (!w)
 		return FRAME_COMPLETE;
-	/* The check of the receiver's class comes first. */
+	/* At or before the entry: the check of the receiver's class comes first. */
 	if (w->ip <= entry)
 		return FRAME_NOTHING;
 	reached = w->ip - entry;
@@ -90,7 +90,7 @@ __noinline int prologue_state(struct walker *w, __u64 entry)
 			break;
 		insn = prologue_instruction(w, at);
 		if (!insn)
-			/* Something else: who looks at the stack will see. */
+			/* Not a prologue: the caller of this function checks the stack. */
 			return state == FRAME_NOTHING ? FRAME_COMPLETE : state;
 		at += insn & 0xff;
 		if (insn & PUSHES_FP)
@@ -103,7 +103,7 @@ __noinline int prologue_state(struct walker *w, __u64 entry)
 	return state;
 }
 
-/* Whether the jump at w->bytes[at], of the code at w->ip, leads out of the blob. */
+/* Returns whether the jump at w->bytes[at], where w->bytes holds the code from w->ip on, leaves the blob. */
 static __always_inline bool leaves_method(struct walker *w, __u32 at)
 {
 	__s32 rel = 0;
@@ -112,7 +112,7 @@ static __always_inline bool leaves_method(struct walker *w, __u32 at)
 	return w->ip + at + 5 + rel - w->blob.begin >= w->blob.end - w->blob.begin;
 }
 
-/* Whether a method is about to return, by the instruction that comes next. */
+/* Returns whether a method is about to return, and what is left of its frame, by the next instruction. */
 __noinline int epilogue_state(struct walker *w)
 {
 	__u8 *c;
@@ -125,11 +125,11 @@ __noinline int epilogue_state(struct walker *w)
 	/* ret */
 	if (c[0] == 0xc3 || c[0] == 0xc2)
 		return FRAME_NOTHING;
-	/* A jump out of the method, to where exceptions go on. */
+	/* A jump out of the method, to an exception handler. */
 	if (c[0] == 0xe9 && leaves_method(w, 0))
 		return FRAME_NOTHING;
-	/* What a return poll jumps to: lea r10, [rip + X] or mov r10, X; mov [r15 + X], r10; and
-	   that jump, which tells it from a call of native code. */
+	/* Slow path of a return poll: lea r10, [rip + X] or mov r10, X; mov [r15 + X], r10; jmp. The jump
+	   distinguishes it from a call of native code. */
 	if (c[0] == 0x4c && c[1] == 0x8d && c[2] == 0x15 && c[7] == 0x4d && c[8] == 0x89 &&
 	    c[9] == 0x97)
 		return FRAME_NOTHING;
@@ -150,16 +150,16 @@ __noinline int epilogue_state(struct walker *w)
 	/* ... with one page for all threads: test eax, [rip + X]; ret */
 	if (c[0] == 0x85 && c[1] == 0x05 && c[6] == 0xc3)
 		return FRAME_NOTHING;
-	/* Since then: cmp rsp, [r15 + X]; ja; ret */
+	/* The return poll from JDK 16 on: cmp rsp, [r15 + X]; ja; ret */
 	if (c[0] == 0x49 && c[1] == 0x3b && (c[2] == 0xa7 || c[2] == 0x67))
 		return FRAME_NOTHING;
 	if (c[0] == 0x0f && c[1] == 0x87 && c[6] == 0xc3)
 		return FRAME_NOTHING;
-	/* Behind native methods: cmp qword [r15 + X], 0; jne; ret */
+	/* At the end of native wrappers: cmp qword [r15 + X], 0; jne; ret */
 	if (c[0] == 0x49 && c[1] == 0x81 && c[2] == 0x7f && c[8] == 0x0f && c[9] == 0x85 &&
 	    c[14] == 0xc3)
 		return FRAME_NOTHING;
-	/* ... with a 0 of one byte */
+	/* ... with an immediate of one byte */
 	if (c[0] == 0x49 && c[1] == 0x83 && c[2] == 0x7f && c[5] == 0x0f && c[6] == 0x85 &&
 	    c[11] == 0xc3)
 		return FRAME_NOTHING;
@@ -170,9 +170,9 @@ __noinline int epilogue_state(struct walker *w)
 
 
 /*
- * Where a call leads that returns to this address; 0 where there is none before it, or one
- * that goes where a register says. Generated code calls stubs by call rel32, or, where that
- * does not reach, by mov r10, imm64; call r10.
+ * Returns the target of the call that returns to `addr`; 0 if there is no call before it or its target is in a
+ * register that is not set just before. Generated code calls stubs by call rel32 or, if that does not reach, by
+ * mov r10, imm64; call r10.
  */
 __noinline __u64 call_target(__u64 addr)
 {
@@ -193,7 +193,7 @@ __noinline __u64 call_target(__u64 addr)
 	return 0;
 }
 
-/* The length of a push (0x50) or pop (0x58) of any register but rbp; 0 for anything else. */
+/* Returns the length of a push (0x50) or pop (0x58) of any register except rbp; 0 for any other instruction. */
 static __always_inline __u32 stack_instruction(const __u8 *c, __u8 opcode)
 {
 	if ((c[0] & 0xf8) == opcode)
@@ -202,9 +202,8 @@ static __always_inline __u32 stack_instruction(const __u8 *c, __u8 opcode)
 }
 
 /*
- * How many words there are below a method's frame for a call that takes its arguments there, as
- * C1 calls slow_subtype_check: push, push, call, pop, pop. (emit_typecheck_helper(),
- * c1_LIRAssembler_x86.cpp)
+ * Returns the number of words below a method's frame that were pushed as arguments of a call, as C1 does to call
+ * slow_subtype_check: push, push, call, pop, pop. (emit_typecheck_helper(), c1_LIRAssembler_x86.cpp)
  */
 __noinline int pushed_words(struct walker *w)
 {
@@ -232,10 +231,10 @@ __noinline int pushed_words(struct walker *w)
 }
 
 /*
- * What sp was before compiled code of JDK 8 saved all registers below its frame, to call a sine or
- * the like. sp is among them, which its own address tells; below are 16 bytes of each floating
- * point register, 16 more with AVX, an argument, and a word that aligns the stack. 0 where it is
- * not so. (fp_runtime_fallback(), pusha(), macroAssembler_x86.cpp)
+ * Returns the sp from before compiled code of JDK 8 saved all registers below its frame, to call a function such
+ * as a sine; 0 if it did not. The saved sp is recognised by its relation to its own address. Below the registers
+ * are 16 bytes for each floating point register, 16 more with AVX, an argument, and a word that aligns the stack.
+ * (fp_runtime_fallback(), pusha(), macroAssembler_x86.cpp)
  */
 __noinline __u64 sp_before_sine(struct walker *w)
 {
@@ -253,9 +252,8 @@ __noinline __u64 sp_before_sine(struct walker *w)
 }
 
 /*
- * Where the innermost frame's code leads if it is what a compiled method's own call goes
- * through to interpreted code: mov rbx, Method; jmp (emit_to_interp_stub(),
- * compiledIC_x86.cpp). Else 0.
+ * Returns the target of the innermost frame's code if it is the stub by which a compiled method calls interpreted
+ * code: mov rbx, Method; jmp (emit_to_interp_stub(), compiledIC_x86.cpp). Else 0.
  */
 __noinline __u64 call_stub_target(struct walker *w)
 {
@@ -279,9 +277,9 @@ __noinline __u64 call_stub_target(struct walker *w)
 }
 
 /*
- * Whether the interpreter's method is where a call has returned to: it has its frame, and takes sp
- * and the bytecode from there. mov rsp, [rbp - 16], or, since JDK 22, mov rcx, [rbp - 16]; lea rsp,
- * [rbp + 8 rcx]; then mov qword [rbp - 16], 0; mov r13, [rbp - 64].
+ * Returns whether an interpreted method is at the address to which a call has returned, so that it has its frame
+ * and reloads sp and the bytecode pointer from there: mov rsp, [rbp - 16] or, since JDK 22, mov rcx, [rbp - 16];
+ * lea rsp, [rbp + 8 rcx]; then mov qword [rbp - 16], 0; mov r13, [rbp - 64].
  */
 static __always_inline bool goes_on_in_own_frame(struct walker *w)
 {
@@ -297,13 +295,13 @@ static __always_inline bool goes_on_in_own_frame(struct walker *w)
 		(c[1] == 0xc7 && c[2] == 0x45 && c[3] == 0xf0));
 }
 
-/* Eight bytes from the k-th of two words on. */
+/* Returns eight bytes from byte k of two words on. */
 static __always_inline __u64 bytes_from(const __u64 *words, __u32 k)
 {
 	return k ? words[0] >> 8 * k | words[1] << (64 - 8 * k) : words[0];
 }
 
-/* Whether code begins with these bytes, the first one lowest: 1 or 0, without a branch. */
+/* Returns whether code begins with these bytes, lowest first: 1 or 0, without a branch. */
 static __always_inline __u64 begins_with(__u64 code, __u64 mask, __u64 bytes)
 {
 	__u64 x = ((code & mask) ^ bytes) - 1;
@@ -326,10 +324,10 @@ static __always_inline __u64 sets_sender_sp(__u64 code)
 }
 
 /*
- * Whether an adapter has set r13 to the caller's sp: what leads to the interpreter (jmp rcx) is
- * still to come, but mov r13, rsp or, since JDK 20, lea r13, [rsp + 8] is not. Before that, r13
- * is anything; there may be a kilobyte of barriers first. (On the way from interpreted to
- * compiled code, which lies before, the caller's sp is not needed.)
+ * Returns whether an adapter has set r13 to the caller's sp: the jump to the interpreter (jmp rcx) is still ahead,
+ * but mov r13, rsp or, since JDK 20, lea r13, [rsp + 8] is not. Before that, r13 may have any value. There may be a
+ * kilobyte of barriers first. (The code for calls from interpreted to compiled code lies before; it does not need
+ * the caller's sp.)
  */
 __noinline int is_behind_sender_sp(struct walker *w)
 {
@@ -345,7 +343,7 @@ __noinline int is_behind_sender_sp(struct walker *w)
 		return 0;
 	words = (__u64 *)w->bytes;
 	for (i = 0; i < MAX_BLOB_BYTES / WORD - 1 && i * WORD < size; i++) {
-		/* Without branches, of which the verifier would follow each. */
+		/* Without branches, because the verifier would follow each. */
 		found = 0;
 #pragma unroll
 		for (k = 0; k < WORD; k++) {
@@ -356,7 +354,7 @@ __noinline int is_behind_sender_sp(struct walker *w)
 		if (found)
 			break;
 	}
-	/* By way of memory, lest the verifier look at what follows for each number. */
+	/* The index goes through memory, so that the verifier does not check the following code for each value. */
 	w->found_entry = i;
 	barrier();
 	at = w->found_entry;
@@ -374,9 +372,9 @@ __noinline int is_behind_sender_sp(struct walker *w)
 	return 0;
 }
 
-/* Whether the next instruction belongs to those by which an adapter moves the return address,
-   which is in its register then: mov r13, rsp; sub rsp, X; and rsp, -16; mov [rsp], rax;
-   pop rbx (a method handle's last argument); push rax. */
+/* Returns whether the next instruction is one of those by which an adapter moves the return address, which is in
+   its register then: mov r13, rsp; sub rsp, X; and rsp, -16; mov [rsp], rax; pop rbx (a method handle's last
+   argument); push rax. */
 static __always_inline bool moves_return_address(const __u8 *c)
 {
 	return (c[0] == 0x4c && c[1] == 0x8b && c[2] == 0xec) ||
@@ -386,17 +384,16 @@ static __always_inline bool moves_return_address(const __u8 *c)
 	       c[0] == 0x5b || c[0] == 0x50;
 }
 
-/* Whether that is the first of them, before which sp is the caller's. */
+/* Returns whether the instruction is the first of these, before which sp is the caller's. */
 static __always_inline bool is_at_sender_sp(const __u8 *c)
 {
 	return c[0] == 0x4c;
 }
 
 /*
- * What an adapter has saved that lets the JVM correct its caller: its caller's sp, fp and the
- * return address. All registers are saved (push_CPU_state(), macroAssembler_x86.cpp). How many
- * bytes the FPU's take, below them, depends on the processor: vzeroupper; fxrstor [rsp];
- * add rsp, X. 0, or an error.
+ * Reads the caller's sp, fp and return address that an adapter has saved to have the JVM correct the call site. All
+ * registers are saved (push_CPU_state(), macroAssembler_x86.cpp). The size of the FPU's registers, below the others,
+ * depends on the processor and is read from the code: vzeroupper; fxrstor [rsp]; add rsp, X. Returns 0 or an error.
  */
 static __always_inline int saved_by_adapter(struct walker *w, __u64 *ip, __u64 *sp, __u64 *fp)
 {
@@ -412,7 +409,7 @@ static __always_inline int saved_by_adapter(struct walker *w, __u64 *ip, __u64 *
 	       read_user(ip, WORD, saved + 15 * WORD);
 }
 
-/* How far a stub is in setting a frame up as C does, by its instruction and the byte before. */
+/* Returns how much of a C-like frame a stub has set up, by its next instruction and the byte before. */
 static __always_inline int stub_state(struct walker *w)
 {
 	__u8 *c = w->bytes + 1;
@@ -420,22 +417,22 @@ static __always_inline int stub_state(struct walker *w)
 
 	if (read_user(w->bytes, 8, w->ip - 1))
 		return FRAME_COMPLETE;
-	/* jmp rax, to the method that was resolved for a call */
+	/* jmp rax, to the method to which a call was resolved */
 	if (c[0] == 0xff && c[1] == 0xe0 && !read_user(&ip, WORD, w->sp) && in_code_cache(w, ip))
 		return FRAME_NOTHING;
 	/* push rbp; ret */
 	if (c[0] == 0x55 || c[0] == 0xc3)
 		return FRAME_NOTHING;
-	/* pop rdx; mov r8, rax or jmp r10: C2's stubs for exceptions go on in the handler */
+	/* pop rdx; mov r8, rax or jmp r10: C2's stubs for exceptions continue in the handler */
 	if (c[0] == 0x5a && (c[1] == 0x4c || c[1] == 0x41))
 		return FRAME_NOTHING;
-	/* sub rsp, X behind push rdx: there they begin */
+	/* sub rsp, X after push rdx: the begin of such a stub */
 	if (w->bytes[0] == 0x52 && c[0] == 0x48 && c[1] == 0x83 && c[2] == 0xec)
 		return FRAME_NOTHING;
 	/* pop rbp; ret, pop rdx or jmp */
 	if (c[0] == 0x5d && (c[1] == 0xc3 || c[1] == 0x5a || c[1] == 0x41))
 		return FRAME_FP_PUSHED;
-	/* mov rbp, rsp behind push rbp */
+	/* mov rbp, rsp after push rbp */
 	if (w->bytes[0] == 0x55 && c[0] == 0x48 &&
 	    ((c[1] == 0x8b && c[2] == 0xec) || (c[1] == 0x89 && c[2] == 0xe5)))
 		return FRAME_FP_PUSHED;
@@ -443,10 +440,10 @@ static __always_inline int stub_state(struct walker *w)
 }
 
 /*
- * Whether the innermost stub passes an exception on and has no frame yet or any more: the address in the method where
- * the exception was thrown is in rdx. push rdx, at the beginning; at the end mov r8, rax; mov rax, [r15 + X];
- * mov rdx, [r15 + X]; mov qword [r15 + X], 0; jmp r8 or jmp r10. (OptoRuntime::generate_exception_blob(), and
- * TailJump in x86_64.ad)
+ * Returns whether the innermost stub passes an exception on and its frame is not yet built or already removed: then
+ * rdx holds the address in the method where the exception was thrown. At the begin: push rdx. At the end: mov r8, rax;
+ * mov rax, [r15 + X]; mov rdx, [r15 + X]; mov qword [r15 + X], 0; jmp r8 or jmp r10.
+ * (OptoRuntime::generate_exception_blob(), and TailJump in x86_64.ad)
  */
 static __always_inline bool passes_exception_on(struct walker *w)
 {
@@ -458,7 +455,7 @@ static __always_inline bool passes_exception_on(struct walker *w)
 	       first == 0xe0ff41 || first == 0xe2ff41;
 }
 
-/* Whether a stub begins by saving the frame pointer: push rbp. */
+/* Returns whether a stub begins by saving the frame pointer: push rbp. */
 static __always_inline bool begins_with_push(__u64 entry)
 {
 	__u8 first = 0;
@@ -466,7 +463,7 @@ static __always_inline bool begins_with_push(__u64 entry)
 	return !read_user(&first, 1, entry) && first == 0x55;
 }
 
-/* Whether there is a call before an address: what a return address looks like. */
+/* Returns whether a call precedes an address, as it does a return address. */
 static __always_inline bool is_behind_call(__u64 addr)
 {
 	__u8 c[7];
@@ -479,7 +476,7 @@ static __always_inline bool is_behind_call(__u64 addr)
 }
 
 /*
- * To what a signal has interrupted: the trampoline's frame is a struct ucontext, with
+ * Moves to the code that a signal has interrupted: the trampoline's frame is a struct ucontext, with
  * gregs[REG_RBP], [REG_RSP], [REG_RIP] and [REG_CSGSFS].
  */
 static __always_inline int interrupted_by_signal(struct walker *w)
@@ -490,8 +487,8 @@ static __always_inline int interrupted_by_signal(struct walker *w)
 
 	if (read_user(&fp, WORD, w->sp + 120) || read_user(saved, sizeof(saved), w->sp + 160))
 		return END_UNREADABLE;
-	/* While the kernel puts back the registers, sp is already the interrupted one:
-	   there is something else then. */
+	/* While the kernel restores the registers, sp is already that of the interrupted code, and other data
+	   is there. */
 	if (read_user(&cs, sizeof(cs), w->sp + 184) || cs != USER_CS)
 		return END_IMPLAUSIBLE;
 	/* gregs[REG_RAX], [REG_RBX], [REG_R13] and [REG_RDX] */
@@ -500,9 +497,9 @@ static __always_inline int interrupted_by_signal(struct walker *w)
 	    read_user(&w->regs.method, WORD, w->sp + 128) ||
 	    read_user(&w->regs.bcp, WORD, w->sp + 80))
 		return END_UNREADABLE;
-	/* The trampoline is looked up where it begins. */
+	/* User space looks up the trampoline at its first byte, not one before. */
 	w->frame++;
-	/* On a stack of its own, a handler may be below or above. */
+	/* A handler on an alternate stack may lie below or above the interrupted stack. */
 	w->sp = 0;
 	why = go_to(w, saved[1], saved[0], fp);
 	w->is_innermost = true;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Which piece of the code cache (HotSpot's CodeBlob) an address lies in, and what that says of
- * itself: where its code begins, how large its frames are, what kind of code it is.
+ * Finds the CodeBlob of HotSpot's code cache that contains an address, and reads from it where its code begins,
+ * how large its frames are, and what kind of code it is.
  *
- * The code cache's segment map leads from an address to its blob, as in
- * hotspot/share/memory/heap.cpp (CodeHeap::find_block_for). It is read from the JVM as it is at the
- * moment of the sample, so that code compiled a microsecond ago is no special case.
+ * The code cache's segment map leads from an address to its blob, as in hotspot/share/memory/heap.cpp
+ * (CodeHeap::find_block_for). It is read from the JVM at the time of the sample, so that code compiled a
+ * microsecond ago needs no special case.
  */
 #ifndef JVMPROBE_WALK_BLOB_BPF_H
 #define JVMPROBE_WALK_BLOB_BPF_H
@@ -13,10 +13,10 @@
 #include "found.bpf.h"
 #include "state.bpf.h"
 
-/* A method of 8 MB is as far as one gets. */
+/* Maximum number of steps in the segment map, enough for a method of 8 MB. */
 #define MAX_SEGMENT_HOPS 64
 
-/* By target_key(). */
+/* Indexed by target_key(). */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_PROCESSES);
@@ -24,7 +24,7 @@ struct {
 	__type(value, struct jvm);
 } jvms SEC(".maps");
 
-/* Fields of the blob in w->bytes. */
+/* Return a field of the blob in w->bytes. */
 static __always_inline __u64 field64(struct walker *w, __u32 offset)
 {
 	return *(__u64 *)(w->bytes + (offset & (MAX_BLOB_BYTES - WORD)));
@@ -59,7 +59,7 @@ static __always_inline __u32 kind_of_name(struct walker *w, __u64 name)
 	return BLOB_STUB;
 }
 
-/* Where the block begins in which an address of a heap lies; 0 for none. */
+/* Returns the begin of the block of a code heap that contains an address; 0 if there is none. */
 static __always_inline __u64 find_block(const struct code_heap *heap, __u64 addr)
 {
 	__u64 segment = (addr - heap->low) >> (heap->segment_log & 31);
@@ -78,7 +78,7 @@ static __always_inline __u64 find_block(const struct code_heap *heap, __u64 addr
 	return 0;
 }
 
-/* Where the code of the blob in w->bytes begins, and the entries into it. */
+/* Sets the addresses of the code of the blob in w->bytes and of the entries into it. */
 static __always_inline void take_places(struct walker *w, __u64 blob)
 {
 	struct blob *b = &w->blob;
@@ -101,8 +101,7 @@ static __always_inline void take_places(struct walker *w, __u64 blob)
 	}
 }
 
-/* Reads the blob that an address lies in into w->blob, whose kind says whether there is
-   one. */
+/* Reads the blob that contains an address into w->blob. Its kind is BLOB_NONE if there is none. */
 __noinline int find_blob(struct walker *w, __u64 addr)
 {
 	struct blob *b;
@@ -147,8 +146,7 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 	return 0;
 }
 
-/* The same for the frame that is looked at, whose blob is perhaps its callee's, or was found
-   before. */
+/* Sets w->blob to the blob of the current frame, which is often still that of its callee, or in the cache. */
 __noinline int find_own_blob(struct walker *w)
 {
 	struct found *place;
@@ -159,7 +157,7 @@ __noinline int find_own_blob(struct walker *w)
 	if (!w)
 		return 0;
 	b = &w->blob;
-	/* A return address may lie behind the code that called. */
+	/* A return address may lie after the end of the code that made the call. */
 	addr = w->ip - !w->is_innermost;
 	if (b->kind != BLOB_NONE && addr - b->begin < b->end - b->begin)
 		return 0;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What was found of return addresses before: in which piece of the code cache one lies, or which row
- * of an unwind table holds there. Most frames of a stack were on the last one as well, and to find
- * that out again is half of what a walk takes.
+ * Cache of what return addresses were resolved to: the blob of the code cache that contains one, or the row of
+ * an unwind table that applies there. Most frames of a stack were on the previous one, too, and resolving them
+ * again takes half the time of a walk.
  *
- * Each has its place in a table, that of others as well: the last one keeps it. It is kept with a
- * stamp that user space gives to each JVM and each list of mappings, and never again; so what a
- * process has mapped anew is found anew. In the code cache other code may come to be at the same
- * address: whoever finds a blob here looks into the JVM whether it is the same still.
+ * The cache is direct-mapped: a new entry replaces the old one in its slot. Each entry has a stamp, which user
+ * space assigns to one JVM or one list of mappings and never reuses, so entries of a process whose mappings
+ * have changed are no longer valid. In the code cache, other code may later be at the same address, so the
+ * user of a cached blob checks in the JVM's memory that it is still the same.
  */
 #ifndef JVMPROBE_WALK_FOUND_BPF_H
 #define JVMPROBE_WALK_FOUND_BPF_H
@@ -20,14 +20,14 @@
 struct found {
 	__u64 stamp;
 	__u64 ip;
-	/* The one or the other, by what the stamp is of. */
+		/* A blob for the stamp of a JVM, a row for that of a list of mappings. */
 	union {
 		struct blob blob;
 		__u64 row;
 	};
 };
 
-/* Each level has its own: what is half written is seen by nobody. */
+/* Each level has slots of its own, so that no program sees a half-written entry. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, WALK_LEVELS * FOUND_SLOTS);
@@ -35,7 +35,7 @@ struct {
 	__type(value, struct found);
 } found_code SEC(".maps");
 
-/* The place of a frame's address; NULL for the innermost one, which is hardly seen twice. */
+/* Returns the slot of the current frame's address; NULL for the innermost frame, whose address rarely recurs. */
 static __always_inline struct found *found_place(struct walker *w, __u64 stamp)
 {
 	__u32 place = (w->ip * 0x9e3779b97f4a7c15ULL) >> (64 - FOUND_SLOT_BITS);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The caller of each kind of HotSpot's frames: interpreted and compiled methods, adapters between
- * the two, and stubs.
+ * Finds the caller of each kind of HotSpot's frames: interpreted and compiled methods, adapters between the
+ * two, and stubs.
  *
- * A blob's frame size leads to the caller. Only the innermost frame can be incomplete: how far it
- * has come is decoded of its instructions (arch_x86.bpf.h). What is called from generated code was
- * called by a return address inside of the code cache: that checks each step, and where the check
- * fails, the step is a guess, and said to be one.
+ * The frame size of a blob leads to the caller. Only the innermost frame can be incomplete; how much of it is set
+ * up is decoded from its instructions (arch_x86.bpf.h). Generated code is called from generated code, so a return
+ * address must lie in the code cache. This checks each step. A step that fails the check is marked as a guess.
  */
 #ifndef JVMPROBE_WALK_HOTSPOT_BPF_H
 #define JVMPROBE_WALK_HOTSPOT_BPF_H
@@ -15,24 +14,22 @@
 #include "blob.bpf.h"
 #include "native.bpf.h"
 
-/* Some stubs and slow paths push a few words that the frame's size does not count. */
+/* Maximum number of words that stubs and slow paths push in addition to the frame's size. */
 #define MAX_EXTRA_WORDS 8
 #define MAX_ARGUMENT_BYTES (256 * WORD)
-#define HANDLER_BYTES 32        /* of deoptimisation */
+#define HANDLER_BYTES 32        /* size of a deoptimisation handler */
 #define BCP_SLOT_JDK_8 7
-#define STUB_WORDS 32           /* pushed by a stub, at most; a power of two */
+#define STUB_WORDS 32           /* maximum number of words pushed by a stub; a power of two */
 
-/* Where the caller's stack ends, of which the return address was found below `sp`: who calls
-   an interpreted method, or is called by one, has it in a register, for arguments are put in
-   between. */
+/* Returns the end of the caller's stack, given the address `sp` above the return address. Caller and callee of an
+   interpreted method have it in a register, because arguments are put in between; it is used if plausible. */
 static __always_inline __u64 sender_sp(struct walker *w, __u64 sp)
 {
 	return w->regs.sender_sp > sp && w->regs.sender_sp - sp <= MAX_ARGUMENT_BYTES ? w->regs.sender_sp : sp;
 }
 
-/* The bytecode index that an interpreted frame has saved, of its words from fp - 8 words up. JDK 8
-   has an index there instead of an address while it collects all of the heap
-   (frame::gc_prologue(), frame.cpp). */
+/* Returns the bytecode index that an interpreted frame has saved; `words` begin at fp - 8 words. During a full
+   collection, JDK 8 stores an index there instead of an address (frame::gc_prologue(), frame.cpp). */
 static __always_inline __u64 saved_bci(struct walker *w, const __u64 *words, __u64 base)
 {
 	if (w->jvm.bcp_slot != BCP_SLOT_JDK_8)
@@ -45,18 +42,18 @@ static __always_inline bool in_compiled_code(struct walker *w, __u64 addr)
 	return in_code_cache(w, addr) && !in_interpreter(w, addr);
 }
 
-/* Whether a caller's stack may end there, and no frame of fp's is below. */
+/* Returns whether a caller's stack may end at `end`, and fp's frame is not below it. */
 static __always_inline bool is_sender_sp(struct walker *w, __u64 end, __u64 sp)
 {
 	return end >= sp && end - sp <= MAX_ARGUMENT_BYTES && !(w->fp >= w->sp && w->fp < end);
 }
 
 /*
- * The caller of a method that compiled code has called and that has no interpreter's frame yet, or
- * none any more. fp is that of any frame further out then, which may well look like the method's
- * own. The return address is where the call has put it, below the fp that was pushed, or in a
- * register; that there is an end of the caller's stack in a register, too, tells it from what older
- * calls have left behind. 0 and still innermost where it is not so.
+ * Finds the caller of a method that compiled code has called and whose interpreter frame is not yet built or
+ * already removed. Then fp belongs to some frame further out, which may look like the method's own frame. The
+ * return address is where the call has put it, at sp or above the pushed fp, or in a register. It is accepted only if a
+ * register also contains a plausible end of the caller's stack, which distinguishes it from remains of earlier
+ * calls. Otherwise returns 0, and the frame is still innermost.
  */
 __noinline int caller_of_frameless(struct walker *w)
 {
@@ -65,7 +62,7 @@ __noinline int caller_of_frameless(struct walker *w)
 	if (!w || read_stack(w, words, 2, w->sp))
 		return 0;
 	if (in_compiled_code(w, ip) && is_sender_sp(w, w->regs.left_sp, w->sp)) {
-		/* It is about to jump there. */
+		/* It is about to jump to the return address. */
 		sp = w->regs.left_sp;
 	} else {
 		sp = w->regs.sender_sp;
@@ -87,16 +84,16 @@ __noinline int caller_of_frameless(struct walker *w)
 		if (goes_on_in_own_frame(w))
 			return 0;
 	}
-	/* Nothing of the method's own need be on the stack. */
+	/* Lets go_to() accept the caller's sp even if nothing of the method's own is on the stack. */
 	w->sp -= WORD;
 	return go_to(w, ip, sp, w->fp);
 }
 
-/* The interpreter's frames have a frame pointer. frame_x86.hpp: from it downwards, the
-   caller's sp, the last sp, the Method, ...; what comes then differs by version. */
+/* Finds the caller of an interpreted method. Its frame has a frame pointer; from there downwards are the caller's sp,
+   the last sp and the Method (frame_x86.hpp). The words below differ by version. */
 __noinline int caller_of_interpreted(struct walker *w)
 {
-	/* From fp - 8 words up to the return address. */
+	/* Words from fp - 8 words up to the return address. */
 	__u64 words[10], method, saved, const_method, base, bci, sp, top;
 	bool is_new;
 
@@ -104,14 +101,14 @@ __noinline int caller_of_interpreted(struct walker *w)
 		return END_IMPLAUSIBLE;
 	if (w->fp >= w->sp && !(w->fp & (WORD - 1)) &&
 	    !read_stack(w, words, 10, w->fp - 8 * WORD) && in_code_cache(w, words[9])) {
-		/* On entry the Method is in a register until it is pushed. */
+		/* On entry, the Method is in a register until it is pushed. */
 		is_new = w->is_innermost && w->sp > w->fp - 3 * WORD;
 		method = is_new ? w->regs.method : words[5];
 		bci = NO_BCI;
 		if (!read_user(&const_method, WORD, method + w->jvm.const_method)) {
 			base = const_method + w->jvm.const_method_size;
 			saved = saved_bci(w, words, base);
-			/* While it interprets, the register is ahead of the frame. */
+			/* While the method is interpreted, the register is ahead of the frame. */
 			if (is_new)
 				bci = 0;
 			else if (w->is_innermost && w->regs.bcp - base < NO_BCI)
@@ -121,16 +118,16 @@ __noinline int caller_of_interpreted(struct walker *w)
 			if (!w->is_deoptimizing)
 				w->frame = INTERPRETED | bci << ADDR_BITS | (method & ADDR_MASK);
 		}
-		/* So is the caller's sp. */
+		/* On entry, the caller's sp is in a register, too. */
 		sp = w->is_innermost && w->sp == w->fp ? w->regs.sender_sp : words[7];
 		top = w->fp + 2 * WORD;
-		/* The arguments belong to the caller; an adapter may have moved them. */
+		/* The arguments belong to the caller's frame; an adapter may have moved them. */
 		if (sp < top || sp - top > MAX_FRAME_BYTES)
 			sp = top;
 		return go_to(w, words[9], sp, words[8]);
 	}
-	/* A method's entry, which has no frame yet: the return address is where the call
-	   put it, or in a register while the arguments are moved. */
+	/* At a method's entry there is no frame yet: the return address is where the call has put it, or in a
+	   register while the arguments are moved. */
 	if (w->is_innermost) {
 		if (!read_stack(w, &base, 1, w->sp) && in_code_cache(w, base))
 			return go_to(w, base, sender_sp(w, w->sp + WORD), w->fp);
@@ -140,8 +137,8 @@ __noinline int caller_of_interpreted(struct walker *w)
 	return caller_by_fp(w);
 }
 
-/* Where the call leads, if this is a return address of generated code that calls the blob
-   found last; else 0. */
+/* Returns the target of the call before `addr` if `addr` is a return address of generated code and the call leads to
+   the current blob; else 0. */
 static __always_inline __u64 entry_by_caller(struct walker *w, __u64 addr)
 {
 	__u64 to;
@@ -153,8 +150,8 @@ static __always_inline __u64 entry_by_caller(struct walker *w, __u64 addr)
 }
 
 /*
- * Looks for the end of a frame from where it should be, by the return address below it: generated code is called from
- * generated code only. 0 where there is none.
+ * Searches for the end of a frame from its expected address upwards, by the return address below it: generated code
+ * is called from generated code only. Returns 0 if there is none.
  */
 __noinline __u64 frame_end(struct walker *w, __u64 end)
 {
@@ -174,8 +171,8 @@ __noinline __u64 frame_end(struct walker *w, __u64 end)
 }
 
 /*
- * Whether the code of the blob found last was called by the frame that begins at `end`: by a call that leads to this
- * very blob, or by an interpreted method, whose frame is where the saved fp says.
+ * Returns whether the current blob was called by the frame that begins at `end`: by a call that leads to this very
+ * blob, or by an interpreted method, whose frame the saved fp points to.
  */
 __noinline int is_called_from(struct walker *w, __u64 end)
 {
@@ -186,7 +183,7 @@ __noinline int is_called_from(struct walker *w, __u64 end)
 	return entry_by_caller(w, frame[1]) || (in_interpreter(w, frame[1]) && is_frame(frame[0], end));
 }
 
-/* To the caller of a frame that should end at `expected`; 0 and no step where nothing like it is found. */
+/* Moves to the caller of a frame that should end at `expected`. Returns 0 and makes no step if no frame end is near. */
 static __always_inline int caller_near(struct walker *w, __u64 expected, int *why)
 {
 	__u64 end = frame_end(w, expected);
@@ -205,14 +202,14 @@ static __always_inline bool in_handler(struct blob *b, __u64 addr)
 	       addr - b->deopt_mh_handler < HANDLER_BYTES;
 }
 
-/* How far the frame of the innermost method is set up. */
+/* Returns how much of the innermost method's frame is set up. */
 static __always_inline int frame_state(struct walker *w)
 {
 	struct blob *b = &w->blob;
 	__u64 osr = b->osr_entry;
 	int state = FRAME_COMPLETE;
 
-	/* Methods that are entered in a loop, by on-stack replacement, begin there. */
+	/* A method compiled for on-stack replacement is entered in a loop; its prologue is at the OSR entry. */
 	if (osr > b->begin && w->ip - osr < CODE_BYTES)
 		state = prologue_state(w, osr);
 	else if (w->ip < b->begin + b->frame_complete)
@@ -230,7 +227,7 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 		return END_IMPLAUSIBLE;
 	b = &w->blob;
 	if (w->is_innermost) {
-		/* On its way to interpreted code it is no more this method's. */
+		/* In the stub for calls of interpreted code, the method's frame is no longer current. */
 		pc = call_stub_target(w);
 		if (pc) {
 			w->frame = pc & ADDR_MASK;
@@ -241,7 +238,7 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 		/* The handler pushes its own address and jumps on. */
 		if (w->is_innermost && !read_stack(w, &pc, 1, w->sp) && in_handler(b, pc))
 			w->sp += WORD;
-		/* Deoptimised: it returns to the handler, and remembers from where. */
+		/* A deoptimised frame returns to the handler; its original pc is saved in the frame. */
 		if (!read_stack(w, &pc, 1, w->sp + b->orig_pc_offset) &&
 		    pc - b->begin < b->end - b->begin)
 			w->frame = (pc - w->is_innermost) | (w->frame & ~ADDR_MASK);
@@ -260,12 +257,12 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 		   in_code_cache(w, frame[1])) {
 		return go_to(w, frame[1], end, frame[0]);
 	}
-	/* The JVM has saved its registers below it. */
+	/* HotSpot may have saved all registers below the frame. */
 	sp = sp_before_sine(w) + b->frame_bytes;
 	if (sp > w->sp && !read_stack(w, frame, 2, sp - sizeof(frame)) &&
 	    in_code_cache(w, frame[1]))
 		return go_to(w, frame[1], sp, frame[0]);
-	/* Behind its epilogue, on the way to a handler. */
+	/* After its epilogue, on the way to a handler. */
 	if (w->is_innermost && !read_stack(w, &pc, 1, w->sp) && in_code_cache(w, pc)) {
 		guess(w);
 		return caller_at_sp(w);
@@ -276,7 +273,7 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 	return caller_by_fp(w);
 }
 
-/* What moves arguments between interpreted and compiled code: gen_i2c_adapter() and
+/* Finds the caller of an adapter, which moves arguments between interpreted and compiled code: gen_i2c_adapter() and
    gen_c2i_adapter(), sharedRuntime_x86_64.cpp. */
 __noinline int caller_of_adapter(struct walker *w)
 {
@@ -286,7 +283,7 @@ __noinline int caller_of_adapter(struct walker *w)
 	if (!w)
 		return END_IMPLAUSIBLE;
 	if (!w->is_innermost) {
-		/* It has the JVM correct what called it, with all registers saved. */
+		/* It has called the JVM to correct the call site, with all registers saved. */
 		if (saved_by_adapter(w, &ip, &sp, &fp) || read_user(&pushed, WORD, sp) ||
 		    pushed != ip || !in_code_cache(w, ip)) {
 			guess(w);
@@ -296,15 +293,15 @@ __noinline int caller_of_adapter(struct walker *w)
 	}
 	if (read_user(c, sizeof(c), w->ip) || read_stack(w, &ip, 1, w->sp))
 		return END_UNREADABLE;
-	/* It saves all registers, to have the JVM correct what called it: where sp was, and what
-	   is there, the return address, are in registers. */
+	/* It saves all registers to have the JVM correct the call site: the former sp and the return address
+	   stored there are in registers. */
 	sp = w->regs.sender_sp;
 	if (sp > w->sp && sp - w->sp <= MAX_FRAME_BYTES && !read_stack(w, &pushed, 1, sp) &&
 	    pushed == w->regs.return_address && in_code_cache(w, pushed))
 		return go_to(w, pushed, sp + WORD, w->fp);
 	if (moves_return_address(c) && in_code_cache(w, w->regs.return_address)) {
 		sp = is_at_sender_sp(c) ? w->sp : sender_sp(w, w->sp);
-		/* Nothing of the adapter's own need be on the stack. */
+		/* Lets go_to() accept an sp even if nothing of the adapter's own is on the stack. */
 		w->sp -= WORD;
 		return go_to(w, w->regs.return_address, sp, w->fp);
 	}
@@ -313,9 +310,10 @@ __noinline int caller_of_adapter(struct walker *w)
 }
 
 /*
- * Where on the stack, in words above sp, the innermost stub's return address is; STUB_WORDS if it is not known. It is
- * the one whose call leads to this stub. C2 jumps to the stubs that pass an exception on: there it is where the frame
- * size says, provided that no other return address is nearer to sp. (C2's stubs copy theirs to the top of the stack.)
+ * Searches the stack for the innermost stub's return address. Returns its position in words above sp, or STUB_WORDS if
+ * it is unknown. It is the address whose call leads to this stub. C2 jumps to the stubs that pass an exception on; then
+ * the return address is where the frame size says, provided that no other one is nearer to sp. (C2's stubs copy theirs
+ * to the top of the stack.)
  */
 __noinline int scan_stub(struct walker *w)
 {
@@ -349,9 +347,9 @@ __noinline int scan_stub(struct walker *w)
 }
 
 /*
- * The caller of a stub that was interrupted anywhere in it, known by its call of this very
- * stub or by the stub's frame size. Many stubs set rbp up, as C does; some push what they please and leave rbp alone,
- * which may be that of any frame further out.
+ * Finds the caller of a stub that was interrupted at any instruction, by a return address whose call leads to this stub
+ * or by the stub's frame size. Many stubs set up rbp as C does. Others push arbitrary words and leave rbp unchanged,
+ * so it may belong to any frame further out.
  */
 static __always_inline int caller_of_innermost_stub(struct walker *w)
 {
@@ -362,8 +360,8 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 	    !read_stack(w, words, 3, w->fp)) {
 		if (entry_by_caller(w, words[1]))
 			return go_to(w, words[1], w->fp + 2 * WORD, words[0]);
-		/* The stub of nmethods' entry barriers has room for an sp above its frame
-		   pointer, which is -1 as long as nothing is deoptimised. */
+		/* The stub of nmethod entry barriers reserves a word for an sp above its frame pointer, which
+		   is -1 unless the method is deoptimised. */
 		if (words[1] == -1ULL && entry_by_caller(w, words[2]))
 			return go_to(w, words[2], w->fp + 3 * WORD, words[0]);
 	}
@@ -377,7 +375,7 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 		if (!in_code_cache(w, w->regs.exception_pc) || !passes_exception_on(w))
 			return 0;
 		end = w->sp;
-		/* Nothing of the stub's own is on the stack. */
+		/* Nothing of the stub's own is on the stack; this lets go_to() accept the caller's sp. */
 		w->sp -= WORD;
 		return go_to(w, w->regs.exception_pc, end, w->fp);
 	}
@@ -387,8 +385,8 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 	return go_to(w, w->found_ip, end, w->fp);
 }
 
-/* The caller of a stub that has its return address on the stack, and perhaps fp below it. Between
-   the two, that of entry barriers has pushed -1 first. */
+/* Finds the caller of a stub at its begin or end, when only the return address is on the stack, with fp below it if
+   `has_pushed_fp`. The stub of entry barriers has pushed -1 between the two. */
 static __always_inline int caller_of_begun_stub(struct walker *w, bool has_pushed_fp)
 {
 	__u64 words[3], end = w->sp + WORD, fp = w->fp;
@@ -406,7 +404,7 @@ static __always_inline int caller_of_begun_stub(struct walker *w, bool has_pushe
 	return go_to(w, words[0], end, fp);
 }
 
-/* Stubs: many have a frame pointer, some a frame of a known size, some nothing. */
+/* Finds the caller of a stub: many have a frame pointer, some a frame of a known size, some neither. */
 __noinline int caller_of_stub(struct walker *w)
 {
 	__u64 words[3], ip = 0, end;
@@ -422,7 +420,7 @@ __noinline int caller_of_stub(struct walker *w)
 		why = caller_of_innermost_stub(w);
 		if (why || !w->is_innermost)
 			return why;
-		/* What native code calls and puts nothing on the stack, as flush_icache_stub. */
+		/* Stubs that native code calls and that push nothing, such as flush_icache_stub. */
 		if (!read_stack(w, &ip, 1, w->sp) && !in_code_cache(w, ip) && is_behind_call(ip) &&
 		    find_mapping(w, ip))
 			return go_to(w, ip, w->sp + WORD, w->fp);
@@ -430,7 +428,7 @@ __noinline int caller_of_stub(struct walker *w)
 	if (w->blob.frame_bytes && !w->is_innermost &&
 	    caller_near(w, w->sp + w->blob.frame_bytes, &why))
 		return why;
-	/* What native code calls has a frame pointer; for the rest it is a guess. */
+	/* Stubs that native code calls have a frame pointer; for others, this is a guess. */
 	if (w->fp >= w->sp && w->fp - w->sp < MAX_FRAME_BYTES &&
 	    !read_stack(w, words, 3, w->fp)) {
 		if (words[1] == -1ULL && in_code_cache(w, words[2]))
@@ -454,15 +452,15 @@ static __always_inline int caller_in_code_cache(struct walker *w)
 	int why;
 
 	if (w->jvm.return_barrier && w->ip == w->jvm.return_barrier) {
-		/* The outer frames of a virtual thread wait in the heap, and what is
-		   outside of these is this. */
+		/* The outer frames of a virtual thread are frozen in the heap. The walk goes on at the return
+		   address of the continuation's entry. */
 		if (read_user(&w->ip, WORD, w->jvm.cont_return_pc_at) ||
 		    !in_code_cache(w, w->ip))
 			return END_IMPLAUSIBLE;
 		w->frame = w->ip;
 	}
 	if (in_interpreter(w, w->ip)) {
-		/* Not by the latter: calls as deep would need more stack than there is. */
+		/* Not called by caller_of_interpreted(), because that call depth would exceed the BPF stack. */
 		if (w->is_innermost) {
 			why = caller_of_frameless(w);
 			if (!w->is_innermost)
@@ -478,7 +476,7 @@ static __always_inline int caller_in_code_cache(struct walker *w)
 		w->frame |= (__u64)(__u16)w->blob.compile_id << ADDR_BITS;
 		return caller_of_compiled(w, is_stub);
 	case BLOB_DISPATCH:
-		/* Nothing is below the return address, and nothing is called from there. */
+		/* Such code pushes nothing and calls nothing. */
 		return caller_at_sp(w);
 	case BLOB_ADAPTER:
 		return caller_of_adapter(w);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * A stack is sent to user space once, and is a number from then on. So a stack of a thousand frames
- * costs its eight kilobytes once, and what happens on it again costs a look into a map.
+ * Interns stacks: each is sent to user space once and represented by an id from then on. So a stack of a
+ * thousand frames costs its eight kilobytes once, and each further event on it costs one map look-up.
  *
- * The number is a hash of the frames and of the process: two processes may have the same addresses,
- * and other code there.
+ * The id is a hash of the frames and of the process, because two processes may have different code at the same
+ * addresses.
  *
- * A stack is too large for the BPF stack: it is walked in memory that belongs to the processor. A
- * program that may be preempted takes that by turns (take_stack), see turn.bpf.h.
+ * A stack is too large for the BPF stack, so it is walked in per-CPU memory. A program that may be preempted
+ * locks that memory (take_stack), see turn.bpf.h.
  *
- * The tool's own header comes before this file: its enum event_kind says which EVENT_STACK is.
+ * The tool's own header is included before this file: its enum event_kind defines EVENT_STACK.
  */
 #ifndef JVMPROBE_WALK_INTERN_BPF_H
 #define JVMPROBE_WALK_INTERN_BPF_H
@@ -19,8 +19,8 @@
 #include "walk.bpf.h"
 
 /*
- * Stacks that user space was told of, and the keys of their processes. User space sizes it.
- * Not an LRU map: hardware samples come as NMIs, in which its locks may deadlock.
+ * Ids of the stacks that were sent to user space, with the keys of their processes. User space sizes it.
+ * Not an LRU map: hardware samples arrive as NMIs, in which the locks of such a map may deadlock.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -29,7 +29,7 @@ struct {
 	__type(value, __u64);
 } known_stacks SEC(".maps");
 
-/* A stack, and whether somebody is at it. */
+/* Memory for a stack, and whether a program is using it. */
 struct own_stack {
 	__u64 taken;
 	struct stack_event event;
@@ -42,16 +42,16 @@ struct {
 	__type(value, struct own_stack);
 } stacks SEC(".maps");
 
-/* The level of programs that take turns. */
+/* Level of programs that lock the memory. */
 #define LEVEL_TURNS 0
 
-/* This processor's, for programs that nothing of their level interrupts. */
+/* Returns this processor's memory of a level, for programs that no program of their level interrupts. */
 static __always_inline struct own_stack *own_stack(__u32 level)
 {
 	return bpf_map_lookup_elem(&stacks, &level);
 }
 
-/* The same for all others; NULL where somebody is at it. Who gets it gives it back. */
+/* Locks this processor's memory, for all other programs; NULL if it is in use. The caller calls give_back_stack(). */
 static __always_inline struct own_stack *take_stack(void)
 {
 	struct own_stack *own = own_stack(LEVEL_TURNS);
@@ -65,9 +65,9 @@ static __always_inline void give_back_stack(struct own_stack *own)
 }
 
 /*
- * Sends a stack of this hash unless user space knows it. Returns its number; STACK_NONE where there
- * is none. When known_stacks is full, that is STACK_OTHER, or, where user space empties the map
- * soon, the stack is sent each time.
+ * Sends a stack with this hash unless it was sent before. Returns its id, or STACK_NONE if it has no frames. If
+ * known_stacks is full, the stack is sent each time if user space empties the map regularly (`is_emptied`); else
+ * the result is STACK_OTHER.
  */
 static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const bool is_emptied)
 {
@@ -76,7 +76,7 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 
 	if (!size)
 		return STACK_NONE;
-	/* Made one comparison of two, this would tell verifiers up to Linux 6.1 no bound. */
+	/* Prevents the compiler from merging two comparisons, from which verifiers up to Linux 6.1 derive no bound. */
 	barrier_var(size);
 	if (size > sizeof(event->stack.frames))
 		return STACK_NONE;
@@ -91,7 +91,7 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 		return STACK_OTHER;
 	event->kind = EVENT_STACK;
 	event->id = id;
-	/* When there is no room, the next one of its kind tries again. */
+	/* If the ring buffer is full, the next event with this stack sends it. */
 	if (bpf_ringbuf_output(&events, event, offsetof(struct stack_event, stack.frames) + size,
 			       wake()) &&
 	    !error)
@@ -99,8 +99,8 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 	return id;
 }
 
-/* Walks the stack of a thread that is in user mode, with these registers, and sends it where it is
-   new. Returns its number; STACK_NONE also where somebody is at this processor's memory. */
+/* Walks and sends the stack of a thread in user mode that has these registers. Returns its id; STACK_NONE also if
+   this processor's memory is in use. */
 static __always_inline __u64 intern_stack(const bpf_user_pt_regs_t *regs, __u64 key)
 {
 	struct own_stack *own = take_stack();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The caller of a native frame: which file is mapped there, and what that file's unwind table (rows
- * of .eh_frame, which user space has prepared) says of the address. Where there is no table, or none
- * for this address, what looks like a return address on the stack is a guess, and said to be one.
+ * Finds the caller of a native frame, by the unwind table (rows of .eh_frame, prepared by user space) of the file that
+ * is mapped at its address. If there is no table, or no row for the address, the stack is searched for a word that
+ * looks like a return address; such a step is marked as a guess.
  */
 #ifndef JVMPROBE_WALK_NATIVE_BPF_H
 #define JVMPROBE_WALK_NATIVE_BPF_H
@@ -10,14 +10,14 @@
 #include "arch_x86.bpf.h"
 #include "blob.bpf.h"
 
-#define SCAN_WORDS 32           /* a power of two */
+#define SCAN_WORDS 32           /* number of words searched; a power of two */
 #define MAX_MAPPING_STEPS 14
 #define MAX_ROW_STEPS 23
 
 /*
- * Templates of inner maps give sizes, no types, just as user space makes the maps themselves.
- * Linux 5.15 to 6.1 keep "no BTF" and "a BTF type without a timer" apart, and refuse an inner
- * map that differs in that from its template (kernel/bpf/map_in_map.c, bpf_map_meta_equal).
+ * Templates of inner maps give sizes instead of types, as the maps that user space creates do. Linux 5.15 to 6.1
+ * distinguish "no BTF" from "a BTF type without a timer", and refuse an inner map that differs from its template
+ * in this (kernel/bpf/map_in_map.c, bpf_map_meta_equal).
  */
 struct mapping_array {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -27,7 +27,7 @@ struct mapping_array {
 	__uint(value_size, sizeof(struct mapping));
 };
 
-/* By target_key(), sorted by address. */
+/* Mappings of each process, sorted by address; indexed by target_key(). */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
 	__uint(max_entries, MAX_PROCESSES);
@@ -50,7 +50,7 @@ struct {
 	__array(values, struct row_array);
 } tables SEC(".maps");
 
-/* Finds the mapping that an address lies in; whether there is one. */
+/* Sets w->mapping to the mapping that contains an address. Returns whether there is one. */
 __noinline int find_mapping(struct walker *w, __u64 addr)
 {
 	struct mapping *m;
@@ -69,7 +69,7 @@ __noinline int find_mapping(struct walker *w, __u64 addr)
 	m = bpf_map_lookup_elem(inner, &zero);
 	if (!m)
 		return 0;
-	/* The last that begins at or before the address lies in [low - 1, high). */
+	/* The last mapping that begins at or before the address is in [low - 1, high). */
 	high = m->start + 1;
 	for (i = 0; i < MAX_MAPPING_STEPS && low < high; i++) {
 		__u32 middle = (low + high) / 2;
@@ -88,7 +88,7 @@ __noinline int find_mapping(struct walker *w, __u64 addr)
 	return 1;
 }
 
-/* The row that holds at an address of the mapping found last, as one number. */
+/* Returns the row that applies to an address of w->mapping, as one number; 0 if there is none. */
 __noinline __u64 find_row(struct walker *w, __u64 addr)
 {
 	__u32 low = 0, high, table, i;
@@ -121,16 +121,16 @@ __noinline __u64 find_row(struct walker *w, __u64 addr)
 
 #ifdef WALKS_PROBED
 
-/* Whether code is mapped at an address. */
+/* Returns whether code is mapped at an address. */
 static __always_inline bool is_code(struct walker *w, __u64 addr)
 {
 	return (w->is_jvm && in_code_cache(w, addr)) || find_mapping(w, addr);
 }
 
 /*
- * Finds a thread that has just hit a probe's breakpoint. If ip is still behind it, sets ip back by one, as the
- * kernel will. If the kernel has emulated a push of one byte already, ip is the same, but the top of the stack
- * is no return address.
+ * Detects a thread that has just hit a probe's breakpoint. If ip is still after the breakpoint, decreases it by one,
+ * as the kernel will do. If the kernel has already emulated a push of one byte, ip has the same value, but the top of
+ * the stack is not a return address.
  */
 __noinline int find_breakpoint(struct walker *w)
 {
@@ -149,8 +149,8 @@ __noinline int find_breakpoint(struct walker *w)
 }
 
 /*
- * 1 if the kernel has emulated the push at ip and has not moved ip yet, else 0. For functions of which only the
- * return address should be on the stack.
+ * Returns 1 if the kernel has emulated the push at ip and not yet moved ip, else 0. For functions whose frame should
+ * contain only the return address.
  */
 __noinline int emulated_words(struct walker *w)
 {
@@ -162,8 +162,8 @@ __noinline int emulated_words(struct walker *w)
 
 #endif
 
-/* Where on the stack, in words above sp, is what looks like a return address to code that
-   is known; SCAN_WORDS where nothing does. The stack is in w->bytes then. */
+/* Searches the stack for a word that looks like a return address to known code. Returns its position in words above
+   sp, or SCAN_WORDS if there is none. Leaves the stack's words in w->bytes. */
 __noinline int scan(struct walker *w)
 {
 	__u64 *words;
@@ -188,8 +188,8 @@ __noinline int scan(struct walker *w)
 	return i;
 }
 
-/* Whether an address may be a frame pointer of a frame above `end`: there is a return
-   address where it should be. */
+/* Returns whether an address may be the frame pointer of a frame above `end`: there is a return address where one
+   should be. */
 static __always_inline bool is_frame(__u64 fp, __u64 end)
 {
 	__u64 ip = 0;
@@ -198,8 +198,8 @@ static __always_inline bool is_frame(__u64 fp, __u64 end)
 	       !read_user(&ip, WORD, fp + WORD) && is_behind_call(ip);
 }
 
-/* The caller's frame pointer, when its return address was found that many words above sp:
-   in its register still, or saved below. */
+/* Returns the caller's frame pointer when its return address was found `found` words above sp: it is still in its
+   register, or saved below the return address. */
 __noinline __u64 saved_fp(struct walker *w, __u32 found)
 {
 	__u64 fp, end;
@@ -218,15 +218,15 @@ __noinline __u64 saved_fp(struct walker *w, __u32 found)
 	return w->fp;
 }
 
-/* Native code of which nothing is known: hand-written, or built without tables, as musl
-   is. Its frames are small. */
+/* Finds the caller of native code without unwind information: hand-written, or built without tables, as musl is. Its
+   frames are small. */
 static __always_inline int caller_of_unknown(struct walker *w)
 {
 	__u32 found = scan(w);
 	__u64 fp;
 
 	guess(w);
-	/* A frame pointer that is one is better than a guess. */
+	/* A plausible frame pointer is better than a guess. */
 	if (found >= SCAN_WORDS || (!w->is_innermost && w->fp - w->sp < found * WORD))
 		return caller_by_fp(w);
 	fp = saved_fp(w, found);
@@ -294,7 +294,7 @@ __noinline int caller_of_native(struct walker *w)
 		return caller_of_unknown(w);
 	}
 	if (row->fp == -2) {
-		/* As most functions have it. */
+		/* The most common case. */
 		return caller_below(w, end);
 	}
 	if (read_stack(w, &ip, 1, end - WORD))

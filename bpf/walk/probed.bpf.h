@@ -12,14 +12,15 @@
 /* An instruction has at most 15 bytes; right after the step, ip is behind the copy. */
 #define COPY_BYTES 16
 
-/* Offsets of these fields of the kernel's, from its BTF; 0 without BTF. */
+/* Offsets of fields of kernel structures, from the kernel's BTF; 0 without BTF. */
 const volatile __u32 task_utask = 0;
 const volatile __u32 utask_vaddr = 0;
 const volatile __u32 utask_xol_vaddr = 0;
 
 /*
- * The current thread's uprobe_task, which it has once it has hit a probe; else 0. Functions of their own,
- * whose variables take no room on the BPF stack (512 bytes) while frames are walked.
+ * Returns the current thread's uprobe_task, which exists once the thread has hit a probe; else 0. This function
+ * and the next one are not inlined, so that their variables take no space on the BPF stack (512 bytes) while
+ * frames are walked.
  */
 __noinline __u64 uprobe_task(void)
 {
@@ -31,7 +32,7 @@ __noinline __u64 uprobe_task(void)
 	return utask;
 }
 
-/* The address in the program of what the current thread executes at an address. */
+/* Returns the address in the program of the instruction that the current thread executes at `ip`. */
 __noinline __u64 probed_address(__u64 ip)
 {
 	__u64 utask = uprobe_task(), original = 0, copy = 0;

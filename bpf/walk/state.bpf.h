@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What the walker knows while it walks one stack, and the few steps that every kind of frame
- * needs: to read the walked process's memory, to move on to a caller whose place is known, and to
- * say that a caller is only likely.
+ * State of the walker while it walks one stack, and the steps that every kind of frame needs: reading the
+ * walked process's memory, moving to a caller whose location is known, and marking a step as a guess.
  *
- * All of it lies in one per-CPU array, because the BPF stack (512 bytes for all functions that
- * call each other) has no room for it.
+ * The state lies in a per-CPU array, because the BPF stack (512 bytes for all functions that call each other)
+ * has no space for it.
  */
 #ifndef JVMPROBE_WALK_STATE_BPF_H
 #define JVMPROBE_WALK_STATE_BPF_H
@@ -28,20 +27,20 @@
 #endif
 
 #define WORD 8
-#define MAX_BLOB_BYTES 512      /* a power of two; JDK 8 to 25 need up to 360 */
+#define MAX_BLOB_BYTES 512      /* a power of two; blobs of JDK 8 to 25 need up to 360 */
 #define MAX_FRAME_BYTES (1 << 20)
-/* So much of the stack is read at once; a power of two. */
+/* Number of bytes of the stack that are read at once; a power of two. */
 #define WINDOW_BYTES 2048
 #define PAGE_BYTES 4096
-#define MAX_WINDOW_WORDS 16     /* of one read */
+#define MAX_WINDOW_WORDS 16     /* maximum number of words of one read_stack() */
 
 enum blob_kind {
 	BLOB_NONE = 0,
-	BLOB_METHOD = 1,    /* compiled, or a wrapper around native code */
+	BLOB_METHOD = 1,    /* compiled method, or a wrapper of a native method */
 	BLOB_DISPATCH = 2,  /* jumps to a method: vtable and itable stubs, inline caches */
 	BLOB_ADAPTER = 3,   /* moves arguments between compiled and interpreted code */
 	BLOB_STUB = 4,
-	BLOB_DEOPT = 5,     /* makes interpreted frames of compiled ones */
+	BLOB_DEOPT = 5,     /* replaces compiled frames by interpreted ones */
 };
 
 struct blob {
@@ -56,63 +55,63 @@ struct blob {
 	__u32 orig_pc_offset;
 	__u32 compile_id;
 	__u32 kind;
-	/* Where its compile id is, or its name for what was not compiled, and what that was: no
-	   other piece of code in its place would have the same. */
+	/* Compile id of a method or, for other blobs, low half of the name's address; and the address where it
+	   is stored. No other blob at the same location has the same. */
 	__u32 identity;
 	__u64 identity_at;
 };
 
 struct walker {
 	__u64 key;
-	/* Of the programs that walk: see WALK_LEVELS. */
+	/* Level of the program that walks: see WALK_LEVELS. */
 	__u32 level;
-	/* What is remembered of native code is remembered with this; 0 for nothing. */
+	/* Stamp of cache entries for native code; 0 disables the cache. */
 	__u64 mappings_stamp;
-	/* The frame that is looked at; walk() begins with the sampled registers. */
+	/* Registers of the current frame; walk() starts with the sampled ones. */
 	__u64 ip;
 	__u64 sp;
 	__u64 fp;
-	/* The others, as long as it is innermost. */
+	/* The other registers, valid while the current frame is innermost. */
 	struct registers regs;
-	/* What it is recorded as. */
+	/* The current frame as it is recorded. */
 	__u64 frame;
-	/* Whether nothing was called from it: its address is that of an instruction, and
-	   the registers are its own. */
+	/* Whether the current frame was interrupted, not left by a call: its address is that of an instruction,
+	   and the registers are its own. */
 	bool is_innermost;
 	bool is_first;
 	bool is_jvm;
 	bool by_tables;
-	/* Whether interpreted frames may be there that have no content yet. */
+	/* Whether interpreted frames may follow that deoptimisation has not filled in yet. */
 	bool is_deoptimizing;
 #ifdef WALKS_PROBED
-	/* Whether an exception of a thread that has hit probes led into the kernel; whether ip is at the
+	/* Whether the task has hit probes before and entered the kernel by an exception; whether ip is at the
 	   breakpoint of a probe. */
 	bool by_exception;
 	bool is_at_breakpoint;
 #endif
-	/* How many frames there are, and how many there were when a step to the caller was a
-	   guess for the first time. */
+	/* Number of frames so far, and what it was when a step to the caller was a guess for the first time;
+	   0: no step was. */
 	__u32 depth;
 	__u32 known;
 	__u64 code_low;
 	__u64 code_high;
-	__u64 found_ip;     /* by scan() and scan_stub() */
-	__u64 found_entry;  /* of the stub, by scan_stub() */
-	/* What was found last: callers are often next to it. */
+	__u64 found_ip;     /* result of scan() and scan_stub() */
+	__u64 found_entry;  /* entry of the stub, result of scan_stub() */
+	/* The mapping and the blob found last: callers are often in the same ones. */
 	struct mapping mapping;
 	struct blob blob;
 	struct jvm jvm;
 	__u8 bytes[MAX_BLOB_BYTES];
-	/* A piece of the stack, where it lies, and how long it is; and room for the verifier, to
-	   whom whatever begins in the window may end behind it. */
+	/* The part of the stack that was read last: address, length and content. The additional words are for
+	   the verifier, which does not know that a read that begins in the window also ends there. */
 	__u64 window_at;
 	__u64 window_bytes;
 	__u64 window[WINDOW_BYTES / WORD + MAX_WINDOW_WORDS];
 };
 
 /*
- * Programs that interrupt each other on one processor walk at levels of their own; the tool says
- * how many it has. Those of one level never do, or take turns.
+ * Number of levels: programs that may interrupt each other on one processor walk at different levels. The
+ * tool defines it. Programs of the same level never interrupt each other, or use turns (turn.bpf.h).
  */
 #ifndef WALK_LEVELS
 #define WALK_LEVELS 1
@@ -130,7 +129,7 @@ static __always_inline int read_user(void *to, __u32 size, __u64 addr)
 	return bpf_probe_read_user(to, size, (void *)addr);
 }
 
-/* Reads the stack from an address on: as far as a window goes, or its page. */
+/* Reads the window of the stack from an address on: WINDOW_BYTES, or up to the end of the page. */
 __noinline int move_window(struct walker *w, __u64 to)
 {
 	__u64 rest;
@@ -144,7 +143,7 @@ __noinline int move_window(struct walker *w, __u64 to)
 	if (!read_user(w->window, WINDOW_BYTES, to)) {
 		w->window_bytes = WINDOW_BYTES;
 	} else if (rest < WINDOW_BYTES) {
-		/* The stack's last page, perhaps. */
+		/* This may be the stack's last page. */
 		barrier_var(rest);
 		if (rest < WINDOW_BYTES && !read_user(w->window, rest, to))
 			w->window_bytes = rest;
@@ -152,7 +151,7 @@ __noinline int move_window(struct walker *w, __u64 to)
 	return 0;
 }
 
-/* Whether so many bytes of an address are in the window. */
+/* Returns whether `size` bytes from an address on are in the window. */
 static __always_inline bool in_window(const struct walker *w, __u64 addr, __u32 size)
 {
 	__u64 at = addr - w->window_at;
@@ -161,9 +160,9 @@ static __always_inline bool in_window(const struct walker *w, __u64 addr, __u32 
 }
 
 /*
- * Reads words of the stack, which is read in large pieces: a walk looks at most of it, and to ask
- * the kernel for each two words costs more than all else that is done for a frame. The thread
- * whose stack this is stands still meanwhile.
+ * Reads words of the stack by way of the window. A walk reads most of the stack, and one kernel call for
+ * every two words would cost more than all other work for a frame. The stack does not change meanwhile,
+ * because its thread runs no user code.
  */
 static __always_inline int read_stack(struct walker *w, __u64 *to, const __u32 words, __u64 addr)
 {
@@ -171,7 +170,7 @@ static __always_inline int read_stack(struct walker *w, __u64 *to, const __u32 w
 	__u32 i;
 
 	if (!in_window(w, addr, words * WORD)) {
-		/* Below it is only what is on its way to become a frame. */
+		/* Below sp there are only words of a frame that is being set up: they are read directly. */
 		if (addr < w->sp || addr & (WORD - 1))
 			return read_user(to, words * WORD, addr);
 		move_window(w, addr - w->sp < WINDOW_BYTES / 4 ? w->sp : addr);
@@ -196,7 +195,7 @@ static __always_inline bool in_interpreter(struct walker *w, __u64 addr)
 	       w->jvm.interpreter_high - w->jvm.interpreter_low;
 }
 
-/* The caller is known: 0 to go on, or why that makes no sense. */
+/* Moves to a caller that is known. Returns 0, or an enum walk_end if it is not plausible. */
 static __always_inline int go_to(struct walker *w, __u64 ip, __u64 sp, __u64 fp)
 {
 	bool moved = sp > w->sp;
@@ -212,14 +211,14 @@ static __always_inline int go_to(struct walker *w, __u64 ip, __u64 sp, __u64 fp)
 	return 0;
 }
 
-/* The step to the caller is not known, but likely. */
+/* Marks the step to the caller as a guess. */
 static __always_inline void guess(struct walker *w)
 {
 	if (!w->known)
 		w->known = w->depth;
 }
 
-/* By the convention for frame pointers, which is the same on x86-64 and aarch64. */
+/* Moves to the caller by the frame pointer convention, which is the same on x86-64 and aarch64. */
 static __always_inline int caller_by_fp(struct walker *w)
 {
 	__u64 frame[2];
@@ -233,7 +232,7 @@ static __always_inline int caller_by_fp(struct walker *w)
 	return go_to(w, frame[1], w->fp + sizeof(frame), frame[0]);
 }
 
-/* To the caller of a frame that ends at `end`, with fp and return address below it. */
+/* Moves to the caller of a frame that ends at `end`, with the saved fp and the return address below `end`. */
 static __always_inline int caller_below(struct walker *w, __u64 end)
 {
 	__u64 frame[2];
@@ -243,7 +242,7 @@ static __always_inline int caller_below(struct walker *w, __u64 end)
 	return go_to(w, frame[1], end, frame[0]);
 }
 
-/* To the caller of code that has put nothing below its return address. */
+/* Moves to the caller of code that has nothing on the stack but its return address. */
 static __always_inline int caller_at_sp(struct walker *w)
 {
 	__u64 ip = 0;

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Walks user stacks of a JVM that was started without any flag: native frames by unwind tables
- * (native.bpf.h), Java frames by what HotSpot's code cache says of itself (hotspot.bpf.h).
+ * Walks user stacks of a JVM that was started without any special option: native frames by unwind tables
+ * (native.bpf.h), Java frames by HotSpot's own data in its code cache (hotspot.bpf.h).
  *
- * walk() begins with the registers that an event brings, walk_task() finds those of a task that is
- * in the kernel. Both loop over step(), which knows one frame's caller. step() and what it calls
- * are global functions: the verifier looks at each once, whatever the number of frames, so that no
- * BPF loops of newer kernels are needed. They take pointers to memory, which Linux does not verify
- * before 5.12.
+ * walk() starts from the registers of an event, walk_task() from those of a task that is in the kernel. Both
+ * loop over step(), which finds one frame's caller. step() and the functions that it calls are global
+ * functions: the verifier checks each once, whatever the number of frames, so that no BPF loops of newer
+ * kernels are needed. They take pointers to memory as arguments, which the verifier accepts from Linux 5.12 on.
  *
- * Nothing here knows the tool: its events are sent by intern.bpf.h.
+ * This file does not depend on the tool: stacks are sent by intern.bpf.h.
  */
 #ifndef JVMPROBE_WALK_WALK_BPF_H
 #define JVMPROBE_WALK_WALK_BPF_H
@@ -24,17 +23,17 @@
 #endif
 
 const volatile bool know_jvms = false;
-/* Whether task_pt_regs() is there: Linux 5.15, with BTF. */
+/* Whether bpf_task_pt_regs() is available: Linux 5.15, with BTF. */
 const volatile bool has_user_registers = true;
 
-/* The compiler describes whole what is the type of a variable. */
+/* These variables make the compiler emit complete BTF for their types. */
 struct unwind_row unused_row;
 struct mapping unused_mapping;
 struct jvm unused_jvm;
 
 #ifdef KNOWS_FRAMES
 
-/* Finds out what is known of the process. */
+/* Looks up the data of the process that is walked. */
 static __always_inline void prepare(struct walker *w)
 {
 	struct mapping *first;
@@ -76,13 +75,13 @@ static __always_inline void prepare(struct walker *w)
 
 #endif
 
-/* From a frame to its caller; 0, or why there is none. */
+/* Moves from a frame to its caller. Returns 0, or an enum walk_end if there is none. */
 __noinline int step(struct walker *w)
 {
 	if (!w)
 		return END_IMPLAUSIBLE;
-	/* All frames but the first are looked up one byte before their addresses, so for
-	   what a signal interrupted that is not what it points behind. */
+	/* User space looks up all frames but the first one byte before their addresses, because these are
+	   return addresses. The address at which a signal interrupted a frame is none, so it is increased by one. */
 	w->frame = (w->ip & ADDR_MASK) + (w->is_innermost && !w->is_first);
 	w->is_first = false;
 	w->depth++;
@@ -92,7 +91,7 @@ __noinline int step(struct walker *w)
 	if (w->by_tables)
 		return caller_of_native(w);
 #endif
-	/* Whoever asks for frame pointers knows what they are worth. */
+	/* Without know_jvms, frame pointers are what the user asked for, so such steps are no guesses. */
 	if (know_jvms)
 		guess(w);
 	return caller_by_fp(w);
@@ -104,13 +103,13 @@ static __always_inline __u64 mix(__u64 hash, __u64 value)
 	return hash ^ hash >> 29;
 }
 
-/* The number of a stack of this hash: odd. The kernel's own stacks are everybody's. */
+/* Returns the id of a stack with this hash, which is odd. Target 0 is for kernel stacks, which all processes share. */
 static __always_inline __u64 stack_number(__u64 hash, __u64 target)
 {
 	return (target ? mix(hash, target) : hash) | 1;
 }
 
-/* From the innermost frame on, as far as there are callers. Returns a hash of them. */
+/* Walks from the innermost frame as far as there are callers. Returns a hash of the frames. */
 __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 {
 	bool has_interpreted = false;
@@ -140,8 +139,8 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 	}
 	walked->count = i;
 	walked->end = (why ? why : END_TOO_DEEP) | w->known << KNOWN_SHIFT;
-	/* A Method is one of this JVM's, and its address may be another one's when classes
-	   were unloaded. */
+	/* A Method's address is valid in this JVM only, and may be that of another Method after classes were
+	   unloaded. */
 	if (has_interpreted) {
 		if (w->jvm.unloads_at)
 			read_user(&walked->unloads, sizeof(walked->unloads), w->jvm.unloads_at);
@@ -150,7 +149,7 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 	return mix(hash, walked->end);
 }
 
-/* This processor's walker of the level, at the beginning of a stack. */
+/* Returns this processor's walker of a level, reset for a new stack. */
 static __always_inline struct walker *begin_walk(__u64 key, struct walked *walked, __u32 level)
 {
 	struct walker *w = bpf_map_lookup_elem(&walkers, &level);
@@ -176,7 +175,7 @@ static __always_inline struct walker *begin_walk(__u64 key, struct walked *walke
 	return w;
 }
 
-/* From the frame on whose registers these are. */
+/* Walks from the frame that has these registers. */
 static __always_inline __u64 walk_from(struct walker *w, const bpf_user_pt_regs_t *regs,
 				       struct walked *walked)
 {
@@ -187,10 +186,7 @@ static __always_inline __u64 walk_from(struct walker *w, const bpf_user_pt_regs_
 	return walk_frames(w, walked);
 }
 
-/*
- * Walks the stack of a process in user mode, whose registers these are. The result is a
- * hash of the stack.
- */
+/* Walks the stack of a thread in user mode that has these registers. Returns a hash of the stack. */
 static __always_inline __u64 walk(const bpf_user_pt_regs_t *regs, __u64 key, struct walked *walked,
 				  __u32 level)
 {
@@ -199,7 +195,8 @@ static __always_inline __u64 walk(const bpf_user_pt_regs_t *regs, __u64 key, str
 	return w ? walk_from(w, regs, walked) : 0;
 }
 
-/* Takes what the kernel has walked: so many bytes of frames, or a negative number. */
+/* Takes over the `bytes` bytes of frames that the kernel has written; a negative number is an error. Returns their
+   hash. */
 static __always_inline __u64 take_walked(struct walked *walked, __u64 target, long bytes)
 {
 	__u64 hash = 0;
@@ -218,8 +215,8 @@ static __always_inline __u64 take_walked(struct walked *walked, __u64 target, lo
 }
 
 /*
- * A stack as the kernel walks it: a process's by frame pointers (BPF_F_USER_STACK), or, for the
- * target 0, the kernel's own, which all processes share.
+ * Has the kernel walk a stack: a process's user stack by frame pointers (BPF_F_USER_STACK), or, with target 0,
+ * the kernel stack, whose id all processes share.
  */
 static __always_inline __u64 walk_by_kernel(void *ctx, __u64 target, __u64 flags,
 					    struct walked *walked)
@@ -230,9 +227,9 @@ static __always_inline __u64 walk_by_kernel(void *ctx, __u64 target, __u64 flags
 }
 
 /*
- * Walks the user stack of the current task, which is in the kernel: by the registers that it
- * entered with. They lie at the top of its kernel stack; where no helper finds them, the kernel
- * itself walks, by frame pointers. Nothing is found (END_NONE) of a kernel thread.
+ * Walks the user stack of the current task, which is in the kernel, from the registers with which it entered.
+ * They lie at the top of its kernel stack. If no helper finds them, the kernel walks by frame pointers. For a
+ * kernel thread, the result is END_NONE.
  */
 static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walked, __u32 level)
 {
@@ -244,7 +241,7 @@ static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walk
 	w = begin_walk(key, walked, level);
 	if (!w)
 		return 0;
-	/* Where code will be, as the BPF stack is short. */
+	/* In the buffer for code, because the BPF stack has no space for them. */
 	regs = (void *)w->bytes;
 	_Static_assert(sizeof(*regs) <= sizeof(w->bytes), "registers have room");
 	bpf_probe_read_kernel(regs, sizeof(*regs),

@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What user space tells the stack walker (walk.bpf.h), what the walker answers, and how stacks are
- * sent (intern.bpf.h). Rust has mirrors of these layouts, which tests compare with this file.
+ * Data that user space gives to the stack walker (walk.bpf.h), the walker's results, and the events that carry
+ * stacks (intern.bpf.h). Rust has mirrors of these layouts, which tests compare with this file.
  */
 #ifndef JVMPROBE_WALK_WALK_H
 #define JVMPROBE_WALK_WALK_H
 
 #include <linux/types.h>
 
-#define MAX_FRAMES 1024      /* of user code; a power of two */
+#define MAX_FRAMES 1024      /* of user code in one stack; a power of two */
 #define MAX_KERNEL_FRAMES 127
 #define MAX_CODE_HEAPS 4
 #define MAX_TABLES 4096      /* files with unwind tables */
-#define MAX_PROCESSES 4096   /* that are walked by more than frame pointers */
+#define MAX_PROCESSES 4096   /* processes that are walked by unwind tables or as JVMs, not by frame pointers alone */
 
 /* Why a walk ended. */
 enum walk_end {
-	END_NONE = 0,       /* nothing to walk: a kernel thread, or not wanted */
+	END_NONE = 0,       /* there is nothing to walk: a kernel thread, or no walk was requested */
 	END_OUTERMOST = 1,  /* a frame without a caller */
-	END_UNREADABLE = 2, /* memory that is not there */
-	END_IMPLAUSIBLE = 3,/* a caller that does not lie up the stack */
+	END_UNREADABLE = 2, /* memory could not be read */
+	END_IMPLAUSIBLE = 3,/* the caller does not lie further up the stack */
 	END_TOO_DEEP = 4,
-	END_ENTRY = 5,      /* where the thread begins, as its unwind table says */
+	END_ENTRY = 5,      /* the thread's entry function, as its unwind table says */
 };
 
 /*
- * Above the reason: how many frames come before the first step that was a guess; 0 where all
- * were known.
+ * Bits above the reason: the number of frames up to and including the one whose caller was the first guess;
+ * 0 if no step was a guess.
  */
 #define KNOWN_SHIFT 8
 
 /*
- * A frame is an address of code of 47 bits; above it are the low 16 bits of the compile
- * id, if it is a compiled method's. With the highest bit set it is an interpreted
- * method: its bytecode index (NO_BCI where it is not known) above the Method's address.
+ * A frame is an address of code of 47 bits. For a compiled method, the bits above contain the low 16 bits of
+ * the compile id. If the highest bit is set, it is an interpreted method: its bytecode index (NO_BCI if
+ * unknown) above the Method's address.
  */
 #define INTERPRETED (1ULL << 63)
 #define ADDR_BITS 47
@@ -43,24 +43,24 @@ enum walk_end {
 /* A stack; innermost frame first. */
 struct walked {
 	__u64 target;               /* the key of its process */
-	__u64 unloads;              /* classes that the JVM had unloaded, see struct jvm */
-	__u64 end;                  /* enum walk_end, and what was known: KNOWN_SHIFT */
+	__u64 unloads;              /* number of classes that the JVM had unloaded, see struct jvm */
+	__u64 end;                  /* enum walk_end, and the number of frames at KNOWN_SHIFT */
 	__u64 count;
 	__u64 frames[MAX_FRAMES];
 };
 
-/* Numbers of stacks are odd, save these. */
-#define STACK_NONE 0            /* not asked for, or it could not be walked */
-#define STACK_OTHER 2           /* there were too many to keep them apart */
+/* Ids of stacks are odd, except these. */
+#define STACK_NONE 0            /* not requested, or it could not be walked */
+#define STACK_OTHER 2           /* stands for all stacks for which there was no free entry */
 
-/* A stack that is new to user space. */
+/* Event that sends a stack which user space does not know yet. */
 struct stack_event {
 	__u64 kind;                 /* the tool's EVENT_STACK */
 	__u64 id;
 	struct walked stack;
 };
 
-/* One of HotSpot's code heaps, as far as memory is reserved for it. */
+/* One of HotSpot's code heaps, with the bounds of its reserved memory. */
 struct code_heap {
 	__u64 low;
 	__u64 high;
@@ -68,30 +68,31 @@ struct code_heap {
 	__u64 segment_log;
 };
 
-/* In which form a blob says where its code and the entries into it are. */
+/* Form in which a blob stores the addresses of its code and of the entries into it. */
 enum blob_form {
 	FORM_ADDRESSES = 0,         /* JDK 9 to 22 */
-	FORM_OFFSETS = 1,           /* JDK 23 and later: some of 16 bits */
+	FORM_OFFSETS = 1,           /* JDK 23 and later: offsets, some of 16 bits */
 	FORM_JDK_8 = 2,             /* offsets of code and handlers, addresses of entries */
 };
 
-/* How to find one's way through a JVM's code cache: addresses, and offsets of fields. */
+/* Description of a JVM's code cache: addresses, and offsets of fields. */
 struct jvm {
 	struct code_heap heaps[MAX_CODE_HEAPS];
 	__u64 interpreter_low;
 	__u64 interpreter_high;
-	/* The name of compiled methods, "nmethod", as every one of them points to it. */
+	/* Address of the string "nmethod" that every nmethod has as its name. */
 	__u64 nmethod_name;
-	/* Where a stack ends whose outer frames wait in the heap, and where it goes on. */
+	/* Return barrier: a stack whose outer frames are frozen in the heap returns there; and the address of
+	   the variable that holds the return address at which the walk continues. */
 	__u64 return_barrier;
 	__u64 cont_return_pc_at;
-	/* How many classes were unloaded; 0 where nothing counts them. */
+	/* Address of the number of unloaded classes; 0 if nothing counts them. */
 	__u64 unloads_at;
-	/* No other process's; 0 where nothing is to be remembered (found.bpf.h). */
+	/* Stamp for cache entries, which no other process has; 0 disables the cache (found.bpf.h). */
 	__u64 stamp;
 	__u32 heap_count;
 	__u32 block_header;
-	__u32 blob_bytes;           /* so much of a blob has all that is looked at */
+	__u32 blob_bytes;           /* size of the part of a blob that contains all fields needed */
 	__u32 blob_form;            /* enum blob_form */
 	__u32 name;
 	__u32 code_begin;
@@ -109,22 +110,22 @@ struct jvm {
 	__u32 compile_id;
 };
 
-/* A range of mapped code. The first entry of a process holds their number in start, and in bias a
-   number that no other list of mappings has had (found.bpf.h), or 0. */
+/* A range of mapped code. The first entry of a process is a header: its start is the number of mappings, and its
+   bias is a stamp that no other list of mappings has had (found.bpf.h), or 0. */
 struct mapping {
 	__u64 start;
 	__u64 end;
-	__u64 bias;                 /* what to take from an address to look it up */
-	__u32 table;                /* the number of its file's table */
-	__u32 rows;                 /* and how long that is */
+	__u64 bias;                 /* subtracted from an address to look it up in the table */
+	__u32 table;                /* index of its file's table */
+	__u32 rows;                 /* number of rows in the table */
 };
 
 enum row_kind {
 	ROW_UNKNOWN = 0,
 	ROW_SP = 1,                 /* the frame ends at sp + cfa words */
 	ROW_FP = 2,                 /* ... at fp + cfa words */
-	ROW_PLT = 3,                /* ... one word above sp, or two from ip % 16 == cfa on */
-	ROW_SIGNAL = 4,             /* all registers are in the signal's ucontext */
+	ROW_PLT = 3,                /* ... one word above sp, or two if ip % 16 >= cfa */
+	ROW_SIGNAL = 4,             /* all registers are in the signal frame's ucontext */
 	ROW_DEREF_FP = 5,           /* ... where fp + cfa words points to */
 	ROW_DEREF_SP = 6,
 	ROW_END = 7,                /* there is no caller */
@@ -132,12 +133,12 @@ enum row_kind {
 	ROW_DEREF_SP_PLUS_8 = 9,
 };
 
-/* What holds from an address of a file on: one row of .eh_frame. */
+/* Unwind rule that applies from an address of a file on: one row of .eh_frame. */
 struct unwind_row {
 	__u32 pc;
 	__u16 cfa;
 	__u8 kind;
-	__s8 fp;                    /* the caller's fp is so many words from the frame's end;
+	__s8 fp;                    /* where the caller's fp is saved, in words from the frame's end;
 				       0: unchanged; -128: lost */
 };
 

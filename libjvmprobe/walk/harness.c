@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * The kernel side's stack walker in user space. The sources are those that run in the kernel;
- * only the helpers and maps differ: what the walker reads is asked of the caller, who has it
- * from a recording or from a live process.
+ * Compiles the kernel side's stack walker for user space, from the sources that run in the kernel. Only the
+ * helpers and maps differ: the walker's data are requested from the caller, who has them from a recording or
+ * from a live process.
  *
- * One walk at a time in each thread: what BPF keeps per processor is per thread here.
+ * There is one walk at a time in each thread: BPF's per-CPU data are per-thread data here.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -16,27 +16,27 @@
 #include "walk/walk.h"
 
 #define WALKS_PROBED
-/* Settings are constants to BPF, which user space writes before they are loaded. */
+/* BPF's settings are `const volatile`, and user space writes them before loading. Here they are variables. */
 #define const
 #include "walk/walk.bpf.h"
 #undef const
 
-/* Where the walker's data come from. Functions return 0, or something else for nothing there. */
+/* Callbacks that provide the walker's data. They return 0, or another value if there is nothing. */
 struct source {
 	void *context;
 	int (*read)(void *context, void *to, __u32 size, __u64 addr);
-	/* The first mapping holds the number of those behind it. */
+	/* The first mapping holds the number of mappings after it. */
 	int (*mapping)(void *context, __u32 index, struct mapping *to);
 	int (*row)(void *context, __u32 table, __u32 index, struct unwind_row *to);
 	struct jvm *jvm;
 };
 
-/* Where a walk begins. */
+/* Registers from which a walk starts. */
 struct start {
 	__u64 ip;
 	__u64 sp;
 	__u64 fp;
-	/* struct registers, as far as this machine has any. */
+	/* struct registers, of which this machine may have fewer or none */
 	__u64 others[4];
 };
 
@@ -45,12 +45,12 @@ static __thread struct walker own_walker;
 #ifdef KNOWS_FRAMES
 static __thread struct found found_places[WALK_LEVELS * FOUND_SLOTS];
 #endif
-/* A map lookup gives a pointer: to one of these. The walker holds few at a time. */
+/* Results of map look-ups, to which the walker holds pointers; never more than four at a time. */
 static __thread struct mapping mapping_slots[4];
 static __thread struct unwind_row row_slots[4];
 static __thread unsigned next_slot;
 static __thread __u32 current_table;
-/* What stands for the map in a map. */
+/* Their addresses represent the inner maps. */
 static char inner_mappings, inner_rows;
 
 static void *bpf_map_lookup_elem(void *map, const void *key)
@@ -90,7 +90,7 @@ static long bpf_probe_read_user(void *to, __u32 size, const void *addr)
 {
 	if (!source->read(source->context, to, size, (__u64)addr))
 		return 0;
-	/* As the kernel does it. */
+	/* The kernel's helper clears the buffer on failure, too. */
 	memset(to, 0, size);
 	return -EFAULT;
 }
@@ -101,7 +101,7 @@ static long bpf_probe_read_kernel(void *to, __u32 size, const void *addr)
 	return 0;
 }
 
-/* Only walk_task() wants these. */
+/* The following helpers are used by walk_task() only, which is not called here. */
 static long bpf_get_stack(void *context, void *to, __u32 size, __u64 flags)
 {
 	return -EINVAL;
@@ -137,7 +137,7 @@ static struct walker *begin(const struct source *from, __u64 key, const struct s
 	return w;
 }
 
-/* Walks a stack of this process as an event's program does. Returns its number. */
+/* Walks a stack of the process as a BPF program does. Returns the stack's id. */
 __u64 harness_walk(const struct source *from, __u64 key, const struct start *start,
 		   struct walked *walked)
 {
@@ -147,8 +147,8 @@ __u64 harness_walk(const struct source *from, __u64 key, const struct start *sta
 }
 
 /*
- * The same, with the address that each frame is at: where a method is interpreted, the stack has
- * the method instead. Returns how many there are.
+ * Walks a stack and stores the code address of each frame; for interpreted frames, harness_walk() stores the
+ * method instead. Returns the number of frames.
  */
 __u32 harness_trail(const struct source *from, const struct start *start, __u64 *trail)
 {
@@ -167,8 +167,8 @@ __u32 harness_trail(const struct source *from, const struct start *start, __u64 
 	return count;
 }
 
-/* What the code cache has at an address: its begin, end, kind, the address of its name, and a
-   method's entries and handler, and by what it is known. */
+/* Finds the blob of the code cache at an address. Stores its begin, end and kind, the address of its name, a
+   method's verified entry, OSR entry and deoptimisation handler, and the address of the blob's identity. */
 void harness_blob(const struct source *from, __u64 addr, __u64 found[8])
 {
 #ifdef KNOWS_FRAMES
@@ -189,7 +189,7 @@ void harness_blob(const struct source *from, __u64 addr, __u64 found[8])
 #endif
 }
 
-/* So large are the structures that the caller mirrors. */
+/* Returns the sizes of the structures that Rust mirrors. */
 void harness_sizes(__u64 sizes[5])
 {
 	sizes[0] = sizeof(struct source);

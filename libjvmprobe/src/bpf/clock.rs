@@ -1,41 +1,41 @@
-//! From the kernel's clock to the one on the wall.
+//! Conversion from the kernel's clock to wall-clock time.
 //!
-//! BPF programs stamp with `bpf_ktime_get_ns()`, which is `CLOCK_MONOTONIC`, as
-//! HotSpot's `os::javaTimeNanos()` is.
+//! BPF programs take timestamps with `bpf_ktime_get_ns()`, which reads `CLOCK_MONOTONIC`, as HotSpot's
+//! `os::javaTimeNanos()` does.
 
 use jiff::{Timestamp, tz::TimeZone};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// `CLOCK_MONOTONIC` now, in nanoseconds.
+/// Returns the current time of `CLOCK_MONOTONIC` in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     u64::try_from(nanos(clock_gettime(ClockId::Monotonic))).unwrap_or(0)
 }
 
-/// The wall-clock time of an instant on `CLOCK_MONOTONIC`.
+/// Returns the wall-clock time of a timestamp of `CLOCK_MONOTONIC`.
 ///
-/// The two clocks are compared anew each time, so that a clock that is set or
-/// slewed while a trace runs shows in the times that follow.
+/// Each call compares the two clocks anew, so that setting or slewing the wall clock during a trace affects the times
+/// that are converted afterwards.
 pub(crate) fn wall_time(monotonic_ns: u64) -> Timestamp {
     let offset = nanos(clock_gettime(ClockId::Realtime)) - nanos(clock_gettime(ClockId::Monotonic));
     Timestamp::from_nanosecond(offset + i128::from(monotonic_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// An instant in nanoseconds since 1970.
+/// Converts a timestamp to nanoseconds since 1970.
 pub fn unix_ns(monotonic_ns: u64) -> u64 {
     u64::try_from(wall_time(monotonic_ns).as_nanosecond()).unwrap_or(0)
 }
 
-/// An instant as RFC 3339 has it, in UTC with nanoseconds.
+/// Formats a timestamp as RFC 3339, in UTC with nanoseconds.
 pub fn rfc3339(monotonic_ns: u64) -> String {
     format!("{:.9}", wall_time(monotonic_ns))
 }
 
-/// An instant as the time of day here, with milliseconds.
+/// Formats a timestamp as local time of day, with milliseconds.
 pub(crate) fn time_of_day(monotonic_ns: u64) -> String {
     local(monotonic_ns, "%H:%M:%S%.3f")
 }
 
-/// An instant as date, time of day here with milliseconds, and UTC offset.
+/// Formats a timestamp as local date and time of day, with milliseconds and UTC offset.
 pub(crate) fn date_and_time(monotonic_ns: u64) -> String {
     local(monotonic_ns, "%Y-%m-%dT%H:%M:%S%.3f%:z")
 }

@@ -1,5 +1,5 @@
-//! Cost of the probes to each JVM: the kernel side counts hits and measures some runs of its programs
-//! (bpf/cost.bpf.h), and each hit has a [price](super::trap) of its own.
+//! Cost of the probes to each JVM: the kernel side counts hits and measures some runs of its programs (bpf/cost.bpf.h);
+//! the trap of each hit is added at the [price](super::trap) measured on this machine.
 
 use std::collections::HashMap;
 
@@ -13,25 +13,25 @@ use crate::{
     },
 };
 
-/// The name of the map.
+/// Name of the map.
 pub(super) const MAP: &str = "costs";
-/// The key of hits in processes that have no entry.
+/// Key under which hits of processes without an entry are counted.
 const OTHERS: u64 = 0;
-/// With fewer measured runs than this, the average of all intervals is better than that of one.
+/// Minimum number of measured runs in an interval for its own average to be used; else the average since the start is.
 const ENOUGH_RUNS: u64 = 8;
 
 /// Cost of the probes to a process since the last call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// The process; 0 for all that are not traced, but map the same files or are sampled, too.
+    /// The process; 0 for all processes that are not traced but map the same files or are sampled, too.
     pub pid: u32,
-    /// Hits of probes, and samples.
+    /// Number of probe hits and samples.
     pub hits: u64,
-    /// CPU time that these took from it, and the programs that run when its threads switch, in nanoseconds.
+    /// CPU time lost to these and to the programs that run at context switches, in nanoseconds.
     pub ns: u64,
 }
 
-/// Kind of event that interrupts a thread, apart from the program.
+/// Event that interrupts a thread to run a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trigger {
     /// A probe.
@@ -40,16 +40,16 @@ pub(crate) enum Trigger {
     Interrupt,
 }
 
-/// An entry of the map; it only grows.
+/// An entry of the map. Its counters never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Runs {
-    /// Hits.
+    /// Number of hits.
     pub(crate) hits: u64,
-    /// Runs of programs that were measured.
+    /// Number of measured runs.
     pub(crate) timed: u64,
-    /// How long they took together.
+    /// Total run time of the measured runs, in nanoseconds.
     pub(crate) timed_ns: u64,
-    /// Run time of programs that no trap or interrupt calls.
+    /// Estimated run time of programs that no trap or interrupt calls, in nanoseconds.
     pub(crate) untrapped_ns: u64,
 }
 
@@ -63,7 +63,7 @@ impl Runs {
         })
     }
 
-    /// Reads those of a JVM.
+    /// Reads the entry of a JVM.
     pub(crate) fn of(map: &impl MapCore, target: u64) -> Option<Self> {
         Self::decode(&map.lookup(&target.to_ne_bytes(), MapFlags::ANY).ok()??)
     }
@@ -84,18 +84,18 @@ impl Runs {
     }
 }
 
-/// The costs of all JVMs that a tracer has.
+/// Costs of all JVMs of a tracer.
 pub(crate) struct Costs {
     map: MapHandle,
     trigger: Trigger,
     seen: HashMap<u64, Runs>,
-    /// Hits that the kernel side did not see, by JVM.
+    /// Number of hits that the kernel side did not count, by JVM.
     unseen: HashMap<u64, f64>,
     all: Runs,
 }
 
 impl Costs {
-    /// No costs yet. The map counts from here on.
+    /// Creates an instance without costs. From here on, hits are counted in the map.
     pub(super) fn new(map: MapHandle, trigger: Trigger) -> Self {
         let costs = Self {
             map,
@@ -108,18 +108,18 @@ impl Costs {
         costs
     }
 
-    /// Counts the hits of a JVM apart from now on.
+    /// Counts the hits of a JVM separately from now on.
     pub(crate) fn add(&self, target: u64) {
-        // Without space for it, it is one of the others.
+        // If the map is full, its hits are counted among those of processes without an entry.
         let _ = self.map.update(&target.to_ne_bytes(), &[0; size_of::<Runs>()], MapFlags::NO_EXIST);
     }
 
-    /// Adds hits that cost the trap alone, because no program was attached any more.
+    /// Adds hits that cost only the trap, because no program was attached any more.
     pub(crate) fn add_unseen(&mut self, target: u64, hits: f64) {
         *self.unseen.entry(target).or_default() += hits;
     }
 
-    /// Returns what was spent since the last call, by JVM.
+    /// Returns the costs since the last call, by JVM.
     ///
     /// # Errors
     /// [`Error::Bpf`](crate::Error::Bpf).
@@ -132,16 +132,16 @@ impl Costs {
         Ok(costs.collect())
     }
 
-    /// Returns what was spent on a JVM that has ended since the last call, and forgets it.
+    /// Returns the costs of a JVM that has ended since the last call, and removes its data.
     pub(crate) fn take_last(&mut self, target: u64) -> Option<Cost> {
         let last = Runs::of(&self.map, target).and_then(|runs| self.cost(target, runs));
         self.forget(target);
         last
     }
 
-    /// Forgets a JVM.
+    /// Removes the data of a JVM.
     pub(super) fn forget(&mut self, target: u64) {
-        // An absent entry is what is wanted.
+        // Failure is ignored, because an absent entry is the goal.
         let _ = self.map.delete(&target.to_ne_bytes());
         self.seen.remove(&target);
         self.unseen.remove(&target);

@@ -1,13 +1,12 @@
-//! Detaching, without waiting for it.
+//! Detaches probes in a background thread.
 //!
-//! The kernel lets go of an attachment when all processors have passed a point where none of
-//! them can be in its program any more: some 50 ms each, during which events would pile up. So a
-//! thread does it. What is still attached when the tool ends is detached by the kernel, before
-//! anybody sees that it has ended; but what a thread is about to detach (or to attach) in the
-//! moment when the process ends would stay: the kernel gives up writing to the target's memory
-//! for a thread that is to die ("failed to unregister, leaking uprobe" is in its log; see
-//! uprobe_unregister_nosync() of Linux' kernel/events/uprobes.c). So the end waits for it, and
-//! lets go of the others itself, all at once.
+//! To release an attachment, the kernel waits until no processor can be in its program any more, which takes
+//! about 50 ms each. Events would pile up meanwhile, so a thread does it. When the process ends, the kernel
+//! detaches what is still attached, before other processes see the exit. But an attachment that a thread is
+//! just making or releasing when the process ends would stay: the kernel does not write to the target's memory
+//! for a thread that is being killed (it logs "failed to unregister, leaking uprobe"; see
+//! uprobe_unregister_nosync() of Linux' kernel/events/uprobes.c). So the end of the process waits for such a
+//! thread, and then releases the remaining attachments itself, all at once.
 
 use std::{
     fs,
@@ -28,30 +27,30 @@ use crate::own::{
     undo,
 };
 
-/// libbpf keeps books on USDT probes, with each object, which are not made for several threads.
+/// Held while attaching or detaching: libbpf's USDT data of each object is not thread-safe.
 static BOOKS: Mutex<()> = Mutex::new(());
 
-/// How long the end of the process waits for one attachment to be made or let go: some 50 ms
-/// are usual.
+/// Maximum time that the end of the process waits for an attachment to be made or released, which usually takes about
+/// 50 ms.
 const AT_THE_END: Duration = Duration::from_secs(2);
 
-/// Whoever attaches or detaches holds this.
+/// Locks attaching and detaching. The first call registers the release of all attachments at the end of the process.
 pub(super) fn books() -> MutexGuard<'static, ()> {
     static LAST: Once = Once::new();
-    // Of the steps before the end the one that was said first is the last.
+    // At the end, the step that was registered first runs last.
     LAST.call_once(|| undo::at_the_end(Box::new(close_books)));
-    // With panic=abort nobody leaves them in disorder.
+    // With panic=abort, the lock is never left poisoned with inconsistent data.
     BOOKS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The end: nobody attaches or detaches any more, and what is attached is let go.
+/// Ends attaching and detaching for good, and releases all attachments. Called at the end of the process.
 fn close_books() {
     let begin = Instant::now();
     while begin.elapsed() < AT_THE_END {
         match BOOKS.try_lock() {
             Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             guard => {
-                // Nobody gets them from here on.
+                // The lock is never released again.
                 std::mem::forget(guard);
                 return let_go_at_once();
             }
@@ -59,26 +58,26 @@ fn close_books() {
     }
 }
 
-/// Lets all attachments go, each by a thread of its own: together they wait for the kernel as
-/// long as one, while a process that ends closes one after the other.
+/// Releases all attachments, each in a thread of its own: together they wait for the kernel as long as one, whereas a
+/// process that exits closes one after the other.
 fn let_go_at_once() {
-    // Both ends of an attachment: the link, and the perf event that it links a program to.
+    // Both descriptors of an attachment: the link, and the perf event that it attaches a program to.
     for kind in ["anon_inode:bpf_link", "anon_inode:[perf_event]"] {
         let open = attachments(kind);
         thread::scope(|all| {
             for fd in open {
-                // SAFETY: one of ours that is open. Who owns it does not close it again, for
-                // all that is dropped was dropped before; or, after a second Ctrl-C, what it
-                // would do in this moment ends with the process.
+                // SAFETY: an open descriptor of this process. Its owner does not close it again: everything that is
+                // dropped at all was dropped before. After a second Ctrl-C, threads may still be running, but what
+                // they do now ends with the process.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                // Where there are no threads to be had, it is closed here.
+                // If no thread can be started, it is closed here.
                 drop(thread::Builder::new().spawn_scoped(all, || drop(fd)));
             }
         });
     }
 }
 
-/// Our own open files of a kind.
+/// Returns the open descriptors of this process that are of a kind.
 fn attachments(kind: &str) -> Vec<RawFd> {
     let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     open.filter(|entry| fs::read_link(entry.path()).is_ok_and(|file| file == Path::new(kind)))
@@ -86,14 +85,14 @@ fn attachments(kind: &str) -> Vec<RawFd> {
         .collect()
 }
 
-/// Detaches, soon.
+/// Detaches in the background thread.
 pub(super) fn detach(links: Vec<Link>) {
     static THREAD: OnceLock<Option<Sender<Vec<Link>>>> = OnceLock::new();
     if links.is_empty() {
         return;
     }
     match THREAD.get_or_init(start) {
-        // It never ends; and if it did, what is sent back is dropped: detached here.
+        // The thread never ends. If it did, the links would be returned and dropped, which detaches them here.
         Some(thread) => drop(thread.send(links)),
         None => drop(links),
     }
@@ -102,7 +101,7 @@ pub(super) fn detach(links: Vec<Link>) {
 fn start() -> Option<Sender<Vec<Link>>> {
     let (links, todo) = channel::<Vec<Link>>();
     let work = move || {
-        // To let go wants no right.
+        // Detaching needs no capability.
         privileges::keep(Rights::empty());
         todo.into_iter().flatten().for_each(drop_one);
     };
@@ -113,6 +112,6 @@ fn drop_one(link: Link) {
     let books = books();
     drop(link);
     drop(books);
-    // Whoever wants to attach comes first: a JVM that has just started does not wait.
+    // Lets a thread that waits to attach have the lock, so that a JVM that has just started does not wait.
     thread::sleep(Duration::from_millis(1));
 }

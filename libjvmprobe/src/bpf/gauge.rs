@@ -1,8 +1,8 @@
 //! The target's own counters, read by the kernel side with each event.
 //!
-//! A BPF program that runs in the target's context can read its memory at the
-//! very instant of a probe: no race, no stop, no extra trap. User space finds
-//! out once where the numbers are, and describes that in a [`Gauge`].
+//! A BPF program that runs in the context of a target's thread can read the target's memory at the instant of a probe
+//! hit: without a race, a stop or an additional trap. User space determines the addresses of the counters once and
+//! describes them in a [`Gauge`].
 
 use crate::{
     Addr,
@@ -13,14 +13,14 @@ use crate::{
 const TERMS: usize = 8;
 const COUNTERS: usize = 4;
 const SPACES: usize = 8;
-/// The words of `struct gauge_term` and of all of `struct gauge`.
+/// Number of 64-bit words in `struct gauge_term` and in `struct gauge`.
 const TERM_WORDS: usize = 5;
 const WORDS: usize = TERMS * TERM_WORDS + COUNTERS + SPACES + 10;
 
 impl Gauge {
-    /// The bytes of `struct gauge` in bpf/gauge.h.
+    /// Returns the gauge encoded as `struct gauge` of bpf/gauge.h.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // A sum with a summand missing would be a wrong number: rather none.
+        // If a summand does not fit, the sum would be wrong, so there is none at all.
         let terms: &[Term] = if self.heap.len() <= TERMS { &self.heap } else { &[] };
         let settled: &[Addr] = if self.settled.len() <= SPACES { &self.settled } else { &[] };
         let mut words = Vec::with_capacity(WORDS);
@@ -45,7 +45,7 @@ fn addr_word(addr: Option<Addr>) -> u64 {
     addr.map_or(0, |a| a.0)
 }
 
-/// `struct gauge_term`, `enum term_kind`.
+/// Returns a term encoded as `struct gauge_term`, with its `enum term_kind`.
 fn term_words(term: &Term) -> [u64; TERM_WORDS] {
     match *term {
         Term::Direct { addr } => [addr.0, 0, 0, 0, 0],

@@ -1,8 +1,8 @@
-//! Handing tables over to the stack walker, in a thread of its own.
+//! Background thread that updates the stack walker's maps.
 //!
-//! When an inner map is put into an outer one or taken out, the kernel waits until all
-//! programs have ended that may still use the one before: some ten milliseconds, on a busy
-//! machine a tenth of a second. With a hundred JVMs that is too long to let events wait.
+//! When an inner map is inserted into or removed from an outer one, the kernel waits until all programs that may
+//! still use the previous one have ended: about 10 ms, or up to 100 ms on a busy machine. With a hundred JVMs,
+//! events would wait too long for that.
 
 use std::{
     os::fd::{AsFd, AsRawFd},
@@ -25,40 +25,39 @@ pub(super) struct Outer {
     pub(crate) tables: MapHandle,
 }
 
-/// What is to be done, in this order.
+/// A job of the thread; jobs are done in the order in which they are sent.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// Tells tables that are new, by their numbers, and what a process has mapped; then, if
-    /// it is a new JVM, how to walk its code.
+    /// Inserts new tables by index, and the mappings of a process; then, if it is a new JVM, its layout.
     Tell { tables: Vec<(u32, MapHandle)>, key: u64, mappings: MapHandle, jvm: Option<Vec<u8>> },
-    /// Forgets a process.
+    /// Removes the data of a process.
     Forget { key: u64 },
-    /// Says when all before is done.
+    /// Sends a message when all previous jobs are done.
     Say(Sender<()>),
-    /// Frees tables that nobody uses any more.
+    /// Removes tables that are not used any more.
     Free { tables: Vec<u32> },
 }
 
-/// The thread, and the way to it.
+/// The worker thread, and the channel to it.
 #[derive(Debug)]
 pub(super) struct Clerk {
-    /// Until the first table was taken, which shows that the kernel takes them: then a
-    /// failure can still be told where it matters.
+    /// Held until the first job has succeeded. That job runs synchronously, so that the caller gets the error if the
+    /// kernel rejects it.
     outer: Option<Outer>,
     jobs: Option<Sender<Job>>,
 }
 
 impl Clerk {
-    /// Gets ready; nothing runs before there is something to do.
+    /// Creates a worker; its thread starts after the first job.
     pub(crate) fn employ(outer: Outer) -> Self {
         Self { outer: Some(outer), jobs: None }
     }
 
-    /// Does the first job at once, and has later ones done.
+    /// Does the first job synchronously, and sends later ones to the thread.
     ///
     /// # Errors
-    /// [`Error::Bpf`] where the kernel does not take the first one. Later ones fail for
-    /// lack of memory only, and this is noted.
+    /// [`Error::Bpf`] if the kernel rejects the first job. Later ones can fail only for lack of memory, which is
+    /// reported by a message.
     pub(crate) fn hand_over(&mut self, job: Job) -> Result<()> {
         if let Some(outer) = self.outer.take() {
             if let Err(error) = outer.do_job(&job) {
@@ -66,7 +65,7 @@ impl Clerk {
                 return Err(error);
             }
             let (jobs, todo) = channel();
-            // It ends with the tool: what is still to be done then is of no use.
+            // The thread ends with the tool; jobs that are left then are not needed.
             let work = move || {
                 privileges::keep(privileges::MAPS);
                 work(&outer, &todo);
@@ -82,11 +81,11 @@ impl Clerk {
         if sent { Ok(()) } else { Err(ended()) }
     }
 
-    /// Waits until all is done that was handed over.
+    /// Waits until all jobs so far are done.
     pub(crate) fn settle(&self) {
         let (say, done) = channel();
         if self.jobs.as_ref().is_some_and(|jobs| jobs.send(Job::Say(say)).is_ok()) {
-            // An error says that the thread has ended: then nothing is to be waited for.
+            // An error means that the thread has ended; then there is nothing to wait for.
             let _ = done.recv();
         }
     }
@@ -113,7 +112,7 @@ impl Outer {
                     source,
                 })
             }
-            // Absent entries are what is wanted.
+            // Failures are ignored, because absent entries are the goal.
             Job::Forget { key } => {
                 let _ = self.jvms.delete(&key.to_ne_bytes());
                 let _ = self.mappings.delete(&key.to_ne_bytes());
@@ -132,7 +131,7 @@ impl Outer {
         }
     }
 
-    /// All at once, for the kernel waits after each system call.
+    /// Inserts all tables with one system call if possible, because the kernel waits once per call.
     fn tell_tables(&self, filled: &[(u32, MapHandle)]) -> Result<()> {
         let keys: Vec<u8> = filled.iter().flat_map(|(number, _)| number.to_ne_bytes()).collect();
         let fd = |inner: &MapHandle| inner.as_fd().as_raw_fd().to_ne_bytes();
@@ -142,7 +141,7 @@ impl Outer {
         if count == 0 || self.tables.update_batch(&keys, &fds, count, any, any).is_ok() {
             return Ok(());
         }
-        // Before Linux 5.19 it takes them one by one.
+        // Before Linux 5.19, the kernel has no batch update of such maps.
         filled
             .iter()
             .try_for_each(|(number, inner)| put(&self.tables, &number.to_ne_bytes(), inner))

@@ -1,12 +1,11 @@
-//! The kernel side's stack walker, run in this process: on threads that sleep, which no program
-//! runs in, and on recordings.
+//! Runs the kernel side's stack walker in this process: for threads that are asleep, in which no BPF program runs, and
+//! for recordings.
 //!
-//! The sources are those that run in the kernel (`bpf/walk/`), compiled for user space by
-//! `walk/harness.c`. What the verifier has shown of them holds here as well: they stay within the
-//! memory that they are given.
+//! The sources are those that run in the kernel (`bpf/walk/`), compiled for user space by `walk/harness.c`. The
+//! properties that the verifier has proved hold here as well: the code stays within the memory that it is given.
 //!
-//! The only unsafe code is the call into C: the structures are mirrors whose sizes a test
-//! compares, and the C side calls back while the call lasts only.
+//! The only unsafe code is the call into C: the structures are mirrors whose sizes a test compares, and the C side
+//! calls back only while the call lasts.
 
 use std::{
     ffi::{c_int, c_void},
@@ -15,19 +14,19 @@ use std::{
 
 use crate::{bpf::walker::MappingEntry, hotspot::walking::JvmLayout, unwind::Row};
 
-/// Where the walker's data come from.
+/// Source of the walker's data.
 pub trait Source {
-    /// Reads memory of the process; `false` where it is not there.
+    /// Reads memory of the process; returns `false` if it cannot be read.
     fn read(&mut self, addr: u64, to: &mut [u8]) -> bool;
-    /// A mapping of the process; the first holds the number of those behind it.
+    /// Returns a mapping of the process; the first entry holds the number of mappings after it.
     fn mapping(&mut self, index: u32) -> Option<MappingEntry>;
-    /// A row of a table.
+    /// Returns a row of an unwind table.
     fn row(&mut self, table: u32, index: u32) -> Option<Row>;
-    /// How its JVM is walked.
+    /// Returns the layout of the process's JVM.
     fn jvm(&self) -> JvmLayout;
 }
 
-/// The registers that a walk begins with. On other machines than x86-64 there are no others.
+/// Registers from which a walk starts. On machines other than x86-64, only the first three exist.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Start {
@@ -88,20 +87,20 @@ unsafe extern "C" {
     fn harness_sizes(sizes: *mut [u64; 5]);
 }
 
-/// The one that is linked.
+/// The walker that is linked into this library.
 pub const LINKED: WalkFunction = harness_walk;
 
-/// What C calls back with.
+/// The `context` of [`RawSource`].
 struct Context<'a>(&'a mut dyn Source);
 
 /// # Safety
-/// As C calls it: with the context that it was given, and memory of that size.
+/// Called by C with the context that it was given, and a buffer of that size.
 unsafe extern "C" fn read(context: *mut c_void, to: *mut c_void, size: u32, addr: u64) -> c_int {
     // SAFETY: the context is borrowed for as long as the call into C lasts.
     let context = unsafe { &mut *context.cast::<Context<'_>>() };
-    // SAFETY: C's buffer, of this size, which only C knows beside us.
+    // SAFETY: a buffer of C's with this size, which is not used elsewhere meanwhile.
     let to = unsafe { slice::from_raw_parts_mut(to.cast::<u8>(), size as usize) };
-    // An address near the end must not wrap around.
+    // An address near the end of the address space must not wrap around.
     let fits = addr.checked_add(size.into()).is_some();
     (!(fits && context.0.read(addr, to))).into()
 }
@@ -112,7 +111,7 @@ unsafe extern "C" fn mapping(context: *mut c_void, index: u32, to: *mut MappingE
     // SAFETY: the context is borrowed for as long as the call into C lasts.
     let context = unsafe { &mut *context.cast::<Context<'_>>() };
     let Some(found) = context.0.mapping(index) else { return 1 };
-    // SAFETY: C's variable, of the same layout.
+    // SAFETY: a variable of C's with the same layout.
     unsafe { to.write(found) };
     0
 }
@@ -123,40 +122,40 @@ unsafe extern "C" fn row(context: *mut c_void, table: u32, index: u32, to: *mut 
     // SAFETY: the context is borrowed for as long as the call into C lasts.
     let context = unsafe { &mut *context.cast::<Context<'_>>() };
     let Some(found) = context.0.row(table, index) else { return 1 };
-    // SAFETY: C's variable, of the same layout.
+    // SAFETY: a variable of C's with the same layout.
     unsafe { to.write(found) };
     0
 }
 
-/// A stack as the walker tells it.
+/// A stack, as the walker returns it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
-    /// Frames, innermost first, as `struct walked` has them.
+    /// Frames, innermost first, encoded as in `struct walked`.
     pub frames: Vec<u64>,
-    /// Why it ended, and how much of it is known.
+    /// Reason why it ended, and number of frames before the first guess, as in `struct walked`.
     pub end: u64,
-    /// Classes that the JVM had unloaded.
+    /// Number of classes that the JVM had unloaded.
     pub unloads: u64,
 }
 
-/// A piece of the code cache.
+/// A code blob of the code cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Blob {
-    /// Where its code begins.
+    /// Begin of its code.
     pub begin: u64,
-    /// Where it ends.
+    /// End of its code.
     pub end: u64,
-    /// `enum blob_kind`; 0 where there is none.
+    /// `enum blob_kind`; 0 if there is no blob.
     pub kind: u64,
-    /// Where its name is.
+    /// Address of its name.
     pub name: u64,
     /// A method's verified entry.
     pub entry: u64,
-    /// Where it is entered in a loop; 0 for none.
+    /// Entry for on-stack replacement; 0 if there is none.
     pub osr_entry: u64,
-    /// Where those go on that were deoptimised.
+    /// Deoptimisation handler.
     pub deopt_handler: u64,
-    /// Where its compile id is, or, where it has none, its name.
+    /// Address of its compile id or, if it has none, of its name pointer.
     pub identity_at: u64,
 }
 
@@ -166,11 +165,11 @@ fn with<T>(source: &mut dyn Source, call: impl FnOnce(&RawSource) -> T) -> T {
     call(&RawSource { context: (&raw mut context).cast(), read, mapping, row, jvm: &raw const jvm })
 }
 
-/// Walks a stack of the process of this key by a function that is `harness_walk`. Returns also what
-/// number the kernel side would know it by.
+/// Walks a stack of the process that has this key, by a function that is `harness_walk`. Returns the id that the kernel
+/// side would give the stack, and the stack.
 ///
 /// # Safety
-/// It must be that, compiled from the sources that this library was built with.
+/// `function` must be `harness_walk`, compiled from the sources that this library was built with.
 pub unsafe fn walk_by(
     function: WalkFunction,
     source: &mut dyn Source,
@@ -179,21 +178,21 @@ pub unsafe fn walk_by(
 ) -> (u64, Stack) {
     let mut walked =
         Box::new(Walked { target: 0, unloads: 0, end: 0, count: 0, frames: [0; MAX_FRAMES] });
-    // SAFETY: structures of the sizes that C has, which live while the call lasts.
+    // SAFETY: structures of the sizes that C expects, which live until the call returns.
     let number = with(source, |source| unsafe { function(source, key, start, &raw mut *walked) });
     let count = usize::try_from(walked.count).unwrap_or(0).min(MAX_FRAMES);
     let frames = walked.frames[..count].to_vec();
     (number, Stack { frames, end: walked.end, unloads: walked.unloads })
 }
 
-/// Walks a stack of the process of this key. Returns also what number the kernel side would know
-/// it by.
+/// Walks a stack of the process that has this key. Returns the id that the kernel side would give the stack, and the
+/// stack.
 pub fn walk(source: &mut dyn Source, key: u64, start: &Start) -> (u64, Stack) {
-    // SAFETY: it is that.
+    // SAFETY: LINKED is `harness_walk`, built with this library.
     unsafe { walk_by(LINKED, source, key, start) }
 }
 
-/// The address that each frame of a stack is at, innermost first.
+/// Returns the code address of each frame of a stack, innermost first.
 pub fn trail(source: &mut dyn Source, start: &Start) -> Vec<u64> {
     let mut trail = vec![0; MAX_FRAMES];
     // SAFETY: C fills no more than MAX_FRAMES of it.
@@ -202,7 +201,7 @@ pub fn trail(source: &mut dyn Source, start: &Start) -> Vec<u64> {
     trail
 }
 
-/// What the code cache has at an address.
+/// Returns the blob of the code cache that contains an address.
 pub fn blob(source: &mut dyn Source, addr: u64) -> Blob {
     let mut found = [0; 8];
     // SAFETY: C fills an array of this size.

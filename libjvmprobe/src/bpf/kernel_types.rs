@@ -1,7 +1,7 @@
-//! Where the kernel's structures have their fields, as its BTF tells.
+//! Offsets of fields in the kernel's structures, from its BTF.
 //!
-//! libbpf would put these offsets into our programs itself (CO-RE), but then no program of the
-//! object loads where there is no BTF, whether it wants any or not.
+//! libbpf could insert these offsets into our programs itself (CO-RE). But then no program of the object would load on
+//! a kernel without BTF, even if it needs none of them.
 //! Source: Documentation/bpf/btf.rst, BTF_KIND_STRUCT.
 
 use libbpf_rs::btf::{
@@ -11,13 +11,13 @@ use libbpf_rs::btf::{
 
 use crate::{Error, Result};
 
-/// Structures in structures without a name of their own: task_struct has two levels.
+/// Maximum nesting depth of anonymous structures that is searched; task_struct has two levels.
 const MAX_DEPTH: u32 = 4;
 
-/// The offsets of fields of a structure, in bytes.
+/// Returns the offsets of fields of a structure, in bytes.
 ///
 /// # Errors
-/// [`Error::Kernel`] where the kernel tells nothing of it, or has no such field.
+/// [`Error::Kernel`] if the kernel has no BTF, or its BTF has no such structure or field.
 pub fn offsets<const N: usize>(structure: &str, fields: [&str; N]) -> Result<[u32; N]> {
     let missing = |what: String, hint: &str| Error::Kernel { what, hint: hint.into() };
     let btf = Btf::from_vmlinux().map_err(|_| {
@@ -43,7 +43,7 @@ fn offset_of(btf: &Btf<'_>, of: &Composite<'_>, field: &str, depth: u32) -> Opti
         match member.name {
             Some(name) if name == field => Some(bytes),
             Some(name) if !name.is_empty() => None,
-            // What is in one without a name stands for itself.
+            // Fields of an anonymous structure belong to the structure that contains it.
             _ => {
                 let inner: Composite<'_> = btf.type_by_id(TypeId::from(u32::from(member.ty)))?;
                 bytes.checked_add(offset_of(btf, &inner, field, depth.checked_sub(1)?)?)

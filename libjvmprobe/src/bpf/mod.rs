@@ -1,26 +1,26 @@
-//! Loading and attaching BPF programs, and the events they send.
+//! Loads and attaches BPF programs, and reads the events that they send.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
-//! | [`preflight`] | whether rights and kernel suffice |
-//! | [`probes`] | USDT probes and functions, one process or all |
-//! | `detach` | detaching, without waiting |
-//! | `uprobe` | a function's entry, attached again and again |
-//! | [`session`] | one loaded object, with all that tracers have in common |
-//! | `stream` | ring buffers as typed events |
-//! | [`records`] | the bytes of events and counters |
-//! | [`perf`] | sampling events, and processors at a frequency |
-//! | [`kernel_types`] | where the kernel's structures have their fields |
+//! | [`preflight`] | checks of capabilities and kernel features |
+//! | [`probes`] | attachments to USDT probes and functions, in one process or in all |
+//! | `detach` | detaching in a background thread |
+//! | `uprobe` | a probe on a function's entry that is attached and detached repeatedly |
+//! | [`session`] | a loaded BPF object: the parts that all tracers have in common |
+//! | `stream` | ring buffers as queues of typed events |
+//! | [`records`] | decoding of events and map entries |
+//! | [`perf`] | perf events: sampling at a frequency or a period, and watchpoints |
+//! | [`kernel_types`] | offsets of fields in the kernel's structures, from BTF |
 //! | [`tracefs`] | the kernel's tracepoints by name |
-//! | [`room`] | how large maps are, and when the kernel allocates them |
-//! | [`trap`] | the time that a hit of a probe and an interrupt take |
-//! | [`cost`] | what probes cost each JVM |
-//! | [`stops`] | when a JVM stopped its application |
+//! | [`room`] | sizes of hash maps, and when the kernel allocates their entries |
+//! | [`trap`] | measured cost of one probe hit and of one sampling interrupt |
+//! | [`cost`] | cost of the probes to each JVM |
+//! | [`stops`] | stops of a JVM's application threads |
 //! | `gauge` | the target's own counters, read with each event |
-//! | [`walker`] | what the stack walker must be told |
+//! | [`walker`] | data for the kernel side's stack walker: JVM layouts, mappings, unwind tables |
 //! | [`here`] | the stack walker, run in this process |
-//! | `handover` | telling the stack walker, without waiting |
-//! | [`clock`] | the kernel's clock and the wall's |
+//! | `handover` | background thread that updates the stack walker's maps |
+//! | [`clock`] | conversion between the kernel's clock and wall-clock time |
 
 pub mod clock;
 pub mod cost;
@@ -55,74 +55,74 @@ use libbpf_sys::{BPF_FUNC_get_attach_cookie, BPF_FUNC_task_pt_regs, bpf_func_id}
 
 use crate::{Error, Pid, Result, names::clean};
 
-/// Whether this process and the kernel number processes alike: outside the
-/// initial PID namespace `bpf_get_current_pid_tgid()` gives other numbers.
+/// Returns whether this process is in the initial PID namespace. In any other one,
+/// `bpf_get_current_pid_tgid()` returns numbers that this process does not know.
 pub(crate) fn sees_initial_pids() -> bool {
     // PROC_PID_INIT_INO, include/linux/proc_ns.h.
     fs::read_link("/proc/self/ns/pid").is_ok_and(|ns| ns.as_os_str() == "pid:[4026531836]")
 }
 
-/// Whether a program learns from the kernel which of its attachments was hit (Linux 5.15; the
-/// kernels of some vendors have it under an older number).
+/// Returns whether a BPF program can get the attach cookie, which identifies the attachment that was hit (Linux 5.15;
+/// some vendors backported it to kernels with an older version number).
 pub(crate) fn has_cookies() -> bool {
     static HAS: LazyLock<bool> =
         LazyLock::new(|| has_helper(ProgramType::Kprobe, BPF_FUNC_get_attach_cookie));
     *HAS
 }
 
-/// Whether a sampling program finds a thread's registers of user mode while it is in the
-/// kernel (Linux 5.15, with BTF).
+/// Returns whether a sampling program can read a thread's user-mode registers while the thread is in the kernel
+/// (Linux 5.15, with BTF).
 pub(crate) fn has_user_registers() -> bool {
     fs::exists("/sys/kernel/btf/vmlinux").is_ok_and(|exists| exists)
         && has_helper(ProgramType::PerfEvent, BPF_FUNC_task_pt_regs)
 }
 
-/// What cannot be asked is taken for granted: loading tells soon.
+/// Returns whether the kernel has a helper. If the check fails, assumes that it has: loading reports the error soon.
 fn has_helper(program: ProgramType, helper: bpf_func_id) -> bool {
     program.is_helper_supported(helper).unwrap_or(true)
 }
 
-/// Whether one attachment to a file serves all processes that map it, and tells them apart
-/// by numbers that we know.
+/// Returns whether one attachment to a file serves all processes that map it, and identifies them by PIDs that this
+/// process knows.
 pub(crate) fn reaches_everyone() -> bool {
     sees_initial_pids() && has_cookies()
 }
 
-/// The key of a process that is attached to alone: above all process numbers, or, where
-/// there are no cookies, the number itself. See `target_key()` in bpf/jvm.bpf.h.
+/// Returns the key of a process that is attached to separately: its PID with bit 32 set, so that it never equals a PID.
+/// Without attach cookies, the PID itself. See `target_key()` in bpf/jvm.bpf.h.
 pub(crate) fn key_alone(pid: Pid) -> u64 {
     let above = if has_cookies() { 1 << 32 } else { 0 };
     above | u64::from(pid.0)
 }
 
-/// Routes libbpf's messages: to stderr when `verbose`, else nowhere, since our
-/// own errors say what is wrong in words meant for users.
+/// Prints libbpf's messages to stderr if `verbose`, else suppresses them: this library's errors explain the cause to
+/// the user.
 pub fn set_libbpf_output(verbose: bool) {
     fn print(_: PrintLevel, message: String) {
         for line in message.lines() {
-            // That nobody reads it is no reason to fail, here least of all: C called us.
+            // Failure to print is ignored, because C code called this function.
             let _ = writeln!(stderr(), "{}", clean::line(line));
         }
     }
     libbpf_rs::set_print(verbose.then_some((PrintLevel::Debug, print as fn(PrintLevel, String))));
 }
 
-/// A program of a loaded object, by its name.
+/// Returns a program of a loaded object by its name.
 ///
 /// # Errors
-/// [`Error::Kernel`] where there is none.
+/// [`Error::Kernel`] if there is none.
 pub(crate) fn program<'a>(object: &'a mut Object, name: &str) -> Result<ProgramMut<'a>> {
     let found = object.progs_mut().find(|program| program.name() == name);
     found.ok_or_else(|| defect(&format!("find the BPF program {name}")))
 }
 
-/// What can only be wrong in our own object.
+/// Returns the error for a failure that only a defect of our own BPF object can cause.
 pub(crate) fn defect(what: &str) -> Error {
     let hint = "this is a defect of this tool: please report it".into();
     Error::Kernel { what: what.into(), hint }
 }
 
-/// Words a refusal to load BPF programs.
+/// Converts libbpf's error when the kernel refuses to load BPF programs.
 pub fn load_error(source: libbpf_rs::Error) -> Error {
     match source.kind() {
         ErrorKind::PermissionDenied => Error::Permission {

@@ -1,7 +1,7 @@
-//! Sampling events: one a processor, at a frequency or each time that something has happened.
+//! Perf events: sampling on each processor, at a frequency or at each n-th occurrence, and watchpoints.
 //!
-//! Source: perf_event_open(2). Hardware cycles where the machine counts them (in
-//! virtual machines it often does not), else the processor's clock.
+//! Source: perf_event_open(2). Hardware cycles are sampled if the machine counts them (virtual machines often do not),
+//! else the processor's clock.
 
 use std::{
     fs, io,
@@ -17,17 +17,17 @@ use crate::{Addr, Error, Pid, Result, own::remark};
 const WRITES: u32 = 2;
 const MAX_RATE: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
 
-/// What makes a processor take a sample.
+/// Event that CPU profiling samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Cycles that it worked, counted by hardware.
+    /// Cycles in which the processor was not halted, counted by hardware.
     Cycles,
-    /// Time that went by on it.
+    /// Time that has passed on the processor.
     CpuClock,
 }
 
 impl Clock {
-    /// `perf`'s name of the event.
+    /// Returns `perf`'s name of the event.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cycles => "cycles",
@@ -48,23 +48,23 @@ impl Clock {
 pub struct Event {
     /// `PERF_TYPE_*`.
     pub kind: u32,
-    /// Which of these: `PERF_COUNT_*`, or a tracepoint's number.
+    /// `PERF_COUNT_*` of this kind, or a tracepoint's id.
     pub config: u64,
 }
 
-/// When a sample is taken of an event.
+/// Rate at which an event is sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// So often a second, on each processor.
+    /// This many times per second, on each processor.
     Hertz(u64),
-    /// Each time that it has happened so often.
+    /// At each n-th occurrence.
     Each(u64),
 }
 
-/// Attaches a program to samples of processor time, `hertz` a second of each processor.
+/// Attaches a program to samples of CPU time, `hertz` per second on each processor.
 ///
 /// # Errors
-/// [`Error::Kernel`] where the kernel's limit is lower, [`Error::Permission`],
+/// [`Error::Kernel`] if the kernel's limit is lower, [`Error::Permission`],
 /// [`Error::Io`] or [`Error::Bpf`].
 pub(crate) fn attach_clock(
     program: &ProgramMut<'_>,
@@ -84,11 +84,11 @@ pub(crate) fn attach_clock(
     }
 }
 
-/// Attaches a program to an event, of this name to people, on each processor. `cookie` reaches
-/// the program, where the kernel does so.
+/// Attaches a program to an event on each processor. `name` is for messages. `cookie` is passed to the program if the
+/// kernel supports that.
 ///
 /// # Errors
-/// As `attach_clock`; [`Error::Kernel`] where the event cannot be counted here.
+/// As `attach_clock`; [`Error::Kernel`] if the event cannot be counted on this machine.
 pub fn attach(
     program: &ProgramMut<'_>,
     event: Event,
@@ -110,7 +110,7 @@ pub fn attach(
     attach_all(program, events, cookie)
 }
 
-/// Attaches a program to a tracepoint: for that, one processor's event stands for all.
+/// Attaches a program to a tracepoint. The event of one processor suffices for hits on all of them.
 ///
 /// # Errors
 /// As [`attach`].
@@ -128,7 +128,7 @@ pub(crate) fn attach_once(
 /// An open event of a processor.
 type Opened = (u32, OwnedFd);
 
-/// Opens an event on all processors, or tells on which one it could not be and why.
+/// Opens an event on all processors, or returns the processor on which that failed and the reason.
 fn open_all(event: Event, rate: Rate) -> Result<Result<Vec<Opened>, (u32, io::Error)>> {
     if let Rate::Hertz(hertz) = rate {
         check_rate(hertz)?;
@@ -157,7 +157,7 @@ fn attach_one(program: &ProgramMut<'_>, event: OwnedFd, cookie: u64) -> libbpf_r
         }
         false => program.attach_perf_event(fd),
     }?;
-    // From here on it is the link's, which closes it.
+    // From here on, the link owns the descriptor and closes it.
     let _ = event.into_raw_fd();
     Ok(link)
 }
@@ -197,9 +197,9 @@ fn open(event: Event, cpu: u32, rate: Rate) -> io::Result<OwnedFd> {
     open_event(&mut attr, Where::Processor(cpu))
 }
 
-/// Attaches a program to a watchpoint: it runs each time that a thread has written one of the eight
-/// bytes at an address, which is a multiple of eight. A thread has as many as its processor has
-/// registers for them, four on x86.
+/// Attaches a program to a watchpoint: it runs each time that a thread has written one of the eight bytes at an
+/// address, which is a multiple of eight. The number of watchpoints of a thread is limited by the processor's debug
+/// registers, four on x86.
 ///
 /// # Errors
 /// [`Error::Permission`], [`Error::Io`] or [`Error::Bpf`].
@@ -230,11 +230,11 @@ pub(crate) fn attach_watchpoint(
         .map_err(|source| Error::Bpf { what: format!("watch thread {thread}"), source })
 }
 
-/// Whose event it is.
+/// Processor or thread that an event is opened for.
 pub(crate) enum Where {
-    /// Of one processor, whichever process runs there.
+    /// One processor, whichever process runs there.
     Processor(u32),
-    /// Of one thread, wherever it runs.
+    /// One thread, on whichever processor it runs.
     Thread(Pid),
 }
 
@@ -260,16 +260,16 @@ pub(crate) fn open_event(attr: &mut perf_event_attr, at: Where) -> io::Result<Ow
         )
     };
     match i32::try_from(fd) {
-        // SAFETY: a descriptor that nobody else knows of.
+        // SAFETY: a new descriptor, which has no other owner.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The processors that are switched on.
+/// Returns the processors that are online.
 ///
 /// # Errors
-/// [`Error::Io`] where /sys does not tell.
+/// [`Error::Io`] if /sys cannot be read.
 pub(crate) fn online_cpus() -> Result<Vec<u32>> {
     let path = "/sys/devices/system/cpu/online";
     let text = fs::read_to_string(path).map_err(|e| Error::io(format!("read {path}"), e))?;

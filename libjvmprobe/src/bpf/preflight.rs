@@ -1,4 +1,4 @@
-//! Whether this kernel and these rights suffice, asked before anything is attached.
+//! Checks the capabilities of this process and the features of the kernel before anything is attached.
 //!
 //! Sources: capabilities(7), perf_event_open(2), kernel_lockdown(7).
 
@@ -14,12 +14,12 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_PERFMON: u64 = 1 << 38;
 const CAP_BPF: u64 = 1 << 39;
 
-/// The oldest that was tried. It has all of this: ring buffers and CAP_BPF (5.8), inner maps
-/// of any length (5.10).
+/// Oldest kernel that was tested. It has all required features: ring buffers and CAP_BPF (5.8), inner maps of any
+/// length (5.10).
 const OLDEST_KERNEL: (u32, u32) = (5, 10);
 
-/// The oldest that walks stacks: global functions that take pointers to memory (5.12), hash
-/// maps whose entries are taken out in one step (5.14).
+/// Oldest kernel on which stacks can be walked: global functions that take pointers to memory (5.12), reading and
+/// removing entries of hash maps in one step (5.14).
 const OLDEST_WALKER: (u32, u32) = (5, 14);
 
 const UPROBE_PMU: &str = "/sys/bus/event_source/devices/uprobe/type";
@@ -34,7 +34,7 @@ pub fn check() -> Result<()> {
     uprobes(Path::new(UPROBE_PMU))
 }
 
-/// The `CapEff` mask of this process; none where /proc does not tell.
+/// Returns the `CapEff` mask of this process; 0 if /proc cannot be read.
 fn effective_capabilities() -> u64 {
     Proc::myself().and_then(|me| me.status()).map_or(0, |status| status.capeff)
 }
@@ -68,12 +68,12 @@ fn kernel_release(release: &str) -> Result<()> {
                 hint: format!("Linux {major}.{minor} or later is needed"),
             })
         }
-        // A vendor's odd version string is no reason to refuse.
+        // An unusual version string of a vendor is no reason to refuse.
         _ => Ok(()),
     }
 }
 
-/// Checks what walking stacks needs more than [`check`] knows of.
+/// Checks the kernel features that walking stacks needs in addition to those of [`check`].
 ///
 /// # Errors
 /// [`Error::Kernel`].
@@ -93,7 +93,7 @@ fn walker_release(release: &str) -> Result<()> {
     }
 }
 
-/// The first two numbers of the running kernel's release; `None` where it has an odd one.
+/// Returns major and minor version of the running kernel; `None` if its release string has another form.
 pub(crate) fn kernel_version() -> Option<(u32, u32)> {
     parse_release(&rustix::system::uname().release().to_string_lossy())
 }

@@ -1,8 +1,7 @@
-//! Attaching programs to instants inside a libjvm.so, all or none.
+//! Attaches programs to instants in the life of a JVM, by probes in its libjvm.so.
 //!
-//! HotSpot marks an instant by a USDT probe, or, in builds without
-//! `.note.stapsdt`, at least by the function that would hold the probe. An
-//! [`Instant`] knows both; [`resolve`] finds out which one a file offers.
+//! HotSpot marks an instant by a USDT probe. In builds without `.note.stapsdt`, the function that would contain the
+//! probe is used instead. An [`Instant`] describes both; [`resolve`] determines which one a file offers.
 
 use std::{
     borrow::Cow,
@@ -18,22 +17,22 @@ use crate::{
     process::LibJvm,
 };
 
-/// An instant in the life of a JVM, and the programs that can catch it.
+/// An instant in the life of a JVM, and the programs that can observe it.
 #[derive(Clone, Copy, Debug)]
 pub struct Instant {
     /// USDT provider and probe name.
     pub usdt: (&'static str, &'static str),
     /// The program for the USDT probe.
     pub usdt_program: &'static str,
-    /// The functions that stand for the probe, by how their mangled names begin:
-    /// sets of which one must be there whole, best first.
+    /// Functions that can replace the probe, by the beginnings of their mangled names: alternative sets, best first.
+    /// All functions of one set must exist.
     pub functions: &'static [&'static [&'static str]],
     /// The program for the function's entry.
     pub function_program: &'static str,
 }
 
 impl Instant {
-    /// One that a USDT probe alone tells.
+    /// An instant that has no replacement for its USDT probe.
     pub const fn of_probe(
         provider: &'static str,
         name: &'static str,
@@ -44,7 +43,7 @@ impl Instant {
     }
 }
 
-/// A place in a file that a program can be attached to.
+/// A location in a file that a program can be attached to.
 #[derive(Clone, Debug)]
 pub enum Site {
     /// All locations of a USDT probe.
@@ -58,24 +57,23 @@ pub enum Site {
     Function {
         /// Its mangled name.
         symbol: String,
-        /// Where its first instruction is in the file.
+        /// Offset of its first instruction in the file.
         offset: FileOffset,
     },
 }
 
-/// A program and the place that was found for it.
+/// A program and its location in a file.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The program's name.
+    /// Name of the program.
     pub program: &'static str,
-    /// The place.
+    /// Location that it is attached to.
     pub site: Site,
-    /// What is lost where the kernel does not let us attach here; `None` where
-    /// nothing goes without it.
+    /// The loss if the kernel refuses this attachment, for a message; `None` if the tool cannot work without it.
     pub optional: Option<&'static str>,
 }
 
-/// Whose hits count.
+/// Processes whose hits are observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// One process.
@@ -84,11 +82,11 @@ pub enum Scope {
     Everyone,
 }
 
-/// Finds a place for every instant in a libjvm.so: its USDT probes, or where
-/// any of these is missing the functions, never a mixture.
+/// Finds a location for every instant in a libjvm.so: the USDT probes or, if any of them is missing, the functions;
+/// never a mixture.
 ///
 /// # Errors
-/// [`Error::NoProbes`] saying what is missing and what would help.
+/// [`Error::NoProbes`], with what is missing and what would help.
 pub fn resolve(path: &Path, elf: &ElfFile, instants: &[Instant]) -> Result<Vec<Plan>> {
     let probes = elf.stapsdt()?;
     let mut has_all = true;
@@ -136,15 +134,15 @@ fn missing(path: &Path, probes: &Probes, is_stripped: bool, instant: &Instant) -
     Error::NoProbes { path: path.to_owned(), what, hint }
 }
 
-/// Where a stripped file's symbols can be had, as the end of a hint: where that is known.
+/// Returns the end of a hint that names where a stripped file's symbols are available, with the package if it is known.
 pub(crate) fn packaged(libjvm: &Path) -> String {
     let package =
         debug_package(libjvm).map_or_else(String::new, |name| format!("install {name}, or "));
     format!(", or {package}name a file that has its symbols with --symbols-from")
 }
 
-/// The entry of the first function whose mangled name begins so. What a file says that is kept
-/// apart is believed where the file itself says that a function begins there.
+/// Returns the entry of the first function whose mangled name begins with `prefix`. A symbol of a separate file is used
+/// only if the file itself confirms that a function begins there.
 pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> {
     let symbol = symbols.find_prefix(prefix)?;
     (!elf.has_symbols_apart() || elf.begins_function(symbol.value)).then_some(())?;
@@ -152,7 +150,7 @@ pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> 
     Some(Site::Function { symbol: symbol.name, offset })
 }
 
-/// The entry of an exported function: those are named in every build.
+/// Returns the entry of an exported function; these have symbols in every build.
 ///
 /// # Errors
 /// [`Error::Elf`].
@@ -165,9 +163,9 @@ pub(crate) fn exported(elf: &ElfFile, name: &str) -> Result<Option<Site>> {
 /// A file that programs are attached to.
 #[derive(Clone, Debug)]
 pub struct Binary {
-    /// A path that opens exactly this file.
+    /// Path that opens exactly this file.
     pub path: PathBuf,
-    /// The path as its processes see it.
+    /// Path in the mount namespace of the processes that use it.
     pub seen_as: PathBuf,
 }
 
@@ -179,10 +177,10 @@ impl From<&LibJvm> for Binary {
 
 /// Attaches one program.
 ///
-/// `cookie` reaches the program with every hit, where [the kernel](bpf::has_cookies) does so.
+/// `cookie` is passed to the program with every hit, if [the kernel](bpf::has_cookies) supports that.
 ///
 /// # Errors
-/// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the place.
+/// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the location.
 pub(crate) fn attach(
     program: &ProgramMut<'_>,
     binary: &Binary,
@@ -194,7 +192,7 @@ pub(crate) fn attach(
     let cookie = if bpf::has_cookies() {
         cookie
     } else if bpf::sees_initial_pids() {
-        // The number of the process is all that a hit tells.
+        // The program identifies the process by its number alone.
         0
     } else {
         return Err(Error::Kernel {
@@ -204,7 +202,7 @@ pub(crate) fn attach(
         });
     };
     let pid = match scope {
-        // A value out of range finds no process, which is the right error.
+        // A value out of range matches no process, which yields the correct error.
         Scope::Process(pid) => i32::try_from(pid.0).unwrap_or(i32::MAX),
         Scope::Everyone => -1,
     };
@@ -243,11 +241,10 @@ fn process_exists(pid: Pid) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// A set of attachments that goes as one: dropped, all are detached, by a thread that waits for
-/// the kernel.
+/// A set of attachments. When it is dropped, a background thread detaches all of them.
 ///
-/// They must not outlive the object that they were attached from, where libbpf keeps the books
-/// on USDT probes: let it live as long as the process.
+/// The set must not outlive the object whose programs are attached, because libbpf keeps the data of USDT probes there.
+/// The object should live as long as the process.
 #[derive(Debug, Default)]
 pub struct Links(Vec<Link>);
 
@@ -263,7 +260,7 @@ impl Links {
         self.0.push(link);
     }
 
-    /// Adds those of another set.
+    /// Adds the attachments of another set.
     pub fn extend(&mut self, mut other: Self) {
         self.0.append(&mut other.0);
     }

@@ -1,39 +1,38 @@
-//! What BPF programs count and send: bytes, read with care.
+//! Decodes the events and map entries of BPF programs from bytes, with bounds checks.
 
 use libbpf_rs::{MapCore, MapFlags};
 use plain::Plain;
 
 use crate::{Error, Result, names::clean};
 
-/// Copies a struct out of at least as many bytes.
+/// Copies a struct from the begin of a record; `None` if the record is shorter than the struct.
 pub fn copy<T: Plain + Default>(record: &[u8]) -> Option<T> {
     let mut value = T::default();
     plain::copy_from_bytes(&mut value, record).ok()?;
     Some(value)
 }
 
-/// The bytes of a value, or of several, for a map. Structs that are [`Plain`] here consist of
-/// integers without padding between or behind them.
+/// Returns the bytes of a value or a slice, to be written to a map. Types that are [`Plain`] in this library consist of
+/// integers without padding between or after them.
 pub fn bytes<T: Plain + ?Sized>(value: &T) -> &[u8] {
-    // SAFETY: all of its bytes are initialised, as said above; the tests of layouts compare the
-    // sizes.
+    // SAFETY: all bytes are initialised, because there is no padding; tests of the layouts compare the sizes.
     unsafe { plain::as_bytes(value) }
 }
 
-/// The number at an offset.
+/// Returns the 64-bit number at an offset; `None` if it is not within the record.
 pub fn word(record: &[u8], offset: usize) -> Option<u64> {
     let bytes = record.get(offset..offset.checked_add(8)?)?;
     Some(u64::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// The text of a NUL-padded field of C's `char`, however that is spelled, made harmless.
+/// Returns the text of a NUL-padded field of C's `char`, signed or unsigned, with control characters escaped.
 pub fn text<T: Copy + Into<i64>>(field: &[T]) -> String {
     let bytes = field.iter().map(|&c| c.into() as u8).take_while(|&b| b != 0);
     clean::name(&String::from_utf8_lossy(&bytes.collect::<Vec<_>>())).into_owned()
 }
 
-/// All keys and values of a map, with one system call: libbpf-rs takes a batch that is not
-/// full for the last, but the kernel ends one before a bucket that does not fit.
+/// Returns all keys and values of a map, read with one system call. One call, because libbpf-rs takes a batch that is
+/// not full for the last one, whereas the kernel also ends a batch before a bucket that does not fit.
 ///
 /// # Errors
 /// [`Error::Bpf`].
@@ -43,7 +42,7 @@ pub(crate) fn entries(map: &impl MapCore) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(map.lookup_batch(all, MapFlags::ANY, MapFlags::ANY).map_err(failed)?.collect())
 }
 
-/// The same, taken out of the map: each in one step, so that no count between is lost.
+/// Returns all keys and values of a map and removes them, each entry in one step, so that no count is lost in between.
 ///
 /// # Errors
 /// [`Error::Bpf`].
@@ -60,13 +59,13 @@ pub(crate) fn take_entries(map: &impl MapCore) -> Result<Vec<(Vec<u8>, Vec<u8>)>
 /// [`Error::Bpf`].
 pub(crate) fn clear(map: &impl MapCore) -> Result<()> {
     for (key, _) in entries(map)? {
-        // Gone or not, it is not needed.
+        // Failure means that the entry is gone already.
         let _ = map.delete(&key);
     }
     Ok(())
 }
 
-/// A counter in a map, 0 where there is none.
+/// Returns a counter in a map; 0 if there is none.
 pub fn counter(map: &dyn MapCore, key: u64) -> u64 {
     let value = map.lookup(&key.to_ne_bytes(), MapFlags::ANY).ok().flatten();
     value.and_then(|value| word(&value, 0)).unwrap_or(0)

@@ -1,11 +1,10 @@
-//! How much memory hash maps take, and when.
+//! Sizes of BPF hash maps, and when the kernel allocates their entries.
 //!
-//! A hash map's entries are allocated all at once, or (`BPF_F_NO_PREALLOC`) each when it is
-//! first needed. Before Linux 6.1 the latter went through the kernel's general allocator, where
-//! a tracing program may meet locks that the traced code holds: the verifier refuses it to
-//! perf_event programs and warns in the kernel's log of all others that trace
-//! (`check_map_prog_compatibility`, kernel/bpf/verifier.c). Since 6.1 maps have an allocator
-//! of their own, which works anywhere.
+//! A hash map's entries are allocated all at once or, with `BPF_F_NO_PREALLOC`, each when it is first used. Before
+//! Linux 6.1, the latter used the kernel's general allocator, in which a tracing program may need locks that the
+//! traced code holds. So the verifier refuses such maps to perf_event programs, and warns in the kernel's log for other
+//! tracing programs (`check_map_prog_compatibility`, kernel/bpf/verifier.c). Since 6.1, maps have an allocator of their
+//! own that works in any context.
 
 use libbpf_rs::OpenObject;
 use libbpf_sys::BPF_F_NO_PREALLOC;
@@ -15,21 +14,21 @@ use crate::{
     bpf::{has_cookies, load_error, preflight::kernel_version},
 };
 
-/// The first Linux whose maps may allocate while programs trace.
+/// First Linux version whose maps can allocate entries in tracing programs.
 const ALLOCATES_LATE: (u32, u32) = (6, 1);
 
-/// A hash map of which few entries are used as a rule.
+/// A hash map of which usually few entries are used.
 #[derive(Clone, Copy, Debug)]
 pub struct Roomy {
-    /// Its name.
+    /// Name of the map.
     pub name: &'static str,
-    /// As many entries as it may ever have, where they cost nothing before they are used.
+    /// Capacity if entries are allocated when they are used.
     pub most: u32,
-    /// ... and where all of them are allocated beforehand.
+    /// Capacity if all entries are allocated at once.
     pub allocated: u32,
 }
 
-/// Sizes the maps of an object that is to be loaded.
+/// Sets the sizes of the maps of an object before it is loaded.
 ///
 /// # Errors
 /// [`Error::Bpf`](crate::Error::Bpf).
@@ -46,14 +45,14 @@ pub fn make(object: &mut OpenObject, maps: &[Roomy]) -> Result<()> {
     Ok(())
 }
 
-/// Makes room for USDT probes of many JVMs, of which each is attached to alone: inside a PID
-/// namespace, and before Linux 5.15. libbpf keeps a description of the arguments for each
-/// attachment, 256 by default (its usdt.bpf.h), of which javagc uses three a JVM.
+/// Enlarges libbpf's maps for USDT probes of many JVMs that are attached to separately: inside a PID namespace, and
+/// before Linux 5.15. libbpf keeps a description of the arguments for each attachment, by default at most 256 (its
+/// usdt.bpf.h); javagc uses three per JVM.
 ///
 /// # Errors
 /// [`Error::Bpf`](crate::Error::Bpf).
 pub(super) fn for_probes_by_jvm(object: &mut OpenObject) -> Result<()> {
-    /// 3 MiB.
+    /// Number of descriptions; they take 3 MiB.
     const DESCRIPTIONS: u32 = 1 << 14;
     for mut map in object.maps_mut() {
         if map.name() == "__bpf_usdt_specs"
@@ -65,9 +64,8 @@ pub(super) fn for_probes_by_jvm(object: &mut OpenObject) -> Result<()> {
     Ok(())
 }
 
-/// A version that cannot be told is taken for an old one: what is allocated beforehand works
-/// everywhere. So it is for the kernels of vendors that have the newer allocator under an older
-/// number.
+/// An unknown version counts as an old one, because preallocated maps work everywhere. So do kernels of vendors that
+/// backported the newer allocator to an older version number.
 fn allocates_late(version: Option<(u32, u32)>) -> bool {
     version.is_some_and(|version| version >= ALLOCATES_LATE)
 }

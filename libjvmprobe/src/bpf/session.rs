@@ -1,7 +1,7 @@
-//! One loaded BPF object: its events, its attachments, the stack walker in it, what it lost.
+//! A loaded BPF object with its event stream, attachments, stack walker and counters of lost events.
 //!
-//! What all tracers have in common. A tool opens its own skeleton, sets what is its own, loads
-//! it, and hands it over.
+//! This is the part that all tracers have in common. A tool opens its own skeleton, sets its variables, loads it, and
+//! passes it to [`Session::new`].
 
 use std::{
     mem::MaybeUninit,
@@ -27,10 +27,10 @@ use crate::{
     own::note,
 };
 
-/// Stacks that user space was told of, and the keys of their JVMs: bpf/walk/intern.bpf.h.
+/// Map from the ids of the stacks that were sent to the keys of their JVMs: bpf/walk/intern.bpf.h.
 const KNOWN_STACKS: &str = "known_stacks";
 
-/// Room for a skeleton that lives as long as the process, so that no attachment outlives it.
+/// Allocates storage for a skeleton, which lives as long as the process, so that no attachment outlives it.
 pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
     Box::leak(Box::new(MaybeUninit::uninit()))
 }
@@ -42,10 +42,10 @@ fn map(skel: &impl Skel<'static>, name: &str) -> Result<MapHandle> {
     MapHandle::try_from(&map).map_err(bpf::load_error)
 }
 
-/// Loads an object that is set up.
+/// Loads an object that is configured.
 ///
 /// # Errors
-/// [`Error::Permission`] or [`Error::Kernel`] where the kernel refuses, [`Error::Bpf`].
+/// [`Error::Permission`] or [`Error::Kernel`] if the kernel refuses it, [`Error::Bpf`].
 pub fn load<O: OpenSkel<'static>>(mut open: O) -> Result<O::Output> {
     if !bpf::reaches_everyone() {
         room::for_probes_by_jvm(open.open_object_mut())?;
@@ -53,9 +53,9 @@ pub fn load<O: OpenSkel<'static>>(mut open: O) -> Result<O::Output> {
     open.load().map_err(bpf::load_error)
 }
 
-/// The loaded programs, their maps and their events.
+/// A loaded BPF object: its programs, maps and events.
 pub struct Session<S: 'static, E: 'static> {
-    /// What was loaded; lives as long as the process.
+    /// Skeleton, which lives as long as the process.
     pub skel: &'static mut S,
     stream: EventStream<E>,
     lost: MapHandle,
@@ -67,8 +67,8 @@ pub struct Session<S: 'static, E: 'static> {
 }
 
 impl<S: Skel<'static>, E> Session<S, E> {
-    /// Takes over a loaded object with a ring buffer `events` and a table `lost_events`, and the
-    /// stack walker in it if `walks`. `decode` makes an event of a record.
+    /// Takes over a loaded object that has a ring buffer `events`, a map `lost_events` and, if `walks`, the stack
+    /// walker. `decode` converts a record into an event.
     ///
     /// # Errors
     /// [`Error::Bpf`].
@@ -81,22 +81,22 @@ impl<S: Skel<'static>, E> Session<S, E> {
         Ok(Self { skel, stream, lost, walker, costs: None, variant: "", by_jvm: &[] })
     }
 
-    /// Attaches programs whose names have this behind the plan's, where there are such.
+    /// Sets a suffix: if a program with the plan's name and this suffix exists, it is attached instead.
     #[must_use]
     pub fn with_variant(mut self, variant: &'static str) -> Self {
         self.variant = variant;
         self
     }
 
-    /// The maps whose entries go with a JVM ([`Attach::forget`]): those whose keys begin with the
-    /// JVM's, and of `known_stacks` those that have it as their value.
+    /// Sets the maps whose entries are removed with a JVM ([`Attach::forget`]): those whose keys begin with the JVM's
+    /// key, and of `known_stacks` those that have it as their value.
     #[must_use]
     pub fn with_maps_by_jvm(mut self, maps: &'static [&'static str]) -> Self {
         self.by_jvm = maps;
         self
     }
 
-    /// Counts what probes cost each JVM. The object has `counts_costs` set.
+    /// Counts the cost of the probes to each JVM. The object has `counts_costs` set.
     ///
     /// # Errors
     /// [`Error::Bpf`], [`Error::Kernel`].
@@ -105,20 +105,20 @@ impl<S: Skel<'static>, E> Session<S, E> {
         Ok(self)
     }
 
-    /// Cost of the probes to each JVM, if it is counted.
+    /// Returns the cost of the probes to each JVM, if it is counted.
     pub(crate) fn costs(&mut self) -> Option<&mut Costs> {
         self.costs.as_mut()
     }
 
-    /// The stack walker, if stacks are wanted.
+    /// Returns the stack walker, if stacks are collected.
     pub fn walker(&mut self) -> Option<&mut Walker> {
         self.walker.as_mut()
     }
 
-    /// A program of a plan's name, or its variant, for others to attach.
+    /// Returns a descriptor of a plan's program or of its variant, to be attached by the caller.
     ///
     /// # Errors
-    /// [`Error::Kernel`] where there is none, [`Error::Io`].
+    /// [`Error::Kernel`] if there is none, [`Error::Io`].
     pub(crate) fn program(&mut self, name: &str) -> Result<OwnedFd> {
         let program = self.named(name)?;
         let fd = program.as_fd().try_clone_to_owned();
@@ -141,14 +141,13 @@ impl<S: Skel<'static>, E> Session<S, E> {
     }
 }
 
-/// What following JVMs needs of a session.
+/// The part of a session that is needed to follow JVMs.
 pub trait Attach {
-    /// Attaches what was planned for a file, a libjvm.so for example, all or nothing. Where the kernel refuses what
-    /// is optional, a line says what is lost: uprobes on functions, unlike USDT probes, want
-    /// CAP_SYS_ADMIN.
+    /// Attaches all plans to a file, for example a libjvm.so, or none. If the kernel refuses an optional plan, a
+    /// message names what is lost: unlike USDT probes, uprobes on functions need CAP_SYS_ADMIN.
     ///
     /// # Errors
-    /// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the place.
+    /// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the location.
     fn attach(
         &mut self,
         binary: &Binary,
@@ -157,22 +156,22 @@ pub trait Attach {
         cookie: u64,
     ) -> Result<Links>;
 
-    /// Has this session's wait for events end when a descriptor is readable.
+    /// Makes the wait for events return when a descriptor is readable, too.
     fn wake_by(&mut self, waker: OwnedFd);
 
-    /// Waits until the stack walker knows what it was told, where there is one.
+    /// Waits until the kernel side has all data that was given to the stack walker, if there is one.
     fn settle(&mut self);
 
-    /// Takes events out of the ring buffer, and keeps them.
+    /// Moves events from the ring buffer to a queue, so that the buffer does not fill up.
     ///
     /// # Errors
     /// [`Error::Bpf`].
     fn make_room(&self) -> Result<()>;
 
-    /// What could not be counted or sent of a JVM, so far.
+    /// Returns the number of events of a JVM that could not be counted or sent so far.
     fn lost(&self, target: u64) -> u64;
 
-    /// Forgets a JVM that has ended; its number may be used again.
+    /// Removes all data of a JVM that has ended; its key may be used again.
     fn forget(&mut self, target: u64);
 }
 
@@ -194,7 +193,7 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
                 }
                 (Err(error), _) => return Err(error),
             }
-            // Events come in from the first attachment on.
+            // Events arrive from the first attachment on.
             self.stream.make_room()?;
         }
         Ok(links)
@@ -226,7 +225,7 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
             costs.forget(target);
         }
         let key = target.to_ne_bytes();
-        // Absent entries are what is wanted, here and below.
+        // Deletions may fail, because absent entries are the goal, here and below.
         let _ = self.lost.delete(&key);
         for map in self.skel.object().maps() {
             if !self.by_jvm.iter().any(|name| map.name() == *name) {
@@ -245,10 +244,10 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
     }
 }
 
-/// Writes an entry of a map by JVM.
+/// Writes the entry of a JVM to a map.
 ///
 /// # Errors
-/// [`Error::Bpf`], naming `what` could not be done.
+/// [`Error::Bpf`], with `what` naming the operation that failed.
 pub fn tell(map: &impl MapCore, target: u64, value: &[u8], what: &str) -> Result<()> {
     map.update(&target.to_ne_bytes(), value, MapFlags::ANY)
         .map_err(|source| Error::Bpf { what: what.into(), source })

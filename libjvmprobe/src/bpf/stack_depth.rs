@@ -1,37 +1,37 @@
-//! How much BPF stack the programs need, as Linux before 6.12 counts it.
+//! Computes how much BPF stack the programs need, as Linux before 6.12 counts it.
 //!
-//! Newer kernels give the programs that we use a larger stack, so that a program that is too deep for older ones loads
-//! there. Sources: `check_max_stack_depth()` of kernel/bpf/verifier.c; the instruction set in the kernel's
+//! Newer kernels give the programs that we use a larger stack, so a program that exceeds the limit of older kernels
+//! still loads there. Sources: `check_max_stack_depth()` of kernel/bpf/verifier.c; the instruction set in the kernel's
 //! Documentation/bpf/standardization/instruction-set.rst.
 
 use std::collections::{BTreeMap, HashSet};
 
 use goblin::elf::{Elf, section_header::SHF_EXECINSTR, sym::STT_SECTION};
 
-/// `MAX_BPF_STACK`: of a program and the functions that call each other from there, in bytes.
+/// `MAX_BPF_STACK`: maximum for a chain of a program and the functions that it calls, in bytes.
 const MAX_STACK: u64 = 512;
-/// Each function's part is rounded up to as many bytes.
+/// The stack of each function is rounded up to a multiple of this.
 const ROUNDED_TO: u64 = 32;
 
 const CALL: u8 = 0x85;
-/// The source register of a call to a function of the object.
+/// Value of the source register in a call of a function of the object.
 const PSEUDO_CALL: u8 = 1;
 const FRAME_POINTER: u8 = 10;
 const MOVE_REGISTER: u8 = 0xbf;
 const ADD_NUMBER: u8 = 0x07;
-/// An instruction of two parts: a 64-bit number.
+/// Opcode of an instruction of two slots, which loads a 64-bit number.
 const LOAD_NUMBER: u8 = 0x18;
 const CLASS: u8 = 0x07;
 const LOAD: u8 = 0x01;
 const STORE: [u8; 2] = [0x02, 0x03];
 
-/// A function of an object, by section and offset.
+/// Location of a function of an object, by section and offset.
 type Place = (usize, u64);
 
 #[derive(Debug, Default)]
 struct Function {
     name: String,
-    /// Bytes of its own.
+    /// Bytes of its own stack frame.
     stack: u64,
     calls: HashSet<Place>,
 }
@@ -72,7 +72,7 @@ fn functions(bytes: &[u8]) -> BTreeMap<Place, Function> {
     functions
 }
 
-/// Where a call leads: within its section, or where its relocation says.
+/// Returns the target of a call: within its section, or as given by its relocation.
 fn callee(elf: &Elf<'_>, section: usize, at: u64, number: i32) -> Place {
     let relocations = elf
         .shdr_relocs
@@ -88,7 +88,7 @@ fn callee(elf: &Elf<'_>, section: usize, at: u64, number: i32) -> Place {
     (symbol.st_shndx, symbol.st_value.wrapping_add_signed(inside))
 }
 
-/// The deepest chain of calls from a function on: its bytes, and who takes part.
+/// Returns the deepest chain of calls from a function on: its bytes, and the names of its functions.
 fn deepest(functions: &BTreeMap<Place, Function>, place: Place) -> (u64, Vec<&str>) {
     let function = &functions[&place];
     let callees = function.calls.iter().map(|&callee| deepest(functions, callee));
@@ -113,7 +113,7 @@ fn check(object: &[u8]) {
         assert!(bytes <= MAX_STACK, "{bytes} bytes of BPF stack: {chain:?}");
         largest = largest.max(bytes);
     }
-    // Their stacks are walked: what does so is not seen where calls are not followed.
+    // Some of the programs walk stacks and need that much; a smaller result means that calls were not followed.
     assert!(largest > 300, "{largest}");
 }
 

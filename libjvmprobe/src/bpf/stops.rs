@@ -1,4 +1,4 @@
-//! When a JVM stopped its application, and what for, as `bpf/stops.bpf.h` tells it.
+//! Times and causes of a JVM's stops of its application threads, as sent by `bpf/stops.bpf.h`.
 
 use crate::{
     Result,
@@ -10,13 +10,13 @@ use crate::{
     process::LibJvm,
 };
 
-/// The programs, which a tool loads where somebody wants to know.
+/// Names of the programs, which a tool loads only if stops are wanted.
 pub(crate) const PROGRAMS: [&str; 4] = ["stop_begins", "stop_is_for", "stop_collects", "stop_ends"];
 
-/// The map that has an entry for each JVM.
+/// The map with an entry for each JVM.
 pub(crate) const MAP: &str = "stops";
 
-/// The last instant first, so that a stop that is seen to begin is seen to end.
+/// The last instant is attached first, so that the end of every stop whose begin was observed is observed, too.
 const INSTANTS: [Instant; 4] = [
     Instant::of_probe("hs_private", "safepoint__end", "stop_ends"),
     Instant::of_probe("hotspot", "gc__begin", "stop_collects"),
@@ -24,10 +24,10 @@ const INSTANTS: [Instant; 4] = [
     Instant::of_probe("hs_private", "safepoint__begin", "stop_begins"),
 ];
 
-/// What to attach to, in a libjvm.so that has the probes: others do not tell, and `-v` says so.
+/// Returns the attachments for a libjvm.so that has the probes. For other files it returns none, and `-v` prints why.
 ///
 /// # Errors
-/// Those of reading the file.
+/// The errors of reading the file.
 pub(crate) fn plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let elf = libjvm.elf()?;
     Ok(resolve(&libjvm.seen_as, &elf, &INSTANTS).unwrap_or_else(|error| {
@@ -36,25 +36,25 @@ pub(crate) fn plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     }))
 }
 
-/// A time in which a JVM had stopped its application.
+/// One stop of a JVM's application threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stop {
-    /// The key of the JVM.
+    /// Key of the JVM.
     pub target: u64,
-    /// When it began, on the kernel's clock.
+    /// Begin on `CLOCK_MONOTONIC`, in nanoseconds.
     pub begin: u64,
-    /// When it ended.
+    /// End on `CLOCK_MONOTONIC`, in nanoseconds.
     pub end: u64,
-    /// Whether it was to collect.
+    /// Whether it was a garbage collection.
     pub is_collection: bool,
-    /// The VM operation, empty where that was not told.
+    /// Name of the VM operation, empty if it was not observed.
     pub name: String,
 }
 
 impl Stop {
-    /// Decodes a `struct stop_event` of bpf/stops.h; `None` for what is too short to be one.
+    /// Decodes a `struct stop_event` of bpf/stops.h; `None` if the record is too short.
     pub fn decode(record: &[u8]) -> Option<Self> {
-        /// Behind five words, `STOP_LEN` bytes of text.
+        /// `STOP_LEN` bytes of text after five words.
         const NAME: std::ops::Range<usize> = 5 * 8..5 * 8 + 64;
         Some(Self {
             target: word(record, 8)?,
@@ -66,22 +66,22 @@ impl Stop {
     }
 }
 
-/// The stops of all JVMs that are traced.
+/// Log of the stops of all traced JVMs.
 #[derive(Debug, Default)]
 pub struct StopLog(Vec<Stop>);
 
-/// So many are kept, some ten megabytes.
+/// Maximum number of stops kept, about ten megabytes.
 const MOST: usize = 100_000;
 
 impl StopLog {
-    /// Keeps one more, if there is room.
+    /// Adds a stop; drops it if the log is full.
     pub fn push(&mut self, stop: Stop) {
         if self.0.len() < MOST {
             self.0.push(stop);
         }
     }
 
-    /// All of them, in the order in which they came.
+    /// Iterates over the stops in order of arrival.
     pub fn iter(&self) -> impl Iterator<Item = &Stop> {
         self.0.iter()
     }

@@ -1,4 +1,4 @@
-//! Events from the kernel, decoded once, in order.
+//! Reads events from a ring buffer, decodes each once, and returns them in order.
 
 use std::{
     cell::RefCell,
@@ -20,13 +20,13 @@ use crate::{Error, Result};
 pub(crate) struct EventStream<T> {
     ring: RingBuffer<'static>,
     queue: Rc<RefCell<VecDeque<T>>>,
-    /// Readable when something else is to be done.
+    /// Descriptor that also ends a wait for events when it is readable.
     waker: Option<OwnedFd>,
 }
 
 impl<T: 'static> EventStream<T> {
-    /// Opens a ring buffer map. `decode` turns a record into an event; records
-    /// that it does not know are dropped.
+    /// Opens a ring buffer map. `decode` converts a record into an event; records that it does not recognise are
+    /// dropped.
     pub(crate) fn open(map: &'static dyn MapCore, decode: fn(&[u8]) -> Option<T>) -> Result<Self> {
         let bpf = |source| Error::Bpf { what: "open the event ring buffer".into(), source };
         let queue = Rc::new(RefCell::new(VecDeque::new()));
@@ -41,13 +41,13 @@ impl<T: 'static> EventStream<T> {
         Ok(Self { ring: builder.build().map_err(bpf)?, queue, waker: None })
     }
 
-    /// From now on, [`EventStream::wait`] ends when this is readable, too.
+    /// Makes [`EventStream::wait`] return when this descriptor is readable, too.
     pub(crate) fn wake_by(&mut self, waker: OwnedFd) {
         self.waker = Some(waker);
     }
 
-    /// Takes what is there out of the ring buffer, which is small, and keeps it for the
-    /// next [`EventStream::wait`]: for work that takes a while.
+    /// Moves all events from the ring buffer, which is small, to the queue that the next [`EventStream::wait`] returns.
+    /// Called during work that takes a while.
     ///
     /// # Errors
     /// [`Error::Bpf`].
@@ -56,13 +56,13 @@ impl<T: 'static> EventStream<T> {
         self.ring.consume().map_err(failed)
     }
 
-    /// Waits up to `timeout` for events and returns all that are there, also those that have
-    /// woken nobody.
+    /// Waits up to `timeout` for events and returns all that are available, including those that were sent without a
+    /// wake-up.
     ///
     /// # Errors
-    /// [`Error::Bpf`], [`Error::Io`]; a signal that cuts the wait short is no error.
+    /// [`Error::Bpf`], [`Error::Io`]; an interruption of the wait by a signal is no error.
     pub(crate) fn wait(&self, timeout: Duration) -> Result<VecDeque<T>> {
-        // SAFETY: the ring buffer owns it and lives as long as `self`.
+        // SAFETY: the ring buffer owns the descriptor and lives as long as `self`.
         let ring = unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) };
         let fds = std::iter::once(ring).chain(self.waker.as_ref().map(AsFd::as_fd));
         let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();

@@ -1,7 +1,7 @@
-//! The kernel's tracepoints, by name.
+//! Looks up the kernel's tracepoints by name.
 //!
-//! Their numbers are told by tracefs. Where that is not mounted, it is mounted for ourselves alone,
-//! at no place (fsmount(2)): nobody sees it, and it goes with the descriptor.
+//! Their ids are in tracefs. If that is not mounted, it is mounted for this process alone, without a mount point
+//! (fsmount(2)): no other process sees it, and it is released with the descriptor.
 //! Source: Documentation/trace/events.rst, `events/CATEGORY/NAME/id`.
 
 use std::{io::Read, os::fd::OwnedFd};
@@ -18,18 +18,18 @@ const TRACEPOINT: u32 = 2;
 
 const USUAL: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// No file of it that is read here is longer.
+/// Maximum number of bytes read from a file; files named `id` are shorter.
 const MAX_BYTES: u64 = 4096;
 
-/// The folder `events`.
+/// The directory `events` of tracefs.
 #[derive(Debug)]
 pub(crate) struct Tracepoints(OwnedFd);
 
 impl Tracepoints {
-    /// Opens it.
+    /// Opens the directory.
     ///
     /// # Errors
-    /// [`Error::Kernel`] where there is none, or none for us.
+    /// [`Error::Kernel`] if there is none, or it may not be read.
     pub fn open() -> Result<Self> {
         let folder = |root: &OwnedFd| open_folder(root, "events");
         for path in USUAL {
@@ -48,10 +48,10 @@ impl Tracepoints {
         })
     }
 
-    /// A tracepoint, as an event that can be sampled.
+    /// Returns a tracepoint as an event that can be sampled.
     ///
     /// # Errors
-    /// [`Error::Unknown`], with those whose names are like it.
+    /// [`Error::Unknown`], with similar names that exist.
     pub fn find(&self, category: &str, name: &str) -> Result<Event> {
         let read = || {
             if !is_name(category) || !is_name(name) {
@@ -73,7 +73,7 @@ impl Tracepoints {
         }
     }
 
-    /// All of them, `CATEGORY:NAME`.
+    /// Returns the names of all tracepoints, as `CATEGORY:NAME`.
     fn all(&self) -> Vec<String> {
         let mut all = Vec::new();
         for category in folders(&self.0) {
@@ -85,7 +85,7 @@ impl Tracepoints {
     }
 }
 
-/// Names of folders: no way leads out.
+/// Returns whether a text may be the name of a directory here; such names cannot lead out of tracefs.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
 }

@@ -1,14 +1,14 @@
-//! The time that a thread loses to one hit of a probe and to one sampling interrupt, measured on this
-//! machine: both depend on the processor and on the hypervisor.
+//! Measures the time that a thread loses to one probe hit and to one sampling interrupt on this machine. Both depend on
+//! the processor and on the hypervisor.
 //!
-//! The probe is a uprobe with an empty program on a function of this process, called with and without it.
-//! The interrupt is a sampling event on the measuring thread, which does nothing but read the clock: the
-//! steps of the clock that are too long show what the interrupts took.
+//! The probe is a uprobe with an empty program on a function of this process, which is called with and without it. The
+//! interrupt is that of a sampling event on the measuring thread, which does nothing but read the clock: the longest
+//! steps of the clock show the duration of the interrupts.
 //!
-//! All of it takes some 10 ms of CPU time, once.
+//! The measurement takes about 10 ms of CPU time, once.
 //!
-//! `unsafe`: one function is written in assembly and touches the stack it restores only, and one system
-//! call of libbpf reads two instructions that live until it returns.
+//! `unsafe`: one function is written in assembly and touches only the stack that it restores, and one function of
+//! libbpf reads two instructions that live until it returns.
 
 use std::{
     fs::File,
@@ -31,18 +31,18 @@ use crate::{
     own::remark,
 };
 
-/// Used if a measurement fails: usual values.
+/// Typical values, used if a measurement fails.
 const USUAL: Prices = Prices { probe_ns: 1500.0, interrupt_ns: 5000.0 };
-/// Calls with and without the probe. The median counts, because some are interrupted.
+/// Number of calls with and without the probe. The median is used, because some calls are interrupted.
 const CALLS: usize = 64;
-/// Bytes that are read between two calls, because a program's hits are far apart: what the kernel needs for
-/// one is not in the processor's first caches any more.
+/// Number of bytes read between two calls to evict the kernel's data from the first-level caches, as it is between the
+/// hits of a real program, which are far apart.
 const FORGOTTEN: usize = 512 << 10;
 const CACHE_LINE: usize = 64;
-/// The period of the sampling event, and for how long it samples.
+/// Period of the sampling event, and total time of sampling.
 const PERIOD: Duration = Duration::from_micros(100);
 const SAMPLED: Duration = Duration::from_millis(5);
-/// Steps of the clock below this are those of a loop that nothing interrupts.
+/// Minimum duration of a step that counts as interrupted; shorter steps are those of the undisturbed loop.
 const MIN_STEP: Duration = Duration::from_nanos(700);
 
 /// Time that a thread loses to one event, apart from the run time of our program.
@@ -54,8 +54,8 @@ pub struct Prices {
     pub interrupt_ns: f64,
 }
 
-/// Returns the prices of this machine. The first call measures them, and waits some 100 ms for the kernel
-/// to detach the probe.
+/// Returns the prices of this machine. The first call measures them, and waits about 100 ms for the kernel to detach
+/// the probe.
 pub fn prices() -> Prices {
     static PRICES: OnceLock<Prices> = OnceLock::new();
     *PRICES.get_or_init(|| {
@@ -73,7 +73,7 @@ pub fn prices() -> Prices {
     })
 }
 
-/// A function that begins as those of libjvm.so do.
+/// A function with the usual prologue of functions of libjvm.so.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 extern "C" fn probed() {
@@ -113,7 +113,7 @@ fn measure_probe() -> Result<f64> {
     Ok((with - without).max(0.0))
 }
 
-/// Nanoseconds of a call.
+/// Returns the median duration of a call in nanoseconds.
 fn median_call() -> f64 {
     let buffer = vec![1_u8; FORGOTTEN];
     let mut calls: Vec<_> = (0..CALLS)
@@ -155,7 +155,7 @@ fn measure_interrupt() -> Result<f64> {
     // PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK: include/uapi/linux/perf_event.h.
     let mut attr = perf_event_attr { type_: 1, config: 0, ..Default::default() };
     attr.__bindgen_anon_1.sample_period = PERIOD.as_nanos() as u64;
-    // The calling thread.
+    // PID 0 means the calling thread.
     let event = open_event(&mut attr, Where::Thread(Pid(0)));
     let event = event.map_err(|e| Error::io("sample our own thread", e))?;
     let begin = Instant::now();

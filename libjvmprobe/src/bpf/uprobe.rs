@@ -1,7 +1,7 @@
-//! A program at a function's entry, attached and detached again and again.
+//! A program on a function's entry that is attached and detached repeatedly.
 //!
-//! Links of [`probes`](super::probes) stay, and a thread in the background detaches them. Here the caller waits,
-//! so that it knows when the probe is detached. Source: perf_event_open(2), the `uprobe` PMU.
+//! Links of [`probes`](super::probes) stay attached, and a background thread detaches them. Here the caller waits, so
+//! that it knows when the probe is detached. Source: perf_event_open(2), the `uprobe` PMU.
 
 use std::{
     fs::{self, File},
@@ -22,28 +22,28 @@ use crate::{
     },
 };
 
-/// The number of the PMU, for `perf_event_attr::type_`.
+/// File with the type number of the PMU, for `perf_event_attr::type_`.
 const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";
 /// `PERF_EVENT_IOC_SET_BPF` and `_ENABLE`, include/uapi/linux/perf_event.h.
 const SET_PROGRAM: libc::Ioctl = 0x4004_2408;
 const ENABLE: libc::Ioctl = 0x2400;
 
-/// A place in a file, and the program for it.
+/// A location in a file, and the program for it.
 #[derive(Debug)]
 pub(crate) struct Uprobe {
     kind: u32,
     file: Arc<File>,
     offset: FileOffset,
     program: OwnedFd,
-    /// While it is attached.
+    /// The perf event, while the probe is attached.
     event: Option<OwnedFd>,
 }
 
 impl Uprobe {
-    /// Not attached yet.
+    /// Creates a probe that is not attached yet.
     ///
     /// # Errors
-    /// [`Error::Io`] where the kernel does not tell how.
+    /// [`Error::Io`] if the type of the PMU cannot be read.
     pub(crate) fn new(file: Arc<File>, offset: FileOffset, program: OwnedFd) -> Result<Self> {
         let failed = |e| Error::io(format!("read {KIND}"), e);
         let kind = fs::read_to_string(KIND).map_err(failed)?;
@@ -51,7 +51,7 @@ impl Uprobe {
         Ok(Self { kind, file, offset, program, event: None })
     }
 
-    /// Attaches it in every process that maps the file, now or later.
+    /// Attaches the probe in every process that maps the file, now or later.
     ///
     /// # Errors
     /// [`Error::Permission`] or [`Error::Io`].
@@ -59,7 +59,7 @@ impl Uprobe {
         self.attach_to(None)
     }
 
-    /// Attaches it in one process, all its threads, or in every process that maps the file.
+    /// Attaches the probe in one process with all its threads, or in every process that maps the file.
     ///
     /// # Errors
     /// [`Error::Permission`] or [`Error::Io`].
@@ -69,14 +69,14 @@ impl Uprobe {
         }
         let whose = match process {
             Some(process) => Where::Thread(process),
-            // One event stands for all processors.
+            // The event of one processor suffices for hits on all of them.
             None => Where::Processor(online_cpus()?.into_iter().next().unwrap_or(0)),
         };
         let mut attr = perf_event_attr { type_: self.kind, ..Default::default() };
         let path = format!("/proc/self/fd/{}\0", self.file.as_raw_fd());
         attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
         attr.__bindgen_anon_4.probe_offset = self.offset.0;
-        // The end of this process waits until it is attached or detached.
+        // The end of this process waits until attaching or detaching is finished.
         let books = detach::books();
         let event = open_event(&mut attr, whose).and_then(|event| {
             control(&event, SET_PROGRAM, self.program.as_raw_fd())?;
@@ -107,7 +107,7 @@ impl Drop for Uprobe {
     }
 }
 
-/// Detaches probes, which takes the kernel about 70 ms: as long for all as for one.
+/// Detaches probes, which takes the kernel about 70 ms, for all together as long as for one.
 pub(crate) fn detach<'a>(uprobes: impl IntoIterator<Item = &'a mut Uprobe>) {
     let events: Vec<_> = uprobes.into_iter().filter_map(|uprobe| uprobe.event.take()).collect();
     if events.is_empty() {
@@ -116,17 +116,17 @@ pub(crate) fn detach<'a>(uprobes: impl IntoIterator<Item = &'a mut Uprobe>) {
     let books = detach::books();
     thread::scope(|all| {
         for event in events {
-            // Where there are no threads to be had, it is closed here.
+            // If no thread can be started, it is closed here.
             drop(thread::Builder::new().spawn_scoped(all, || drop(event)));
         }
     });
     drop(books);
-    // Another thread may be waiting to attach.
+    // Lets another thread that waits to attach have the lock.
     thread::sleep(Duration::from_millis(1));
 }
 
 fn control(event: &OwnedFd, request: libc::Ioctl, value: i32) -> io::Result<()> {
-    // SAFETY: these requests take a number.
+    // SAFETY: the argument of these requests is a number.
     match unsafe { libc::ioctl(event.as_raw_fd(), request, value) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

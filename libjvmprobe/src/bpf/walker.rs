@@ -1,8 +1,7 @@
-//! What the stack walker on the kernel side (`bpf/walk/walk.bpf.h`) is told: how to find its
-//! way through each JVM's code cache, which files a process has mapped, and how their
-//! functions set up their frames.
+//! Data for the kernel side's stack walker (`bpf/walk/walk.bpf.h`): the layout of each JVM's code cache, the files that
+//! a process has mapped, and their unwind tables.
 //!
-//! Where it is told nothing of a process, it walks by frame pointers.
+//! A process without such data is walked by frame pointers.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -34,12 +33,12 @@ use crate::{
 
 /// `MAX_TABLES` of bpf/walk/walk.h.
 const MAX_TABLES: u32 = 4096;
-/// As many as the walker's search comes through: `MAX_MAPPING_STEPS` of bpf/walk/native.bpf.h.
+/// Maximum number of mappings that the walker's binary search can cover: `MAX_MAPPING_STEPS` of bpf/walk/native.bpf.h.
 const MAX_MAPPINGS: usize = 8191;
-/// Rows of all tables together, eight bytes each: 128 MiB of memory that the kernel cannot
-/// swap out. A libjvm.so has 200,000, all libraries of a JVM twice as many.
+/// Maximum number of rows of all tables together, eight bytes each: 128 MiB of memory that the kernel cannot swap out.
+/// A libjvm.so has 200,000 rows, all libraries of a JVM twice as many.
 const MAX_ALL_ROWS: usize = 16 << 20;
-/// Rows that are put into a map at once.
+/// Number of entries written to a map by one system call.
 const BATCH: usize = 16_384;
 
 /// `struct mapping` of bpf/walk/walk.h.
@@ -54,19 +53,19 @@ pub struct MappingEntry {
     pub rows: u32,
 }
 
-// SAFETY: #[repr(C)], integers only and no padding (the tools compare them with the
-// types generated from the header), for which any bit pattern is a value.
+// SAFETY: #[repr(C)], integers only and no padding (tests of the tools compare it with the types generated from the
+// header), so any bit pattern is a value.
 unsafe impl Plain for JvmLayout {}
-// SAFETY: as above.
+// SAFETY: as for JvmLayout.
 unsafe impl Plain for MappingEntry {}
-// SAFETY: as above.
+// SAFETY: as for JvmLayout.
 unsafe impl Plain for Row {}
 
-/// The maps that only stacks need: to walk them, and to send each once.
+/// Maps that are needed for stacks only: to walk them, and to send each once.
 const MAPS: [&str; 7] =
     ["jvms", "mappings", "tables", "walkers", "found_code", "stacks", "known_stacks"];
 
-/// Leaves the walker's maps out of an object that is to be loaded without it.
+/// Disables the creation of the walker's maps in an object that is loaded without it.
 ///
 /// # Errors
 /// [`Error::Bpf`].
@@ -79,14 +78,13 @@ pub fn leave_out(object: &mut OpenObject) -> Result<()> {
     Ok(())
 }
 
-/// Makes room in the map `known_stacks` of bpf/walk/intern.bpf.h for the stacks of other
-/// processes than one that has ended.
+/// Removes the entries of a process that has ended from the map `known_stacks` of bpf/walk/intern.bpf.h.
 pub(crate) fn forget_stacks(known: &impl MapCore, key: u64) {
     let key = key.to_ne_bytes();
-    // What cannot be read takes room until all are forgotten.
+    // Entries that cannot be read stay until the map is emptied.
     for (id, of) in entries(known).unwrap_or_default() {
         if of == key {
-            // Gone or not, it is not needed.
+            // Failure means that it was removed already.
             let _ = known.delete(&id);
         }
     }
@@ -97,37 +95,37 @@ pub(crate) fn forget_stacks(known: &impl MapCore, key: u64) {
 struct Loaded {
     number: u32,
     rows: u32,
-    /// The same rows, where they are wanted here as well.
+    /// Copy of the rows, if `Walker::keep_rows` was called.
     kept: Vec<Row>,
     base: u64,
     segments: Segments,
 }
 
-/// When there are tables of so many files, those are freed at once that no process has mapped
-/// any more.
+/// With more files than this, the tables of files that no process has mapped any more are freed at once, not only
+/// after the idle timeout.
 const MANY_FILES: usize = 128;
 
-/// The maps of one loaded object that has the walker in it.
+/// User space's part of the walker of one loaded object: fills its maps.
 #[derive(Debug)]
 pub struct Walker {
     clerk: Clerk,
-    /// How to walk JVMs whose mappings were not told yet.
+    /// Layouts of JVMs whose mappings are not set yet, by key.
     pending: HashMap<u64, Vec<u8>>,
-    /// By file, which is kept open so that its number stays its own.
+    /// Files by descriptor, which is kept open so that its number is not reused.
     files: HashMap<i32, (Arc<CodeFile>, Option<Loaded>)>,
     idle: Idle<i32>,
     next_table: u32,
-    /// Numbers of tables that were freed.
+    /// Indexes of tables that were freed.
     free: Vec<u32>,
-    /// Tables that are filled and not handed over yet.
+    /// Tables that are filled and not yet handed over to the kernel side.
     filled: Vec<(u32, MapHandle)>,
-    /// What each process had mapped when it was last told.
+    /// Mappings of each process as last handed over, by key.
     told: HashMap<u64, Vec<MappingEntry>>,
     room: Room,
     keeps_rows: bool,
 }
 
-/// What the walker was told of a process's native code, to walk it [here](super::here).
+/// A process's mappings and unwind tables as the kernel side has them, to walk its stacks [here](super::here).
 #[derive(Debug)]
 pub struct Told<'a> {
     mappings: &'a [MappingEntry],
@@ -135,27 +133,27 @@ pub struct Told<'a> {
 }
 
 impl Told<'_> {
-    /// A mapping; the first holds the number of those behind it.
+    /// Returns a mapping; the first entry holds the number of mappings after it.
     pub fn mapping(&self, index: u32) -> Option<MappingEntry> {
         self.mappings.get(index as usize).copied()
     }
 
-    /// A row of a table.
+    /// Returns a row of a table.
     pub fn row(&self, table: u32, index: u32) -> Option<Row> {
         self.tables.get(&table)?.get(index as usize).copied()
     }
 }
 
-/// How much more the kernel may hold for us.
+/// Remaining memory for unwind tables in the kernel.
 #[derive(Debug)]
 struct Room {
     rows: usize,
-    /// Whether it was said that there is too little.
+    /// Whether the user was informed that it is used up.
     is_told: bool,
 }
 
 impl Room {
-    /// Takes room for so many rows; `false` where there is none, which is said once.
+    /// Reserves memory for rows. Returns `false` if too little is left; the first time prints a message.
     fn take(&mut self, rows: usize) -> bool {
         if let Some(left) = self.rows.checked_sub(rows) {
             self.rows = left;
@@ -178,10 +176,10 @@ impl Room {
 }
 
 impl Walker {
-    /// The walker of a loaded object.
+    /// Opens the walker of a loaded object.
     ///
     /// # Errors
-    /// [`Error::Kernel`] where it has none.
+    /// [`Error::Kernel`] if the object has none.
     pub(crate) fn new(object: &Object) -> Result<Self> {
         let map = |name: &str| {
             let map = object.maps().find(|map| map.name() == name);
@@ -210,13 +208,12 @@ impl Walker {
         })
     }
 
-    /// From here on, keeps what [`told`](Self::told) tells: eight bytes a row, some 2 MB for a
-    /// libjvm.so.
+    /// Keeps a copy of all rows from now on, for [`told`](Self::told): eight bytes a row, about 2 MB for a libjvm.so.
     pub(crate) fn keep_rows(&mut self) {
         self.keeps_rows = true;
     }
 
-    /// What was told of a process.
+    /// Returns the data of a process as the kernel side has them.
     pub fn told(&self, key: u64) -> Option<Told<'_>> {
         let mappings = self.told.get(&key)?;
         let loaded = self.files.values().filter_map(|(_, loaded)| loaded.as_ref());
@@ -224,19 +221,19 @@ impl Walker {
         Some(Told { mappings, tables })
     }
 
-    /// Tells how to walk a JVM's code: with its mappings, which are told next.
+    /// Sets a JVM's layout. It is handed over together with the process's mappings, which the caller sets next.
     pub(crate) fn add_jvm(&mut self, key: u64, layout: &JvmLayout) {
         let layout = JvmLayout { stamp: stamp(), ..*layout };
         self.pending.insert(key, bytes(&layout).to_vec());
     }
 
-    /// Waits until the kernel side knows all that was told.
+    /// Waits until the kernel side has all data.
     pub(crate) fn settle(&self) {
         self.clerk.settle();
     }
 
-    /// Tells what a process has mapped now. Files without unwind tables, or with such as
-    /// make no sense, are walked by frame pointers.
+    /// Sets the current mappings of a process. Code of files that have no unwind table, or an invalid one, is walked by
+    /// frame pointers.
     ///
     /// # Errors
     /// [`Error::Bpf`].
@@ -263,7 +260,7 @@ impl Walker {
         let inner = inner_map("mappings", size_of::<MappingEntry>(), entries.len())?;
         entries[0].bias = stamp();
         fill(&inner, &entries)?;
-        // Not what is compared, nor what is remembered here.
+        // The stamp is not part of the comparison above, nor of the copy kept here.
         entries[0].bias = 0;
         let tables = std::mem::take(&mut self.filled);
         self.clerk.hand_over(Job::Tell { tables, key, mappings: inner, jvm })?;
@@ -271,11 +268,11 @@ impl Walker {
         Ok(())
     }
 
-    /// Forgets a process that has ended.
+    /// Removes the data of a process that has ended.
     pub(crate) fn forget(&mut self, key: u64) {
         self.pending.remove(&key);
         if self.told.remove(&key).is_some() {
-            // Its thread has ended: then nothing is told any more.
+            // An error means that the thread has ended; then the kernel side is not updated any more.
             let _ = self.clerk.hand_over(Job::Forget { key });
         }
         if self.files.len() > MANY_FILES {
@@ -286,7 +283,7 @@ impl Walker {
         }
     }
 
-    /// Frees the tables of files that no process has had for a while.
+    /// Frees the tables of files that no process has mapped for a while.
     pub(crate) fn free_unused(&mut self, now: Instant) {
         let used = self.used();
         let unused = self.idle.release(&mut self.files, used, now);
@@ -295,7 +292,7 @@ impl Walker {
         }
     }
 
-    /// The files that processes have, or whoever else holds them but for the list of all.
+    /// Returns the files that are in use: mapped by a process, or referenced by an owner other than the two below.
     fn used(&self) -> Vec<i32> {
         let told = self.told.values().flat_map(|told| told.iter().skip(1));
         let told: HashSet<u32> = told.map(|mapping| mapping.table).collect();
@@ -324,7 +321,7 @@ impl Walker {
         if !self.files.contains_key(&id) {
             let reopened = file.reopen();
             if reopened.as_ref().is_err_and(ran_out) {
-                // It will be tried again.
+                // Out of file descriptors: the next call tries again.
                 return Ok(None);
             }
             let elf = reopened.and_then(ElfFile::open);
@@ -347,7 +344,7 @@ impl Walker {
         Ok(self.files.get(&id).and_then(|(_, loaded)| loaded.as_ref()))
     }
 
-    /// A number that no table has.
+    /// Returns an unused index for a table.
     fn number(&mut self) -> Option<u32> {
         self.free.pop().or_else(|| {
             let number = self.next_table;
@@ -392,14 +389,14 @@ fn fill<T: Plain>(map: &MapHandle, values: &[T]) -> Result<()> {
     Ok(())
 }
 
-/// A number that was never given before: see bpf/walk/found.bpf.h.
+/// Returns a number that was never returned before: see bpf/walk/found.bpf.h.
 fn stamp() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Where each member of [`JvmLayout`] lies, for the tools to compare with the types that
-/// are generated from the header.
+/// Returns offsets of members of [`JvmLayout`], which tests of the tools compare with the types generated from the
+/// header.
 #[cfg(test)]
 pub(crate) fn layout_offsets() -> [usize; 5] {
     use std::mem::offset_of;
