@@ -39,9 +39,9 @@ struct Fields {
 /// The form in which a blob refers to the beginning of its code.
 #[derive(Clone, Copy)]
 enum Place {
-    /// The field holds a 32-bit offset from the blob: JDK 8, and since JDK 23.
+    /// The field holds an address: JDK 9 to 22.
     Address(u64),
-    /// The field holds 32 bits to add to the address of the blob: JDK 8, and since JDK 23.
+    /// The field holds a 32-bit offset from the blob: JDK 8, and since JDK 23.
     Offset(u64),
 }
 
