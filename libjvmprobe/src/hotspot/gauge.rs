@@ -22,7 +22,7 @@ pub struct Gauge {
     /// collection, at which the log reads the heap: CMS of JDK 8, which waits for its own thread.
     pub(crate) waits: bool,
     /// Whether the number of a stop's operation suffices to recognise a collection
-    /// ([`HotSpot::is_pause`](crate::hotspot::HotSpot::is_pause)), so that no other probe within the stop
+    /// ([`HotSpot::is_pause`](crate::hotspot::HotSpot::is_pause)), and nothing that happens within the stop
     /// is needed: ZGC's pauses free nothing, and its log reports the heap for cycles, not pauses.
     pub op_tells: bool,
     /// Counters of used bytes that the collector sets at the end of a collection, by space,

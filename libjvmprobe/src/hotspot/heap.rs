@@ -1,4 +1,4 @@
-//! How to compute the used bytes of the Java heap from a JVM's own structures.
+//! Recipe for computing the used bytes of the Java heap from a JVM's own structures.
 //!
 //! The result is not a number but a recipe: a sum of a few words of memory that
 //! a BPF program can read in the target's context while a probe is hit. The C++
@@ -14,7 +14,7 @@ use crate::{
     process::memory::Memory,
 };
 
-/// One summand.
+/// One term of the sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Term {
     /// The word at an address.
@@ -170,7 +170,7 @@ impl Reader<'_> {
     /// Returns the young and the old generation of Serial and CMS.
     fn generations(&self, heap: Addr) -> Found<(Addr, Addr)> {
         if self.layout.has(Item::Generations) {
-            // JDK 8 has an array of two.
+            // JDK 8 has an array of two generations.
             let young = self.field(heap, Item::Generations)?;
             let old = plus(young, 8)?;
             return Ok((set_up(self.memory.pointer(young)?)?, set_up(self.memory.pointer(old)?)?));
@@ -323,7 +323,7 @@ impl Reader<'_> {
             let allocator = self.field(heap, Item::XAllocator)?;
             return Ok(vec![Term::Direct { addr: self.field(allocator, Item::XUsed)? }]);
         }
-        // Embedded, not pointed to.
+        // ZHeap is embedded in ZCollectedHeap, not referred to by a pointer.
         let heap = self.field(heap, Item::ZHeapOfHeap)?;
         let allocator = self.field(heap, Item::ZAllocator)?;
         if self.layout.has(Item::ZUsed) {

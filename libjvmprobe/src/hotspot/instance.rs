@@ -203,7 +203,7 @@ impl HotSpot {
     /// Returns the offsets of classes' names.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(crate) fn class_layout(&self) -> Result<ClassLayout> {
         ClassLayout::read(&self.layout)
     }
@@ -212,7 +212,7 @@ impl HotSpot {
     /// index.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(crate) fn compile_task(&self) -> Result<(u32, u32)> {
         let offset = |item| {
             let offset = self.layout.get(item)?;
@@ -225,7 +225,7 @@ impl HotSpot {
     /// Returns how its objects refer to their classes.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(crate) fn class_field(&self) -> Result<ClassField> {
         ClassField::read(&self.memory, &self.layout, &Flags::read(&self.memory, &self.layout)?)
     }
@@ -233,7 +233,7 @@ impl HotSpot {
     /// Returns the offsets of a thread's allocation counters.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(crate) fn thread_layout(&self) -> Result<ThreadLayout> {
         ThreadLayout::read(&self.layout)
     }
@@ -249,7 +249,7 @@ impl HotSpot {
     /// Returns a reader of objects in its heap.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub fn objects(&self) -> Result<Objects> {
         Objects::new(&self.memory, &self.layout)
     }

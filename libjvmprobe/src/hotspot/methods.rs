@@ -28,7 +28,7 @@ const HAS_LINES: u8 = 1;
 /// Name, parameters, source file and lines of a method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MethodInfo {
-    /// `java.lang.String.hashCode`.
+    /// Class and name, such as `java.lang.String.hashCode`.
     pub(crate) name: Arc<str>,
     /// Its parameters as Java source writes them.
     pub(crate) signature: Option<Arc<str>>,

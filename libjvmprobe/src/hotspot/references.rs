@@ -40,7 +40,7 @@ enum Form {
     Colored,
 }
 
-/// Lowest of ZGC's remapped bits, of which exactly one is set; the address begins at the next bit.
+/// Lowest of ZGC's remapped bits. Exactly one of them is set, and the address begins at the next bit.
 /// (`ZPointerRemappedShift`, `ZPointerLoadShiftTable`, zAddress_x86.cpp.)
 const REMAPPED_SHIFT: u32 = 12;
 const REMAPPED_BITS: u32 = 4;

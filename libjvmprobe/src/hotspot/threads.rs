@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::hotspot::testing::{Image, own_memory};
 
-    /// Two threads: one with a TLAB, one whose TLAB is just being replaced.
+    /// Two threads: one with a TLAB, one whose TLAB is being replaced.
     fn threads_with(list: impl FnOnce(&mut Image, [Addr; 2])) -> Vec<u64> {
         let mut image = Image::new();
         let second = image.put(&[0, 1000, 64, 8]);

@@ -1,12 +1,12 @@
 //! javaclass: the classes that a JVM has loaded, their origins, and which of them are used.
 //!
 //! Arguments ([`args`]) select JVMs; the library lists the classes of each, and [`origin`] determines
-//! where a class comes from. [`fold`] combines hidden classes with the same properties. [`tally`]
+//! where a class comes from. [`fold`] combines hidden classes of the same name and loader. [`tally`]
 //! computes totals by origin and package. [`growth`] finds loaders that grow. [`list`] matches classes
 //! with the lines of a list ([`wanted`]); [`asked`] collects the results for all JVMs, and [`vex`] writes
 //! them as a document. [`jars`] finds classes that are not loaded. [`watch`] traces classes as they are
-//! loaded. [`report`] writes [`record`]s and [`reports`] reads them; [`merge`] combines reports, and
-//! [`strip`] removes classes from a jar that no report has.
+//! loaded, unloaded and initialised. [`report`] writes [`record`]s and [`reports`] reads them; [`merge`]
+//! combines reports, and [`strip`] removes classes from a jar that no report has.
 
 mod args;
 mod asked;

@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn what_is_used_anywhere_is_used() {
         let mut merged = Merged::default();
-        // The same class by two loaders, then in another JVM.
+        // One class loaded by two loaders, then the same class in another JVM.
         let first = class("A", "loaded", "not called")
             + &class("A", "initialized", "called")
             + &end(2, true);

@@ -12,7 +12,7 @@ use crate::origin::Kind;
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Record {
-    /// A class, or several hidden classes with the same properties.
+    /// A class, or several hidden classes of the same name and loader.
     Class(Class),
     /// The usage of a line of a list.
     Listed(Listed),
@@ -48,7 +48,7 @@ pub struct Class {
     pub pid: u32,
     /// Its name, as in Java source.
     pub class: String,
-    /// Number of classes: hidden classes with the same properties share one record.
+    /// Number of classes: hidden classes of the same name and loader share one record.
     pub classes: u64,
     /// Whether it is hidden.
     pub hidden: bool,
@@ -115,7 +115,7 @@ pub struct Method {
 pub struct Listed {
     /// The process.
     pub pid: u32,
-    /// The line.
+    /// Text of the line.
     pub pattern: String,
     /// The vulnerability to which the line belongs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -205,15 +205,15 @@ pub struct LoaderGrowth {
     pub loaders_more: i64,
     /// Number of their classes.
     pub classes: u64,
-    /// Increase of that number since the first reading.
+    /// Increase of the number of classes since the first reading.
     pub classes_more: i64,
     /// Number of readings.
     pub reads: u64,
-    /// Number of readings with more classes than in the reading before.
+    /// Number of readings with more loaders or classes than in the reading before.
     pub rises: u64,
-    /// Number of readings with fewer classes than in the reading before.
+    /// Number of readings with fewer loaders or classes than in the reading before.
     pub falls: u64,
-    /// Whether the number of classes rose at least twice, and never fell.
+    /// Whether there were at least two rises and no fall.
     pub only_grows: bool,
 }
 

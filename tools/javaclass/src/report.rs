@@ -1,4 +1,4 @@
-//! Records as tables, a tree, comma-separated values or JSON lines.
+//! Writes records as tables, a tree, comma-separated values or JSON lines.
 
 use libjvmprobe::{
     Pid, Result,

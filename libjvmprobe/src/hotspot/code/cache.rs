@@ -185,7 +185,7 @@ impl<'a> Blobs<'a> {
         }
     }
 
-    /// Whether a piece of code is still there, given the current words of its marks; `None` is unreadable.
+    /// Whether a piece of code is still there, given the current values of its marks; `None` is unreadable.
     pub(crate) fn is_still(blob: &Blob, marks: &[Option<u64>; MARKS]) -> bool {
         let &[Some(used), Some(name), Some(method), Some(id)] = marks else { return false };
         let is_same = |known: Addr| method == known.0 && id as u32 == blob.compile_id;
@@ -274,9 +274,9 @@ mod tests {
         let class_name = symbol(image_ref, "A");
         let class = image_ref.put(&[class_name.0]);
         let (name, descriptor) = (symbol(image_ref, "b"), symbol(image_ref, "(I)V"));
-        // Holder, one more word, then entries 0 to 2.
+        // Words of a ConstantPool: holder, one more word, then entries 0 to 2.
         let pool = image_ref.put(&[class.0, 0, 0, name.0, descriptor.0]);
-        // Pool, then flags, code size, indexes of name and descriptor.
+        // Words of a ConstMethod: pool, then flags, code size, indexes of name and descriptor.
         let indexes = u64::from(1_u16) << 32 | u64::from(2_u16) << 48;
         let const_method = image_ref.put(&[pool.0, indexes]);
         let method = image_ref.put(&[const_method.0]);

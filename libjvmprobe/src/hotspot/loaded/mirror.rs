@@ -49,7 +49,7 @@ pub(super) struct Mirrors {
     class_of_mirrors: Option<Addr>,
     /// Mirrors of the classes read since the last call of `are_still`.
     seen: Vec<Seen>,
-    /// Locations by protection domain since that call. Most classes of a loader have the same one.
+    /// Locations by protection domain since that call. Most classes have the same domain.
     sources: NumberMap<Addr, Option<Arc<str>>>,
 }
 

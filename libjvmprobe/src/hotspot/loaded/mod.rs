@@ -122,7 +122,7 @@ pub struct LoadedClass {
     pub has_source_read: bool,
     /// Whether it comes from an archive of classes (CDS, AOT cache).
     pub is_archived: bool,
-    /// Whether it was replaced since it was loaded; `None` where that is unknown.
+    /// Whether it was redefined since it was loaded; `None` if unknown.
     pub is_redefined: Option<bool>,
     /// Bytes of metaspace used by the class itself, its constants, and its methods with their
     /// bytecodes. Excludes annotations and caches beside it, so the estimate is somewhat low.
@@ -150,7 +150,7 @@ pub struct LoadedMethod {
 /// Loaders and totals of a listing of all loaded classes.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
-    /// The loaders, the boot loader among them.
+    /// The loaders, including the boot loader.
     pub loaders: Vec<Loader>,
     /// Number of classes read.
     pub classes: u64,

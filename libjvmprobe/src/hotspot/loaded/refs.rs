@@ -103,7 +103,7 @@ impl Handles {
         let Self { strings, methods, classes } = self;
         for HandledClass { class, is_known, methods: own } in classes {
             let named = |&(signature, binding): &(Signature, Binding)| {
-                // A constructor's handle is not looked up by its name, so a string is no evidence.
+                // Handles of constructors are looked up without a name, so no string is required.
                 (is_known && binding == Binding::Constructor)
                     || strings.contains(&signature.name)
                     || methods.contains(&refs.name(class, signature))

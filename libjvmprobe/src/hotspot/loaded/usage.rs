@@ -16,7 +16,8 @@
 //!   caller, with a call that names the method (`reach`).
 //! - Methods with `@ForceInline` are inlined even if they were never called.
 //! - The work of an intrinsic is done by code other than the method's own.
-//! - Methods that the JVM was told to inline may be inlined uncounted, too (compiler/compilerOracle.cpp).
+//! - Methods for which a compiler command demands inlining may be inlined uncounted, too
+//!   (compiler/compilerOracle.cpp).
 //! - A JVM whose only compiler is C1 at tier 1 inlines methods of up to `MaxInlineSize` bytes and
 //!   counts nothing. Nothing is known about compilers other than C1 and C2.
 //! - With `-Xint` nothing is counted, with `-Xcomp` nothing is interpreted.
@@ -52,7 +53,7 @@ pub enum Usage {
     Abstract,
 }
 
-/// Why it is unknown whether a method was called.
+/// Reason why it is unknown whether a method was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Why {
     /// It is inlined in compiled code, which may or may not have run.
@@ -82,7 +83,7 @@ pub enum Why {
     CompiledFirst,
     /// The JVM's only compiler inlines without counting: `-XX:TieredStopAtLevel=1`.
     OnlyC1,
-    /// The JVM was told which methods to inline: by `-XX:CompileCommand=inline,...` or by a file.
+    /// The user configured methods to inline: with `-XX:CompileCommand=inline,...` or in a file.
     ToldToInline,
     /// The JVM uses a compiler other than C1 and C2.
     OtherCompiler,
