@@ -1,9 +1,9 @@
 //! A bounded cache of the target's pages.
 //!
 //! vmStructs and the flag table refer to thousands of names. They lie close together in libjvm's
-//! read-only data, so one page holds about a hundred of them. The parts of methods lie in
-//! metaspace in the order in which classes were loaded. Cached pages are never refreshed, so a cache
-//! should be used for one pass over the target only.
+//! read-only data, so one page holds about a hundred of them. The parts of methods are close together,
+//! too: they lie in metaspace in the order in which classes were loaded. Cached pages are never
+//! refreshed, so a cache should be used for one pass over the target only.
 
 use crate::{
     Addr, Error, Result,
@@ -322,13 +322,13 @@ mod tests {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let size = (many + GROUP) * PAGE;
-        // SAFETY: memory of its own, anywhere.
+        // SAFETY: a new private mapping at an address that the kernel chooses.
         let at = unsafe { libc::mmap(null_mut(), size, access, kind, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         let at = at.cast::<u8>();
         let at = at.wrapping_add(at.align_offset(GROUP * PAGE));
         for number in 0..many {
-            // SAFETY: within what was mapped, with room for the alignment.
+            // SAFETY: the page lies within the mapping, which has spare pages for the alignment.
             unsafe { at.add(number * PAGE).cast::<u64>().write(number as u64) };
         }
         at
@@ -343,7 +343,7 @@ mod tests {
         let at = own_pages(3 * GROUP);
         let missing = [GROUP - 1, GROUP + 2];
         for number in missing {
-            // SAFETY: a page that was mapped above, and is not used any more.
+            // SAFETY: the page was mapped above and has no further users.
             assert_eq!(unsafe { libc::munmap(at.add(number * PAGE).cast(), PAGE) }, 0);
         }
         let memory = own_memory();
@@ -369,7 +369,7 @@ mod tests {
         let memory = own_memory();
         let mut pages = Pages::ahead(&memory);
         assert_eq!(pages.u64(page(at, 1)).unwrap(), 1);
-        // SAFETY: the second of the pages that were mapped above.
+        // SAFETY: the second of the pages mapped above.
         unsafe { at.add(PAGE).cast::<u64>().write(77) };
         assert_eq!(pages.u64(page(at, 1)).unwrap(), 1);
         pages.forget();
@@ -396,13 +396,13 @@ mod tests {
     fn prefetched_pages_are_as_they_were_then() {
         let many = MAX_PAGES / 4;
         let at = own_pages(many);
-        // SAFETY: a page that was mapped above, and is not used any more.
+        // SAFETY: the page was mapped above and has no further users.
         assert_eq!(unsafe { libc::munmap(at.add(5 * PAGE).cast(), PAGE) }, 0);
         let memory = own_memory();
         for mut pages in [Pages::many(&memory), Pages::ahead(&memory)] {
             pages.prefetch((0..many).rev().map(|number| page(at, number)).chain([Addr(8)]));
             for number in (0..many).filter(|&number| number != 5) {
-                // SAFETY: within what was mapped and is still there.
+                // SAFETY: the page lies within the part that is still mapped.
                 let word = unsafe { &mut *at.add(number * PAGE).cast::<u64>() };
                 *word = 77;
                 assert_eq!(pages.u64(page(at, number)).unwrap(), number as u64);
@@ -423,7 +423,7 @@ mod tests {
             for depth in 0..DEPTH {
                 let next = page(at, (depth + 1) * LISTS + list);
                 let next = if depth + 1 < DEPTH { next.0 } else { list as u64 };
-                // SAFETY: within what was mapped.
+                // SAFETY: the page lies within the mapping.
                 unsafe { at.add((depth * LISTS + list) * PAGE).cast::<u64>().write(next) };
             }
         }
@@ -437,7 +437,7 @@ mod tests {
         });
         let expected: Vec<_> = (0..LISTS as u64).map(Some).chain([None]).collect();
         assert_eq!(ends, expected);
-        // A page was missing in each call except the last one of a list; the unmapped address took one extra call.
+        // For each list, DEPTH calls lacked a page and the last one succeeded; the unmapped address took two calls.
         assert_eq!(asked, LISTS * (DEPTH + 1) + 2);
         // A range larger than a group, and more things than the cache can hold.
         let mut pages = Pages::ahead(&memory);
@@ -460,7 +460,7 @@ mod tests {
         for number in 0..many {
             if number >= used {
                 assert_eq!(pages.u64(page(at, used)).unwrap(), used as u64, "{number}");
-                // SAFETY: one of the pages that were mapped above.
+                // SAFETY: one of the pages mapped above.
                 unsafe { at.add(used * PAGE).cast::<u64>().write(77) };
             }
             if number != used {
