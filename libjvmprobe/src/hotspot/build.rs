@@ -1,7 +1,7 @@
-//! What one libjvm.so tells, read once for all JVMs that run it.
+//! Facts about one libjvm.so, read once for all JVMs that run it.
 //!
-//! Only what is read from the file, or is found to be the same in each process: a JVM
-//! may lie about itself, but not about others.
+//! Contains only facts that are read from the file or were found to be equal in each process, because
+//! a JVM may report wrong values about itself, but not about other JVMs.
 
 use std::{
     collections::HashMap,
@@ -23,36 +23,36 @@ use crate::{
     process::{FileId, LibJvm},
 };
 
-/// A machine that runs more builds of the JDK at once reads some of them again.
+/// Maximum number of builds cached. With more JDK builds in use at once, some are read again.
 const MAX_BUILDS: usize = 64;
-/// How the names begin of what is exported for those who look from outside.
+/// Prefix of the variables that libjvm.so exports for external tools.
 const EXPORTED: &str = "gHotSpotVM";
 
 /// One libjvm.so.
 #[derive(Debug)]
 pub(super) struct Build {
-    /// Keeps the file open, so that its number stays its own.
+    /// Keeps the file open, so that its inode number is not reused.
     pub(crate) elf: ElfFile,
     exported: HashMap<String, Symbol>,
-    /// Private statics that we want, where there is a symbol table.
+    /// Private statics used here, if the file has a symbol table.
     privates: HashMap<String, Symbol>,
-    /// Where the entries of stubs are kept, with the stubs' names.
+    /// Addresses in the file of the variables that hold stubs' entry points, with the stubs' names.
     pub(crate) stubs: Vec<(Vaddr, Arc<str>)>,
-    /// What the JVM said of its layout that was read last.
+    /// Layout values of the JVM that was read last.
     values: Mutex<Option<Arc<Values>>>,
-    /// Whether it was said what is missing.
+    /// Whether missing items were reported.
     is_told: AtomicBool,
 }
 
 impl Build {
-    /// The libjvm.so of a JVM.
+    /// Returns the build of a JVM's libjvm.so.
     ///
     /// # Errors
     /// [`Error::Elf`], [`Error::Io`].
     pub(crate) fn of(libjvm: &LibJvm) -> Result<Arc<Self>> {
         static KNOWN: OnceLock<Mutex<HashMap<FileId, Arc<Build>>>> = OnceLock::new();
         let known = KNOWN.get_or_init(Mutex::default);
-        // What a thread left behind that panicked is whole: entries are put in at once.
+        // The map is consistent even after a panic in another thread, because an insertion is one step.
         let mut known = known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(build) = known.get(&libjvm.id) {
             return Ok(Arc::clone(build));
@@ -77,26 +77,26 @@ impl Build {
         Ok(Self { elf, exported, privates, stubs, values, is_told })
     }
 
-    /// What is to be added to its addresses in a JVM.
+    /// Returns the load bias in a JVM, to be added to addresses of the file.
     ///
     /// # Errors
-    /// [`Error::Elf`] where it cannot be mapped like that.
+    /// [`Error::Elf`] if the mapping contradicts the file's segments.
     pub(crate) fn bias(&self, libjvm: &LibJvm) -> Result<u64> {
         let bias = self.elf.load_bias(libjvm.map_start, libjvm.map_offset);
         bias.ok_or_else(|| Error::elf("libjvm.so is mapped outside its segments"))
     }
 
-    /// Where a variable lies that is exported for tools.
+    /// Returns the address in the target of a variable exported for tools.
     pub(crate) fn exported(&self, name: &str, bias: u64) -> Option<Addr> {
         Some(moved(self.exported.get(name)?.value, bias))
     }
 
-    /// Where a private static lies in the file.
+    /// Returns the address in the file of a private static.
     pub(crate) fn private(&self, name: &str) -> Option<Vaddr> {
         Some(self.privates.get(name)?.value)
     }
 
-    /// The same values, kept once where another JVM has them, too.
+    /// Returns the values, shared with the last JVM if it has equal ones.
     pub(crate) fn share(&self, values: Values) -> Arc<Values> {
         let mut last = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match &*last {
@@ -105,7 +105,7 @@ impl Build {
         }
     }
 
-    /// Says once what its layout lacks.
+    /// Prints once which items this build lacks.
     pub(crate) fn tell_missing(&self, layout: &Layout) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
             for line in layout.all_missing() {

@@ -1,9 +1,9 @@
-//! Classes as HotSpot keeps them: their names, and how large their objects are.
+//! Classes in HotSpot's memory: their names, and the sizes of their instances.
 //!
-//! Sources: hotspot/share/oops/{klass,symbol,instanceMirrorKlass}.hpp, their fields as
-//! vmStructs exports them. A Klass points to the Symbol of its name, which is the class
-//! file's: `java/lang/String`, `[Ljava/lang/String;`, in modified UTF-8 (JVMS 4.4.7). All
-//! classes hang on their loaders' data (classfile/classLoaderData.hpp).
+//! Sources: hotspot/share/oops/{klass,symbol,instanceMirrorKlass}.hpp, with the fields that
+//! vmStructs exports. A Klass points to the Symbol of its name, which is that of the class
+//! file: `java/lang/String`, `[Ljava/lang/String;`, in modified UTF-8 (JVMS 4.4.7). Each loader's
+//! data has the list of its classes (classfile/classLoaderData.hpp).
 
 use std::collections::HashMap;
 
@@ -14,16 +14,16 @@ use crate::{
     process::memory::Memory,
 };
 
-/// As many bytes of a name as are read. A Symbol may have 65,535.
+/// Maximum number of bytes read of a name. A Symbol may have 65,535.
 pub(crate) const MAX_NAME: usize = 1024;
 
-/// As many classes and loaders are looked at: a chain that bites its tail ends.
+/// Maximum number of classes and loaders visited, so that a cyclic list terminates.
 const MAX_CLASSES: usize = 1 << 20;
 
 /// An array has at most 255 dimensions (JVMS 4.3.2).
 const MAX_DIMENSIONS: usize = 255;
 
-/// Where the fields are.
+/// Offsets of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassLayout {
     /// `Klass::_name`.
@@ -37,10 +37,10 @@ pub struct ClassLayout {
 }
 
 impl ClassLayout {
-    /// Looks them up.
+    /// Looks up the offsets.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming the field that is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(super) fn read(layout: &Layout) -> Result<Self> {
         Ok(Self {
             klass_name: layout.get(Item::KlassName)?,
@@ -50,18 +50,18 @@ impl ClassLayout {
         })
     }
 
-    /// The Symbol of a class's name.
+    /// Returns the Symbol of a class's name.
     ///
     /// # Errors
-    /// [`Error::Memory`] where there is no class.
+    /// [`Error::Memory`] if there is no class at the address.
     pub(crate) fn name_of(&self, memory: &Memory, klass: Addr) -> Result<Addr> {
         memory.pointer(plus(klass, self.klass_name)?)
     }
 
-    /// The bytes of a Symbol, the first [`MAX_NAME`] of them, and its whole length.
+    /// Returns the first [`MAX_NAME`] bytes of a Symbol, and its full length.
     ///
     /// # Errors
-    /// [`Error::Memory`] where there is none.
+    /// [`Error::Memory`] if there is no Symbol at the address.
     pub(crate) fn symbol(&self, memory: &Memory, symbol: Addr) -> Result<(Vec<u8>, u32)> {
         let length = u16::from_ne_bytes(memory.array(plus(symbol, self.symbol_length)?)?);
         let bytes =
@@ -70,17 +70,17 @@ impl ClassLayout {
     }
 }
 
-/// The sizes of the objects of all classes that are loaded, arrays apart, by the Symbols of
-/// their names. Classes of one name with objects of different sizes are left out.
+/// Returns the instance sizes of all loaded classes except arrays, by the Symbols of their names.
+/// Omits classes of the same name with different instance sizes.
 ///
 /// # Errors
-/// [`Error::Layout`] naming the field that is missing, [`Error::Memory`].
+/// [`Error::Layout`] naming the missing field, [`Error::Memory`].
 pub(super) fn instance_sizes(memory: &Memory, layout: &Layout) -> Result<HashMap<Addr, u64>> {
     let classes = ClassLayout::read(layout)?;
     let next_loader = layout.get(Item::NextLoader)?;
     let first_class = layout.get(Item::FirstClass)?;
     let next_class = layout.get(Item::NextClass)?;
-    // Lists of classes may be made to go round.
+    // A hostile JVM may have cyclic lists of classes.
     let mut pages = Pages::many(memory);
     let mut sizes: HashMap<Addr, Option<u64>> = HashMap::new();
     let mut left = MAX_CLASSES;
@@ -90,7 +90,7 @@ pub(super) fn instance_sizes(memory: &Memory, layout: &Layout) -> Result<HashMap
         while klass != Addr(0) && left > 0 {
             left -= 1;
             let helper = pages.u32(plus(klass, classes.layout_helper)?)?.cast_signed();
-            // Arrays have negative ones. The lowest bits are flags.
+            // The layout helper of an array is negative. The lowest bits are flags.
             if helper > 0 {
                 let size = u64::from(helper.cast_unsigned() & !7);
                 let known = sizes
@@ -112,9 +112,9 @@ fn plus(addr: Addr, bytes: u64) -> Result<Addr> {
         .ok_or_else(|| Error::layout("a null pointer in a class"))
 }
 
-/// A class's name as Java's source would have it, from the bytes of its Symbol:
-/// `java.lang.String[][]`, `byte[]`. Addresses, which hidden classes carry, are left out,
-/// and a name that was cut (`length` is the whole one's) ends in `...`. Harmless.
+/// Returns a class's name as in Java source, from the bytes of its Symbol:
+/// `java.lang.String[][]`, `byte[]`. Drops the addresses in names of hidden classes. A truncated
+/// name (`length` is the full length) ends in `...`. Control characters are escaped.
 pub fn java_name(bytes: &[u8], length: u32) -> String {
     let is_cut = (bytes.len() as u64) < u64::from(length);
     let text = modified_utf8(bytes);
@@ -145,7 +145,7 @@ fn plain(name: &str, is_cut: bool) -> String {
 }
 
 /// Decodes modified UTF-8: NUL has two bytes, and characters beyond the basic plane are
-/// pairs of surrogates of three bytes each. What is none becomes U+FFFD.
+/// pairs of surrogates of three bytes each. Invalid bytes become U+FFFD.
 pub(super) fn modified_utf8(bytes: &[u8]) -> String {
     if bytes.is_ascii() {
         return bytes.iter().map(|&b| char::from(b)).collect();
@@ -159,7 +159,7 @@ pub(super) fn modified_utf8(bytes: &[u8]) -> String {
     String::from_utf16_lossy(&units)
 }
 
-/// The first UTF-16 unit, and what is behind it.
+/// Returns the first UTF-16 unit, and the remaining bytes.
 fn next_unit(bytes: &[u8]) -> Option<(u16, &[u8])> {
     let more = |b: u8| (b & 0xc0 == 0x80).then_some(u16::from(b & 0x3f));
     let (&first, rest) = bytes.split_first()?;
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(name("[[Ljava/lang/String;"), "java.lang.String[][]");
         assert_eq!(name("Nested$Inner"), "Nested$Inner");
         assert_eq!(name(""), "");
-        // Classes, not arrays.
+        // Names of classes, not of arrays.
         assert_eq!(name("B"), "B");
         assert_eq!(name("Lisa"), "Lisa");
     }
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn sizes_of_all_loaders_classes() {
         let mut image = Image::new();
-        // Klass: layout helper, name, next.
+        // Words of a Klass: layout helper, name, next.
         let twin = image.put(&[32, 0x30, 0]);
         let array = image.put(&[0x8010_0002, 0x20, twin.0]);
         let class = image.put(&[25, 0x10, array.0]);
@@ -247,7 +247,7 @@ mod tests {
         let structs = image.read().unwrap();
         let sizes = instance_sizes(&own_memory(), &structs).unwrap();
         assert_eq!(sizes, HashMap::from([(Addr(0x10), 24)]));
-        // A class behind itself, and a loader: it ends.
+        // A cyclic list of classes, and one of loaders: both end.
         image.overwrite(Addr(class.0 + 16), class.0);
         image.overwrite(first, first.0);
         assert_eq!(instance_sizes(&own_memory(), &structs).unwrap()[&Addr(0x10)], 24);

@@ -1,6 +1,5 @@
-//! Which garbage collector a JVM runs.
-//!
-//! The flags say so (`gcConfig.cpp`, `src/hotspot/share/gc/shared`).
+//! Determines a JVM's garbage collector from its flags
+//! (`gcConfig.cpp`, `src/hotspot/share/gc/shared`).
 
 use crate::{hotspot::flags::Flags, process::memory::Memory};
 
@@ -15,23 +14,23 @@ pub enum Collector {
     Cms,
     /// `-XX:+UseG1GC`
     G1,
-    /// `-XX:+UseZGC` without generations, up to JDK 23
+    /// `-XX:+UseZGC`, non-generational, up to JDK 23
     Z,
-    /// `-XX:+UseZGC` with generations, JDK 21 on
+    /// `-XX:+UseZGC`, generational, since JDK 21
     GenerationalZ,
     /// `-XX:+UseShenandoahGC`
     Shenandoah,
-    /// `-XX:ShenandoahGCMode=generational`, JDK 24 on
+    /// `-XX:ShenandoahGCMode=generational`, since JDK 24
     GenerationalShenandoah,
     /// `-XX:+UseEpsilonGC`
     Epsilon,
-    /// None of these, or not to be found out.
+    /// Another collector, or it cannot be determined.
     #[default]
     Unknown,
 }
 
 impl Collector {
-    /// The collector that the flags select. `major` is the JDK's feature release.
+    /// Returns the collector that the flags select. `major` is the JDK's feature release.
     pub(crate) fn from_flags(memory: &Memory, flags: &Flags, major: u32) -> Self {
         let on = |name| flags.flag_bool(memory, name) == Some(true);
         if on("UseSerialGC") {
@@ -43,7 +42,7 @@ impl Collector {
         } else if on("UseG1GC") {
             Self::G1
         } else if on("UseZGC") {
-            // The flag went away when there was nothing left to choose (JDK 24).
+            // JDK 24 removed the flag together with the non-generational ZGC.
             let generations = flags.flag_bool(memory, "ZGenerational");
             if generations.unwrap_or(major >= 24) { Self::GenerationalZ } else { Self::Z }
         } else if on("UseShenandoahGC") {
@@ -60,7 +59,7 @@ impl Collector {
         }
     }
 
-    /// A short name without blanks.
+    /// Returns a short name without spaces.
     pub fn name(self) -> &'static str {
         match self {
             Self::Serial => "Serial",
@@ -76,8 +75,8 @@ impl Collector {
         }
     }
 
-    /// Whether it frees memory while the application runs, so that the heap
-    /// before and after a pause says nothing about what was freed.
+    /// Whether it frees memory while the application runs, so that the heap sizes
+    /// before and after a pause do not show how much was freed.
     pub(crate) fn is_concurrent(self) -> bool {
         matches!(
             self,

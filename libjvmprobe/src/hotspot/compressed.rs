@@ -1,24 +1,24 @@
 //! HotSpot's compressed integers, UNSIGNED5: one to five bytes.
 //!
 //! Source: hotspot/share/code/compressedStream.cpp up to JDK 19,
-//! hotspot/share/utilities/unsigned5.hpp since JDK 20, which leaves out the byte 0. A
-//! byte below a limit ends a number; others stand for their value in a base of 64.
+//! hotspot/share/utilities/unsigned5.hpp since JDK 20, which does not use the byte 0. A
+//! byte below a limit ends a number; the bytes are digits in base 64, the lowest first.
 
-/// How a JDK writes them.
+/// The variant of the encoding that a JDK uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Encoding {
-    /// How many of the lowest byte values are left out.
+    /// Number of lowest byte values that are not used.
     excluded: u32,
 }
 
 impl Encoding {
-    /// The encoding of a JDK.
+    /// Returns the encoding of a JDK.
     pub(crate) fn of_jdk(major: u32) -> Self {
         Self { excluded: u32::from(major >= 20) }
     }
 }
 
-/// Reads numbers one after the other.
+/// Reads successive numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream<'a> {
     bytes: &'a [u8],
@@ -31,17 +31,17 @@ impl<'a> Stream<'a> {
         Self { bytes, encoding }
     }
 
-    /// The next byte as it is; `None` at the end.
+    /// Returns the next byte unchanged; `None` at the end.
     pub(crate) fn byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.bytes.split_first()?;
         self.bytes = rest;
         Some(first)
     }
 
-    /// The next number; `None` at the end, and for bytes that no number has.
+    /// Returns the next number; `None` at the end, and for bytes that do not occur in a number.
     pub(crate) fn unsigned(&mut self) -> Option<u32> {
         let excluded = self.encoding.excluded;
-        // 64 of the 256 byte values, less those left out, say that more follows.
+        // A byte of this value or above means that more bytes follow.
         let limit = 256 - 64;
         let mut sum = 0_u32;
         for i in 0..5 {
@@ -55,7 +55,7 @@ impl<'a> Stream<'a> {
         Some(sum)
     }
 
-    /// The next number, of those that have a sign: 0, -1, 1, -2, 2 and so on.
+    /// Returns the next signed number. Codes 0, 1, 2, 3, 4 mean 0, -1, 1, -2, 2 and so on.
     pub(crate) fn signed(&mut self) -> Option<i32> {
         let coded = self.unsigned()?;
         Some((coded >> 1) as i32 ^ -((coded & 1) as i32))
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// The writer, as the sources above have it.
+    /// The writer of the sources named above.
     fn write(value: u32, excluded: u32) -> Vec<u8> {
         let low = 256 - excluded - 64;
         let mut bytes = Vec::new();

@@ -1,8 +1,8 @@
-//! Stops and collections as the JVM itself counts and times them for `jstat`, in its performance
-//! data: how many there were, how long they took, and when the last collection began and ended.
+//! Safepoints and collections as the JVM itself counts and times them for `jstat` in its performance
+//! data: their number, their total time, and the times at which the last collection began and ended.
 //!
 //! Source: HotSpot's services/runtimeService.cpp and gc/shared/collectorCounters.cpp (JDK 8:
-//! gc_implementation/shared). Times are ticks since the JVM's start, of nanoseconds on Linux.
+//! gc_implementation/shared). Times are ticks since the JVM's start; on Linux a tick is a nanosecond.
 
 use crate::{
     Addr, Error, Result,
@@ -10,55 +10,55 @@ use crate::{
     process::memory::Memory,
 };
 
-/// Kinds of collections that are counted apart: young ones, full ones, and others.
+/// Number of kinds of collections that are counted separately: young, full, and others.
 const KINDS: usize = 3;
-/// Numbers that are kept of stops.
+/// Counters of stops.
 const OF_STOPS: [&str; 3] =
     ["sun.rt.safepoints", "sun.rt.safepointTime", "sun.rt.safepointSyncTime"];
-/// Numbers that are kept of each kind of collections.
+/// Counters of each kind of collection.
 const OF_KIND: [&str; 4] = ["invocations", "time", "lastEntryTime", "lastExitTime"];
-/// All of them: `COUNTED_NUMBERS` of bpf/javagc.h.
+/// Total number of counters: `COUNTED_NUMBERS` of bpf/javagc.h.
 pub(crate) const NUMBERS: usize = OF_STOPS.len() + KINDS * OF_KIND.len();
-/// Ticks a second.
+/// Ticks per second.
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// Where the counters are.
+/// Addresses of the counters.
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
     places: [Option<Addr>; NUMBERS],
     frequency: Option<Addr>,
     last_cause: Option<Addr>,
-    /// Counted where a full collection of Parallel has a cause of its own.
+    /// Exists only in JVMs in which a full collection of Parallel has its own cause.
     full_follows: Option<Addr>,
 }
 
-/// What is counted of one kind.
+/// Counters of one kind of collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
-    /// How many began.
+    /// Number of collections that began.
     pub(crate) collections: u64,
-    /// All of their time together.
+    /// Their total time in ticks.
     pub(crate) time: u64,
-    /// When the last one began.
+    /// Time at which the last collection began.
     pub(crate) entry: u64,
-    /// When the last one that is over was over.
+    /// Time at which the last finished collection ended.
     pub(crate) exit: u64,
 }
 
-/// What is counted.
+/// Values of all counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Stops that began.
+    /// Number of stops that began.
     pub(crate) stops: u64,
-    /// The time of all stops that are over, see [`HotSpot::counts_sync_apart`].
+    /// Total time of the finished stops in ticks; for its beginning see [`HotSpot::counts_sync_apart`].
     pub(crate) stopped: u64,
-    /// The time of all until the last thread had stopped.
+    /// Total time in ticks from the request to stop until the last thread had stopped.
     pub(crate) sync: u64,
     pub(crate) kinds: [Count; KINDS],
 }
 
 impl Counts {
-    /// Makes sense of the numbers, in the order of [`HotSpot::counted_at`].
+    /// Assigns the numbers, which are in the order of [`HotSpot::counted_at`].
     pub(crate) fn of(numbers: &[u64; NUMBERS]) -> Self {
         let [stops, stopped, sync, kinds @ ..] = *numbers;
         let mut counts = Self { stops, stopped, sync, ..Self::default() };
@@ -98,15 +98,15 @@ impl Counters {
         Ok(numbers)
     }
 
-    /// Whether young collections are counted.
+    /// Whether all counters of young collections exist.
     fn has_young(&self) -> bool {
         self.places.iter().skip(OF_STOPS.len()).take(OF_KIND.len()).all(Option::is_some)
     }
 }
 
 impl HotSpot {
-    /// Whether its collections can be told by its counters alone: where all of a collection is a
-    /// pause.
+    /// Whether its collections can be derived from its counters alone: true for collectors whose
+    /// collections are pauses throughout.
     pub(crate) fn counts_pauses(&self) -> bool {
         let is_known = matches!(
             self.collector,
@@ -119,43 +119,43 @@ impl HotSpot {
         is_known && self.counters.as_ref().is_some_and(is_in_nanoseconds)
     }
 
-    /// What it has counted by now.
+    /// Reads the counters.
     ///
     /// # Errors
-    /// [`Error::PerfData`] where it keeps no counters, [`Error::Memory`] when it is gone.
+    /// [`Error::PerfData`] if the JVM has no counters, [`Error::Memory`] if it has exited.
     pub(crate) fn counts(&self) -> Result<Counts> {
         let missing = || Error::PerfData { what: "there are none".into() };
         let numbers = self.counters.as_ref().ok_or_else(missing)?.read(&self.memory)?;
         Ok(Counts::of(&numbers))
     }
 
-    /// Whether the time that it counts of stops begins when the last thread has stopped:
-    /// SafepointTracing::end() of runtime/safepoint.cpp. Before JDK 14, RuntimeService has a timer
-    /// that begins with the stop.
+    /// Whether its total time of stops counts from when the last thread has stopped:
+    /// SafepointTracing::end() of runtime/safepoint.cpp. Before JDK 14, RuntimeService has a timer that
+    /// starts at the beginning of the stop.
     pub(crate) fn counts_sync_apart(&self) -> bool {
         self.major >= 14
     }
 
-    /// Where its counters are, 0 where there is none.
+    /// Returns the addresses of its counters; 0 for each counter that does not exist.
     pub(crate) fn counted_at(&self) -> Option<[u64; NUMBERS]> {
         Some(self.counters.as_ref()?.places.map(|place| place.map_or(0, |at| at.0)))
     }
 
-    /// The counter to which the VM thread adds each stop when it is over, as the last of all.
+    /// Returns the address of the counter of stopped time, which the VM thread updates last when a stop ends.
     pub(crate) fn stop_counter(&self) -> Option<Addr> {
         let [stops, time, sync, ..] = self.counters.as_ref()?.places;
         time.filter(|_| stops.is_some() && sync.is_some())
     }
 
-    /// Whether Parallel's full collection in place of a young one has the cause "Ergonomics" within
-    /// that of the operation: PSScavenge::invoke() of gc/parallel/psScavenge.cpp, until it was
-    /// simplified between JDK 21 and 25, together with the counter.
+    /// Whether a full collection that Parallel makes in place of a young one has the cause "Ergonomics"
+    /// within the cause of the operation: PSScavenge::invoke() of gc/parallel/psScavenge.cpp. That was
+    /// removed between JDK 21 and 25, together with the counter.
     pub(crate) fn has_ergonomics(&self) -> bool {
         let counters = self.counters.as_ref();
         self.collector == Collector::Parallel && counters.is_some_and(|c| c.full_follows.is_some())
     }
 
-    /// Why it has collected last.
+    /// Returns the cause of its last collection.
     pub(crate) fn last_cause(&self) -> Option<String> {
         const MAX_CAUSE: usize = 64;
         let at = self.counters.as_ref()?.last_cause?;

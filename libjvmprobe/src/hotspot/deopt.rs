@@ -1,8 +1,8 @@
-//! Why compiled code was given up.
+//! Reasons of deoptimisations.
 //!
-//! Source: hotspot/share/runtime/deoptimization.hpp. Compiled code asks for that with one number, in
-//! which a reason and an action are packed; how, and what they are called, the table of integer
-//! constants tells, so that no version need be known.
+//! Source: hotspot/share/runtime/deoptimization.hpp. Compiled code requests a deoptimisation with one
+//! number, into which a reason and an action are packed. The table of integer constants gives the bit
+//! fields and the names, so no knowledge about versions is needed.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::{
     hotspot::{HotSpot, vmstructs},
 };
 
-/// How requests are packed, and what their parts are called.
+/// Bit fields and names of the parts of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Traps {
     reasons: HashMap<u32, String>,
@@ -36,7 +36,7 @@ impl Field {
 const CLASS: &str = "Deoptimization::";
 
 impl HotSpot {
-    /// Reads how requests to give up compiled code are packed.
+    /// Reads how requests for deoptimisation are packed.
     ///
     /// # Errors
     /// [`crate::Error::Layout`], [`crate::Error::Memory`].
@@ -59,10 +59,10 @@ impl Traps {
             "_reason_shift" => self.reason.shift = value,
             "_action_bits" => self.action.bits = value,
             "_action_shift" => self.action.shift = value,
-            // Bounds, and marks that are no reasons of their own.
+            // These are bounds, and marks that are not reasons.
             _ if name.ends_with("_LIMIT") || name.ends_with("_LENGTH") => {}
             _ => {
-                // Some have a second name: the first one that is told stays.
+                // Some values have a second name; the first one in the table is used.
                 if let Some(name) = name.strip_prefix("Reason_") {
                     self.reasons.entry(value).or_insert_with(|| name.into());
                 } else if let Some(name) = name.strip_prefix("Action_") {
@@ -72,8 +72,8 @@ impl Traps {
         }
     }
 
-    /// The reason and the action of a request. One that is not negative is the number of a class
-    /// that is not loaded yet.
+    /// Returns the reason and the action of a request. A request that is not negative is the constant pool
+    /// index of a class that is not loaded yet.
     pub(crate) fn explain(&self, request: i32) -> (String, String) {
         let name = |names: &HashMap<u32, String>, number: u32| {
             names.get(&number).cloned().unwrap_or_else(|| number.to_string())
@@ -106,7 +106,7 @@ mod tests {
         ] {
             traps.learn(name, value);
         }
-        // ~(action | reason << 3), as make_trap_request() makes them.
+        // ~(action | reason << 3), like make_trap_request().
         let request = |reason: i32, action: i32| !(action | reason << 3);
         let explain = |traps: &Traps, request| {
             let (reason, action) = traps.explain(request);
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(explain(&traps, request(1, 0)), "null_check none");
         assert_eq!(explain(&traps, request(30, 7)), "30 7");
         assert_eq!(explain(&traps, 17), "unloaded reinterpret");
-        // Whatever a JVM claims of its fields.
+        // Implausible fields do no harm.
         traps.learn("_reason_shift", 99);
         traps.learn("_reason_bits", 99);
         assert_eq!(explain(&traps, -1), "0 none");

@@ -1,9 +1,9 @@
-//! The VM's flags (`-XX:…`) with the values they have now, ergonomics included.
+//! The VM's flags (`-XX:…`) with their current values, including those that ergonomics chose.
 //!
 //! `JVMFlag::flags` (`src/hotspot/share/runtime/flags/jvmFlag.hpp`; before JDK 10
 //! `Flag::flags` in `runtime/globals.hpp`) is an array of `numFlags` entries, of which
-//! vmStructs describes `_name` and `_addr`. How wide a value is, is in `_type`: a
-//! C string up to JDK 15 or so, an enumerator since.
+//! vmStructs describes `_name` and `_addr`. `_type` determines the width of a value: a
+//! C string up to about JDK 15, an enumerator since then.
 
 use std::collections::HashMap;
 
@@ -13,10 +13,10 @@ use crate::{
     process::memory::Memory,
 };
 
-/// HotSpot has about 1,500 flags.
+/// Plausibility limit for the number of flags; HotSpot has about 1,500.
 const MAX_FLAGS: u64 = 16_384;
 
-/// How wide a flag's value is and what it means.
+/// Width and meaning of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Bool,
@@ -24,21 +24,21 @@ enum Kind {
     Bits64,
     /// A pointer to a C string.
     Text,
-    /// `double` and whatever is new: not read here.
+    /// `double` and unknown types, which are not read.
     Other,
 }
 
-/// Where each flag's value is.
+/// Addresses of the flags' values.
 #[derive(Debug)]
 pub(crate) struct Flags {
     flags: HashMap<Box<str>, (Addr, Kind)>,
 }
 
 impl Flags {
-    /// Reads the table of flags, not yet their values.
+    /// Reads the table of flags without their values.
     ///
     /// # Errors
-    /// [`Error::Layout`] when the table is missing or implausible.
+    /// [`Error::Layout`] if the table is missing or implausible.
     pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Self> {
         let table = memory.pointer(layout.address(Item::Flags)?)?;
         let count = memory.u64(layout.address(Item::FlagCount)?)?;
@@ -52,7 +52,7 @@ impl Flags {
         let mut pages = Pages::new(memory);
         let mut flags = HashMap::with_capacity(count as usize);
         for index in 0..count {
-            // A product of small numbers; the sums are checked by the reads.
+            // The product is of small numbers; the reads check the sums.
             let entry = table.0.saturating_add(index * stride);
             let name_ptr = pages.u64(Addr(entry.saturating_add(name)))?;
             // The last entry is empty.
@@ -61,7 +61,7 @@ impl Flags {
             }
             let value = Addr(pages.u64(Addr(entry.saturating_add(addr)))?);
             let raw_at = Addr(entry.saturating_add(kind));
-            // A pointer is aligned; the enumerator shares its word with other fields.
+            // A pointer is aligned to eight bytes; the enumerator shares its word with other fields.
             let raw =
                 if kind % 8 == 0 { pages.u64(raw_at)? } else { u64::from(pages.u32(raw_at)?) };
             let name = pages.name(Addr(name_ptr))?;
@@ -71,7 +71,7 @@ impl Flags {
         Ok(Self { flags })
     }
 
-    /// A `bool` flag's value now; `None` when this JVM has no such flag.
+    /// Returns the current value of a `bool` flag; `None` if this JVM has no such flag.
     pub(crate) fn flag_bool(&self, memory: &Memory, name: &str) -> Option<bool> {
         match self.flags.get(name)? {
             (addr, Kind::Bool) => Some(memory.array::<1>(*addr).ok()? != [0]),
@@ -79,8 +79,8 @@ impl Flags {
         }
     }
 
-    /// An integer flag's value now, whatever its width (negative ones as two's
-    /// complement); `None` when this JVM has no such flag.
+    /// Returns the current value of an integer flag of any width (negative values as two's
+    /// complement); `None` if this JVM has no such flag.
     pub(crate) fn flag_u64(&self, memory: &Memory, name: &str) -> Option<u64> {
         match self.flags.get(name)? {
             (addr, Kind::Bits32) => memory.u32(*addr).ok().map(u64::from),
@@ -89,7 +89,7 @@ impl Flags {
         }
     }
 
-    /// A text flag's value now; `None` when it is unset or this JVM has no such flag.
+    /// Returns the current value of a text flag; `None` if it is unset or this JVM has no such flag.
     pub(crate) fn flag_string(&self, memory: &Memory, name: &str) -> Option<String> {
         match self.flags.get(name)? {
             (addr, Kind::Text) => match memory.pointer(*addr).ok()? {
@@ -102,8 +102,8 @@ impl Flags {
 }
 
 impl Kind {
-    /// Decodes `_type`: a pointer to the type's name, or an `int` enumerator, perhaps
-    /// with something else in its upper half.
+    /// Decodes `_type`: a pointer to the type's name, or an `int` enumerator, whose upper half may
+    /// contain other data.
     fn decode(raw: u64, pages: &mut Pages<'_>) -> Self {
         if raw > u64::from(u32::MAX)
             && let Ok(name) = pages.name(Addr(raw))

@@ -1,5 +1,5 @@
-//! A fake JVM for the fuzzers: a file in memory stands for a process's memory, with the
-//! same tables at the same addresses each time, and the fuzzer's bytes where it wants them.
+//! A fake JVM for the fuzzers: a file in memory represents a process's memory. It has the
+//! same tables at the same addresses each time, with the fuzzer's bytes in place of one part.
 
 use std::{
     collections::HashMap,
@@ -40,21 +40,21 @@ use crate::{
     process::memory::Memory,
 };
 
-/// Where the fake memory begins.
+/// Address at which the fake memory begins.
 const BASE: u64 = 0x10_0000;
 
-/// The fake, as it is before a fuzzer has changed it.
+/// The fake JVM before a fuzzer has changed it.
 pub(crate) struct Fake {
     bytes: Vec<u8>,
     symbols: HashMap<&'static str, Addr>,
     layout: Layout,
-    /// Addresses in the code of its method.
+    /// Addresses of its method's code, and of the Method.
     code: Addr,
     method: Addr,
     parts: [Range<usize>; 5],
 }
 
-/// What of it a fuzzer gives: parts that lie one behind the other, or all.
+/// The part of the memory that a fuzzer replaces: one of consecutive parts, or all.
 #[derive(Clone, Copy)]
 pub(crate) enum Part {
     /// Classes, methods, their constants and lines.
@@ -63,9 +63,9 @@ pub(crate) enum Part {
     CodeCache,
     /// Debug information: scopes, PcDescs, pointers to methods.
     Scopes,
-    /// A piece of the Java heap.
+    /// A range of the Java heap.
     Heap,
-    /// All: also threads, flags, vmStructs.
+    /// The complete memory, including threads, flags and vmStructs.
     Whole,
 }
 
@@ -75,13 +75,13 @@ impl Fake {
         FAKE.get_or_init(fake)
     }
 
-    /// A seed for a fuzzer: the part as it is.
+    /// Returns a seed for a fuzzer: the unchanged part.
     pub(crate) fn part(&self, part: Part) -> &[u8] {
         &self.bytes[self.parts[part as usize].clone()]
     }
 
-    /// The memory with the fuzzer's bytes in place of a part of it. What is too long runs
-    /// on over what follows.
+    /// Returns the memory with the fuzzer's bytes in place of a part of it. Bytes beyond the part's length
+    /// overwrite the following parts.
     fn memory(&self, part: Part, given: &[u8]) -> Memory {
         thread_local! {
             static FILE: File = memfd_create("fake", MemfdFlags::CLOEXEC).unwrap().into();
@@ -97,7 +97,7 @@ impl Fake {
     }
 }
 
-/// Private statics all lie where nothing is.
+/// All private statics have the same address, at the beginning of the fake memory.
 fn private(_: &str) -> Option<Vaddr> {
     Some(Vaddr(BASE))
 }
@@ -119,13 +119,13 @@ fn symbol(image: &mut Image, text: &str) -> Addr {
     image.put(&words(&bytes))
 }
 
-/// A JVM of JDK 17's shape.
+/// Builds a JVM with the structure of JDK 17.
 fn fake() -> Fake {
     let mut fake = Image::based_at(BASE);
     let image = &mut fake;
     let mut parts = vec![image.end()];
 
-    // Methods: `A.b(int)` and `a.Inner.c(String)`, each with lines, of classes in a loader.
+    // Methods `A.b(int)` and `a.Inner.c(String, long[])`, each with lines, of classes in one loader.
     let (mut methods, mut of_loader) = (Vec::new(), Vec::new());
     let mut next_class = 0;
     for (class, name, descriptor) in
@@ -143,7 +143,7 @@ fn fake() -> Fake {
         let indexes = u64::from(1_u16) | 8 << 16 | 1 << 32 | 2 << 48;
         let const_method = image.put(&[pool.0, indexes, 8]);
         image.put(&words(&[0xff, 0, 20, 3 << 3 | 2, 5 << 3 | 1, 0]));
-        // Counted seven times; no code, no profile.
+        // Seven counted calls; no code, no profile.
         let counters = image.put(&[7 << 1]);
         let method = image.put(&[const_method.0, 0, counters.0, 0, 0, 1, 0]);
         let list = image.put(&[1, method.0]);
@@ -164,7 +164,7 @@ fn fake() -> Fake {
     let block = image.put(&[16, 1]);
     let code = Addr(block.0 + 96);
     let blob = Addr(block.0 + 16);
-    // Name, sizes, code, method; what debug information there is follows below.
+    // Name, sizes, code, method; the debug information follows below.
     image.put(&[nmethod.0, u32s(240, 240), code.0, method.0, 0, 0, 0, u32s(7, 0), 0, 0]);
     image.put(&words(&[0x90, 0xe8, 1, 2, 3, 4, 0x41, 0x85, 2, 0xc3]));
     image.put(&[0x9090_9090_9090_9090; 18]);
@@ -206,7 +206,7 @@ fn fake() -> Fake {
 
     tables(image, loader, array, block);
     let (mut bytes, symbols) = fake.into_parts();
-    // Memory is made of pages.
+    // Memory consists of complete pages.
     bytes.resize(bytes.len().next_multiple_of(4096), 0);
     let begin = |n: usize| (parts[n].0 - BASE) as usize;
     let ranges =
@@ -218,7 +218,7 @@ fn fake() -> Fake {
     fake
 }
 
-/// Threads, flags, and what vmStructs tells of all.
+/// Adds threads, flags, and the vmStructs entries of everything.
 fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
     // Its Java object overlaps the JavaThread.
     let thread = image.end();
@@ -235,7 +235,7 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
     let queue = image.put(&[interpreter.0, 0x200]);
     let perf =
         image.put(&[u64::from_ne_bytes([0xca, 0xfe, 0xc0, 0xc0, 1, 2, 0, 1]), 0, 0, u32s(32, 0)]);
-    // Whatever the heap is, its fields lie in here and point back.
+    // Fields of any heap object lie in this range and point back to it.
     let heap = image.end();
     image.put(&[heap.0; 16]);
     let statics = [
@@ -307,7 +307,7 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
         ("JVMFlag", "_addr", 0),
         ("JVMFlag", "_name", 8),
         ("JVMFlag", "_type", 16),
-        // Collectors' heaps, all alike.
+        // Heaps of the collectors, all with the same offsets.
         ("GenCollectedHeap", "_young_gen", 0),
         ("GenCollectedHeap", "_old_gen", 8),
         ("DefNewGeneration", "_eden_space", 16),
@@ -356,7 +356,7 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
     image.finish();
 }
 
-/// Whatever is asked of a JVM's tables.
+/// Reads everything that the library reads by a JVM's tables.
 pub(crate) fn whole(given: &[u8]) {
     let fake = Fake::get();
     let memory = fake.memory(Part::Whole, given);
@@ -398,7 +398,7 @@ pub(crate) fn whole(given: &[u8]) {
     look_at_heap(&memory, &layout);
 }
 
-/// All code, and the code at an address.
+/// Reads all code, and the code at an address.
 pub(crate) fn code(part: Part, given: &[u8]) {
     let fake = Fake::get();
     look_at_code(&fake.memory(part, given), &fake.layout, fake.code);
@@ -427,7 +427,7 @@ fn look_at_code(memory: &Memory, layout: &Layout, code: Addr) {
     }
 }
 
-/// Methods, one of which is there.
+/// Reads methods, one of which exists.
 pub(crate) fn methods(given: &[u8]) {
     let fake = Fake::get();
     let memory = fake.memory(Part::Methods, given);
@@ -442,7 +442,7 @@ pub(crate) fn methods(given: &[u8]) {
     }
 }
 
-/// Classes that are loaded, with their methods.
+/// Reads the loaded classes with their methods.
 pub(crate) fn loaded(given: &[u8]) {
     let fake = Fake::get();
     let memory = fake.memory(Part::Methods, given);
@@ -452,7 +452,7 @@ pub(crate) fn loaded(given: &[u8]) {
         let (inlined, unloads) = (vec![fake.method], Some(Addr(BASE)));
         let source = Source { memory: &memory, layout: &layout, inlined, unloads, pid: Pid(1) };
         let _ = source.read(Loaded::default(), |loaded, class| {
-            // Each is of a loader, and has at most what fits into so little memory.
+            // Each class has a loader, and no more methods than fit into this small memory.
             assert!(class.loader < loaded.loaders.len());
             assert!(class.methods.len() < fake.bytes.len());
             Ok(())
@@ -460,14 +460,14 @@ pub(crate) fn loaded(given: &[u8]) {
     }
 }
 
-/// The table of a method's lines.
+/// Decodes the line table of a method.
 pub(crate) fn lines(given: &[u8]) {
     for major in [8, 25] {
         let _ = methods::line_table(given, Encoding::of_jdk(major));
     }
 }
 
-/// Objects of a piece of the heap.
+/// Counts the objects of a range of the heap.
 pub(crate) fn objects(given: &[u8]) {
     let fake = Fake::get();
     look_at_heap(&fake.memory(Part::Heap, given), &fake.layout);

@@ -1,46 +1,46 @@
-//! Where a JVM keeps the numbers that belong into every event.
+//! Addresses of the numbers in a JVM's memory that every event carries.
 
 use crate::{Addr, hotspot::heap::Term};
 
-/// Where a JVM keeps the numbers that belong into every event.
+/// Addresses of the numbers in a JVM's memory that every event carries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gauge {
-    /// Summands of the used heap, at most eight; none where it is unknown.
+    /// Terms of the sum that is the used heap, at most eight; empty if it cannot be determined.
     pub(crate) heap: Vec<Term>,
-    /// The numbers of collections done, by collector: young, old. Of counters
-    /// with 64 bits the low half is read.
+    /// Counters of completed collections, by collector: young, old. Of 64-bit counters
+    /// the low half is read.
     pub(crate) counters: [Option<Addr>; 4],
     /// The string `sun.gc.cause`.
     pub(crate) cause: Option<Addr>,
     /// The string `sun.gc.lastCause`.
     pub(crate) last_cause: Option<Addr>,
-    /// What the JVM keeps of its last stop.
+    /// The JVM's record of its last stop.
     pub last_stop: Option<LastStop>,
-    /// Where the VM thread points to the operation that it runs.
+    /// Address of the VM thread's pointer to its current operation.
     pub(crate) operation: Option<Addr>,
-    /// Whether the collector frees memory between the begin of an operation and that of its
-    /// collection, when its log reads the heap: CMS of JDK 8, which waits for its own thread.
+    /// Whether the collector frees memory between the beginning of an operation and the beginning of its
+    /// collection, at which the log reads the heap: CMS of JDK 8, which waits for its own thread.
     pub(crate) waits: bool,
-    /// Whether the number of a stop's operation alone tells that it was a collection
-    /// ([`HotSpot::is_pause`](crate::hotspot::HotSpot::is_pause)), and nothing else is wanted of
-    /// what happened within: ZGC's pauses free nothing, and its log tells the heap of cycles.
+    /// Whether the number of a stop's operation suffices to recognise a collection
+    /// ([`HotSpot::is_pause`](crate::hotspot::HotSpot::is_pause)), and nothing that happens within the stop
+    /// is needed: ZGC's pauses free nothing, and its log reports the heap for cycles, not pauses.
     pub op_tells: bool,
-    /// What the collector counted at the end of its last collection: used bytes, by space,
-    /// at most eight; none where it does not count, or where the sum of `heap` at the end of
-    /// the operation says the same.
+    /// Counters of used bytes that the collector sets at the end of a collection, by space,
+    /// at most eight. Empty if the collector has none, or if the sum of `heap` at the end of
+    /// the operation gives the same result.
     pub(crate) settled: Vec<Addr>,
 }
 
-/// Where a JVM keeps the times of its last stop, 64-bit numbers of nanoseconds on
+/// Addresses of the times of the JVM's last stop, 64-bit numbers of nanoseconds on
 /// `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastStop {
-    /// The threads are asked to stop.
+    /// Time at which the threads were requested to stop.
     pub(crate) begin: Addr,
-    /// All have stopped.
+    /// Time at which all had stopped.
     pub(crate) sync: Addr,
-    /// All run again.
+    /// Time at which all were resumed.
     pub(crate) end: Addr,
-    /// The operation's number, 32 bits.
+    /// Number of the operation, 32 bits.
     pub(crate) op_type: Addr,
 }

@@ -1,20 +1,20 @@
-//! Maps by numbers that a target chose: addresses, mostly.
+//! Hash maps keyed by numbers from a target, mostly addresses.
 //!
-//! The standard hasher takes longer than all else that is done with such a number, and there are
-//! millions of them. This one multiplies, with factors that are drawn for each map: a target that
-//! does not know them cannot choose numbers that fall together.
+//! The standard hasher would take more time than all other work on such a key, and there are
+//! millions of keys. This hasher multiplies by factors that are random for each map, so a target
+//! that does not know them cannot choose keys that collide.
 
 use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher, Hasher, RandomState},
 };
 
-/// A map by numbers.
+/// A map keyed by numbers.
 pub(super) type NumberMap<K, V> = HashMap<K, V, Factors>;
 /// A set of numbers.
 pub(super) type NumberSet<K> = HashSet<K, Factors>;
 
-/// What one map's numbers are mixed with.
+/// The random factors of one map.
 #[derive(Clone, Debug)]
 pub(super) struct Factors {
     begin: u64,
@@ -24,7 +24,7 @@ pub(super) struct Factors {
 impl Default for Factors {
     fn default() -> Self {
         let random = RandomState::new();
-        // An odd one loses nothing.
+        // Multiplication by an odd factor is reversible.
         Self { begin: random.hash_one(0_u8), factor: random.hash_one(1_u8) | 1 }
     }
 }
@@ -37,7 +37,7 @@ impl BuildHasher for Factors {
     }
 }
 
-/// Mixes numbers.
+/// Hashes a number by multiplication.
 #[derive(Debug)]
 pub(super) struct Mixer {
     hash: u64,
@@ -47,7 +47,7 @@ pub(super) struct Mixer {
 impl Mixer {
     fn mix(&self, number: u64) -> u64 {
         let product = u128::from(self.hash ^ number) * u128::from(self.factor);
-        // Each half alone says little of one end of the number.
+        // Each half of the product alone depends little on the bits at one end of the number.
         product as u64 ^ (product >> 64) as u64
     }
 }
@@ -66,7 +66,7 @@ impl Hasher for Mixer {
     }
 
     fn finish(&self) -> u64 {
-        // Numbers at even distances are still at such after they were multiplied once.
+        // After a single multiplication, evenly spaced keys would still be evenly spaced.
         self.mix(0)
     }
 }
@@ -83,7 +83,7 @@ mod tests {
             let low: HashSet<u64> =
                 (0..1024).map(|i| factors.hash_one(Addr(i * step)) % 1024).collect();
             let high: HashSet<u64> = (0..1024).map(|i| factors.hash_one(i * step) >> 57).collect();
-            // As many as chance leaves are 647 of 1,024, and all of 128.
+            // The expected values for random hashes are 647 of 1,024, and all of 128.
             assert!(low.len() > 550, "{step}: {}", low.len());
             assert!(high.len() > 110, "{step}: {}", high.len());
         }

@@ -1,12 +1,12 @@
-//! How to compute the used bytes of the Java heap from a JVM's own structures.
+//! Recipe for computing the used bytes of the Java heap from a JVM's own structures.
 //!
 //! The result is not a number but a recipe: a sum of a few words of memory that
-//! a BPF program can read in the target's context, at the very instant of a
-//! probe. The C++ objects that describe a heap do not move, so that all but the
-//! last steps are walked here, once. Sources: HotSpot's gc/*/*.hpp, the fields
-//! as vmStructs_*.hpp exports them, JDK 8 to 28.
+//! a BPF program can read in the target's context while a probe is hit. The C++
+//! objects that describe a heap do not move, so all steps but the last are
+//! resolved here, once. Sources: HotSpot's gc/*/*.hpp, with the fields that
+//! vmStructs_*.hpp exports, JDK 8 to 28.
 //!
-//! What changed from JDK to JDK is at the head of `layout`.
+//! The head of `layout` lists what changed from JDK to JDK.
 
 use crate::{
     Addr, Error, Result,
@@ -14,7 +14,7 @@ use crate::{
     process::memory::Memory,
 };
 
-/// One summand.
+/// One term of the sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Term {
     /// The word at an address.
@@ -22,16 +22,16 @@ pub(crate) enum Term {
         /// The address.
         addr: Addr,
     },
-    /// The difference of two words of the object that a pointer points to: a space from its bottom to its top.
+    /// The difference of two words of the object that a pointer refers to: a space from its bottom to its top.
     Span {
-        /// Where the pointer is. Young collections swap the survivor spaces by
+        /// Address of the pointer. Young collections swap the survivor spaces by
         /// swapping such pointers.
         holder: Addr,
         /// The upper word's offset.
         end_offset: u64,
         /// The lower word's offset.
         start_offset: u64,
-        /// The object that stands for none, where there is one.
+        /// The dummy object that represents an empty pointer, where the JVM has one.
         none: Option<Addr>,
     },
     /// A number of free words of 8 bytes within a span, to be subtracted.
@@ -39,23 +39,23 @@ pub(crate) enum Term {
         /// The address.
         addr: Addr,
     },
-    /// CMS's lists of free chunks, the n-th with chunks of n words, to be subtracted.
+    /// CMS's lists of free chunks, to be subtracted. The n-th list has chunks of n words.
     FreeLists {
-        /// Where the first list keeps its number of chunks.
+        /// Address of the first list's number of chunks.
         first: Addr,
-        /// How far the next list is.
+        /// Distance in bytes to the next list.
         stride: u64,
     },
 }
 
-/// `ZValueStorage::offset`: how far apart ZGC keeps its per-node values.
+/// `ZValueStorage::offset`: distance in bytes between ZGC's values for successive NUMA nodes.
 const Z_VALUE_STRIDE: u64 = 4096;
-/// As many NUMA nodes as a gauge has terms.
+/// Maximum number of NUMA nodes: the number of terms that a gauge can hold.
 const MAX_NODES: u32 = 8;
-/// `G1CollectedHeap::_allocator` comes that many bytes or fewer before
-/// `_summary_bytes_used`; with the verifier between them in JDK 11 to 28.
+/// Maximum distance in bytes of `G1CollectedHeap::_allocator` before `_summary_bytes_used`; in JDK 11
+/// to 28 the verifier is between them.
 const ALLOCATOR_WITHIN: u64 = 64;
-/// `G1Allocator` has its regions for the application within so many bytes.
+/// `G1Allocator` holds its mutator regions within this number of bytes.
 const ALLOCATOR_SIZE: u64 = 64;
 
 struct Reader<'a> {
@@ -63,13 +63,13 @@ struct Reader<'a> {
     layout: &'a Layout,
 }
 
-/// The recipe for a collector's heap: what the JVM's own `used()` says at that instant, to
-/// the byte. G1's is unknown where there is no symbol table.
+/// Returns the recipe for a collector's heap. It yields what the JVM's own `used()` returns at that
+/// instant, to the byte. For G1 it is unknown if libjvm.so has no symbol table.
 ///
 /// `None` means that the JVM has not set up its heap yet.
 ///
 /// # Errors
-/// Why it cannot be known.
+/// The reason why the used size cannot be determined.
 pub(super) fn used(
     memory: &Memory,
     layout: &Layout,
@@ -82,12 +82,12 @@ pub(super) fn used(
     }
 }
 
-/// Why there is no recipe.
+/// The reason why there is no recipe.
 #[derive(Debug)]
 enum Why {
     /// The heap is not set up yet.
     NotYet,
-    /// A field is missing, or the layout is another one.
+    /// A field is missing, or the layout differs from the known ones.
     Unknown(String),
 }
 
@@ -105,15 +105,15 @@ impl From<Error> for Why {
 
 type Found<T> = std::result::Result<T, Why>;
 
-/// The place that a pointer points to, once it does.
+/// Returns the address in a pointer; fails with `NotYet` if it is null.
 fn set_up(pointer: Addr) -> Found<Addr> {
     if pointer == Addr(0) { Err(Why::NotYet) } else { Ok(pointer) }
 }
 
-/// The used counters of all spaces in the performance data, of those collectors that set
-/// them at the end of each collection and then, inside the same operation, allocate what had
-/// not fitted before: `GenCollectedHeap`, `SerialHeap` and `ParallelScavengeHeap`. The heap
-/// that the JVM's log tells after a collection is the sum of these.
+/// Returns the addresses of the used-bytes counters of all spaces in the performance data, for the
+/// collectors that set these counters at the end of a collection and afterwards, inside the same
+/// operation, allocate the object that had not fitted before: `GenCollectedHeap`, `SerialHeap` and
+/// `ParallelScavengeHeap`. Their sum is the heap size that the JVM's log prints after a collection.
 pub(super) fn settled(base: Addr, data: &PerfData, collector: Collector) -> Vec<Addr> {
     if !settles(collector) {
         return Vec::new();
@@ -124,7 +124,7 @@ pub(super) fn settled(base: Addr, data: &PerfData, collector: Collector) -> Vec<
         .collect()
 }
 
-/// Whether the end of an operation is not the end of its collection: see [`settled`].
+/// Whether the collector allocates after a collection within the same operation: see [`settled`].
 pub(super) fn settles(collector: Collector) -> bool {
     matches!(collector, Collector::Serial | Collector::Parallel | Collector::Cms)
 }
@@ -150,12 +150,12 @@ impl Reader<'_> {
         }
     }
 
-    /// The address of an object's field.
+    /// Returns the address of an object's field.
     fn field(&self, object: Addr, field: Item) -> Found<Addr> {
         Ok(plus(object, self.layout.get(field)?)?)
     }
 
-    /// The object that an object's field points to.
+    /// Returns the object that an object's field points to.
     fn follow(&self, object: Addr, field: Item) -> Found<Addr> {
         set_up(self.memory.pointer(self.field(object, field)?)?)
     }
@@ -167,10 +167,10 @@ impl Reader<'_> {
         Ok(terms)
     }
 
-    /// The young and the old generation of Serial and CMS.
+    /// Returns the young and the old generation of Serial and CMS.
     fn generations(&self, heap: Addr) -> Found<(Addr, Addr)> {
         if self.layout.has(Item::Generations) {
-            // JDK 8 has an array of two.
+            // JDK 8 has an array of two generations.
             let young = self.field(heap, Item::Generations)?;
             let old = plus(young, 8)?;
             return Ok((set_up(self.memory.pointer(young)?)?, set_up(self.memory.pointer(old)?)?));
@@ -178,7 +178,7 @@ impl Reader<'_> {
         Ok((self.follow(heap, Item::SerialYoung)?, self.follow(heap, Item::SerialOld)?))
     }
 
-    /// Eden and the survivors, also of CMS's `ParNewGeneration`.
+    /// Terms for eden and the survivor space, also of CMS's `ParNewGeneration`.
     fn young(&self, young: Addr) -> Found<Vec<Term>> {
         Ok(vec![
             self.contiguous(self.field(young, Item::SerialEden)?)?,
@@ -195,8 +195,8 @@ impl Reader<'_> {
         })
     }
 
-    /// CMS's old generation is its whole space but what is free, in words:
-    /// `CompactibleFreeListSpace::free()`.
+    /// Terms for CMS. Its old generation is the complete space minus the free memory, which is counted in
+    /// words: `CompactibleFreeListSpace::free()`.
     fn cms(&self, heap: Addr) -> Found<Vec<Term>> {
         let (young, old) = self.generations(heap)?;
         let holder = self.field(old, Item::CmsSpace)?;
@@ -222,13 +222,13 @@ impl Reader<'_> {
         Ok(terms)
     }
 
-    /// G1 counts the regions that the application allocates from when they are full or a
-    /// collection begins. What is in them until then is known to `MutatorAllocRegion`s that
-    /// the tables do not tell of: `G1CollectedHeap::used()`, `G1Allocator::used_in_alloc_regions()`.
+    /// Terms for G1. G1 adds a region that the application allocates from only when it is full or a
+    /// collection begins. Until then its use is known only to the `MutatorAllocRegion`s, which vmStructs
+    /// does not export: `G1CollectedHeap::used()`, `G1Allocator::used_in_alloc_regions()`.
     fn g1(&self, heap: Addr) -> Found<Vec<Term>> {
         let vtable = plus(self.layout.address(Item::G1AllocRegionTable)?, 16)?;
         let dummy = self.layout.address(Item::G1DummyRegion)?;
-        // In JDK 8 the allocator has the sum; in others it comes some words before it.
+        // In JDK 8 the allocator holds the sum; in other JDKs the allocator is some words before the sum.
         let (summary, allocators) = if self.layout.has(Item::G1AllocatorBytes) {
             let at = self.follow(heap, Item::G1Allocator)?;
             (self.field(at, Item::G1AllocatorBytes)?, vec![at])
@@ -245,7 +245,7 @@ impl Reader<'_> {
         let start_offset = self.layout.get(Item::G1RegionBottom)?;
         let span = |holder| Term::Span { holder, end_offset, start_offset, none: Some(none) };
         let mut terms = vec![Term::Direct { addr: summary }];
-        // One for each NUMA node that is in use.
+        // One region for each NUMA node in use.
         for _ in 0..MAX_NODES {
             terms.push(span(plus(region, 8)?));
             let Some(retained) = retained else { break };
@@ -258,7 +258,7 @@ impl Reader<'_> {
         Ok(terms)
     }
 
-    /// A `MutatorAllocRegion` inside a supposed `G1Allocator`, or in an array of it.
+    /// Searches for a `MutatorAllocRegion` in a supposed `G1Allocator`, or in an array that it points to.
     fn alloc_region(&self, allocator: Addr, vtable: Addr) -> Option<Addr> {
         let words = self.words(allocator, ALLOCATOR_SIZE).ok()?;
         words.into_iter().enumerate().find_map(|(i, word)| {
@@ -270,11 +270,11 @@ impl Reader<'_> {
         })
     }
 
-    /// Where a `MutatorAllocRegion` has its `_retained_alloc_region`; `None` where it has none.
+    /// Returns the offset of `_retained_alloc_region` in a `MutatorAllocRegion`; `None` if it has none.
     ///
-    /// `G1AllocRegion` begins with its virtual table, `_alloc_region` and `_count`. JDK 25
-    /// left out `_used_bytes_before` behind them, JDK 20 `_bot_updates`. Then comes `_name`,
-    /// by which we know, and from JDK 14 on `_node_index`; then `_wasted_bytes` of the
+    /// `G1AllocRegion` begins with its virtual table, `_alloc_region` and `_count`. Then come
+    /// `_used_bytes_before` (until JDK 24) and `_bot_updates` (until JDK 19). Then comes `_name`,
+    /// whose text identifies the position, and from JDK 14 on `_node_index`; then `_wasted_bytes` of the
     /// subclass, and `_retained_alloc_region`.
     fn retained_offset(&self, region: Addr) -> Found<Option<u64>> {
         let is_name = |offset: &u64| {
@@ -317,22 +317,22 @@ impl Reader<'_> {
     }
 
     fn z(&self, heap: Addr, generational: bool) -> Found<Vec<Term>> {
-        // JDK 21 to 23 have both: the one without generations begins with an X.
+        // JDK 21 to 23 have both variants; the classes of the non-generational one begin with an X.
         if self.layout.has(Item::XUsed) && !generational {
             let heap = self.field(heap, Item::XHeapOfHeap)?;
             let allocator = self.field(heap, Item::XAllocator)?;
             return Ok(vec![Term::Direct { addr: self.field(allocator, Item::XUsed)? }]);
         }
-        // Embedded, not pointed to.
+        // ZHeap is embedded in ZCollectedHeap, not referred to by a pointer.
         let heap = self.field(heap, Item::ZHeapOfHeap)?;
         let allocator = self.field(heap, Item::ZAllocator)?;
         if self.layout.has(Item::ZUsed) {
             return Ok(vec![Term::Direct { addr: self.field(allocator, Item::ZUsed)? }]);
         }
-        // A partition for each NUMA node.
+        // One partition for each NUMA node.
         let nodes = self.memory.u32(self.layout.address(Item::ZNodes)?)?;
         if !(1..=MAX_NODES).contains(&nodes) {
-            // More than are summed up.
+            // A gauge has no terms for more nodes.
             return Err(Why::unknown(format!("it is on {nodes} NUMA nodes")));
         }
         let partitions = self.field(allocator, Item::ZPartitions)?;

@@ -1,8 +1,8 @@
-//! What a JVM holds at the moment: how full its code cache is, and how many classes it has loaded.
+//! Current fill level of a JVM: how full its code cache is, and how many classes it has loaded.
 //!
-//! Classes are counted by the JVM's performance data, as `jstat -class` and JMX tell them
-//! (hotspot/share/services/classLoadingService.cpp). A JVM without these (`-XX:-UsePerfData`) has its
-//! lists of classes counted, which takes longer.
+//! Classes are counted by the JVM's performance data, like `jstat -class` and JMX
+//! (hotspot/share/services/classLoadingService.cpp). If a JVM has none (`-XX:-UsePerfData`), its lists
+//! of classes are counted, which takes longer.
 
 use std::time::Instant;
 
@@ -14,18 +14,18 @@ use crate::{
 
 pub use crate::hotspot::code::Fill;
 
-/// Where performance data count classes.
+/// Addresses of the class counters in performance data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ClassCounts {
     loaded: Option<Addr>,
     unloaded: Option<Addr>,
-    /// The same of classes out of an archive (CDS), which are in none of the others.
+    /// Counters of classes from a CDS archive, which the other two do not include.
     archived: Option<Addr>,
     archived_unloaded: Option<Addr>,
 }
 
 impl ClassCounts {
-    /// In performance data that begin at an address.
+    /// Locates the counters in performance data that begin at `base`.
     pub(super) fn of(base: Addr, data: &PerfData) -> Self {
         let at = |name: &str| base.checked_add(data.offset(name)? as u64);
         Self {
@@ -36,28 +36,28 @@ impl ClassCounts {
         }
     }
 
-    /// Where the JVM counts the classes that it unloaded.
+    /// Returns the address of the counter of unloaded classes.
     pub(super) fn unloads(&self) -> Option<Addr> {
         self.unloaded
     }
 
-    /// How many are loaded; `None` where they are not counted.
+    /// Returns the number of loaded classes; `None` if the JVM does not count them.
     fn read(&self, memory: &Memory) -> Result<Option<u64>> {
         let Some(loaded) = self.loaded else { return Ok(None) };
         let count = |at: Option<Addr>| at.map_or(Ok(0), |at| memory.u64(at));
-        // What is unloaded was loaded before: in this order there are never too few.
+        // A class is loaded before it is unloaded, so reading in this order never yields too few.
         let gone = count(self.unloaded)?.saturating_add(count(self.archived_unloaded)?);
         let come = memory.u64(loaded)?.saturating_add(count(self.archived)?);
         Ok(Some(come.saturating_sub(gone)))
     }
 }
 
-/// Where performance data keep the committed size of the heap: one counter for each generation.
+/// Addresses in performance data of the committed heap size: one counter for each generation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeapCounters([Option<Addr>; 2]);
 
 impl HeapCounters {
-    /// In performance data that begin at an address.
+    /// Locates the counters in performance data that begin at `base`.
     pub(super) fn of(base: Addr, data: &PerfData) -> Self {
         let at = |generation: usize| {
             let name = format!("sun.gc.generation.{generation}.capacity");
@@ -74,38 +74,38 @@ impl HeapCounters {
 }
 
 impl HotSpot {
-    /// Returns the committed size of the heap as `jstat -gccapacity` has it, and its maximum, in bytes: what is known
-    /// of them.
+    /// Returns the committed size of the heap as `jstat -gccapacity` prints it, and its maximum, in bytes;
+    /// `None` for each that is unknown.
     pub fn heap_size(&self) -> (Option<u64>, Option<u64>) {
         (self.heap_counters.read(&self.memory), self.max_heap)
     }
 
-    /// How full its code cache is.
+    /// Returns the used and maximum size of its code cache.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing or implausible, [`Error::Memory`] when it is gone.
+    /// [`Error::Layout`] naming the field that is missing or implausible, [`Error::Memory`] if the JVM has exited.
     pub fn code_cache(&self) -> Result<Fill> {
         fill::read(&self.memory, &self.layout)
     }
 
-    /// Whether it counts its classes itself, so that asking for them costs next to nothing.
+    /// Whether the JVM counts its classes itself, so that [`Self::loaded_classes`] costs next to nothing.
     pub fn counts_classes(&self) -> bool {
         self.class_counts.loaded.is_some()
     }
 
-    /// How many classes are loaded, arrays apart.
+    /// Returns the number of loaded classes, without array classes.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] of JDK 8 without performance data, [`Error::Layout`] naming what is
-    /// missing, or where there are more than can be counted; [`Error::Memory`] when it is gone.
+    /// [`Error::Unsupported`] for JDK 8 without performance data, [`Error::Layout`] naming the missing
+    /// field, or if there are more classes than the maximum; [`Error::Memory`] if the JVM has exited.
     pub fn loaded_classes(&self) -> Result<u64> {
         self.loaded_classes_until(None)
     }
 
-    /// Returns [`Self::loaded_classes`] if they can be counted until then.
+    /// Returns [`Self::loaded_classes`] if counting ends before `until`.
     ///
     /// # Errors
-    /// The errors of [`Self::loaded_classes`]; [`Error::Layout`] if the time was over.
+    /// The errors of [`Self::loaded_classes`]; [`Error::Layout`] if time ran out.
     pub fn loaded_classes_until(&self, until: Option<Instant>) -> Result<u64> {
         if let Some(count) = self.class_counts.read(&self.memory)? {
             return Ok(count);

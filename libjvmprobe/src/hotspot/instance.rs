@@ -1,4 +1,4 @@
-//! One JVM: what it tells of itself.
+//! One JVM and its properties: version, collector, gauge.
 
 use std::{collections::HashMap, fmt::Display, sync::Arc};
 
@@ -24,7 +24,7 @@ use crate::{
     process::{Target, memory::Memory},
 };
 
-/// HotSpot's performance data take 32 KiB by default.
+/// Plausibility limit for performance data in bytes; by default HotSpot uses 32 KiB.
 const MAX_PERF_DATA: u64 = 4 << 20;
 
 /// A HotSpot JVM as read from its memory. Clones share the open memory and the layout.
@@ -32,33 +32,32 @@ const MAX_PERF_DATA: u64 = 4 << 20;
 pub struct HotSpot {
     /// Name and version, for example `OpenJDK 64-Bit Server VM 17.0.9+9`.
     pub version: String,
-    /// The number before the first dot.
+    /// The JDK's feature release: the number before the first dot, 8 for JDK 8.
     pub major: u32,
-    /// Vendor, where performance data tell.
+    /// Vendor, if the performance data contain it.
     pub(crate) vendor: Option<String>,
     /// Its collector.
     pub collector: Collector,
-    /// Where it keeps the numbers that belong into every event.
+    /// Addresses of the numbers that every event carries.
     pub gauge: Gauge,
-    /// Whether there is a JVM, or one that sets itself up just now: a process may have
-    /// libjvm.so mapped and no JVM in it.
+    /// Whether a JVM exists or is starting up: a process may have libjvm.so mapped without a JVM.
     pub(crate) has_begun: bool,
-    /// Whether it has set up all that the gauge and the stack walker need.
+    /// Whether everything that the gauge and the stack walker need is set up.
     pub is_set_up: bool,
     /// Whether it was started with `-XX:+DisableAttachMechanism`.
     pub(crate) attach_disabled: bool,
-    /// While it sets itself up.
+    /// Cached flag table, only while the JVM is starting up.
     flags: Option<Arc<Flags>>,
     pub(super) build: Arc<Build>,
-    /// What is to be added to addresses of the file.
+    /// Load bias: added to addresses of the file.
     pub(super) bias: u64,
-    /// Where it counts its classes.
+    /// Addresses of its class counters.
     pub(super) class_counts: ClassCounts,
-    /// Where it keeps the committed size of its heap.
+    /// Addresses of the counters of its committed heap size.
     pub(super) heap_counters: HeapCounters,
     /// The maximum size of its heap (`-Xmx`), in bytes.
     pub(super) max_heap: Option<u64>,
-    /// Where it counts its collections.
+    /// Addresses of its collection counters.
     pub(super) counters: Option<Counters>,
     pub(super) pid: Pid,
     pub(super) memory: Memory,
@@ -66,11 +65,11 @@ pub struct HotSpot {
 }
 
 impl HotSpot {
-    /// Reads what a JVM tells.
+    /// Reads a JVM's properties.
     ///
     /// # Errors
-    /// [`Error::Layout`], [`Error::Memory`], [`Error::Permission`]; a JVM
-    /// without performance data or heap yet is no error.
+    /// [`Error::Layout`], [`Error::Memory`], [`Error::Permission`]. A JVM that has no performance data or
+    /// no heap yet is not an error.
     pub fn read(target: &Target) -> Result<Self> {
         let memory = Memory::open(target.pid())?;
         let build = Build::of(&target.libjvm)?;
@@ -82,7 +81,7 @@ impl HotSpot {
         Ok(Self::new(target.pid(), memory, layout, build, bias))
     }
 
-    /// What there is to read in a memory by a layout.
+    /// Creates an instance for a memory and its layout, and reads the properties.
     pub(super) fn new(
         pid: Pid,
         memory: Memory,
@@ -118,7 +117,7 @@ impl HotSpot {
         hotspot
     }
 
-    /// Reads again what a JVM tells that was still setting itself up.
+    /// Re-reads the properties of a JVM that was still starting up.
     pub fn look_again(&mut self) {
         let (memory, layout) = (&self.memory, &self.layout);
         let pid = self.pid;
@@ -144,7 +143,7 @@ impl HotSpot {
             waits: collector == Collector::Cms && self.major == 8,
             ..Gauge::default()
         };
-        // No terms where it cannot be known.
+        // An empty list of terms means that the used heap cannot be determined.
         let used = heap::used(memory, layout, collector)
             .inspect_err(|why| unknown("used heap is unknown", why))
             .unwrap_or_else(|_| Some(Vec::new()));
@@ -166,8 +165,8 @@ impl HotSpot {
         let max = flags.as_ref().and_then(|flags| flags.flag_u64(memory, "MaxHeapSize"));
         self.max_heap = max.filter(|&max| max > 0);
         self.counters = perf.as_ref().map(|(base, data)| Counters::find(*base, data));
-        // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps what its
-        // log line is made of; private, so named only where there is a symbol table.
+        // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps the times that the JVM's log
+        // line contains. They are private, so their addresses are known only if there is a symbol table.
         let last_stop = || {
             Some(LastStop {
                 begin: at(Item::LastStopBegin)?,
@@ -180,7 +179,7 @@ impl HotSpot {
         let is_z = matches!(collector, Collector::Z | Collector::GenerationalZ);
         gauge.op_tells = is_z && gauge.last_stop.is_some();
         if perf.is_none() && matches!(collector, Collector::Serial | Collector::Parallel) {
-            // Here each collection takes a number, and nothing else does.
+            // With these collectors each collection takes a GC ID, and nothing else does.
             gauge.counters[0] = at(Item::NextGcId);
         }
         let perf_pending = perf.is_none() && flag("UsePerfData") == Some(true);
@@ -188,32 +187,32 @@ impl HotSpot {
             .as_ref()
             .and_then(|(_, data)| data.string("java.property.java.vm.vendor"))
             .map(|vendor| clean::name(vendor).into_owned());
-        // Its arguments are the first that a JVM looks at, and choose a collector.
+        // A JVM parses its arguments first, and they select a collector.
         self.has_begun = collector != Collector::Unknown || has_heap;
         let has_heap = collector != Collector::Unknown && has_heap;
-        // Where it is unknown how to find that out, the heap must do.
+        // If the list of threads cannot be read, the heap alone decides.
         let has_threads = || threads::have_begun(memory, layout).unwrap_or(true);
         self.is_set_up = has_heap && !perf_pending && has_threads();
         self.collector = collector;
         self.attach_disabled = attach_disabled;
-        // Where they are does not change; what they are is asked for until it is set up.
+        // Flag addresses are constant; the table is cached until the JVM is set up, because values are polled.
         self.flags = flags.filter(|_| self.has_begun && !self.is_set_up);
         self.gauge = gauge;
     }
 
-    /// Where classes and their names are.
+    /// Returns the offsets of classes' names.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(crate) fn class_layout(&self) -> Result<ClassLayout> {
         ClassLayout::read(&self.layout)
     }
 
-    /// Where the task of a compiler has its tier and, of one that is entered in a loop, the
-    /// bytecode index.
+    /// Returns the offsets in a CompileTask of its tier and, for an on-stack replacement, of its bytecode
+    /// index.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(crate) fn compile_task(&self) -> Result<(u32, u32)> {
         let offset = |item| {
             let offset = self.layout.get(item)?;
@@ -223,43 +222,43 @@ impl HotSpot {
         Ok((offset(Item::TaskLevel)?, offset(Item::TaskOsrBci)?))
     }
 
-    /// How its objects name their classes.
+    /// Returns how its objects refer to their classes.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(crate) fn class_field(&self) -> Result<ClassField> {
         ClassField::read(&self.memory, &self.layout, &Flags::read(&self.memory, &self.layout)?)
     }
 
-    /// Where threads keep what they have allocated.
+    /// Returns the offsets of a thread's allocation counters.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(crate) fn thread_layout(&self) -> Result<ThreadLayout> {
         ThreadLayout::read(&self.layout)
     }
 
-    /// What each Java thread has allocated so far.
+    /// Returns the number of bytes that each Java thread has allocated so far.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing, [`Error::Memory`] when it is gone.
+    /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has exited.
     pub(crate) fn thread_bytes(&self) -> Result<Vec<ThreadBytes>> {
         threads::read(&self.memory, &self.layout)
     }
 
-    /// A reader of objects in its heap.
+    /// Returns a reader of objects in its heap.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub fn objects(&self) -> Result<Objects> {
         Objects::new(&self.memory, &self.layout)
     }
 
-    /// Counts the objects of a piece of its heap by class.
+    /// Counts the objects in a range of its heap by class.
     ///
     /// # Errors
-    /// [`Error::Layout`] where what lies there are not just objects up to the very end,
-    /// [`Error::Memory`] where nothing lies there.
+    /// [`Error::Layout`] if the range does not consist of objects up to its exact end,
+    /// [`Error::Memory`] if it is not mapped.
     pub(crate) fn count_objects<'a>(
         &self,
         objects: &'a mut Objects,
@@ -269,31 +268,31 @@ impl HotSpot {
         objects.count(&self.memory, start, size)
     }
 
-    /// The Symbol of a class's name.
+    /// Returns the Symbol of a class's name.
     ///
     /// # Errors
-    /// [`Error::Memory`] where there is no class.
+    /// [`Error::Memory`] if there is no class at the address.
     pub(crate) fn class_symbol(&self, layout: &ClassLayout, klass: Addr) -> Result<Addr> {
         layout.name_of(&self.memory, klass)
     }
 
-    /// The bytes of a Symbol, as many as are read of a name, and its whole length.
+    /// Returns the bytes of a Symbol, truncated to the maximum that is read, and its full length.
     ///
     /// # Errors
-    /// [`Error::Memory`] where there is none.
+    /// [`Error::Memory`] if there is no Symbol at the address.
     pub fn symbol(&self, layout: &ClassLayout, symbol: Addr) -> Result<(Vec<u8>, u32)> {
         layout.symbol(&self.memory, symbol)
     }
 
-    /// The sizes of the objects of its classes by the Symbols of their names.
+    /// Returns the instance sizes of its classes, by the Symbols of the class names.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing, [`Error::Memory`].
+    /// [`Error::Layout`] naming the missing field, [`Error::Memory`].
     pub(crate) fn instance_sizes(&self) -> Result<HashMap<Addr, u64>> {
         classes::instance_sizes(&self.memory, &self.layout)
     }
 
-    /// A number of 32 bits in its memory.
+    /// Reads a 32-bit number in its memory.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -301,7 +300,7 @@ impl HotSpot {
         self.memory.u32(addr)
     }
 
-    /// A flag's value now; `None` where this JVM has no such flag.
+    /// Returns a flag's current value; `None` if this JVM has no such flag.
     pub fn flag(&self, name: &str) -> Option<bool> {
         Flags::read(&self.memory, &self.layout).ok()?.flag_bool(&self.memory, name)
     }
@@ -312,7 +311,7 @@ fn vm_string(memory: &Memory, layout: &Layout, item: Item) -> Result<String> {
     memory.c_string(text, 512)
 }
 
-/// The leading number of `17.0.9+9` or `25.352-b08` (JDK 8 numbers its VM 25).
+/// Returns the leading number of `17.0.9+9` or `25.352-b08` (JDK 8 numbers its VM 25).
 fn major(release: &str) -> u32 {
     let number = release.split(|c: char| !c.is_ascii_digit()).next();
     match number.and_then(|n| n.parse().ok()).unwrap_or(0) {
@@ -321,15 +320,15 @@ fn major(release: &str) -> u32 {
     }
 }
 
-/// `OpenJDK 64-Bit Server VM (17.0.9+9) for linux-amd64 JRE ...` to the part
-/// that says which build it is.
+/// Reduces `OpenJDK 64-Bit Server VM (17.0.9+9) for linux-amd64 JRE ...` to the part
+/// that identifies the build.
 fn product(info: &str, release: &str) -> String {
     let name = info.split(" (").next().unwrap_or_default();
     let text = format!("{name} {release}");
     clean::name(text.trim()).into_owned()
 }
 
-/// The performance data and where they begin; `None` where there are none, or not all yet.
+/// Returns the performance data and their address; `None` if there are none, or they are incomplete.
 pub(super) fn perf_data(memory: &Memory, layout: &Layout) -> Result<Option<(Addr, PerfData)>> {
     let start = memory.pointer(layout.address(Item::PerfStart)?)?;
     let capacity = memory.u64(layout.address(Item::PerfCapacity)?)?;
@@ -341,7 +340,7 @@ pub(super) fn perf_data(memory: &Memory, layout: &Layout) -> Result<Option<(Addr
     }
     let bytes = memory.read(start, capacity as usize)?;
     let data = PerfData::parse(&bytes)?;
-    // Entries are added while the JVM starts; these are among the last.
+    // Entries are added while the JVM starts; this one is among the last.
     Ok(data.offset("sun.gc.lastCause").is_some().then_some((start, data)))
 }
 

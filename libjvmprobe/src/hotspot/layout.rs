@@ -1,30 +1,30 @@
-//! All that we know of HotSpot's layout by name, in one table: fields, statics and types as
+//! Table of all names in HotSpot's layout that are used here: fields, statics and types as
 //! vmStructs exports them, and private statics as the symbol table names them.
 //!
-//! A new JDK that has renamed something is one name more in a row; what it has changed in
-//! meaning is a row of its own. [`super::resolved`] finds out, once for each libjvm.so, which of
-//! the names it has. What changed, as far as it is of interest here:
+//! If a new JDK has renamed something, one name is added to a row; if it has changed a meaning, a row
+//! is added. [`super::resolved`] determines, once for each libjvm.so, which of the names it has.
+//! Relevant changes:
 //!
 //! | JDK | |
 //! |---|---|
-//! | 9 | the code cache has three heaps; blobs and nmethods say by addresses where their code, their handlers and their scopes are; `CompiledMethod` holds what `nmethod` had; interpreted frames hold their class's mirror; the generations of Serial and CMS are two fields, no array |
-//! | 10 | `Flag` is `JVMFlag`; G1 keeps a second region that it allocates from (used since 11) |
-//! | 14 | CMS is gone; `MutableSpace` has all fields of `ImmutableSpace`; G1 allocates by NUMA node; `CompressedKlassPointers` comes out of `Universe`; `SafepointTracing` keeps the times of the last stop; threads are in `ThreadsSMRSupport`'s list, no chain |
-//! | 16 | `GenericGrowableArray` is `GrowableArrayBase` |
+//! | 9 | the code cache has three heaps; blobs and nmethods hold addresses of their code, handlers and scopes instead of offsets; fields of `nmethod` move to `CompiledMethod`; interpreted frames hold their class's mirror; the generations of Serial and CMS are two fields instead of an array |
+//! | 10 | `Flag` is renamed `JVMFlag`; G1 retains a second region for allocation (used since 11) |
+//! | 14 | CMS is removed; `MutableSpace` has all fields of `ImmutableSpace`; G1 allocates by NUMA node; fields of `Universe` move to `CompressedKlassPointers`; `SafepointTracing` keeps the times of the last stop; threads are in `ThreadsSMRSupport`'s array instead of a linked list |
+//! | 16 | `GenericGrowableArray` is renamed `GrowableArrayBase` |
 //! | 17 | the index of the source file moves from the class to its constant pool |
-//! | 20 | compressed integers leave out the byte 0 ([`super::compressed`]) |
-//! | 21 | virtual threads: `ContinuationEntry`; `ConstMethod`'s flags are a struct; ZGC without generations is called X, until 23 |
+//! | 20 | compressed integers do not use the byte 0 ([`super::compressed`]) |
+//! | 21 | virtual threads: `ContinuationEntry`; `ConstMethod`'s flags are a struct; until 23, the classes of non-generational ZGC begin with an X |
 //! | 22 | `CompressedKlassPointers` loses its struct; `Space` is part of `ContiguousSpace`; `SerialHeap` has its own fields |
-//! | 23 | `CompiledMethod` is `nmethod` again, with offsets in place of addresses and debug information in memory of its own; `HeapRegion` is `G1HeapRegion` |
-//! | 24 | compact object headers; Shenandoah's count is that of its global generation |
-//! | 25 | nmethods keep their metadata in memory of their own; ZGC counts by NUMA node |
-//! | 26 | the CDS archive's bounds are called `_aot_metaspace`; nmethods have one handler for both kinds of call; Shenandoah's count is that of its free set |
-//! | 27 | builds without JVMCI do not tell where `MethodData` counts; the generations of Parallel are fields of the heap, no statics |
+//! | 23 | `CompiledMethod` is merged into `nmethod`, with offsets instead of addresses and separately allocated debug information; `HeapRegion` is renamed `G1HeapRegion` |
+//! | 24 | compact object headers; Shenandoah counts used bytes in its global generation |
+//! | 25 | nmethods have separately allocated metadata; ZGC counts by NUMA node |
+//! | 26 | the CDS archive's bounds are called `_aot_metaspace`; nmethods have one deoptimisation handler for both kinds of call; Shenandoah counts used bytes in its free set |
+//! | 27 | builds without JVMCI do not export `_tenure_traps` of `MethodData`, from which its counter's offset is derived; the generations of Parallel are fields of the heap instead of statics |
 
-/// How the names of the statics begin that hold the entries of stubs; see [`super::code`].
+/// Prefix of the mangled names of statics that hold the entry points of stubs; see [`super::code`].
 pub(super) const STUBS: &str = "_ZN12StubRoutines";
 
-/// Who needs a row.
+/// The feature that needs a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     Version,
@@ -59,7 +59,7 @@ pub(super) enum Use {
 }
 
 impl Use {
-    /// What does not work without.
+    /// Returns the consequence of a missing row, for messages.
     pub(super) fn loss(self) -> &'static str {
         match self {
             Self::Version => "its version is unknown",
@@ -95,7 +95,7 @@ impl Use {
     }
 }
 
-/// What a row's value is.
+/// Kind of a row's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A member's offset in its object, in bytes: `Type::field`.
@@ -108,26 +108,26 @@ pub(super) enum Kind {
     Symbol,
 }
 
-/// One thing that we want to know.
+/// One item that is looked up in a JVM.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(crate) item: Item,
     pub(crate) kind: Kind,
-    /// Its names from oldest to newest, each with the first JDK that has it; of several that
-    /// a JVM has, the newest holds.
+    /// Its names from oldest to newest, each with the first JDK that has it. If a JVM has several, the
+    /// newest one counts.
     pub(crate) names: &'static [(u32, &'static str)],
     /// The last JDK that has it.
     pub(crate) until: u32,
     pub(crate) uses: &'static [Use],
 }
 
-/// No JDK that we know was the last one.
+/// Marks a row that no known JDK has removed.
 const NO_END: u32 = u32::MAX;
 
 macro_rules! table {
     ($($item:ident $kind:ident [$($since:literal $name:literal),+] $(until $until:literal)?
        for $($use:ident)+;)+) => {
-        /// What the table lists.
+        /// Identifies a row of the table.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub(crate) enum Item { $($item),+ }
 

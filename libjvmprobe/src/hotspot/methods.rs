@@ -1,9 +1,9 @@
-//! Methods as HotSpot keeps them: names, parameters, lines.
+//! Methods in HotSpot's memory: names, parameters, lines.
 //!
-//! Sources: hotspot/share/oops/{method,constMethod,constantPool,symbol,klass}.hpp, their
-//! fields as vmStructs exports them. A Method points to its ConstMethod, which knows its
-//! ConstantPool and in it the Symbols of name and descriptor; the pool knows its class.
-//! Behind the bytecodes lies the compressed table of line numbers
+//! Sources: hotspot/share/oops/{method,constMethod,constantPool,symbol,klass}.hpp, with the
+//! fields that vmStructs exports. A Method points to its ConstMethod, which points to its
+//! ConstantPool and has the pool's indexes of its name and descriptor; the pool points to its class.
+//! The compressed table of line numbers follows the bytecodes
 //! (`CompressedLineNumberReadStream`).
 
 use std::{collections::HashMap, sync::Arc};
@@ -20,35 +20,35 @@ use crate::{
     names::{code::mask_hidden, java::java_parameters},
 };
 
-/// Bytecodes take at most 64 KiB, and so does the table of their lines.
+/// Maximum size of a line table in bytes; bytecodes have the same limit of 64 KiB.
 const MAX_LINE_TABLE: usize = 65_536;
-/// `_has_linenumber_table`, in all versions the lowest bit of the flags.
+/// `_has_linenumber_table`: the lowest bit of the flags in all versions.
 const HAS_LINES: u8 = 1;
 
-/// What is known of a method.
+/// Name, parameters, source file and lines of a method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MethodInfo {
-    /// `java.lang.String.hashCode`.
+    /// Class and name, such as `java.lang.String.hashCode`.
     pub(crate) name: Arc<str>,
-    /// Its parameters, in the words of its source.
+    /// Its parameters as Java source writes them.
     pub(crate) signature: Option<Arc<str>>,
-    /// The source file, where the class file names it.
+    /// The source file, if the class file names it.
     pub(crate) file: Option<Arc<str>>,
-    /// Bytecode indexes and the lines that begin there, ascending.
+    /// Bytecode indexes and the lines that begin there, in ascending order.
     lines: Vec<(u32, u32)>,
 }
 
 impl MethodInfo {
-    /// The line that a bytecode index belongs to, 0 where it is unknown.
+    /// Returns the line of a bytecode index, 0 if unknown.
     pub(crate) fn line(&self, bci: i32) -> u32 {
-        // A negative one stands for the method's entry.
+        // A negative index means the method's entry.
         let bci = u32::try_from(bci).unwrap_or(0);
         let behind = self.lines.partition_point(|&(from, _)| from <= bci);
         behind.checked_sub(1).and_then(|at| self.lines.get(at)).map_or(0, |&(_, line)| line)
     }
 }
 
-/// Where the fields are.
+/// Offsets of the fields.
 #[derive(Debug)]
 struct Fields {
     const_method: u64,
@@ -60,7 +60,7 @@ struct Fields {
     const_method_size: u64,
     pool_holder: u64,
     pool_size: u64,
-    /// Of the pool or, up to JDK 16, of the class.
+    /// Offset, and whether it is in the pool; up to JDK 16 it is in the class.
     file_index: Option<(bool, u64)>,
     klass_name: u64,
 }
@@ -85,21 +85,21 @@ impl Fields {
     }
 }
 
-/// Reads methods; each once.
+/// Cache of methods.
 #[derive(Debug)]
 pub(crate) struct Methods {
     fields: Fields,
     encoding: Encoding,
     known: HashMap<Addr, Arc<MethodInfo>>,
-    /// Beyond the room that these have, methods have no names.
+    /// Names, with the limit of all cached data. Beyond it, methods have no names.
     symbols: Symbols,
 }
 
 impl Methods {
-    /// A reader for a JVM.
+    /// Creates a reader for a JVM.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming the field that is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(super) fn new(layout: &Layout) -> Result<Self> {
         Ok(Self {
             fields: Fields::read(layout)?,
@@ -109,7 +109,7 @@ impl Methods {
         })
     }
 
-    /// The method at an address; `None` where there is none that makes sense.
+    /// Returns the method at an address; `None` if there is no consistent method.
     pub(crate) fn get(&mut self, pages: &mut Pages<'_>, method: Addr) -> Option<Arc<MethodInfo>> {
         if let Some(known) = self.known.get(&method) {
             return Some(Arc::clone(known));
@@ -123,12 +123,12 @@ impl Methods {
         Some(info)
     }
 
-    /// About how many bytes it keeps.
+    /// Returns the approximate size of the cache in bytes.
     pub(super) fn size(&self) -> usize {
         self.symbols.size()
     }
 
-    /// Forgets what it has read: it may be gone.
+    /// Clears the cache, because methods may have been unloaded.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
         self.symbols.forget();
@@ -172,7 +172,7 @@ impl Methods {
     }
 
     fn lines(&self, pages: &mut Pages<'_>, const_method: Addr) -> Result<Vec<(u32, u32)>> {
-        // One byte suffices, whatever the width: the machines that we know are
+        // One byte suffices, whatever the field's width, because the supported machines are
         // little-endian.
         let [flags] = pages.array(plus(const_method, self.fields.flags)?)?;
         if flags & HAS_LINES == 0 {
@@ -181,7 +181,7 @@ impl Methods {
         let code_size = pages.u16(plus(const_method, self.fields.code_size)?)?;
         let begin = plus(plus(const_method, self.fields.const_method_size)?, code_size.into())?;
         let mut lines = Vec::new();
-        // How long the table is shows only as it is read.
+        // The table's length is known only after decoding it.
         for room in [256, 4096, MAX_LINE_TABLE] {
             let Ok(bytes) = pages.bytes(begin, room) else { continue };
             match line_table(&bytes, self.encoding) {
@@ -199,7 +199,7 @@ fn plus(addr: Addr, bytes: u64) -> Result<Addr> {
         .ok_or_else(|| Error::layout("a null pointer in a method"))
 }
 
-/// Decodes a table; `None` where it does not end in `bytes`.
+/// Decodes a line table; `None` if it does not end within `bytes`.
 pub(super) fn line_table(bytes: &[u8], encoding: Encoding) -> Option<Vec<(u32, u32)>> {
     let mut stream = Stream::new(bytes, encoding);
     let (mut bci, mut line) = (0_u32, 0_u32);
@@ -211,7 +211,7 @@ pub(super) fn line_table(bytes: &[u8], encoding: Encoding) -> Option<Vec<(u32, u
                 bci = bci.wrapping_add_signed(stream.signed()?);
                 line = line.wrapping_add_signed(stream.signed()?);
             }
-            // Five bits of bytecode index, three of line.
+            // Five bits are the difference of bytecode indexes, three that of lines.
             byte => {
                 bci = bci.wrapping_add(u32::from(byte >> 3));
                 line = line.wrapping_add(u32::from(byte & 7));
@@ -219,7 +219,7 @@ pub(super) fn line_table(bytes: &[u8], encoding: Encoding) -> Option<Vec<(u32, u
         }
         table.push((bci, line));
     }
-    // Compilers may write them in any order.
+    // Compilers may emit entries in any order.
     table.sort_by_key(|&(bci, _)| bci);
     Some(table)
 }
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn line_tables_are_decoded() {
         let encoding = Encoding::of_jdk(17);
-        // (0, 10) by an escape, then (3, 12) in one byte, then the end.
+        // (0, 10) with an escape, then (3, 12) in one byte, then the end.
         let bytes = [0xff, 0, 20, 3 << 3 | 2, 0, 99];
         let table = line_table(&bytes, encoding).unwrap();
         assert_eq!(table, [(0, 10), (3, 12)]);

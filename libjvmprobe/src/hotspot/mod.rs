@@ -1,34 +1,34 @@
-//! HotSpot's own layout: what a JVM tells of itself in its memory, without being asked.
+//! HotSpot's data structures, read from a JVM's memory without its cooperation.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
-//! | `layout` | all that we know by name, and what changed in which JDK |
-//! | `resolved` | what of that one JVM has, and where |
-//! | `build` | what one libjvm.so tells, read once |
+//! | `layout` | table of all names that are used, and of changes from JDK to JDK |
+//! | `resolved` | the table's offsets and addresses in one JVM |
+//! | `build` | facts about one libjvm.so, read once |
 //! | `vmstructs` | the tables of fields and types that every libjvm.so exports |
-//! | `instance` | one JVM: what it is |
-//! | `operations` | its operations and collections |
-//! | `flags` | the JVM's flags and their values |
-//! | `collector` | which collector runs |
-//! | [`gauge`] | where the numbers are that belong into every event |
+//! | `instance` | one JVM and its properties |
+//! | `operations` | its VM operations and collections |
+//! | `flags` | its flags and their values |
+//! | `collector` | its garbage collector |
+//! | [`gauge`] | addresses of the numbers that every event carries |
 //! | `perfdata` | its performance data (`hsperfdata`) |
-//! | `heap` | where the used bytes of the heap are counted |
+//! | `heap` | how to compute the used bytes of its heap |
 //! | `holds` | how full its code cache is, and how many classes it has loaded |
-//! | [`code`] | what is in the code cache, and what was inlined into it |
+//! | [`code`] | contents of the code cache, and inlined methods |
 //! | `methods` | methods: names, parameters, lines |
 //! | [`classes`] | classes: names |
-//! | [`loaded`] | all classes that are loaded: state, origin, which methods were called |
-//! | `symbols` | names that are kept once each |
+//! | [`loaded`] | all loaded classes: state, origin, which methods were called |
+//! | `symbols` | names of which the JVM stores each once |
 //! | [`objects`] | objects in the heap, by class |
-//! | [`threads`] | what threads have allocated |
-//! | [`deopt`] | why compiled code was given up |
-//! | `compressed` | its compressed integers |
-//! | `hashing` | maps by numbers that the target chose |
-//! | `pages` | the target's pages that were read, in bounds |
-//! | [`walking`] | what the stack walker must know of it |
+//! | [`threads`] | bytes that threads have allocated |
+//! | [`deopt`] | reasons of deoptimisations |
+//! | `compressed` | HotSpot's compressed integers |
+//! | `hashing` | hash maps keyed by numbers from the target |
+//! | `pages` | cache of the target's pages, with bounds |
+//! | [`walking`] | data for the stack walker |
 //!
-//! [`HotSpot::read`] puts them together. Nothing is written to the target and
-//! it is never stopped; a JVM that is just starting up tells less, and more later.
+//! [`HotSpot::read`] combines them. Nothing is written to the target and it is never stopped.
+//! A JVM that is starting up provides less at first, and the rest later.
 
 mod build;
 pub mod classes;

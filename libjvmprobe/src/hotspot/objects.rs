@@ -1,13 +1,12 @@
-//! The objects in a piece of the heap, one after the other, by class.
+//! Counts the objects in a range of the Java heap by class.
 //!
 //! Sources: hotspot/share/oops/{oop,arrayOop,klass,instanceMirrorKlass,markWord}.hpp. In a
-//! TLAB objects lie without gaps, each with its class in its header; the class's layout
-//! helper, and of an array its length, tell how large it is and thus where the next one
-//! begins. Only the headers are looked at.
+//! TLAB objects lie without gaps, each with its class in its header. The class's layout helper,
+//! and for arrays the length, give the object's size and thus the address of the next one. Only
+//! the headers are read.
 //!
-//! The target runs on and may collect garbage meanwhile. So a piece counts only when the
-//! walk ends exactly where the piece does: something else that lies there by then does
-//! not add up.
+//! The target runs on and may collect garbage meanwhile. A range therefore counts only if the walk
+//! ends exactly at the end of the range; memory that was reused meanwhile does not add up to that.
 
 use std::collections::HashMap;
 
@@ -19,68 +18,66 @@ use crate::{
     process::memory::Memory,
 };
 
-/// As much is read at once. Larger objects are skipped, not read.
+/// Number of bytes read at once. Larger objects are skipped, not read.
 const CHUNK: usize = 64 << 10;
-/// The part of an object that is looked at: mark, class, length of an array.
+/// The part of an object that is examined: mark, class, array length.
 const HEADER: usize = 24;
-/// Objects of one piece are of so many classes at most; the largest TLABs hold some
-/// hundred thousand objects.
+/// Maximum number of classes in one range; the largest TLABs hold some hundred thousand objects.
 const MAX_CLASSES: usize = 1 << 17;
-/// A piece is left when it took so many steps: a second of work for pieces that lie. What a
-/// Class object takes, a read of its own, is as much as some others.
+/// Maximum number of steps for one range, about a second of work, against ranges with garbage. An
+/// object counts as one step; a Class object, which needs a read of its own, as CLASS_STEPS.
 const MAX_STEPS: u64 = 1 << 25;
 const CLASS_STEPS: u64 = 64;
-/// A compact header keeps the class in its highest bits (markWord::klass_shift).
+/// With compact headers the class is in the highest bits of the mark (markWord::klass_shift).
 pub(crate) const COMPACT_SHIFT: u32 = 42;
 /// Klass::_lh_log2_element_size_mask.
 const LOG2_MASK: i32 = 63;
 
-/// Objects of one class in a piece of the heap.
+/// Totals of the objects of one class in a range of the heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClassCount {
-    /// How many.
+    /// Number of objects.
     pub objects: u64,
-    /// Their size together.
+    /// Their total size.
     pub bytes: u64,
 }
 
-/// How objects are laid out in a JVM.
+/// Object layout of a JVM.
 #[derive(Clone, Copy, Debug)]
 struct ObjectLayout {
     class: ClassField,
     length_at: usize,
     alignment: u64,
-    /// `java_lang_Class::_oop_size_offset`: a Class object is as large as it says there,
-    /// in words.
+    /// Offset of a Class object's own size in words (`java_lang_Class::_oop_size_offset`).
     mirror_size_at: Option<u64>,
 }
 
-/// How an object names its class.
+/// How an object's header refers to its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClassField {
-    /// By its address, behind the mark.
+    /// Address of the class, after the mark.
     Pointer,
-    /// By a number of 32 bits, behind the mark.
+    /// Compressed class pointer of 32 bits, after the mark.
     Compressed {
-        /// What is added to the number,
+        /// Added to the shifted number.
         base: u64,
-        /// once it was shifted by so many bits.
+        /// Number of bits by which the number is shifted left.
         shift: u32,
     },
-    /// By the highest bits of the mark, from [`COMPACT_SHIFT`] on.
+    /// Compressed class pointer in the highest bits of the mark, from [`COMPACT_SHIFT`] on.
     Compact {
-        /// What is added to them,
+        /// Added to the shifted number.
         base: u64,
-        /// once they were shifted by so many bits.
+        /// Number of bits by which the number is shifted left.
         shift: u32,
     },
 }
 
 impl ClassField {
-    /// How objects of a JVM do it.
+    /// Determines the form that a JVM uses.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field, or if the shift is implausible.
     pub(super) fn read(memory: &Memory, layout: &Layout, flags: &Flags) -> Result<Self> {
         let on = |name| flags.flag_bool(memory, name) == Some(true);
         let compressed = || -> Result<(u64, u32)> {
@@ -101,7 +98,7 @@ impl ClassField {
     }
 }
 
-/// How large the objects of a class are.
+/// How the size of a class's objects is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Fixed(u64),
@@ -110,29 +107,29 @@ enum Shape {
         log2: u32,
     },
     Mirror(u64),
-    /// Not to be told from the header.
+    /// Cannot be determined from the header.
     Unknown,
 }
 
-/// Reads objects.
+/// Counts objects by class; caches the shapes of classes.
 #[derive(Debug)]
 pub struct Objects {
     layout: ObjectLayout,
     classes: ClassLayout,
     shapes: HashMap<u64, Shape>,
     buffer: Vec<u8>,
-    /// Of the piece that is being read: numbers in `found` by class.
+    /// For the current range: index into `found`, by class.
     numbers: HashMap<u64, usize>,
     found: Vec<(Addr, Shape, ClassCount)>,
-    /// The classes seen last, with their numbers: most objects are of few classes.
+    /// Cache of recent classes with their indexes, because most objects are of few classes.
     recent: [(u64, usize); 64],
 }
 
 impl Objects {
-    /// A reader for a JVM.
+    /// Creates a reader for a JVM.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field, or if the object alignment is implausible.
     pub(super) fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
         let flags = Flags::read(memory, layout)?;
         let class = ClassField::read(memory, layout, &flags)?;
@@ -158,11 +155,11 @@ impl Objects {
         })
     }
 
-    /// Counts the objects of a piece of the heap by class.
+    /// Counts the objects in a range of the heap by class.
     ///
     /// # Errors
-    /// [`Error::Layout`] where what lies there are not just objects up to the very end,
-    /// [`Error::Memory`] where nothing lies there.
+    /// [`Error::Layout`] if the range does not consist of objects up to its exact end,
+    /// [`Error::Memory`] if it is not mapped.
     pub(crate) fn count(
         &mut self,
         memory: &Memory,
@@ -170,7 +167,7 @@ impl Objects {
         size: u64,
     ) -> Result<impl Iterator<Item = (Addr, ClassCount)> + '_> {
         let counted = self.count_all(memory, start, size);
-        // There is one of these for each JVM, and there may be hundreds.
+        // Each JVM has its own reader, and there may be hundreds of JVMs, so the buffer is freed.
         self.buffer = Vec::new();
         counted?;
         Ok(self.found.iter().map(|&(klass, _, count)| (klass, count)))
@@ -185,7 +182,7 @@ impl Objects {
         }
         let mut at = 0;
         let mut steps = MAX_STEPS;
-        // What part of the piece the buffer holds.
+        // The part of the range that is in the buffer, as offsets from `start`.
         let mut held = 0..0;
         while at < size {
             if at + HEADER as u64 > held.end && held.end < size || at >= held.end {
@@ -215,7 +212,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Forgets what is known of classes: an address may be used again.
+    /// Clears the cached shapes, because a class's address may be reused.
     pub(crate) fn forget_classes(&mut self) {
         self.shapes.clear();
     }
@@ -225,7 +222,7 @@ impl Objects {
         bytes.copied().ok_or_else(|| Error::layout("an object ends behind the TLAB"))
     }
 
-    /// The number of the class of the object at an offset of the buffer.
+    /// Returns the index into `found` for the class of the object at an offset in the buffer.
     fn number(&mut self, memory: &Memory, offset: usize) -> Result<usize> {
         let klass = match self.layout.class {
             ClassField::Pointer => u64::from_ne_bytes(self.field(offset + 8)?),
@@ -300,13 +297,13 @@ impl Objects {
             (_, b"java/lang/Class") => {
                 self.layout.mirror_size_at.map_or(Shape::Unknown, Shape::Mirror)
             }
-            // As large as the stack that it holds.
+            // Its size depends on the stack that it holds.
             (_, b"jdk/internal/vm/StackChunk") => Shape::Unknown,
             (..0, _) => Shape::Array {
                 header: u64::from((helper >> 16 & 0xff).cast_unsigned()),
                 log2: (helper & LOG2_MASK).cast_unsigned().min(32),
             },
-            // The lowest bits are flags.
+            // The lowest bits are flags, not part of the size.
             (1.., _) => Shape::Fixed(u64::from(helper.cast_unsigned() & !7)),
             (0, _) => Shape::Unknown,
         }
@@ -323,8 +320,8 @@ mod tests {
     /// `layout_helper` of `int[]` with a header of 24 bytes.
     const INTS: u64 = 0xc018_0a02;
 
-    /// A JVM without compression and flags, and its classes: one with objects of 32 bytes,
-    /// an array of ints, java.lang.Class.
+    /// A JVM without compressed class pointers and without flags, and its classes: one with objects of
+    /// 32 bytes, an array of ints, java.lang.Class.
     fn jvm() -> (Image, [u64; 3]) {
         let mut image = Image::new();
         let symbol = |image: &mut Image, text: &str| {
@@ -388,7 +385,7 @@ mod tests {
     fn large_objects_are_skipped() {
         let (image, classes) = jvm();
         let mut all = heap(classes);
-        // 80,000 ints: longer than what is read at once.
+        // 80,000 ints: longer than CHUNK.
         all.extend([1, classes[1], 80_000]);
         all.extend(vec![u64::MAX; 40_000]);
         all.extend([1, classes[0], 0, 0]);
@@ -415,7 +412,7 @@ mod tests {
         let mut objects = reader(&image);
         let all = heap(classes);
         for cut in 1..all.len() {
-            // Behind the first object, the second, the array.
+            // After the first object, the second, the array.
             let is_whole = [4, 8, 14].contains(&cut);
             assert_eq!(count(&mut objects, &all[..cut]).is_ok(), is_whole, "{cut}");
         }

@@ -1,4 +1,4 @@
-//! A JVM's operations and collections: what they are called, how many there were.
+//! VM operations and collections of a JVM: names and numbers.
 
 use crate::{
     Addr, Error, Result, Vaddr,
@@ -6,34 +6,34 @@ use crate::{
     names::clean,
 };
 
-/// The operation that collects because metaspace is short (gc/shared/gcVMOperations.cpp). It tells its probe of a
-/// full collection, whichever it is, and of one also where memory has become free before it began.
+/// The operation that collects because metaspace is short (gc/shared/gcVMOperations.cpp). Its probe always
+/// reports a full collection, even if the collection is not full, or if memory became free before it began.
 const FOR_METASPACE: &str = "CollectForMetadataAllocation";
 
-/// Collections of an operation by the JVM's own counters.
+/// Collections during an operation, from the JVM's own counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collections {
-    /// Their number; 0 where the operation found that there was nothing to do. `None` where it is not counted.
+    /// Their number; 0 if the operation found nothing to do. `None` if the JVM does not count them.
     pub count: Option<u64>,
-    /// Whether one of them was full, where that is counted.
+    /// Whether one of them was full; `None` if unknown.
     pub is_full: Option<bool>,
 }
 
 impl HotSpot {
-    /// Whether it counts the classes that it has unloaded.
+    /// Whether the JVM counts the classes that it has unloaded.
     pub(crate) fn counts_unloaded_classes(&self) -> bool {
         self.class_counts.unloads().is_some()
     }
 
-    /// How many classes it has unloaded; `None` where it does not count.
+    /// Returns the number of classes that it has unloaded; `None` if it does not count them.
     pub(crate) fn classes_unloaded(&self) -> Option<u64> {
         self.memory.u64(self.class_counts.unloads()?).ok()
     }
 
-    /// Where it counts its collections, in 32 bits.
+    /// Returns the address of its 32-bit counter of collections.
     ///
     /// # Errors
-    /// [`Error::Layout`] where the heap is not set up yet.
+    /// [`Error::Layout`] if the heap is not set up yet, or naming the missing field.
     pub(crate) fn collections_at(&self) -> Result<Addr> {
         let heap = self.memory.pointer(self.layout.address(Item::CollectedHeap)?)?;
         let offset = self.layout.get(Item::TotalCollections)?;
@@ -41,8 +41,8 @@ impl HotSpot {
         at.ok_or_else(|| Error::layout("the heap is not set up yet"))
     }
 
-    /// Objects larger than this are humongous; `None` where there are none. Only G1 has
-    /// them: more than half of a heap region (`G1CollectedHeap::humongous_threshold_for`).
+    /// Returns the size in bytes above which objects are humongous; `None` if there are none. Only G1 has
+    /// them: objects of more than half a heap region (`G1CollectedHeap::humongous_threshold_for`).
     pub fn humongous_bytes(&self) -> Option<u64> {
         if self.collector != Collector::G1 {
             return None;
@@ -51,7 +51,7 @@ impl HotSpot {
         (bytes > 0).then_some(bytes / 2)
     }
 
-    /// Returns the collections of an operation by two readings of the counters of its gauge.
+    /// Returns the collections of an operation, from its gauge's counters before and after.
     pub fn collections(
         &self,
         op: Option<&str>,
@@ -61,11 +61,11 @@ impl HotSpot {
         let is_marking = match self.collector {
             Collector::Serial | Collector::Parallel => false,
             Collector::Cms => is_cms_marking(op),
-            // The marking's own pauses increase a third counter, before they begin.
+            // The pauses of concurrent marking increment a third counter before they begin.
             Collector::G1 => op.is_none_or(is_g1_marking),
             _ => return Collections::default(),
         };
-        // Counters of 32 bits wrap.
+        // Counters are compared as 32-bit numbers, which wrap.
         let done = |i: usize| u64::from((after[i] as u32).wrapping_sub(before[i] as u32));
         let (young, full) = (done(0), done(1));
         match self.gauge.counters {
@@ -73,10 +73,10 @@ impl HotSpot {
             [Some(_), Some(_), ..] => {
                 Collections { count: Some(young + full), is_full: Some(full > 0) }
             }
-            // One counter for both.
+            // One counter for young and full collections.
             [Some(_), None, ..] => Collections { count: Some(young), is_full: None },
-            // G1 begins a concurrent cycle with a young collection, and collects all only if that
-            // does not help.
+            // G1 begins a concurrent cycle with a young collection. It makes a full collection only if that
+            // does not free enough.
             _ => {
                 let is_young = self.collector == Collector::G1 && op == Some(FOR_METASPACE);
                 Collections { count: None, is_full: is_young.then_some(false) }
@@ -84,8 +84,8 @@ impl HotSpot {
         }
     }
 
-    /// Whether an operation with so many collections allocated after the last of them what
-    /// had not fitted before, so that the heap at its end is not that after the collection.
+    /// Whether an operation with this number of collections allocated, after the last of them, the object
+    /// that had not fitted before, so that the heap at its end differs from the heap after the collection.
     pub(crate) fn settles(&self, op: Option<&str>, collections: u64) -> bool {
         heap::settles(self.collector)
             && match self.collector {
@@ -94,27 +94,27 @@ impl HotSpot {
             }
     }
 
-    /// Whether only the collector's own tracer tells of the heap after such a collection: its
-    /// counters are missing, or not known yet.
+    /// Whether the heap after such a collection is known only from the collector's own tracer, because
+    /// its counters are missing or not known yet.
     pub(crate) fn settles_unseen(&self) -> bool {
         let may_settle = heap::settles(self.collector) || self.collector == Collector::Unknown;
         may_settle && self.gauge.settled.is_empty()
     }
 
-    /// Whether an operation is a collector's pause, where that has to be known by its name:
-    /// see [`Gauge::op_tells`](super::gauge::Gauge::op_tells). Those of ZGC are `VM_ZMarkStart`,
-    /// `VM_ZMarkEnd` and `VM_ZRelocateStart` (gc/z/zDriver.cpp), since JDK 21 with the generation
-    /// behind it (gc/z/zGeneration.cpp); without generations, 21 to 23 have an X for the Z
-    /// (gc/x/xDriver.cpp). Others verify or wait for its threads.
+    /// Whether an operation is a collector's pause, for collectors where only the name shows it:
+    /// see [`Gauge::op_tells`](super::gauge::Gauge::op_tells). The pauses of ZGC are `VM_ZMarkStart`,
+    /// `VM_ZMarkEnd` and `VM_ZRelocateStart` (gc/z/zDriver.cpp); since JDK 21 the generation is appended
+    /// (gc/z/zGeneration.cpp). In JDK 21 to 23, those of the non-generational ZGC have an X instead of the
+    /// Z (gc/x/xDriver.cpp). Other operations of ZGC verify, or wait for its threads.
     pub fn is_pause(&self, op: Option<&str>) -> bool {
         let name = op.and_then(|op| op.strip_prefix(['Z', 'X']));
         let is_one = |name: &str| name.starts_with("Mark") || name.starts_with("Relocate");
         self.gauge.op_tells && name.is_some_and(is_one)
     }
 
-    /// The name of a VM operation by its number, as the JVM's log has it.
+    /// Returns the name of a VM operation by its number, as the JVM's log prints it.
     pub(crate) fn operation_named(&self, op_type: u64) -> Option<String> {
-        // There are about a hundred; `const char* VM_Operation::_names[]`.
+        // `const char* VM_Operation::_names[]` has about a hundred elements.
         let offset = op_type.checked_mul(8).filter(|&offset| offset < 8 * 1024)?;
         let name = self
             .memory
@@ -124,11 +124,11 @@ impl HotSpot {
         Some(clean::name(&name).into_owned())
     }
 
-    /// The VM operation whose C++ vtable is at an address of the target, for
+    /// Returns the name of the VM operation whose C++ vtable is at an address of the target, for
     /// example `G1CollectForAllocation`.
     pub(crate) fn operation_of(&self, vtable: u64) -> Option<String> {
-        // An object points behind its class's vtable symbol `_ZTV...`: two words,
-        // offset-to-top and type information, come first (Itanium C++ ABI, 2.5.2).
+        // An object's vtable pointer points 16 bytes after its class's symbol `_ZTV...`: offset-to-top and
+        // type information come first (Itanium C++ ABI, 2.5.2).
         let symbol = Vaddr(vtable.wrapping_sub(self.bias).wrapping_sub(16));
         let symbol = self.build.elf.symbols().ok()?.at(symbol, "_ZTV")?;
         let class =
@@ -137,16 +137,16 @@ impl HotSpot {
     }
 }
 
-/// CMS's initial mark and final remark are stops that collect nothing; the old collector
-/// counts them.
-/// `VM_CGC_Operation` up to JDK 11, then `VM_G1Concurrent`, since JDK 17 one for each of its pauses
-/// (gc/g1/g1VMOperations.hpp).
+/// Whether an operation is a pause of G1's concurrent marking: `VM_CGC_Operation` up to JDK 11, then
+/// `VM_G1Concurrent`, since JDK 17 a separate operation for each pause (gc/g1/g1VMOperations.hpp).
 fn is_g1_marking(op: &str) -> bool {
     ["CGC_", "G1Concurrent", "G1PauseRemark", "G1PauseCleanup"]
         .iter()
         .any(|name| op.starts_with(name))
 }
 
+/// Whether an operation is CMS's initial mark or final remark. These stops collect nothing, but the
+/// counter of the old generation's collector includes them.
 fn is_cms_marking(op: Option<&str>) -> bool {
     op.is_some_and(|op| op.starts_with("CMS_"))
 }

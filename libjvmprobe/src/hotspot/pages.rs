@@ -1,9 +1,9 @@
 //! A bounded cache of the target's pages.
 //!
-//! vmStructs and the flag table hold thousands of names. They lie close together
-//! in libjvm's read-only data, so a page read once answers a hundred of them. So it is
-//! with methods, whose parts lie in metaspace in the order in which classes were loaded.
-//! What was read stays as it was: a cache is for one look at the target.
+//! vmStructs and the flag table refer to thousands of names. They lie close together in libjvm's
+//! read-only data, so one page holds about a hundred of them. The parts of methods are close together,
+//! too: they lie in metaspace in the order in which classes were loaded. Cached pages are never
+//! refreshed, so a cache should be used for one pass over the target only.
 
 use crate::{
     Addr, Error, Result,
@@ -11,43 +11,43 @@ use crate::{
     process::memory::{MAX_BYTES, Memory},
 };
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub(super) const PAGE: usize = 4096;
 /// Maximum number of pages, 4 MiB. JDK 8 to 25 need 60 to 180 pages for their tables.
 const MAX_PAGES: usize = 1024;
-/// Number of pages that are read together: those beside one are most often asked for next.
+/// Number of pages in a group, which are read together because adjacent pages are often needed next.
 const GROUP: usize = 8;
-/// Maximum number of groups of one block of memory that are asked for at once.
+/// Maximum number of groups of one range that are requested at once.
 const MAX_GROUPS: usize = 32;
-/// Maximum number of times that a thing asks for a page that was not read yet. A compiled method with all that it
-/// refers to asks about ten times.
+/// Maximum number of rounds in [`Pages::together`]. A compiled method with everything that it refers to
+/// needs about ten.
 const MAX_ROUNDS: usize = 32;
-/// Number of pages that are found without a look into the map, by the lowest bits of their numbers.
+/// Number of recently used pages that are found without a map lookup, by the lowest bits of their numbers.
 const FOUND: usize = 64;
-/// The number of no page.
+/// A number that no page has.
 const NO_PAGE: u64 = u64::MAX;
-/// Names in the tables are C++ type names: long ones have about 100 bytes.
+/// Maximum length of a name in bytes. Names in the tables are C++ type names of up to about 100 bytes.
 const MAX_NAME: usize = 1024;
 
-/// Pages of the target read so far.
+/// Cache of the target's pages.
 pub(crate) struct Pages<'a> {
     memory: &'a Memory,
-    /// The pages, group by group.
+    /// Contents of the pages, group by group.
     bytes: Vec<u8>,
     groups: Vec<Group>,
     /// Buffer for the groups of a request.
     incoming: Vec<u8>,
     /// Index of each group by its number.
     known: NumberMap<u64, usize>,
-    /// Pages that were asked for last, with their groups' indexes: most often it is one of them again.
+    /// Recently used pages with their groups' indexes.
     found: [(u64, usize); FOUND],
     /// Number of pages in a group.
     size: usize,
-    /// Whether a group that was not used for long gives way to a new one when there are [`MAX_PAGES`].
+    /// Whether a new group replaces one that was not used recently when there are [`MAX_PAGES`].
     replaces: bool,
-    /// The group that gives way next unless it was used (CLOCK).
+    /// The group that is considered next for replacement (CLOCK algorithm).
     hand: usize,
-    /// Within [`Self::together`]: the groups that were asked for and not read yet.
+    /// During [`Self::together`]: groups that were requested but not read yet.
     missing: Option<Vec<u64>>,
 }
 
@@ -55,14 +55,14 @@ pub(crate) struct Pages<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Group {
     number: u64,
-    /// The pages that could be read: a bit for each.
+    /// Bit mask of the pages that could be read.
     read: u8,
-    /// Whether it was asked for since the hand last passed by.
+    /// Whether it was used since the hand last passed it.
     is_used: bool,
 }
 
 impl<'a> Pages<'a> {
-    /// A cache for tables, which are small: more than [`MAX_PAGES`] are an error.
+    /// Creates a cache for small tables, in which needing more than [`MAX_PAGES`] is an error.
     pub(crate) fn new(memory: &'a Memory) -> Self {
         Self {
             memory,
@@ -78,26 +78,26 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// A cache for anything of any size that is read here and there.
+    /// Creates a cache for scattered reads of any amount; pages are read one at a time.
     pub(crate) fn many(memory: &'a Memory) -> Self {
         Self { replaces: true, size: 1, ..Self::new(memory) }
     }
 
-    /// A cache for anything of any size whose parts lie beside each other.
+    /// Creates a cache for reads of any amount with adjacent addresses; pages are read in groups.
     pub(crate) fn ahead(memory: &'a Memory) -> Self {
         Self { replaces: true, ..Self::new(memory) }
     }
 
-    /// Forgets what was read: what is asked for from now on is as it is then.
+    /// Clears the cache, so that later reads return current contents.
     pub(crate) fn forget(&mut self) {
         self.groups.clear();
         self.known.clear();
         self.found = [(NO_PAGE, 0); FOUND];
     }
 
-    /// Asks for each of some things, and reads the pages that all of them need in as few requests as possible:
-    /// what asks for a page that was not read fails, and is asked again when all such pages have been read.
-    /// `ask` must not remember that something failed.
+    /// Calls `ask` for each of `things`, and reads the pages that all of them need in as few requests as possible.
+    /// A call that needs a page that is not cached fails, and is repeated once all such pages were read.
+    /// `ask` must not remember a failure.
     pub(crate) fn together<T, R>(
         &mut self,
         things: &[T],
@@ -119,24 +119,24 @@ impl<'a> Pages<'a> {
             }
             self.load_all(missing);
         }
-        // A thing that needs more rounds is read page by page.
+        // Things that need more rounds read their pages one by one.
         let answers = things.iter().zip(answers);
         answers.map(|(thing, answer)| answer.unwrap_or_else(|| ask(self, thing))).collect()
     }
 
-    /// Reads the pages that hold some addresses, in as few requests as possible. What cannot be read is an error
-    /// when it is asked for.
+    /// Reads the pages of some addresses in as few requests as possible. Unreadable pages cause an error
+    /// only when they are used.
     pub(crate) fn prefetch(&mut self, addrs: impl IntoIterator<Item = Addr>) {
         let number = |addr: Addr| addr.0 / PAGE as u64 / self.size as u64;
         self.load_all(addrs.into_iter().map(number).collect());
     }
 
-    /// Reads groups that were not read yet.
+    /// Reads the given groups unless they are cached.
     fn load_all(&mut self, mut wanted: Vec<u64>) {
         wanted.sort_unstable();
         wanted.dedup();
         wanted.retain(|number| !self.known.contains_key(number));
-        // Others remain, too.
+        // Half of the capacity is left to other groups.
         wanted.truncate(MAX_PAGES / self.size / 2);
         for some in wanted.chunks(MAX_BYTES / (self.size * PAGE)) {
             if self.load(some).is_err() {
@@ -145,7 +145,7 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// Fills `buf` from `addr` on.
+    /// Fills `buf` with the bytes at `addr`.
     pub(crate) fn read(&mut self, addr: Addr, buf: &mut [u8]) -> Result<()> {
         let mut at = addr.0;
         let mut rest = buf;
@@ -180,7 +180,7 @@ impl<'a> Pages<'a> {
         Ok(buf)
     }
 
-    /// Follows a pointer.
+    /// Reads a pointer.
     pub(crate) fn pointer(&mut self, addr: Addr) -> Result<Addr> {
         self.u64(addr).map(Addr)
     }
@@ -204,7 +204,7 @@ impl<'a> Pages<'a> {
         Ok(u32::from_ne_bytes(buf))
     }
 
-    /// Reads a NUL-terminated name; an endless one is an error.
+    /// Reads a NUL-terminated name; one longer than MAX_NAME is an error.
     pub(crate) fn name(&mut self, addr: Addr) -> Result<String> {
         let mut bytes = Vec::new();
         let mut at = addr.0;
@@ -223,7 +223,7 @@ impl<'a> Pages<'a> {
         Err(Error::layout(format!("the name at {addr} does not end")))
     }
 
-    /// The page that holds `addr`, from there to its end.
+    /// Returns the bytes from `addr` to the end of its page.
     fn tail(&mut self, addr: Addr) -> Result<&[u8]> {
         let number = addr.0 / PAGE as u64;
         let index = self.index(number)?;
@@ -232,7 +232,7 @@ impl<'a> Pages<'a> {
         Ok(&self.bytes[(index * self.size + page) * PAGE..][from..PAGE])
     }
 
-    /// The index of the group of a page that could be read.
+    /// Returns the index of a page's group, reading it if necessary.
     fn index(&mut self, number: u64) -> Result<usize> {
         let slot = number as usize % FOUND;
         if self.found[slot].0 != number {
@@ -277,7 +277,7 @@ impl<'a> Pages<'a> {
         Ok(())
     }
 
-    /// The index of a group that may be overwritten.
+    /// Returns the index of a group that may be overwritten.
     fn free(&mut self) -> Result<usize> {
         let many = self.groups.len();
         if many < MAX_PAGES / self.size {
@@ -316,19 +316,19 @@ mod tests {
     use super::*;
     use crate::hotspot::testing::own_memory;
 
-    /// Pages of our own, at an address that many pages at once may begin at; each begins with its
+    /// Maps pages at an address aligned to a group of pages, each beginning with its
     /// number.
     fn own_pages(many: usize) -> *mut u8 {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let size = (many + GROUP) * PAGE;
-        // SAFETY: memory of its own, anywhere.
+        // SAFETY: a new private mapping at an address that the kernel chooses.
         let at = unsafe { libc::mmap(null_mut(), size, access, kind, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         let at = at.cast::<u8>();
         let at = at.wrapping_add(at.align_offset(GROUP * PAGE));
         for number in 0..many {
-            // SAFETY: within what was mapped, with room for the alignment.
+            // SAFETY: the page lies within the mapping, which has spare pages for the alignment.
             unsafe { at.add(number * PAGE).cast::<u64>().write(number as u64) };
         }
         at
@@ -343,7 +343,7 @@ mod tests {
         let at = own_pages(3 * GROUP);
         let missing = [GROUP - 1, GROUP + 2];
         for number in missing {
-            // SAFETY: a page that was mapped above, and is not used any more.
+            // SAFETY: the page was mapped above and has no further users.
             assert_eq!(unsafe { libc::munmap(at.add(number * PAGE).cast(), PAGE) }, 0);
         }
         let memory = own_memory();
@@ -355,7 +355,7 @@ mod tests {
                     assert_eq!(read, expected, "{number}");
                 }
             }
-            // Across the end of a page, and of those that are read at once.
+            // Reads across the end of a page, and across the end of a group.
             let across = |number: usize| Addr(page(at, number).0 - 4);
             assert_eq!(pages.u64(across(2 * GROUP)).unwrap(), (2 * GROUP as u64) << 32);
             assert_eq!(pages.u64(across(2)).unwrap(), 2 << 32);
@@ -369,7 +369,7 @@ mod tests {
         let memory = own_memory();
         let mut pages = Pages::ahead(&memory);
         assert_eq!(pages.u64(page(at, 1)).unwrap(), 1);
-        // SAFETY: the second of the pages that were mapped above.
+        // SAFETY: the second of the pages mapped above.
         unsafe { at.add(PAGE).cast::<u64>().write(77) };
         assert_eq!(pages.u64(page(at, 1)).unwrap(), 1);
         pages.forget();
@@ -396,13 +396,13 @@ mod tests {
     fn prefetched_pages_are_as_they_were_then() {
         let many = MAX_PAGES / 4;
         let at = own_pages(many);
-        // SAFETY: a page that was mapped above, and is not used any more.
+        // SAFETY: the page was mapped above and has no further users.
         assert_eq!(unsafe { libc::munmap(at.add(5 * PAGE).cast(), PAGE) }, 0);
         let memory = own_memory();
         for mut pages in [Pages::many(&memory), Pages::ahead(&memory)] {
             pages.prefetch((0..many).rev().map(|number| page(at, number)).chain([Addr(8)]));
             for number in (0..many).filter(|&number| number != 5) {
-                // SAFETY: within what was mapped and is still there.
+                // SAFETY: the page lies within the part that is still mapped.
                 let word = unsafe { &mut *at.add(number * PAGE).cast::<u64>() };
                 *word = 77;
                 assert_eq!(pages.u64(page(at, number)).unwrap(), number as u64);
@@ -417,12 +417,13 @@ mod tests {
         const LISTS: usize = 20;
         const DEPTH: usize = 5;
         let at = own_pages(LISTS * DEPTH);
-        // In each page but the last of a list, the address of the next: one in each fifth of the memory.
+        // Each page of a list, except its last, holds the address of the next; one page of each list is in each
+        // fifth of the memory.
         for list in 0..LISTS {
             for depth in 0..DEPTH {
                 let next = page(at, (depth + 1) * LISTS + list);
                 let next = if depth + 1 < DEPTH { next.0 } else { list as u64 };
-                // SAFETY: within what was mapped.
+                // SAFETY: the page lies within the mapping.
                 unsafe { at.add((depth * LISTS + list) * PAGE).cast::<u64>().write(next) };
             }
         }
@@ -436,9 +437,9 @@ mod tests {
         });
         let expected: Vec<_> = (0..LISTS as u64).map(Some).chain([None]).collect();
         assert_eq!(ends, expected);
-        // Each time but the last something was missing, of which the address without a page took one time.
+        // For each list, DEPTH calls lacked a page and the last one succeeded; the unmapped address took two calls.
         assert_eq!(asked, LISTS * (DEPTH + 1) + 2);
-        // Larger than a group, and with more things than there is room for.
+        // A range larger than a group, and more things than the cache can hold.
         let mut pages = Pages::ahead(&memory);
         let whole = pages.together(&[page(at, 0)], |pages, &at| pages.bytes(at, LISTS * PAGE));
         assert!(whole[0].as_ref().is_ok_and(|bytes| bytes.len() == LISTS * PAGE));
@@ -454,12 +455,12 @@ mod tests {
         let at = own_pages(many);
         let memory = own_memory();
         let mut pages = Pages::ahead(&memory);
-        // The third group of those that are read first.
+        // The first page of the third group.
         let used = 2 * GROUP;
         for number in 0..many {
             if number >= used {
                 assert_eq!(pages.u64(page(at, used)).unwrap(), used as u64, "{number}");
-                // SAFETY: one of the pages that were mapped above.
+                // SAFETY: one of the pages mapped above.
                 unsafe { at.add(used * PAGE).cast::<u64>().write(77) };
             }
             if number != used {

@@ -1,8 +1,8 @@
-//! HotSpot's performance data: counters and strings that the JVM keeps in a
-//! page of memory for `jstat`, unless it was started with `-XX:-UsePerfData`.
+//! HotSpot's performance data: counters and strings that the JVM keeps in memory
+//! for `jstat`, unless it was started with `-XX:-UsePerfData`.
 //!
-//! The same bytes are the file `/tmp/hsperfdata_USER/PID` in the target's file
-//! system; read from the target's memory they need neither the file nor a user
+//! The file `/tmp/hsperfdata_USER/PID` in the target's file system has the same
+//! contents. Reading the target's memory instead requires neither the file nor a user
 //! name. Source: HotSpot's runtime/perfMemory.hpp, `PerfDataPrologue` and
 //! `PerfDataEntry`.
 
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 
 use crate::{Error, Result};
 
-/// `0xcafec0c0` in big-endian order on every machine.
+/// `0xcafec0c0` in big-endian order on all machines.
 const MAGIC: [u8; 4] = [0xca, 0xfe, 0xc0, 0xc0];
 const PROLOGUE: usize = 32;
-/// HotSpot has about 300 entries.
+/// Plausibility limit for the number of entries; HotSpot has about 300.
 const MAX_ENTRIES: u32 = 16_384;
 
-/// A snapshot of one JVM's performance data, and where in it each value is.
+/// A snapshot of one JVM's performance data, with the offset of each value.
 #[derive(Debug, Default)]
 pub(crate) struct PerfData {
     entries: BTreeMap<String, Entry>,
@@ -30,7 +30,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum Value {
-    /// It is read where it is.
+    /// A number, which callers read at its address in the target.
     Long,
     Text(String),
 }
@@ -39,7 +39,7 @@ impl PerfData {
     /// Parses a copy of the buffer.
     ///
     /// # Errors
-    /// [`Error::PerfData`] where it is no such buffer, not set up yet, of another
+    /// [`Error::PerfData`] if the bytes are not performance data, not set up yet, of the other
     /// byte order, or malformed.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
         let fail = |what: &str| Err(Error::PerfData { what: what.into() });
@@ -76,7 +76,7 @@ impl PerfData {
         Ok(data)
     }
 
-    /// A string, for example `sun.gc.cause`.
+    /// Returns a string, for example `sun.gc.cause`.
     pub(crate) fn string(&self, name: &str) -> Option<&str> {
         match &self.entries.get(name)?.value {
             Value::Text(text) => Some(text),
@@ -84,18 +84,18 @@ impl PerfData {
         }
     }
 
-    /// Where in the buffer a value is, in bytes: it can be read there anew.
+    /// Returns the offset of a value in the buffer, in bytes, so that it can be read again.
     pub(crate) fn offset(&self, name: &str) -> Option<usize> {
         self.entries.get(name).map(|entry| entry.offset)
     }
 
-    /// All names, sorted.
+    /// Returns all names, sorted.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
     }
 }
 
-/// Name, value and the value's offset in the entry; `None` for kinds of entry
+/// Returns name, value and the value's offset in the entry; `None` for kinds of entries
 /// that later versions may add.
 fn parse_entry(entry: &[u8]) -> Option<(String, Value, usize)> {
     let name = entry.get(int(entry, 4).ok()? as usize..)?;

@@ -1,11 +1,11 @@
-//! Objects of the Java heap, and what their fields refer to.
+//! Objects of the Java heap, and the references in their fields.
 //!
 //! Sources: hotspot/share/oops/{oop,klass,arrayOop,compressedOops}.hpp; zAddress.hpp, zAddress_x86.cpp. Fields are
 //! found by the class of the object that they refer to, not by field descriptors.
 //!
-//! Collectors move objects. What is read counts only if each object on the way was of its class when it was looked
-//! at; what is copied elsewhere meanwhile says what it said before. With ZGC, a stale reference may point to memory that is in
-//! use for something else. There, an object counts only if something else confirms what it says.
+//! Collectors move objects. A result is valid only if each object on the path had the expected class when it was read;
+//! the old copy of an object that is being moved still has its former contents. With ZGC, a stale reference may point
+//! to memory that is in use for something else, so there a result needs confirmation from another source.
 
 use crate::{
     Addr, Error, Result,
@@ -22,25 +22,25 @@ use crate::{
     process::memory::Memory,
 };
 
-/// Number of bytes of an object that are looked at.
+/// Number of bytes read of an object.
 pub(super) const MAX_OBJECT: usize = 256;
-/// Maximum number of layout helpers that are kept.
+/// Maximum number of layout helpers cached.
 const MAX_HELPERS: usize = 4096;
 
 /// Form of the references in objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Address,
-    /// 32 bits, to be shifted and added to a base.
+    /// A 32-bit number, to be shifted and added to a base.
     Narrow {
         base: u64,
         shift: u32,
     },
-    /// Generational ZGC's: metadata in the low bits, the address above them.
+    /// The form of generational ZGC: metadata in the low bits, the address above them.
     Colored,
 }
 
-/// Lowest of ZGC's remapped bits, of which exactly one is set; the address begins at the next bit.
+/// Lowest of ZGC's remapped bits. Exactly one of them is set, and the address begins at the next bit.
 /// (`ZPointerRemappedShift`, `ZPointerLoadShiftTable`, zAddress_x86.cpp.)
 const REMAPPED_SHIFT: u32 = 12;
 const REMAPPED_BITS: u32 = 4;
@@ -54,17 +54,17 @@ pub(super) struct References {
     layout_helper: u64,
     class: ClassField,
     form: Form,
-    /// Whether references may lead to where objects were before (ZGC).
+    /// Whether references may lead to an object's former address (ZGC).
     pub(super) may_be_stale: bool,
-    /// Layout helpers by class: objects are of few classes.
+    /// Cached layout helpers by class, because most objects are of few classes.
     helpers: NumberMap<Addr, i32>,
 }
 
 impl References {
-    /// A reader for a JVM.
+    /// Creates a reader for a JVM.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming what is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(super) fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
         let flags = Flags::read(memory, layout)?;
         let collector = Collector::from_flags(memory, &flags, layout.major);
@@ -81,7 +81,7 @@ impl References {
                     }
                 }
             }
-            // ZGC without generations maps its heap at each address that a reference has.
+            // Non-generational ZGC maps its heap at every address that a reference may have.
             _ => Form::Address,
         };
         Ok(Self {
@@ -96,7 +96,7 @@ impl References {
         })
     }
 
-    /// How many bytes a reference takes in an object.
+    /// Returns the size of a reference in an object, in bytes.
     pub(super) fn width(&self) -> usize {
         match self.form {
             Form::Narrow { .. } => 4,
@@ -104,14 +104,14 @@ impl References {
         }
     }
 
-    /// The fields of an object that may refer to another one, as far as it is looked at: their offsets. None in
-    /// arrays.
+    /// Returns the offsets of an object's fields that may hold a reference, within the bytes read of it. Arrays yield
+    /// none.
     pub(super) fn fields(&self, object: &Object) -> impl Iterator<Item = usize> + use<> {
         let end = object.size().unwrap_or(0).min(MAX_OBJECT);
         (object.header.next_multiple_of(self.width())..end).step_by(self.width())
     }
 
-    /// An object, as much of it as is looked at.
+    /// Reads the beginning of an object.
     pub(super) fn object(&mut self, now: &mut Pages<'_>, address: Addr) -> Result<Object> {
         if address.0 == 0 || !address.0.is_multiple_of(8) {
             return Err(Error::layout("no reference"));
@@ -148,7 +148,7 @@ impl References {
         Ok(Object { bytes, klass, header, helper })
     }
 
-    /// Whether an object is of the class of this name.
+    /// Whether an object's class has this name.
     pub(super) fn is_of(&self, now: &mut Pages<'_>, object: &Object, class: &str) -> bool {
         let mut read = || -> Result<bool> {
             let symbol = now.pointer(at(object.klass, self.klass_name)?)?;
@@ -175,7 +175,7 @@ impl References {
         self.decoded(bytes)
     }
 
-    /// Returns the address that a field refers to; `None` of null.
+    /// Returns the address that a field refers to; `None` for null.
     pub(super) fn reference(&self, object: &Object, field: usize) -> Option<Addr> {
         let mut bytes = [0; 8];
         let width = self.width();
@@ -183,7 +183,7 @@ impl References {
         self.decoded(bytes)
     }
 
-    /// The address of a reference outside of the heap, as threads and handles have it; `None` of null.
+    /// Returns the address of a reference outside of the heap, as in threads and handles; `None` for null.
     pub(super) fn root(&self, word: Addr) -> Option<Addr> {
         let address = match self.form {
             Form::Address | Form::Narrow { .. } => word.0,
@@ -192,7 +192,7 @@ impl References {
         (address != 0).then_some(Addr(address))
     }
 
-    /// The address of a reference within an object; `None` of null.
+    /// Decodes a reference within an object; `None` for null.
     fn decoded(&self, bytes: [u8; 8]) -> Option<Addr> {
         let word = u64::from_le_bytes(bytes);
         match self.form {
@@ -204,27 +204,28 @@ impl References {
     }
 }
 
-/// The address of a reference of generational ZGC.
+/// Returns the address in a reference of generational ZGC.
 fn uncolored(word: u64) -> u64 {
     let remapped = (word >> REMAPPED_SHIFT | 1 << REMAPPED_BITS).trailing_zeros();
     word >> (REMAPPED_SHIFT + 1 + remapped)
 }
 
-/// The text of a string's array of characters: one byte each, or two where one of these is zero, which no path has.
+/// Returns the text of a string's character array: as Latin-1, or as UTF-16 if a byte is zero, because no path
+/// contains zero.
 pub(super) fn text(now: &mut Pages<'_>, at: Addr, array: &Object, max: u32) -> Option<String> {
     let [latin, utf16] = <[String; 2]>::try_from(characters(now, at, array, max)?).ok()?;
     Some(if latin.contains('\0') { utf16 } else { latin })
 }
 
-/// Reads an array of characters, as Latin-1 and as UTF-16, because only the string says which one it is.
+/// Reads a character array both as Latin-1 and as UTF-16, because only the string determines the encoding.
 pub(super) fn characters(
     now: &mut Pages<'_>,
     at: Addr,
     array: &Object,
     max: u32,
 ) -> Option<Vec<String>> {
-    // Klass::_layout_helper of arrays: where the elements begin, behind the array's length, and the logarithm of how
-    // long each is.
+    // Klass::_layout_helper of arrays: the offset of the elements, which follow the array's length, and the binary
+    // logarithm of an element's size.
     let (header, log2) = (array.helper.cast_unsigned() >> 16 & 0xff, array.helper & 0xff);
     if array.helper >= 0 || log2 > 1 {
         return None;
@@ -246,7 +247,7 @@ pub(super) fn characters(
 pub(super) struct Object {
     bytes: [u8; MAX_OBJECT],
     pub(super) klass: Addr,
-    /// How long its header is, without the length of an array.
+    /// Size of its header in bytes, without the length of an array.
     header: usize,
     /// Its class's layout helper (`Klass::_layout_helper`).
     helper: i32,
@@ -257,12 +258,12 @@ impl Object {
         self.bytes.get(at..)?.first_chunk().copied()
     }
 
-    /// Whether an address is among its fields.
+    /// Whether an address is among its words.
     pub(super) fn has(&self, address: Addr) -> bool {
         self.bytes.as_chunks::<8>().0.contains(&address.0.to_ne_bytes())
     }
 
-    /// Its size; `None` of arrays, whose layout helpers are negative.
+    /// Returns its size in bytes; `None` for arrays, whose layout helpers are negative.
     fn size(&self) -> Option<usize> {
         // The lowest bits are flags.
         usize::try_from(self.helper).ok().map(|helper| helper & !7)
@@ -278,7 +279,7 @@ mod tests {
         for bit in 0..4 {
             let address = 0x4000_1234_5678_u64;
             let word = address << (REMAPPED_SHIFT + 1 + bit) | 1 << (REMAPPED_SHIFT + bit);
-            // Bits of marking and storing are below.
+            // The bits for marking and storing lie below.
             assert_eq!(uncolored(word | 0x5f0), address);
         }
         assert_eq!(uncolored(0), 0);

@@ -1,8 +1,8 @@
-//! What of [`super::layout`]'s table one JVM has, and where.
+//! The values of [`super::layout`]'s table in one JVM: offsets, sizes and addresses.
 //!
-//! It is kept once for all JVMs of a libjvm.so that say the same ([`super::build`]): they may
-//! lie about themselves, but not about others. Statics are kept without the address that the
-//! library was moved by, which differs from JVM to JVM.
+//! The values are stored once for all JVMs of a libjvm.so that report the same ([`super::build`]): a
+//! JVM can report wrong values about itself, but not about other JVMs. Addresses of statics are stored
+//! without the load bias of the library, which differs from JVM to JVM.
 
 use std::{
     collections::HashMap,
@@ -18,20 +18,20 @@ use crate::{
     process::memory::Memory,
 };
 
-/// A type's name, and a field's.
+/// Name of a type, and of a field in it.
 type Name<'a> = (&'a str, Option<&'a str>);
 
-/// One name of a row.
+/// A name to look for in the JVM's tables, from a row.
 #[derive(Debug)]
 struct Wish {
     field: Option<&'static str>,
     kind: Kind,
-    /// Which row it is, and which of its names.
+    /// Index of the row, and index of the name in the row.
     row: usize,
     rank: usize,
 }
 
-/// By which names facts are looked for: those of a table's rows, by their types.
+/// The names to look for, by type name.
 #[derive(Debug)]
 struct Wanted(HashMap<&'static str, Vec<Wish>>);
 
@@ -55,7 +55,7 @@ impl Wanted {
         Self(wanted)
     }
 
-    /// The one for our table.
+    /// Returns the names of [`TABLE`].
     fn ours() -> &'static Self {
         static WANTED: OnceLock<Wanted> = OnceLock::new();
         WANTED.get_or_init(|| Self::of(TABLE))
@@ -65,7 +65,7 @@ impl Wanted {
         self.0.contains_key(class)
     }
 
-    /// The rows that a fact answers, with the rank of its name in each.
+    /// Returns the rows that a fact matches, each with the index of the matching name.
     fn rows(&self, (class, field): Name<'_>, kind: Kind) -> impl Iterator<Item = (usize, usize)> {
         let of_class = self.0.get(class).map_or(&[][..], Vec::as_slice);
         let answers = move |wish: &&Wish| wish.field == field && wish.kind == kind;
@@ -73,15 +73,15 @@ impl Wanted {
     }
 }
 
-/// Values by the rows of a table, each with the rank of the name that it was found by.
+/// Values by row of a table, each with the index of the name by which it was found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Values(Vec<Option<(usize, u64)>>);
 
 impl Values {
-    /// Reads what a JVM says of the rows of a table, and looks its symbols up in the file.
+    /// Reads the values of a table's rows from a JVM's vmStructs, and its symbols from the file.
     ///
     /// # Errors
-    /// As [`vmstructs::read`].
+    /// The errors of [`vmstructs::read`].
     fn read(
         memory: &Memory,
         bias: u64,
@@ -122,24 +122,24 @@ impl Values {
     }
 }
 
-/// Where one JVM has what our table lists.
+/// The values of [`TABLE`] in one JVM.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layout {
     values: Arc<Values>,
-    /// What statics are moved by.
+    /// Load bias: added to the stored addresses of statics.
     bias: u64,
-    /// The JDK's number, 0 where it is unknown.
+    /// The JDK's feature release, 0 if unknown.
     pub(super) major: u32,
 }
 
 impl Layout {
-    /// Finds out what a JVM has, and lets `share` keep what is alike once. `exported` gives the
-    /// address in the target of what libjvm.so exports, `private` where the file has a private
-    /// static.
+    /// Reads a JVM's values; `share` returns a shared copy if an equal one exists. `exported` returns
+    /// the address in the target of an exported variable of libjvm.so, `private` the address in the file
+    /// of a private static.
     ///
     /// # Errors
-    /// [`Error::Layout`] where the tables are missing or implausible, [`Error::Memory`] when
-    /// the target is gone.
+    /// [`Error::Layout`] if the tables are missing or implausible, [`Error::Memory`] if the target has
+    /// exited.
     pub(super) fn read(
         memory: &Memory,
         bias: u64,
@@ -152,18 +152,18 @@ impl Layout {
         Ok(Self { values: share(values), bias, major: 0 })
     }
 
-    /// The same of another JDK.
+    /// Returns the same values as those of another JDK.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn of_jdk(&self, major: u32) -> Self {
         Self { major, ..self.clone() }
     }
 
-    /// Whether it is a JDK 8, whose code cache is of a shape of its own.
+    /// Whether it is a JDK 8, whose code cache has a different structure.
     pub(super) fn is_jdk_8(&self) -> bool {
         self.major == 8
     }
 
-    /// Whether it has something.
+    /// Whether the JVM has this item.
     pub(super) fn has(&self, item: Item) -> bool {
         self.find(item).is_some()
     }
@@ -172,7 +172,7 @@ impl Layout {
         self.values.0.get(item as usize).copied().flatten().map(|(_, value)| value)
     }
 
-    /// A member's offset or a type's size.
+    /// Returns a member's offset or a type's size, in bytes.
     ///
     /// # Errors
     /// [`Error::Layout`], see [`Self::missing`].
@@ -180,7 +180,7 @@ impl Layout {
         self.find(item).ok_or_else(|| self.missing(item))
     }
 
-    /// The address of a static.
+    /// Returns the address of a static.
     ///
     /// # Errors
     /// [`Error::Layout`], see [`Self::missing`].
@@ -188,13 +188,13 @@ impl Layout {
         Ok(Addr(self.get(item)?.wrapping_add(self.bias)))
     }
 
-    /// The address of a static, where it has it.
+    /// Returns the address of a static, or `None` if the JVM lacks it.
     pub(super) fn try_address(&self, item: Item) -> Option<Addr> {
         self.find(item).map(|at| Addr(at.wrapping_add(self.bias)))
     }
 
-    /// What to say where something is missing: with it, all that its JDK should have and that
-    /// is wanted for the same, and what does not work without.
+    /// Returns the error for a missing item. It names every missing row that this JDK should have and
+    /// that serves the same use, and the consequence.
     fn missing(&self, item: Item) -> Error {
         let Some(row) = TABLE.get(item as usize) else {
             return Error::layout(format!("{item:?} is not in the table"));
@@ -208,8 +208,8 @@ impl Layout {
         Error::layout(format!("this JVM has no {}: {}", names.join(", no "), loss.loss()))
     }
 
-    /// All that its JDK should have and that is missing, with what does not work without; for
-    /// somebody who looks at a new JDK. Symbols are left out: a stripped file has none.
+    /// Returns a line for each missing row that this JDK should have, with the consequences, for a
+    /// developer who adapts the table to a new JDK. Symbols are excluded: a stripped file has none.
     pub(super) fn all_missing(&self) -> Vec<String> {
         let is_missing =
             |row: &&Row| row.kind != Kind::Symbol && has_in(row, self.major) && !self.has(row.item);
@@ -221,12 +221,12 @@ impl Layout {
     }
 }
 
-/// Whether a JDK should have what a row lists; of one that is not known nothing is expected.
+/// Whether a JDK should have a row's item; `false` for an unknown JDK.
 fn has_in(row: &Row, major: u32) -> bool {
     major > 0 && row.names.first().is_some_and(|&(since, _)| since <= major) && major <= row.until
 }
 
-/// A row as it is told: its newest name, and those before.
+/// Returns a row's kind and names for messages: the newest name first.
 fn described(row: &Row) -> String {
     let kind = match row.kind {
         Kind::Offset => "field",
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
     use crate::hotspot::testing::{Image, own_memory};
 
-    /// An invented table: something that was renamed twice, and once back.
+    /// An invented table with a field that was renamed twice, the second time back to the first type.
     const INVENTED: &[Row] = &[Row {
         item: Item::KlassName,
         kind: Kind::Offset,
@@ -292,7 +292,7 @@ mod tests {
     fn what_is_missing_is_told_together() {
         let mut image = Image::new();
         image.field("Method", "_constMethod", 8);
-        // A static one is no offset.
+        // A static field does not count as an offset.
         image.static_field("Klass", "_name", Addr(8));
         image.finish();
         let layout = image.read().unwrap().of_jdk(21);
@@ -307,11 +307,11 @@ mod tests {
         ] {
             assert!(error.contains(part), "{part}: {error}");
         }
-        // What this JDK never had, and what it has.
+        // Neither a field that this JDK never had nor one that this JVM has is reported.
         assert!(!error.contains("InstanceKlass") && !error.contains("Method::_constM"), "{error}");
         let all = layout.all_missing();
         assert!(all.iter().any(|line| line.contains("Thread::_tlab")), "{all:?}");
-        // Of a JDK that is not known, only what was asked for is missed.
+        // For an unknown JDK, only the requested field is reported.
         let error = layout.of_jdk(0).get(Item::KlassName).unwrap_err().to_string();
         assert!(error.ends_with("no field Klass::_name: methods are not named"), "{error}");
     }
@@ -322,7 +322,7 @@ mod tests {
         image.static_field("Universe", "_collectedHeap", Addr(0x7000));
         image.finish();
         let [low, high] = [0x1000, 0x3000].map(|bias| image.read_at(bias).unwrap());
-        // Kept without the bias: so these differ, though they say the same.
+        // The values are stored without the bias, so they differ although the JVMs report the same addresses.
         assert_ne!(low.values, high.values);
         for layout in [low, high] {
             assert_eq!(layout.address(Item::CollectedHeap).unwrap(), Addr(0x7000));

@@ -1,7 +1,7 @@
-//! HotSpot's Symbols: names that it keeps once each.
+//! HotSpot's Symbols: names of which each exists once.
 //!
-//! Source: hotspot/share/oops/symbol.hpp: a length of 16 bits and as many bytes of modified
-//! UTF-8 (JVMS 4.4.7), unchanged as long as anybody refers to it.
+//! Source: hotspot/share/oops/symbol.hpp. A Symbol has a 16-bit length and that number of bytes of
+//! modified UTF-8 (JVMS 4.4.7), unchanged as long as a reference to it exists.
 
 use std::sync::Arc;
 
@@ -14,32 +14,33 @@ use crate::{
 
 /// A Symbol's length is 16 bits wide.
 const MAX_SYMBOL: usize = 65_535;
-/// All that are kept together, in bytes: those of 100,000 methods, as many as large programs
-/// have, take a tenth.
+/// Maximum number of bytes cached by one reader. The names of 100,000 methods, as many as large
+/// programs have, take a tenth of it.
 pub(super) const MAX_KEPT: usize = 512 << 20;
-/// Those of a reader that is emptied.
+/// Maximum number of bytes cached by a reader that is emptied when it is full.
 const MAX_PASSING: usize = 32 << 20;
-/// What an entry takes besides.
+/// Overhead of a cache entry in bytes.
 pub(super) const ENTRY: usize = 64;
 
-/// Reads Symbols; each once.
+/// Cache of Symbols' texts.
 #[derive(Debug)]
 pub(super) struct Symbols {
     length: u64,
     body: u64,
     known: NumberMap<Addr, Arc<str>>,
-    /// How many more bytes may be kept.
+    /// Number of bytes that may still be cached.
     room: usize,
-    /// How many at most; and whether to begin again then, or to give up.
+    /// Maximum number of bytes, and whether the cache is emptied when it is full; otherwise further names
+    /// are an error.
     most: usize,
     begins_again: bool,
 }
 
 impl Symbols {
-    /// A reader for a JVM.
+    /// Creates a reader for a JVM.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming the field that is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(super) fn new(layout: &Layout) -> Result<Self> {
         Ok(Self {
             length: layout.get(Item::SymbolLength)?,
@@ -51,19 +52,19 @@ impl Symbols {
         })
     }
 
-    /// A reader for one who looks at each thing once: when it is full, it is emptied.
+    /// Creates a reader for a caller that reads most names once: the cache is emptied when it is full.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// The errors of [`Self::new`].
     pub(super) fn passing(layout: &Layout) -> Result<Self> {
         let (room, most) = (MAX_PASSING, MAX_PASSING);
         Ok(Self { room, most, begins_again: true, ..Self::new(layout)? })
     }
 
-    /// The text of one.
+    /// Returns the text of a Symbol.
     ///
     /// # Errors
-    /// [`Error::Memory`] where there is none, [`Error::Layout`] where there are too many.
+    /// [`Error::Memory`] if there is none at the address, [`Error::Layout`] if too many were cached.
     pub(super) fn get(&mut self, pages: &mut Pages<'_>, symbol: Addr) -> Result<Arc<str>> {
         if let Some(known) = self.known.get(&symbol) {
             return Ok(Arc::clone(known));
@@ -80,10 +81,10 @@ impl Symbols {
         Ok(text)
     }
 
-    /// Takes room for something that is kept beside them.
+    /// Reserves cache space, also for data that the caller stores beside the Symbols.
     ///
     /// # Errors
-    /// [`Error::Layout`] where there is none left.
+    /// [`Error::Layout`] if there is not enough space left.
     pub(super) fn take(&mut self, bytes: usize) -> Result<()> {
         if self.begins_again && self.room < bytes {
             self.forget();
@@ -93,12 +94,12 @@ impl Symbols {
         Ok(())
     }
 
-    /// About how many bytes are kept, with what is kept beside.
+    /// Returns the approximate number of bytes in use, including space reserved by [`Self::take`].
     pub(super) fn size(&self) -> usize {
         self.most - self.room
     }
 
-    /// Forgets what it has read: it may be gone.
+    /// Clears the cache, because the Symbols may have been freed.
     pub(super) fn forget(&mut self) {
         self.known.clear();
         self.room = self.most;

@@ -1,5 +1,5 @@
-//! A fake HotSpot for tests: tables written into our own memory, read through
-//! `/proc/self/mem` like any target's.
+//! A fake HotSpot for tests: its tables are written into this process's memory and read through
+//! `/proc/self/mem` like those of any target.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{
     hotspot::{HotSpot, build::Build},
 };
 
-/// A growing image of 64-bit words at a fixed address.
+/// A growing memory image of 64-bit words at a fixed address.
 pub(super) struct Image {
     words: Vec<u64>,
     /// The address of the first word.
@@ -34,19 +34,19 @@ impl Image {
         }
     }
 
-    /// One whose first word is at an address, wherever that is in truth.
+    /// Creates an image whose addresses begin at `base`, independent of its real address.
     #[cfg(feature = "fuzzing")]
     pub(super) fn based_at(base: u64) -> Self {
         Self { base, ..Self::new() }
     }
 
-    /// The address behind what is stored.
+    /// Returns the address after the last stored word.
     #[cfg(feature = "fuzzing")]
     pub(super) fn end(&self) -> Addr {
         Addr(self.base + self.used as u64 * 8)
     }
 
-    /// What is stored, as bytes, and where variables are that libjvm.so exports.
+    /// Returns the stored bytes, and the addresses of the variables that libjvm.so exports.
     #[cfg(feature = "fuzzing")]
     pub(super) fn into_parts(self) -> (Vec<u8>, HashMap<&'static str, Addr>) {
         let bytes = self.words.iter().take(self.used).flat_map(|word| word.to_ne_bytes());
@@ -85,7 +85,7 @@ impl Image {
         self.types.push([name, 0, size]);
     }
 
-    /// So many flags, each of three words: where its value is, where its name is, its type.
+    /// Adds a table of `count` flags. Each flag has three words: address of its value, address of its name, its type.
     pub(super) fn flags(&mut self, table: Addr, count: u64) {
         let (table, count) = (self.put(&[table.0]), self.put(&[count]));
         self.static_field("JVMFlag", "flags", table);
@@ -96,12 +96,12 @@ impl Image {
         self.class("JVMFlag", 24);
     }
 
-    /// The address of a variable that libjvm.so exports.
+    /// Returns the address of a variable that libjvm.so exports.
     pub(super) fn symbol(&self, name: &str) -> Option<Addr> {
         self.symbols.get(name).copied()
     }
 
-    /// Writes the tables.
+    /// Writes the tables of vmStructs and their exported variables.
     pub(super) fn finish(&mut self) {
         let fields: Vec<u64> = self.fields.concat();
         let types: Vec<u64> = self.types.concat();
@@ -130,7 +130,7 @@ impl Image {
         self.symbols.insert(stride, stride_at);
     }
 
-    /// Overwrites a symbol's variable.
+    /// Overwrites an exported variable.
     pub(super) fn set(&mut self, symbol: &str, value: u64) {
         self.overwrite(self.symbols[symbol], value);
     }
@@ -141,7 +141,7 @@ impl Image {
         self.words[at as usize / 8] = value;
     }
 
-    /// Overwrites any word.
+    /// Overwrites a word by index, modulo the number of stored words.
     pub(super) fn damage(&mut self, index: usize, value: u64) {
         let used = self.used;
         self.words[index % used] = value;
@@ -151,24 +151,24 @@ impl Image {
         self.read_at(0)
     }
 
-    /// The same for a library that was moved.
+    /// Reads the layout as that of a library with a load bias.
     pub(super) fn read_at(&self, bias: u64) -> Result<Layout> {
         let no_private = |_: &str| None::<Vaddr>;
         Layout::read(&own_memory(), bias, |name| self.symbol(name), no_private, Arc::new)
     }
 }
 
-/// A JVM that tells which collector it has, and whether its heap is set up.
+/// A fake JVM that has a flag which selects a collector, and a heap that may be set up.
 #[cfg(test)]
 pub(crate) struct FakeJvm {
     image: Image,
-    /// Where it points to its heap.
+    /// Address of its pointer to its heap.
     heap: Addr,
 }
 
 #[cfg(test)]
 impl FakeJvm {
-    /// One that was started with a flag, and is just setting itself up.
+    /// Creates a JVM that was started with a flag and is starting up.
     pub(crate) fn new(flag: &str) -> Self {
         let mut image = Image::new();
         let on = image.put(&[1]);
@@ -181,12 +181,12 @@ impl FakeJvm {
         Self { image, heap }
     }
 
-    /// Its heap is there from now on.
+    /// Sets up its heap.
     pub(crate) fn set_up(&mut self) {
         self.image.overwrite(self.heap, 8);
     }
 
-    /// What it tells now; asked again, what it tells then.
+    /// Reads its current properties; a second call reads them again.
     pub(crate) fn hotspot(&self) -> HotSpot {
         let elf = Library::build(".data\n", &[]).elf();
         let build = Arc::new(Build::read(elf).unwrap());
@@ -199,7 +199,7 @@ pub(super) fn own_memory() -> Memory {
     Memory::open(Pid(std::process::id())).unwrap()
 }
 
-/// Where a fake JVM has what its code cache and its methods are read by: class, field, offset.
+/// Offsets of the fields of a fake JVM's code cache and methods: class, field, offset.
 pub(crate) const CODE_FIELDS: [(&str, &str, u64); 32] = [
     ("CodeHeap", "_memory", 0),
     ("CodeHeap", "_segmap", 16),

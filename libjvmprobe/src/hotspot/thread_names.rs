@@ -1,9 +1,9 @@
-//! Whole names of Java threads. The kernel keeps 15 bytes of them (`comm`).
+//! Complete names of Java threads. The kernel stores only 15 bytes of them (`comm`).
 //!
 //! Sources: hotspot/share/runtime/{javaThread,osThread}.hpp; `os::set_native_thread_name`, os_linux.cpp; java.base's
-//! java/lang/{Thread,String}.java. The name is the string whose truncated form equals the kernel's `comm`; which field of
-//! a Thread that is, is learned from the first one that is found. Collectors move objects meanwhile, so all is read
-//! twice, and what differs is left out.
+//! java/lang/{Thread,String}.java. The name is the string whose truncated form equals the kernel's `comm`; the first
+//! match shows which field of a Thread it is. Collectors move objects during the reads, so everything is read
+//! twice, and strings that differ are dropped.
 
 use std::{
     collections::HashMap,
@@ -26,76 +26,77 @@ use crate::{
     process::{memory::Memory, pid::status_of, reader::within},
 };
 
-/// Number of bytes of a thread's name that the kernel keeps: `TASK_COMM_LEN` without the zero byte.
+/// Number of bytes of a thread's name that the kernel stores: `TASK_COMM_LEN` without the zero byte.
 const KEPT: usize = 15;
-/// Newer JDKs keep a long name's first and last bytes, with two dots between them.
+/// Newer JDKs set a long name's first and last bytes, with two dots between them.
 const FIRST: usize = 7;
 const LAST: usize = 6;
-/// The first JDK whose threads refer to their objects by handles.
+/// The first JDK whose threads refer to their Java objects by handles.
 const FIRST_WITH_HANDLES: u32 = 16;
-/// Maximum number of characters of a name; longer ones stay cut off.
+/// Maximum number of characters of a name; longer names stay truncated.
 const MAX_CHARACTERS: u32 = 128;
-/// Maximum number of threads that are read.
+/// Maximum number of threads read.
 const MAX_THREADS: usize = 1 << 14;
-/// Maximum number of strings of one thread, and of all, that are kept: a Thread has one name, and classes derived from
-/// it may have some more strings.
+/// Maximum number of strings cached for one thread, and for all threads. A Thread has one name; classes derived
+/// from it may have some more strings.
 const MAX_OF_THREAD: usize = 8;
 const MAX_STRINGS: usize = 1 << 13;
-/// Number of fields of a string that are looked at.
+/// Number of fields of a string that are examined.
 const FIELDS_OF_STRING: usize = 4;
 /// Number of threads that are read together.
 const AT_ONCE: usize = 64;
-/// Maximum time of one look at all threads. The caller reads no events meanwhile.
+/// Maximum time of one scan of all threads. The caller reads no events meanwhile.
 const LOOK: Duration = Duration::from_millis(200);
-/// Minimum time between two looks at one JVM, and that time as a multiple of what the last one took.
+/// Minimum time between two scans of one JVM, and that time as a multiple of the last scan's duration.
 const REST: Duration = Duration::from_millis(500);
 const REST_FACTOR: u32 = 50;
-/// The same for looks at all JVMs of the host: one whose memory answers slowly must not delay the events of others.
+/// Minimum time between scans of any JVMs of the host, as a multiple of the last scan's duration: a JVM whose
+/// memory answers slowly must not delay the events of others.
 const SHARED_REST_FACTOR: u32 = 10;
-/// How long a look serves for further threads.
+/// Time during which a scan's result is used for further threads.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long a name is taken for granted: threads are renamed, and their numbers come again.
+/// Time after which a name is looked up again, because threads are renamed and thread IDs are reused.
 const EXPIRES: Duration = Duration::from_secs(10);
-/// The same of a name that was not found by this number of looks.
+/// The corresponding time for a name that [`MAX_LOOKS`] scans have not found.
 const MISSING_EXPIRES: Duration = Duration::from_secs(60);
 const MAX_LOOKS: u8 = 3;
-/// Maximum number of names that are kept.
+/// Maximum number of names cached.
 const MAX_KNOWN: usize = 1 << 13;
 
-/// When the next look at any JVM may begin.
+/// Time at which the next scan of any JVM may begin.
 static NEXT_LOOK: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// Whole names by thread.
+/// Complete names by thread ID.
 #[derive(Clone, Debug, Default)]
 pub struct WholeNames(Arc<HashMap<u32, Known>>);
 
 #[derive(Clone, Debug)]
 struct Known {
-    /// The kernel's part of the name.
+    /// The truncated name that the kernel has.
     comm: String,
     whole: Option<Arc<str>>,
-    /// Number of looks that have not found it.
+    /// Number of scans that have not found it.
     looks: u8,
     at: Instant,
 }
 
 impl WholeNames {
-    /// The whole name of a thread, of which the kernel has `comm`; `None` if only that is known.
+    /// Returns the complete name of a thread whose kernel name is `comm`; `None` if it is unknown.
     pub fn get(&self, tid: u32, comm: &str) -> Option<&Arc<str>> {
         self.0.get(&tid).filter(|known| known.comm == comm)?.whole.as_ref()
     }
 }
 
-/// Learns the names of the threads of one JVM.
+/// Looks up the names of the threads of one JVM.
 #[derive(Debug)]
 pub struct ThreadNames {
     pid: Pid,
     memory: Memory,
     layout: Layout,
-    /// Names that were found.
+    /// Names found so far.
     pub known: WholeNames,
     reader: Option<Reader>,
-    /// By the thread's number as the JVM knows it: the strings that its object refers to, and where.
+    /// The strings that a thread's Java object refers to, with their fields, by thread ID in the JVM's PID namespace.
     strings: HashMap<u32, Vec<Text>>,
     looked_at: Option<Instant>,
     next_look: Instant,
@@ -116,7 +117,7 @@ impl ThreadNames {
         }
     }
 
-    /// Finds the whole name of a thread that runs, of which the kernel has `comm`.
+    /// Looks up the complete name of a running thread whose kernel name is `comm`.
     pub(crate) fn learn(&mut self, tid: u32, comm: &str) {
         // Escaped characters make `comm` longer, never shorter.
         if comm.len() < KEPT {
@@ -145,20 +146,20 @@ impl ThreadNames {
         all.insert(tid, known);
     }
 
-    /// The name of a thread that runs: the whole one where it is known.
+    /// Returns the name of a running thread: the complete name if it is known, else `comm`.
     pub fn of(&mut self, tid: u32, comm: String) -> String {
         self.learn(tid, &comm);
         self.known.get(tid, &comm).map_or(comm, |whole| String::from(&**whole))
     }
 
-    /// Whether all threads may be looked at now: of this JVM, and of any.
+    /// Whether a scan may begin now, by the limit of this JVM and that of all JVMs.
     fn may_look(&self) -> bool {
         let shared = *NEXT_LOOK.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         now >= self.next_look && shared.is_none_or(|next| now >= next)
     }
 
-    /// Whether the last look serves still.
+    /// Whether the last scan's result may still be used.
     fn is_fresh(&self) -> bool {
         self.looked_at.is_some_and(|at| at.elapsed() < FRESH)
     }
@@ -203,7 +204,7 @@ impl ThreadNames {
         let before = reader.strings(until)?;
         let mut strings = reader.strings(until)?;
         strings.retain(|number, texts| before.get(number) == Some(texts));
-        // While a JVM sets itself up, it does not say yet how references are to be read.
+        // A JVM that is starting up does not provide yet how references are encoded.
         if !strings.is_empty() {
             self.reader = Some(reader);
         }
@@ -212,12 +213,12 @@ impl ThreadNames {
     }
 }
 
-/// Whether a name may be one that the kernel has truncated.
+/// Whether a name may have been truncated by the kernel.
 pub(crate) fn is_cut(comm: &str) -> bool {
     comm.len() == KEPT || comm.contains(char::REPLACEMENT_CHARACTER)
 }
 
-/// A thread's number in its innermost PID namespace, which is the JVM's own.
+/// Returns a thread's ID in its innermost PID namespace, which is that of the JVM.
 fn own_number(pid: Pid, tid: u32) -> Option<u32> {
     let status =
         status_of(Pid(tid)).ok().filter(|status| u32::try_from(status.tgid) == Ok(pid.0))?;
@@ -225,7 +226,7 @@ fn own_number(pid: Pid, tid: u32) -> Option<u32> {
     innermost.map_or(Some(tid), |id| u32::try_from(id).ok())
 }
 
-/// Whether `comm` is a truncated form of a name: its first bytes, or its first and its last ones.
+/// Whether `comm` is a truncated form of a name: its first bytes, or its first and last bytes.
 fn is_cut_to(name: &str, comm: &str) -> bool {
     let bytes = name.as_bytes();
     let readable = |bytes: &[u8]| clean::name(&String::from_utf8_lossy(bytes)).into_owned();
@@ -237,7 +238,7 @@ fn is_cut_to(name: &str, comm: &str) -> bool {
             || readable(&[first, b"..", last].concat()) == comm)
 }
 
-/// A string that a thread refers to.
+/// A string that a thread's Java object refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Text {
     /// Offset of the field.
@@ -245,7 +246,7 @@ pub(super) struct Text {
     text: String,
 }
 
-/// Reads the strings that threads refer to.
+/// Reads the strings that threads' Java objects refer to.
 #[derive(Debug)]
 pub(super) struct Reader {
     memory: Memory,
@@ -255,9 +256,9 @@ pub(super) struct Reader {
     os_thread_id: u64,
     thread_object: u64,
     has_handles: bool,
-    /// The class of strings, once one was seen.
+    /// The Klass of strings, once a string was seen.
     string: Option<Addr>,
-    /// Offset of a Thread's name, once one was found.
+    /// Offset of a Thread's name, once a name was found.
     name_field: Option<usize>,
 }
 
@@ -276,7 +277,7 @@ impl Reader {
         })
     }
 
-    /// The strings that the objects of all threads refer to, by the threads' numbers, as far as there is time.
+    /// Returns the strings that threads' objects refer to, by thread ID in the JVM's PID namespace. Stops at `until`.
     pub(super) fn strings(&mut self, until: Instant) -> Result<HashMap<u32, Vec<Text>>> {
         let mut threads = threads::addresses(&self.memory, &self.layout)?;
         threads.sort_unstable();
@@ -287,7 +288,7 @@ impl Reader {
         let (mut strings, mut kept) = (HashMap::new(), 0);
         for some in threads.chunks(AT_ONCE) {
             let found = pages.together(some, |pages, &thread| {
-                // A list of threads may be made to take long.
+                // A hostile JVM may have a list of threads that takes long to read.
                 (Instant::now() < until).then(|| self.of_thread(pages, thread))?
             });
             for (number, found) in
@@ -364,7 +365,7 @@ mod tests {
         assert!(is_cut_to("order-service-\u{437}-3", "order-service-\u{fffd}"));
         assert!(!is_cut_to("short", "short"));
         assert!(is_cut_to("pool-1-thread-1", "pool-1-thread-1"));
-        // Within a character of three bytes.
+        // Truncated within a character of three bytes.
         assert!(is_cut_to(
             "w\u{4e2d}\u{4e2d}\u{4e2d}\u{4e2d}\u{4e2d}",
             "w\u{4e2d}\u{4e2d}\u{4e2d}\u{4e2d}\u{fffd}"

@@ -1,10 +1,10 @@
-//! How many bytes each Java thread has allocated, by HotSpot's own count.
+//! Bytes that each Java thread has allocated, from HotSpot's own counters.
 //!
 //! Sources: hotspot/share/runtime/{thread,threadSMR}.hpp and
-//! gc/shared/threadLocalAllocBuffer.hpp, their fields as vmStructs exports them. A thread
-//! counts what it allocated outside of its TLAB, and TLABs when they are full; what is in
-//! the current one lies between its start and its top. The sum of both is what
-//! `com.sun.management.ThreadMXBean.getThreadAllocatedBytes` says
+//! gc/shared/threadLocalAllocBuffer.hpp, with the fields that vmStructs exports. A thread
+//! adds its allocations outside of TLABs, and each TLAB when it is full, to `_allocated_bytes`. The
+//! used part of the current TLAB lies between its start and its top. The sum of both is what
+//! `com.sun.management.ThreadMXBean.getThreadAllocatedBytes` returns
 //! (`Thread::cooked_allocated_bytes`).
 
 use std::collections::HashSet;
@@ -15,15 +15,16 @@ use crate::{
     process::memory::Memory,
 };
 
-/// As many threads as are read. A process has fewer than 32,768 by default.
+/// Maximum number of threads read. By default a process has fewer than 32,768.
 const MAX_THREADS: usize = 1 << 17;
-/// No TLAB is larger: it would not fit into the heap region or an int of words.
+/// Plausibility limit for the size of a TLAB in bytes: a larger one would not fit into a heap region,
+/// or its number of words into an int.
 pub(super) const MAX_TLAB: u64 = 1 << 34;
 
-/// A thread that gets one TLAB after the other may do so while it is read, each time.
+/// Maximum number of attempts to read a thread that replaces its TLAB during each attempt.
 const MOST_TRIES: u32 = 8;
 
-/// Where a Thread keeps its count: offsets in bytes.
+/// Offsets in bytes of a Thread's allocation counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ThreadLayout {
     /// `Thread::_allocated_bytes`.
@@ -32,25 +33,25 @@ pub(crate) struct ThreadLayout {
     pub tlab_start: u64,
     /// `_top` of `Thread::_tlab`.
     pub tlab_top: u64,
-    /// Whether `AllocTracer` is told of a TLAB before its thread has it
+    /// Whether `AllocTracer` is called for a new TLAB before the thread's `_tlab` is that TLAB
     /// (`CollectedHeap::allocate_from_tlab_slow`, collectedHeap.cpp of JDK 8).
     pub told_first: bool,
 }
 
-/// A Java thread.
+/// A Java thread and its allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ThreadBytes {
     /// Its JavaThread.
     pub thread: Addr,
-    /// The bytes that it has allocated in its life.
+    /// Number of bytes allocated since it started.
     pub allocated: u64,
 }
 
 impl ThreadLayout {
-    /// Looks them up.
+    /// Looks up the offsets.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming the field that is missing.
+    /// [`Error::Layout`] naming the missing field.
     pub(super) fn read(layout: &Layout) -> Result<Self> {
         let tlab = layout.get(Item::Tlab)?;
         let in_tlab = |field| {
@@ -65,14 +66,14 @@ impl ThreadLayout {
         })
     }
 
-    /// What a thread has allocated so far; `None` where it is gone.
+    /// Returns the bytes a thread has allocated so far; `None` if it has exited.
     fn bytes(&self, memory: &Memory, thread: Addr) -> Option<u64> {
         let word = |offset| memory.u64(thread.checked_add(offset)?).ok();
         let mut tries = 0;
         loop {
             let allocated = word(self.allocated)?;
-            // The thread runs on meanwhile, and may get another TLAB in between, or lose the one
-            // that it has: the end of one is nothing behind the start of another, or of none.
+            // The thread runs on and may replace or retire its TLAB between these reads. Then start and top
+            // belong to different TLABs, or one is null, and their difference is meaningless.
             let (start, top) = (word(self.tlab_start)?, word(self.tlab_top)?);
             let is_one = word(self.tlab_start)? == start;
             let used = top.checked_sub(start).filter(|&used| start != 0 && used < MAX_TLAB);
@@ -87,12 +88,12 @@ impl ThreadLayout {
     }
 }
 
-/// All Java threads with what they have allocated. Threads that come or go meanwhile
-/// may be missing: a number counts only if its thread is still there behind it, for what was
-/// a thread may be anything a moment later.
+/// Returns all Java threads with the bytes they have allocated. Threads that start or exit meanwhile
+/// may be missing: a value counts only if the thread is still listed afterwards, because the memory
+/// of an exited thread may be reused.
 ///
 /// # Errors
-/// [`Error::Layout`] where HotSpot keeps no list that we know.
+/// [`Error::Layout`] if HotSpot has none of the known thread lists.
 pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Vec<ThreadBytes>> {
     let fields = ThreadLayout::read(layout)?;
     let bytes = |thread| {
@@ -105,20 +106,19 @@ pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Vec<ThreadBytes>>
     Ok(threads)
 }
 
-/// Whether there is a Java thread already. The first one is listed when the heap, the
-/// interpreter and the stubs are there, and before any Java code runs
-/// (`Threads::create_vm`, hotspot/share/runtime/threads.cpp).
+/// Whether a Java thread exists already. The first one is listed when the heap, the
+/// interpreter and the stubs are set up, and before any Java code runs
 ///
 /// # Errors
-/// As [`read`].
+/// The errors of [`read`].
 pub(super) fn have_begun(memory: &Memory, layout: &Layout) -> Result<bool> {
     Ok(!addresses(memory, layout)?.is_empty())
 }
 
-/// The JavaThreads.
+/// Returns the addresses of the JavaThreads.
 ///
 /// # Errors
-/// As [`read`].
+/// The errors of [`read`].
 pub(super) fn addresses(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
     if !layout.has(Item::ThreadList) || layout.has(Item::ThreadsList) {
         return array(memory, layout);
@@ -127,10 +127,10 @@ pub(super) fn addresses(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
     let mut thread = memory.pointer(layout.address(Item::ThreadList)?)?;
     let mut threads = Vec::new();
     let mut seen = HashSet::new();
-    // One that comes again makes a ring.
+    // An address that occurs twice means that the list is cyclic.
     while thread != Addr(0) && threads.len() < MAX_THREADS && seen.insert(thread) {
         threads.push(thread);
-        // A thread that ends meanwhile breaks the chain: what was found must do.
+        // A thread that exits meanwhile breaks the list; the threads found so far are returned.
         let at = thread.checked_add(next);
         thread = at.and_then(|at| memory.pointer(at).ok()).unwrap_or(Addr(0));
     }
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::hotspot::testing::{Image, own_memory};
 
-    /// Two threads: one with a TLAB, one whose TLAB is just being replaced.
+    /// Two threads: one with a TLAB, one whose TLAB is being replaced.
     fn threads_with(list: impl FnOnce(&mut Image, [Addr; 2])) -> Vec<u64> {
         let mut image = Image::new();
         let second = image.put(&[0, 1000, 64, 8]);
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn where_no_tlab_begins_nothing_is_used_of_one() {
         let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, told_first: false };
-        // Below four gigabytes, where many heaps lie.
+        // Addresses below 4 GiB, where many heaps lie.
         for (start, top, used) in [(0, 0xffe0_0000, 0), (0xffd0_0000, 0xffe0_0000, 1 << 20)] {
             let thread: [u64; 3] = [500, start, top];
             let at = Addr(thread.as_ptr() as u64);

@@ -1,25 +1,25 @@
 //! HotSpot's description of itself: `gHotSpotVMStructs` and `gHotSpotVMTypes`.
 //!
-//! Arrays of plain C structures in libjvm.so, ended by an entry without a
-//! name; exported variables say how long an entry is and where its members are.
+//! Arrays of C structures in libjvm.so, each ended by an entry without a
+//! name; exported variables give the size of an entry and the offsets of its members.
 //! The layout is that of `vmStructs.hpp` and `vmStructs.cpp` (`src/hotspot/share/runtime`;
-//! JDK 8: `hotspot/src/share/vm/runtime`), unchanged from JDK 8 to 28, stripped or
-//! not, glibc or musl. Static addresses are filled in by the dynamic linker, hence
+//! JDK 8: `hotspot/src/share/vm/runtime`), unchanged from JDK 8 to 28, in stripped and
+//! unstripped files, with glibc or musl. The dynamic linker fills in the addresses of statics, so
 //! the tables are read from memory, not from the file.
 //!
-//! A table of 65,536 entries, entries of 4 KiB, names of 1 KiB and 4 MiB in all
-//! are the most that is read. What of them is wanted, and kept, says [`super::layout`].
+//! Limits: 65,536 entries in a table, 4 KiB for an entry, 1 KiB for a name, and 4 MiB in total.
+//! [`super::layout`] determines which entries are kept.
 
 use crate::{Addr, Error, Result, hotspot::pages::Pages, process::memory::Memory};
 
-/// JDK 17 has the longest table: about 3,000 entries.
+/// Maximum number of entries; the longest table, of JDK 17, has about 3,000.
 const MAX_ENTRIES: usize = 65_536;
-/// Names of all tables together, which take some 300 kB: a bound for names that overlap.
+/// Maximum size of all names in bytes, against hostile tables whose names overlap; real ones take some 300 kB.
 const MAX_NAMES: usize = 8 << 20;
-/// The longest entry known has 48 bytes.
+/// Maximum size of an entry in bytes; the longest known has 48.
 const MAX_STRIDE: u64 = 4096;
 
-/// What a table says.
+/// A fact from a table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fact {
     /// A member's offset, in bytes from the start of its object.
@@ -30,15 +30,15 @@ pub(super) enum Fact {
     Size(u64),
 }
 
-/// Reads both tables. `wants` says of which types the fields are wanted; `take` is given each
-/// fact with the names of its type and, of a field, its own.
+/// Reads both tables. `wants` returns whether fields of a type are wanted; `take` receives each
+/// fact with the name of its type and, for a field, the field's name.
 ///
-/// `lookup` gives the address in the target of a symbol of libjvm.so; all that are asked for
+/// `lookup` returns the address in the target of a symbol of libjvm.so; all requested symbols
 /// begin with `gHotSpotVM` and are in `.dynsym`.
 ///
 /// # Errors
-/// [`Error::Layout`] when a symbol is missing or a table implausible,
-/// [`Error::Memory`] when the target is gone.
+/// [`Error::Layout`] if a symbol is missing or a table is implausible,
+/// [`Error::Memory`] if the target has exited.
 pub(super) fn read(
     memory: &Memory,
     lookup: impl Fn(&str) -> Option<Addr>,
@@ -50,10 +50,10 @@ pub(super) fn read(
     reader.types(&mut take)
 }
 
-/// Reads the table of integer constants; `take` is given each one's name and value.
+/// Reads the table of integer constants; `take` receives the name and value of each.
 ///
 /// # Errors
-/// As [`read`].
+/// The errors of [`read`].
 pub(super) fn int_constants(
     memory: &Memory,
     lookup: impl Fn(&str) -> Option<Addr>,
@@ -69,7 +69,7 @@ pub(super) fn int_constants(
     })
 }
 
-/// One table's shape: where it is, how long an entry is.
+/// Address of a table, and size of its entries.
 struct Table {
     at: Addr,
     stride: u64,
@@ -79,7 +79,7 @@ struct Reader<'a, F> {
     memory: &'a Memory,
     pages: Pages<'a>,
     lookup: F,
-    /// How many more bytes names may take.
+    /// Number of bytes that further names may take.
     room: usize,
 }
 
@@ -95,7 +95,7 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
         let is_static = self.member(&table, "gHotSpotVMStructEntryIsStaticOffset", 4)?;
         let offset = self.member(&table, "gHotSpotVMStructEntryOffsetOffset", 8)?;
         let address = self.member(&table, "gHotSpotVMStructEntryAddressOffset", 8)?;
-        // Types come in runs: the last one's name is usually the next one's.
+        // Entries of a type are adjacent, so the previous entry's type name is usually the next one's, too.
         let mut last = (0, String::new(), false);
         self.entries(&table, [type_name, field_name], |reader, [t, f], entry| {
             if last.0 != t {
@@ -148,7 +148,7 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
         Ok(Table { at, stride })
     }
 
-    /// The position of a member `size` bytes long, which lies within the entry.
+    /// Returns the offset of a member of `size` bytes, which must lie within the entry.
     fn member(&self, table: &Table, symbol: &str, size: u64) -> Result<usize> {
         match self.variable(symbol)? {
             n if n <= table.stride.saturating_sub(size) => Ok(n as usize),
@@ -182,7 +182,7 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
     }
 }
 
-/// The number at a position that [`Reader::member`] has checked; 0 beyond the end.
+/// Returns the number at an offset that [`Reader::member`] has checked; 0 beyond the end.
 fn u64_at(entry: &[u8], at: usize) -> u64 {
     let bytes = entry.get(at..).and_then(|rest| rest.first_chunk());
     bytes.map_or(0, |b| u64::from_ne_bytes(*b))
@@ -215,7 +215,7 @@ mod tests {
         let name = Box::new([b'a'; 1024]);
         let mut text = name.to_vec();
         text.push(0);
-        // Each entry names the same text, from another byte on.
+        // Each entry names the same text, beginning at another byte.
         let entries: Vec<u64> = (0..20_000_u64)
             .flat_map(|i| [text.as_ptr() as u64 + i % 16, 0, 8])
             .chain([0; 3])
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_table_without_an_end_is_an_error() {
-        // Entries of 8 bytes in a megabyte of pointers to one name.
+        // Entries of 8 bytes in a megabyte of pointers to the same name.
         let mut image = sample();
         let name = image.text("x").0;
         let endless = vec![name; MAX_ENTRIES + 1];

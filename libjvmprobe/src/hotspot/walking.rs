@@ -1,5 +1,5 @@
-//! What the stack walker must know of a JVM: where its code is, and at which offsets a
-//! CodeBlob says how large its frames are.
+//! Data that the stack walker needs about a JVM: the address ranges of its code, and the offsets in a
+//! CodeBlob that give the size of its frames.
 //!
 //! Sources: hotspot/share/code/{codeBlob,nmethod}.hpp, memory/heap.hpp,
 //! interpreter/abstractInterpreter.hpp, code/stubs.hpp (StubQueue), oops/method.hpp,
@@ -18,9 +18,9 @@ use crate::{
     process::memory::Memory,
 };
 
-/// How many code heaps the walker knows: `MAX_CODE_HEAPS` of bpf/walk/walk.h.
+/// Maximum number of code heaps in the walker: `MAX_CODE_HEAPS` of bpf/walk/walk.h.
 pub(crate) const MAX_CODE_HEAPS: usize = 4;
-/// So many bytes of a blob it reads at most: `MAX_BLOB_BYTES` of bpf/walk/state.bpf.h.
+/// Maximum number of bytes that the walker reads of a blob: `MAX_BLOB_BYTES` of bpf/walk/state.bpf.h.
 pub(crate) const MAX_BLOB_BYTES: u32 = 512;
 
 /// `struct code_heap` of bpf/walk/walk.h.
@@ -34,7 +34,7 @@ pub struct CodeHeap {
     pub segment_log: u64,
 }
 
-/// `struct jvm` of bpf/walk/walk.h, which says what each member is.
+/// `struct jvm` of bpf/walk/walk.h, which documents each member.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -67,8 +67,8 @@ pub struct JvmLayout {
     pub compile_id: u32,
 }
 
-/// Words below the frame pointer at which an interpreted frame has its bytecode pointer:
-/// `interpreter_frame_bcp_offset`. Since JDK 9 there is the class's mirror as well.
+/// Number of words below the frame pointer at which an interpreted frame holds its bytecode pointer:
+/// `interpreter_frame_bcp_offset`. Since JDK 9 the frame holds the class's mirror, too.
 const BCP_SLOT: u32 = 8;
 const BCP_SLOT_JDK_8: u32 = 7;
 
@@ -91,11 +91,11 @@ impl BlobForm {
 }
 
 impl HotSpot {
-    /// How to walk its stacks.
+    /// Returns the data for walking its stacks.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on other machines than x86-64; [`Error::Layout`] naming what is
-    /// missing; [`Error::Memory`] when it is gone.
+    /// [`Error::Unsupported`] on machines other than x86-64; [`Error::Layout`] naming the missing field;
+    /// [`Error::Memory`] if the JVM has exited.
     pub fn walking(&self) -> Result<JvmLayout> {
         if !cfg!(target_arch = "x86_64") {
             return Err(Error::Unsupported {
@@ -106,7 +106,7 @@ impl HotSpot {
             });
         }
         if self.version.contains(" Zero VM ") {
-            // Its interpreter, written in C++, keeps Java frames on a stack of its own.
+            // The interpreter of the Zero VM, written in C++, keeps Java frames on a separate stack.
             let line = format!("process {}: Java methods have no names in stacks", self.pid);
             note_once(&line, "the Zero VM interprets them in frames that are not known here");
         }
@@ -117,7 +117,7 @@ impl HotSpot {
         if let Some((barrier, return_pc)) =
             barrier.zip(self.layout.try_address(Item::ContinuationReturn))
         {
-            // 0 until it is generated, and where there are no virtual threads.
+            // 0 until the JVM has generated it, and in JVMs without virtual threads.
             layout.return_barrier = memory.u64(barrier).unwrap_or(0);
             layout.cont_return_pc_at = return_pc.0;
         }
@@ -125,7 +125,7 @@ impl HotSpot {
     }
 }
 
-/// What vmStructs tells.
+/// Reads the data that vmStructs provides.
 pub(super) fn layout(memory: &Memory, layout: &Layout) -> Result<JvmLayout> {
     let mut told = fields(layout)?;
     let found = heaps(&mut Pages::new(memory), layout)?;
@@ -141,7 +141,7 @@ pub(super) fn layout(memory: &Memory, layout: &Layout) -> Result<JvmLayout> {
     Ok(told)
 }
 
-/// The offsets.
+/// Reads the offsets.
 fn fields(layout: &Layout) -> Result<JvmLayout> {
     let field = |item| {
         let offset = layout.get(item)?;
@@ -206,7 +206,7 @@ fn fields(layout: &Layout) -> Result<JvmLayout> {
     Ok(told)
 }
 
-/// All of a heap that is reserved, as the walker wants it.
+/// Converts a heap for the walker: its complete reserved range.
 fn code_heap(heap: &Heap) -> Result<CodeHeap> {
     let (low, high) = (heap.reserved_low.0, heap.reserved_high.0);
     if low >= high {
@@ -215,7 +215,7 @@ fn code_heap(heap: &Heap) -> Result<CodeHeap> {
     Ok(CodeHeap { low, high, segmap: heap.segmap.0, segment_log: heap.segment_log.into() })
 }
 
-/// The range of the interpreter's code: a StubQueue's buffer.
+/// Returns the address range of the interpreter's code: a StubQueue's buffer.
 fn interpreter(memory: &Memory, layout: &Layout) -> Result<(u64, u64)> {
     let queue = memory.pointer(layout.address(Item::Interpreter)?)?;
     if queue == Addr(0) {
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use crate::hotspot::testing::{Image, own_memory};
 
-    /// JDK 17's tables, as far as they are wanted: one heap, an interpreter.
+    /// JDK 17's tables, as far as they are needed here: one heap, an interpreter.
     fn fake() -> Image {
         let mut image = Image::new();
         let heap = image.put(&[0x1000, 0x9000, 0x7000, 7]);
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!((found.heap_count, found.heaps[0]), (1, heap));
         assert_eq!((found.interpreter_low, found.interpreter_high), (0x1100, 0x1300));
         assert_eq!((found.name, found.compile_id, found.blob_bytes), (96, 304, 312));
-        // One handler for both kinds of call where there is but one.
+        // If there is only one handler, it is used for both kinds of call.
         assert_eq!((found.deopt_handler, found.deopt_mh_handler), (128, 128));
         assert_eq!((found.blob_form, found.bcp_slot), (0, BCP_SLOT));
     }

@@ -8,7 +8,7 @@ use libjvmprobe::{
     render::formats,
 };
 
-/// Packages of the table where nothing else is asked for.
+/// Default number of packages in the table.
 const DEFAULT_ROWS: usize = 20;
 
 const EXAMPLES: &str = "\
@@ -150,7 +150,7 @@ pub struct Strip {
     pub out: Option<PathBuf>,
 }
 
-/// Parses what may stand for a product.
+/// Checks that a product is a URL.
 fn parse_url(text: &str) -> Result<String, String> {
     let has_scheme = text.split_once(':').is_some_and(|(scheme, rest)| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
@@ -187,13 +187,13 @@ impl CommandLine for Args {
 }
 
 impl Args {
-    /// Whether loaders are counted again and again.
+    /// Whether loaders are counted at intervals.
     pub fn counts_loaders(&self) -> bool {
         let watches = self.watch || self.stacks || !self.output.is_empty();
         self.by_loader && self.common.interval.is_some() && !watches
     }
 
-    /// Whether classes are watched as they come, not read once.
+    /// Whether class events are traced, instead of reading the classes once.
     pub fn watches(&self) -> bool {
         let Common { duration, interval, .. } = &self.common;
         let has_command = self.started.program().is_some();

@@ -1,4 +1,4 @@
-//! What `--list` asks of all JVMs together: the exit status, and what `--vex` writes.
+//! State of `--list` for all JVMs: the exit status, and the document for `--vex`.
 
 use anyhow::{Result, bail};
 use libjvmprobe::{follow::main_of, process::Target};
@@ -10,7 +10,7 @@ use crate::{
     vex::Vex,
 };
 
-/// A list, and what was found of it so far.
+/// A list, and its results so far.
 pub struct Asked {
     /// The list.
     pub listing: Listing,
@@ -19,7 +19,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Reads the list that was given, if one was.
+    /// Reads the list, if the user gave one.
     pub fn open(args: &Args) -> Result<Option<Self>> {
         let Some(path) = &args.list else { return Ok(None) };
         let listing = Listing::read(path)?;
@@ -30,7 +30,7 @@ impl Asked {
         Ok(Some(Self { listing, vex, in_use: false }))
     }
 
-    /// Tells what was found in a JVM.
+    /// Prints the results for a JVM.
     pub fn tell(&mut self, target: &Target, hits: Hits, report: &mut Report) -> Result<()> {
         let listed = hits.into_listed(&self.listing, target.pid().0);
         self.in_use |= listed.iter().any(|line| line.in_use);
@@ -40,8 +40,8 @@ impl Asked {
         Ok(report.listed(&listed)?)
     }
 
-    /// Writes what is to be written, and says whether anything was in use in any JVM, or may have
-    /// been.
+    /// Writes the VEX document, and returns whether anything on the list was in use in any JVM, or may
+    /// have been.
     pub fn finish(self) -> Result<bool> {
         self.vex.map(Vex::write).transpose()?;
         Ok(self.in_use)

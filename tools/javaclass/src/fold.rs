@@ -1,14 +1,14 @@
-//! Hidden classes that are alike are told as one: a program may make millions.
+//! Combines hidden classes with the same name and loader, because a program may create millions.
 
 use std::collections::BTreeMap;
 
 use crate::record::{Class, Method};
 
-/// As many names are kept; others go together under one.
+/// Maximum number of names kept; further classes share one name.
 const MAX_NAMES: usize = 100_000;
-/// As many methods of hidden classes of one name.
+/// Maximum number of methods kept for hidden classes of one name.
 const MAX_METHODS: usize = 1000;
-/// What these are called.
+/// The name of hidden classes beyond MAX_NAMES.
 const OTHERS: &str = "(other hidden classes)";
 
 /// Hidden classes by name and loader.
@@ -18,7 +18,7 @@ pub struct Folded {
 }
 
 impl Folded {
-    /// Adds one.
+    /// Adds a class.
     pub fn add(&mut self, mut class: Class) {
         class.class = host(&class.class).to_owned();
         let key = |class: &Class| (class.class.clone(), class.loader_id.clone());
@@ -33,13 +33,13 @@ impl Folded {
         }
     }
 
-    /// All of them.
+    /// Returns the combined classes.
     pub fn into_classes(self) -> impl Iterator<Item = Class> {
         self.classes.into_values()
     }
 }
 
-/// Up to JDK 20, lambdas are numbered: `Main$$Lambda$14`.
+/// Drops the number of a lambda class, which it has up to JDK 20: `Main$$Lambda$14`.
 fn host(name: &str) -> &str {
     match name.rsplit_once("$$Lambda$") {
         Some((host, number)) if number.bytes().all(|b| b.is_ascii_digit()) => {
@@ -49,7 +49,7 @@ fn host(name: &str) -> &str {
     }
 }
 
-/// How far a class has got, from the record's word.
+/// Returns the order of a class's state, given its name in records.
 fn rank(state: &str) -> usize {
     const STATES: [&str; 5] = ["loaded", "linked", "initializing", "failed", "initialized"];
     STATES.iter().position(|name| *name == state).unwrap_or(0)
@@ -78,7 +78,7 @@ fn join(known: &mut Class, other: Class) {
 }
 
 fn join_method(known: &mut Method, other: Method) {
-    /// What was called in one of them was called.
+    /// A method called in any of the classes counts as called.
     fn rank(usage: &str) -> usize {
         const USAGES: [&str; 4] = ["abstract", "not called", "unknown", "called"];
         USAGES.iter().position(|name| *name == usage).unwrap_or(0)

@@ -1,7 +1,7 @@
-//! Which loaders only grow: `--by-loader INTERVAL`. Each interval, all classes are read again.
+//! Finds loaders that only grow: `--by-loader INTERVAL`. All classes are read again in each interval.
 //!
-//! Loaders of one class and name are one row: a leak may be one that defines ever more classes, or
-//! ever more of them.
+//! Loaders of one class and name share a row, because a leak may be one loader that defines more and
+//! more classes, or a growing number of such loaders.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -28,24 +28,24 @@ use libjvmprobe::{
 
 use crate::{args::Args, record::LoaderGrowth, report::Report, status};
 
-/// As many rows are kept.
+/// Maximum number of rows for one JVM.
 const MAX_ROWS: usize = 100_000;
-/// How long nobody looks whether it is to end.
+/// Maximum time between two checks whether to stop.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Loaders of one class and name.
+/// Totals of the loaders of one class and name.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     loaders: u64,
     classes: u64,
-    /// What there was when it was first read.
+    /// Numbers of loaders and classes at the first reading.
     first: Option<(u64, u64)>,
-    /// How often it had more than the time before, and less.
+    /// Number of readings with more loaders or classes than in the reading before, and with fewer.
     rises: u64,
     falls: u64,
 }
 
-/// A JVM, and its loaders as they were read last.
+/// A JVM, and its loaders at the last reading.
 struct Jvm {
     target: Target,
     hotspot: HotSpot,
@@ -60,7 +60,7 @@ struct Growth<'a> {
     has_failed: bool,
 }
 
-/// Reads again and again until it is time to end.
+/// Reads the classes at each interval until it is time to end.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let common = &args.common;
     let stop = stop_on_signal()?;
@@ -128,7 +128,7 @@ impl Jvm {
             row.next(loaders.len() as u64, classes);
         }
         for (name, (loaders, classes)) in now {
-            // What was not there before has risen from nothing.
+            // A new row has risen from zero, except at the first reading.
             let mut row = Row::default();
             if self.reads > 1 {
                 row.next(0, 0);
@@ -172,7 +172,7 @@ impl Row {
     }
 }
 
-/// What loaders are put together by.
+/// Returns the row's name for a loader: its class and name.
 fn named(loader: &Loader) -> String {
     match (&loader.class, &loader.name) {
         _ if loader.is_boot => "bootstrap".into(),

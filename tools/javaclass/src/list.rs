@@ -1,4 +1,4 @@
-//! A list of what is looked for, and what of it was found in a JVM.
+//! A list of classes, methods and packages, and its matches in a JVM.
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
@@ -11,19 +11,19 @@ use crate::{
     wanted::{self, Line, Wanted},
 };
 
-/// The exit status where something is in use.
+/// The exit status if something on the list is in use.
 pub const IN_USE: u8 = 3;
 
-/// How much of something is used, from nothing to certainty.
+/// Usage of a line, in ascending order of certainty that it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     #[default]
     NotLoaded,
-    /// The class is there and has not run.
+    /// The class is loaded but has not run.
     Loaded,
-    /// The class has run, this method of it has not.
+    /// The class has run, but not this method.
     NotCalled,
-    /// The class has run; whether this method has is unknown.
+    /// The class has run; it is unknown whether this method has.
     Unknown,
     /// The class has run.
     Initialized,
@@ -44,7 +44,7 @@ impl Found {
     }
 }
 
-/// What was found of a line.
+/// Result for a line.
 #[derive(Clone, Debug, Default)]
 struct Hit {
     found: Found,
@@ -52,19 +52,19 @@ struct Hit {
     why: Option<&'static str>,
     classes: u64,
     origin: Option<String>,
-    /// Whether any of its classes has run.
+    /// Whether any matching class has run.
     has_run: bool,
     first_loaded: Option<Box<Changed>>,
     first_initialized: Option<Box<Changed>>,
 }
 
-/// A list.
+/// The lines of a list, indexed.
 #[derive(Debug)]
 pub struct Listing {
     lines: Vec<Line>,
-    /// The lines that name a class, or a method of it.
+    /// Indexes of the lines that name a class, or a method of it.
     classes: HashMap<String, Vec<usize>>,
-    /// The lines that name a package.
+    /// Indexes of the lines that name a package.
     packages: HashMap<String, Vec<usize>>,
 }
 
@@ -86,7 +86,7 @@ impl Listing {
         Self { lines, classes, packages }
     }
 
-    /// The lines that a class is meant by.
+    /// Returns the indexes of the lines that match a class.
     pub fn lines_of(&self, class: &str) -> Vec<usize> {
         let mut numbers = self.classes.get(class).cloned().unwrap_or_default();
         let mut next = package(class);
@@ -97,23 +97,23 @@ impl Listing {
         numbers
     }
 
-    /// A line that belongs to no vulnerability.
+    /// Returns a line that belongs to no vulnerability.
     pub fn without_vulnerability(&self) -> Option<&str> {
         self.lines.iter().find(|line| line.vulnerability.is_none()).map(|line| &*line.text)
     }
 }
 
-/// What was found of a list in a JVM.
+/// Results for all lines in a JVM.
 #[derive(Clone, Debug)]
 pub struct Hits(Vec<Hit>);
 
 impl Hits {
-    /// Nothing yet.
+    /// Creates results without matches.
     pub fn new(listing: &Listing) -> Self {
         Self(vec![Hit::default(); listing.lines.len()])
     }
 
-    /// Looks at a class.
+    /// Matches a class with the list.
     pub fn look(&mut self, listing: &Listing, class: &LoadedClass, origin: &Origin) {
         for number in listing.lines_of(&class.name) {
             let (Some(line), Some(hit)) = (listing.lines.get(number), self.0.get_mut(number))
@@ -131,12 +131,12 @@ impl Hits {
         }
     }
 
-    /// Forgets how many classes there are: they are looked at once more.
+    /// Resets the numbers of matching classes before another listing.
     pub fn look_again(&mut self) {
         self.0.iter_mut().for_each(|hit| hit.classes = 0);
     }
 
-    /// Notes what became of a class that was watched.
+    /// Records an event of a class from tracing.
     pub fn saw(&mut self, listing: &Listing, changed: &Changed) {
         let (has_run, has_come) = match changed.event {
             "initialized" | "failed" => (true, true),
@@ -160,7 +160,7 @@ impl Hits {
         }
     }
 
-    /// The JVM cannot be looked at any more: what its methods did last is not known.
+    /// Marks methods as unknown after the JVM has exited, because calls since the last listing are not known.
     pub fn ended(&mut self, listing: &Listing) {
         for (line, hit) in listing.lines.iter().zip(&mut self.0) {
             let is_method = matches!(line.wanted, Wanted::Method { .. });
@@ -170,10 +170,10 @@ impl Hits {
         }
     }
 
-    /// What was found, in the order of the list.
+    /// Returns the results in the order of the list.
     pub fn into_listed(self, listing: &Listing, pid: u32) -> Vec<Listed> {
         let listed = |(line, hit): (&Line, Hit)| {
-            // A class that fails to initialise has run, too.
+            // A class whose initialisation failed has run, too.
             let in_use = match line.wanted {
                 Wanted::Method { .. } => matches!(hit.found, Found::Called | Found::Unknown),
                 _ => hit.found >= Found::NotCalled,
@@ -196,14 +196,14 @@ impl Hits {
     }
 }
 
-/// What a class says of what is wanted.
+/// Returns what a class contributes to a line: usage, example, and the reason if unknown.
 fn found(wanted: &Wanted, class: &LoadedClass) -> (Found, String, Option<&'static str>) {
     let has_run = class.state >= State::Initializing;
     let Wanted::Method { name, descriptor, .. } = wanted else {
         let found = if has_run { Found::Initialized } else { Found::Loaded };
         return (found, class.name.to_string(), None);
     };
-    // What a class does not declare it may inherit, and then it is another class's that counts.
+    // A method that the class does not declare may be inherited; then another class has its counters.
     let inherited = (Found::Unknown, class.name.to_string(), Some("not declared in this class"));
     let mut best = None;
     for method in &class.methods {
@@ -335,7 +335,7 @@ mod tests {
         for line in ["a.B", "a.B#not", "a.B#inherited"] {
             assert_eq!(look(line, std::slice::from_ref(&linked)), ("loaded", false), "{line}");
         }
-        // Two loaders have one each.
+        // Two loaders have a class of this name each.
         for classes in [[linked.clone(), ready.clone()], [ready, linked]] {
             assert_eq!(look("a.B#called", &classes), ("called", true));
         }

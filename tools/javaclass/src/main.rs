@@ -1,11 +1,12 @@
-//! javaclass: which classes a JVM has loaded, from where, and which of them are used.
+//! javaclass: the classes that a JVM has loaded, their origins, and which of them are used.
 //!
-//! Arguments ([`args`]) name JVMs; the library lists the classes of each, and [`origin`] says where
-//! one comes from. [`fold`] makes one of hidden classes that are alike; [`tally`] adds up by
-//! origin and package, [`growth`] looks which loaders become more, [`list`] for what is [`wanted`],
-//! which [`asked`] judges and [`vex`] tells others; [`jars`] looks for what is not loaded;
-//! [`watch`] tells of classes as they come. [`report`] writes [`record`]s; [`reports`] reads them
-//! again: [`merge`] joins them, [`strip`] leaves out of a jar what none of them has.
+//! Arguments ([`args`]) select JVMs; the library lists the classes of each, and [`origin`] determines
+//! where a class comes from. [`fold`] combines hidden classes of the same name and loader. [`tally`]
+//! computes totals by origin and package. [`growth`] finds loaders that grow. [`list`] matches classes
+//! with the lines of a list ([`wanted`]); [`asked`] collects the results for all JVMs, and [`vex`] writes
+//! them as a document. [`jars`] finds classes that are not loaded. [`watch`] traces classes as they are
+//! loaded, unloaded and initialised. [`report`] writes [`record`]s and [`reports`] reads them; [`merge`]
+//! combines reports, and [`strip`] removes classes from a jar that no report has.
 
 mod args;
 mod asked;
@@ -88,9 +89,9 @@ fn run(args: &Args) -> Result<ExitCode> {
             .map_err(Into::into)
             .and_then(|hotspot| tally::tell(&target, &hotspot, args, asked.as_mut(), &mut report));
         match told {
-            // Of many, one may end meanwhile.
+            // With --all, a JVM may exit meanwhile.
             Err(_) if args.common.all && target.process.fate() == Fate::Ended => {}
-            // The others are told.
+            // The other JVMs are reported.
             Err(error) => fail(target.pid(), &error),
             Ok(()) => {}
         }
@@ -99,7 +100,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     Ok(status(in_use, has_failed))
 }
 
-/// What could not be looked at is not known to be unused.
+/// Returns the exit status. If a JVM could not be read, its classes are not known to be unused.
 fn status(in_use: bool, has_failed: bool) -> ExitCode {
     match (in_use, has_failed) {
         (true, _) => ExitCode::from(list::IN_USE),

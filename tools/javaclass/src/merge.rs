@@ -1,4 +1,4 @@
-//! Reports of several runs and hosts, joined: what is used anywhere, and by how many.
+//! Merges reports of several runs and hosts: which classes are used anywhere, and in how many runs.
 
 use std::{
     collections::BTreeMap,
@@ -14,10 +14,10 @@ use serde::Serialize;
 
 use crate::reports::{self, ClassLine, MethodLine, Told};
 
-/// As many classes are joined.
+/// Maximum number of classes merged.
 const MAX_CLASSES: usize = 4_000_000;
 
-/// In how many runs something was so; a run counts once.
+/// Number of runs in which something was the case; each run counts once.
 #[derive(Clone, Copy, Debug, Default)]
 struct Runs {
     count: u64,
@@ -25,7 +25,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// It was so in this run, whose number is not zero.
+    /// Counts a run, whose number is not zero.
     fn add(&mut self, run: u64) {
         if self.last != run {
             (self.count, self.last) = (self.count + 1, run);
@@ -33,7 +33,7 @@ impl Runs {
     }
 }
 
-/// How much of a method is used, in all runs.
+/// Usage of a method in all runs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Method {
     called: Runs,
@@ -45,7 +45,7 @@ impl Method {
     fn usage(&self) -> &'static str {
         match self {
             Self { called: Runs { count: 1.., .. }, .. } => "called",
-            // Unknown anywhere is not unused.
+            // A method with unknown usage in any run must not be reported as unused.
             Self { unknown: Runs { count: 1.., .. }, .. } => "unknown",
             Self { is_abstract: true, .. } => "abstract",
             _ => "not called",
@@ -53,7 +53,7 @@ impl Method {
     }
 }
 
-/// A class, in all runs.
+/// Usage of a class in all runs.
 #[derive(Debug, Default)]
 struct Class {
     loaded: Runs,
@@ -62,17 +62,17 @@ struct Class {
     methods: BTreeMap<(String, String), Method>,
 }
 
-/// All that was read.
+/// Contents of all reports.
 #[derive(Debug, Default)]
 struct Merged {
-    /// By origin and name.
+    /// Classes by origin and name.
     classes: BTreeMap<(String, String), Class>,
     runs: u64,
     incomplete: u64,
     unloaded: u64,
 }
 
-/// What is told of a class.
+/// Record of a class.
 #[derive(Debug, Serialize)]
 struct MergedClass<'a> {
     r#type: &'static str,
@@ -86,7 +86,7 @@ struct MergedClass<'a> {
     method_list: Vec<MergedMethod<'a>>,
 }
 
-/// What is told of a method.
+/// Record of a method.
 #[derive(Debug, Serialize)]
 struct MergedMethod<'a> {
     name: &'a str,
@@ -95,7 +95,7 @@ struct MergedMethod<'a> {
     called: u64,
 }
 
-/// What is told of all of them.
+/// Record of the totals.
 #[derive(Debug, Serialize)]
 struct MergedRuns {
     r#type: &'static str,
@@ -106,7 +106,7 @@ struct MergedRuns {
     unloaded: u64,
 }
 
-/// Joins reports.
+/// Merges reports and prints the result.
 pub fn run(files: &[PathBuf], json: bool) -> Result<()> {
     let mut merged = Merged::default();
     reports::read(files, |path, told| merged.take(path, told))?;
@@ -136,7 +136,7 @@ impl Merged {
         Ok(())
     }
 
-    /// Adds a class of the run that the next summary ends.
+    /// Adds a class of the current run, which ends with the next summary.
     fn add(&mut self, line: ClassLine) -> Result<()> {
         let run = self.runs + 1;
         let ClassLine { class, origin, state, called, method_list, .. } = line;
@@ -146,7 +146,7 @@ impl Merged {
         }
         let class = self.classes.entry(key).or_default();
         class.loaded.add(run);
-        // What a later version calls otherwise is no proof that nothing has run.
+        // A state that only later versions know does not prove that the class has not run.
         if !matches!(state.as_str(), "loaded" | "linked") {
             class.initialized.add(run);
         }
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn what_is_used_anywhere_is_used() {
         let mut merged = Merged::default();
-        // The same class by two loaders, then in another JVM.
+        // One class loaded by two loaders, then the same class in another JVM.
         let first = class("A", "loaded", "not called")
             + &class("A", "initialized", "called")
             + &end(2, true);
@@ -276,7 +276,7 @@ mod tests {
         for bad in ["x\n", "{}\n", "{\"type\":\"class\"}\n", "", &cut, &lacks, merged] {
             assert!(read(&mut Merged::default(), bad).is_err(), "{bad}");
         }
-        // Of a later version.
+        // A record type of a later version is ignored.
         let mut merged = Merged::default();
         read(&mut merged, &(r#"{"type":"novelty","x":1}"#.to_owned() + "\n" + &end(0, true)))
             .unwrap();

@@ -1,9 +1,9 @@
-//! Where a class comes from, as a person looks for it.
+//! The origin of a class, as a user would look for it.
 
 use libjvmprobe::hotspot::loaded::LoadedClass;
 use serde::Serialize;
 
-/// What kind of place.
+/// Kind of an origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -15,25 +15,25 @@ pub enum Kind {
     Module,
     /// Another URL.
     Url,
-    /// What is appended to the class path of the boot loader.
+    /// The append path of the boot loader.
     Boot,
-    /// Made while the program ran: proxies, accessors, lambdas.
+    /// Generated while the program ran: proxies, accessors, lambdas.
     Generated,
-    /// It cannot be told.
+    /// It cannot be determined.
     Unknown,
 }
 
-/// Where a class comes from.
+/// Origin of a class.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
-    /// What kind of place.
+    /// Its kind.
     pub kind: Kind,
-    /// Its path, the module's name, or a word in brackets.
+    /// Its path, the module's name, or a text in parentheses.
     pub name: String,
 }
 
 impl Origin {
-    /// Of a class. `is_boot` says that the boot loader has loaded it.
+    /// Determines the origin of a class. `is_boot` is whether the boot loader has loaded it.
     pub fn of(class: &LoadedClass, is_boot: bool) -> Self {
         let named = |kind, name: &str| Self { kind, name: name.into() };
         if class.is_hidden {
@@ -42,7 +42,7 @@ impl Origin {
         match (class.source.as_deref(), class.module.as_deref()) {
             (Some(url), module) => Self::of_url(url, module),
             (None, Some(module)) => match class.module_location.as_deref() {
-                // Modules that are made for proxies are nowhere.
+                // Modules created for proxies have no location.
                 None if module.starts_with("jdk.proxy") => named(Kind::Generated, "(generated)"),
                 _ => named(Kind::Module, module),
             },
@@ -57,7 +57,7 @@ impl Origin {
         if let Some(inside) = url.strip_prefix("jrt:/") {
             return named(Kind::Module, module.unwrap_or(inside));
         }
-        // Spring Boot's two spellings: `jar:file:/app.jar!/BOOT-INF/lib/x.jar!/` and
+        // Spring Boot uses two forms: `jar:file:/app.jar!/BOOT-INF/lib/x.jar!/` and
         // `jar:nested:/app.jar/!BOOT-INF/lib/x.jar!/`.
         if let Some(inner) = url.strip_prefix("jar:") {
             let path = ["nested:", "file:"].iter().find_map(|scheme| inner.strip_prefix(scheme));
@@ -78,14 +78,14 @@ impl Origin {
     }
 }
 
-/// A URL's path as the file system has it: `%20` is a blank.
+/// Decodes percent-encoding in a URL's path: `%20` is a space.
 fn decoded(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
     while let Some((&byte, behind)) = rest.split_first() {
         let hex = |digits: &[u8; 2]| {
             let text = std::str::from_utf8(digits).ok()?;
-            // from_str_radix() would take a sign.
+            // from_str_radix() would accept a sign.
             text.bytes().all(|b| b.is_ascii_hexdigit()).then_some(())?;
             u8::from_str_radix(text, 16).ok()
         };
@@ -103,9 +103,9 @@ fn decoded(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The package of a class; none for those in no package.
+/// Returns the package of a class; `None` for the unnamed package.
 pub fn package(class: &str) -> Option<&str> {
-    // Of `a.B$$Lambda`, and of arrays, it is the same.
+    // This works for `a.B$$Lambda` and for arrays, too.
     class.rsplit_once('.').map(|(package, _)| package)
 }
 

@@ -1,6 +1,6 @@
-//! What javaclass reports, as its JSON output spells it.
+//! Records that javaclass reports, with the names of its JSON output.
 //!
-//! Names and meanings are documented in javaclass(8) and stable: fields may be added, none is
+//! Names and meanings are documented in javaclass(8) and stable: fields may be added, but none is
 //! renamed. Sizes are in bytes.
 
 use libjvmprobe::render::stack::StackFrame;
@@ -12,32 +12,32 @@ use crate::origin::Kind;
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Record {
-    /// A class, or several hidden ones that are alike.
+    /// A class, or several hidden classes of the same name and loader.
     Class(Class),
-    /// What of a list is used.
+    /// The usage of a line of a list.
     Listed(Listed),
     /// A class of a jar that is not used.
     Unused(Unused),
-    /// Something that became of a class.
+    /// A class that was loaded, unloaded or initialised.
     Change(Changed),
-    /// How many classes came and went.
+    /// Numbers of classes loaded, unloaded and initialised.
     Rates(Rates),
-    /// How many classes loaders have, and whether they become more.
+    /// Numbers of classes of loaders, and whether they grow.
     Loader(LoaderGrowth),
     /// Totals of one JVM.
     Summary(Summary),
 }
 
-/// How many of a class's methods were called.
+/// Numbers of a class's methods by usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MethodCounts {
-    /// All with code.
+    /// All methods with code.
     pub methods: u64,
-    /// Those that were called.
+    /// Methods that were called.
     pub called: u64,
-    /// Those of which it is unknown.
+    /// Methods whose usage is unknown.
     pub unknown: u64,
-    /// Those that were not called, as far as can be known.
+    /// Methods that were not called, as far as can be determined.
     pub not_called: u64,
 }
 
@@ -46,40 +46,40 @@ pub struct MethodCounts {
 pub struct Class {
     /// The process.
     pub pid: u32,
-    /// Its name, as Java's source would have it.
+    /// Its name, as in Java source.
     pub class: String,
-    /// How many classes these are: hidden ones that are alike are told together.
+    /// Number of classes: hidden classes of the same name and loader share one record.
     pub classes: u64,
     /// Whether it is hidden.
     pub hidden: bool,
-    /// What kind of place it comes from.
+    /// The kind of its origin.
     pub origin_kind: Kind,
-    /// The place.
+    /// Its origin: a path, a module's name, or a text in parentheses.
     pub origin: String,
-    /// Whether that is the first of the class path that has a class of this name: the JVM's own
-    /// word could not be read.
+    /// Whether the origin is only the first one on the class path that has a class of this name, because
+    /// the JVM's own record of it could not be read.
     #[serde(skip_serializing_if = "is_false")]
     pub origin_by_name: bool,
-    /// Its module, where that has a name.
+    /// Its module, if that has a name.
     pub module: Option<String>,
     /// Its loader's class; null for the boot loader.
     pub loader: Option<String>,
-    /// Its loader's name, where it has one.
+    /// Its loader's name, if it has one.
     pub loader_name: Option<String>,
     /// Its loader as the JVM's log names it.
     pub loader_id: Option<String>,
-    /// `loaded`, `linked`, `initializing`, `initialized`, `failed`; of several, the furthest.
+    /// `loaded`, `linked`, `initializing`, `initialized`, `failed`; of several classes, the furthest state.
     pub state: &'static str,
-    /// Which thread initialises it, by its number in its own PID namespace.
+    /// The thread that initialises it, by its thread ID in its own PID namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initializer: Option<u32>,
     /// Whether it comes from an archive (CDS, AOT cache).
     pub archived: bool,
-    /// Whether it was redefined; null where that is unknown.
+    /// Whether it was redefined; null if unknown.
     pub redefined: Option<bool>,
-    /// What it takes of metaspace: an estimate.
+    /// Metaspace that it uses: an estimate.
     pub bytes: u64,
-    /// Its methods, counted.
+    /// Numbers of its methods.
     #[serde(flatten)]
     pub counts: MethodCounts,
     /// Its methods, with `--methods`.
@@ -87,7 +87,7 @@ pub struct Class {
     pub list: Vec<Method>,
 }
 
-/// What is only told where it is so.
+/// Omits a field from JSON if it is false.
 fn is_false(value: &bool) -> bool {
     !value
 }
@@ -101,52 +101,52 @@ pub struct Method {
     pub descriptor: String,
     /// `called`, `not called`, `unknown`, `abstract`.
     pub usage: &'static str,
-    /// Why it is unknown.
+    /// The reason why its usage is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<&'static str>,
-    /// How often it was counted: a lower bound.
+    /// Number of counted calls: a lower bound.
     pub counted: u64,
     /// Whether it is compiled now.
     pub compiled: bool,
 }
 
-/// What of a line of a list is used.
+/// The usage of a line of a list.
 #[derive(Clone, Debug, Serialize)]
 pub struct Listed {
     /// The process.
     pub pid: u32,
-    /// The line.
+    /// Text of the line.
     pub pattern: String,
-    /// The vulnerability that it belongs to.
+    /// The vulnerability to which the line belongs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vulnerability: Option<String>,
     /// `not loaded`, `loaded`, `initialized`, `called`, `not called`, `unknown`.
     pub found: &'static str,
     /// Whether it is in use, or may be.
     pub in_use: bool,
-    /// The class, or the method with its class, that says so; of several, the first.
+    /// The class, or the method with its class, on which `found` is based; of several, the first.
     pub example: Option<String>,
-    /// Why it is unknown.
+    /// The reason why its usage is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<&'static str>,
-    /// How many classes match.
+    /// Number of matching classes.
     pub classes: u64,
-    /// Where the first of them comes from.
+    /// Origin of the class in `example`.
     pub origin: Option<String>,
-    /// When the first of them was loaded, where that was watched.
+    /// First load of a matching class, if it was observed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_loaded: Option<Box<Changed>>,
-    /// When the first of them was initialised, or failed to be.
+    /// First initialisation of a matching class, or first failed one, if it was observed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_initialized: Option<Box<Changed>>,
 }
 
-/// Something that became of a class.
+/// A class that was loaded, unloaded or initialised.
 #[derive(Clone, Debug, Serialize)]
 pub struct Changed {
     /// Wall-clock time, RFC 3339 with nanoseconds, UTC.
     pub time: String,
-    /// The same on `CLOCK_MONOTONIC`.
+    /// The same time on `CLOCK_MONOTONIC`, in nanoseconds.
     pub ts_ns: u64,
     /// The process.
     pub pid: u32,
@@ -160,18 +160,18 @@ pub struct Changed {
     pub class: String,
     /// Whether its loader is the boot loader.
     pub boot_loader: bool,
-    /// Of a class that was loaded: whether it comes from an archive.
+    /// Whether a class that was loaded comes from an archive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub archived: Option<bool>,
-    /// Of an initialisation: how long it took, with all that it did.
+    /// Duration of an initialisation, including everything that it ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ns: Option<u64>,
-    /// What caused it, innermost frame first, with `--stacks`.
+    /// Stack that caused the event, innermost frame first, with `--stacks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<Vec<StackFrame>>,
 }
 
-/// How many classes came and went in a time.
+/// Numbers of classes loaded, unloaded and initialised in a period.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Rates {
     /// Wall-clock time of the end, RFC 3339 with nanoseconds, UTC.
@@ -180,7 +180,7 @@ pub struct Rates {
     pub pid: u32,
     /// `interval` or `trace`.
     pub scope: &'static str,
-    /// Wall time that this covers.
+    /// Wall-clock length of the period.
     pub duration_ns: u64,
     /// Classes that were loaded.
     pub loaded: u64,
@@ -192,28 +192,28 @@ pub struct Rates {
     pub failed: u64,
 }
 
-/// Loaders of one class and name, and whether they grow.
+/// Loaders of one class and name, and their growth.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoaderGrowth {
     /// The process.
     pub pid: u32,
     /// Their class and name.
     pub loader: String,
-    /// How many there are.
+    /// Number of these loaders.
     pub loaders: u64,
-    /// How many more than at first.
+    /// Increase of their number since the first reading.
     pub loaders_more: i64,
-    /// How many classes they have.
+    /// Number of their classes.
     pub classes: u64,
-    /// How many more than at first.
+    /// Increase of the number of classes since the first reading.
     pub classes_more: i64,
-    /// How often they were counted.
+    /// Number of readings.
     pub reads: u64,
-    /// How often they had more than the time before.
+    /// Number of readings with more loaders or classes than in the reading before.
     pub rises: u64,
-    /// How often they had less.
+    /// Number of readings with fewer loaders or classes than in the reading before.
     pub falls: u64,
-    /// Whether they had more at least twice, and never less.
+    /// Whether there were at least two rises and no fall.
     pub only_grows: bool,
 }
 
@@ -222,7 +222,7 @@ pub struct LoaderGrowth {
 pub struct Unused {
     /// The process.
     pub pid: u32,
-    /// The jar; within another one behind `!/`.
+    /// The jar; the path of a jar within another one follows `!/`.
     pub jar: String,
     /// The class.
     pub class: String,
@@ -235,36 +235,36 @@ pub struct Unused {
 pub struct Summary {
     /// The process.
     pub pid: u32,
-    /// The version of javaclass that says so.
+    /// The version of javaclass.
     pub version: &'static str,
     /// The JVM's name and version.
     pub jvm: String,
-    /// Its classes, arrays apart.
+    /// Number of its classes, without array classes.
     pub classes: u64,
-    /// How many of them are hidden.
+    /// Number of hidden classes.
     pub hidden: u64,
-    /// How many are linked, or further.
+    /// Number of classes that are linked, or in a later state.
     pub linked: u64,
-    /// How many are initialised.
+    /// Number of classes whose initialisation has begun or ended.
     pub initialized: u64,
-    /// Of how many a method was called.
+    /// Number of classes with a called method.
     pub classes_called: u64,
-    /// Their methods.
+    /// Numbers of their methods.
     #[serde(flatten)]
     pub counts: MethodCounts,
-    /// What they take of metaspace: an estimate.
+    /// Metaspace that they use: an estimate.
     pub bytes: u64,
-    /// How many loaders there are.
+    /// Number of loaders.
     pub loaders: u64,
-    /// How many classes were unloaded since it started, which may have been used; null where that
-    /// is not known.
+    /// Number of classes unloaded since the JVM started, which may have been used; null if
+    /// unknown.
     pub unloaded: Option<u64>,
-    /// Classes that could not be read.
+    /// Number of classes that could not be read.
     pub unreadable: u64,
     /// Whether all lists of classes were read to their ends.
     pub complete: bool,
-    /// Why methods without a trace are unknown, where that is so of all.
+    /// The reason that makes every method without a trace of a call unknown, if there is one.
     pub not_counted: Option<&'static str>,
-    /// How long it took to read them, in nanoseconds.
+    /// Time taken to read the classes, in nanoseconds.
     pub duration_ns: u64,
 }

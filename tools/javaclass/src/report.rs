@@ -1,4 +1,4 @@
-//! Records as tables, a tree, comma-separated values or JSON lines.
+//! Writes records as tables, a tree, comma-separated values or JSON lines.
 
 use libjvmprobe::{
     Pid, Result,
@@ -17,7 +17,7 @@ use crate::{
     tally::{Sum, Tally},
 };
 
-/// Writes records in the format that was asked for.
+/// Writes records in the selected format.
 pub struct Report {
     out: Output,
     format: Format,
@@ -68,7 +68,7 @@ impl Report {
         }
     }
 
-    /// Writes what of a list was found.
+    /// Writes the results for the lines of a list.
     pub fn listed(&mut self, listed: &[Listed]) -> Result<()> {
         if self.format == Format::Json {
             return listed.iter().try_for_each(|line| self.out.json(&Record::Listed(line.clone())));
@@ -109,12 +109,12 @@ impl Report {
         frames.try_for_each(|frame| self.out.line(&format!("            at {frame}")))
     }
 
-    /// Whether nobody reads the output any more.
+    /// Whether the reader of the output has closed it.
     pub fn is_closed(&self) -> bool {
         self.out.is_closed()
     }
 
-    /// Writes what became of a class.
+    /// Writes an event of a class.
     pub fn changed(&mut self, changed: &Changed) -> Result<()> {
         if self.format == Format::Json {
             return self.out.json(&Record::Change(changed.clone()));
@@ -128,7 +128,7 @@ impl Report {
         frames.try_for_each(|frame| self.out.line(&format!("    at {frame}")))
     }
 
-    /// Writes how many classes came and went.
+    /// Writes the numbers of classes loaded, unloaded and initialised.
     pub fn rates(&mut self, rates: &Rates) -> Result<()> {
         if self.format == Format::Json {
             return self.out.json(&Record::Rates(rates.clone()));
@@ -144,7 +144,7 @@ impl Report {
         ))
     }
 
-    /// Writes how a JVM's loaders grow, the first of them.
+    /// Writes the growth of a JVM's loaders, at most `top` rows.
     pub fn growth(&mut self, rows: &[LoaderGrowth], top: usize) -> Result<()> {
         if self.format == Format::Json {
             return rows.iter().try_for_each(|row| self.out.json(&Record::Loader(row.clone())));
@@ -169,7 +169,7 @@ impl Report {
         self.out.lines(&table.text())
     }
 
-    /// Writes what of a JVM's jars is not used.
+    /// Writes the unused classes of a JVM's jars.
     pub fn unused(&mut self, pid: Pid, jars: &[Jar]) -> Result<()> {
         let all = || jars.iter().flat_map(|jar| &jar.unused);
         if self.format == Format::Json {
@@ -197,7 +197,7 @@ impl Report {
         })
     }
 
-    /// Writes what a JVM's classes are together.
+    /// Writes the totals of a JVM's classes.
     pub fn tally(&mut self, tally: &Tally, summary: Summary) -> Result<()> {
         match self.format {
             Format::Json => return self.out.json(&Record::Summary(summary)),
@@ -341,7 +341,7 @@ impl Report {
     }
 }
 
-/// A value as RFC 4180 has it.
+/// Quotes a value according to RFC 4180.
 fn quoted(value: &str) -> String {
     if value.contains([',', '"', '\n', '\r']) {
         return format!("\"{}\"", value.replace('"', "\"\""));

@@ -1,7 +1,7 @@
-//! Reports, as `javaclass -j` and `javaclass merge -j` have printed them, of this version or another.
+//! Reads reports that this or another version of `javaclass -j` and `javaclass merge -j` has printed.
 //!
-//! Each JVM's classes end with its summary, which says how many there are: so what was cut is
-//! noticed. Lines of kinds that this version does not know are passed over.
+//! Each JVM's classes are followed by a summary with their number, so a truncated report is
+//! detected. Lines of types that this version does not know are skipped.
 
 use std::{
     fs::File,
@@ -13,10 +13,10 @@ use anyhow::{Context, Result, bail, ensure};
 use libjvmprobe::own::note;
 use serde::Deserialize;
 
-/// A class with all its methods takes less.
+/// Maximum length of a line in bytes; a class with all its methods takes less.
 const MAX_LINE: u64 = 256 << 20;
 
-/// A line of a report, as far as it is of interest.
+/// A line of a report, with the fields that are used here.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Line {
@@ -33,16 +33,16 @@ enum Line {
 pub struct ClassLine {
     /// Its name.
     pub class: String,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: String,
-    /// How far it has got.
+    /// Its state.
     pub state: String,
-    /// How many of its methods were called.
+    /// Number of its methods that were called.
     pub called: u64,
-    /// How many classes these are.
+    /// Number of classes that share this record.
     #[serde(default = "one")]
     pub classes: u64,
-    /// Its methods, where they were told.
+    /// Its methods, if the report has them.
     #[serde(default)]
     pub method_list: Vec<MethodLine>,
 }
@@ -58,13 +58,13 @@ pub struct MethodLine {
     pub usage: String,
 }
 
-/// The end of a JVM's classes.
+/// The summary that follows a JVM's classes.
 #[derive(Debug, Deserialize)]
 pub struct SummaryLine {
     complete: bool,
     unreadable: u64,
     classes: u64,
-    /// How many were unloaded, where that is known.
+    /// Number of classes that were unloaded, if known.
     #[serde(default)]
     pub unloaded: Option<u64>,
     #[serde(default)]
@@ -78,13 +78,13 @@ pub struct MergedLine {
     pub class: String,
 }
 
-/// The end of a merged report.
+/// The totals that follow the classes of a merged report.
 #[derive(Debug, Deserialize)]
 pub struct RunsLine {
-    /// How many of its runs are incomplete.
+    /// Number of its runs that are incomplete.
     pub incomplete: u64,
     classes: u64,
-    /// How many classes were unloaded in all runs, as far as that is known.
+    /// Number of classes that were unloaded in all runs, as far as known.
     pub unloaded: u64,
     #[serde(default)]
     version: Option<String>,
@@ -94,15 +94,15 @@ fn one() -> u64 {
     1
 }
 
-/// What a report tells, in its order.
+/// An item of a report, in the report's order.
 pub enum Told {
-    /// A class of the JVM that the next summary ends.
+    /// A class of the JVM to which the next summary belongs.
     Class(ClassLine),
-    /// The end of a JVM.
+    /// The summary of a JVM.
     Jvm(SummaryLine),
-    /// A class of several runs.
+    /// A class of a merged report.
     Merged(MergedLine),
-    /// The end of these.
+    /// The totals of a merged report.
     Runs(RunsLine),
 }
 
@@ -113,10 +113,10 @@ impl SummaryLine {
     }
 }
 
-/// Reads reports.
+/// Reads reports and passes their items to `take`.
 ///
 /// # Errors
-/// Where one cannot be read, is none or was cut; what `take` says.
+/// A file cannot be read, is not a report, or was truncated; errors that `take` returns.
 pub fn read(files: &[PathBuf], mut take: impl FnMut(&Path, Told) -> Result<()>) -> Result<()> {
     for path in files {
         let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
@@ -125,14 +125,14 @@ pub fn read(files: &[PathBuf], mut take: impl FnMut(&Path, Told) -> Result<()>) 
     Ok(())
 }
 
-/// Reads a report, of this name.
+/// Reads a report; `path` is its name for messages.
 pub fn read_one(
     path: &Path,
     mut report: impl BufRead,
     mut take: impl FnMut(Told) -> Result<()>,
 ) -> Result<()> {
     let mut line = String::new();
-    // Classes since the last summary, and whether there was any.
+    // Number of classes since the last summary, and whether there was any summary.
     let (mut open, mut has_ended) = (0_u64, false);
     let mut others = None;
     let name = path.display();

@@ -1,4 +1,4 @@
-//! One JVM: its classes, added up.
+//! The classes of one JVM, and their totals.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -24,23 +24,23 @@ use crate::{
     report::Report,
 };
 
-/// As many groups are kept apart.
+/// Maximum number of groups counted separately.
 const MAX_GROUPS: usize = 100_000;
 
-/// What the classes of a group are together.
+/// Totals of the classes of a group.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum {
-    /// How many.
+    /// Number of classes.
     pub classes: u64,
-    /// How many are linked, or further.
+    /// Number of classes that are linked, or in a later state.
     pub linked: u64,
-    /// How many are initialised, or were begun to be.
+    /// Number of classes whose initialisation has begun or ended.
     pub initialized: u64,
-    /// Of how many a method was called.
+    /// Number of classes with a called method.
     pub called: u64,
-    /// Their methods.
+    /// Numbers of their methods.
     pub counts: MethodCounts,
-    /// What they take of metaspace.
+    /// Metaspace that they use, in bytes.
     pub bytes: u64,
 }
 
@@ -58,18 +58,18 @@ impl Sum {
     }
 }
 
-/// What is told of a JVM.
+/// Totals and classes of one JVM.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// By origin or loader.
+    /// Totals by origin or loader.
     pub groups: BTreeMap<String, Sum>,
-    /// By package, with the group that it belongs to.
+    /// Totals by package, with the group that it belongs to.
     pub packages: BTreeMap<(String, String), Sum>,
-    /// Each class by group, where that is wanted.
+    /// Classes by group and package, with `--tree` only.
     pub classes: BTreeMap<(String, String), Vec<Class>>,
 }
 
-/// Reads a JVM's classes and tells of them.
+/// Reads a JVM's classes and reports them.
 pub fn tell(
     target: &Target,
     hotspot: &HotSpot,
@@ -130,18 +130,18 @@ pub fn tell(
     }
     let duration = begin.elapsed();
     warn(pid, &loaded);
-    // Who asks what is not used, shall know of what is not there to be asked any more.
+    // A user who asks which classes are unused must know about unloaded ones, which may have been used.
     if asked.is_some() || args.unused {
         tell_unloaded(pid, &loaded);
     }
     if let (Some(hits), Some(asked)) = (hits, asked) {
         asked.tell(target, hits, report)?;
-        // What is missing may be in use.
+        // A class that is missing may be in use.
         anyhow::ensure!(loaded.is_complete && loaded.unreadable == 0, "not all classes were read");
         return Ok(());
     }
     if let Some(seen) = seen {
-        // What is missing would be told as not loaded.
+        // A class that is missing would be reported as not loaded.
         anyhow::ensure!(loaded.is_complete && loaded.unreadable == 0, "not all classes were read");
         return Ok(report.unused(pid, &jars::look(target, &seen, args.jdk)?)?);
     }
@@ -197,13 +197,13 @@ fn tell_unloaded(pid: Pid, loaded: &Loaded) {
 }
 
 fn add<K: Ord>(sums: &mut BTreeMap<K, Sum>, key: K, class: &Class, state: State) {
-    // A JVM that makes up names shall not take all memory.
+    // A JVM that invents names must not exhaust memory.
     if sums.len() < MAX_GROUPS || sums.contains_key(&key) {
         sums.entry(key).or_default().add(class, state);
     }
 }
 
-/// What a class is counted with.
+/// Returns the group in which a class is counted.
 fn group(class: &Class, args: &Args) -> String {
     if !args.by_loader {
         return class.origin.clone();
@@ -212,7 +212,7 @@ fn group(class: &Class, args: &Args) -> String {
     id.cloned().unwrap_or_else(|| "bootstrap".into())
 }
 
-/// The package of a class, for people.
+/// Returns the package of a class for display.
 fn named_package(class: &str) -> String {
     package(class).unwrap_or("(no package)").into()
 }

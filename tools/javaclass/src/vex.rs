@@ -1,8 +1,8 @@
-//! What was found of vulnerable classes, as a VEX document: evidence for whoever judges, no judgement.
+//! Results for vulnerable classes as a VEX document: evidence for a reviewer, without a judgement.
 //!
 //! Source: the OpenVEX specification 0.2.0 (openvex/spec, OPENVEX-SPEC.md). Each status is
-//! `under_investigation`: that a class was not used so far does not say that it cannot be, and that
-//! it was used does not say that it can be exploited. What was seen is in the notes.
+//! `under_investigation`, because a class that was not used so far may be used later, and a class that
+//! was used is not necessarily exploitable. The notes contain the observations.
 
 use std::{
     collections::BTreeMap,
@@ -22,14 +22,14 @@ use serde::Serialize;
 
 use crate::{args::Args, record::Listed};
 
-/// So many lines of the list are named in a note.
+/// Maximum number of lines of the list named in a note.
 const NAMED: usize = 20;
 
-/// A document that is being made.
+/// A document under construction.
 pub struct Vex {
     file: File,
     path: PathBuf,
-    /// What it is about, where that was said.
+    /// The product given by the user, if any.
     product: Option<String>,
     host: String,
     statements: Vec<Statement>,
@@ -48,7 +48,7 @@ struct Document<'a> {
     statements: &'a [Statement],
 }
 
-/// What is said of a vulnerability in a process.
+/// Statement about a vulnerability in a process.
 #[derive(Serialize)]
 struct Statement {
     vulnerability: Vulnerability,
@@ -70,7 +70,7 @@ struct Product {
 }
 
 impl Vex {
-    /// Creates the file, so that one that cannot be written is told at once.
+    /// Creates the file, so that a file that cannot be written is reported at once.
     pub fn create(path: &Path, args: &Args) -> Result<Self> {
         let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
         let host = uname().nodename().to_string_lossy().into_owned();
@@ -78,7 +78,7 @@ impl Vex {
         Ok(Self { file, path: path.to_owned(), product, host, statements: Vec::new() })
     }
 
-    /// Adds what was found in a JVM, which runs this class or jar.
+    /// Adds the results of a JVM, whose main class or jar is `main`.
     pub fn add(&mut self, pid: Pid, main: &str, listed: &[Listed]) {
         let mut by_vulnerability: BTreeMap<&str, Vec<&Listed>> = BTreeMap::new();
         for line in listed {
@@ -99,10 +99,10 @@ impl Vex {
         }
     }
 
-    /// Writes it.
+    /// Writes the document; removes the file if there are no statements.
     pub fn write(mut self) -> Result<()> {
         let written = if self.statements.is_empty() {
-            // A document says something.
+            // A document must have at least one statement.
             std::fs::remove_file(&self.path)
         } else {
             let document = Document {
@@ -121,7 +121,7 @@ impl Vex {
     }
 }
 
-/// A random one (RFC 9562, version 4).
+/// Returns a random UUID (RFC 9562, version 4).
 fn uuid() -> Result<String> {
     let mut bytes = [0; 16];
     let read = getrandom(&mut bytes, GetRandomFlags::empty()).context("get random bytes")?;
@@ -132,7 +132,7 @@ fn uuid() -> Result<String> {
     Ok([part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-"))
 }
 
-/// What was seen, for a person.
+/// Returns the observations as text.
 fn notes(lines: &[&Listed], place: &str) -> String {
     let used: Vec<_> = lines.iter().filter(|line| line.in_use).collect();
     let mut text = match used.is_empty() {
@@ -154,7 +154,7 @@ fn notes(lines: &[&Listed], place: &str) -> String {
     text
 }
 
-/// A package URL for what a JVM runs.
+/// Returns a package URL for a JVM's main class or jar.
 fn product_of(main: &str) -> String {
     let name = main.rsplit('/').next().unwrap_or(main);
     let mut url = "pkg:generic/".to_owned();

@@ -1,4 +1,4 @@
-//! What a list asks for: classes, packages, methods.
+//! The lines of a list: classes, packages, methods.
 
 use std::{fs::File, io::Read, path::Path, sync::Arc};
 
@@ -6,18 +6,18 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::origin::package;
 
-/// A list has fewer lines than that, and fewer bytes.
+/// Maximum number of lines and of bytes in a list.
 const MAX_LINES: usize = 1_000_000;
 const MAX_BYTES: u64 = 64 << 20;
 
 /// A line of a list.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// As it stands there.
+    /// Its text in the file.
     pub text: String,
-    /// What it asks for.
+    /// The class, package or method that it names.
     pub wanted: Wanted,
-    /// Which vulnerability it belongs to: the last `[NAME]` above it.
+    /// The vulnerability to which it belongs: the last `[NAME]` above it.
     pub vulnerability: Option<Arc<str>>,
 }
 
@@ -53,12 +53,12 @@ pub fn read(path: &Path) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// One line of a list.
+/// The class, package or method that a line names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// A class, by its name.
     Class(String),
-    /// All classes of a package, and of those below it.
+    /// All classes of a package and its subpackages.
     Package(String),
     /// A method of a class, perhaps with its descriptor.
     Method {
@@ -66,16 +66,16 @@ pub enum Wanted {
         class: String,
         /// The method's name.
         name: String,
-        /// Its descriptor, where only one of that name is meant.
+        /// Its descriptor; `None` for all methods of that name.
         descriptor: Option<String>,
     },
 }
 
 impl Wanted {
-    /// From a line; `None` of one that is empty or a comment.
+    /// Parses a line; `None` for an empty line or a comment.
     ///
     /// # Errors
-    /// A sentence for the user.
+    /// A message for the user.
     pub fn parse(line: &str) -> Result<Option<Self>, String> {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -107,7 +107,7 @@ impl Wanted {
         }
     }
 
-    /// Whether a class is meant, or has a method that is.
+    /// Whether it matches a class, or a method of the class.
     pub fn is_of(&self, name: &str) -> bool {
         match self {
             Self::Class(class) | Self::Method { class, .. } => class == name,

@@ -1,4 +1,4 @@
-//! What is in the blocks of a JVM's code cache: methods, stubs, the interpreter.
+//! Contents of the blocks in a JVM's code cache: methods, stubs, the interpreter.
 //!
 //! Sources: hotspot/share/code/codeBlob.hpp, code/nmethod.hpp.
 
@@ -21,12 +21,12 @@ use crate::{
     process::memory::Memory,
 };
 
-/// A block is a method at most, and methods have limits.
+/// Plausibility limit for the size of a blob in bytes.
 const MAX_BLOB: u64 = 64 << 20;
-/// Number of words that tell whether a piece of code is still there.
+/// Number of words that show whether a piece of code is still there.
 pub(super) const MARKS: usize = 4;
 
-/// Where the fields are.
+/// Offsets of a blob's fields.
 struct Fields {
     name: u64,
     size: u64,
@@ -36,12 +36,12 @@ struct Fields {
     compile_id: u64,
 }
 
-/// Where a blob says where its code begins.
+/// The form in which a blob refers to the beginning of its code.
 #[derive(Clone, Copy)]
 enum Place {
     /// The field holds an address: JDK 9 to 22.
     Address(u64),
-    /// The field holds 32 bits to add to the address of the blob: JDK 8, and since JDK 23.
+    /// The field holds a 32-bit offset from the blob: JDK 8, and since JDK 23.
     Offset(u64),
 }
 
@@ -70,12 +70,12 @@ impl Fields {
     }
 }
 
-/// Reads all code: methods, the interpreter, stubs; and what was inlined where it is
-/// wanted.
+/// Reads all code: methods, the interpreter, stubs; with inlined methods where `inlining` requests
+/// them.
 ///
 /// # Errors
-/// [`crate::Error::Layout`] naming what is missing, [`crate::Error::Memory`] when the JVM is
-/// gone.
+/// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has
+/// exited.
 pub(in crate::hotspot) fn read(
     memory: &Memory,
     layout: &Layout,
@@ -95,10 +95,10 @@ pub(in crate::hotspot) fn read(
     Ok(found)
 }
 
-/// The methods that compiled code has inlined, each once and in order: those that were found.
+/// Returns the methods inlined into other methods' code, each once, sorted, as far as they were found.
 ///
 /// # Errors
-/// As [`read`].
+/// The errors of [`read`].
 pub(in crate::hotspot) fn inlined(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
     let pages = &mut Pages::ahead(memory);
     let mut blobs = Blobs::new(layout, Inlining::Nowhere)?;
@@ -115,25 +115,25 @@ pub(in crate::hotspot) fn inlined(memory: &Memory, layout: &Layout) -> Result<Ve
     Ok(found.into_iter().collect())
 }
 
-/// A piece of code, not yet named.
+/// A piece of code without its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hotspot) struct Blob {
-    /// Its CodeBlob, and the size of it in bytes: code, debug information and all.
+    /// Its CodeBlob, and the size in bytes of that: code, debug information and all other data.
     pub(crate) at: Addr,
     pub(crate) size: u64,
-    /// The first of its instructions, and the first address behind them.
+    /// Address of its first instruction, and of the first byte after the last one.
     pub(crate) begin: Addr,
     pub(crate) end: Addr,
-    /// Address of the byte that says whether its block is in use.
+    /// Address of the byte that is nonzero while its block is in use.
     used: Addr,
     name: Addr,
-    /// Its Method, if it is one's.
+    /// Its Method, if it is a compiled method.
     method: Option<Addr>,
-    /// By which two that were in one place in turn are told apart.
+    /// Distinguishes methods that are at the same address one after the other.
     pub(crate) compile_id: u32,
 }
 
-/// Reads what is in blocks.
+/// Reads the contents of blocks.
 pub(in crate::hotspot) struct Blobs<'a> {
     fields: Fields,
     blocks: Blocks,
@@ -149,7 +149,7 @@ impl<'a> Blobs<'a> {
         })
     }
 
-    /// Goes through the code of a heap. What makes no sense is being made or discarded just now.
+    /// Visits the code of a heap. Inconsistent blocks are skipped: they are being created or discarded.
     fn each(
         &mut self,
         pages: &mut Pages<'_>,
@@ -163,7 +163,7 @@ impl<'a> Blobs<'a> {
         })
     }
 
-    /// The code that an address lies in.
+    /// Returns the code that contains an address.
     pub(crate) fn find(
         &self,
         pages: &mut Pages<'_>,
@@ -175,7 +175,7 @@ impl<'a> Blobs<'a> {
         Ok(blob.filter(|blob| (blob.begin..blob.end).contains(&addr)))
     }
 
-    /// Addresses of 64-bit words that [tell](Self::is_still) whether a piece of code is still there.
+    /// Returns addresses of 64-bit words that [show](Self::is_still) whether a piece of code is still there.
     pub(crate) fn marks(&self, blob: &Blob) -> [Addr; MARKS] {
         let field = |offset| Addr(blob.at.0.wrapping_add(offset));
         let Fields { name, method, compile_id, .. } = self.fields;
@@ -185,7 +185,7 @@ impl<'a> Blobs<'a> {
         }
     }
 
-    /// Whether a piece of code is still what it was, by its marks as they are now: those that can be read.
+    /// Whether a piece of code is still there, given the current values of its marks; `None` is unreadable.
     pub(crate) fn is_still(blob: &Blob, marks: &[Option<u64>; MARKS]) -> bool {
         let &[Some(used), Some(name), Some(method), Some(id)] = marks else { return false };
         let is_same = |known: Addr| method == known.0 && id as u32 == blob.compile_id;
@@ -216,7 +216,7 @@ impl<'a> Blobs<'a> {
         Ok(Some(Blob { at: blob, size, begin, end, used, name, method, compile_id }))
     }
 
-    /// Names a piece of code.
+    /// Returns a piece of code with its name and inlined methods.
     pub(crate) fn code(
         &mut self,
         pages: &mut Pages<'_>,
@@ -230,7 +230,7 @@ impl<'a> Blobs<'a> {
             return Some(Code::new(kind, &name));
         };
         let info = methods.get(pages, method)?;
-        // Without debug information the method still has its name.
+        // If the debug information is unreadable, the method still has its name.
         let inlined = self.scopes.inlined(pages, methods, blob);
         Some(Code {
             kind: CodeKind::Method,
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use crate::hotspot::testing::{CODE_FIELDS, Image, own_memory};
 
-    /// A code cache of JDK 17's shape with one method, `A.b(int)`, in one heap.
+    /// A code cache with the structure of JDK 17, with one method, `A.b(int)`, in one heap.
     struct Fake {
         image: Image,
         code: Addr,
@@ -274,9 +274,9 @@ mod tests {
         let class_name = symbol(image_ref, "A");
         let class = image_ref.put(&[class_name.0]);
         let (name, descriptor) = (symbol(image_ref, "b"), symbol(image_ref, "(I)V"));
-        // Holder, one more word, then entries 0 to 2.
+        // Words of a ConstantPool: holder, one more word, then entries 0 to 2.
         let pool = image_ref.put(&[class.0, 0, 0, name.0, descriptor.0]);
-        // Pool, then flags, code size, indexes of name and descriptor.
+        // Words of a ConstMethod: pool, then flags, code size, indexes of name and descriptor.
         let indexes = u64::from(1_u16) << 32 | u64::from(2_u16) << 48;
         let const_method = image_ref.put(&[pool.0, indexes]);
         let method = image_ref.put(&[const_method.0]);
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!((&*code.name, code.signature.as_deref()), ("A.b", Some("(int)")));
     }
 
-    /// Finds the code at an address as one does who comes from there.
+    /// Finds the code at an address, and names it.
     fn find(layout: &Layout, addr: Addr) -> Result<Option<Blob>> {
         let memory = own_memory();
         let pages = &mut Pages::ahead(&memory);

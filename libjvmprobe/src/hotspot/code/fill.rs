@@ -1,16 +1,16 @@
-//! How full the code cache is: what `jcmd PID Compiler.codecache` tells.
+//! Fill level of the code cache, as `jcmd PID Compiler.codecache` prints it.
 //!
-//! Source: hotspot/share/memory/heap.hpp. vmStructs tells where a `CodeHeap` has the binary
-//! logarithm of its segments' size. What stands around it is in the same order from JDK 8 to 28, and
-//! what stands before it must agree with what is known otherwise, or nothing is told:
+//! Source: hotspot/share/memory/heap.hpp. vmStructs exports the offset of the binary logarithm of a
+//! `CodeHeap`'s segment size. The fields around it have the same order from JDK 8 to 28. The fields
+//! before it must agree with values known from elsewhere; otherwise the result is an error:
 //!
 //! | words from there | |
 //! |---|---|
 //! | -2 | `_number_of_reserved_segments` |
 //! | -1 | `_segment_size` |
-//! | 1 | `_next_segment`: those before it were handed out once |
-//! | 2 | `_freelist`: those that were given back, or none |
-//! | 3 | from JDK 14 (and 11.0.6) on `_last_insert_point`, a block in that list or none |
+//! | 1 | `_next_segment`: segments before it were allocated at least once |
+//! | 2 | `_freelist`: blocks that were freed, or null |
+//! | 3 | from JDK 14 (and 11.0.6) on `_last_insert_point`, a block in that list or null |
 //! | 3 or 4 | `_freelist_segments` |
 
 use crate::{
@@ -27,23 +27,23 @@ use crate::{
     process::memory::Memory,
 };
 
-/// How full the code cache is, in bytes: all its heaps together.
+/// Fill level of the code cache in bytes: the sum of all code heaps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fill {
-    /// What code takes, stubs and the interpreter among it.
+    /// Bytes in use, including stubs and the interpreter.
     pub used: u64,
-    /// What it can take at most.
+    /// Maximum size.
     pub size: u64,
 }
 
-/// Words before and behind the logarithm.
+/// Number of words before the logarithm that are read, and the total number.
 const BEFORE: u64 = 2;
 const WORDS: usize = 7;
 
-/// Reads it.
+/// Reads the fill level.
 ///
 /// # Errors
-/// [`Error::Layout`] naming what is missing or implausible, [`Error::Memory`].
+/// [`Error::Layout`] naming the field that is missing or implausible, [`Error::Memory`].
 pub(in crate::hotspot) fn read(memory: &Memory, layout: &Layout) -> Result<Fill> {
     let pages = &mut Pages::new(memory);
     let log = layout.get(Item::HeapSegmentLog)?;
@@ -64,14 +64,14 @@ pub(in crate::hotspot) fn read(memory: &Memory, layout: &Layout) -> Result<Fill>
     Ok(fill)
 }
 
-/// Segments in use; `None` where the words are not what they should be.
+/// Returns the number of segments in use; `None` if the words are implausible.
 fn used_segments(heap: &Heap, words: [u64; WORDS]) -> Option<u64> {
     let [reserved, size, _, next, list, third, fourth] = words;
     let is_ours = size == 1 << heap.segment_log && reserved == heap.reserved() >> heap.segment_log;
     let is_block = |word: u64| (heap.low..heap.high).contains(&Addr(word));
     let free = match list {
         0 => 0,
-        // In a list there is at least one segment.
+        // A free list has at least one segment, so the third word is not zero if it is the count.
         list if is_block(list) && (third == 0 || is_block(third)) => fourth,
         list if is_block(list) => third,
         _ => return None,
@@ -98,7 +98,7 @@ mod tests {
             used_segments(&HEAP, [0x800, 128, 7, next, list, third, fourth])
         };
         assert_eq!(of(100, 0, 0, 99), Some(100));
-        // JDK 8, which counts right behind the list; then with and without a point to insert at.
+        // JDK 8 has the count directly after the list; later JDKs after the insert point, which may be null.
         assert_eq!(of(100, 0x10080, 30, 0x11111), Some(70));
         assert_eq!(of(100, 0x10080, 0x10100, 30), Some(70));
         assert_eq!(of(100, 0x10080, 0, 30), Some(70));

@@ -1,32 +1,32 @@
-//! Code heaps: blocks one behind the other, each with its length in segments.
+//! Code heaps: consecutive blocks, each with its length in segments.
 //!
 //! Sources: hotspot/share/code/codeCache.hpp, memory/heap.hpp, memory/virtualspace.hpp,
-//! utilities/growableArray.hpp. A segment map of one byte a segment says how far back the block
-//! begins that a segment belongs to: 0 where it begins, 255 in what was never used.
+//! utilities/growableArray.hpp. The segment map has one byte for each segment: the distance back to the
+//! beginning of the segment's block, 0 where a block begins, 255 in segments that were never used.
 
 use crate::{
     Addr, Error, Result,
     hotspot::{code::at, layout::Item, pages::Pages, resolved::Layout},
 };
 
-/// HotSpot has three heaps, or one.
+/// Maximum number of heaps; HotSpot has three heaps, or one.
 const MAX_HEAPS: u32 = 16;
-/// More than any code cache holds.
+/// Maximum number of blocks in a heap: more than any code cache holds.
 const MAX_BLOCKS: usize = 4_000_000;
-/// A method of megabytes is that many steps of the segment map long at most.
+/// Maximum number of steps back through the segment map. A method of several megabytes needs fewer.
 const MAX_HOPS: usize = 1024;
-/// A heap is as large as the code cache may be at most, which is 2 GiB.
+/// Plausibility limit for the size of a heap in bytes; the code cache is at most 2 GiB.
 const MAX_HEAP: u64 = 4 << 30;
-/// `FreeBlock`'s mark in the segment map: nothing begins here.
+/// Value of the segment map for a segment that belongs to no block.
 const FREE: u8 = 0xff;
 
 /// A CodeHeap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hotspot) struct Heap {
-    /// What is in use of it.
+    /// The committed part.
     pub(crate) low: Addr,
     pub(crate) high: Addr,
-    /// All that is reserved: it grows.
+    /// The reserved part, up to which it may grow.
     pub(crate) reserved_low: Addr,
     pub(crate) reserved_high: Addr,
     pub(crate) segmap: Addr,
@@ -34,19 +34,19 @@ pub(in crate::hotspot) struct Heap {
     pub(crate) segment_log: u32,
 }
 
-/// The code heaps of a JVM.
+/// Returns the code heaps of a JVM.
 ///
 /// # Errors
-/// [`Error::Layout`] naming what is missing or implausible, [`Error::Memory`].
+/// [`Error::Layout`] naming the field that is missing or implausible, [`Error::Memory`].
 pub(in crate::hotspot) fn heaps(pages: &mut Pages<'_>, layout: &Layout) -> Result<Vec<Heap>> {
     let addresses = addresses(pages, layout)?;
     addresses.into_iter().map(|heap| Heap::read(pages, layout, heap)).collect()
 }
 
-/// Where they are.
+/// Returns the addresses of the CodeHeaps.
 ///
 /// # Errors
-/// As [`heaps`].
+/// The errors of [`heaps`].
 pub(super) fn addresses(pages: &mut Pages<'_>, layout: &Layout) -> Result<Vec<Addr>> {
     if layout.is_jdk_8() {
         return Ok(vec![pages.pointer(layout.address(Item::CodeHeapOne)?)?]);
@@ -56,17 +56,17 @@ pub(super) fn addresses(pages: &mut Pages<'_>, layout: &Layout) -> Result<Vec<Ad
         return Err(Error::layout("the code cache is not set up yet"));
     }
     let count = pages.u32(at(array, layout.get(Item::ArrayLength)?)?)?.min(MAX_HEAPS);
-    // GrowableArray<E> adds its elements behind its base class.
+    // GrowableArray<E> has its elements' pointer directly after its base class.
     let data = layout.get(Item::ArrayData).or_else(|_| layout.get(Item::ArraySize))?;
     let data = pages.pointer(at(array, data)?)?;
     (0..count).map(|i| pages.pointer(at(data, u64::from(i) * 8)?)).collect()
 }
 
 impl Heap {
-    /// Reads one.
+    /// Reads a heap.
     ///
     /// # Errors
-    /// As [`heaps`].
+    /// The errors of [`heaps`].
     pub(super) fn read(pages: &mut Pages<'_>, layout: &Layout, heap: Addr) -> Result<Self> {
         let space = at(heap, layout.get(Item::HeapMemory)?)?;
         let segments = at(heap, layout.get(Item::HeapSegmap)?)?;
@@ -89,12 +89,12 @@ impl Heap {
         Ok(found)
     }
 
-    /// As large as it can become, in bytes.
+    /// Returns its maximum size in bytes.
     pub(super) fn reserved(&self) -> u64 {
         self.reserved_high.0.saturating_sub(self.reserved_low.0)
     }
 
-    /// What the segment map says of an address.
+    /// Returns the segment map's value for an address.
     fn segment(&self, pages: &mut Pages<'_>, addr: Addr) -> Result<u8> {
         let number = addr.0.saturating_sub(self.low.0) >> self.segment_log;
         let [segment] = pages.array(at(self.segmap, number)?)?;
@@ -102,16 +102,16 @@ impl Heap {
     }
 }
 
-/// What is in a block, and how many bytes there are for it.
+/// A block: its blob and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     pub(crate) blob: Addr,
     pub(crate) bytes: u64,
-    /// Address of the byte that says whether the block is in use.
+    /// Address of the byte that is nonzero while the block is in use.
     pub(crate) used: Addr,
 }
 
-/// How blocks are laid out.
+/// Layout of a block's header.
 #[derive(Clone, Debug)]
 pub(super) struct Blocks {
     header: u64,
@@ -131,7 +131,7 @@ impl Blocks {
         })
     }
 
-    /// Goes through the blocks of a heap that are in use.
+    /// Visits the blocks of a heap that are in use.
     pub(crate) fn each(
         &self,
         pages: &mut Pages<'_>,
@@ -140,7 +140,7 @@ impl Blocks {
     ) -> Result<()> {
         let mut block = heap.low;
         for _ in 0..MAX_BLOCKS {
-            // Behind the last block, or where it cannot be told how long one is.
+            // The walk ends after the last block, or at a block whose length cannot be determined.
             if block >= heap.high || !matches!(heap.segment(pages, block), Ok(0)) {
                 break;
             }
@@ -153,7 +153,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// The block in use that an address of a heap lies in; as `CodeHeap::find_block_for`.
+    /// Returns the block in use that contains an address, as `CodeHeap::find_block_for` does.
     pub(crate) fn find(
         &self,
         pages: &mut Pages<'_>,
@@ -181,7 +181,7 @@ impl Blocks {
         Ok(None)
     }
 
-    /// Reads the head of a block: where its content is, and whether it is in use.
+    /// Reads a block's header: its blob, its length, and whether it is in use.
     fn block(&self, pages: &mut Pages<'_>, heap: &Heap, block: Addr) -> Result<(Room, bool)> {
         let length = at(block, self.length)?;
         let length = match self.length_is_long {

@@ -1,4 +1,4 @@
-//! All code of a JVM, and code by its addresses while it is there.
+//! All code of a JVM, and code by address while it exists.
 
 use std::sync::Arc;
 
@@ -17,57 +17,57 @@ use crate::{
     names::code::Code,
 };
 
-/// Maximum size of the methods that are kept from one look to the next.
+/// Maximum size in bytes of the methods cached from one lookup to the next.
 const MAX_METHODS_SIZE: usize = 16 << 20;
-/// Maximum number of times that methods are read because classes were unloaded meanwhile.
+/// Maximum number of attempts to read methods, which fail if classes were unloaded meanwhile.
 const TRIES: usize = 3;
-/// Maximum number of bytes of a piece of code that are read before any of them is asked for.
+/// Maximum number of bytes of a piece of code that are prefetched.
 const MAX_PREFETCHED: u64 = 256 << 10;
 
-/// A piece of code that was found.
+/// A piece of code found at a requested address.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Its first address, and the first behind it.
+    /// Its first address.
     pub(crate) start: Addr,
-    /// The first address behind it.
+    /// The first address after it.
     pub(crate) end: Addr,
-    /// A compiled method's compile id, else 0.
+    /// Compile ID of a compiled method, 0 for other code.
     pub(crate) compile_id: u32,
-    /// What it is, with what was inlined at the addresses asked for.
+    /// Its kind and name, with the methods inlined at the requested addresses.
     pub(crate) code: Code,
 }
 
 impl HotSpot {
-    /// All compiled code that it has now: methods, the interpreter, stubs; with what was
-    /// inlined where that is wanted. Read from its memory; it is not asked and not
-    /// stopped.
+    /// Returns all code that exists now: methods, the interpreter, stubs; with inlined methods where
+    /// `inlining` requests them. It is read from the JVM's memory without the JVM's cooperation and
+    /// without stopping it.
     ///
     /// # Errors
-    /// [`crate::Error::Layout`] naming what is missing, [`crate::Error::Memory`] when it is gone.
+    /// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has exited.
     pub fn code(&self, inlining: Inlining<'_>) -> Result<Vec<(Addr, u64, Code)>> {
         let mut code = cache::read(&self.memory, &self.layout, inlining)?;
         self.name_stubs(&mut code);
         Ok(code)
     }
 
-    /// The addresses of the methods that compiled code has inlined, in order. What is inlined
-    /// and can neither stop nor call may be missing.
+    /// Returns the addresses of the methods inlined in compiled code, sorted. Inlined methods that
+    /// can neither stop nor call may be missing.
     ///
     /// # Errors
-    /// As [`Self::code`].
+    /// The errors of [`Self::code`].
     pub(in crate::hotspot) fn inlined_methods(&self) -> Result<Vec<Addr>> {
         cache::inlined(&self.memory, &self.layout)
     }
 
-    /// A reader of its code and methods by their addresses.
+    /// Creates a reader of its code and methods by address.
     ///
     /// # Errors
-    /// [`crate::Error::Layout`] naming what is missing.
+    /// [`crate::Error::Layout`] naming the missing field.
     pub(crate) fn lookup(&self) -> Result<Lookup> {
         Ok(Lookup { heaps: Vec::new(), methods: Methods::new(&self.layout)?, unloaded: None })
     }
 
-    /// The stubs of a blob that has many.
+    /// Splits a blob that has several stubs; `None` for other blobs.
     fn stubs_of(&self, blob: &Blob, code: &Code) -> Option<Vec<Found>> {
         let mut divided = vec![(blob.begin, blob.end.0 - blob.begin.0, code.clone())];
         self.name_stubs(&mut divided);
@@ -84,39 +84,39 @@ impl HotSpot {
 /// Result of a [`Lookup`].
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Code at the addresses, in order. What lies outside the code cache, or is being made or discarded just
-    /// now, is left out.
+    /// Code at the addresses, in order. Omits addresses outside the code cache, and code that is being created or
+    /// discarded.
     pub(crate) code: Vec<Found>,
-    /// The methods, without those that make no sense.
+    /// The methods, without inconsistent ones.
     pub(crate) methods: Vec<(Addr, Arc<MethodInfo>)>,
-    /// Number of classes that the JVM has unloaded, where it counts them: it has not changed while this was read.
+    /// Number of classes that the JVM has unloaded, if it counts them. It did not change during the lookup.
     pub(crate) unloaded: Option<u64>,
 }
 
-/// Reads code and methods of one JVM by their addresses, and keeps what stays as it is.
+/// Reads code and methods of one JVM by address, and caches methods from one lookup to the next.
 ///
-/// Each request to the JVM's memory goes to another process and back, so what is asked for together is read
-/// together.
+/// Each request to the JVM's memory is a round trip to another process, so addresses that are requested
+/// together are read together.
 #[derive(Debug)]
 pub(crate) struct Lookup {
-    /// Code heaps with all that is reserved for them. None until the code cache is set up.
+    /// Code heaps with their complete reserved ranges. Empty until the code cache is set up.
     heaps: Vec<Heap>,
-    /// Methods as they were with this number of classes unloaded: they stay as they are, and where they are,
+    /// Cached methods, valid while the number of unloaded classes is `unloaded`: methods neither change nor move
     /// until their classes are unloaded.
     methods: Methods,
     unloaded: Option<u64>,
 }
 
 impl Lookup {
-    /// About how many bytes it keeps.
+    /// Returns the approximate size of the cache in bytes.
     pub(crate) fn size(&self) -> usize {
         self.methods.size()
     }
 
-    /// Looks for the code at some addresses, which are sorted, and for some methods.
+    /// Looks up the code at some addresses, which must be sorted, and some methods.
     ///
     /// # Errors
-    /// [`crate::Error::Layout`], [`crate::Error::Memory`] when the JVM is gone.
+    /// [`crate::Error::Layout`], [`crate::Error::Memory`] if the JVM has exited.
     pub(crate) fn look(
         &mut self,
         hotspot: &HotSpot,
@@ -144,17 +144,17 @@ impl Lookup {
                 let methods = methods.filter_map(|(&at, info)| Some((at, info?))).collect();
                 return Ok(Seen { code, methods, unloaded });
             }
-            // Classes were unloaded meanwhile: at an address there may have been another method.
+            // Classes were unloaded meanwhile, so another method may have been at an address.
             self.unloaded = None;
             if tries.next().is_none() {
-                // Code that is still there has its methods still, and these were read just now.
+                // Code that is still there still has its methods, and their names were read just now.
                 return Ok(Seen { code, ..Seen::default() });
             }
         }
     }
 
-    /// Returns the code at some addresses that was there before and after it was read, and the number of classes
-    /// that were unloaded by then.
+    /// Returns the code at some addresses that existed before and after it was read, and the number of
+    /// unloaded classes at that time.
     fn code(
         &mut self,
         hotspot: &HotSpot,

@@ -1,16 +1,16 @@
-//! Compiled code: what lies where in a JVM's code cache, and what it is called.
+//! Compiled code: contents of a JVM's code cache, with names.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
 //! | `heap` | code heaps and their blocks |
-//! | `cache` | what is in a block: a method, a stub, the interpreter |
-//! | `scopes` | what was inlined into a compiled method, with lines |
+//! | `cache` | contents of a block: a method, a stub, the interpreter |
+//! | `scopes` | methods inlined into a compiled method, with lines |
 //! | `stubs` | names of stubs |
-//! | `lookup` | all code, and code and methods by their addresses |
-//! | `fill` | how full the code cache is |
+//! | `lookup` | all code, and code and methods by address |
+//! | `fill` | fill level of the code cache |
 //!
-//! The JVM goes on while we read: a block that changes under our eyes makes no sense or ends the
-//! walk of its heap; it is left out.
+//! The JVM runs on during reads. A block that changes meanwhile is inconsistent or ends the
+//! walk of its heap; it is omitted.
 
 pub(super) mod cache;
 pub(super) mod fill;
@@ -24,19 +24,19 @@ pub(crate) use lookup::{Lookup, Seen};
 
 use crate::{Addr, Error, Result};
 
-/// For which code to find out what was inlined. All of it is a lot.
+/// The code for which inlining is decoded. Decoding all of it takes long.
 #[derive(Clone, Copy, Debug)]
 pub enum Inlining<'a> {
-    /// For none.
+    /// No code.
     Nowhere,
-    /// At these addresses, which are sorted.
+    /// Code at these addresses, which are sorted.
     At(&'a [Addr]),
-    /// For all.
+    /// All code.
     Everywhere,
 }
 
 impl Inlining<'_> {
-    /// Whether it is wanted somewhere in a range.
+    /// Whether inlining is requested at an address in a range.
     fn is_wanted(self, from: Addr, to: Addr) -> bool {
         match self {
             Self::Nowhere => false,
@@ -49,7 +49,7 @@ impl Inlining<'_> {
     }
 }
 
-/// The address of a field.
+/// Returns the address of a field at an offset; fails for a null object.
 fn at(object: Addr, offset: u64) -> Result<Addr> {
     object
         .checked_add(offset)

@@ -1,9 +1,9 @@
-//! Names of HotSpot's stubs: arraycopy, CRC32, AES and the like.
+//! Names of HotSpot's stubs: arraycopy, CRC32, AES and others.
 //!
-//! They lie in a few blobs, `StubRoutines (1)` and so on, of a hundred stubs each. The
-//! addresses of their entries are statics of the class StubRoutines
-//! (hotspot/share/runtime/stubRoutines.hpp), private, so that a stub has a name of its own
-//! only where libjvm.so has a symbol table.
+//! Stubs lie in a few blobs, `StubRoutines (1)` and so on, of a hundred stubs each. The
+//! addresses of their entry points are private statics of the class StubRoutines
+//! (hotspot/share/runtime/stubRoutines.hpp), so a stub has its own name
+//! only if libjvm.so has a symbol table.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,14 +14,14 @@ use crate::{
     names::code::{Code, CodeKind},
 };
 
-/// How the name of a blob begins that holds stubs.
+/// Prefix of the names of blobs that hold stubs.
 const BLOB: &str = "StubRoutines";
-/// Statics that point into the midst of a stub.
+/// Statics that point to an instruction inside a stub.
 const NOT_ENTRIES: [&str; 1] = ["StubRoutines::call_stub_return_address"];
 
-/// Where the entries of stubs are kept in the file, with the stubs' names.
+/// Returns the addresses in the file of the variables with stubs' entry points, with the stubs' names.
 pub(in crate::hotspot) fn statics(symbols: &HashMap<String, Symbol>) -> Vec<(Vaddr, Arc<str>)> {
-    // Statics are called _x, functions are not.
+    // The names of statics begin with an underscore, those of functions do not.
     let name = |mangled: &str| {
         let (class, name) = member(mangled)?;
         let name = name.strip_prefix('_')?;
@@ -33,7 +33,7 @@ pub(in crate::hotspot) fn statics(symbols: &HashMap<String, Symbol>) -> Vec<(Vad
     symbols.iter().filter(|(_, symbol)| symbol.size == 8).filter_map(of).collect()
 }
 
-/// Returns the class, with those that it is nested in, and the name of a member of a class that is no
+/// Returns the class, with its enclosing classes, and the name of a member of a class that is not a
 /// template: `_ZN12StubRoutines3x865_nameE`. Source: Itanium C++ ABI, 5.1.3.
 fn member(mangled: &str) -> Option<(String, &str)> {
     let mut rest = mangled.strip_prefix("_ZN")?.strip_suffix('E')?;
@@ -54,13 +54,13 @@ fn member(mangled: &str) -> Option<(String, &str)> {
 }
 
 impl HotSpot {
-    /// Divides the blobs of stubs among their stubs.
+    /// Splits the blobs of stubs into their stubs.
     pub(super) fn name_stubs(&self, code: &mut Vec<(Addr, u64, Code)>) {
         let is_blob = |code: &Code| code.kind == CodeKind::Stub && code.name.starts_with(BLOB);
         if self.build.stubs.is_empty() || !code.iter().any(|(_, _, code)| is_blob(code)) {
             return;
         }
-        // Set once, while the JVM starts.
+        // The JVM sets these variables once, while it starts.
         let stubs = &self.build.stubs;
         let places: Vec<_> =
             stubs.iter().map(|(at, _)| Addr(at.0.wrapping_add(self.bias))).collect();
@@ -81,7 +81,7 @@ impl HotSpot {
     }
 }
 
-/// Divides a blob: each stub reaches to the next.
+/// Splits a blob: each stub extends to the next.
 fn divide(
     start: Addr,
     size: u64,
@@ -91,7 +91,7 @@ fn divide(
     let end = Addr(start.0.saturating_add(size));
     let mut inside: Vec<_> =
         entries.iter().filter(|(addr, _)| (start..end).contains(addr)).collect();
-    // Of several names for one entry, the plainest.
+    // If an entry has several names, the shortest is used.
     inside.sort_by_key(|(addr, name)| (*addr, name.len(), Arc::clone(name)));
     inside.dedup_by_key(|(addr, _)| *addr);
     let first = inside.first().map_or(end, |(addr, _)| *addr);

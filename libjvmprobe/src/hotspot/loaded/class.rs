@@ -17,17 +17,17 @@ use crate::{
 
 /// A class has at most 65,535 methods (JVMS 4.1); HotSpot may add some.
 const MAX_METHODS: u32 = 70_000;
-/// `InstanceKlass::_misc_has_been_redefined` of JDK 11 and 17, and that of `InstanceKlassFlags`.
+/// `InstanceKlass::_misc_has_been_redefined` of JDK 11 and 17, and the flag of `InstanceKlassFlags`.
 const REDEFINED_11: u16 = 1 << 9;
 const REDEFINED_17: u16 = 1 << 7;
 const REDEFINED: u16 = 1 << 2;
-/// `InstanceKlass::_misc_has_resolved_methods` of JDK 11 and 17, and that of `InstanceKlassFlags`.
+/// `InstanceKlass::_misc_has_resolved_methods` of JDK 11 and 17, and the flag of `InstanceKlassFlags`.
 const HANDLED_11: u16 = 1 << 15;
 const HANDLED_17: u16 = 1 << 13;
 const HANDLED: u16 = 1 << 1;
-/// `InstanceKlassFlags::_misc_rewritten`: of all classes that are linked.
+/// `InstanceKlassFlags::_misc_rewritten`: set in every linked class.
 const REWRITTEN: u16 = 1 << 0;
-/// More than any class takes, in words of its tables: else it is no class.
+/// Plausibility limit for a class's vtable and itable, in words.
 const MAX_TABLE: u32 = 1 << 20;
 
 /// Reads classes.
@@ -46,23 +46,23 @@ pub(super) struct ClassReader {
     array_length: u64,
     array_data: u64,
     loader_of: u64,
-    /// Where its flags are, and the one of classes that were redefined.
+    /// Offset and mask of the flag of redefined classes.
     redefined: Option<(u64, u16)>,
-    /// Where the flag is of classes for one of whose methods a method handle was made.
+    /// Offset and mask of the flag of classes with a method handle for one of their methods.
     handled: Option<(u64, u16)>,
-    /// Whether these are in `InstanceKlassFlags::_status`, which is behind `_flags`.
+    /// Whether these flags are in `InstanceKlassFlags::_status`, which follows `_flags`.
     has_status: bool,
     os_thread: Option<(u64, u64)>,
 }
 
 impl ClassReader {
     pub(super) fn new(layout: &Layout) -> Result<Self> {
-        // Of others in between the bits are not known.
+        // The flag bits of other JDK versions are not known.
         let flags = |of_11, of_17, mask| match layout.major {
             11 => layout.get(Item::MiscFlags).ok().map(|field| (field, of_11)),
             17 => layout.get(Item::MiscFlags).ok().map(|field| (field, of_17)),
-            // `InstanceKlass::_misc_flags` is behind `_init_state` and `_reference_type`; its first
-            // two bytes have REWRITTEN. Not so in JDK 27 and later.
+            // `InstanceKlass::_misc_flags` follows `_init_state` and `_reference_type`; its first two bytes
+            // contain REWRITTEN. JDK 27 and later differ.
             21..=26 => {
                 let state = layout.get(Item::InitState).ok();
                 state.map(|state| ((state + 2).next_multiple_of(2) + 2, mask))
@@ -91,55 +91,55 @@ impl ClassReader {
         })
     }
 
-    /// Reads what [`Self::read`] and [`Self::methods`] will look at, of many classes in a few requests.
+    /// Prefetches the pages that [`Self::read`] and [`Self::methods`] need for these classes, in few requests.
     pub(super) fn prefetch(&self, reader: &mut Reader<'_>, entries: &[Entry]) {
         reader.prefetch(entries, &[self.methods, self.constants]);
         reader.prefetch_names(entries.iter().map(|entry| entry.klass), self.name);
     }
 
-    /// The Symbol of a class's name.
+    /// Returns the Symbol of a class's name.
     pub(super) fn symbol(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Addr> {
         reader.pages.pointer(at(klass, self.name)?)
     }
 
-    /// The bytes of a class's name as the class file has it, hidden classes' addresses included.
+    /// Returns a class's name as its Symbol has it, with the address suffix of hidden classes.
     pub(super) fn raw_name(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Arc<str>> {
         let symbol = self.symbol(reader, klass)?;
         reader.text(symbol)
     }
 
-    /// How far a class has got; `None` where there is none yet.
+    /// Reads the initialisation state of a class; `None` if it is not a class yet.
     pub(super) fn state(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Option<State>> {
         let [state] = reader.pages.array(at(klass, self.state)?)?;
         Ok(State::of(state))
     }
 
-    /// Whether a method handle was made for one of its methods; `None` where that is unknown.
-    /// `ResolvedMethodTable` says so when it has a method for the first time, and nobody takes it
-    /// back (prims/resolvedMethodTable.cpp, classfile/javaClasses.cpp).
+    /// Whether a method handle was made for one of the class's methods; `None` if unknown.
+    /// `ResolvedMethodTable` sets the flag when it gets the class's first method, and HotSpot never
+    /// clears it (prims/resolvedMethodTable.cpp, classfile/javaClasses.cpp).
     pub(super) fn is_handled(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Option<bool>> {
         let Some((field, mask)) = self.handled else { return Ok(None) };
         Ok(self.flag(reader, klass, field, mask))
     }
 
-    /// A flag of a class that is linked.
+    /// Reads a flag of a linked class; `None` if it is not where it is expected.
     fn flag(&self, reader: &mut Reader<'_>, klass: Addr, field: u64, mask: u16) -> Option<bool> {
         let field = klass.checked_add(field)?;
         let flags = reader.pages.u16(field).ok()?;
-        // Not where it ought to be.
+        // Every linked class has REWRITTEN, so without it the flags lie elsewhere.
         if self.has_status && reader.pages.u16(Addr(field.0 - 2)).ok()? & REWRITTEN == 0 {
             return None;
         }
         Some(flags & mask != 0)
     }
 
-    /// Whether a class was replaced; `None` where that is unknown.
+    /// Whether a class was redefined; `None` if unknown.
     pub(super) fn is_redefined(&self, reader: &mut Reader<'_>, klass: Addr) -> Option<bool> {
         let (field, mask) = self.redefined?;
         self.flag(reader, klass, field, mask)
     }
 
-    /// A class without its methods; `None` where there is none yet.
+    /// Reads a class without its methods; `None` if it is not a class yet.
     pub(super) fn read(
         &self,
         reader: &mut Reader<'_>,
@@ -169,12 +169,12 @@ impl ClassReader {
         }))
     }
 
-    /// Where a class says which ClassLoaderData it is of.
+    /// Returns the address of the class's pointer to its ClassLoaderData.
     pub(super) fn loader_at(&self, klass: Addr) -> Option<Addr> {
         at(klass, self.loader_of).ok()
     }
 
-    /// Its methods.
+    /// Returns the addresses of the class's methods.
     pub(super) fn methods(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Vec<Addr>> {
         let array = reader.pages.pointer(at(klass, self.methods)?)?;
         if array == Addr(0) {
@@ -189,7 +189,7 @@ impl ClassReader {
         Ok(words.chunks_exact(8).filter_map(word).collect())
     }
 
-    /// The thread that initialises it.
+    /// Returns the OS thread ID of the thread that initialises the class.
     fn thread(&self, reader: &mut Reader<'_>, klass: Addr) -> Option<u32> {
         let (os_thread, id) = self.os_thread?;
         let thread = reader.pages.pointer(klass.checked_add(self.thread)?).ok()?;

@@ -1,8 +1,9 @@
-//! Which classes are above and below which: whose methods a call that names a class may reach.
+//! Superclasses and subclasses of each class: determines the methods that a call naming a class may
+//! reach.
 //!
-//! Sources: hotspot/share/oops/klass.hpp, klass.cpp (`initialize_supers`): a class has itself and
-//! its superclasses down to a depth of eight in `_primary_supers`, those that are deeper and all
-//! interfaces, inherited ones among them, in `_secondary_supers`.
+//! Sources: hotspot/share/oops/klass.hpp, klass.cpp (`initialize_supers`). `_primary_supers` holds the
+//! class and its superclasses up to a depth of eight. `_secondary_supers` holds deeper superclasses
+//! and all interfaces, including inherited ones.
 
 use crate::{
     Addr, Error, Result,
@@ -16,22 +17,22 @@ use crate::{
 
 /// `Klass::_primary_super_limit`.
 const PRIMARY_SUPERS: usize = 8;
-/// More than any class has above it.
+/// Plausibility limit: no class has more superclasses and interfaces.
 const MAX_ABOVE: u32 = 1 << 9;
-/// So many relations are kept, in 32 MiB each way.
+/// Maximum number of relations kept, 32 MiB for each direction.
 const MAX_RELATIONS: usize = 1 << 22;
 
-/// The classes, by their names' Symbols: those of one name are taken for one.
+/// Relations between classes, by the Symbols of their names. Classes of the same name count as one.
 #[derive(Debug, Default)]
 pub(super) struct Families {
-    /// Of each class, its superclasses and all its interfaces.
+    /// Superclasses and all interfaces, by class.
     above: NumberMap<Addr, Vec<Addr>>,
-    /// Of each class, its subclasses, or the classes that implement it, at any depth.
+    /// Subclasses, or implementing classes of an interface, at any depth, by class.
     below: NumberMap<Addr, Vec<Addr>>,
 }
 
 impl Families {
-    /// Reads those of all classes.
+    /// Reads the relations of all listed classes.
     pub(super) fn read(
         reader: &mut Reader<'_>,
         layout: &Layout,
@@ -78,7 +79,7 @@ impl Families {
         Ok(families)
     }
 
-    /// Adds a class with what is above it.
+    /// Adds a class with its superclasses and interfaces.
     pub(super) fn insert(&mut self, class: Addr, above: Vec<Addr>) {
         for &other in &above {
             self.below.entry(other).or_default().push(class);
@@ -95,20 +96,20 @@ impl Families {
         self.above.get(&class).into_iter().flatten().copied()
     }
 
-    /// A class, and all below it.
+    /// Returns a class and all its subclasses.
     pub(super) fn down(&self, class: Addr) -> impl Iterator<Item = Addr> {
         [class].into_iter().chain(self.below.get(&class).into_iter().flatten().copied())
     }
 
-    /// All classes an object can be of, too, that has a method of this class: by calls that name
-    /// these, its method may be reached.
+    /// Returns every class that an object having this class's methods can be an instance of: a call that
+    /// names any of them may reach a method of this class.
     pub(super) fn all(&self, class: Addr) -> impl Iterator<Item = Addr> {
         self.down(class).flat_map(|own| [own].into_iter().chain(self.above(own)))
     }
 
-    /// Whether a class has so many relatives that it is not worth the while to look at each.
+    /// Whether a class has too many subclasses to check each of them.
     pub(super) fn is_large(&self, class: Addr) -> bool {
-        /// Such as `Object`, and few others.
+        /// Exceeded by `Object` and few other classes.
         const LARGE: usize = 1000;
         self.below.get(&class).is_some_and(|below| below.len() > LARGE)
     }

@@ -1,11 +1,11 @@
-//! Names of loaders and modules. vmStructs has no fields for them, so they are looked for where
-//! HotSpot's sources have them, and taken only if what is found there is what must be there.
+//! Names of loaders and modules. vmStructs has no fields for them, so their offsets are searched for
+//! where HotSpot's sources place them, and accepted only if the values found there are as expected.
 //!
-//! Sources: hotspot/share/classfile/{classLoaderData,packageEntry,moduleEntry}.hpp. Behind
-//! `ClassLoaderData::_next` there are the loader's class, its name, and its name with its identity
-//! hash, up to JDK 28 in this order. `InstanceKlass::_package_entry` lies between `_annotations`
-//! and `_array_klasses`; a package's entry has its name and then its module, a module's somewhere
-//! its name and its location. Up to JDK 19 these entries are ones of a hash table, with a hash and
+//! Sources: hotspot/share/classfile/{classLoaderData,packageEntry,moduleEntry}.hpp. After
+//! `ClassLoaderData::_next` come the loader's class, its name, and its name with its identity
+//! hash, in this order up to JDK 28. `InstanceKlass::_package_entry` lies between `_annotations`
+//! and `_array_klasses`. A package's entry has its name and then its module; a module's entry has its
+//! name and its location somewhere. Up to JDK 19 these entries are hash table entries, with a hash and
 //! a link before the name.
 
 use std::{collections::HashMap, sync::Arc};
@@ -21,32 +21,32 @@ use crate::{
     names::clean,
 };
 
-/// So many loaders and classes are looked at to find where things are.
+/// Maximum number of loaders and of classes examined to find the offsets.
 const LOOKED_AT: usize = 300;
-/// An entry's name is at one of these: an entry of its own, or of a hash table.
+/// Possible offsets of an entry's name: in a plain entry, and in a hash table entry.
 const NAMES: [u64; 2] = [0, 16];
-/// A module's name and location are within this.
+/// Upper bound of the offsets of a module's name and location, in bytes.
 const MODULE_END: u64 = 160;
-/// The module that each JVM has, and where.
+/// The module that every JVM has, and its location.
 const BASE: &str = "java.base";
 const BASE_AT: &str = "jrt:/java.base";
 
-/// Where the names are.
+/// Offsets of the names.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// In a ClassLoaderData: the loader's class.
+    /// In a ClassLoaderData: offset of the loader's class.
     loader_class: Option<u64>,
     klass_name: u64,
-    /// In an InstanceKlass: its package.
+    /// In an InstanceKlass: offset of its package's entry.
     package: Option<u64>,
-    /// In a package's entry: its module.
+    /// In a package's entry: offset of its module's entry.
     package_module: u64,
     module_name: u64,
     module_location: Option<u64>,
 }
 
 impl Names {
-    /// Finds out.
+    /// Searches for the offsets.
     pub(super) fn discover(
         reader: &mut Reader<'_>,
         layout: &Layout,
@@ -73,8 +73,8 @@ impl Names {
         names
     }
 
-    /// Where loaders have their class: what lies there is a class for each but the boot loader,
-    /// whose name ends with what a loader's may.
+    /// Finds the offset of the loader's class: the slot that holds a listed class in every
+    /// ClassLoaderData, or null as for the boot loader.
     fn find_loader_class(
         &self,
         reader: &mut Reader<'_>,
@@ -88,7 +88,7 @@ impl Names {
             let mut hits = 0;
             for &loader in listed.loaders.iter().take(LOOKED_AT) {
                 match pointer(reader, loader, slot) {
-                    // The boot loader has none, and nor have those of its hidden classes.
+                    // The boot loader has no class, nor have ClassLoaderData of its hidden classes.
                     Some(Addr(0)) => {}
                     Some(klass) if known.binary_search(&klass).is_ok() => hits += 1,
                     _ => return false,
@@ -98,7 +98,7 @@ impl Names {
         })
     }
 
-    /// Where classes have their package, and that its module: by a class of `java.base`.
+    /// Finds the offsets of the package in a class, and of the module in it, from a class of `java.base`.
     fn find_module(
         &mut self,
         reader: &mut Reader<'_>,
@@ -128,7 +128,7 @@ impl Names {
         }
     }
 
-    /// The loaders, and for each ClassLoaderData the number of its loader.
+    /// Returns the loaders, and the index of its loader for each ClassLoaderData.
     pub(super) fn loaders(
         &self,
         reader: &mut Reader<'_>,
@@ -170,7 +170,7 @@ impl Names {
         }
     }
 
-    /// The module of a class with its location; none for those of unnamed modules.
+    /// Returns a class's module name and location; `None` for unnamed modules.
     pub(super) fn module(
         &self,
         reader: &mut Reader<'_>,
@@ -191,7 +191,7 @@ fn pointer(reader: &mut Reader<'_>, object: Addr, field: u64) -> Option<Addr> {
     reader.pages.pointer(object.checked_add(field)?).ok()
 }
 
-/// The Symbol that a field points to.
+/// Returns the text of the Symbol that a field points to.
 fn text(reader: &mut Reader<'_>, object: Addr, field: u64) -> Option<Arc<str>> {
     let symbol = pointer(reader, object, field).filter(|at| at.0 != 0)?;
     reader.text(symbol).ok()

@@ -1,9 +1,9 @@
-//! One method: its name, and what its counters tell.
+//! One method: its name and its call counters.
 //!
 //! Sources: hotspot/share/oops/{method,constMethod,methodCounters,methodData}.hpp,
 //! interpreter/invocationCounter.hpp. The interpreter counts each call in `MethodCounters`, which
-//! it makes at the first one, or in `MethodData`, once there is one; code of tiers 2 and 3
-//! goes on counting there, code of tiers 1 and 4 does not count.
+//! it creates at the first call, or in `MethodData` once that exists. Code of tiers 2 and 3
+//! continues these counts; code of tiers 1 and 4 does not count.
 
 use std::{ops::Range, sync::Arc};
 
@@ -22,19 +22,19 @@ use crate::{
     process::memory::Memory,
 };
 
-/// More than a Method or a ConstMethod takes: else it is none.
+/// Plausibility limit for the size of a Method or a ConstMethod, in bytes.
 const MAX_OBJECT: u64 = 256;
-/// `MethodData::_invocation_counter` lies so far before `_tenure_traps`, which vmStructs has:
-/// `_backedge_counter` and the values at which profiling began are in between.
+/// Distance in bytes of `MethodData::_invocation_counter` before `_tenure_traps`, which vmStructs
+/// has. In between are `_backedge_counter` and the counter values at which profiling began.
 const PROFILE_COUNT_BEFORE_TRAPS: u64 = 16;
-/// `_backedge_counter` is the next one behind `_invocation_counter` (oops/methodCounters.hpp,
+/// Offset of `_backedge_counter` from `_invocation_counter`, in bytes (oops/methodCounters.hpp,
 /// oops/methodData.hpp).
 const LOOPS_BEHIND_CALLS: u64 = 4;
-/// In JDK 27 and later without JVMCI, for which alone vmStructs has that: it lies so far before the
-/// end of the fields, of which the counters, their beginnings, masks, sizes and the first datum are
-/// the last.
+/// Distance in bytes of the invocation counter before the end of MethodData's fields, for JDK 27 and
+/// later without JVMCI, where vmStructs lacks `_tenure_traps`. The last fields are the counters, their
+/// start values, masks, sizes and the first datum.
 const PROFILE_COUNT_BEFORE_END: u64 = 56;
-/// So many classes are looked at, those that were loaded first, for one that was counted.
+/// Number of classes, oldest first, that are searched for a method with a count.
 const LOOKED_AT: usize = 500;
 
 const ACC_PRIVATE: u16 = 0x0002;
@@ -42,43 +42,42 @@ const ACC_STATIC: u16 = 0x0008;
 const ACC_NATIVE: u16 = 0x0100;
 const ACC_ABSTRACT: u16 = 0x0400;
 
-/// What is known of a method.
+/// Everything read about a method.
 #[derive(Clone, Debug)]
 pub(super) struct MethodFacts {
     pub(super) name: Arc<str>,
     pub(super) descriptor: Arc<str>,
-    /// Both as constants name them.
+    /// Name and descriptor as constants have them.
     pub(super) signature: Signature,
-    /// Which calls may be its.
+    /// Determines which classes a call of it may name.
     pub(super) binding: Binding,
-    /// What it takes of metaspace.
+    /// Bytes of metaspace it uses.
     pub(super) bytes: u64,
-    /// Where its bytecodes are, and how long.
+    /// Address and size of its bytecodes.
     pub(super) code: Addr,
     pub(super) code_size: u16,
     pub(super) is_abstract: bool,
     pub(super) is_native: bool,
-    /// Whether the JVM has a way of its own to do what it does.
+    /// Whether the JVM has an intrinsic for it.
     pub(super) is_intrinsic: bool,
-    /// Whether it is inlined wherever that can be.
+    /// Whether compilers inline it wherever possible (`@ForceInline`).
     pub(super) is_forced_inline: bool,
-    /// How often it was counted, and whether it was counted at all: a counter that has run over
-    /// may be zero.
+    /// Counted calls, and whether any call was counted: a counter that has overflowed may be zero.
     pub(super) counted: u64,
     pub(super) is_counted: bool,
-    /// How often one of its loops was counted.
+    /// Counted loop iterations.
     pub(super) loops: u64,
-    /// Whether one of these counters has run over.
+    /// Whether one of these counters has overflowed.
     pub(super) has_run_over: bool,
-    /// Whether there are counters that come from an archive: of another run.
+    /// Whether it has counters from an archive, which are from another run.
     pub(super) has_archived_counters: bool,
-    /// Whether there is a profile with a counter that cannot be read.
+    /// Whether it has a profile whose counter cannot be read.
     pub(super) has_unread_profile: bool,
     pub(super) is_compiled: bool,
 }
 
 impl MethodFacts {
-    /// The size in bytes that compilers compare with their limits.
+    /// The size in bytes that compilers compare with their inlining limits; 0 with `@ForceInline`.
     pub(super) fn inlined_size(&self) -> u64 {
         if self.is_forced_inline { 0 } else { self.code_size.into() }
     }
@@ -96,7 +95,7 @@ pub(super) struct MethodReader {
     counters: u64,
     profile: u64,
     intrinsic: u64,
-    /// Where its flags are, and the one that forces to inline it.
+    /// Offset of its flags, and the mask of the `@ForceInline` flag.
     forced_inline: Option<(u64, u32)>,
     invocations: u64,
     profile_invocations: Option<u64>,
@@ -105,7 +104,7 @@ pub(super) struct MethodReader {
     name_index: u64,
     signature_index: u64,
     pool_size: u64,
-    /// How far a counter's number is shifted.
+    /// Number of bits below the count in a counter word.
     count_shift: u32,
     archive: Range<u64>,
 }
@@ -121,7 +120,7 @@ impl MethodReader {
         let forced_inline = match layout.get(Item::MethodFlags) {
             // Method::_force_inline.
             Ok(flags) => Some((flags, 1 << 1)),
-            // MethodFlags, 32 bits, lie before the number of the intrinsic.
+            // MethodFlags, 32 bits, precede the intrinsic's ID.
             Err(_) => intrinsic.checked_sub(4).map(|flags| (flags, 1 << 11)),
         };
         let bound = |item| layout.try_address(item).and_then(|at| memory.u64(at).ok());
@@ -148,18 +147,18 @@ impl MethodReader {
             name_index: layout.get(Item::NameIndex)?,
             signature_index: layout.get(Item::SignatureIndex)?,
             pool_size: layout.get(Item::PoolSize)?,
-            // Two bits of state and one that says that it has run over, up to JDK 15.
+            // Up to JDK 15, two state bits and one overflow bit precede the count; later the overflow bit alone.
             count_shift: if layout.major < 16 { 3 } else { 1 },
             archive: archive.map_or(0..0, |(base, top)| base..top),
         })
     }
 
-    /// Whether something lies in the archive of classes.
+    /// Whether an address lies in the class archive.
     pub(super) fn is_archived(&self, at: Addr) -> bool {
         self.archive.contains(&at.0)
     }
 
-    /// The method at an address.
+    /// Reads the method at an address.
     pub(super) fn read(&self, reader: &mut Reader<'_>, method: Addr) -> Result<MethodFacts> {
         let mut buffer = [0; MAX_OBJECT as usize];
         let own = buffer.get_mut(..self.size as usize).unwrap_or_default();
@@ -237,7 +236,7 @@ impl MethodReader {
             let counter = at(object, field)?;
             let word = reader.pages.u32(counter)?;
             counted.times += u64::from(word >> self.count_shift);
-            // Above the state, which is no count, is what says that it has run over.
+            // The overflow bit lies directly below the count; bits below it are state, not part of a count.
             let carry = self.count_shift - 1;
             counted.is_counted |= word >> carry != 0;
             let loops = reader.pages.u32(at(counter, LOOPS_BEHIND_CALLS)?)?;
@@ -250,14 +249,14 @@ impl MethodReader {
         Ok(counted)
     }
 
-    /// Whether any method was counted, of the classes that were loaded first.
+    /// Whether any method of the classes loaded first was counted.
     pub(super) fn counts_any(
         &self,
         reader: &mut Reader<'_>,
         classes: &ClassReader,
         listed: &Listed,
     ) -> bool {
-        // New classes stand in front; the boot loader's data came first.
+        // The list has the newest loaders and classes first, so its end has the boot loader's first classes.
         let first = listed.classes.iter().rev().take(LOOKED_AT);
         for entry in first {
             let Ok(methods) = classes.methods(reader, entry.klass) else { continue };
@@ -281,7 +280,7 @@ struct Counted {
     is_unread: bool,
 }
 
-/// The bytes of an object of HotSpot's.
+/// The bytes of a HotSpot object. Fields outside of it read as zero.
 struct Object<'a>(&'a [u8]);
 
 impl Object<'_> {

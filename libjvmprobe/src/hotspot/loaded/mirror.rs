@@ -1,9 +1,10 @@
-//! Where a class comes from: by its mirror, the `java.lang.Class` object, which has a protection
-//! domain, which has a code source, which has a location.
+//! Origin of a class: from its mirror, the `java.lang.Class` object, by way of the mirror's protection
+//! domain and its code source to the location.
 //!
 //! Sources: hotspot/share/oops/{klass,oopHandle}.hpp, classfile/javaClasses.hpp; java.base's
-//! java/security/{ProtectionDomain,CodeSource}.java. Of the classes in question no object has two
-//! fields of the next one's class, but for a string: of `CodeSource` it is the location.
+//! java/security/{ProtectionDomain,CodeSource}.java. A field on this path is found by the class of the
+//! object that it refers to, because no object has two fields of the next object's class. The String
+//! of `CodeSource` is the location.
 
 use std::sync::Arc;
 
@@ -21,15 +22,15 @@ use crate::{
     process::memory::Memory,
 };
 
-/// A path is not longer.
+/// Maximum length of a location, in bytes.
 const MAX_LOCATION: u32 = 16 << 10;
 
-/// What a class's mirror says.
+/// Contents of a class's mirror.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mirror {
     /// The location of its code source, a URL.
     pub(super) source: Option<Arc<str>>,
-    /// Whether the class was redefined; `None` where that is unknown.
+    /// Whether the class was redefined; `None` if unknown.
     pub(super) is_redefined: Option<bool>,
 }
 
@@ -38,36 +39,36 @@ pub(super) struct Mirror {
 pub(super) struct Mirrors {
     mirror: u64,
     references: References,
-    /// Where mirrors count how often their class was redefined.
+    /// Offset in mirrors of the count of redefinitions.
     redefined: Option<u64>,
-    /// Where mirrors have their protection domain.
+    /// Offset in mirrors of the protection domain.
     domain: Option<u64>,
-    /// The ways from an object to the next.
+    /// The steps from a mirror to the bytes of the location.
     hops: [Hop; 4],
-    /// The class of mirrors, once one was seen.
+    /// The Klass of mirrors, once a mirror was seen.
     class_of_mirrors: Option<Addr>,
-    /// Mirrors of the classes that were read since the last check of whether all is as it was, and the
-    /// locations by protection domain. Most have the same.
+    /// Mirrors of the classes read since the last call of `are_still`.
     seen: Vec<Seen>,
+    /// Locations by protection domain since that call. Most classes have the same domain.
     sources: NumberMap<Addr, Option<Arc<str>>>,
 }
 
 /// A mirror that was read.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// Where its address was, and its address.
+    /// Address of the reference to it, and its own address.
     handle: Addr,
     mirror: Addr,
-    /// Its field for the protection domain, if that was known, and what it referred to.
+    /// Offset of its protection domain field, if known, and the address that the field held.
     domain: Option<(usize, Option<Addr>)>,
 }
 
-/// From an object to one that it refers to.
+/// A step from an object to one that it refers to.
 #[derive(Clone, Copy, Debug)]
 struct Hop {
-    /// The class of that one, as class files name it.
+    /// Name of the referred object's class, as in class files.
     class: &'static str,
-    /// Where the reference is, once one was found, and the class's Klass.
+    /// Offset of the reference, and the referred object's Klass, once found.
     known: Option<(usize, Addr)>,
 }
 
@@ -75,10 +76,10 @@ const HOPS: [&str; 4] =
     ["java/security/ProtectionDomain", "java/security/CodeSource", "java/lang/String", "[B"];
 
 impl Mirrors {
-    /// A reader for a JVM.
+    /// Creates a reader for a JVM.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] of ZGC, [`Error::Layout`] naming what is missing.
+    /// [`Error::Unsupported`] for ZGC, [`Error::Layout`] naming the missing field.
     pub(super) fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
         let references = References::new(memory, layout)?;
         if references.may_be_stale {
@@ -90,7 +91,7 @@ impl Mirrors {
         Ok(Self {
             mirror: layout.get(Item::Mirror)?,
             references,
-            // Within the fields of all mirrors, as any other.
+            // The offset must lie within the bytes that are read of a mirror.
             redefined: redefined.map(u64::from).filter(|at| (8..MAX_OBJECT as u64).contains(at)),
             domain: domain.filter(|at| (8..MAX_OBJECT as u64).contains(at)),
             hops: HOPS.map(|class| Hop { class, known: None }),
@@ -100,7 +101,7 @@ impl Mirrors {
         })
     }
 
-    /// Reads what [`Self::read`] will look at, of many classes in a few requests.
+    /// Prefetches the pages that [`Self::read`] needs for these classes, in few requests.
     pub(super) fn prefetch(
         &self,
         pages: &mut Pages<'_>,
@@ -121,24 +122,24 @@ impl Mirrors {
         }
     }
 
-    /// What a class's mirror says; `None` where it makes no sense. It counts if all is still as it
-    /// was ([`Self::are_still`]): what is in `now` may have been read some classes before.
+    /// Reads a class's mirror; `None` if it is inconsistent. The result is valid only if a later call of
+    /// [`Self::are_still`] returns true, because `now` may hold pages that were read some classes earlier.
     pub(super) fn read(
         &mut self,
         pages: &mut Pages<'_>,
         now: &mut Pages<'_>,
         klass: Addr,
     ) -> Option<Mirror> {
-        // A handle: the address of a reference that is never compressed.
+        // An OopHandle: the address of a reference that is never compressed.
         let handle = pages.pointer(at(klass, self.mirror).ok()?).ok()?;
         let mut find = |now: &mut Pages<'_>| {
             let address = now.pointer(handle).ok()?;
             let mirror = self.mirror_at(now, address).ok()?;
-            // It is that of this class if it says so itself (`java_lang_Class::_klass_offset`).
+            // A mirror belongs to this class if it refers to it (`java_lang_Class::_klass_offset`).
             mirror.has(klass).then_some((address, mirror))
         };
         let found = find(now).or_else(|| {
-            // A collector may have moved it since.
+            // The collector may have moved the mirror since the pages were read.
             now.forget();
             find(now)
         });
@@ -155,7 +156,7 @@ impl Mirrors {
     }
 
     fn source(&mut self, now: &mut Pages<'_>, mirror: &Object) -> Option<Arc<str>> {
-        // Most classes have none: nothing has to be looked for then.
+        // Most classes have no protection domain; then no search is needed.
         if let Some(field) = self.domain {
             self.references.reference(mirror, field as usize)?;
         }
@@ -169,14 +170,14 @@ impl Mirrors {
         source
     }
 
-    /// The field of mirrors for their protection domain, once it is known.
+    /// Returns the offset of mirrors' protection domain, once it is known.
     fn domain_field(&self) -> Option<usize> {
         let [Hop { known, .. }, ..] = self.hops;
         known.map(|(field, _)| field).or(self.domain.map(|field| field as usize))
     }
 
-    /// Whether all mirrors and domains are still where they were, with the same locations: a
-    /// collector may have moved others to the same places meanwhile. Begins anew then.
+    /// Whether all mirrors and protection domains read so far are still at their addresses, with the same
+    /// locations; the collector may have moved other objects there. Clears the record of them.
     pub(super) fn are_still(&mut self, now: &mut Pages<'_>) -> bool {
         let [Hop { known, .. }, ..] = self.hops;
         let (seen, sources) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.sources));
@@ -200,7 +201,7 @@ impl Mirrors {
             })
     }
 
-    /// The location of a protection domain.
+    /// Returns the location of a protection domain.
     fn source_of(&mut self, now: &mut Pages<'_>, domain: &Object) -> Option<Arc<str>> {
         let (_, source) = self.follow(now, domain, 1)?;
         let (_, location) = self.follow(now, &source, 2)?;
@@ -209,7 +210,7 @@ impl Mirrors {
         (!text.is_empty()).then(|| clean::name(&text).into())
     }
 
-    /// The mirror at an address.
+    /// Reads the mirror at an address.
     fn mirror_at(&mut self, now: &mut Pages<'_>, mirror: Addr) -> Result<Object> {
         let object = self.references.object(now, mirror)?;
         let is_mirror = match self.class_of_mirrors {
@@ -223,8 +224,8 @@ impl Mirrors {
         Ok(object)
     }
 
-    /// Goes from an object to the next one: by the first of its fields that refers to an object
-    /// of the class in question, and by the same field ever after.
+    /// Follows a step from an object: through its first field that refers to an object of the wanted
+    /// class, and in later calls through the same field.
     fn follow(
         &mut self,
         now: &mut Pages<'_>,

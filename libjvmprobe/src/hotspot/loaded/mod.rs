@@ -1,20 +1,21 @@
-//! All classes that a JVM has loaded: by which loader, from where, in which state, and which of
-//! their methods were called since it started.
+//! Lists all classes that a JVM has loaded: their loader, origin and state, and which of their
+//! methods were called since the JVM started.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
 //! | `walk` | the lists of loaders and of their classes |
 //! | `class` | one class: name, state, size |
-//! | `method` | one method: name, and what its counters tell |
-//! | `family` | which classes are above and below which |
-//! | `refs` | which methods constants and bytecodes name |
-//! | `reach` | which methods compiled code may have inlined without counting them |
-//! | `usage` | what follows from that: called, not called, unknown |
+//! | `method` | one method: name and call counters |
+//! | `family` | superclasses and subclasses of each class |
+//! | `refs` | the methods that constants and bytecodes name |
+//! | `reach` | the methods that compiled code may have inlined without counting them |
+//! | `usage` | the conclusion: called, not called or unknown |
 //! | `loader` | names of loaders, packages and modules, for which vmStructs has no fields |
-//! | `mirror` | where a class comes from, by its objects in the Java heap |
+//! | `mirror` | the origin of a class, from its objects in the Java heap |
 //!
-//! Nothing is asked of the JVM and it is not stopped: classes may come and go while it is read. A
-//! class counts only if it says itself whose it is; lists that break are read once more.
+//! Everything is read from the JVM's memory while it runs on, so classes may be loaded and unloaded
+//! during the listing. A class counts only if it still refers to the loader under which it was
+//! listed. Lists that cannot be followed to their ends are read again.
 
 mod class;
 mod family;
@@ -44,14 +45,14 @@ use reach::Reach;
 use refs::{Callee, Refs};
 use usage::{Counting, InCode};
 
-/// How far a class has got (`InstanceKlass::ClassState`, JVMS 5.5).
+/// The initialisation state of a class (`InstanceKlass::ClassState`, JVMS 5.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
     /// Its class file was read.
     Loaded,
     /// It was verified and linked.
     Linked,
-    /// A thread is running its initialiser, or those of its superclasses, just now.
+    /// A thread is currently running its initialiser or that of a superclass.
     Initializing,
     /// It can be used.
     Initialized,
@@ -60,7 +61,7 @@ pub enum State {
 }
 
 impl State {
-    /// As people and JSON read it.
+    /// Returns the state's name in reports and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Loaded => "loaded",
@@ -71,7 +72,7 @@ impl State {
         }
     }
 
-    /// `allocated` is no class yet; the numbers are the same from JDK 8 to 28.
+    /// Converts HotSpot's number, the same from JDK 8 to 28. `allocated` (0) is not a class yet: `None`.
     fn of(number: u8) -> Option<Self> {
         Some(match number {
             1 => Self::Loaded,
@@ -84,12 +85,12 @@ impl State {
     }
 }
 
-/// A class loader. Each hidden class may have data of its own; these are one loader here.
+/// A class loader. A hidden class may have its own ClassLoaderData; it counts under its loader here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Loader {
-    /// Its class; `None` for the boot loader, and where that cannot be told.
+    /// Its class; `None` for the boot loader, and where the class cannot be determined.
     pub class: Option<Arc<str>>,
-    /// Its name, where it has one: `app`, `platform`, or what the program gave it.
+    /// Its name, if it has one: `app`, `platform`, or a name given by the program.
     pub name: Option<Arc<str>>,
     /// Name and identity hash as the JVM writes them into its log: `com.acme.Loader @6d06d69c`.
     pub identity: Option<Arc<str>>,
@@ -100,33 +101,33 @@ pub struct Loader {
 /// A class that is loaded.
 #[derive(Clone, Debug)]
 pub struct LoadedClass {
-    /// Its name as Java's source has it; without the address that a hidden class carries.
+    /// Its name as in Java source, without the address suffix of hidden classes.
     pub name: Arc<str>,
-    /// Whether it is hidden, or of the kind that came before (`Unsafe.defineAnonymousClass`).
+    /// Whether it is a hidden class, or one defined by their predecessor `Unsafe.defineAnonymousClass`.
     pub is_hidden: bool,
     /// Its loader: an index into [`Loaded::loaders`].
     pub loader: usize,
-    /// How far it has got.
+    /// Its initialisation state.
     pub state: State,
-    /// Which thread runs its initialiser, by its number in its own PID namespace.
+    /// The thread that runs its initialiser, by its thread ID in its own PID namespace.
     pub initializer: Option<u32>,
     /// Its module, if that has a name.
     pub module: Option<Arc<str>>,
-    /// Where its module is, as a URL: `jrt:/java.base`.
+    /// The location of its module, as a URL: `jrt:/java.base`.
     pub module_location: Option<Arc<str>>,
-    /// Where its code comes from, as a URL, by its protection domain; none for what the JDK or the
-    /// program made itself, and where that cannot be read.
+    /// The location its code was loaded from, as a URL, from its protection domain. `None` for classes
+    /// that the JDK or the program generated, and where it cannot be read.
     pub source: Option<Arc<str>>,
-    /// Whether that could be read.
+    /// Whether `source` could be read.
     pub has_source_read: bool,
     /// Whether it comes from an archive of classes (CDS, AOT cache).
     pub is_archived: bool,
-    /// Whether it was replaced since it was loaded; `None` where that is unknown.
+    /// Whether it was redefined since it was loaded; `None` if unknown.
     pub is_redefined: Option<bool>,
-    /// What it takes of metaspace, in bytes: itself, its constants, its methods with their
-    /// bytecodes. Without annotations and what was cached beside it: an estimate, somewhat low.
+    /// Bytes of metaspace used by the class itself, its constants, and its methods with their
+    /// bytecodes. Excludes annotations and caches beside it, so the estimate is somewhat low.
     pub bytes: u64,
-    /// Its methods, those that it inherits apart.
+    /// The methods that it declares, without inherited ones.
     pub methods: Vec<LoadedMethod>,
 }
 
@@ -139,43 +140,43 @@ pub struct LoadedMethod {
     pub descriptor: Arc<str>,
     /// Whether it was called since the JVM started.
     pub usage: Usage,
-    /// How often its counters have seen it called: a lower bound, for compiled code of the highest
+    /// Number of calls seen by its counters. A lower bound, because compiled code of the highest
     /// tiers does not count.
     pub counted: u64,
     /// Whether it is compiled now.
     pub is_compiled: bool,
 }
 
-/// What was read beside the classes.
+/// Loaders and totals of a listing of all loaded classes.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
-    /// The loaders, the boot loader among them.
+    /// The loaders, including the boot loader.
     pub loaders: Vec<Loader>,
-    /// How many classes were read.
+    /// Number of classes read.
     pub classes: u64,
-    /// How many were gone, or made no sense, when their turn came.
+    /// Number of classes that had been unloaded or were inconsistent when they were read.
     pub unreadable: u64,
-    /// How many classes the JVM has unloaded since it started, hidden ones among them: these may
-    /// have been used. `None` where it does not count them.
+    /// Number of classes that the JVM has unloaded since it started, including hidden ones; these may
+    /// have been used. `None` where the JVM does not count them.
     pub unloaded: Option<u64>,
-    /// Whether all lists were read to their ends. Else classes are missing.
+    /// Whether all lists were read to their ends. If not, classes are missing.
     pub is_complete: bool,
-    /// Why nothing can be said of methods that have no trace, where it cannot be said of any.
+    /// The reason that makes every method without a trace of a call unknown, if there is one.
     pub not_counted: Option<Why>,
 }
 
 impl HotSpot {
-    /// Gives all classes that are loaded to `visit`, one after the other, arrays apart.
+    /// Passes each loaded class, except array classes, to `visit`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] of JDK 8, [`Error::Layout`] naming what is missing,
-    /// [`Error::Memory`] when it is gone; what `visit` says.
+    /// [`Error::Unsupported`] for JDK 8, [`Error::Layout`] naming the missing field,
+    /// [`Error::Memory`] if the JVM has exited; errors that `visit` returns.
     pub fn loaded(&self, visit: impl FnMut(&Loaded, LoadedClass) -> Result<()>) -> Result<Loaded> {
         if self.layout.is_jdk_8() {
             let what = "classes of JDK 8 cannot be listed from its memory; from JDK 11 on they can";
             return Err(Error::Unsupported { what: what.into() });
         }
-        // Before the counters: what is compiled later was counted before.
+        // Read before the counters, because a method that is compiled later was counted before.
         let inlined = self.inlined_methods()?;
         let unloads = self.class_counts.unloads();
         let unloaded = unloads.and_then(|at| self.memory.u64(at).ok());
@@ -185,36 +186,36 @@ impl HotSpot {
     }
 }
 
-/// How many classes are loaded, arrays apart: counts the lists, until some time.
+/// Counts the loaded classes, except array classes, by walking the lists until the deadline `until`.
 ///
 /// # Errors
-/// [`Error::Layout`] naming what is missing, or where there are more than are counted;
-/// [`Error::Memory`] when it is gone.
+/// [`Error::Layout`] naming the missing field, or if the lists are longer than the maximum;
+/// [`Error::Memory`] if the JVM has exited.
 pub(super) fn count(memory: &Memory, layout: &Layout, until: Option<Instant>) -> Result<u64> {
     let counted = walk::count(memory, layout, until)?;
     counted.ok_or_else(|| Error::layout("the lists of its classes do not end"))
 }
 
-/// How often a class is read again because others were unloaded meanwhile.
+/// Maximum number of times a class is read again because classes were unloaded meanwhile.
 const TRIES: usize = 5;
-/// So many classes are read before it is asked whether they were there all the time; or fewer, with
-/// so many methods.
+/// Number of classes read before checking whether they stayed loaded throughout. A batch ends
+/// earlier once it has METHODS_AT_ONCE methods.
 const AT_ONCE: usize = 128;
 const METHODS_AT_ONCE: usize = 10_000;
 
-/// Where classes are read from.
+/// Everything needed to read the classes of one JVM.
 pub(super) struct Source<'a> {
     pub(super) memory: &'a Memory,
     pub(super) layout: &'a Layout,
-    /// The methods that compiled code has inlined, sorted.
+    /// The methods that are inlined in compiled code, sorted.
     pub(super) inlined: Vec<Addr>,
-    /// Where the JVM counts the classes that it unloads.
+    /// Address of the JVM's counter of unloaded classes.
     pub(super) unloads: Option<Addr>,
     pub(super) pid: Pid,
 }
 
 impl Source<'_> {
-    /// Gives all classes to `visit`; adds to what is told beside them.
+    /// Passes all classes to `visit`. Completes `told` and returns it.
     pub(super) fn read(
         self,
         told: Loaded,
@@ -249,7 +250,7 @@ impl Source<'_> {
             listed: &listed,
         };
         let refs = reach.read(&mut reader);
-        // What was unloaded, up to now, may have called anything.
+        // A class unloaded before this point may have called any method.
         let unloaded = unloads.and_then(|at| memory.u64(at).ok());
         let refs = if unloaded == Some(0) { refs } else { Refs::unknown() };
         let mirrors = Mirrors::new(memory, layout)
@@ -301,16 +302,16 @@ impl Source<'_> {
     }
 }
 
-/// What all parts read with.
+/// Page caches shared by all class, method and name readers.
 struct Reader<'a> {
     pages: Pages<'a>,
-    /// The pages of Symbols, which lie elsewhere.
+    /// Cache of the pages that hold Symbols, which lie in other memory.
     names: Pages<'a>,
     symbols: Symbols,
 }
 
 impl Reader<'_> {
-    /// Reads the pages of classes that are looked at next, and those that some of their fields refer to.
+    /// Prefetches the pages of the classes read next, and the pages that the given fields refer to.
     fn prefetch(&mut self, entries: &[walk::Entry], fields: &[u64]) {
         let klasses = || entries.iter().map(|entry| entry.klass);
         self.pages.prefetch(klasses());
@@ -318,25 +319,25 @@ impl Reader<'_> {
         self.pages.prefetch(referred);
     }
 
-    /// Reads the pages of the Symbols that a field of some objects refers to.
+    /// Prefetches the pages of the Symbols that a field of these objects refers to.
     fn prefetch_names(&mut self, objects: impl Iterator<Item = Addr>, field: u64) {
         self.names.prefetch(pointers(&mut self.pages, objects, &[field]));
     }
 
-    /// Forgets what was read. A class that was loaded since may lie where another one was.
+    /// Clears the caches, because a new class may lie at the address of an unloaded one.
     fn forget(&mut self) {
         self.pages.forget();
         self.names.forget();
         self.symbols.forget();
     }
 
-    /// The text of a Symbol.
+    /// Returns the text of a Symbol.
     fn text(&mut self, symbol: Addr) -> Result<Arc<str>> {
         self.symbols.get(&mut self.names, symbol)
     }
 }
 
-/// Returns the addresses that fields of objects refer to.
+/// Returns the addresses that the given fields of the objects refer to.
 fn pointers(
     pages: &mut Pages<'_>,
     objects: impl Iterator<Item = Addr>,
@@ -346,10 +347,10 @@ fn pointers(
     places.flatten().filter_map(|place| pages.pointer(place).ok()).collect()
 }
 
-/// All that is needed to read a class; each part knows one thing.
+/// The readers that together produce a class.
 struct Parts<'a> {
     reader: Reader<'a>,
-    /// What is asked of the JVM once more after it was read.
+    /// A second page cache, for values that are re-read after the class was read.
     now: Pages<'a>,
     classes: ClassReader,
     names: loader::Names,
@@ -357,15 +358,15 @@ struct Parts<'a> {
     mirrors: Option<Mirrors>,
     counting: Counting,
     refs: Refs,
-    /// The methods that compiled code has inlined, sorted.
+    /// The methods that are inlined in compiled code, sorted.
     inlined: Vec<Addr>,
 }
 
-/// What was read of a class.
+/// Result of reading a class; `None` if it is not a class yet.
 type Read = Result<Option<LoadedClass>>;
 
 impl Parts<'_> {
-    /// The first ones of some classes.
+    /// Reads the first batch of the given classes.
     fn some(&mut self, entries: &[walk::Entry]) -> Vec<Read> {
         let entries = &entries[..entries.len().min(AT_ONCE)];
         let klasses = || entries.iter().map(|entry| entry.klass);
@@ -386,10 +387,10 @@ impl Parts<'_> {
         read
     }
 
-    /// A class once more, of some of which one was unloaded, or may come from elsewhere.
+    /// Reads one class of a batch again, because a class was unloaded or origins may have changed.
     fn alone(&mut self, entry: &walk::Entry, alive: &mut Alive<'_>) -> Read {
         let mut class = self.read(entry);
-        // What was unloaded meanwhile may have been anything when it was read.
+        // Whatever was read while classes were being unloaded may be garbage.
         for _ in 0..TRIES {
             if !alive.has_changed() & self.are_sources_still() {
                 break;
@@ -401,14 +402,14 @@ impl Parts<'_> {
         class
     }
 
-    /// Whether where classes come from is still what was read; looks anew at all from now on.
+    /// Clears the re-read cache and returns whether the locations that classes come from are unchanged.
     fn are_sources_still(&mut self) -> bool {
         let Self { now, mirrors, .. } = self;
         now.forget();
         mirrors.as_mut().is_none_or(|mirrors| mirrors.are_still(now))
     }
 
-    /// A class; `None` where there is none yet.
+    /// Reads a class; `None` if it is not a class yet.
     fn read(&mut self, entry: &walk::Entry) -> Read {
         let Self { reader, now, classes, names, methods, mirrors, counting, refs, inlined } = self;
         let Some(mut class) = classes.read(reader, entry)? else { return Ok(None) };
@@ -445,33 +446,33 @@ impl Parts<'_> {
         Ok(Some(class))
     }
 
-    /// Whether a class is still its loader's: asks the JVM, not what was read of it.
+    /// Whether a class still belongs to its loader. Re-reads the JVM instead of using cached pages.
     fn is_still(&mut self, entry: &walk::Entry, listed: &walk::Listed) -> bool {
         let loader = self.classes.loader_at(entry.klass).and_then(|at| self.now.pointer(at).ok());
         loader.is_some() && loader == listed.loaders.get(entry.loader).copied()
     }
 }
 
-/// Which classes are alive.
+/// Tracks which of the listed classes are still loaded.
 ///
-/// What is left of a class that was unloaded may look as before, when its names have become
-/// something else already, and its loader's place is another one's. So the JVM's count of unloaded
-/// classes is looked at, which goes up before anything is freed; where it has changed, all is listed
-/// again.
+/// The memory of an unloaded class may look unchanged although its names have been reused and its
+/// loader's address belongs to another loader. Therefore the JVM's count of unloaded classes is
+/// polled, which it increments before it frees anything. When the count has changed, all classes are
+/// listed again.
 struct Alive<'a> {
     memory: &'a Memory,
     layout: &'a Layout,
     unloads: Option<Addr>,
-    /// How many were unloaded when the classes were listed.
+    /// The count of unloaded classes at the last check.
     seen: Option<u64>,
-    /// Those that were listed again, with their loaders; before that, all are alive.
+    /// The classes listed most recently, with their loaders; `None` until a second listing was needed.
     classes: Option<HashSet<(Addr, Addr)>>,
-    /// Whether each of these lists was read to its end. A class that a list lacks counts as dead.
+    /// Whether each further listing was read to its end. A class missing in the last one counts as unloaded.
     is_complete: bool,
 }
 
 impl Alive<'_> {
-    /// Whether something was unloaded since the last time, and what was read is to be read again.
+    /// Whether classes were unloaded since the last call, so that the caller must read again.
     fn has_changed(&mut self) -> bool {
         let now = self.unloads.and_then(|at| self.memory.u64(at).ok());
         if now == self.seen {
@@ -489,7 +490,7 @@ impl Alive<'_> {
         true
     }
 
-    /// Whether a class that has just been read is alive.
+    /// Whether a class that has just been read is still loaded.
     fn has(&self, entry: &walk::Entry, listed: &walk::Listed) -> bool {
         let Some(classes) = &self.classes else { return true };
         let loader = listed.loaders.get(entry.loader);
@@ -497,7 +498,7 @@ impl Alive<'_> {
     }
 }
 
-/// The address of a field.
+/// Returns the address of a field at an offset; fails for a null object.
 pub(super) fn at(object: Addr, offset: u64) -> Result<Addr> {
     object
         .checked_add(offset)

@@ -25,7 +25,7 @@ use crate::{
     own::remark,
 };
 
-/// Maximum number of calls that are kept for methods that may be inlined if something calls them:
+/// Maximum number of calls kept for methods that are inlined only if something calls them:
 /// about 64 MiB.
 const MAX_WAITING: usize = 1 << 22;
 
@@ -38,10 +38,10 @@ pub(super) struct Reach<'a> {
     pub(super) listed: &'a Listed,
 }
 
-/// Methods that may be inlined if something calls them.
+/// Methods that are inlined only if something calls them.
 #[derive(Default)]
 struct Waiting {
-    /// Each with its size in bytes and the range of its own calls in `calls`.
+    /// Each method with its size in bytes and the range of its own calls in `calls`.
     methods: Vec<(Callee, u64, Range<u32>)>,
     calls: Vec<Named>,
 }
@@ -53,19 +53,19 @@ impl Waiting {
         self.methods.push((callee, size, begin..self.calls.len() as u32));
     }
 
-    /// Whether it has more than is kept.
+    /// Whether it exceeds the maximum.
     fn is_full(&self) -> bool {
         self.calls.len() + 4 * self.methods.len() > MAX_WAITING
     }
 
-    /// Some of their calls.
+    /// Returns a method's calls.
     fn calls(&self, own: Range<u32>) -> &[Named] {
         self.calls.get(own.start as usize..own.end as usize).unwrap_or_default()
     }
 }
 
 impl Reach<'_> {
-    /// The methods that may be called.
+    /// Returns the methods that may be called.
     pub(super) fn read(&self, reader: &mut Reader<'_>) -> Refs {
         let Ok(constants) = RefReader::new(self.layout) else { return Refs::unknown() };
         let families = Families::read(reader, self.layout, self.classes, self.listed)
@@ -89,7 +89,7 @@ impl Reach<'_> {
         if self.listed.is_complete { refs } else { Refs::unknown() }
     }
 
-    /// Adds what a class calls, and those of its methods that wait for a call.
+    /// Adds the calls of a class's compiled methods, and those of its methods that wait for a call.
     fn class(
         &self,
         reader: &mut Reader<'_>,
@@ -103,7 +103,7 @@ impl Reach<'_> {
         if state < State::Initializing {
             return Ok(());
         }
-        // The code that was replaced may have called anything, and its counters are gone.
+        // The replaced code may have called any method, and its counters are gone.
         if self.counting.has_redefined() != Some(false)
             && self.classes.is_redefined(reader, klass) != Some(false)
         {
@@ -140,11 +140,11 @@ impl Reach<'_> {
 }
 
 /// Adds the calls of the waiting methods that are called themselves, level by level. A method is
-/// followed from its lowest level only: higher ones have lower limits.
+/// followed from its lowest level only, because higher levels have lower size limits.
 fn follow(refs: &mut Refs, mut waiting: Waiting, counting: &Counting) {
     let mut methods = std::mem::take(&mut waiting.methods);
     let mut fresh = None;
-    // At the highest level, only methods are left that are small enough to be unknown anyway.
+    // Even at the highest level, the only methods left are small enough to be unknown anyway.
     for level in 0..u8::MAX {
         let mut called = Vec::new();
         methods.retain(|(callee, size, calls)| {
@@ -181,7 +181,7 @@ mod tests {
         refs.name(callee(i).class, callee(i).signature)
     }
 
-    /// Methods of one size of which each calls the next one, from the last one on.
+    /// Methods of one size, in reverse order, of which each calls the next one.
     fn chain(length: u64, size: u64, refs: &Refs) -> Waiting {
         let mut waiting = Waiting::default();
         (0..length).rev().for_each(|i| waiting.push(callee(i), size, vec![named(refs, i + 1)]));

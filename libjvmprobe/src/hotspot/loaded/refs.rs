@@ -1,16 +1,16 @@
-//! Which methods code could call, as constants and bytecodes name them.
+//! The methods that code may call, from constants and bytecodes.
 //!
 //! Sources: hotspot/share/oops/constantPool.hpp, utilities/constantTag.hpp (JVMS 4.4, 6.5),
-//! interpreter/{rewriter,bytecodes}.cpp. A Symbol is kept once, so that its address stands for the
-//! name. A constructor is called by its class's name. A static or private method may be named as
-//! a subclass's, any other one as that of any class that an object with this method can be of, too
-//! (JVMS 5.4.3.3, 5.4.6). A string may be the name by which a method handle was looked up; the classes
-//! for whose methods handles were made say so.
+//! interpreter/{rewriter,bytecodes}.cpp. Each Symbol exists once, so its address identifies the
+//! name. A call of a constructor names its own class. A call of a static or private method may name
+//! a subclass. A call of any other method may name, in addition, any class that an object with this
+//! method can be an instance of (JVMS 5.4.3.3, 5.4.6). A string may be the name by which a method
+//! handle was looked up; a flag of the class records that handles were made for its methods.
 //!
-//! When a class is linked, HotSpot rewrites its calls: instead of a constant's index they have that
-//! of its entry in a cache, in the processor's order of bytes. The entries are made in the order of
-//! the constants; since JDK 22 methods have a cache of their own. Wherever a byte looks like a call it
-//! counts as one, be it a part of another instruction: too much is named, nothing is missing.
+//! When a class is linked, HotSpot rewrites its calls: the operand becomes the index of a cache entry
+//! instead of a constant, in native byte order. Entries are in the order of the constants; since JDK
+//! 22 methods have a separate cache. Every byte that looks like a call opcode counts as one, even if
+//! it is part of another instruction. So the result may contain too many methods, but misses none.
 
 use crate::{
     Addr, Error, Result,
@@ -22,59 +22,59 @@ use crate::{
     },
 };
 
-/// Tags of constants.
+/// Constant pool tags.
 const STRING: u8 = 8;
 const METHOD: u8 = 10;
 const INTERFACE_METHOD: u8 = 11;
 const FIELD: u8 = 9;
 const METHOD_HANDLE: u8 = 15;
-/// One that could not be resolved.
+/// Tag of a method handle whose resolution failed.
 const METHOD_HANDLE_IN_ERROR: u8 = 104;
-/// The index of a constant has 16 bits.
+/// A constant's index has 16 bits.
 const MAX_CONSTANTS: u32 = 1 << 16;
-/// Maximum number of names: more than metaspace of 4 GiB holds, in about 128 MiB.
+/// Maximum number of names: more than 4 GiB of metaspace can hold, in about 128 MiB here.
 const MAX_REFS: usize = 1 << 22;
 
-/// A method as a constant names it.
+/// Name and descriptor of a method, as constants have them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Signature {
-    /// The Symbols.
+    /// Addresses of the Symbols.
     pub(super) name: Addr,
     pub(super) descriptor: Addr,
 }
 
-/// Which calls may be a method's.
+/// Determines which classes a call of a method may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Binding {
-    /// Those of its class.
+    /// Its own class only: a constructor.
     Constructor,
-    /// Those of its class and of subclasses, for it is static or private.
+    /// Its own class and subclasses: a static or private method.
     Static,
-    /// Those of any class that an object with this method can be of, too.
+    /// In addition, any class that an object with this method can be an instance of.
     Virtual,
 }
 
 /// A method that may be called.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Callee {
-    /// Its class's name.
+    /// The Symbol of its class's name.
     pub(super) class: Addr,
     pub(super) signature: Signature,
     pub(super) binding: Binding,
 }
 
-/// A method as a constant names it: what stands for it with its class, and without.
+/// Hashes of a method reference in a constant: with its class, and for any class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Named {
     own: u64,
     any: u64,
 }
 
-/// For which methods handles may have been made.
+/// The methods for which method handles may have been made.
 ///
-/// C1 inlines what a constant handle refers to, without calls in bytecodes that name it, but only
-/// what cannot be overridden (`GraphBuilder::try_method_handle_inline`, c1/c1_GraphBuilder.cpp): the
-/// class of the method itself has its flag then.
+/// C1 inlines the target of a constant method handle without a bytecode that names the method, but
+/// only if the target cannot be overridden (`GraphBuilder::try_method_handle_inline`,
+/// c1/c1_GraphBuilder.cpp). In that case the flag is set in the class that declares the method.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     strings: NumberSet<Addr>,
@@ -82,28 +82,28 @@ pub(super) struct Handles {
     classes: Vec<HandledClass>,
 }
 
-/// A class for one of whose methods a handle was made, or may have been.
+/// A class that has, or may have, method handles for its methods.
 #[derive(Debug)]
 pub(super) struct HandledClass {
     pub(super) class: Addr,
-    /// Whether it is known that one was made.
+    /// Whether a handle is known to exist, from the class's flag.
     pub(super) is_known: bool,
     pub(super) methods: Vec<(Signature, Binding)>,
 }
 
 impl Handles {
-    /// Adds a class.
+    /// Adds a class that may have method handles.
     pub(super) fn push(&mut self, class: HandledClass) {
         self.classes.push(class);
     }
 
-    /// Adds the methods to those that are named. If nothing tells for which of a class a handle was
-    /// made, it may have been for any.
+    /// Adds the methods with possible handles to `refs`. If a class has a handle but nothing shows for
+    /// which method, all methods of the class are added.
     pub(super) fn name(self, refs: &mut Refs) {
         let Self { strings, methods, classes } = self;
         for HandledClass { class, is_known, methods: own } in classes {
             let named = |&(signature, binding): &(Signature, Binding)| {
-                // Constructors are not looked up by a name.
+                // Handles of constructors are looked up without a name, so no string is required.
                 (is_known && binding == Binding::Constructor)
                     || strings.contains(&signature.name)
                     || methods.contains(&refs.name(class, signature))
@@ -121,19 +121,19 @@ impl Handles {
     }
 }
 
-/// The methods that are named.
+/// The methods named by calls.
 #[derive(Debug)]
 pub(super) struct Refs {
-    /// The hashes of names, each with the lowest inline level of a call that has it. Two names with
-    /// one hash are both called, which makes a method unknown, never wrong.
+    /// The lowest inline level of a call, by hash of the method's name. If two names have the same
+    /// hash, both count as called; that can make a method unknown, but never wrong.
     named: NumberMap<u64, u8>,
-    /// Which classes are related; without it, all may be.
+    /// Related classes by class; `None` if unknown: then any two classes count as related.
     families: Option<Families>,
-    /// Whether nothing is missing: else any method may be named.
+    /// Whether all calls are included. If not, any method may be named.
     is_complete: bool,
 }
 
-/// Reads constants.
+/// Reads constant pools.
 #[derive(Debug)]
 pub(super) struct RefReader {
     constants: u64,
@@ -153,17 +153,17 @@ impl RefReader {
             tags_length: layout.get(Item::MethodArrayLength)?,
             tags_data: layout.get(Item::ByteArrayData)?,
             pool_size: layout.get(Item::PoolSize)?,
-            // Of JDK 22, early builds have the old one.
+            // Early builds of JDK 22 still have the shared cache.
             has_members: layout.major <= 22,
             has_methods: layout.major >= 22,
         })
     }
 
-    /// The constants of a class.
+    /// Reads the constants of a class.
     ///
-    /// A class that is alone with its loader's data may name itself by the name that its class
-    /// file has, which is not the one that it got (JDK 11: `fix_unsafe_anonymous_class_name`,
-    /// classfile/classFileParser.cpp): `own` is that one.
+    /// A class with its own ClassLoaderData may refer to itself by the name in its class file, which
+    /// differs from the name that the JVM gave it (JDK 11: `fix_unsafe_anonymous_class_name`,
+    /// classfile/classFileParser.cpp). `own` is the name that the JVM gave it.
     pub(super) fn read(
         &self,
         reader: &mut Reader<'_>,
@@ -193,14 +193,14 @@ impl RefReader {
 /// The constants of a class.
 #[derive(Debug)]
 pub(super) struct Constants {
-    /// Which class is meant by a name that no class has.
+    /// The class meant by a class name that no loaded class has.
     own: Option<Addr>,
     tags: Vec<u8>,
     slots: Vec<u8>,
-    /// The indexes of fields and methods, and of methods alone: the caches' entries.
+    /// Constant indexes of fields and methods, and of methods alone: the order of the caches' entries.
     members: Vec<u32>,
     methods: Vec<u32>,
-    /// Which of the caches there may be.
+    /// Whether the shared cache of fields and methods, and the separate cache of methods, may exist.
     has_members: bool,
     has_methods: bool,
 }
@@ -217,11 +217,11 @@ impl Constants {
 
     fn method(&self, refs: &Refs, index: u32) -> Result<Named> {
         let named = || {
-            // Two indexes: class, and name and type.
+            // A method reference holds two indexes: class, and name-and-type.
             let (class, name_and_type) = halves(self.slot(index)?);
             let (name, descriptor) = halves(self.slot(name_and_type)?);
             let (name, descriptor) = (Addr(self.slot(name)?), Addr(self.slot(descriptor)?));
-            // Two indexes: class as far as it is resolved, and name.
+            // A class constant holds two indexes: the resolved class, and the name.
             let class = Addr(self.slot(halves(self.slot(class)?).1)?);
             let class = self.own.filter(|_| !refs.knows(class)).unwrap_or(class);
             Some(refs.name(class, Signature { name, descriptor }))
@@ -233,7 +233,7 @@ impl Constants {
         matches!(self.tag(index), Some(METHOD | INTERFACE_METHOD))
     }
 
-    /// By which names method handles may be looked up: strings, and what handles refer to.
+    /// Adds the names by which method handles may be looked up: strings, and method handle constants.
     pub(super) fn handles(&self, refs: &Refs, handles: &mut Handles) -> Result<()> {
         for (index, &tag) in (0..).zip(&self.tags) {
             let word = self.slot(index).unwrap_or_default();
@@ -248,14 +248,14 @@ impl Constants {
         Ok(())
     }
 
-    /// What bytecodes may call.
+    /// Returns the methods that the bytecodes may call.
     pub(super) fn calls(&self, refs: &Refs, code: &[u8]) -> Result<Vec<Named>> {
         let mut indexes = Vec::new();
         for call in code.windows(3).filter(|call| may_be_call(call[0])) {
             let native = usize::from(u16::from_ne_bytes([call[1], call[2]]));
             indexes.extend(self.members.get(native).filter(|_| self.has_members));
             indexes.extend(self.methods.get(native).filter(|_| self.has_methods));
-            // Behind these are interfaces' methods once more, for calls by super.
+            // The shared cache ends with second entries for interface methods, used by calls through super.
             let is_behind = native >= self.methods.len() && native < 2 * self.members.len();
             let interfaces = self.methods.iter().filter(|_| is_behind);
             indexes.extend(interfaces.filter(|&&i| self.tag(i) == Some(INTERFACE_METHOD)));
@@ -267,28 +267,28 @@ impl Constants {
     }
 }
 
-/// Whether a byte may be a call: one of JVMS 6.5, a breakpoint, one of HotSpot's own.
+/// Whether a byte may be a call opcode: one of JVMS 6.5, a breakpoint, or a HotSpot-internal one.
 fn may_be_call(code: u8) -> bool {
     matches!(code, 0xb6..=0xb9 | 0xca | 0xe0..=0xef)
 }
 
-/// In the place of a class: any, and one that is not loaded.
+/// Values used instead of a class in hashes: any class, and a class that is not loaded.
 const ANY: u64 = 0;
 const STRANGE: u64 = 1;
 
 impl Refs {
-    /// None yet; without families, any two classes may be related.
+    /// Creates an empty set; without families, any two classes may be related.
     pub(super) fn new(families: Option<Families>) -> Self {
         Self { named: NumberMap::default(), families, is_complete: true }
     }
 
-    /// Nothing is known: any method may be named.
+    /// Creates a set in which any method may be named.
     pub(super) fn unknown() -> Self {
         Self { is_complete: false, ..Self::new(None) }
     }
 
-    /// Adds calls at an inline level, which must not be lower than that of calls before. Returns the
-    /// hashes of those that are new, without their classes.
+    /// Adds calls at an inline level, which must not be lower than the level of earlier calls. Returns
+    /// the class-independent hashes of the calls that are new.
     pub(super) fn insert(
         &mut self,
         named: impl IntoIterator<Item = Named>,
@@ -307,12 +307,12 @@ impl Refs {
         fresh
     }
 
-    /// Whether it has what it can hold.
+    /// Whether the set is incomplete, so that adding more calls has no effect.
     pub(super) fn is_full(&self) -> bool {
         !self.is_complete
     }
 
-    /// Whether a method is among those that have just become known.
+    /// Whether a method may be named by one of the calls that `insert` returned as new.
     pub(super) fn is_fresh(&self, fresh: &NumberSet<u64>, callee: Callee) -> bool {
         !self.is_complete || fresh.contains(&key(ANY, callee.signature))
     }
@@ -329,7 +329,7 @@ impl Refs {
         let Some(families) = &self.families else { return Some(any) };
         match binding {
             Binding::Constructor => named_level(class),
-            // The methods of arrays, too, are Object's.
+            // Calls on arrays reach methods of Object, too.
             _ if families.is_large(class) => Some(any),
             Binding::Static => families.down(class).filter_map(named_level).min(),
             Binding::Virtual => families.all(class).filter_map(named_level).min(),
@@ -341,8 +341,8 @@ impl Refs {
         self.families.as_ref().is_some_and(|families| families.has(class))
     }
 
-    /// What stands for a method that is named as one of a class. Of a class that is not loaded
-    /// nothing is inlined (`GraphBuilder::invoke`, c1/c1_GraphBuilder.cpp).
+    /// Returns the hashes of a method as named with a class. C1 does not inline methods of a class that
+    /// is not loaded (`GraphBuilder::invoke`, c1/c1_GraphBuilder.cpp).
     pub(super) fn name(&self, class: Addr, method: Signature) -> Named {
         let own = if self.knows(class) { class.0 } else { STRANGE };
         Named { own: key(own, method), any: key(ANY, method) }
@@ -353,12 +353,12 @@ fn key(class: u64, method: Signature) -> u64 {
     hash([method.name.0, method.descriptor.0, class])
 }
 
-/// The two indexes in a constant, the lower one first.
+/// Splits a constant into its two 16-bit indexes, the lower half first.
 fn halves(word: u64) -> (u32, u32) {
     (u32::from(word as u16), u32::from((word >> 16) as u16))
 }
 
-/// Mixes words as FNV does bytes.
+/// Hashes 64-bit words in the manner of FNV, with a different multiplier.
 fn hash(words: [u64; 3]) -> u64 {
     words.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, word| {
         let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -387,16 +387,16 @@ mod tests {
     const BELOW: Addr = Addr(0x1048);
     const STRANGER: Addr = Addr(0x1050);
 
-    /// Calls of both methods, by the entries of a cache that has only methods.
+    /// Calls of both methods, by index in the cache that has only methods.
     const CALLS: [u8; 8] = [0x2a, 0xb7, 0, 0, 0xb9, 1, 0, 1];
 
-    /// A class that names `CLASS.<init>()V`, `OTHER.run(I)V` and a string; the last word of its
-    /// constants is the name of the second.
+    /// Refs of a class that names `CLASS.<init>()V`, `OTHER.run(I)V` and a string. `name` is the constant
+    /// index of the second method's name.
     fn named(name: u64, code: &[u8]) -> Result<Refs> {
         named_by(None, OTHER, name, code)
     }
 
-    /// The same where that one is named of another class, and the class itself is `own`.
+    /// Like `named`, but the second method is named with class `other`, and the class itself is `own`.
     fn named_by(own: Option<Addr>, other: Addr, name: u64, code: &[u8]) -> Result<Refs> {
         let mut image = Image::new();
         let pair = |low: u64, high: u64| low | high << 16;
@@ -543,7 +543,7 @@ mod tests {
         assert_eq!(names(&CALLS), (true, true));
         assert_eq!(names(&call(0xb8, 0)), (true, false));
         assert_eq!(names(&call(0xe3, 1)), (false, true));
-        // A second entry of the interface's method.
+        // The interface method's second entry.
         assert_eq!(names(&call(0xb7, 2)), (false, true));
         assert_eq!(names(&call(0xb7, 700)), (false, false));
     }
@@ -557,11 +557,11 @@ mod tests {
             (CLASS, TEXT, true),
             (CLASS, UNNAMED, false),
             (STRANGER, TEXT, false),
-            // One was made, and nothing tells for which.
+            // A handle exists, but nothing shows for which method.
             (BASE, UNNAMED, true),
         ] {
             let own = refs.level(callee(class, name, VOID, Binding::Static)).is_some();
-            // What is named of a class is of those above, too.
+            // A method named with a class may be one of its superclasses.
             assert_eq!(own, is_named, "{class} {name}");
         }
         assert!(may_construct(&refs, OTHER, INT) && !may_construct(&refs, CLASS, INT));

@@ -1,26 +1,28 @@
-//! Whether a method was called, as far as what HotSpot keeps can tell.
+//! Decides from HotSpot's counters whether a method was called.
 //!
 //! The interpreter counts every call (interpreter/templateInterpreterGenerator.cpp), and counts
-//! are never taken back to zero. So a method without a count was not interpreted. It may have
-//! been called all the same, where compiled code does its work without counting:
+//! are never reset to zero. So a method without a count was never interpreted. It may still have
+//! run, because some compiled code runs methods without counting them:
 //!
-//! - accessors and methods of [`TRIVIAL`] bytes are inlined without ever having been called, and
-//!   tier 3 does not count accessors that it inlines (c1/c1_LIRGenerator.cpp; opto/bytecodeInfo.cpp,
-//!   where all others are refused as "never executed");
-//! - C1 inlines methods of up to `MaxInlineSize` bytes without asking for counts, and counts what
-//!   it inlined at tier 3 only: not at tier 2, which is for times when C2 has much to do, and not
-//!   at tier 1, which is for what C2 cannot compile (c1/c1_GraphBuilder.cpp, c1_Compilation.hpp).
-//!   Inlining at these tiers leaves nothing behind: no counters, no profile, no resolved constant.
-//!   A method that cannot stop, call or fail is not even in the debug information of the code, and
-//!   the code may be gone. Only the caller remains, with a call that names the method (`reach`);
-//! - methods with `@ForceInline` are inlined without ever having been called;
-//! - an intrinsic's work is done by code that is not the method's;
-//! - so may those be that the JVM was told to inline (compiler/compilerOracle.cpp);
-//! - a JVM whose only compiler is C1 at tier 1 inlines up to `MaxInlineSize` bytes and counts
-//!   nothing; one with another compiler than C1 and C2 does what that one likes;
-//! - with `-Xint` nothing is counted, with `-Xcomp` nothing is interpreted.
+//! - Accessors and methods of at most [`TRIVIAL`] bytes are inlined even if they were never called,
+//!   and tier 3 does not count accessors that it inlines (c1/c1_LIRGenerator.cpp;
+//!   opto/bytecodeInfo.cpp, which rejects all other uncounted methods as "never executed").
+//! - C1 inlines methods of up to `MaxInlineSize` bytes without looking at counts. It counts inlined
+//!   methods at tier 3 only: not at tier 2, which is used while C2's queue is long, and not at tier
+//!   1, which is used for methods that C2 cannot compile (c1/c1_GraphBuilder.cpp,
+//!   c1_Compilation.hpp). Inlining at these tiers leaves no trace: no counters, no profile, no
+//!   resolved constant. A method that cannot stop, call or fail is not even in the debug information
+//!   of the compiled code, and that code may have been discarded. The only remaining evidence is the
+//!   caller, with a call that names the method (`reach`).
+//! - Methods with `@ForceInline` are inlined even if they were never called.
+//! - The work of an intrinsic is done by code other than the method's own.
+//! - Methods for which a compiler command demands inlining may be inlined uncounted, too
+//!   (compiler/compilerOracle.cpp).
+//! - A JVM whose only compiler is C1 at tier 1 inlines methods of up to `MaxInlineSize` bytes and
+//!   counts nothing. Nothing is known about compilers other than C1 and C2.
+//! - With `-Xint` nothing is counted, with `-Xcomp` nothing is interpreted.
 //!
-//! A class that is not being initialised yet has run no code of its own (JVMS 5.5).
+//! A class whose initialisation has not begun has run no code of its own (JVMS 5.5).
 
 use crate::{
     hotspot::{
@@ -32,63 +34,65 @@ use crate::{
     process::memory::Memory,
 };
 
-/// `MaxTrivialSize`: what C2 inlines without asking for counts. Accessors are not longer.
+/// `MaxTrivialSize`: maximum size in bytes of methods that C2 inlines without looking at counts.
+/// Accessors are not longer.
 const TRIVIAL: u64 = 6;
-/// `MaxInlineSize`, and `C1MaxInlineSize`.
+/// Default of `MaxInlineSize` and `C1MaxInlineSize`, in bytes.
 const INLINED_BY_C1: u64 = 35;
 
 /// Whether a method was called since the JVM started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Usage {
-    /// It was.
+    /// It was called.
     Called,
-    /// It was not, as far as can be known.
+    /// It was not called, as far as HotSpot's data show.
     NotCalled,
-    /// It may have been, or not.
+    /// It cannot be determined whether it was called.
     Unknown(Why),
     /// It has no code.
     Abstract,
 }
 
-/// Why it is unknown whether a method was called.
+/// Reason why it is unknown whether a method was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Why {
-    /// Compiled code has it inlined, which may have run or not.
+    /// It is inlined in compiled code, which may or may not have run.
     Inlined,
-    /// It is so small that it is inlined without having been counted.
+    /// It is so small that compilers inline it even if it was never counted.
     Small,
-    /// Code of tier 1 or 2 may have it inlined, which does not count, or may have had.
+    /// Code of tier 1 or 2, which does not count, may have inlined it now or earlier.
     Uncounted,
-    /// It is to be inlined whenever that is possible.
+    /// The compilers inline it wherever possible (`@ForceInline`).
     ForcedInline,
-    /// The JVM does its work by code that is not the method's.
+    /// It is an intrinsic: the JVM does its work with code other than the method's own.
     Intrinsic,
-    /// Its class was replaced, and it is counted anew since then.
+    /// Its class was redefined, which restarted its counters.
     Redefined,
-    /// It cannot be told whether its class was replaced since it was loaded.
+    /// It cannot be determined whether its class was redefined since it was loaded.
     PerhapsRedefined,
     /// Its counters come from an archive, and so from another run.
     Archived,
-    /// It has a profile, made for code that has it inlined, whose counter cannot be read.
+    /// It has a profile, which may have been created for compiled code that inlines it, and the
+    /// profile's counter cannot be read.
     Profiled,
-    /// It is compiled and was not counted: it may have been compiled in advance.
+    /// It is compiled but was not counted, so it may have been compiled ahead of time.
     Compiled,
-    /// The JVM counts no calls: `-Xint`, or it has just begun.
+    /// The JVM counts no calls: it runs with `-Xint` or has just started.
     NotCounted,
     /// The JVM compiles before it interprets: `-Xcomp`.
     CompiledFirst,
     /// The JVM's only compiler inlines without counting: `-XX:TieredStopAtLevel=1`.
     OnlyC1,
-    /// The JVM was told which methods to inline: `-XX:CompileCommand=inline,...`, or by a file.
+    /// The user configured methods to inline: with `-XX:CompileCommand=inline,...` or in a file.
     ToldToInline,
-    /// The JVM uses a compiler that we know nothing of.
+    /// The JVM uses a compiler other than C1 and C2.
     OtherCompiler,
-    /// Metaspace was full once, and there was no room for counters.
+    /// Metaspace was exhausted at least once, so there may have been no space for counters.
     OutOfMetaspace,
 }
 
 impl Why {
-    /// As people and JSON read it.
+    /// Returns the reason's name in reports and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Inlined => "inlined",
@@ -112,7 +116,7 @@ impl Why {
 }
 
 impl Usage {
-    /// As people and JSON read it, without the reason.
+    /// Returns the name in reports and JSON, without the reason.
     pub fn name(self) -> &'static str {
         match self {
             Self::Called => "called",
@@ -123,36 +127,36 @@ impl Usage {
     }
 }
 
-/// What is known of a method from code and constants of others.
+/// Evidence about a method from compiled code and from the constants of other classes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InCode {
-    /// Whether compiled code has it inlined, and says so.
+    /// Whether the debug information of compiled code lists it as inlined.
     pub(super) is_inlined: bool,
-    /// The lowest inline level at which compiled code may have called it; `None` if none did.
+    /// The lowest inline level at which compiled code may have called it; `None` if no code calls it.
     pub(super) called_at: Option<u8>,
 }
 
-/// From how many calls and rounds of loops on a method is compiled at the earliest.
+/// Thresholds of calls and loop iterations from which a method may be compiled.
 ///
 /// `CallPredicate::apply_scaled` and `LoopPredicate::apply_scaled` (compiler/compilationPolicy.cpp;
-/// in JDK 11 runtime/tieredThresholdPolicy.cpp) compare the counters with these flags, times a
-/// number that is never below one: it grows with the compilers' queues.
+/// in JDK 11 runtime/tieredThresholdPolicy.cpp) compare the counters with these flags, multiplied by
+/// a factor of at least one, which grows with the compilers' queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CompiledFrom {
-    /// So many calls.
+    /// Number of calls that is sufficient alone.
     calls: u64,
-    /// Or so many calls, and so many calls and rounds together.
+    /// Number of calls that is sufficient if calls and iterations together reach `together`.
     least_calls: u64,
     together: u64,
-    /// Or so many rounds.
+    /// Number of loop iterations that is sufficient alone.
     loops: u64,
 }
 
 impl CompiledFrom {
-    /// Where nothing is known: whatever was counted.
+    /// Used where the thresholds are unknown: any count is sufficient.
     const ANY: Self = Self { calls: 1, least_calls: 1, together: 1, loops: 1 };
 
-    /// Whether what was counted is enough.
+    /// Whether these counts reach a threshold.
     fn is_reached(self, calls: u64, loops: u64) -> bool {
         let is_enough = calls >= self.least_calls && calls.saturating_add(loops) >= self.together;
         calls >= self.calls || is_enough || loops >= self.loops
@@ -162,19 +166,19 @@ impl CompiledFrom {
 /// How a JVM counts calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counting {
-    /// Why nothing can be said of a method without a trace, whichever it is.
+    /// The reason that makes every method without a trace of a call unknown, if there is one.
     nothing: Option<Why>,
-    /// Methods of so many bytes may have been inlined uncounted, and why.
+    /// Maximum size in bytes of methods that may be inlined uncounted, and the reason.
     inlined: (u64, Why),
     /// Maximum size in bytes of methods that C1 inlines into the method that it compiles.
     inlined_by_c1: u64,
     compiled_from: CompiledFrom,
-    /// Whether a class was replaced.
+    /// Whether any class was redefined; `None` if unknown.
     redefined: Option<bool>,
 }
 
 impl Counting {
-    /// Finds out. `counts_any` says whether any method was counted.
+    /// Reads flags and variables of the JVM. `counts_any` returns whether any method was counted.
     pub(super) fn read(
         memory: &Memory,
         layout: &Layout,
@@ -203,7 +207,7 @@ impl Counting {
             || ["CompileCommandFile", "CompilerDirectivesFile"]
                 .iter()
                 .any(|name| text(name).is_some_and(|file| !file.is_empty()));
-        // Without tiers there is C2 alone, unless it was not built in: then its flags are missing.
+        // Without tiers C2 is the only compiler, unless this build lacks C2: then C2's flags are missing.
         let stops_early = number("TieredStopAtLevel").is_some_and(|level| level < 4);
         let only_c1 = is_on("TieredCompilation") != Some(false) && stops_early
             || is_on("NeverActAsServerClassMachine") == Some(true)
@@ -214,7 +218,7 @@ impl Counting {
         };
         let by_c1 = most(["MaxInlineSize", "C1MaxInlineSize"], INLINED_BY_C1);
         let has_c1 = is_on("TieredCompilation") != Some(false);
-        // No method has more bytecodes.
+        // No method has more than 65,535 bytes of bytecode.
         let inlined_by_c1 = if has_c1 { by_c1.min(u16::MAX.into()) } else { 0 };
         let inlined = match (is_told, only_c1) {
             (true, _) => (u64::MAX, Why::ToldToInline),
@@ -222,7 +226,7 @@ impl Counting {
             _ => (most(["MaxTrivialSize", "C1MaxTrivialSize"], TRIVIAL), Why::Small),
         };
         let redefined = redefinitions.map(|n| n != 0).or_else(|| is_set(Item::HasRedefined));
-        // The fourth tier's are the higher ones, unless someone has set them.
+        // The thresholds of tier 4 are normally the higher ones, but the user may have changed them.
         let least = |names: [&'static str; 2]| names.map(&number).into_iter().min().flatten();
         let is_scaled = text("CompileCommand").is_some_and(|commands| scales(&commands));
         let compiled_from = || {
@@ -237,20 +241,20 @@ impl Counting {
         Self { nothing, inlined, inlined_by_c1, compiled_from, redefined }
     }
 
-    /// Why nothing can be said of methods without a trace, where that is so of all.
+    /// Returns the reason that makes every method without a trace of a call unknown, if there is one.
     pub(super) fn nothing(&self) -> Option<Why> {
         self.nothing
     }
 
-    /// Whether a class was replaced; `None` where that is unknown.
+    /// Whether any class was redefined; `None` if unknown.
     pub(super) fn has_redefined(&self) -> Option<bool> {
         self.redefined
     }
 
     /// Returns the maximum size in bytes of methods that C1 inlines at a level, counted or not. The
     /// level is the number of methods between the call and the method that is compiled. Each level
-    /// takes a tenth, down to `C1MaxTrivialSize` (`ScopeData::ScopeData`, `NestedInliningSizeRatio`,
-    /// c1/c1_GraphBuilder.cpp).
+    /// lowers the limit by a tenth, down to `C1MaxTrivialSize` (`ScopeData::ScopeData`,
+    /// `NestedInliningSizeRatio`, c1/c1_GraphBuilder.cpp).
     pub(super) fn inlined_by_c1(&self, level: u8) -> u64 {
         let (trivial, _) = self.inlined;
         match self.inlined_by_c1 {
@@ -265,10 +269,10 @@ impl Counting {
         !facts.is_native && !facts.is_abstract && facts.inlined_size() <= self.inlined_by_c1(level)
     }
 
-    /// Whether a method may have been compiled, now or ever: only then others are inlined into it.
+    /// Whether a method may be compiled now or may have been earlier; only then is code inlined into it.
     ///
-    /// It is compiled when its counters say that it is worth it, and these are never taken back.
-    /// Counters from an archive may have had it compiled before it was called.
+    /// It is compiled when its counters reach a threshold, and counters are never reset. With counters
+    /// from an archive it may have been compiled before its first call in this run.
     pub(super) fn may_have_been_compiled(&self, facts: &MethodFacts) -> bool {
         facts.is_compiled
             || facts.has_run_over
@@ -277,8 +281,8 @@ impl Counting {
             || self.compiled_from.is_reached(facts.counted, facts.loops)
     }
 
-    /// What follows from what is known of a method, of a class in this state; `redefined` says
-    /// whether the class was replaced, where that is known.
+    /// Decides the usage of a method whose class is in `state`; `redefined` is whether that class was
+    /// redefined, if known.
     pub(super) fn judge(
         &self,
         facts: &MethodFacts,
@@ -292,7 +296,7 @@ impl Counting {
         if facts.is_counted {
             return Usage::Called;
         }
-        // It has run nothing yet, whoever counts what.
+        // No code of the class has run before its initialisation, so the reasons below do not apply.
         if state < State::Initializing {
             return Usage::NotCalled;
         }
@@ -310,7 +314,7 @@ impl Counting {
             (facts.has_unread_profile, Why::Profiled),
         ];
         let of_method = reasons.into_iter().find(|(holds, _)| *holds).map(|(_, why)| why);
-        // What is compiled was counted before, were it not for an archive of compiled code.
+        // A compiled method was counted before, unless its code comes from an archive of compiled code.
         let compiled = facts.is_compiled.then_some(Why::Compiled);
         let (most, why) = self.inlined;
         let small = (!facts.is_native && size <= most).then_some(why);
@@ -335,16 +339,16 @@ impl Counting {
     };
 }
 
-/// Of longer commands the end is not read.
+/// Maximum length that is read of a string flag. Longer values are cut off.
 const WHOLE: usize = 4096;
 
-/// Whether commands for the compilers say of a method that it is to be inlined.
+/// Whether compiler commands force a method to be inlined. A cut-off text counts as yes.
 fn forces_inlining(commands: &str) -> bool {
     let rest = commands.to_ascii_lowercase().replace("dontinline", "");
     rest.contains("inline") || commands.len() >= WHOLE
 }
 
-/// Whether commands for the compilers change when a method is compiled.
+/// Whether compiler commands change the compilation thresholds. A cut-off text counts as yes.
 fn scales(commands: &str) -> bool {
     commands.to_ascii_lowercase().contains("scaling") || commands.len() >= WHOLE
 }

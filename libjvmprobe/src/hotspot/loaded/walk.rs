@@ -1,8 +1,8 @@
-//! The lists of class loaders and of their classes.
+//! Walks the lists of class loaders and of their classes.
 //!
 //! Sources: hotspot/share/classfile/{classLoaderData,classLoaderDataGraph}.hpp,
-//! oops/klass.hpp. A new loader, and a new class of a loader, is put in front of its list;
-//! what is unloaded is taken out of it at a safepoint, and freed later.
+//! oops/klass.hpp. New loaders, and new classes of a loader, are inserted at the head of their list.
+//! Unloaded ones are removed from it at a safepoint and freed later.
 
 use std::{
     collections::HashSet,
@@ -15,15 +15,15 @@ use crate::{
     process::memory::Memory,
 };
 
-/// As many classes are listed: some more than metaspace of 16 GiB holds. And as many loaders: each
-/// hidden class may have data of its own.
+/// Maximum number of classes listed: slightly more than 16 GiB of metaspace hold. Also the maximum
+/// number of loaders, because each hidden class may have its own ClassLoaderData.
 const MAX_CLASSES: usize = 1 << 22;
-/// Minimum number of times that lists are read which break because classes are unloaded meanwhile.
+/// Minimum number of attempts to read lists that break because classes are unloaded meanwhile.
 const MIN_TRIES: usize = 5;
-/// Maximum number of times.
+/// Maximum number of attempts.
 const MAX_TRIES: usize = 50;
-/// Time after which lists are not read again, once they were read [`MIN_TRIES`] times. A busy machine
-/// may interrupt each read for longer than the JVM takes to unload the next class.
+/// Time after which no new attempt begins, once there were [`MIN_TRIES`]. A busy machine may interrupt
+/// each attempt for longer than the JVM takes to unload the next class.
 const MAX_TIME: Duration = Duration::from_secs(2);
 
 /// A class in its loader's list.
@@ -31,25 +31,25 @@ const MAX_TIME: Duration = Duration::from_secs(2);
 pub(super) struct Entry {
     /// Its Klass.
     pub(super) klass: Addr,
-    /// Its loader, by its index.
+    /// Index of its loader in [`Listed::loaders`].
     pub(super) loader: usize,
-    /// Whether the loader's data are this class's alone: it is hidden, or of the kind that came
-    /// before.
+    /// Whether the ClassLoaderData belongs to this class alone: the class is hidden, or was defined by
+    /// `Unsafe.defineAnonymousClass`.
     pub(super) is_alone: bool,
 }
 
-/// All that is listed.
+/// Result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
-    /// The ClassLoaderData.
+    /// Addresses of the ClassLoaderData.
     pub(super) loaders: Vec<Addr>,
-    /// Their classes, arrays apart.
+    /// Their classes, without array classes.
     pub(super) classes: Vec<Entry>,
     /// Whether all lists were read to their ends.
     pub(super) is_complete: bool,
 }
 
-/// Where the fields are.
+/// Addresses and offsets of the fields.
 struct Fields {
     head: Addr,
     next_loader: u64,
@@ -63,7 +63,7 @@ struct Fields {
 /// Reads the lists.
 ///
 /// # Errors
-/// [`crate::Error::Layout`] naming what is missing, [`crate::Error::Memory`] where not even the
+/// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if not even the
 /// first loader can be read.
 pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Listed> {
     let fields = Fields::read(layout)?;
@@ -77,7 +77,7 @@ pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Listed> {
         if listed.is_complete {
             return Ok(listed);
         }
-        // What was unloaded meanwhile breaks a list.
+        // A class unloaded during the walk breaks a list.
         if listed.classes.len() >= best.classes.len() {
             best = listed;
         }
@@ -85,11 +85,12 @@ pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Listed> {
     Ok(best)
 }
 
-/// How many classes there are, arrays apart; `None` where the lists break, or have more than a
-/// quarter of a million: who counts them again and again has no time for more. Stops at `until`.
+/// Returns the number of classes without array classes. `None` if a list broke, if time ran out
+/// (`until`), or if there are more than a quarter of a million: callers poll this count, and a longer
+/// walk would cost too much.
 ///
 /// # Errors
-/// As [`read`].
+/// The errors of [`read`].
 pub(super) fn count(
     memory: &Memory,
     layout: &Layout,
@@ -114,7 +115,7 @@ impl Fields {
     }
 }
 
-/// Goes through the lists, which may have as many loaders, and as many classes.
+/// Walks all lists once. `most` limits both the number of loaders and the number of classes.
 fn once(memory: &Memory, fields: &Fields, most: usize, until: Option<Instant>) -> Result<Listed> {
     let mut pages = Pages::ahead(memory);
     let mut listed = Listed { is_complete: true, ..Listed::default() };
@@ -141,15 +142,15 @@ fn once(memory: &Memory, fields: &Fields, most: usize, until: Option<Instant>) -
         }
     }
     if !listed.is_complete {
-        // A ring was gone round more than once.
+        // A cyclic list yields classes more than once.
         let mut known = HashSet::new();
         listed.classes.retain(|entry| known.insert(entry.klass));
     }
     Ok(listed)
 }
 
-/// Finds out that a list goes round: remembers one of its elements, another one after twice as
-/// many steps each time (Brent's algorithm).
+/// Detects a cyclic list with Brent's algorithm: remembers one element and replaces it after twice
+/// the number of steps each time.
 #[derive(Debug, Default)]
 struct Ring {
     seen: Addr,
@@ -158,7 +159,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// Goes on to an element; whether it was there before.
+    /// Advances to an element; returns whether it is the remembered one.
     fn closes(&mut self, element: Addr) -> bool {
         if element == self.seen {
             return true;
@@ -172,12 +173,12 @@ impl Ring {
     }
 }
 
-/// Whether there is no time left.
+/// Whether the deadline has passed.
 fn is_over(until: Option<Instant>) -> bool {
     until.is_some_and(|until| Instant::now() >= until)
 }
 
-/// The classes of a loader; whether the list was read to its end.
+/// Adds the classes of a loader; returns whether the list was read to its end.
 fn classes(
     pages: &mut Pages<'_>,
     fields: &Fields,
@@ -196,8 +197,8 @@ fn classes(
         if is_over(until) {
             return Ok(false);
         }
-        // Who is in the list says so: else it is no class any more, or was none yet when what lies
-        // beside it was read.
+        // A class in this list refers to this loader. If it does not, either it was unloaded, or its page was
+        // cached before it was created: then re-reading helps.
         let loader_of = at(klass, fields.loader_of)?;
         if pages.pointer(loader_of)? != loader {
             pages.forget();
@@ -205,7 +206,7 @@ fn classes(
                 return Ok(false);
             }
         }
-        // Arrays have negative ones; zero is no class yet.
+        // The layout helper of an array is negative; zero means that it is not a class yet.
         if pages.u32(at(klass, fields.layout_helper)?)?.cast_signed() > 0 {
             found.push(Entry { klass, loader: number, is_alone });
         }
@@ -219,8 +220,8 @@ mod tests {
     use super::*;
     use crate::hotspot::testing::{Image, own_memory};
 
-    /// Two loaders: one with a class and an array, one with a class. Klass: layout helper, next,
-    /// loader.
+    /// Two loaders: one with a class and an array, one with a class. Words of a Klass: layout helper,
+    /// next, loader.
     fn image() -> (Image, [Addr; 4]) {
         let mut image = Image::new();
         let second = image.put(&[0, 0, 1]);
@@ -260,19 +261,19 @@ mod tests {
     #[test]
     fn a_list_that_breaks_is_no_complete_one() {
         let (mut image, [first, _, class, other]) = image();
-        // It is another loader's now.
+        // The class refers to another loader now.
         image.overwrite(Addr(class.0 + 16), 8);
         let listed = read(&own_memory(), &image.read().unwrap()).unwrap();
         assert!(!listed.is_complete);
         assert_eq!(listed.classes, [Entry { klass: other, loader: 1, is_alone: true }]);
-        // A list that bites its tail ends.
+        // A cyclic list of classes ends.
         image.overwrite(Addr(class.0 + 16), first.0);
         image.overwrite(Addr(class.0 + 8), class.0);
         let listed = read(&own_memory(), &image.read().unwrap()).unwrap();
         assert!(!listed.is_complete);
         assert_eq!(listed.classes.len(), 2);
         assert_eq!(count(&own_memory(), &image.read().unwrap(), None).unwrap(), None);
-        // And one of loaders.
+        // A cyclic list of loaders ends, too.
         image.overwrite(Addr(class.0 + 8), 0);
         image.overwrite(first, first.0);
         let listed = read(&own_memory(), &image.read().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Which classes a folder has, and which jars.
+//! The classes and jars of a folder.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -10,10 +10,10 @@ use crate::jars::{
     zip::{Room, class_of},
 };
 
-/// Folders are not deeper within each other; links may lead round in circles.
+/// Maximum depth of folders, because links may form a cycle.
 const DEPTH: usize = 32;
 
-/// The classes of a folder and of those below it, and the jars of the folder itself.
+/// Returns the classes of a folder and its subfolders.
 pub fn classes(root: &Root, path: &str, room: &mut Room) -> Result<BTreeSet<String>> {
     let mut classes = BTreeSet::new();
     let mut open = vec![(String::new(), 0)];
@@ -35,7 +35,7 @@ pub fn classes(root: &Root, path: &str, room: &mut Room) -> Result<BTreeSet<Stri
     Ok(classes)
 }
 
-/// The jars of a folder.
+/// Returns the jars directly in a folder.
 pub fn jars(root: &Root, path: &str, room: &mut Room) -> Result<Vec<String>> {
     let mut jars = Vec::new();
     for Entry { name, is_folder } in root.entries(Path::new(path), room.entries)? {
@@ -48,7 +48,7 @@ pub fn jars(root: &Root, path: &str, room: &mut Room) -> Result<Vec<String>> {
     Ok(jars)
 }
 
-/// The folders of a folder.
+/// Returns the folders directly in a folder.
 pub fn folders(root: &Root, path: &str, room: &mut Room) -> Result<Vec<String>> {
     let mut folders = Vec::new();
     for Entry { name, is_folder } in root.entries(Path::new(path), room.entries)? {

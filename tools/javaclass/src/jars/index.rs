@@ -1,5 +1,5 @@
-//! Which jar or folder of the class path has a class of a name: the first one. That is where it
-//! comes from, unless a loader does otherwise; needed where the JVM's objects cannot be read.
+//! The first jar or folder of the class path that has a class of a given name. The class comes from there
+//! unless a loader searches differently. Used if the JVM's objects cannot be read.
 
 use std::{collections::HashMap, path::Path};
 
@@ -16,19 +16,19 @@ use crate::{
     origin::{Kind, Origin},
 };
 
-/// The class path of a JVM.
+/// Index of a JVM's class path.
 #[derive(Debug, Default)]
 pub struct Index {
-    /// Jars and jars within them, in order.
+    /// Paths of jars, and of jars within them, in order.
     jars: Vec<String>,
-    /// Which of them has a class.
+    /// Index into `jars`, by class.
     classes: HashMap<String, usize>,
     folders: Vec<String>,
     root: Option<Root>,
 }
 
 impl Index {
-    /// Reads the directories of its jars. What cannot be read is left out.
+    /// Reads the directories of its jars. Unreadable jars are skipped.
     pub fn read(target: &Target) -> Self {
         let mut index = Self { root: Root::open(&target.process).ok(), ..Self::default() };
         let mut room = Room::default();
@@ -60,12 +60,12 @@ impl Index {
         }
     }
 
-    /// Where a class of this name comes from.
+    /// Returns the supposed origin of a class of this name.
     pub fn find(&self, class: &str) -> Option<Origin> {
         if let Some(jar) = self.classes.get(class).and_then(|&number| self.jars.get(number)) {
             return Some(Origin { kind: Kind::Jar, name: jar.clone() });
         }
-        // A name that says `..` leads nowhere else: it has no empty parts.
+        // `..` in a name cannot lead out of the folder, because names with empty parts are excluded.
         let is_plain = class.split('.').all(|part| !part.is_empty() && !part.contains('/'));
         let file = format!("{}.class", class.replace('.', "/"));
         let has = |folder: &&String| {

@@ -1,8 +1,8 @@
-//! Which classes a JDK has, by the index of its `lib/modules`.
+//! Classes of a JDK, from the index of its `lib/modules`.
 //!
-//! Source: java.base/share/native/libjimage/{imageFile,endian}.hpp (version 1.0, JDK 9 and later): a
-//! header, a table of hashes, where each location is, the locations, the strings; then what they
-//! describe, which is not read.
+//! Source: java.base/share/native/libjimage/{imageFile,endian}.hpp (version 1.0, JDK 9 and later). The
+//! file has a header, a hash table, a table of the locations' offsets, the locations, and the strings.
+//! The contents of resources follow; they are not read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,16 +12,16 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-/// Header: magic number, version, flags, count of resources, length of the tables, size of the
-/// locations and of the strings, each of four bytes in the order of the machine.
+/// Size of the header: magic number, version, flags, count of resources, length of the tables, size of
+/// the locations and of the strings, each of four bytes in native byte order.
 const HEADER: usize = 28;
 const MAGIC: u32 = 0xcafe_dada;
 const VERSION: u32 = 1 << 16;
-/// The index is smaller, and so is a name.
+/// Maximum size of the index, and of a name, in bytes.
 const MAX_INDEX: u64 = 256 << 20;
 const MAX_NAME: usize = 4096;
 
-/// Attributes of a location.
+/// Kinds of attributes of a location.
 const END: u8 = 0;
 const MODULE: usize = 1;
 const PARENT: usize = 2;
@@ -29,7 +29,7 @@ const BASE: usize = 3;
 const EXTENSION: usize = 4;
 const ATTRIBUTES: usize = 8;
 
-/// The classes by module.
+/// Returns the classes by module.
 pub fn classes(file: &File) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let mut header = [0; HEADER];
     let mut file = file;
@@ -47,7 +47,7 @@ pub fn classes(file: &File) -> Result<BTreeMap<String, BTreeSet<String>>> {
     parse(&index, usize::try_from(table)?, locations as usize)
 }
 
-/// Reads an index, which begins with two tables of so many words.
+/// Parses an index, which begins with two tables of `table` 32-bit words each.
 pub fn parse(
     index: &[u8],
     table: usize,
@@ -88,8 +88,8 @@ pub fn parse(
     Ok(found)
 }
 
-/// The attributes of a location: each a byte of its kind and of how long its number is, which is in
-/// the order of networks.
+/// Returns the attributes of a location. Each begins with a byte for its kind and the length of its
+/// value, which follows in network byte order.
 fn attributes(mut location: &[u8]) -> Option<[u64; ATTRIBUTES]> {
     let mut attributes = [0; ATTRIBUTES];
     loop {

@@ -1,12 +1,12 @@
-//! What is in the jars that a JVM uses, be it loaded or not.
+//! Classes in the jars that a JVM uses, whether loaded or not.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
-//! | `zip` | which classes an archive has, and archives within it |
-//! | `folder` | which classes and jars a folder has |
-//! | `jimage` | which classes the JDK has |
-//! | `path` | which jars and folders a JVM was started with |
-//! | [`index`] | which of them has a class, by its name |
+//! | `zip` | the classes of an archive and of archives within it |
+//! | `folder` | the classes and jars of a folder |
+//! | `jimage` | the classes of the JDK |
+//! | `path` | the jars and folders that a JVM was started with |
+//! | [`index`] | the jar that has a class of a given name |
 
 mod folder;
 pub mod index;
@@ -33,15 +33,15 @@ use path::is_jar;
 use zip::Room;
 pub use zip::class_of;
 
-/// What is said of a class that nobody has loaded.
+/// State of a class that no loader has loaded.
 pub const NOT_LOADED: &str = "not loaded";
 
 /// The classes of a JVM by name, and the jars that they come from.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Whether a class of that name was initialised, by any loader.
+    /// Whether a class was initialised by any loader, by name.
     initialized: HashMap<String, bool>,
-    /// Jars and folders.
+    /// Paths of jars and folders.
     places: BTreeSet<String>,
 }
 
@@ -59,19 +59,19 @@ impl Seen {
     }
 }
 
-/// What of a jar is used.
+/// Usage of a jar's classes.
 #[derive(Debug)]
 pub struct Jar {
-    /// Its path, within another one behind `!/`.
+    /// Its path; the path of a jar within another one follows `!/`.
     pub path: String,
-    /// How many classes it has.
+    /// Number of classes in it.
     pub classes: u64,
-    /// Those that are not loaded, or not initialised.
+    /// Its classes that are not loaded, or not initialised.
     pub unused: Vec<Unused>,
 }
 
-/// Looks into the jars and folders that a JVM was started with and those that classes come from,
-/// and into the JDK itself where `with_jdk` is set.
+/// Reads the jars and folders that a JVM was started with and those that loaded classes come from,
+/// and the JDK's modules if `with_jdk` is set.
 pub fn look(target: &Target, seen: &Seen, with_jdk: bool) -> Result<Vec<Jar>> {
     let root = Root::open(&target.process).map_err(|why| anyhow!("its files: {why}"))?;
     let mut room = Room::default();
@@ -101,9 +101,9 @@ pub fn look(target: &Target, seen: &Seen, with_jdk: bool) -> Result<Vec<Jar>> {
     Ok(jars)
 }
 
-/// The classes of the JDK that a JVM runs, by module.
+/// Returns the classes of the JDK that a JVM runs, by module.
 fn modules(target: &Target, root: &Root) -> Result<BTreeMap<String, BTreeSet<String>>> {
-    // It is at lib/modules, the library at lib/server/libjvm.so.
+    // The modules are at lib/modules, libjvm.so at lib/server/libjvm.so.
     let lib = target.libjvm.seen_as.parent().and_then(Path::parent);
     let path = lib.context("the JDK is nowhere")?.join("modules");
     let file = root.file(&path).with_context(|| path.display().to_string())?;

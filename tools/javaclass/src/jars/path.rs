@@ -1,24 +1,24 @@
-//! What a JVM was started with, as its command line has it: jars, folders, and modules. What a
-//! manifest's `Class-Path` adds, and what a program opens by itself, shows by the classes that come
-//! from it.
+//! The jars, folders and modules on a JVM's command line. Jars added by a manifest's `Class-Path`, and
+//! files that a program opens by itself, are not included; they become known from the loaded classes that
+//! come from them.
 
 use libjvmprobe::process::{Target, launcher::WITH_VALUE, root::Root};
 
 use crate::jars::{folder, zip::Room};
 
-/// The options whose value is a path of jars and folders, ...
+/// Options whose value is a path of jars and folders.
 const PATHS: [&str; 3] = ["-cp", "-classpath", "--class-path"];
-/// ... and those whose value is a path of modules, and of folders of modules.
+/// Options whose value is a path of modules, and of folders of modules.
 const MODULE_PATHS: [&str; 2] = ["-p", "--module-path"];
 
-/// A part of a path.
+/// An element of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     path: String,
     is_of_modules: bool,
 }
 
-/// Jars and folders with classes, in their order, by absolute paths. `lib/*` is all jars of a folder.
+/// Returns the jars and folders with classes as absolute paths, in order. `lib/*` means all jars of a folder.
 pub fn class_path(target: &Target, root: &Root, room: &mut Room) -> Vec<String> {
     let Ok(arguments) = target.process.arguments() else { return Vec::new() };
     let working = target.process.working_path();
@@ -35,7 +35,7 @@ pub fn class_path(target: &Target, root: &Root, room: &mut Room) -> Vec<String> 
         } else if is_jar(&path) || !is_of_modules {
             paths.push(path);
         } else {
-            // It has modules, in jars and folders, or is one.
+            // The folder contains modules, in jars and folders, or is a module itself.
             paths.extend(folder::jars(root, &path, room).unwrap_or_default());
             let inner = folder::folders(root, &path, room).unwrap_or_default();
             let is_module = |path: &String| root.file(format!("{path}/module-info.class").as_ref());
@@ -45,12 +45,12 @@ pub fn class_path(target: &Target, root: &Root, room: &mut Room) -> Vec<String> 
     paths
 }
 
-/// Whether a path is that of a jar, not of a folder.
+/// Whether a path names a jar, not a folder.
 pub fn is_jar(path: &str) -> bool {
     [".jar", ".war", ".zip"].iter().any(|end| path.ends_with(end))
 }
 
-/// The jars and folders that arguments name.
+/// Returns the jars and folders that arguments name.
 fn named(arguments: &[String]) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut rest = arguments.iter().skip(1);
@@ -72,7 +72,7 @@ fn named(arguments: &[String]) -> Vec<Part> {
         } else if WITH_VALUE.contains(&option) && value.is_none() {
             rest.next();
         } else if !argument.starts_with('-') {
-            // Behind the main class there are its own.
+            // The program's own arguments follow the main class.
             break;
         }
     }

@@ -1,8 +1,8 @@
-//! Which classes a jar has, by the directory at its end; and those of jars within it.
+//! Classes of a jar, from the central directory at its end, and of jars within it.
 //!
 //! Sources: the JAR file specification (multi-release), Spring Boot's executable jars
-//! (`BOOT-INF`), web applications (`WEB-INF`). Only directories are read, and archives that are
-//! in archives: so a zip bomb is a matter of [`Room`].
+//! (`BOOT-INF`), web applications (`WEB-INF`). Only directories are read, and archives within
+//! archives are unpacked, so [`Room`] bounds the work that a zip bomb can cause.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,19 +16,19 @@ use rawzip::{
     CompressionMethod, RECOMMENDED_BUFFER_SIZE, ReaderAt, ZipArchive, ZipArchiveEntryWayfinder,
 };
 
-/// A jar within a jar is not larger.
+/// Maximum size of a jar within a jar, in bytes.
 const MAX_INNER: u64 = 256 << 20;
-/// Folders of classes, which are no part of their names.
+/// Folders of classes that are not part of the classes' names.
 const FOLDERS: [&str; 2] = ["BOOT-INF/classes/", "WEB-INF/classes/"];
-/// Where other versions' classes are.
+/// Folder of classes for specific Java versions.
 const VERSIONS: &str = "META-INF/versions/";
 
-/// What may still be read of all jars of a JVM.
+/// Remaining limits for all jars of a JVM.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Entries of directories.
+    /// Number of directory entries.
     pub entries: u64,
-    /// Bytes of jars within jars, also of those that turn out to be too large, and of names.
+    /// Bytes of jars within jars, including those that are rejected as too large, and of names.
     bytes: u64,
 }
 
@@ -39,13 +39,13 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Takes room for an entry.
+    /// Counts an entry; fails if the limit is exceeded.
     pub fn take_entry(&mut self) -> Result<()> {
         self.entries = self.entries.checked_sub(1).context("too many entries")?;
         Ok(())
     }
 
-    /// Takes room for a name that is kept: one may have 64 KiB.
+    /// Counts the bytes of a name that is kept, which may be 64 KiB; fails if the limit is exceeded.
     fn take_name(&mut self, name: &str) -> Result<()> {
         let left = self.bytes.checked_sub(name.len() as u64);
         self.bytes = left.context("names of entries are too long")?;
@@ -53,8 +53,8 @@ impl Room {
     }
 }
 
-/// The classes of a jar and of those within it, by the inner one's path, which is empty for its
-/// own.
+/// Returns the classes of a jar and of jars within it, by the inner jar's path, which is empty for the
+/// outer jar.
 pub fn classes(file: &File, room: &mut Room) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
     let archive = ZipArchive::from_file(file.try_clone()?, &mut buffer)?;
@@ -78,7 +78,7 @@ pub fn classes(file: &File, room: &mut Room) -> Result<BTreeMap<String, BTreeSet
 
 type Inner = (String, (ZipArchiveEntryWayfinder, CompressionMethod));
 
-/// The classes that a directory lists, and the archives.
+/// Returns the classes and the archives that a central directory lists.
 fn directory<R: ReaderAt>(
     archive: &ZipArchive<R>,
     room: &mut Room,
@@ -100,7 +100,7 @@ fn directory<R: ReaderAt>(
     Ok((classes, inner))
 }
 
-/// The class that an entry has; none of what is no class.
+/// Returns the name of the class in an entry; `None` if the entry is not a class.
 pub fn class_of(path: &str) -> Option<String> {
     let path = path.strip_suffix(".class")?;
     let path = FOLDERS.iter().find_map(|folder| path.strip_prefix(folder)).unwrap_or(path);
@@ -109,13 +109,13 @@ pub fn class_of(path: &str) -> Option<String> {
         None => path,
     };
     let last = path.rsplit('/').next().unwrap_or(path);
-    // They are descriptions of a module and of a package.
+    // These describe a module or a package.
     let is_class = !path.is_empty() && !matches!(last, "" | "module-info" | "package-info");
-    // What is elsewhere in META-INF is nobody's class.
+    // Other files in META-INF are not loaded as classes.
     (is_class && !path.starts_with("META-INF/")).then(|| path.replace('/', "."))
 }
 
-/// The bytes of an archive within an archive.
+/// Unpacks an archive within an archive.
 fn unpack<R: ReaderAt>(
     archive: &ZipArchive<R>,
     (at, compression): (ZipArchiveEntryWayfinder, CompressionMethod),
@@ -131,7 +131,7 @@ fn unpack<R: ReaderAt>(
         }
         other => bail!("its compression, {other:?}, is not known"),
     };
-    // Also what is refused took its time: many bombs are no cheaper than one.
+    // Rejected data counts, too, so that many bombs cost no more than one.
     room.bytes = room.bytes.saturating_sub(bytes.len() as u64);
     if read? as u64 > most {
         bail!("it is too large");

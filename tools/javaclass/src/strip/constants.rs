@@ -1,18 +1,18 @@
 //! The texts in a class file's constant pool: names of classes, descriptors, signatures, strings.
 //!
-//! Source: JVMS 4.1 and 4.4. Whatever a class refers to, it does by such a text, so nothing else of
-//! the file is read.
+//! Source: JVMS 4.1 and 4.4. A class names everything that it refers to in such a text, so the rest of
+//! the file is not read.
 
 const MAGIC: [u8; 4] = [0xca, 0xfe, 0xba, 0xbe];
-/// What is before the pool: magic number, minor and major version.
+/// Size of the data before the pool: magic number, minor and major version.
 const HEAD: usize = 8;
 
-/// The texts, as modified UTF-8, which for names is UTF-8; `None` of what is no class file.
+/// Returns the texts as modified UTF-8, which for names equals UTF-8; `None` if this is not a class file.
 pub fn texts(class: &[u8]) -> Option<Vec<&[u8]>> {
     let mut rest = class.strip_prefix(&MAGIC)?.get(HEAD - MAGIC.len()..)?;
     let count = take(&mut rest)?;
     let mut texts = Vec::new();
-    // Entry 0 is none.
+    // Entry 0 does not exist.
     let mut entry = 1;
     while entry < count {
         let (&tag, behind) = rest.split_first()?;
@@ -27,7 +27,7 @@ pub fn texts(class: &[u8]) -> Option<Vec<&[u8]>> {
             7 | 8 | 16 | 19 | 20 => 2,
             // MethodHandle.
             15 => 3,
-            // Integer, Float; what refers to two others.
+            // Integer, Float; constants that refer to two others.
             3 | 4 | 9..=12 | 17 | 18 => 4,
             // Long, Double, which take two entries.
             5 | 6 => {
@@ -54,7 +54,7 @@ mod tests {
 
     use super::*;
 
-    /// A class file's beginning, with these constants.
+    /// The beginning of a class file with these constants.
     fn class(count: u16, constants: &[&[u8]]) -> Vec<u8> {
         let head = [&MAGIC[..], &[0, 0, 0, 61], &count.to_be_bytes()].concat();
         [head, constants.concat()].concat()

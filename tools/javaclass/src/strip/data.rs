@@ -1,9 +1,9 @@
-//! Libraries that read class files as data. The classes that they read so need not be loaded, so that no report has
-//! seen them.
+//! Libraries that read class files as data. Classes that are only read in this way are not loaded, so no report has
+//! them.
 
 use std::collections::{BTreeSet, HashSet};
 
-/// Classes that read a class file, or the ends of their names: many programs have a copy under another package.
+/// Classes that read class files, or the ends of their names, because many programs have a copy in another package.
 const READERS: [&str; 12] = [
     // ASM.
     "asm.ClassReader",
@@ -20,8 +20,8 @@ const READERS: [&str; 12] = [
     "scala.tools.nsc.symtab.classfile.ClassfileParser",
 ];
 
-/// Returns the classes among those of the reports that read class files. Those of the JDK that it needs for itself
-/// read no files of the program.
+/// Returns the classes in the reports that read class files, except the JDK's internal ones, which do not read
+/// files of the program.
 pub fn readers(seen: &HashSet<String>) -> BTreeSet<&str> {
     let reads = |class: &&str| {
         let is_one = |reader: &&str| {

@@ -1,8 +1,8 @@
-//! A jar that is read and never written, and the jar that some of its entries become.
+//! Reads a jar, which is never modified, and writes a new jar with some of its entries.
 //!
-//! Sources: the JAR file specification; PKWARE's APPNOTE, of which the crates take care. What other
-//! readers of zips may take for something else (names twice, bytes that two entries have, a
-//! beginning that is no entry) is refused, and so is what would unpack to more than there is room.
+//! Sources: the JAR file specification; PKWARE's APPNOTE, which the crates implement. Jars that
+//! other zip readers may interpret differently (duplicate names, overlapping entries, data before
+//! the first entry) are rejected, and so are jars that would unpack to more than the limits.
 
 use std::{
     collections::HashSet,
@@ -20,16 +20,16 @@ use zip::{CompressionMethod, DateTime, ZipWriter, write::SimpleFileOptions};
 
 use crate::jars::class_of;
 
-/// A jar has no more entries.
+/// Maximum number of entries in a jar.
 const MAX_ENTRIES: usize = 1_000_000;
-/// What is looked into is not larger, ...
+/// Maximum size in bytes of an entry that is unpacked into memory.
 const MAX_ENTRY: u64 = 64 << 20;
-/// ... and what is unpacked neither, all of it together.
+/// Maximum unpacked size of all entries in bytes.
 const MAX_TOTAL: u64 = 4 << 30;
-/// From here on, an entry needs longer fields.
+/// Size in bytes from which an entry needs ZIP64 fields.
 const LARGE: u64 = u32::MAX as u64;
 
-/// A jar.
+/// An open jar.
 pub struct Jar {
     archive: ZipArchive<FileReader>,
     /// Its entries, in order.
@@ -37,13 +37,13 @@ pub struct Jar {
     comment: Vec<u8>,
 }
 
-/// One of its entries.
+/// An entry of a jar.
 pub struct Entry {
     /// Its path.
     pub path: String,
-    /// The class that it has, with dots.
+    /// Name of the class that it contains, with dots.
     pub class: Option<String>,
-    /// What it takes in the jar.
+    /// Its compressed size in bytes.
     pub packed: u64,
     size: u64,
     at: ZipArchiveEntryWayfinder,
@@ -53,7 +53,7 @@ pub struct Entry {
 }
 
 impl Jar {
-    /// Opens a jar and reads its directory.
+    /// Opens a jar and reads its central directory.
     pub fn open(file: File) -> Result<Self> {
         let length = file.metadata()?.len();
         let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
@@ -79,7 +79,7 @@ impl Jar {
         Ok(Self { archive, entries, comment })
     }
 
-    /// What signs it, if anything does.
+    /// Returns the path of its signature file, if it is signed.
     pub fn signature(&self) -> Option<&str> {
         let is_signature = |path: &&str| {
             let path = path.to_ascii_uppercase();
@@ -89,7 +89,7 @@ impl Jar {
         self.entries.iter().map(|entry| entry.path.as_str()).find(is_signature)
     }
 
-    /// Unpacks an entry.
+    /// Unpacks an entry into memory.
     pub fn read(&self, entry: &Entry) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let most = MAX_ENTRY;
@@ -101,7 +101,7 @@ impl Jar {
         Ok(bytes)
     }
 
-    /// Writes those of its entries that are wanted as a jar.
+    /// Writes a jar with the entries for which `wanted` returns true.
     pub fn write(&self, wanted: impl Fn(usize) -> bool, out: &File) -> Result<()> {
         let mut jar = ZipWriter::new(BufWriter::new(out));
         jar.set_raw_comment(self.comment.clone().into())?;
@@ -138,7 +138,7 @@ impl Entry {
             t.minute(),
             t.second(),
         );
-        // Of Unix, where there are any.
+        // The high half holds the Unix mode, if there is one.
         let mode = record.external_attributes() >> 16;
         Ok(Self {
             path: path.to_owned(),
@@ -147,13 +147,13 @@ impl Entry {
             size: record.uncompressed_size_hint(),
             at: record.wayfinder(),
             method,
-            // Before 1980 there is none.
+            // Times before 1980 cannot be represented.
             time: time.unwrap_or_default(),
             permissions: (mode != 0).then_some(mode),
         })
     }
 
-    /// Unpacks it, and looks whether it is what its checksum says.
+    /// Unpacks it, and verifies its checksum and size.
     fn unpack(&self, from: &ZipArchive<FileReader>, to: &mut impl Write) -> Result<()> {
         let packed = from.get_entry(self.at)?;
         let reader: Box<dyn Read + '_> = match self.method {
@@ -185,14 +185,14 @@ impl Entry {
     }
 }
 
-/// Writes a jar beside `path`, and puts it there when it is whole.
+/// Writes a jar to a temporary file beside `path`, and renames it to `path` when it is complete.
 pub fn put(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
     let name = path.file_name().context("it names no file")?.to_string_lossy();
     let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
     let file = File::create_new(&draft)?;
     let done = write(&file).and_then(|()| Ok(std::fs::rename(&draft, path)?));
     if done.is_err() {
-        // Half a jar is worse than none.
+        // An incomplete jar must not remain.
         let _ = std::fs::remove_file(&draft);
     }
     done
@@ -213,7 +213,7 @@ mod tests {
         file
     }
 
-    /// A zip as it should not be: its writer looks for nothing.
+    /// Builds a zip without any checks, for invalid ones.
     fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
         let mut archive = ZipArchiveWriter::new(Vec::new());
         for (path, bytes) in entries {
@@ -259,7 +259,7 @@ mod tests {
         assert!(refused(&zip(&[])).contains("nothing"));
         let zeros = vec![0; MAX_ENTRY as usize + 1];
         assert!(refused(&zip(&[("bomb", &zeros)])).contains("more than"));
-        // It says of itself that it is smaller: the size is behind the checksum in the directory.
+        // It claims a smaller size. In the directory, the size follows the checksum.
         let mut lying = zip(&[("liar", &[0; 100_000])]);
         let at = lying.windows(4).rposition(|w| w == 100_000_u32.to_le_bytes()).unwrap();
         lying[at..at + 4].copy_from_slice(&10_u32.to_le_bytes());
@@ -277,7 +277,7 @@ mod tests {
         let paths: Vec<_> = copy.entries.iter().map(|entry| &*entry.path).collect();
         assert_eq!(paths, ["META-INF/", "b"]);
         assert_eq!(copy.read(&copy.entries[1]).unwrap(), b"two");
-        // What fails leaves the file as it was, and nothing beside it.
+        // A failure leaves the old file unchanged, and no temporary file.
         put(&out, |_| bail!("no")).unwrap_err();
         assert_eq!(Jar::open(File::open(&out).unwrap()).unwrap().entries.len(), 2);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);

@@ -1,5 +1,5 @@
-//! Which classes of a jar stay: those that were seen, those that its files and a list name, and
-//! all that these refer to.
+//! Decides which classes of a jar stay: those in the reports, those that the jar's files and the keep list
+//! name, and all classes that these refer to.
 
 use std::collections::HashSet;
 
@@ -10,14 +10,14 @@ use crate::{
     wanted::Wanted,
 };
 
-/// Files that name classes: the manifest, services, what frameworks read.
+/// Suffixes of files that name classes: the manifest, services, configuration of frameworks.
 const NAMING: [&str; 6] = [".xml", ".properties", ".json", ".yml", ".yaml", ".MF"];
-/// All files in there do.
+/// Folders whose files all may name classes.
 const NAMING_FOLDERS: [&str; 2] = ["META-INF/", "WEB-INF/"];
 
 const MANIFEST: &str = "META-INF/MANIFEST.MF";
 
-/// Why a class stays.
+/// Reason why a class stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
     /// A report has it.
@@ -35,13 +35,13 @@ pub enum Why {
 pub struct Class {
     /// Its name.
     pub name: String,
-    /// The entries that have it: several where there are versions of it.
+    /// Indexes of its entries: several in a multi-release jar.
     pub entries: Vec<usize>,
-    /// Why it stays, if it does.
+    /// The reason why it stays; `None` if it does not.
     pub why: Option<Why>,
 }
 
-/// Decides of each class. A class is the same in all its versions.
+/// Decides for each class. All versions of a class stay, or none.
 pub fn decide(jar: &Jar, seen: &HashSet<String>, list: &[Wanted]) -> Result<Vec<Class>> {
     let mut names = Names::default();
     let mut classes: Vec<Class> = Vec::new();
@@ -72,7 +72,7 @@ pub fn decide(jar: &Jar, seen: &HashSet<String>, list: &[Wanted]) -> Result<Vec<
     for entry in jar.entries.iter().filter(|entry| entry.class.is_none()) {
         let name = || Why::Named(entry.path.clone());
         if entry.path.ends_with(".class") {
-            // Descriptions of modules and packages stay, and all that they refer to.
+            // module-info and package-info stay, and all classes that they refer to.
             let bytes = jar.read(entry)?;
             for text in constants::texts(&bytes).into_iter().flatten() {
                 names.in_text(text, |class| queue.keep(class, name));
@@ -98,7 +98,7 @@ pub fn decide(jar: &Jar, seen: &HashSet<String>, list: &[Wanted]) -> Result<Vec<
     Ok(queue.classes)
 }
 
-/// Classes that stay, and those of them that were not looked into yet.
+/// All classes, and the indexes of those that stay and were not searched for references yet.
 struct Queue {
     classes: Vec<Class>,
     open: Vec<usize>,
@@ -122,14 +122,14 @@ fn names_classes(path: &str) -> bool {
             || NAMING_FOLDERS.iter().any(|folder| path.starts_with(folder)))
 }
 
-/// A manifest's lines are cut at 72 bytes, and go on behind a blank.
+/// Joins a manifest's folded lines: they are split at 72 bytes, and a continuation begins with a space.
 fn unfolded(text: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(text);
     text.replace("\r\n ", "").replace("\n ", "").into_bytes()
 }
 
 impl Why {
-    /// As people and JSON read it.
+    /// Returns the reason's name in reports and JSON.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Seen => "seen",
@@ -139,7 +139,7 @@ impl Why {
         }
     }
 
-    /// What names it or refers to it.
+    /// Returns the file or class that names or refers to it.
     pub fn by(&self) -> Option<&str> {
         match self {
             Self::Seen | Self::Listed => None,

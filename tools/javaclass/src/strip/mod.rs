@@ -1,11 +1,11 @@
-//! A jar without the classes that no report has seen.
+//! Writes a jar without the classes that no report has seen.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
-//! | [`jar`] | the entries of a jar, and how to write some of them |
+//! | [`jar`] | the entries of a jar, and writing a jar with some of them |
 //! | [`constants`] | the texts in a class file |
-//! | [`names`] | which classes a text names |
-//! | [`keep`] | which classes stay, and why |
+//! | [`names`] | the classes that a text names |
+//! | [`keep`] | the classes that stay, and the reasons |
 //! | [`data`] | libraries that read class files as data |
 
 mod constants;
@@ -39,10 +39,10 @@ use crate::{
 use jar::Jar;
 use keep::Class;
 
-/// As many classes may have been seen.
+/// Maximum number of classes in the reports.
 const MAX_SEEN: usize = 4_000_000;
 
-/// What is told of a class of the jar.
+/// Record of a class of the jar.
 #[derive(Debug, Serialize)]
 struct Stripped<'a> {
     r#type: &'static str,
@@ -55,7 +55,7 @@ struct Stripped<'a> {
     bytes: u64,
 }
 
-/// What is told of the jar.
+/// Record of the jar's totals.
 #[derive(Debug, Default, Serialize)]
 struct Total {
     r#type: &'static str,
@@ -71,7 +71,7 @@ struct Total {
     bytes: u64,
     bytes_out: Option<u64>,
     inner: u64,
-    /// Classes of the reports that read class files as data.
+    /// Classes in the reports that belong to libraries which read class files as data.
     readers: Vec<String>,
 }
 
@@ -114,7 +114,7 @@ pub fn run(args: &Strip) -> Result<()> {
     tell(args, &jar, &classes, &total)
 }
 
-/// The classes that the reports have, by any loader and from anywhere.
+/// Returns the classes in the reports, regardless of loader and origin.
 fn seen(args: &Strip) -> Result<HashSet<String>> {
     let mut seen = HashSet::new();
     let mut unloaded = 0;
@@ -148,7 +148,7 @@ fn gone(classes: &[Class]) -> impl Iterator<Item = &Class> {
     classes.iter().filter(|class| class.why.is_none())
 }
 
-/// What a class takes in the jar, in all its versions.
+/// Returns the size of a class in the jar, in all its versions.
 fn packed(jar: &Jar, class: &Class) -> u64 {
     class.entries.iter().filter_map(|&entry| jar.entries.get(entry)).map(|e| e.packed).sum()
 }

@@ -1,11 +1,11 @@
-//! Which classes of a jar a text names.
+//! Finds the classes of a jar that a text names.
 
 use std::collections::HashMap;
 
-/// Of one word, so many beginnings are tried: a descriptor's primitive types come before a class.
+/// Maximum number of positions tried in one word. In a descriptor, primitive types precede a class name.
 const MAX_BEGINNINGS: usize = 64;
 
-/// The classes of a jar by name, with slashes for dots.
+/// The classes of a jar by name, with slashes instead of dots.
 #[derive(Debug, Default)]
 pub struct Names {
     classes: HashMap<String, usize>,
@@ -13,15 +13,15 @@ pub struct Names {
 }
 
 impl Names {
-    /// Adds a class by its name with dots, and returns its number; the same name has the same.
+    /// Adds a class by its name with dots, and returns its index; an equal name has an equal index.
     pub fn add(&mut self, name: &str) -> usize {
         self.longest = self.longest.max(name.len());
         let next = self.classes.len();
         *self.classes.entry(name.replace('.', "/")).or_insert(next)
     }
 
-    /// Tells `found` of each class that a text names, be it as a class file names it, in a
-    /// descriptor or a signature, or as people do. Whatever may be meant is.
+    /// Calls `found` for each class that a text names: in the form of class files, in a descriptor or
+    /// signature, or in source form. Every possible match counts.
     pub fn in_text(&self, text: &[u8], mut found: impl FnMut(usize)) {
         let text = String::from_utf8_lossy(text);
         let is_part = |c: char| c.is_alphanumeric() || "_$./-".contains(c);
@@ -33,7 +33,7 @@ impl Names {
             {
                 found(class);
             }
-            // `(ILa/B;)V`: what is behind an L may be a class.
+            // `(ILa/B;)V`: the text after an L may be a class.
             for (at, _) in word.match_indices('L').take(MAX_BEGINNINGS) {
                 let name = word.get(at + 1..).unwrap_or_default();
                 if name.len() <= self.longest

@@ -1,4 +1,4 @@
-//! What the kernel side sends.
+//! Events that the kernel side sends.
 //!
 //! The layouts come from the BPF object's own type information: the skeleton generator turns the
 //! structs of `bpf/javaclass.h` into these types.
@@ -20,7 +20,7 @@ const STACK: u64 = 2;
 // pattern is a value.
 unsafe impl Plain for class_event {}
 
-/// What has become of a class.
+/// Kind of an event of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// It was loaded.
@@ -33,24 +33,24 @@ pub enum What {
     Failed,
 }
 
-/// Something that became of a class.
+/// An event of a class.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// The JVM's key.
+    /// Key of the JVM.
     pub target: u64,
-    /// When, on `CLOCK_MONOTONIC`.
+    /// Timestamp on `CLOCK_MONOTONIC`, in nanoseconds.
     pub ts_ns: u64,
-    /// How long the initialisation took.
+    /// Duration of the initialisation, in nanoseconds.
     pub duration_ns: u64,
-    /// The number of the stack that caused it.
+    /// Number of the stack that caused it.
     pub stack: u64,
-    /// HotSpot's number of its loader: the boot loader's is 0.
+    /// HotSpot's identifier of the loader; 0 for the boot loader.
     pub loader: u64,
-    /// The thread.
+    /// ID of the thread.
     pub tid: u32,
     /// The thread's name.
     pub thread: String,
-    /// What it was.
+    /// Kind of the event.
     pub what: What,
     /// The class.
     pub class: String,
@@ -58,16 +58,16 @@ pub struct Change {
     pub is_archived: bool,
 }
 
-/// An event.
+/// An event of the ring buffer.
 pub enum Event {
-    /// Something became of a class.
+    /// A class was loaded, unloaded or initialised.
     Class(Box<Change>),
     /// A new stack, and its number.
     Stack(u64, RawStack),
 }
 
 impl Event {
-    /// From a record of the ring buffer; `None` of what makes no sense.
+    /// Decodes a record of the ring buffer; `None` for invalid records.
     pub fn decode(record: &[u8]) -> Option<Self> {
         match word(record, 0)? {
             CLASS => class(record).map(Box::new).map(Self::Class),
@@ -76,7 +76,7 @@ impl Event {
         }
     }
 
-    /// The JVM's key.
+    /// Returns the key of the JVM.
     pub fn target(&self) -> u64 {
         match self {
             Self::Class(change) => change.target,

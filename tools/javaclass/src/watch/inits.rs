@@ -1,7 +1,7 @@
-//! Initialisations as a profile: how long each took, within the one that caused it, and when.
+//! Profile of initialisations: the duration of each, within the one that caused it, and when it ran.
 //!
-//! The initialiser of a class runs those of other classes. Each is told when it ends, so what a
-//! thread was told of before, and has begun later, was within it.
+//! The initialiser of a class runs those of other classes. Each is reported when it ends. So an
+//! initialisation that the thread reported earlier, but that began later, was nested in this one.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,13 +11,13 @@ use libjvmprobe::stack::{
     times::Times,
 };
 
-/// So many are kept.
+/// Maximum number of initialisations kept.
 const MAX_INITS: u64 = 1_000_000;
-/// Slots of time, and how deep initialisers may be within each other.
+/// Length of a time slot, and maximum depth of nested initialisers.
 const SLOT_NS: u64 = 1_000_000;
 const MAX_DEPTH: usize = 1024;
 
-/// Initialisations of all JVMs.
+/// Profile of the initialisations of all JVMs.
 pub struct Inits {
     profile: Profile,
     begin: u64,
@@ -28,7 +28,7 @@ pub struct Inits {
 #[derive(Default)]
 struct Thread {
     name: Arc<str>,
-    /// Those that are within no other so far, in their order.
+    /// Initialisations that are not nested in another one so far, in order of time.
     roots: Vec<Init>,
 }
 
@@ -40,7 +40,7 @@ struct Init {
 }
 
 impl Inits {
-    /// Begins at this time, on both clocks.
+    /// Creates a profile that begins at this time, given on both clocks.
     pub fn new(begin: u64, begin_unix_ns: u64) -> Self {
         let mut profile = Profile::default();
         profile.measure = Measure::Elapsed("init".into());
@@ -49,9 +49,9 @@ impl Inits {
         Self { profile, begin, count: 0, threads: HashMap::new() }
     }
 
-    /// A thread has initialised a class, and that took so long.
+    /// Adds an initialisation of a class by a thread, which ended at `end` and took `ns` nanoseconds.
     pub fn add(&mut self, (pid, tid): (u32, u32), thread: &str, class: &str, end: u64, ns: u64) {
-        // What began before there was anybody to see it took no time that is known.
+        // Time before tracing began does not count.
         let begin = end.saturating_sub(ns).max(self.begin);
         if ns == 0 || self.count >= MAX_INITS {
             self.profile.lost += u64::from(ns > 0);
@@ -66,7 +66,7 @@ impl Inits {
         known.roots.push(Init { class, begin, end, inner });
     }
 
-    /// The profile, at this time.
+    /// Returns the profile, which ends at `now`.
     pub fn into_profile(mut self, now: u64) -> Profile {
         self.profile.duration_ns = now.saturating_sub(self.begin);
         let mut threads: Vec<_> = self.threads.drain().collect();
@@ -76,7 +76,7 @@ impl Inits {
             while let Some((mut stack, init)) = open.pop() {
                 let Init { class, begin, end, inner } = init;
                 stack.push(class);
-                // Its own time is what is between those within it.
+                // Self time is the time between nested initialisations.
                 let mut times = Times::new();
                 let mut from = begin;
                 for inner in &inner {
@@ -111,7 +111,7 @@ impl Inits {
     }
 }
 
-/// Adds a time to the slots that it is in.
+/// Adds an interval to the time slots that it spans.
 fn slots(times: &mut Times, begin: u64, end: u64) {
     let mut at = begin;
     while at < end {

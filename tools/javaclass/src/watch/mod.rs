@@ -1,6 +1,6 @@
-//! Watching: classes as they are loaded, unloaded and initialised.
+//! Tracing: classes as they are loaded, unloaded and initialised.
 //!
-//! HotSpot's probes tell of each without any flag. Sources:
+//! HotSpot's probes for these events need no JVM flag. Sources:
 //! hotspot/share/oops/instanceKlass.cpp (initialisation), services/classLoadingService.cpp.
 
 mod event;
@@ -59,18 +59,18 @@ use crate::{
 use event::{Change, Event, What};
 use inits::Inits;
 
-/// Bytes of the ring buffer: some ten thousand classes.
+/// Size of the ring buffer in bytes, enough for some ten thousand classes.
 const RING: u32 = 1 << 23;
-/// What the names of programs end in that walk stacks.
+/// Suffix of the names of programs that walk stacks.
 const WALKS: &str = "_stacks";
-/// Stacks are kept by their numbers; so many of a JVM, some kilobytes each.
+/// Maximum number of stacks kept by number for one JVM, each of some kilobytes.
 const MAX_STACKS: usize = 10_000;
 
 const fn probe(name: &'static str, program: &'static str) -> Instant {
     Instant::of_probe("hotspot", name, program)
 }
 
-/// The probes.
+/// The probes, with their programs.
 const PROBES: [Instant; 8] = [
     probe("class__loaded", "class_loaded"),
     probe("class__unloaded", "class_unloaded"),
@@ -82,20 +82,20 @@ const PROBES: [Instant; 8] = [
     probe("class__initialization__concurrent", "init_elsewhere"),
 ];
 
-/// Events of JVMs that are not known yet: so many are kept.
+/// Maximum number of events queued for JVMs that were not admitted yet.
 const MAX_EARLY: usize = 100_000;
 
-/// What is known of a JVM.
+/// State of one JVM.
 #[derive(Default)]
 struct Jvm {
     namer: Option<StackNamer>,
     threads: Option<ThreadNames>,
     stacks: HashMap<u64, Vec<StackFrame>>,
-    /// What was found of a list.
+    /// Results for the lines of a list.
     hits: Option<Hits>,
     interval: Rates,
     trace: Rates,
-    /// What came before it was known.
+    /// Events received before the JVM was admitted.
     early: Vec<Event>,
 }
 
@@ -107,12 +107,12 @@ struct Tracer<'a> {
     namers: HashMap<u64, StackNamer>,
     begin: u64,
     interval_begin: u64,
-    /// What came before its JVM was known: one that starts just now.
+    /// Events of JVMs that were not admitted yet, because they are starting up.
     early: VecDeque<Event>,
-    /// What is written to files.
+    /// Initialisations for the output files.
     inits: Option<Inits>,
     asked: Option<Asked>,
-    /// Whether something of a list may have been missed.
+    /// Whether something on the list may have been missed.
     has_failed: bool,
 }
 
@@ -224,7 +224,7 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    /// Looks at the classes that a JVM has now for those of the list.
+    /// Matches the currently loaded classes of a JVM with the list.
     fn look(&mut self, target: &Target, hotspot: &HotSpot, hits: &mut Hits) {
         let Some(Asked { listing, .. }) = &self.asked else { return };
         hits.look_again();
@@ -238,14 +238,14 @@ impl<'a> Tracer<'a> {
             Ok(_) => "not all classes were read".to_owned(),
             Err(error) => error.to_string(),
         };
-        // One that ends just now was watched until then.
+        // A JVM that exits during the listing was traced until then.
         if target.process.fate() == Fate::Alive {
             self.has_failed = true;
             note(&format!("process {}: {why}", target.pid()));
         }
     }
 
-    /// Tells what was found of the list.
+    /// Prints the results for the list.
     fn tell_list(&mut self, followed: &mut Followed<Jvm>) -> Result<()> {
         let Followed { jvm, target, hotspot, .. } = followed;
         let Some(mut hits) = jvm.hits.take() else { return Ok(()) };
@@ -305,7 +305,7 @@ impl Tool for Tracer<'_> {
 
     fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> libjvmprobe::Result<Jvm> {
         let mut hits = self.asked.as_ref().map(|asked| Hits::new(&asked.listing));
-        // What is loaded already. Of one that is being made, all is watched.
+        // Covers classes loaded before tracing began. For a JVM that is starting up, all loads are traced.
         if let (Some(hits), Ok(hotspot)) = (&mut hits, hotspot)
             && hotspot.is_set_up
         {
@@ -364,7 +364,7 @@ impl Tool for Tracer<'_> {
     }
 }
 
-/// Writes initialisations to files.
+/// Writes the initialisations to files.
 fn write(inits: Inits, files: files::Files, what: &str) -> Result<()> {
     let profile = inits.into_profile(clock::monotonic_ns());
     if profile.lost > 0 {
@@ -381,17 +381,17 @@ fn write(inits: Inits, files: files::Files, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Watches until it is time to end.
+/// Traces until it is time to end.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let common = &args.common;
     bpf::set_libbpf_output(common.verbose > 1);
     preflight::check()?;
-    // A name that nobody has is told at once.
+    // Reports an unknown user before anything else is done.
     let user = args.started.user()?;
     let files = files::Files::create(&args.output, &["init"])?;
     let stop = stop_on_signal()?;
     let tracer = Tracer::new(args)?;
-    // It keeps what rights it would have without us.
+    // The command keeps the rights that it would have without javaclass.
     let waiting = args.started.fork(user)?;
     keep(MAPS | READ | ATTACH | HURRY);
     let arrivals = match &waiting {
@@ -425,7 +425,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         write(inits, files, &what)?;
     }
     let in_use = asked.map(Asked::finish).transpose()?.unwrap_or_default();
-    // What there is to see was shown before anybody waits.
+    // All results are printed before javaclass waits for the command to exit.
     if let Some(running) = running {
         running.end();
     }
