@@ -64,17 +64,17 @@ pub struct Band {
     pub label: Arc<str>,
 }
 
-/// What stops an application.
+/// Kind of a stop of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BandKind {
     /// A pause of the garbage collector.
     Collection,
-    /// Another safepoint.
+    /// A safepoint for another operation.
     Safepoint,
 }
 
 impl Band {
-    /// A stop of the application, of a profile that began then on the kernel's clock.
+    /// Makes the band of a stop, for a profile that began at `begin` on the kernel's clock.
     pub fn of(stop: &Stop, begin: u64) -> Self {
         Self {
             begin_ns: stop.begin.saturating_sub(begin),
@@ -86,13 +86,13 @@ impl Band {
 }
 
 impl Timeline {
-    /// One without samples.
+    /// Makes a timeline without samples.
     pub fn new(begin_unix_ns: u64, slot_ns: u64) -> Self {
         Self { begin_unix_ns, slot_ns, ..Self::default() }
     }
 
-    /// That of a profile, where it is known when its samples were taken. Of one with very many,
-    /// slots are longer than the profile's.
+    /// Makes the timeline of a profile; `None` if the times of its samples are unknown. If there are more than
+    /// `MOST_COUNTS` counts, slots are longer than the profile's.
     pub fn of(profile: &Profile) -> Option<Self> {
         if profile.slot_ns == 0 {
             return None;
@@ -116,7 +116,7 @@ impl Timeline {
         Some(timeline)
     }
 
-    /// Adds what was counted of a thread with a stack in a slot.
+    /// Adds a count of a thread with a stack in a slot.
     pub fn add(&mut self, slot: u32, stack: ThreadStack, count: u64) {
         let next = u32::try_from(self.stacks.len()).unwrap_or(u32::MAX);
         let number = *self.known.entry(stack).or_insert_with_key(|stack| {
@@ -127,12 +127,12 @@ impl Timeline {
         *sum = sum.saturating_add(count);
     }
 
-    /// Threads with their stacks; the counts name them by their index.
+    /// Returns the threads with their stacks; counts refer to their indices.
     pub fn stacks(&self) -> &[ThreadStack] {
         &self.stacks
     }
 
-    /// Each slot with the index of a stack and what was counted of it, in order of time.
+    /// Returns counts as (slot, index of a stack, count), in order of time.
     pub fn counts(&self) -> Vec<(u32, u32, u64)> {
         let all = self.counts.iter();
         let mut counts: Vec<_> = all.map(|(&(slot, stack), &count)| (slot, stack, count)).collect();
