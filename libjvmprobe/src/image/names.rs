@@ -21,9 +21,9 @@ const MAX_FRAMES: usize = 512;
 const MAX_ALL_FRAMES: usize = 50_000_000;
 /// Offset that is added to lines in their encoding.
 const LINE_ADDEND: i64 = 3;
-/// Offset that is subtracted from negated positions of shared frames in their encoding.
+/// Offset in the encoding of positions of shared frames: position p is stored as -(p + 2).
 const SHARED_ADDEND: i64 = 2;
-/// Marks frames in an uncompressed format, which is used for runtime-compiled code and does not occur in images.
+/// Marks frames in an uncompressed format, for code that may be deoptimized; it does not occur in images.
 const UNCOMPRESSED: i64 = -1;
 /// Words of a class object in which the reference to its name is searched.
 const CLASS_WORDS: Range<usize> = 1..32;
