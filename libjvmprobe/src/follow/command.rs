@@ -149,7 +149,7 @@ impl Running {
         Ok(Self { child, pidfd, _undo: undo })
     }
 
-    /// Sends SIGTERM if the command still runs, waits for [`PATIENCE`], then sends SIGKILL.
+    /// Sends SIGTERM if the command still runs, waits for five seconds, then sends SIGKILL.
     pub fn end(mut self) {
         if self.has_ended_within(Duration::ZERO) {
             return;

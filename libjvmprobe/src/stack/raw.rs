@@ -157,7 +157,7 @@ impl Stack {
         self.places.iter().enumerate().map(inside)
     }
 
-    /// Returns the addresses of [`lookups`](Self::lookups).
+    /// Returns the addresses of frames that are not named yet, each within the instruction that the frame executes.
     pub fn addresses(&self) -> impl Iterator<Item = Addr> + '_ {
         self.lookups().filter_map(|place| match place {
             Place::Code(addr) => Some(addr),
