@@ -96,7 +96,7 @@ pub enum Error {
     Attach {
         /// The process.
         pid: Pid,
-        /// Reason, and what would help.
+        /// Reason and remedy.
         why: String,
     },
     /// The kernel denies an operation for lack of privileges.
@@ -112,7 +112,7 @@ pub enum Error {
     Kernel {
         /// The missing feature.
         what: String,
-        /// What would help.
+        /// A remedy.
         hint: String,
     },
     /// A name is unknown.
@@ -130,7 +130,7 @@ pub enum Error {
         path: PathBuf,
         /// The missing probes or symbols.
         what: String,
-        /// What would help.
+        /// A remedy.
         hint: String,
     },
     /// A file specified by the user has no usable symbols.

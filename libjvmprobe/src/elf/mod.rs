@@ -6,7 +6,7 @@
 //! | `apart` | symbols of a stripped file in separate files |
 //! | `file` | headers and sections, read piece by piece |
 //! | `functions` | start addresses of functions |
-//! | `relocations` | relocated words of a loaded file |
+//! | `relocations` | relocations of position-independent files |
 //! | `stapsdt` | USDT probes: `.note.stapsdt` |
 //! | `symbols` | `.symtab` and `.dynsym` |
 //!

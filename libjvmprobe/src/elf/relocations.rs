@@ -1,4 +1,4 @@
-//! Relocated words of a position-independent file.
+//! Relocations of a position-independent file.
 //!
 //! Sources: System V gABI, chapter 4 (relocations); psABI for x86-64, chapter 4.4.
 

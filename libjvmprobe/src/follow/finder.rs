@@ -162,7 +162,7 @@ impl Finder {
         self.left_out
     }
 
-    /// Forgets a process that has ended or changed, so that a successor is found.
+    /// Forgets a process that has ended or changed, so that a new one with its PID is found, and releases its slot.
     pub(super) fn forget(&mut self, pid: Pid) {
         self.scanner.forget(pid);
         if let Some(slots) = &self.slots {

@@ -22,7 +22,7 @@ const LEAST: Duration = Duration::from_secs(1);
 /// Interval between reads.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Reads a JVM that the user has named, waiting briefly for one that is about to be created. If the JVM exists but
+/// Reads a JVM that the user has named, waiting briefly for one that is about to be created. If its state
 /// cannot be read, the inner result holds the reason.
 ///
 /// # Errors

@@ -641,7 +641,7 @@ mod tests {
     use super::*;
     use crate::{elf::testing::Library, hotspot::testing::FakeJvm, process::LibJvm};
 
-    /// A process, as if it ran the JVM that a library is.
+    /// A sleeping process that is treated as if it ran a library as its libjvm.so.
     struct Sleeps(Child);
 
     impl Sleeps {
@@ -733,14 +733,14 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(60));
             thread::sleep(look(Pace::Prompt));
         }
-        // Nothing holds its descriptors any more.
+        // Its descriptors are closed.
         let queued = arrivals.take();
         let weak = queued.first().map(|arrival| Arc::downgrade(&arrival.target));
         drop(queued);
         assert!(weak.is_none_or(|target| target.strong_count() == 0));
     }
 
-    /// Wants no JVM with a collector.
+    /// Selects no JVM with this collector.
     #[derive(Debug)]
     struct No {
         collector: &'static str,

@@ -54,8 +54,8 @@ pub trait Watch {
     /// Returns an error if the trace cannot continue.
     fn look(&mut self) -> Result<()>;
 
-    /// Handles processes that have ended or changed. `collect` is true about once per second, or once every few seconds
-    /// with a calm pace; then counters are read, too.
+    /// Handles processes that have ended or changed. `collect` is true about once per second, or every 15 seconds with
+    /// a calm pace; then counters are read, too.
     ///
     /// # Errors
     /// Returns an error if the trace cannot continue.
@@ -123,7 +123,7 @@ pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<E
 mod tests {
     use super::*;
 
-    /// Counts what it is told to do; is over after some ticks.
+    /// Counts the calls of each method; is over after some ticks.
     #[derive(Default)]
     struct Counts {
         reports: u32,

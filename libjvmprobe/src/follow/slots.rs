@@ -108,7 +108,7 @@ mod tests {
         let mut state = State::default();
         let noisy = (1..=100).filter(|pid| admit(&mut state, *pid, "noisy")).count();
         assert_eq!((noisy, state.refused.len()), (8, 92));
-        // A tenant that comes later gets its share all the same.
+        // A tenant that starts later gets its share, too.
         let late = (200..300).filter(|pid| admit(&mut state, *pid, "late")).count();
         assert_eq!(late, 4);
         for (pid, tenant) in [(300, "c"), (301, "d"), (302, "e")] {

@@ -1,8 +1,8 @@
 //! Location of a native image's code tables.
 //!
 //! No symbol leads to them. But `ImageCodeInfo` contains the start and, several times, the size of the code, and a
-//! reference to an index of the code table, whose length follows from the size. Few words of a heap match that pattern,
-//! and only the right ones lead to an index.
+//! reference to an index of the code table, whose length follows from the size. Few places in a heap match that
+//! pattern, and only the right ones lead to an index.
 //!
 //! Its fields, each of eight bytes: codeStart, codeSize, dataOffset, dataSize,
 //! codeAndDataMemorySize, (objectFields,) codeInfoIndex, codeInfoEncodings, referenceMapEncoding,

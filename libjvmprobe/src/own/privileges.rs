@@ -6,7 +6,6 @@
 //!
 //! Capabilities belong to threads, and new threads inherit them. So call this before starting threads. Threads of this
 //! library drop all capabilities that they do not need.
-//! thread had that has started them. Those of this library give up all but their own.
 
 use rustix::{
     io::Result,

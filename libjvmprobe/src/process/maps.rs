@@ -2,7 +2,6 @@
 //!
 //! A process may have 65,530 mappings (sysctl vm.max_map_count), each with a path of 50 kB and more. So the caller
 //! selects the lines to keep, and the size of the text is limited. Source: proc(5), `/proc/PID/maps`.
-//! `/proc/PID/maps`.
 
 use std::io::{self, BufRead, BufReader, Read};
 

@@ -258,7 +258,7 @@ mod clerk {
 
     static JOBS: OnceLock<Option<Sender<Job>>> = OnceLock::new();
 
-    /// Sends a job for [`Readers::find`] to the worker thread. Returns nothing found if there is no such thread.
+    /// Sends a job for [`Readers::find`] to the worker thread. Without that thread, nothing is found.
     pub(super) fn ask(file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> At {
         if IS_STUCK.load(Ordering::Relaxed) {
             return At::default();

@@ -298,7 +298,7 @@ impl Functions {
         let Ok(pc) = u32::try_from(pc) else {
             return Ok(());
         };
-        // Of several rows for one instruction, the last one is valid.
+        // If there are several rows for one instruction, the last one is valid.
         if self.rows.get(first..).and_then(<[Row]>::last).is_some_and(|last| last.pc == pc) {
             self.rows.pop();
         }
