@@ -170,8 +170,8 @@ pub struct Trace<T: Tool> {
     ahead: Option<Ahead>,
     /// Files that no JVM runs any more.
     idle: Idle<FileId>,
-    /// Whether one attachment to a file serves all JVMs that run it. If hits of several processes could not be told
-    /// apart, or if only a command is traced, each JVM has its own attachments.
+    /// Whether one attachment to a file serves all JVMs that run it. If hits of several processes could not be
+    /// distinguished, or if only a command is traced, each JVM has its own attachments.
     shares_files: bool,
     pace: Pace,
     verbose: bool,

@@ -5,7 +5,7 @@ use rustix::process::{getpriority_process, setpriority_process};
 /// Nice value of a thread with priority.
 const HURRY: i32 = -10;
 
-/// Raises the priority of the calling thread while it lives. Preparing a trace takes a fifth of a second of CPU, which
+/// Guard that raises the calling thread's priority while it exists. Preparing a trace takes 200 ms of CPU time, which
 /// would last seconds on an overloaded machine.
 #[derive(Debug)]
 pub struct Hurry(Option<i32>);
