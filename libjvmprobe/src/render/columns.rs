@@ -3,7 +3,7 @@
 //! Each character counts as one column. That is true for what JVMs call their operations, and wrong by at most a few
 //! columns for other names.
 
-/// Maximum line width where names allow it; wide enough to be useful, narrow enough for any terminal.
+/// Maximum line width if names permit, chosen so that terminals do not wrap lines.
 pub(crate) const WIDTH: usize = 100;
 
 /// Fits a name into a column: a wider one is cut at its end, with an ellipsis.
