@@ -1,4 +1,4 @@
-//! The one error type: what failed, on which target, and what helps.
+//! The error type of the library: what failed, for which target, and what helps.
 
 use std::{io, path::PathBuf};
 
@@ -7,25 +7,25 @@ use crate::units::{Addr, Pid};
 /// Shorthand for results of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Everything that can go wrong, worded for the person who has to act on it.
+/// All errors, worded for the user who has to act on them.
 ///
-/// `Display` gives one line: what is wrong and why and, after a colon or semicolon, what
-/// to do. Tools print it behind their name and add an exit code. The cause stands in that
-/// line, so it is no `source()` as well: who prints the chain of errors would say it twice.
-/// (To thiserror, a field `source` is one, and a field `r#source` is none.)
+/// `Display` prints one line: what is wrong and why and, after a colon or semicolon, what to do. Tools print it after
+/// their name and set an exit status. The cause is part of that line, so it is not the `source()` as well; otherwise, a
+/// program that prints the chain of errors would repeat it. (thiserror treats a field `source` as the source, but not a
+/// field `r#source`.)
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No process has this number.
+    /// No process has this PID.
     #[error("no process {pid}; list JVMs with `jps -l` or `pgrep -a java`")]
     NoSuchProcess {
-        /// The number asked for.
+        /// The requested PID.
         pid: Pid,
     },
     /// The number belongs to a thread, not to a process.
     #[error("{pid} is a thread of process {tgid}; use `-p {tgid}`")]
     ThreadId {
-        /// The number asked for.
+        /// The requested number.
         pid: Pid,
         /// The process that the thread belongs to.
         tgid: Pid,
@@ -42,10 +42,10 @@ pub enum Error {
              target, the tool lists those that run"
     )]
     NoMatch {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// The process maps no JVM.
+    /// The process has not mapped a JVM's library.
     #[error("process {pid} ({comm}) is no JVM: it maps no libjvm.so; list JVMs with `jps -l`")]
     NotAJvm {
         /// The process.
@@ -53,7 +53,7 @@ pub enum Error {
         /// Its command name.
         comm: String,
     },
-    /// The process maps a libjvm.so and runs no JVM.
+    /// The process has mapped libjvm.so, but does not run a JVM.
     #[error(
         "process {pid} ({comm}) is no JVM: it has libjvm.so mapped and has made no JVM with it; \
          list JVMs with `jps -l`"
@@ -64,13 +64,13 @@ pub enum Error {
         /// Its command name.
         comm: String,
     },
-    /// The JVM is Eclipse OpenJ9, which has none of HotSpot's probes or tables.
+    /// The JVM is Eclipse OpenJ9, which has neither HotSpot's probes nor its tables.
     #[error("process {pid} runs Eclipse OpenJ9; only HotSpot (OpenJDK) JVMs can be traced")]
     OpenJ9 {
         /// The process.
         pid: Pid,
     },
-    /// The program is a GraalVM native image: Java code, compiled beforehand, without a JVM.
+    /// The program is a GraalVM native image: Java code compiled ahead of time, without a JVM.
     #[error(
         "process {pid} is a GraalVM native image, in which there is no JVM to trace; javaprof \
              profiles it, and its own option -XX:+PrintGC tells of collections"
@@ -88,21 +88,21 @@ pub enum Error {
         pid: Pid,
         /// The JVM's architecture.
         theirs: String,
-        /// Our own.
+        /// Architecture of this tool.
         ours: &'static str,
     },
-    /// The JVM cannot be attached to, or refuses a command.
+    /// The JVM cannot be attached to, or rejects a command.
     #[error("cannot attach to process {pid}: {why}")]
     Attach {
         /// The process.
         pid: Pid,
-        /// Why, and what would help.
+        /// Reason and remedy.
         why: String,
     },
-    /// The kernel refuses for lack of rights.
+    /// The kernel denies an operation for lack of privileges.
     #[error("not permitted to {what}: {missing}; run as root (sudo)")]
     Permission {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
         /// The missing capability or setting.
         missing: String,
@@ -110,80 +110,80 @@ pub enum Error {
     /// The kernel lacks a feature.
     #[error("this kernel cannot {what}; {hint}")]
     Kernel {
-        /// What is missing.
+        /// The missing feature.
         what: String,
-        /// What would help.
+        /// A remedy.
         hint: String,
     },
-    /// Nothing has this name.
+    /// A name is unknown.
     #[error("there is no {what}{like}", like = like(near))]
     Unknown {
-        /// What was asked for.
+        /// Kind of thing and requested name.
         what: String,
-        /// Those whose names are like it.
+        /// Similar known names.
         near: Vec<String>,
     },
-    /// A library has neither the probes nor the symbols that are needed.
+    /// A library has neither the required probes nor the required symbols.
     #[error("{path} has no {what}; {hint}", path = path.display())]
     NoProbes {
         /// The file.
         path: PathBuf,
         /// The missing probes or symbols.
         what: String,
-        /// What would help.
+        /// A remedy.
         hint: String,
     },
-    /// A file that the user has named has no symbols that can be used.
+    /// A file specified by the user has no usable symbols.
     #[error("--symbols-from {path}: {why}", path = path.display())]
     Symbols {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// Something that is there in a shape, or a version, that we have no way with.
+    /// Something exists in a form or version that is not supported.
     #[error("{what}")]
     Unsupported {
-        /// What it is, whose, and what works instead.
+        /// The unsupported thing, its owner, and what works instead.
         what: String,
     },
     /// An ELF file is malformed or truncated.
     #[error("malformed ELF file: {what}")]
     Elf {
-        /// What is wrong and where.
+        /// The defect and its location.
         what: String,
     },
     /// HotSpot's tables (`gHotSpotVMStructs` and friends) are missing or implausible.
     #[error("HotSpot's vmStructs: {what}")]
     Layout {
-        /// The missing field or the implausible value, and what is lost without it.
+        /// The missing field or the implausible value, and what does not work without it.
         what: String,
     },
-    /// HotSpot's performance data are missing or implausible.
+    /// HotSpot's performance data is missing or implausible.
     #[error("HotSpot's performance data: {what}")]
     PerfData {
-        /// What is wrong.
+        /// The defect.
         what: String,
     },
     /// The target's memory could not be read.
     #[error("cannot read {len} bytes of the target's memory at {addr}: {source}")]
     Memory {
-        /// Where.
+        /// Address.
         addr: Addr,
-        /// How much.
+        /// Number of bytes.
         len: usize,
-        /// Why.
+        /// Reason.
         r#source: io::Error,
     },
-    /// A file could not be opened or read.
+    /// A system call or file operation failed.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was tried, with the path.
+        /// The attempted operation, with the path.
         what: String,
-        /// Why.
+        /// Reason.
         r#source: io::Error,
     },
-    /// A file's name tells no format that a profile can be written in.
+    /// The name of an output file has no ending of a known profile format.
     #[error(
         "{path}: the name tells the format; use {known}",
         path = path.display()
@@ -191,15 +191,15 @@ pub enum Error {
     UnknownFormat {
         /// The file.
         path: PathBuf,
-        /// The formats that there are, by how names end.
+        /// Known formats, with their endings.
         known: String,
     },
-    /// libbpf or the kernel's BPF system refused.
+    /// libbpf or the kernel's BPF subsystem reported an error.
     #[error("cannot {what}: {source:#}")]
     Bpf {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
-        /// Why.
+        /// Reason.
         r#source: libbpf_rs::Error,
     },
 }
@@ -212,22 +212,22 @@ fn like(near: &[String]) -> String {
 }
 
 impl Error {
-    /// Wraps an I/O error with what was tried, for example `open /proc/1/maps`.
+    /// Wraps an I/O error with the attempted operation, for example `open /proc/1/maps`.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::Io { what: what.into(), source }
     }
 
-    /// A malformed ELF file.
+    /// Makes the error for a malformed ELF file.
     pub(crate) fn elf(what: impl Into<String>) -> Self {
         Self::Elf { what: what.into() }
     }
 
-    /// Memory at which nothing is mapped.
+    /// Makes the error for memory that is not mapped.
     pub(crate) fn not_mapped(addr: Addr, len: usize) -> Self {
         Self::Memory { addr, len, source: io::Error::from_raw_os_error(libc::EFAULT) }
     }
 
-    /// A missing or implausible entry of vmStructs.
+    /// Makes the error for a missing or implausible entry of vmStructs.
     pub(crate) fn layout(what: impl Into<String>) -> Self {
         Self::Layout { what: what.into() }
     }
@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// As tools print it: the chain of errors in one line.
+    /// Formats the chain of errors in one line, as tools print it.
     fn in_one_line(error: &Error) -> String {
         let mut line = error.to_string();
         let mut cause = error.source();

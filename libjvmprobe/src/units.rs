@@ -1,8 +1,7 @@
-//! Numbers that must not be mixed up: a type for each meaning.
+//! Types for numbers with different meanings, so that the compiler prevents confusion.
 //!
-//! A process has one number for each PID namespace that sees it; an address in
-//! the target is not an offset in a file; a link-time address is neither. Each
-//! of these is a `u32` or `u64` to the machine, so the compiler keeps them apart.
+//! A process has a different number in each PID namespace that contains it. An address in the target is not a file
+//! offset, and a link-time address is neither of both. To the machine, all of these are just `u32` or `u64`.
 
 use std::fmt;
 
@@ -27,11 +26,11 @@ macro_rules! unit {
 }
 
 unit!(
-    /// A process, numbered as this process sees it (the number that `ps` shows here).
+    /// A PID in this process's PID namespace (the one that `ps` shows here).
     Pid(u32), "{}"
 );
 unit!(
-    /// A process, numbered as it sees itself: inside its innermost PID namespace.
+    /// A PID in the process's own, innermost PID namespace.
     NsPid(u32), "{}"
 );
 unit!(
@@ -43,12 +42,12 @@ unit!(
     Vaddr(u64), "{:#x}"
 );
 unit!(
-    /// A byte position in a file.
+    /// A byte offset in a file.
     FileOffset(u64), "{:#x}"
 );
 
 impl Addr {
-    /// The address `bytes` further on; `None` where that leaves the address space.
+    /// Returns the address `bytes` further on; `None` if that exceeds the address space.
     pub(crate) fn checked_add(self, bytes: u64) -> Option<Self> {
         self.0.checked_add(bytes).map(Self)
     }

@@ -1,11 +1,10 @@
-//! Our JVMTI agent, loaded into a JVM for a moment: it writes down what compiled code
-//! there is, with what was inlined where, and falls silent.
+//! Our JVMTI agent, loaded into a JVM temporarily: it writes a map of compiled code and inlined methods, and then does
+//! nothing more.
 //!
-//! The agent (`libjvmprobe/agent`) needs no libc and is embedded here. It is copied into
-//! the target's file system with the target's user as its owner, under a name that
-//! nobody can guess, and removed as soon as the JVM has mapped it, with the map that it
-//! has written by then. JDK 21 and later print a warning on
-//! the target's stderr when an agent is loaded (JEP 451), and later ones may refuse.
+//! The agent (`libjvmprobe/agent`) needs no libc and is embedded here. It is copied into the target's file system,
+//! owned by the target's user, under a name that cannot be guessed. The copy, and the map that the agent writes when it
+//! is loaded, are removed as soon as the JVM has loaded it. JDK 21 and later print a warning on the target's stderr
+//! when an agent is loaded (JEP 451), and later versions may reject it.
 
 use std::{
     fs::File,
@@ -26,13 +25,13 @@ use crate::{
 
 static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));
 
-/// Folders of the target that code may be loaded from, best first.
+/// Folders of the target from which code can be loaded, preferred ones first.
 const FOLDERS: [&str; 3] = ["/tmp", "/dev/shm", "/var/tmp"];
 
 /// Loads the agent and returns the map that it has written.
 ///
 /// # Errors
-/// [`Error::Attach`] saying why the JVM cannot be attached to or refuses the agent.
+/// [`Error::Attach`] with the reason why the JVM cannot be attached to or rejects the agent.
 pub fn map(process: &Process, hotspot: &HotSpot) -> Result<String> {
     let refuse = |why| Error::Attach { pid: process.pid, why };
     let deadline = Deadline::within(jcmd::TIMEOUT);
@@ -57,7 +56,7 @@ pub fn map(process: &Process, hotspot: &HotSpot) -> Result<String> {
 enum Failed {
     /// The JVM does not answer.
     Jvm(Error),
-    /// Something is wrong with this folder: full, read-only, `noexec`.
+    /// The folder cannot be used: it is full, read-only or mounted with `noexec`.
     Folder(String),
 }
 
@@ -85,7 +84,7 @@ fn load_from(
     if code != "0" {
         return Err(Failed::Folder(answer.lines().next().unwrap_or("no reason given").into()));
     }
-    // Through the descriptor that it was created with: the name is the target's to change.
+    // Read through the descriptor that created it, because the target could replace the file of that name.
     root::text(map.file(), perf_map::MAX_BYTES)
         .map_err(|e| Failed::Folder(format!("the agent's map: {e}")))
 }
@@ -100,7 +99,7 @@ fn unguessable_name() -> Result<String, String> {
     Ok(random.iter().fold(PREFIX.to_owned(), |name, byte| name + &format!("{byte:02x}")))
 }
 
-/// Whether a mapped file of this name is our agent.
+/// Returns whether a mapped file with this name is our agent.
 pub fn is_agent(file_name: &str) -> bool {
     let random = file_name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(".so"));
     random.is_some_and(|text| {
@@ -108,7 +107,7 @@ pub fn is_agent(file_name: &str) -> bool {
     })
 }
 
-/// A file of the target's user with this content.
+/// Creates a file with this content that belongs to the target's user.
 fn create<'a>(
     folder: &'a Folder<'a>,
     process: &Process,

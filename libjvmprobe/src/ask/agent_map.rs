@@ -1,10 +1,10 @@
-//! The map that our agent writes.
+//! Parser of the map that our agent writes.
 //!
-//! Text, one record a line, fields set apart by TAB, numbers hexadecimal; described in
-//! `libjvmprobe/agent/src/richmap.rs`. `L TIME ADDRESS SIZE` and a frame (CLASS METHOD
-//! SIGNATURE FILE LINE) is a compiled method, `I START END` and frames what was inlined
-//! into it, innermost first; `D TIME ADDRESS SIZE NAME` other code; `U TIME ADDRESS`
-//! ends what is there. The target writes it, so it is as hostile as the target.
+//! The map is text with one record per line, fields separated by TAB and numbers in hexadecimal; the format is
+//! described in `libjvmprobe/agent/src/richmap.rs`. `L TIME ADDRESS SIZE` and a frame (CLASS METHOD SIGNATURE FILE
+//! LINE) is a compiled method. `I START END` and frames, innermost first, is a range of the preceding method with its
+//! inlined methods. `D TIME ADDRESS SIZE NAME` is other code. `U TIME ADDRESS` removes the code at an address. The
+//! target writes the map, so it is untrusted.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,12 +16,12 @@ use crate::{
     },
 };
 
-/// More than any code cache holds.
+/// Maximum number of entries; no code cache has more.
 const MAX_ENTRIES: usize = 4_000_000;
-/// More than HotSpot inlines.
+/// Maximum number of frames in a range; HotSpot does not inline as deeply.
 const MAX_CHAIN: usize = 1024;
 
-/// Reads a map: what is there at its end. Lines that make no sense are left out.
+/// Parses a map, and returns the code that exists at its end. Invalid lines are skipped.
 pub fn parse(text: &str) -> impl Iterator<Item = (Addr, u64, Code)> + use<> {
     let mut reader = Reader::default();
     for line in text.lines() {
@@ -37,7 +37,7 @@ pub fn parse(text: &str) -> impl Iterator<Item = (Addr, u64, Code)> + use<> {
 #[derive(Default)]
 struct Reader {
     entries: BTreeMap<Addr, (u64, Code)>,
-    /// The method that `I` records belong to.
+    /// The method that subsequent `I` records belong to.
     open: Option<(Addr, u64, Code)>,
     ranges: Vec<Inlined>,
 }
@@ -143,7 +143,7 @@ fn frame<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<SourceFrame> 
     })
 }
 
-/// `\xNN` stands for a byte.
+/// Replaces `\xNN` by the byte that it encodes.
 fn unescape(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,20 +1,18 @@
 //! HotSpot's attach protocol: commands to a running JVM, as `jcmd` sends them.
 //!
 //! Source: hotspot/os/linux/attachListener_linux.cpp (os/posix since JDK 17) and
-//! jdk.attach's VirtualMachineImpl.c. The JVM listens on `/tmp/.java_pidN`, N being
-//! its number in its own PID namespace. If it does not yet, a file `.attach_pidN` in
-//! its working folder or in /tmp and then SIGQUIT make it. A command is five
-//! NUL-terminated strings: `1`, the command, three arguments. The answer is a
-//! number, a newline, then text to the end.
+//! jdk.attach's VirtualMachineImpl.c. The JVM listens on `/tmp/.java_pidN`, where N is its PID in its own PID
+//! namespace. If it does not listen yet, a file `.attach_pidN` in its working directory or in /tmp and then SIGQUIT
+//! make it do so. A command consists of five NUL-terminated strings: `1`, the command and three arguments. The answer
+//! consists of a number, a newline, and text until the end of the stream.
 //!
-//! SIGQUIT kills a process that does not expect it, and a JVM that does not find the file,
-//! or whose attach mechanism is switched off, prints its threads on its stdout instead. So
-//! all of that is checked before: the handler, the switch, and that the file is there by the
-//! target's own way to it, with an owner that the JVM accepts. From then on the file stays
-//! until the JVM listens, has ended, or has not listened for long.
+//! SIGQUIT kills a process that does not handle it. A JVM that does not find the file, or whose attach mechanism is
+//! disabled, prints its threads on its stdout instead. So all of this is checked before: the signal handler, the
+//! option, and that the JVM can reach the file by its own path and will accept its owner. From then on the file stays
+//! until the JVM listens, has ended, or the timeout has expired.
 //!
-//! What needs the target's user, as JVMs up to 11.0.1 want it for a connection, is done by
-//! [`as_target`]; all questions about the target are asked with our own rights.
+//! Connecting requires the target's user (for JVMs up to 11.0.1), so [`as_target`] does it. All data about the target
+//! are read with our own privileges.
 
 use std::{fs, io, os::fd::OwnedFd, time::Duration};
 
@@ -38,23 +36,22 @@ use crate::{
     },
 };
 
-/// How long it may take until a question is answered, from beginning to end.
+/// Maximum time for a complete request.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(9);
-/// How much of that a JVM may take to begin to listen.
+/// Maximum part of that time for the JVM to start listening.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(6);
-/// More than any answer that we ask for.
+/// Maximum size of an answer; no answer to our commands is larger.
 const MAX_ANSWER: usize = 16 << 20;
 
-/// How long somebody else's request is given before it is taken for forgotten.
+/// Time after which another tool's request file is considered abandoned.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 const SIGQUIT: u32 = 3;
 
-/// Sends a command with up to three arguments and returns its answer, which comes in time or
-/// not at all.
+/// Sends a command with up to three arguments, and returns its answer or fails at the deadline.
 ///
 /// # Errors
-/// [`Error::Attach`] saying why the JVM does not answer or what it answered.
+/// [`Error::Attach`] with the reason why the JVM does not answer, or with its error.
 pub(crate) fn command(
     process: &Process,
     hotspot: &HotSpot,
@@ -79,7 +76,7 @@ pub(crate) fn command(
     text_of(name, &answer).map_err(refuse)
 }
 
-/// The text of an answer to a command, or why it is none.
+/// Returns the text of a command's answer, or the reason why the command failed.
 pub(crate) fn text_of(name: &str, answer: &[u8]) -> Result<String, String> {
     let answer = String::from_utf8_lossy(answer);
     let (code, text) = answer.split_once('\n').unwrap_or((&answer, ""));
@@ -94,7 +91,7 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or("no reason given").chars().take(200).collect()
 }
 
-/// Has the JVM listen, if it does not yet, and sends it a request.
+/// Makes the JVM listen if it does not yet, and sends it a request.
 fn ask(process: &Process, request: &[u8], deadline: Deadline) -> Result<Vec<u8>, String> {
     check_alive(process)?;
     let root = Root::open(process)?;
@@ -110,7 +107,7 @@ fn ask(process: &Process, request: &[u8], deadline: Deadline) -> Result<Vec<u8>,
     as_target(process, || Connection::open(&address, deadline)?.exchange(request))?
 }
 
-/// Whether the process can answer at all, and will survive being asked.
+/// Checks that the process is not stopped and that SIGQUIT would not kill it.
 fn check_alive(process: &Process) -> Result<(), String> {
     let status = status_of(process.pid).map_err(|e| e.to_string())?;
     if status.state.starts_with(['T', 't']) {
@@ -124,11 +121,11 @@ fn check_alive(process: &Process) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the JVM can make a socket of its own: one whose user or group has no number in its
-/// user namespace fails to, and would only print its threads or fall silent.
+/// Checks that the JVM can create a socket. If its user or group is not mapped in its user namespace, it fails to do
+/// so, and would only print its threads or not react at all.
 fn check_ids(process: &Process) -> Result<(), String> {
     for (map, what, id) in [("uid_map", "user", process.uid), ("gid_map", "group", process.gid)] {
-        // Where that cannot be read, it shows later.
+        // If the file cannot be read, a later step fails instead.
         let map = fs::read_to_string(format!("/proc/{}/{map}", process.pid));
         if map.is_ok_and(|map| !is_mapped(&map, id)) {
             return Err(format!(
@@ -139,8 +136,8 @@ fn check_ids(process: &Process) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a map of ids has one of ours: lines of the first id there, the first one here, and
-/// how many (user_namespaces(7)).
+/// Returns whether an ID map contains an ID of ours. Each line has the first ID inside, the first ID outside, and the
+/// number of IDs (user_namespaces(7)).
 pub(crate) fn is_mapped(map: &str, id: u32) -> bool {
     map.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1).map(str::parse::<u32>);
@@ -155,11 +152,11 @@ fn is_socket(folder: &Folder<'_>, name: &str) -> bool {
     folder.look(name).is_ok_and(|seen| seen.is_socket())
 }
 
-/// The file that makes SIGQUIT a request to listen.
+/// The file that turns SIGQUIT into a request to listen.
 enum Sentinel<'a> {
-    /// Ours, held here to be removed.
+    /// Our own file, removed when this is dropped.
     Ours { _file: NewFile<'a> },
-    /// Another tool's, which is asking as well or has died over it.
+    /// The file of another tool, which is currently attaching or has crashed while doing so.
     Others,
 }
 
@@ -177,7 +174,7 @@ fn wake_listener(
         if wait(process, is_there, deadline.sooner(OTHERS_TIMEOUT)).is_ok() {
             return Ok(());
         }
-        // By now they may have given up, and have removed it.
+        // Meanwhile the other tool may have given up and removed its file.
         sentinel = self::sentinel(process, &folders)?;
     }
     process.signal(Signal::QUIT).map_err(|e| format!("cannot signal it ({e})"))?;
@@ -186,7 +183,7 @@ fn wake_listener(
     listens.map_err(|why| format!("it did not begin to listen: {why}"))
 }
 
-/// Waits until something is there.
+/// Waits until `is_there` returns true.
 fn wait(process: &Process, is_there: impl Fn() -> bool, deadline: Deadline) -> Result<(), String> {
     let mut pause = Duration::from_millis(20);
     while !is_there() {
@@ -201,7 +198,7 @@ fn wait(process: &Process, is_there: impl Fn() -> bool, deadline: Deadline) -> R
     Ok(())
 }
 
-/// The file in the first of some folders that takes it.
+/// Creates the file in the first folder in which that is possible.
 fn sentinel<'a>(process: &Process, folders: &[&'a Folder<'a>]) -> Result<Sentinel<'a>, String> {
     let name = format!(".attach_pid{}", process.ns_pid);
     let mut reasons = Vec::new();
@@ -210,7 +207,7 @@ fn sentinel<'a>(process: &Process, folders: &[&'a Folder<'a>]) -> Result<Sentine
             Ok(sentinel) => return Ok(sentinel),
             Err(e) => reasons.push(format!("{}: {e}", folder.shown(&name).display())),
         }
-        // The JVM looks no further than at the first that is there.
+        // The JVM checks only the first folder that has such a file.
         if folder.look_as_target(&name).is_ok() {
             break;
         }
@@ -218,9 +215,8 @@ fn sentinel<'a>(process: &Process, folders: &[&'a Folder<'a>]) -> Result<Sentine
     Err(format!("cannot create the file that asks it to listen ({})", reasons.join("; ")))
 }
 
-/// Creates the file, and makes sure that the JVM will find and accept it
-/// (`AttachListener::is_init_trigger`): there it is by the JVM's own way to the folder, a
-/// regular file of its own user's.
+/// Creates the file, and makes sure that the JVM will find and accept it (`AttachListener::is_init_trigger`): by the
+/// JVM's own path to the folder, it must be a regular file of the JVM's user.
 fn sentinel_in<'a>(
     folder: &'a Folder<'a>,
     process: &Process,
@@ -235,7 +231,7 @@ fn sentinel_in<'a>(
                 return Err(io::Error::other("the JVM would see another file"));
             }
             if !seen.is_file_of(process.uid) {
-                // A file system that changes owners.
+                // The file system changes owners.
                 return Err(io::Error::other("the file would belong to another user"));
             }
             Ok(Sentinel::Ours { _file: ours })
@@ -255,8 +251,8 @@ struct Connection {
 }
 
 impl Connection {
-    /// Connects. A JVM that hangs takes nobody in: when as many wait as it lets wait, the kernel
-    /// says so at once (`EAGAIN`) to who does not want to be kept.
+    /// Connects. If a JVM hangs and its backlog is full, a non-blocking connect fails with `EAGAIN`; it is repeated
+    /// until the deadline.
     fn open(address: &SocketAddrUnix, deadline: Deadline) -> Result<Self, String> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let refused = |e: Errno| format!("its attach socket refuses ({e})");
@@ -273,7 +269,7 @@ impl Connection {
         Ok(Self { socket, deadline })
     }
 
-    /// Sends a request and reads the answer to its end.
+    /// Sends a request, and reads the answer until the end of the stream.
     fn exchange(&self, request: &[u8]) -> Result<Vec<u8>, String> {
         let mut sent = 0;
         while let Some(rest) = request.get(sent..).filter(|rest| !rest.is_empty()) {
@@ -290,13 +286,13 @@ impl Connection {
         Ok(answer)
     }
 
-    /// Does something as soon as the socket is ready for it.
+    /// Repeats `work`, waiting in between until the socket is ready, until it succeeds.
     fn attempt(
         &self,
         ready: PollFlags,
         mut work: impl FnMut() -> rustix::io::Result<usize>,
     ) -> Result<usize, String> {
-        /// So soon a signal is noticed.
+        /// Maximum delay until a signal is noticed.
         const LOOK: Duration = Duration::from_millis(100);
         loop {
             match work() {
@@ -306,7 +302,7 @@ impl Connection {
             let silent = |when| format!("it did not answer {when}: is it hung?");
             let left = self.deadline.left().map_err(silent)?.min(LOOK);
             let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
-            // What it fails with, the next attempt does, too.
+            // If poll() fails, the next attempt fails, too.
             let _ = poll(&mut [PollFd::new(&self.socket, ready)], Some(&left));
         }
     }

@@ -1,12 +1,12 @@
-//! All that touches a JVM: commands to it, files that it writes, an agent in it. Only where an
-//! option asks for it, or a line says so before.
+//! Operations that affect a JVM: sending commands, having it write files, loading an agent. They are used only if an
+//! option requests them, or after a message that announces them.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
 //! | `jcmd` | HotSpot's attach protocol: commands to a running JVM |
-//! | [`agent`] | our JVMTI agent, loaded for a moment |
-//! | [`agent_map`] | the map of its code that the agent writes |
-//! | [`perf_map`] | the map that a JVM writes itself |
+//! | [`agent`] | our JVMTI agent, loaded temporarily |
+//! | [`agent_map`] | parser of the code map that the agent writes |
+//! | [`perf_map`] | the code map that a JVM writes itself |
 
 pub mod agent;
 pub mod agent_map;

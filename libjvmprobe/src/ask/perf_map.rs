@@ -1,9 +1,9 @@
-//! The map that a JVM writes of its code cache when it is asked: `Compiler.perfmap`,
-//! since JDK 17 (hotspot/share/code/codeCache.cpp, `CodeCache::write_perf_map`).
+//! The map of its code cache that a JVM writes on request: `Compiler.perfmap`, since JDK 17
+//! (hotspot/share/code/codeCache.cpp, `CodeCache::write_perf_map`).
 //!
-//! It writes `/tmp/perf-N.map` in its own file system, N being its number in its own
-//! PID namespace, and would follow a symbolic link there. So we look first, and read
-//! only what is a regular file of the JVM's own user.
+//! The JVM writes `/tmp/perf-N.map` in its own file system, where N is its PID in its own PID namespace, and would
+//! follow a symbolic link there. So the existing file is checked before, and only a regular file of the JVM's own user
+//! is read.
 
 use std::{io, path::Path, time::Duration};
 
@@ -19,22 +19,20 @@ use crate::{
     },
 };
 
-/// The first JDK that has the command.
+/// First JDK that has the command.
 pub(crate) const FIRST_JDK: u32 = 17;
 
-/// A line is some 100 bytes long and there are at most a million.
+/// Maximum size of a map. A line has about 100 bytes, and there are at most a million lines.
 pub const MAX_BYTES: u64 = 256 << 20;
 
-/// How long to wait for another tool that has the same JVM write its map.
+/// Maximum time to wait for another tool that has the same JVM write its map.
 const TURN_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Asks a JVM for its map and returns its text. The file is removed again unless the
-/// JVM's user had one there before; one of root's, which the JVM could not write, is put
-/// aside meanwhile.
+/// Makes a JVM write its map, and returns the text. Afterwards the file is removed, unless the JVM's user had one there
+/// before. A file of root, which the JVM could not overwrite, is renamed temporarily.
 ///
 /// # Errors
-/// [`Error::Attach`] where the JVM cannot be asked, [`Error::Io`] where the file
-/// cannot be trusted or read.
+/// [`Error::Attach`] if the JVM does not answer, [`Error::Io`] if the file cannot be trusted or read.
 pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
     let deadline = Deadline::within(jcmd::TIMEOUT);
     let refuse = |why| Error::Attach { pid: process.pid, why };
@@ -42,8 +40,8 @@ pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
     let tmp = root.folder("/tmp").map_err(refuse)?;
     let name = name_of(process);
     let failed = |verb: &str, error| failed(verb, &tmp.shown(&name), error);
-    // Two tools at once would read and remove each other's maps. Who cannot get the turn in
-    // time goes on without.
+    // Two tools at once would read and remove each other's maps. After the timeout, the request continues without the
+    // lock.
     let _turn = tmp.lock(deadline.sooner(TURN_TIMEOUT));
     let before = look(&tmp, &name, process)?;
     let aside = format!("{name}.aside");
@@ -62,7 +60,7 @@ pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
         }
         Before::Nothing | Before::TheJvms => {}
     }
-    // The JVM does not say when it could not write all of it.
+    // The JVM does not report an incomplete write.
     match text {
         Ok(text) if !text.ends_with('\n') => {
             Err(failed("use", io::Error::other("it is cut off: is the JVM's /tmp full?")))
@@ -71,15 +69,15 @@ pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
     }
 }
 
-/// What a JVM's map is called in its /tmp.
+/// Returns the name of a JVM's map in its /tmp.
 pub fn name_of(process: &Process) -> String {
     format!("perf-{}.map", process.ns_pid)
 }
 
-/// Reads the map that is in a process's /tmp: never through a link, never another user's.
+/// Reads the map in a process's /tmp, unless it is a link or belongs to a user other than the JVM's and root.
 ///
 /// # Errors
-/// [`Error::Attach`] where its /tmp cannot be opened, [`Error::Io`].
+/// [`Error::Attach`] if its /tmp cannot be opened, [`Error::Io`] if the file cannot be trusted or read.
 pub(crate) fn read_there(process: &Process) -> Result<String> {
     let refuse = |why| Error::Attach { pid: process.pid, why };
     let root = Root::open(process).map_err(refuse)?;
@@ -92,28 +90,28 @@ fn read_in(tmp: &Folder<'_>, name: &str, process: &Process) -> Result<String> {
     text.map_err(|e| failed("read", &tmp.shown(name), e))
 }
 
-/// Reads a map of a process's own that the user has named, in our own file system: never
-/// through a link, never another user's.
+/// Reads a process's map that the user has named, in our own file system, unless it is a link or belongs to a user
+/// other than the JVM's and root.
 ///
 /// # Errors
-/// [`Error::Io`].
+/// [`Error::Io`] if the file cannot be trusted or read.
 pub fn read(path: &Path, process: &Process) -> Result<String> {
     let text =
         root::open_own(path, &[process.uid, 0]).and_then(|file| root::text(&file, MAX_BYTES));
     text.map_err(|e| failed("trust", path, e))
 }
 
-/// What is there before the JVM writes its map.
+/// The file that exists before the JVM writes its map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Nothing,
     /// A file of the JVM's user.
     TheJvms,
-    /// A file of root's, who is not the JVM's user.
+    /// A file of root, who is not the JVM's user.
     Roots,
 }
 
-/// Looks; an error where the JVM must not be asked to write there.
+/// Checks for an existing file. Returns an error if the JVM must not be asked to write there.
 fn look(tmp: &Folder<'_>, name: &str, process: &Process) -> Result<Before> {
     let failed = |verb: &str, error| failed(verb, &tmp.shown(name), error);
     match tmp.look(name) {

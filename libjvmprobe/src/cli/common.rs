@@ -67,20 +67,20 @@ pub struct Common {
 }
 
 impl Common {
-    /// Whether it says what is to be traced.
+    /// Returns whether the options specify what to trace.
     pub fn has_target(&self) -> bool {
         !self.pids.is_empty() || self.all || self.name.is_some()
     }
 
-    /// Whether to say what is found, attached and ignored.
+    /// Returns whether to print what is found, attached and ignored.
     pub fn is_verbose(&self) -> bool {
         self.verbose > 0
     }
 
-    /// The processes that are named, by number or otherwise.
+    /// Returns the named processes, given by PID or by name.
     ///
     /// # Errors
-    /// [`Error::NoMatch`] where the name is nobody's.
+    /// [`Error::NoMatch`] if no JVM has this name.
     pub fn pids(&self) -> Result<Vec<Pid>> {
         let Some(name) = &self.name else { return Ok(self.pids.clone()) };
         let found = running::all().into_iter().filter(|jvm| jvm.matches(name));
@@ -100,7 +100,7 @@ impl Common {
         self.all.then(|| Arrivals::open(options)).transpose()
     }
 
-    /// When the trace reports and ends.
+    /// Returns the schedule of reports and the end of the trace.
     pub fn times(&self) -> Times {
         Times {
             duration: self.duration,

@@ -1,4 +1,4 @@
-//! What the tools have in common between their command lines and the end of a trace.
+//! Command line handling of all tools: options, main(), completion scripts, and the list of JVMs to choose from.
 
 mod common;
 mod started;
@@ -23,10 +23,10 @@ use crate::{
     Error, Pid, Result, elf::apart::take_symbols_from, follow::running, own, stack::symbolizer,
 };
 
-/// No trace takes longer than a year; more is a typing error.
+/// Maximum duration of a trace in seconds, one year; a larger value is a typing error.
 pub const MAX_SECONDS: f64 = 366.0 * 86_400.0;
 
-/// Parses a process number.
+/// Parses a PID.
 ///
 /// # Errors
 /// A sentence for the user.
@@ -50,7 +50,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a number of bytes, with k, m or g behind it for powers of 1024.
+/// Parses a number of bytes, with an optional suffix k, m or g for powers of 1024.
 ///
 /// # Errors
 /// A sentence for the user.
@@ -70,12 +70,12 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "a number of bytes is expected, for example 65536, 64k or 1m".into())
 }
 
-/// Parses how much memory may be taken, as [`parse_bytes`] does.
+/// Parses an amount of memory like [`parse_bytes`].
 ///
 /// # Errors
 /// A sentence for the user.
 pub fn parse_size(text: &str) -> Result<usize, String> {
-    /// Below this, a tool has no room for its own work.
+    /// Minimum size; with less, a tool could not work.
     const LEAST: usize = 1 << 20;
     let size = parse_bytes(text).ok().and_then(|bytes| usize::try_from(bytes).ok());
     size.filter(|&size| size >= LEAST).ok_or_else(|| "a size is expected, at least 1M".into())
@@ -83,20 +83,21 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
 
 /// The arguments of a tool.
 pub trait CommandLine: Parser {
-    /// What all command lines have.
+    /// Returns the options that all tools have.
     fn common(&self) -> &Common;
 
-    /// Whether it says what is to be traced.
+    /// Returns whether the options specify what to trace.
     fn has_target(&self) -> bool {
         self.common().has_target()
     }
 
-    /// Makes today's spelling of an older one, which goes on working. By default there is none.
+    /// Converts the obsolete spelling of options, which is still accepted, to the current one. By default, does
+    /// nothing.
     fn spell(arguments: Vec<OsString>) -> Vec<OsString> {
         arguments
     }
 
-    /// Whether the arguments fit together, where the parser cannot know.
+    /// Checks combinations of arguments that the parser cannot check.
     ///
     /// # Errors
     /// A sentence for the user.
@@ -105,8 +106,8 @@ pub trait CommandLine: Parser {
     }
 }
 
-/// A tool's main(): parses the command line and runs. An error becomes one line, and exit
-/// status 1; what `run` returns else may be an exit status of its own.
+/// Main function of a tool: parses the command line and runs. An error is printed as one line and results in exit
+/// status 1; otherwise `run` determines the exit status.
 pub fn run<A, T, E>(run: impl FnOnce(&A) -> Result<T, E>) -> ExitCode
 where
     A: CommandLine,
@@ -134,8 +135,8 @@ where
     end(run(&args))
 }
 
-/// The main() of a program that is told otherwise what to do: by its own command line, which says
-/// whether a completion script is wanted instead, and whether remarks are.
+/// Main function of a program with a command line of its own. `of` returns the shell for which a completion script is
+/// wanted, if any, and whether remarks are printed.
 pub fn run_plain<A, T, E>(
     of: impl FnOnce(&A) -> (Option<Shell>, bool),
     run: impl FnOnce(&A) -> Result<T, E>,
@@ -167,14 +168,14 @@ fn end<T: Termination, E: Display>(outcome: Result<T, E>) -> ExitCode {
             ExitCode::FAILURE
         }
     };
-    // The last thing: a second signal would wait for it.
+    // Done last, because a second signal waits for it forever.
     own::undo::everything();
     code
 }
 
 fn print_completions(shell: Shell, command: &mut Command) -> ExitCode {
     let name = command.get_name().to_owned();
-    // Into memory, where writing does not fail: clap would panic.
+    // Generated in memory, where writing cannot fail: clap would panic on an error.
     let mut script = Vec::new();
     clap_complete::generate(shell, command, name, &mut script);
     match stdout().write_all(&script) {
@@ -186,7 +187,7 @@ fn print_completions(shell: Shell, command: &mut Command) -> ExitCode {
     }
 }
 
-/// Nothing was said of what to trace: tells what could be.
+/// Prints an error that nothing was specified to trace, and the JVMs that could be traced.
 fn choose(tool: &str) -> ExitCode {
     let jvms = running::all();
     let mut text = format!(
@@ -201,17 +202,17 @@ fn choose(tool: &str) -> ExitCode {
     for jvm in jvms {
         text += &format!("{jvm}\n");
     }
-    // As all that is said and is no result, it goes to stderr.
+    // Messages other than results go to stderr.
     let _ = stderr().write_all(text.as_bytes());
     ExitCode::from(2)
 }
 
-/// One line about the JVMs that are traced, by their numbers and collectors.
+/// Returns a line about the traced JVMs, with their PIDs and collectors.
 pub fn describe<'a>(all: bool, jvms: impl ExactSizeIterator<Item = (Pid, &'a str)>) -> String {
-    /// So many are named.
+    /// Maximum number of JVMs that are listed.
     const NAMED: usize = 4;
     let count = jvms.len();
-    // Of one that is starting up, no collector is known.
+    // The collector is unknown (empty) while a JVM is starting up.
     let name = |(pid, gc): (Pid, &str)| format!("{pid} {gc}").trim_end().to_owned();
     let names: Vec<_> = jvms.take(NAMED).map(name).collect();
     let more = if count > NAMED { ", ..." } else { "" };

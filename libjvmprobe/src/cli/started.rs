@@ -1,4 +1,4 @@
-//! A command that a tool starts, to trace it from its first instruction on.
+//! A command that a tool starts, to trace it from its first instruction.
 
 use std::ffi::{OsStr, OsString};
 
@@ -28,23 +28,23 @@ pub struct Started {
 }
 
 impl Started {
-    /// The program that is to be started, if any is.
+    /// Returns the program to start, if any.
     pub fn program(&self) -> Option<&OsStr> {
         self.command.first().map(OsString::as_os_str)
     }
 
-    /// The user that it is to run as. A name that nobody has is best told at once.
+    /// Looks up the user that the command runs as. Should be called early, so that an unknown name is reported at once.
     ///
     /// # Errors
-    /// What [`User::find`] says.
+    /// Returns the errors of [`User::find`].
     pub fn user(&self) -> Result<Option<User>> {
         self.user.as_deref().map(User::find).transpose()
     }
 
-    /// Forks the command; it waits. One line says so if it runs as root where that may not be meant.
+    /// Forks the command, which waits before exec. Prints a warning if it will run as root, perhaps unintentionally.
     ///
     /// # Errors
-    /// What [`Waiting::fork`] says.
+    /// Returns the errors of [`Waiting::fork`].
     pub fn fork(&self, user: Option<User>) -> Result<Option<Waiting>> {
         if self.command.is_empty() {
             return Ok(None);

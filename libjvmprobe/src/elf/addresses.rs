@@ -1,7 +1,7 @@
-//! Symbols by address: which function or variable an address belongs to.
+//! Symbols by address: the function or variable that contains an address.
 //!
-//! The entries stay in memory, 24 bytes each; a name is read from the file when it is asked for. Source:
-//! System V gABI, chapter 4.
+//! The entries stay in memory, 24 bytes each. A name is read from the file when it is needed. Source: System V gABI,
+//! chapter 4.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -19,20 +19,20 @@ use crate::{
     },
 };
 
-/// The symbols of a file, by address.
+/// Symbols of a file, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses(Vec<Table>);
 
-/// One symbol table, with the file that has its names.
+/// A symbol table, with the file that contains its names.
 #[derive(Debug)]
 struct Table {
     file: File,
-    /// Where the table of names begins and ends in the file.
+    /// File range of the string table.
     names: std::ops::Range<u64>,
-    /// By ascending address; of equal addresses, the largest symbol first.
+    /// Entries by ascending address; at equal addresses, the largest symbol first.
     entries: Vec<Entry>,
-    /// Whether a symbol without a size reaches to the next one. Those of `.dynsym` do not: it names so
-    /// few functions that others would be called by their names.
+    /// Whether a symbol without a size extends to the next one. Those of `.dynsym` do not: that table has so few
+    /// functions that others would get their names.
     extends: bool,
 }
 
@@ -44,17 +44,17 @@ struct Entry {
 }
 
 impl Addresses {
-    /// Reads the symbol tables of these names, which are asked in this order.
+    /// Reads these symbol tables; lookups try them in this order.
     pub(crate) fn read(elf: &ElfFile, tables: &[&str]) -> Self {
         Self(tables.iter().filter_map(|name| Table::read(elf, name)).collect())
     }
 
-    /// Returns the name of the symbol that an address belongs to, as it is in the file.
+    /// Returns the name of the symbol that contains an address, mangled as in the file.
     pub(crate) fn name(&self, at: Vaddr) -> Option<String> {
         self.0.iter().find_map(|table| table.find(at.0).map(|entry| table.name_of(entry)))?
     }
 
-    /// Returns the memory that the tables take, in bytes.
+    /// Returns the memory used by the tables, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.0.iter().map(|table| table.entries.capacity() * size_of::<Entry>()).sum()
     }
@@ -70,14 +70,14 @@ impl Table {
         let symbols = symbols.filter_map(|symbol| symbol.pread_with::<Sym>(0, elf.ctx()).ok());
         let mut entries: Vec<_> = symbols.filter_map(|symbol| entry(&symbol)).collect();
         entries.shrink_to_fit();
-        // Stable, so that the first one in the file names what several do.
+        // A stable sort, so that the first of several names in the file is used.
         entries.sort_by_key(|entry| (entry.start, std::cmp::Reverse(entry.size)));
         let file = elf.file().try_clone().ok()?;
         Some(Self { file, names, entries, extends: name == ".symtab" })
     }
 
-    /// Looks at no more than the first and the last one of the symbols that begin last before an address:
-    /// if the largest of them does not reach the address, a smaller one does not, either.
+    /// Finds the symbol that contains an address. Of the symbols with the last start before the address, only the first
+    /// and the last one are checked: if the largest of them does not reach the address, a smaller one does not, either.
     fn find(&self, at: u64) -> Option<Entry> {
         let end = self.entries.partition_point(|entry| entry.start <= at);
         let last = *self.entries[..end].last()?;
@@ -98,7 +98,7 @@ impl Table {
     }
 }
 
-/// Functions, variables, and what assembly names without saying which of both it is.
+/// Converts a symbol of a function or a variable, or one of unspecified type as in assembly code.
 fn entry(symbol: &Sym) -> Option<Entry> {
     let is_named = [STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT].contains(&symbol.st_type());
     let is_defined = symbol.st_shndx != SHN_UNDEF as usize && symbol.st_value != 0;
@@ -143,7 +143,7 @@ mod tests {
         for (at, expected) in [
             (0, Some("outer")),
             (1, Some("short")),
-            // Behind `short`, and in `outer`, which begins before it.
+            // After the end of `short`, but within `outer`, which starts before it.
             (2, None),
             (4, Some("sizeless")),
             (5, Some("sizeless")),
@@ -153,13 +153,13 @@ mod tests {
         }
         assert_eq!(table.name(Vaddr(0)), None);
         assert!(table.size() > 0);
-        // An exported symbol covers the size that it states.
+        // An exported symbol covers exactly its size.
         let exported = Addresses::read(&elf, &[".dynsym"]);
         assert_eq!(exported.name(Vaddr(outer.0 + 6)).as_deref(), Some("exported_sizeless"));
         assert_eq!(exported.name(Vaddr(outer.0 + 7)), None);
     }
 
-    /// Two symbols are looked at, however many there are, and one name is read.
+    /// A lookup checks two symbols, however many there are, and reads one name.
     #[test]
     fn symbols_that_overlap_cost_one_lookup() {
         let overlapping = 65_000;
@@ -174,11 +174,11 @@ mod tests {
             let last = format!("s{}", overlapping - 1);
             assert_eq!(table.name(Vaddr(begin.0 + at)), Some(last));
         }
-        // The one without a size, which reaches to the next symbol.
+        // The symbol without a size, which extends to the next one.
         assert_eq!(table.name(Vaddr(begin.0 + overlapping)).as_deref(), Some("begin"));
     }
 
-    /// As [`crate::elf::Symbols`] has them, for a real library.
+    /// Compares the result with [`crate::elf::Symbols`] for a real library.
     #[test]
     fn every_function_of_a_real_library_is_found() {
         let cc = Command::new("cc").arg("-print-file-name=libstdc++.so.6").output().unwrap();
@@ -195,7 +195,7 @@ mod tests {
         for symbol in functions {
             for at in [symbol.value.0, symbol.value.0 + symbol.size - 1] {
                 let name = table.name(Vaddr(at)).unwrap();
-                // Another one may begin there, or within it.
+                // Another symbol may start there or within it.
                 let other = &all.get(&name);
                 let is_same =
                     name == symbol.name || other.is_none_or(|other| other.value >= symbol.value);

@@ -1,13 +1,12 @@
-//! The symbols of a stripped file, which are kept apart from it.
+//! Symbols of a stripped file, which are kept in a separate file.
 //!
-//! The user names a file that has them, a distribution's packages have them in a folder, or the
-//! file itself has them compressed. What belongs to a file says its build id, a note in both:
-//! "Debugging Information in Separate Files" and "MiniDebugInfo" in gdb's manual, `ld --build-id`.
+//! Sources of symbols are a file named by the user, the folder of a distribution's debug packages, or compressed
+//! symbols in the file itself. Files that belong together have the same build ID, which is in a note: "Debugging
+//! Information in Separate Files" and "MiniDebugInfo" in gdb's manual, `ld --build-id`.
 //!
-//! Breakpoints are set where such a file says that a function begins. So it is believed only where the
-//! file that runs has the beginning of a function itself: see `functions`. A debug file in the root of
-//! a process was chosen by the owner of that process, who may not own all processes that run the same
-//! file: see [`ElfFile::symbols_in`].
+//! Breakpoints are set where such a file says that a function begins. So it is trusted only where the running file
+//! itself has the beginning of a function: see `functions`. A debug file in the root of a process was chosen by the
+//! owner of that process, who may not own all processes that run the same file: see [`ElfFile::symbols_in`].
 
 use std::{
     ffi::OsStr,
@@ -22,18 +21,18 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{Error, Result, elf::ElfFile, own::note};
 
-/// Where packages with debug information have their files.
+/// Folder in which debug packages install their files.
 const FOLDER: &str = "/usr/lib/debug/.build-id";
-/// elf.h: a note's type, and its name.
+/// Type and name of the build ID note (elf.h).
 const NT_GNU_BUILD_ID: u32 = 3;
 const GNU: &[u8; 4] = b"GNU\0";
-/// A hash of a file, or what somebody has chosen in its place.
+/// Possible sizes of a build ID: a hash of the file, or a value chosen by its author.
 const ID_BYTES: std::ops::RangeInclusive<usize> = 2..=64;
-/// More than the symbols of any libjvm.so take, and than a decoder needs for them.
+/// Maximum size of decompressed symbols in bytes, and maximum memory of the decoder in KiB. No libjvm.so needs more.
 const MAX_UNPACKED: u64 = 64 << 20;
 const MAX_MEMORY_KIB: u32 = 64 << 10;
 
-/// A build id.
+/// A build ID.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BuildId(Vec<u8>);
 
@@ -43,7 +42,7 @@ impl std::fmt::Display for BuildId {
     }
 }
 
-/// A file that the user has named.
+/// A file named by the user.
 struct Named {
     path: PathBuf,
     id: BuildId,
@@ -55,10 +54,10 @@ fn named() -> &'static OnceLock<Vec<Named>> {
     &NAMED
 }
 
-/// Has symbols taken from these files, for the builds that they belong to. To be called once.
+/// Sets the files from which symbols of the same build are taken. Must be called only once.
 ///
 /// # Errors
-/// [`Error::Symbols`] where one is no ELF file, or has no symbols or no build id.
+/// [`Error::Symbols`] if a file is not an ELF file, or has no symbols or no build ID.
 pub(crate) fn take_symbols_from(paths: &[PathBuf]) -> Result<()> {
     let open = |path: &PathBuf| {
         let unfit = |why: String| Error::Symbols { path: path.clone(), why };
@@ -76,28 +75,28 @@ pub(crate) fn take_symbols_from(paths: &[PathBuf]) -> Result<()> {
         Ok(Named { path: path.clone(), id, file: copy })
     };
     let files = paths.iter().map(open).collect::<Result<_>>()?;
-    // A second call changes nothing: there is none.
+    // A second call has no effect; there is none.
     let _ = named().set(files);
     Ok(())
 }
 
 impl ElfFile {
-    /// The file, with the symbols that are in another one.
+    /// Returns this file with the symbols of another one.
     pub(crate) fn with_symbols_of(mut self, apart: Option<&File>) -> Self {
         let file = apart.and_then(|file| file.try_clone().ok());
         self.apart = file.and_then(|file| Self::open(file).ok()).map(Box::new);
         self
     }
 
-    /// Whether it has the symbols of private functions itself.
+    /// Returns whether the file itself has a symbol table with private functions (`.symtab`).
     pub(crate) fn has_symbols(&self) -> bool {
         self.section(".symtab").is_some_and(|table| table.has_data())
     }
 
-    /// Which build it is of.
+    /// Returns the build ID.
     pub(crate) fn build_id(&self) -> Option<BuildId> {
         let note = self.section(".note.gnu.build-id")?.data().ok()?;
-        // Elf64_Nhdr: n_namesz, n_descsz, n_type; then the name and the id.
+        // Elf64_Nhdr: n_namesz, n_descsz, n_type; then the name and the build ID.
         let word = |at: usize| {
             Some(u32::from_ne_bytes(note.get(at..at.checked_add(4)?)?.try_into().ok()?))
         };
@@ -109,8 +108,8 @@ impl ElfFile {
         ID_BYTES.contains(&id.len()).then(|| BuildId(id.to_vec()))
     }
 
-    /// Opens a file with the symbols that this file lacks, from a source that its users cannot choose: a
-    /// file that the user has named, this machine's debug files, or the file's own `.gnu_debugdata`.
+    /// Opens a file with the symbols that this file lacks, from a source that its users do not control: a
+    /// file named by the user of this tool, this machine's debug files, or the file's own `.gnu_debugdata`.
     pub(crate) fn trusted_symbols(&self, seen_as: &Path) -> Option<File> {
         report_unused(seen_as, self.build_id().as_ref());
         if self.has_symbols() {
@@ -119,8 +118,8 @@ impl ElfFile {
         self.installed_symbols().or_else(|| self.unpacked())
     }
 
-    /// Opens a file with the symbols of this build that the user has named, or that this machine's debug
-    /// packages have.
+    /// Opens a file with the symbols of this build that was named by the user, or that a debug package of this machine
+    /// contains.
     pub(crate) fn installed_symbols(&self) -> Option<File> {
         let id = self.build_id()?;
         let is_its = |named: &&Named| named.id == id;
@@ -130,22 +129,22 @@ impl ElfFile {
             .or_else(|| checked(&id, File::open(path(&id)?)))
     }
 
-    /// Opens the debug file of this build in another root, of which `open` opens paths.
+    /// Opens the debug file of this build in another root, whose files `open` opens.
     ///
-    /// Whoever owns that root has chosen its content. It may name frames of the processes in that root;
-    /// an attachment by it must be limited to the process that it was found for, because the file itself
-    /// may be shared with processes of other owners.
+    /// The owner of that root controls the content. It may be used to name frames of the processes in that root. An
+    /// attachment based on it must be limited to the process that it was found for, because processes of other owners
+    /// may run the same file.
     pub(crate) fn symbols_in(&self, open: impl Fn(&Path) -> io::Result<File>) -> Option<File> {
         let id = self.build_id()?;
         checked(&id, open(&path(&id)?))
     }
 
-    /// Whether the file has compressed symbols.
+    /// Returns whether the file has compressed symbols.
     pub(crate) fn has_packed_symbols(&self) -> bool {
         self.section(".gnu_debugdata").is_some()
     }
 
-    /// The symbols that it has compressed: `.gnu_debugdata`.
+    /// Decompresses the symbols in `.gnu_debugdata`.
     pub(crate) fn unpacked(&self) -> Option<File> {
         let packed = self.section(".gnu_debugdata")?.data().ok()?;
         let mut file: File = memfd_create("jvmprobe-symbols", MemfdFlags::CLOEXEC).ok()?.into();
@@ -160,22 +159,22 @@ impl ElfFile {
 /// A link to a file with debug information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DebugLink {
-    /// The file's name, or its path where the link has one.
+    /// File name, or the path if the link has one.
     pub(crate) name: PathBuf,
     check: Check,
 }
 
-/// The mark by which the linked file is recognised.
+/// Mark by which the linked file is recognized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Check {
-    /// Checksum of the whole file.
+    /// Checksum of the complete file.
     Crc(u32),
-    /// Its build id.
+    /// Build ID.
     Id(BuildId),
 }
 
 impl DebugLink {
-    /// Whether a file is the linked one. Reads all of it where only a checksum is known.
+    /// Returns whether a file is the linked one. For a checksum, reads the complete file.
     pub(crate) fn leads_to(&self, elf: &ElfFile) -> bool {
         match &self.check {
             Check::Id(id) => elf.build_id().as_ref() == Some(id),
@@ -206,15 +205,14 @@ impl ElfFile {
     pub(crate) fn debug_link(&self) -> Option<DebugLink> {
         let bytes = self.section(".gnu_debuglink")?.data().ok()?;
         let name = file_name(&bytes)?;
-        // A name alone: the folders are searched that belong to the file.
+        // Only a name without folder is accepted; it is searched in the folders that belong to the file.
         Path::new(name).file_name().filter(|last| *last == name)?;
         let at = (name.len() + 1).next_multiple_of(4);
         let crc = bytes.get(at..at.checked_add(4)?)?.try_into().ok()?;
         Some(DebugLink { name: name.into(), check: Check::Crc(u32::from_ne_bytes(crc)) })
     }
 
-    /// Returns the link to the file with the debug information that several files have in common:
-    /// `.gnu_debugaltlink`.
+    /// Returns the link to the file with debug information shared by several files: `.gnu_debugaltlink`.
     pub(crate) fn debug_alt_link(&self) -> Option<DebugLink> {
         let bytes = self.section(".gnu_debugaltlink")?.data().ok()?;
         let name = file_name(&bytes)?;
@@ -223,20 +221,20 @@ impl ElfFile {
     }
 }
 
-/// The name that a link begins with.
+/// Returns the name at the beginning of a link.
 fn file_name(link: &[u8]) -> Option<&OsStr> {
     let end = link.iter().position(|&byte| byte == 0).filter(|end| (1..4096).contains(end))?;
     Some(std::os::unix::ffi::OsStrExt::from_bytes(&link[..end]))
 }
 
-/// Returns a file if it has the symbols of a build.
+/// Returns a file if it has symbols and this build ID.
 fn checked(id: &BuildId, file: io::Result<File>) -> Option<File> {
     let file = file.ok()?;
     let elf = ElfFile::open(file.try_clone().ok()?).ok()?;
     (elf.has_symbols() && elf.build_id().as_ref() == Some(id)).then_some(file)
 }
 
-/// Reports, once for each build, the files named by the user that belong to another build.
+/// Prints, once for each build, the files named by the user that belong to another build.
 fn report_unused(seen_as: &Path, id: Option<&BuildId>) {
     static TOLD: Mutex<Vec<Option<BuildId>>> = Mutex::new(Vec::new());
     const MAX_TOLD: usize = 64;
@@ -261,14 +259,14 @@ fn report_unused(seen_as: &Path, id: Option<&BuildId>) {
     }
 }
 
-/// Where the debug file of a build is.
+/// Returns the path of a build's debug file.
 fn path(id: &BuildId) -> Option<PathBuf> {
     let hex = id.to_string();
     let (folder, name) = hex.split_at_checked(2)?;
     Some(Path::new(FOLDER).join(folder).join(format!("{name}.debug")))
 }
 
-/// The package of Debian or Ubuntu that has the symbols of a JDK in their folder for these:
+/// Returns the package of Debian or Ubuntu with the symbols of a JDK, for a path in the folder of such a JDK:
 /// `/usr/lib/jvm/java-17-openjdk-amd64`.
 pub(crate) fn debug_package(libjvm: &Path) -> Option<String> {
     let number = |folder: &OsStr| {
@@ -299,7 +297,7 @@ mod tests {
         .cfi_endproc
         .size hidden, 2";
 
-    /// A library without its symbols, which are in a file of the folder.
+    /// A library without its symbols, which are in a file in the folder.
     fn stripped(flags: &[&str], keep: &dyn Fn(&Library)) -> Library {
         let library = Library::build(ASSEMBLY, flags);
         keep(&library);
@@ -331,7 +329,7 @@ mod tests {
         let with = library.elf().with_symbols_of(file.as_ref());
         let symbol = with.symbols().unwrap().find("hidden").unwrap();
         assert!(with.begins_function(symbol.value) && !with.is_stripped().unwrap());
-        // Another one's, one without symbols, and none.
+        // A file of another build, one without symbols, and a missing one.
         let other = Library::build(".text\nhidden: nop\nnop", &["-Wl,--build-id"]);
         assert!(find(&|_| File::open(other.path())).is_none());
         assert!(find(&|_| File::open(library.path())).is_none());
@@ -359,19 +357,19 @@ mod tests {
         let file = add(&packed).expect("symbols");
         let with = library.elf().with_symbols_of(Some(&file));
         assert!(with.symbols().unwrap().find("hidden").is_some());
-        // Cut off, changed, and something else.
+        // Truncated, modified, and different data.
         let bytes = std::fs::read(&packed).unwrap();
         let bad = library.dir().join("bad");
         for bad_bytes in [&bytes[..bytes.len() / 2], &bytes[40..], b"no xz"] {
             std::fs::write(&bad, bad_bytes).unwrap();
             assert!(add(&bad).is_none());
         }
-        // Too large when it is unpacked.
+        // Too large after decompression.
         let large = library.dir().join("large");
         File::create(&large).unwrap().set_len(MAX_UNPACKED + (1 << 20)).unwrap();
         run(Command::new("xz").arg("-1").arg(&large));
         assert!(add(&library.dir().join("large.xz")).is_none());
-        // And one that wants more memory than it gets.
+        // Requires more memory than the limit.
         std::fs::copy(library.dir().join("symbols"), library.dir().join("hungry")).unwrap();
         let hungry = library.dir().join("hungry");
         run(Command::new("xz").args(["--lzma2=dict=128MiB", "--keep"]).arg(&hungry));

@@ -15,26 +15,25 @@ use goblin::{
 
 use crate::{Addr, Error, FileOffset, Result, Vaddr};
 
-/// More sections or segments than any linker makes.
+/// Maximum number of sections and of segments; no linker makes more.
 const MAX_HEADERS: usize = 65_536;
-/// Size of that many headers.
+/// Size of that many headers in bytes.
 const MAX_TABLE: u64 = 64 * MAX_HEADERS as u64;
 
-/// Maximum size of a section that is read. The largest tables of a libjvm.so, its symbol names and its
+/// Maximum size in bytes of a section that is read. The largest tables of a libjvm.so, its symbol names and its
 /// unwind table, take 4 MB; those of other libraries up to 20 MB. A sparse file may claim terabytes.
 const MAX_SECTION: u64 = 32 << 20;
 
-/// Maximum size of the heap of a GraalVM native image, which is one section.
+/// Maximum size in bytes of the heap of a GraalVM native image, which is one section.
 const MAX_IMAGE_HEAP: u64 = 128 << 20;
 
-/// The longest name that is looked at; C++ mangles longer ones only in tests of
-/// compilers.
+/// Maximum length of a name in bytes. C++ mangled names are longer only in tests of compilers.
 pub(super) const MAX_NAME: usize = 4096;
 
-/// Maximum size of the table of section names, and of all names together, which may overlap in it.
+/// Maximum size in bytes of the table of section names, and of all names together, which may overlap in it.
 const MAX_NAMES: usize = 4 << 20;
 
-/// The machine that a file is for.
+/// Machine architecture of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
     /// x86-64.
@@ -46,7 +45,7 @@ pub(crate) enum Machine {
 }
 
 impl Machine {
-    /// The machine that this program runs on.
+    /// Architecture of this program.
     pub(crate) const NATIVE: Self = if cfg!(target_arch = "x86_64") {
         Self::X86_64
     } else if cfg!(target_arch = "aarch64") {
@@ -77,7 +76,7 @@ pub struct ElfFile {
     machine: u16,
     segments: Vec<ProgramHeader>,
     sections: Vec<(String, SectionHeader)>,
-    /// Another file, with the symbols that this one lacks.
+    /// A separate file with the symbols that this one lacks.
     pub(super) apart: Option<Box<Self>>,
 }
 
@@ -85,7 +84,7 @@ impl ElfFile {
     /// Reads the headers.
     ///
     /// # Errors
-    /// [`Error::Elf`] where it is no ELF file or truncated, [`Error::Io`].
+    /// [`Error::Elf`] if it is not an ELF file or truncated, [`Error::Io`] if it cannot be read.
     pub fn open(file: File) -> Result<Self> {
         let size = file.metadata().map_err(|e| Error::io("stat an ELF file", e))?.len();
         let ident = read_at(&file, size, 0, size.min(64), 64)?;
@@ -97,7 +96,7 @@ impl ElfFile {
         Ok(Self { file, size, ctx, machine: head.e_machine, segments, sections, apart: None })
     }
 
-    /// The machine that it is for.
+    /// Returns the architecture of the file.
     pub(crate) fn machine(&self) -> Machine {
         match self.machine {
             header::EM_X86_64 => Machine::X86_64,
@@ -106,7 +105,7 @@ impl ElfFile {
         }
     }
 
-    /// All sections of a name, in the file's order.
+    /// Returns all sections of a name, in file order.
     pub(crate) fn sections<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Section<'a>> + 'a {
         self.sections
             .iter()
@@ -114,24 +113,23 @@ impl ElfFile {
             .map(|(_, header)| Section { elf: self, header })
     }
 
-    /// The first section of a name.
+    /// Returns the first section of a name.
     pub(crate) fn section<'a>(&'a self, name: &'a str) -> Option<Section<'a>> {
         self.sections(name).next()
     }
 
-    /// The section of an index, as `sh_link` has it.
+    /// Returns the section with an index, as in `sh_link`.
     pub(super) fn section_at(&self, index: u32) -> Option<Section<'_>> {
         let (_, header) = self.sections.get(usize::try_from(index).ok()?)?;
         Some(Section { elf: self, header })
     }
 
-    /// Where in the file a link-time address lies; `None` outside the segments
-    /// or in their zero-filled ends.
+    /// Returns the file offset of a link-time address; `None` outside of the segments or in their zero-filled ends.
     pub(crate) fn vaddr_to_offset(&self, vaddr: Vaddr) -> Option<FileOffset> {
         offset(&self.segments, vaddr)
     }
 
-    /// Whether so many bytes from a link-time address on are code.
+    /// Returns whether `size` bytes at a link-time address are code.
     pub(crate) fn is_code(&self, vaddr: Vaddr, size: u64) -> bool {
         let code = self.segments.iter().filter(|s| s.p_type == PT_LOAD && s.p_flags & PF_X != 0);
         code.into_iter().any(|s| {
@@ -140,27 +138,27 @@ impl ElfFile {
         })
     }
 
-    /// As [`Segments::load_bias`].
+    /// See [`Segments::load_bias`].
     pub(crate) fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
         load_bias(&self.segments, map_start, map_offset)
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Where its segments belong.
+    /// Returns the segments of the file.
     pub(super) fn segments(&self) -> Segments {
         Segments(self.segments.clone())
     }
 
-    /// What is left of it when it is closed.
+    /// Closes the file, and returns its segments.
     pub fn into_segments(self) -> Segments {
         Segments(self.segments)
     }
 
-    /// The page on which its lowest segment begins; `None` where nothing is loaded.
+    /// Returns the page of its lowest segment; `None` if nothing is loaded.
     pub(crate) fn base(&self) -> Option<Vaddr> {
         let page = 4096;
         let loaded = self.segments.iter().filter(|s| s.p_type == PT_LOAD);
@@ -172,25 +170,24 @@ impl ElfFile {
     }
 }
 
-/// Where a file's segments belong, which is all that some need once it was read: it need not be
-/// kept open.
+/// Segments of a file: mapping between file offsets and addresses, which remains usable after the file was closed.
 #[derive(Clone, Debug)]
 pub struct Segments(Vec<ProgramHeader>);
 
 impl Segments {
-    /// What to add to link-time addresses in a process in which the byte at
-    /// `map_offset` of the file is mapped at `map_start`.
+    /// Returns the difference between addresses in a process and link-time addresses, if the byte at file offset
+    /// `map_offset` is mapped at `map_start`.
     pub fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
         load_bias(&self.0, map_start, map_offset)
     }
 
-    /// The link-time address of what lies at an offset of the file.
+    /// Returns the link-time address of a file offset.
     pub(crate) fn vaddr(&self, offset: FileOffset) -> Option<Vaddr> {
         let bias = self.load_bias(Addr(0), offset)?;
         Some(Vaddr(bias.wrapping_neg()))
     }
 
-    /// As [`ElfFile::vaddr_to_offset`].
+    /// See [`ElfFile::vaddr_to_offset`].
     pub(super) fn offset(&self, vaddr: Vaddr) -> Option<FileOffset> {
         offset(&self.0, vaddr)
     }
@@ -206,7 +203,7 @@ fn offset(segments: &[ProgramHeader], vaddr: Vaddr) -> Option<FileOffset> {
 fn load_bias(segments: &[ProgramHeader], start: Addr, offset: FileOffset) -> Option<u64> {
     let page = 4096;
     segments.iter().filter(|s| s.p_type == PT_LOAD).find_map(|s| {
-        // A mapping begins on the page in which its segment begins.
+        // A mapping starts at the page that contains the start of its segment.
         let first = s.p_offset / page * page;
         let end = s.p_offset.checked_add(s.p_filesz)?;
         (first..end).contains(&offset.0).then(|| {
@@ -224,22 +221,22 @@ pub(crate) struct Section<'a> {
 }
 
 impl Section<'_> {
-    /// Its link-time address, zero where it is not loaded.
+    /// Returns its link-time address, or 0 if it is not loaded.
     pub(crate) fn vaddr(&self) -> Vaddr {
         Vaddr(self.header.sh_addr)
     }
 
-    /// Its size in bytes, which a malformed file may overstate.
+    /// Returns its size in bytes, which may be too large in a malformed file.
     pub(crate) fn size(&self) -> u64 {
         self.header.sh_size
     }
 
-    /// Its alignment.
+    /// Returns its alignment.
     pub(super) fn alignment(&self) -> u64 {
         self.header.sh_addralign
     }
 
-    /// The index of the section that it refers to (a symbol table's strings).
+    /// Returns the index of the linked section (the string table of a symbol table).
     pub(super) fn link(&self) -> u32 {
         self.header.sh_link
     }
@@ -247,8 +244,8 @@ impl Section<'_> {
     /// Reads its bytes.
     ///
     /// # Errors
-    /// [`Error::Elf`] where it has none in the file (stripped into a debug
-    /// file), is compressed, reaches beyond the file's end, or is larger than 32 MiB.
+    /// [`Error::Elf`] if the section has no bytes in the file (stripped into a debug
+    /// file), is compressed, extends beyond the end of the file, or is larger than 32 MiB.
     pub(crate) fn data(&self) -> Result<Vec<u8>> {
         self.check()?;
         self.read(0, self.header.sh_size, MAX_SECTION)
@@ -257,16 +254,16 @@ impl Section<'_> {
     /// Reads the bytes of a native image's heap.
     ///
     /// # Errors
-    /// As for [`Section::data`], with a bound of 128 MiB.
+    /// The errors of [`Section::data`], with a limit of 128 MiB.
     pub(crate) fn image_heap(&self) -> Result<Vec<u8>> {
         self.check()?;
         self.read(0, self.header.sh_size, MAX_IMAGE_HEAP)
     }
 
-    /// Reads some of its bytes, by their offset in it.
+    /// Reads a range of its bytes, given by offsets within the section.
     ///
     /// # Errors
-    /// As for [`Section::data`]; where they are not all within the section.
+    /// The errors of [`Section::data`], and an error if the range is not within the section.
     pub(crate) fn part(&self, range: std::ops::Range<u64>) -> Result<Vec<u8>> {
         self.check()?;
         let is_inside = range.start <= range.end && range.end <= self.header.sh_size;
@@ -274,7 +271,7 @@ impl Section<'_> {
         self.read(range.start, range.end - range.start, MAX_SECTION)
     }
 
-    /// Whether [`Section::data`] can return something. Reads nothing.
+    /// Returns whether [`Section::data`] can return data. Reads nothing.
     pub(crate) fn has_data(&self) -> bool {
         let SectionHeader { sh_offset, sh_size, .. } = *self.header;
         let end = sh_offset.checked_add(sh_size);
@@ -283,8 +280,8 @@ impl Section<'_> {
             && sh_size <= MAX_SECTION
     }
 
-    /// Returns the range of the file that has its bytes, and whether they are compressed there; `None`
-    /// where it has none in the file or reaches beyond the file's end. Reads nothing.
+    /// Returns the file range of its bytes, and whether they are compressed; `None`
+    /// if it has no bytes in the file or extends beyond its end. Reads nothing.
     pub(crate) fn stored(&self) -> Option<(std::ops::Range<u64>, bool)> {
         let SectionHeader { sh_offset, sh_size, sh_flags, sh_type, .. } = *self.header;
         let end = sh_offset.checked_add(sh_size).filter(|&end| end <= self.elf.size)?;
@@ -297,7 +294,7 @@ impl Section<'_> {
         read_at(&self.elf.file, self.elf.size, offset, len, max)
     }
 
-    /// Whether its bytes are in the file as they are.
+    /// Checks that its bytes are in the file and not compressed.
     fn check(&self) -> Result<()> {
         let SectionHeader { sh_type, sh_flags, .. } = *self.header;
         if sh_type == section_header::SHT_NOBITS {
@@ -338,7 +335,7 @@ fn sections(
     }
     let first = read_at(file, size, head.e_shoff, entry as u64, MAX_TABLE)?;
     let first = SectionHeader::parse_from(&first, 0, 1, ctx).map_err(malformed)?;
-    // Numbers that do not fit into the header stand in the first section.
+    // Numbers that do not fit into the header are in the first section header.
     let count = match (head.e_shnum, first.first()) {
         (0, Some(first)) => first.sh_size,
         (count, _) => count.into(),
@@ -371,19 +368,19 @@ fn sections(
     named.collect()
 }
 
-/// The NUL-terminated string at `offset` of a string table; empty where there is none.
+/// Returns the NUL-terminated string at an offset of a string table; empty if there is none.
 pub(super) fn c_string(table: &[u8], offset: usize) -> String {
     String::from_utf8_lossy(c_bytes(table, offset)).into_owned()
 }
 
-/// The bytes of that string, [`MAX_NAME`] at most.
+/// Returns the bytes of the string at an offset of a string table, at most [`MAX_NAME`].
 pub(super) fn c_bytes(table: &[u8], offset: usize) -> &[u8] {
     let rest = table.get(offset..).unwrap_or_default();
     let rest = rest.get(..MAX_NAME).unwrap_or(rest);
     rest.split(|&b| b == 0).next().unwrap_or_default()
 }
 
-/// Reads a range that lies in the file and has at most `max` bytes: both bound the allocation.
+/// Reads a range, which must be within the file and have at most `max` bytes: both limit the allocation.
 fn read_at(file: &File, size: u64, offset: u64, len: u64, max: u64) -> Result<Vec<u8>> {
     if offset.checked_add(len).is_none_or(|end| end > size) {
         let what = format!("truncated: {len} bytes at {offset:#x} of a file of {size} bytes");
@@ -442,7 +439,7 @@ mod tests {
 
     #[test]
     fn the_names_of_all_sections_have_a_bound() {
-        // All sections have one long name, each a byte less of it.
+        // All sections share one long name, each starting one byte later.
         let count = 4000_usize;
         let strings = vec![b'a'; count + MAX_NAME];
         let file = |count: usize| {
@@ -506,7 +503,7 @@ mod tests {
         assert!(elf.symbols().unwrap().find("code").is_some());
     }
 
-    /// A library of which the table of section names, or `.symtab`, claims a size, in a sparse file.
+    /// A library whose table of section names, or whose `.symtab`, has the claimed size, in a sparse file.
     fn claims(symbols: bool, size: u64) -> Option<File> {
         let mut bytes = Library::build(ASSEMBLY, &[]).bytes();
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -518,7 +515,7 @@ mod tests {
         bytes[size_at..size_at + 8].copy_from_slice(&size.to_le_bytes());
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&bytes, 0).unwrap();
-        // Not every file system holds such a file.
+        // Some file systems do not support such a file.
         file.set_len(size * 2).is_ok().then_some(file)
     }
 

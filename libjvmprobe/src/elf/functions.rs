@@ -1,7 +1,7 @@
-//! Where functions begin, as the file itself says: the table for binary search in
-//! `.eh_frame_hdr`, which stripping leaves.
+//! Start addresses of functions according to the file itself: the binary search table in `.eh_frame_hdr`, which remains
+//! when a file is stripped.
 //!
-//! Entries are read one by one when they are asked for, so that a table of any size takes no memory.
+//! Entries are read one by one during a search, so that a table of any size takes no memory.
 //!
 //! Source: Linux Standard Base Core 5.0, chapter 10.6.
 
@@ -12,28 +12,28 @@ use crate::{
     elf::{ElfFile, Segments},
 };
 
-/// Version 1; a pointer to `.eh_frame` and the number of entries, of four bytes each; entries
-/// counted from the section's address, as all linkers write it.
+/// Expected header: version 1; a pointer to `.eh_frame` and the number of entries, of four bytes each; entries
+/// relative to the section's address, as all linkers write it.
 const HEAD: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
-/// Size of what is before the entries, in bytes.
+/// Size of the data before the entries, in bytes.
 const ENTRIES: u64 = 12;
-/// Size of one entry in bytes: where the function begins, and where its description in `.eh_frame` is.
+/// Size of an entry in bytes: start of the function, and address of its description in `.eh_frame`.
 const ENTRY: u64 = 8;
 
-/// The functions of an open file.
+/// Functions of an open file.
 #[derive(Debug)]
 pub(crate) struct Functions {
     file: File,
     segments: Segments,
     /// Address of `.eh_frame_hdr`.
     header: Vaddr,
-    /// Where in the file the entries begin.
+    /// File offset of the entries.
     entries: u64,
     count: u64,
 }
 
 impl Functions {
-    /// Returns `None` for a file without such a table.
+    /// Opens the table; `None` if the file has none.
     pub(crate) fn read(elf: &ElfFile) -> Option<Self> {
         let section = elf.section(".eh_frame_hdr")?;
         let (range, is_compressed) = section.stored()?;
@@ -46,7 +46,7 @@ impl Functions {
         (head == HEAD).then(|| Self { file, segments, header: section.vaddr(), entries, count })
     }
 
-    /// Returns the address at which the function that an address belongs to begins.
+    /// Returns the start of the function that contains an address.
     pub(crate) fn start(&self, at: Vaddr) -> Option<Vaddr> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
@@ -60,13 +60,13 @@ impl Functions {
         (at.0 - start.0 < self.size(start, description)?.into()).then_some(start)
     }
 
-    /// The same with offsets in the file.
+    /// Returns the start of the function that contains a file offset, as a file offset.
     pub(crate) fn start_in_file(&self, at: FileOffset) -> Option<FileOffset> {
         let vaddr = self.segments.vaddr(at)?;
         at.0.checked_sub(vaddr.0 - self.start(vaddr)?.0).map(FileOffset)
     }
 
-    /// Start and description of a function.
+    /// Reads an entry: start and description of a function.
     fn entry(&self, index: u64) -> Option<(Vaddr, Vaddr)> {
         let [start, description] = self.words(self.entries + index * ENTRY)?;
         let absolute =
@@ -74,8 +74,9 @@ impl Functions {
         Some((absolute(start), absolute(description)))
     }
 
-    /// Size of a function in bytes, by its frame description entry: length, pointer to the common part, start relative
-    /// to where that is written, size. Other encodings of the start do not lead to the function.
+    /// Returns the size of a function in bytes, from its frame description entry: length, pointer to the CIE, start
+    /// relative to its own position, size. `None` if the start has another encoding, so that it does not match the
+    /// function.
     fn size(&self, start: Vaddr, description: Vaddr) -> Option<u32> {
         let at = self.segments.offset(description)?;
         let [_length, _common, relative, size] = self.words(at.0)?;
@@ -92,7 +93,7 @@ impl Functions {
 }
 
 impl ElfFile {
-    /// Whether a function begins at an address.
+    /// Returns whether a function begins at an address.
     pub(crate) fn begins_function(&self, vaddr: Vaddr) -> bool {
         Functions::read(self).and_then(|functions| functions.start(vaddr)) == Some(vaddr)
     }
@@ -128,7 +129,7 @@ mod tests {
         let functions = Functions::read(&elf).unwrap();
         assert_eq!(functions.start(Vaddr(first.0 + 1)), Some(first));
         assert_eq!(functions.start(second), Some(second));
-        // Behind the last one, and before the first one.
+        // After the last function, and before the first one.
         assert_eq!(functions.start(Vaddr(second.0 + 1)), None);
         assert_eq!(functions.start(Vaddr(first.0 - 1)), None);
         let offset = elf.vaddr_to_offset(first).unwrap();

@@ -1,19 +1,18 @@
-//! ELF files: what a libjvm.so offers to a tracer.
+//! ELF files: symbols, probes and code of a libjvm.so and other libraries.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
 //! | `addresses` | symbols by address |
-//! | `apart` | symbols of a stripped file, which are kept apart |
+//! | `apart` | symbols of a stripped file in separate files |
 //! | `file` | headers and sections, read piece by piece |
-//! | `functions` | where functions begin |
-//! | `relocations` | what it has in memory once it is loaded |
+//! | `functions` | start addresses of functions |
+//! | `relocations` | relocations of position-independent files |
 //! | `stapsdt` | USDT probes: `.note.stapsdt` |
 //! | `symbols` | `.symtab` and `.dynsym` |
 //!
-//! The bytes are hostile: a file may be truncated, replaced while it is read or
-//! made to hurt. Every length is checked against the file's real size before
-//! anything is allocated, and nothing is memory-mapped, for a mapped file that
-//! is truncated kills its reader by SIGBUS.
+//! The bytes are untrusted: a file may be truncated, replaced while it is read, or malicious. Each length is checked
+//! against the file's real size before anything is allocated. Nothing is memory-mapped, because truncating a mapped
+//! file kills the reader by SIGBUS.
 
 mod addresses;
 pub(crate) mod apart;

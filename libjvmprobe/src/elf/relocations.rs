@@ -1,4 +1,4 @@
-//! What a file that may be loaded anywhere is to have in its memory.
+//! Relocations of a position-independent file.
 //!
 //! Sources: System V gABI, chapter 4 (relocations); psABI for x86-64, chapter 4.4.
 
@@ -7,17 +7,17 @@ use crate::{
     elf::{ElfFile, Machine},
 };
 
-/// The base of the file is added to the addend.
+/// Relocation type: the word is the sum of the file's base address and the addend.
 const R_X86_64_RELATIVE: u64 = 8;
-/// `Elf64_Rela`: where, of which kind, and the addend.
+/// Size of `Elf64_Rela` in bytes: offset, type and addend.
 const ENTRY: usize = 24;
 
-/// Words that are to have link-time addresses, ascending.
+/// Addresses of relocated words with the link-time addresses that they will contain, ascending.
 #[derive(Debug, Default)]
 pub(crate) struct Relocations(Vec<(Vaddr, Vaddr)>);
 
 impl ElfFile {
-    /// All of its words that the base is added to; none where they cannot be read.
+    /// Reads all base-relative relocations; empty if they cannot be read.
     pub(crate) fn relocations(&self) -> Relocations {
         let section = self.section(".rela.dyn").filter(|_| self.machine() == Machine::X86_64);
         let bytes = section.and_then(|section| section.data().ok()).unwrap_or_default();
@@ -36,7 +36,7 @@ impl ElfFile {
 }
 
 impl Relocations {
-    /// The link-time address that a word is to have, if it is to have one.
+    /// Returns the link-time address that a word will contain, if it is relocated.
     pub(crate) fn at(&self, place: Vaddr) -> Option<Vaddr> {
         let found = self.0.binary_search_by_key(&place, |(place, _)| *place).ok()?;
         self.0.get(found).map(|(_, address)| *address)

@@ -1,4 +1,4 @@
-//! USDT probes: the notes that `sys/sdt.h` leaves in a file.
+//! USDT probes: the notes that `sys/sdt.h` adds to a file.
 //!
 //! Source: SystemTap's UserSpaceProbeImplementation (format version 3). Each
 //! note of type 3 and owner `stapsdt` holds three addresses (location, base,
@@ -18,14 +18,13 @@ use crate::{
 
 const NT_STAPSDT: u32 = 3;
 
-/// More notes than any file has; HotSpot has about 570.
+/// Maximum number of notes; HotSpot has about 570.
 const MAX_PROBES: usize = 65_536;
 
-/// Maximum number of locations of a probe that is attached to; HotSpot's probes have at most four.
+/// Maximum number of locations of a probe to attach to; HotSpot's probes have at most four.
 const MAX_LOCATIONS: usize = 64;
-/// Maximum number of ways in which the locations of a probe pass their arguments. Each takes a slot of a
-/// table that all files share (`BPF_USDT_MAX_SPEC_CNT` in `bpf/jvm.bpf.h`); HotSpot's probes have at most
-/// three.
+/// Maximum number of different argument specifications of a probe's locations. Each takes an entry of a table that all
+/// files share (`BPF_USDT_MAX_SPEC_CNT` in `bpf/jvm.bpf.h`); HotSpot's probes have at most three.
 const MAX_SPELLINGS: usize = 16;
 
 /// One location of a USDT probe.
@@ -35,13 +34,13 @@ pub struct Probe {
     pub(crate) provider: String,
     /// Name, for example `gc__begin`.
     pub(crate) name: String,
-    /// The address of its instruction, corrected.
+    /// Address of its instruction, corrected by the base.
     pub(crate) location: Vaddr,
-    /// The same as a position in the file; `None` outside the loaded segments.
+    /// File offset of its instruction; `None` outside of the loaded segments.
     pub(crate) offset: Option<FileOffset>,
-    /// The counter that a tracer has to raise; HotSpot's probes have none.
+    /// Address of the counter that a tracer has to increment; HotSpot's probes have none.
     pub(crate) semaphore: Option<Vaddr>,
-    /// Its arguments as the note spells them.
+    /// Argument specification as in the note.
     pub raw_args: String,
 }
 
@@ -50,16 +49,16 @@ pub struct Probe {
 pub struct Probes(Vec<Probe>);
 
 impl ElfFile {
-    /// Reads the USDT probes. A file without any is no error.
+    /// Reads the USDT probes. A file without probes is not an error.
     ///
     /// # Errors
-    /// [`Error::Elf`] where the notes are malformed.
+    /// [`Error::Elf`] if the notes are malformed.
     pub fn stapsdt(&self) -> Result<Probes> {
         let base = self.section(".stapsdt.base").map(|section| section.vaddr().0);
         let mut probes = Vec::new();
         for section in self.sections(".note.stapsdt") {
             let data = section.data()?;
-            // The only alignments that notes have; anything else is not notes.
+            // Notes have an alignment of 4 or 8; anything else is not a note section.
             let alignment = if section.alignment() == 8 { 8 } else { 4 };
             let notes = NoteDataIterator {
                 data: &data,
@@ -111,15 +110,15 @@ impl ElfFile {
 }
 
 impl Probes {
-    /// All locations of one probe.
+    /// Returns all locations of a probe.
     pub fn find<'a>(&'a self, provider: &'a str, name: &'a str) -> impl Iterator<Item = &'a Probe> {
         self.0.iter().filter(move |p| p.provider == provider && p.name == name)
     }
 
-    /// Whether there is a probe that may be attached to.
+    /// Returns whether the file has a probe to which programs can be attached.
     ///
     /// # Errors
-    /// [`Error::Elf`] where its locations are more than any JVM's, which would exhaust a tracer.
+    /// [`Error::Elf`] if it has more locations or argument specifications than any JVM's, which would exhaust a tracer.
     pub fn has(&self, provider: &str, name: &str) -> Result<bool> {
         let locations = self.find(provider, name).count();
         let spellings: BTreeSet<_> = self.find(provider, name).map(|p| &p.raw_args).collect();
@@ -133,12 +132,12 @@ impl Probes {
         Ok(locations > 0)
     }
 
-    /// Whether the file has no probes at all.
+    /// Returns whether the file has no probes at all.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Provider, name and number of locations of each probe, sorted.
+    /// Returns provider, name and number of locations of each probe, sorted.
     pub fn names(&self) -> impl Iterator<Item = (&str, &str, usize)> {
         let mut names = BTreeMap::new();
         for probe in &self.0 {
@@ -147,7 +146,7 @@ impl Probes {
         names.into_iter().map(|((provider, name), locations)| (provider, name, locations))
     }
 
-    /// Why a probe is not there, in half a sentence.
+    /// Returns a clause with the reason why a probe is missing.
     pub(crate) fn explain_missing(&self, provider: &str, name: &str) -> String {
         if self.is_empty() {
             return "it has none at all: it was built without --enable-dtrace".into();
@@ -275,7 +274,7 @@ mod tests {
         }
     }
 
-    /// Everything that is asked of a libjvm.so. Must end, and not by a panic.
+    /// Reads everything that a tracer reads of a libjvm.so. Must terminate without a panic.
     fn read_all(bytes: &[u8]) {
         let Ok(elf) = open(bytes) else {
             return;
@@ -292,7 +291,7 @@ mod tests {
     fn hostile_files_do_no_harm() {
         let whole = library().bytes();
         let at = 0..whole.len();
-        // Headers and tables are where a flipped byte does most.
+        // Flipped bytes have the greatest effect in headers and tables.
         let bytes = prop::collection::vec((at.clone(), any::<u8>()), 1..40);
         let head = prop::collection::vec((0..64_usize, any::<u8>()), 0..3);
         let tail = prop::collection::vec((1..2048_usize, any::<u8>()), 0..8);

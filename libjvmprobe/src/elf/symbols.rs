@@ -1,8 +1,7 @@
 //! Names of functions and tables: `.symtab` and `.dynsym`.
 //!
-//! A libjvm.so has 60,000 symbols. They stay the bytes that they are in the
-//! file and are looked at one by one, which takes milliseconds and no memory
-//! beyond the sections themselves. Source: System V gABI, chapter 4.
+//! A libjvm.so has 60,000 symbols. The tables are kept as the raw bytes of the file and searched linearly, which takes
+//! milliseconds and no memory beyond the sections themselves. Source: System V gABI, chapter 4.
 
 use std::collections::HashMap;
 
@@ -23,15 +22,15 @@ use crate::{
 /// A named address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// Its name, mangled where it is C++.
+    /// Name; mangled for C++.
     pub(crate) name: String,
-    /// Its link-time address.
+    /// Link-time address.
     pub value: Vaddr,
-    /// Its size in bytes, 0 where the file does not tell.
+    /// Size in bytes, or 0 if unknown.
     pub(crate) size: u64,
 }
 
-/// The defined symbols of a file.
+/// Defined symbols of a file.
 #[derive(Debug, Default)]
 pub struct Symbols {
     tables: Vec<Table>,
@@ -45,10 +44,10 @@ struct Table {
 }
 
 impl ElfFile {
-    /// All symbols: `.symtab`, and `.dynsym` where it tells more; those that are kept apart.
+    /// Returns all symbols: `.symtab`, `.dynsym`, and the symbols in the separate file if there is one.
     ///
     /// # Errors
-    /// [`crate::Error::Elf`] where a table is malformed. None at all is no error.
+    /// [`crate::Error::Elf`] if a table is malformed. A file without symbols is not an error.
     pub fn symbols(&self) -> Result<Symbols> {
         let mut symbols = self.tables(&[".symtab", ".dynsym"])?;
         if let Some(apart) = &self.apart {
@@ -57,24 +56,24 @@ impl ElfFile {
         Ok(symbols)
     }
 
-    /// The exported symbols only: small, and there even in stripped files.
+    /// Returns the exported symbols only: a small table that exists in stripped files, too.
     ///
     /// # Errors
-    /// As for [`ElfFile::symbols`].
+    /// Returns the errors of [`ElfFile::symbols`].
     pub(crate) fn dynamic_symbols(&self) -> Result<Symbols> {
         self.tables(&[".dynsym"])
     }
 
-    /// Whether its symbols are another file's.
+    /// Returns whether it uses symbols of a separate file.
     pub(crate) fn has_symbols_apart(&self) -> bool {
         self.apart.is_some()
     }
 
-    /// Whether it lacks the symbol table, `.symtab`, which alone names private functions, and none
-    /// is kept apart.
+    /// Returns whether it has neither `.symtab`, the only table that contains private functions, nor a separate file
+    /// with symbols.
     ///
     /// # Errors
-    /// As for [`ElfFile::symbols`].
+    /// Returns the errors of [`ElfFile::symbols`].
     pub(crate) fn is_stripped(&self) -> Result<bool> {
         Ok(self.apart.is_none() && self.tables(&[".symtab"])?.is_empty())
     }
@@ -85,7 +84,7 @@ impl ElfFile {
             let Some(strings) = self.section_at(section.link()) else {
                 continue;
             };
-            // A stripped section header may remain without its content.
+            // A stripped file may still have the section header, without content.
             let (Ok(entries), Ok(strings)) = (section.data(), strings.data()) else {
                 continue;
             };
@@ -96,18 +95,17 @@ impl ElfFile {
 }
 
 impl Symbols {
-    /// The symbol of exactly this name.
+    /// Returns the symbol with exactly this name.
     pub fn find(&self, name: &str) -> Option<Symbol> {
         self.first(|symbol, _| symbol == name.as_bytes())
     }
 
-    /// A symbol whose name begins so.
+    /// Returns the first symbol whose name has this prefix.
     pub fn find_prefix(&self, prefix: &str) -> Option<Symbol> {
         self.first(|symbol, _| symbol.starts_with(prefix.as_bytes()))
     }
 
-    /// All symbols whose names begin with one of these, by their names: one look at the
-    /// tables for all that is wanted of them.
+    /// Returns all symbols whose names have one of these prefixes, by name, with a single pass over the tables.
     pub(crate) fn with_prefixes(&self, prefixes: &[&str]) -> HashMap<String, Symbol> {
         let mut found = HashMap::new();
         for table in &self.tables {
@@ -122,12 +120,12 @@ impl Symbols {
         found
     }
 
-    /// The symbol at exactly this address whose name begins so.
+    /// Returns the symbol at exactly this address whose name has this prefix.
     pub(crate) fn at(&self, address: Vaddr, prefix: &str) -> Option<Symbol> {
         self.first(|name, sym| sym.st_value == address.0 && name.starts_with(prefix.as_bytes()))
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no symbols.
     pub(crate) fn is_empty(&self) -> bool {
         self.tables.iter().all(|table| table.defined().next().is_none())
     }

@@ -1,4 +1,4 @@
-//! Small shared libraries for tests, made by the C compiler that Rust links with.
+//! Small shared libraries for tests, built by the C compiler that Rust links with.
 
 use std::{
     fs::{self, File},
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::{Result, elf::ElfFile};
 
-/// A library in a directory of its own.
+/// A library in its own temporary directory.
 pub(crate) struct Library {
     dir: TempDir,
 }
@@ -59,13 +59,13 @@ pub(crate) fn open(bytes: &[u8]) -> Result<ElfFile> {
     ElfFile::open(file)
 }
 
-/// The assembly of a probe and its note. `moved` is added to what the note says
-/// of the location and of the base, as if the section had been moved since.
+/// Returns the assembly of a probe and its note. `moved` is added to the location and the base in the note, as if the
+/// section had been moved afterwards.
 pub(crate) fn probe(location: &str, moved: i64, semaphore: &str, strings: [&str; 3]) -> String {
     note("stapsdt", 3, location, moved, semaphore, strings)
 }
 
-/// The same with any owner and type.
+/// Returns the assembly of a note with any owner and type.
 pub fn note(
     owner: &str,
     kind: u32,

@@ -1,4 +1,4 @@
-//! A command that is traced from its first instruction on.
+//! A command that is traced from its first instruction.
 //!
 //! The child waits between fork and exec until tracing has begun. `Command::spawn`
 //! returns only after the exec, so it runs in a thread of its own.
@@ -36,9 +36,9 @@ use crate::{
 
 const START: &str = "start the command";
 
-/// A child that waits for its start.
+/// A forked child that waits before exec until [`go`](Self::go) is called.
 pub struct Waiting {
-    /// Its process number.
+        /// PID of the child.
     pub pid: Pid,
     program: OsString,
     go: std::fs::File,
@@ -46,10 +46,10 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Forks; the child becomes the user, says its number and waits.
+    /// Forks. The child switches to `user`, writes its PID to a pipe and waits.
     ///
     /// # Errors
-    /// [`Error::Io`] where it cannot be started; so below.
+    /// [`Error::Io`] if no command is given, or if the child cannot be forked or cannot switch to `user`.
     pub fn fork(command: &[OsString], user: Option<User>) -> Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
             let nothing = io::Error::other("one is expected behind --");
@@ -68,8 +68,8 @@ impl Waiting {
         let wait_for_parent = move || {
             // Samples taken around the exec belong to the program, not to the tool.
             set_name(&name)?;
-            // SAFETY: the child's copy, which nothing in the child uses. Without it the
-            // child sees the parent's end, however that comes.
+            // SAFETY: closes the child's copy of the descriptor, which nothing in the child uses. With that copy open,
+            // the child's read would not return when the parent closes its end or exits.
             unsafe { close(parents_end) };
             descriptors::restore_limit()?;
             if let Some(user) = &user {
@@ -77,14 +77,13 @@ impl Waiting {
             }
             say_and_wait(&say, &wait)
         };
-        // SAFETY: the closure runs between fork and exec. It allocates nothing and
-        // makes system calls only.
+        // SAFETY: the closure runs between fork and exec. It allocates nothing and makes only system calls.
         unsafe { command.pre_exec(wait_for_parent) };
         let spawned = thread::spawn(move || command.spawn());
         let mut number = [0; 4];
-        // Closed without a word where the fork failed.
+        // The pipe closes without data if the fork, or the child before its write, failed.
         if let Err(error) = std::fs::File::from(numbers).read_exact(&mut number) {
-            // What the child could not do is the better reason.
+            // The child's own error is more specific than the end of file seen here.
             drop(go);
             let why = spawned.join().ok().and_then(Result::err).unwrap_or(error);
             return Err(Error::io(START, why));
@@ -93,10 +92,10 @@ impl Waiting {
         Ok(Self { pid, program, go: go.into(), spawned })
     }
 
-    /// Lets it run its program.
+    /// Lets the child exec its program.
     ///
     /// # Errors
-    /// As above; where the program cannot be run.
+    /// [`Error::Io`] if the program cannot be run.
     pub fn go(mut self) -> Result<Running> {
         self.go.write_all(b"!").map_err(|e| Error::io(START, e))?;
         let lost = |_| Error::io(START, io::Error::other("a thread has panicked"));
@@ -118,15 +117,15 @@ fn say_and_wait(say: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
     let mut word = [0_u8];
     match read(wait, &mut word)? {
         1 => Ok(()),
-        // The tool has ended without a word.
+        // End of file: the tool has exited without starting the command.
         _ => Err(io::Error::other("not started")),
     }
 }
 
-/// How long a command may take to end when it is asked to.
+/// Time that the command has to exit after SIGTERM, and again after SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The running command, which ends with us, however we end.
+/// The running command. It is killed when this process exits, for whatever reason.
 pub struct Running {
     child: Child,
     pidfd: OwnedFd,
@@ -150,7 +149,7 @@ impl Running {
         Ok(Self { child, pidfd, _undo: undo })
     }
 
-    /// Ends it if it still runs: asks it, and waits for some time.
+    /// Sends SIGTERM if the command still runs, waits for five seconds, then sends SIGKILL.
     pub fn end(mut self) {
         if self.has_ended_within(Duration::ZERO) {
             return;
@@ -161,7 +160,7 @@ impl Running {
             let seconds = PATIENCE.as_secs();
             note(&format!("the command has not ended within {seconds} s of SIGTERM: killed"));
             let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-            // One that sleeps in the kernel may take its time even then.
+            // A process in uninterruptible sleep may take some time to exit even after SIGKILL.
             self.has_ended_within(PATIENCE);
         }
     }

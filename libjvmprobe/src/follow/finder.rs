@@ -1,8 +1,8 @@
-//! Processes that have mapped libjvm.so: those of this machine or of a command, and those that come later.
+//! Finds processes that have mapped libjvm.so, on the whole host or among the descendants of one command.
 //!
-//! The kernel tells of libjvm.so when it is mapped ([`super::mappings`]). What it does not
-//! tell, or told and nobody had the time to read, is found by looking at all processes now
-//! and then; where it does not tell at all, often.
+//! The kernel reports each mapping of libjvm.so ([`super::mappings`]). Every 30 seconds, and whenever events were lost,
+//! a scan of all processes finds those that were not reported. If the kernel reports no mappings, the scan runs every
+//! 200 ms instead.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -16,47 +16,48 @@ use crate::{
     process::{Process, Target, cgroup, pid, scan::Scanner},
 };
 
-/// How often to look at all processes where the kernel tells nothing.
+/// Interval of scans of all processes if the kernel reports no mappings.
 const SCAN: Duration = Duration::from_millis(200);
-/// How often where it tells.
+/// Interval of these scans if the kernel reports mappings.
 const RARE_SCAN: Duration = Duration::from_secs(30);
-/// How long to wait before a JVM that got no slot is tried again.
+/// Time after which a JVM that got no slot is tried again.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// It is a crowd if many come within this time; and no larger one is told apart.
+/// Period over which new processes are counted per tenant. The count stops at `LARGEST_CROWD`.
 const CROWD: Duration = Duration::from_secs(10);
 const LARGEST_CROWD: usize = 300;
 
-/// Processes that have mapped libjvm.so, and how many more there may be.
+/// PIDs of processes that have mapped libjvm.so, and the number of mapping events lost.
 #[derive(Debug)]
 pub(super) struct Mapped {
     pids: Vec<Pid>,
     missed: u64,
 }
 
-/// Finds processes that have mapped libjvm.so, each once.
+/// Finds processes that have mapped libjvm.so, and returns each one once.
 #[derive(Debug)]
 pub(super) struct Finder {
     scanner: Scanner,
     mappings: Option<Mappings>,
     crowds: Crowds,
-    /// Those that are not looked at yet, for many come; and until when.
+    /// Processes that are not examined yet, because many are starting or because no slot was free, and the time at
+    /// which each one is due.
     waiting: BTreeMap<Pid, Instant>,
-    /// How many ended before they were looked at.
+    /// Number of waiting processes that exited before they were examined.
     left_out: u64,
     next_scan: Instant,
     verbose: bool,
-    /// How often to read what the kernel has told.
+    /// Determines the minimum age at which a new process is examined.
     pace: Pace,
-    /// Finds this process and its descendants alone.
+    /// Restricts the search to this process and its descendants.
     of: Option<Pid>,
-    /// Slots that each needs to be followed; `None` for any number.
+    /// Slots, one for each followed JVM; `None` if their number is unlimited.
     slots: Option<Slots>,
 }
 
 impl Finder {
-    /// Finds those that there are at once, and from here on those that come: all, or those that a process and its
-    /// descendants become. `verbose` says what is ignored, and how new ones are found.
+    /// Starts the search, for existing and new processes alike: for all, or for process `of` and its descendants only.
+    /// With `verbose`, prints which processes are ignored and how new ones are found.
     pub(super) fn open(pace: Pace, of: Option<Pid>, slots: Option<Slots>, verbose: bool) -> Self {
         let mappings = Mappings::open();
         if verbose {
@@ -88,12 +89,13 @@ impl Finder {
         Mapped { pids, missed }
     }
 
-    /// Processes that have mapped libjvm.so again.
+    /// Returns those mapping processes that were returned before, and so have mapped libjvm.so again.
     pub(super) fn seen_of(&self, mapped: &Mapped) -> impl Iterator<Item = Pid> {
         mapped.pids.iter().copied().filter(|&pid| self.scanner.has_seen(pid))
     }
 
-    /// Processes that have mapped libjvm.so, by what the kernel has told, and were not returned before.
+    /// Returns processes that have mapped libjvm.so and were not returned before. Scans all processes if events were
+    /// lost or a scan is due.
     pub(super) fn find(&mut self, mapped: Mapped, now: Instant) -> Vec<Target> {
         let Mapped { pids, missed } = mapped;
         let mut found = Vec::new();
@@ -112,7 +114,7 @@ impl Finder {
             let pause = if self.mappings.is_some() { RARE_SCAN } else { SCAN };
             self.next_scan = Instant::now() + pause;
         }
-        // Taken in any case, so that it does not grow.
+        // Drained even without `verbose`, so that the list does not grow.
         for (pid, error) in self.scanner.take_refused() {
             if self.verbose {
                 note(&format!("process {pid} is ignored: {error}"));
@@ -122,7 +124,8 @@ impl Finder {
         found
     }
 
-    /// Whether a process is one of those that are looked for, and gets a slot.
+    /// Returns whether a process is within the search and gets a slot. One without a slot is tried again after
+    /// [`RETRY`].
     fn is_wanted(&mut self, target: &Target, now: Instant) -> bool {
         let pid = target.pid();
         if self.of.is_some_and(|of| !descends(pid, of)) {
@@ -136,11 +139,11 @@ impl Finder {
         is_admitted
     }
 
-    /// Those of which it is time to look at: where few come, all that have come.
+    /// Queues new processes and returns those that are due. If few processes are starting, all are due at once.
     fn let_wait(&mut self, pids: Vec<Pid>, now: Instant) -> Vec<Pid> {
         self.crowds.forget_before(now);
         let mut due = Vec::new();
-        // What one maps again is no news.
+        // A process that maps the library again is not new.
         for pid in pids.into_iter().filter(|&pid| !self.scanner.has_seen(pid)) {
             if self.waiting.contains_key(&pid) {
                 continue;
@@ -154,12 +157,12 @@ impl Finder {
         due
     }
 
-    /// How many ended before they were looked at, for many came and went.
+    /// Returns the number of processes that exited before they were examined, because many were starting.
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// Forgets a process that has ended or changed, so that a successor is found.
+    /// Forgets a process that has ended or changed, so that a new one with its PID is found, and releases its slot.
     pub(super) fn forget(&mut self, pid: Pid) {
         self.scanner.forget(pid);
         if let Some(slots) = &self.slots {
@@ -168,12 +171,12 @@ impl Finder {
     }
 }
 
-/// Times at which the last new processes of each tenant came, so that a tenant that starts many delays its own alone.
+/// Arrival times of each tenant's latest new processes, so that a tenant that starts many delays only its own.
 #[derive(Debug, Default)]
 struct Crowds(HashMap<String, VecDeque<Instant>>);
 
 impl Crowds {
-    /// Adds a process, and returns how many its tenant has started within [`CROWD`].
+    /// Adds a process. Returns the number that its tenant has started within [`CROWD`], at most [`LARGEST_CROWD`].
     fn add(&mut self, tenant: String, now: Instant) -> usize {
         let came = self.0.entry(tenant).or_default();
         came.push_back(now);
@@ -183,7 +186,7 @@ impl Crowds {
         came.len()
     }
 
-    /// Forgets processes that came more than [`CROWD`] ago, and tenants without others.
+    /// Removes processes that came more than [`CROWD`] ago, and tenants that have none left.
     fn forget_before(&mut self, now: Instant) {
         self.0.retain(|_, came| {
             while came.front().is_some_and(|&at| now - at > CROWD) {
@@ -194,9 +197,9 @@ impl Crowds {
     }
 }
 
-/// Whether a process is another one, or was started by it, or by one that was.
+/// Returns whether `pid` is `from` or one of its descendants.
 fn descends(pid: Pid, from: Pid) -> bool {
-    /// Nobody starts more of them within each other.
+    /// Maximum number of ancestors checked; process trees are not deeper in practice.
     const DEPTH: usize = 64;
     let mut next = Some(pid);
     for _ in 0..DEPTH {

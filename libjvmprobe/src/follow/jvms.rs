@@ -1,8 +1,7 @@
-//! JVMs that are followed: attached to when they come, asked until they have set themselves up,
-//! let go when they end.
+//! Followed JVMs: attaches probes to each one, waits until it has started, and detaches when it ends.
 //!
-//! A JVM that was named has attachments of its own; where all are followed, those of a
-//! libjvm.so are for all JVMs that run it.
+//! A named JVM has its own attachments. If all JVMs are followed, those that run the same libjvm.so share the
+//! attachments to that file.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -30,91 +29,91 @@ use crate::{
 
 pub use super::named::{Named, find, now};
 
-/// A JVM that is followed.
+/// A followed JVM.
 pub struct Followed<J> {
     /// The process.
     pub target: Arc<Target>,
-    /// What it tells of itself, or why that is not known (yet).
+    /// The JVM as it was last read, or the reason why it cannot be read (yet).
     pub hotspot: Reading,
-    /// What the tool keeps of it.
+    /// The tool's own state of this JVM.
     pub jvm: J,
-    /// What was lost of it.
+    /// Number of events lost, as last reported.
     lost: u64,
     stops: Stops,
-    /// Attachments that are this JVM's alone.
+    /// Attachments that only this JVM uses.
     _links: Option<Links>,
 }
 
 impl<J> Followed<J> {
-    /// What HotSpot tells of itself, once it does.
+    /// Returns the state read from HotSpot, or `None` if it cannot be read (yet).
     pub fn hotspot(&self) -> Option<&HotSpot> {
         self.hotspot.as_deref().ok()
     }
 
-    /// Its figures are told: a line says if they are empty because it was stopped.
+    /// Called when figures are reported. Prints a message if they are empty because the process was stopped (SIGSTOP).
     pub fn tell_stops(&mut self) {
         self.stops.tell(&self.target.process);
     }
 }
 
-/// JVMs by the keys that the kernel side knows them by.
+/// JVMs by the keys that identify them in BPF maps and events.
 pub type ByKey<J> = BTreeMap<u64, Followed<J>>;
 
 /// A tool that follows JVMs.
 pub trait Tool {
-    /// What it keeps of each.
+    /// The tool's state of one JVM.
     type Jvm;
 
-    /// Whether it can do with a JVM that has not set itself up yet.
+    /// Whether the tool can trace a JVM that is still starting up.
     const TAKES_YOUNG: bool;
 
-    /// What to attach with.
+    /// Returns the BPF session that attaches the tool's programs.
     fn session(&mut self) -> &mut dyn Attach;
 
-    /// What to attach to a JVM's libjvm.so.
+    /// Returns the programs to attach to a JVM's libjvm.so, with their locations.
     ///
     /// # Errors
-    /// Why it cannot be traced.
+    /// Returns the reason why the JVM cannot be traced.
     fn plan(&self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>>;
 
-    /// Gets ready for a JVM, before anything is attached and again when it tells more.
+    /// Sets up the tracing of a JVM: before anything is attached, and again when more of the JVM could be read.
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
         let _ = (key, pid, hotspot);
     }
 
-    /// Begins with a JVM, once all is attached.
+    /// Starts the tool's work on a JVM after all probes are attached.
     ///
     /// # Errors
-    /// Why it cannot be traced.
+    /// Returns the reason why the JVM cannot be traced.
     fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Self::Jvm>;
 
-    /// Waits for events, up to `timeout`, and takes them.
+    /// Waits at most `timeout` for events and processes them.
     ///
     /// # Errors
-    /// Where the trace cannot go on; so below.
+    /// Returns an error if the trace cannot continue.
     fn take_events(&mut self, jvms: &mut ByKey<Self::Jvm>, timeout: Duration) -> Result<()>;
 
-    /// Takes what was counted: each second, before a report and before a JVM is let go.
+    /// Reads counters: periodically (see [`Watch::tick`]), before a report and before a JVM is removed.
     ///
     /// # Errors
-    /// As above.
+    /// Returns an error if the trace cannot continue.
     fn collect(&mut self, jvms: &mut ByKey<Self::Jvm>) -> Result<()> {
         self.take_events(jvms, Duration::ZERO)
     }
 
-    /// The same where some have ended, of which nothing can be asked any more: where JVMs come and
-    /// go, that is often.
+    /// Reads counters like [`collect`](Tool::collect), after some JVMs have ended, which can no longer be examined.
+    /// This is called often if many short-lived JVMs run.
     ///
     /// # Errors
-    /// As above.
+    /// Returns an error if the trace cannot continue.
     fn collect_last(&mut self, jvms: &mut ByKey<Self::Jvm>) -> Result<()> {
         self.collect(jvms)
     }
 
-    /// So many events of a JVM were lost since this was last said. By default a line says so.
+    /// Reports that `events` events of a JVM were lost since the last such call. By default, prints a message.
     ///
     /// # Errors
-    /// As above.
+    /// Returns an error if the trace cannot continue.
     fn lost(&mut self, jvm: &mut Followed<Self::Jvm>, events: u64) -> Result<()> {
         Lost::now(jvm.target.pid().0, events).tell();
         Ok(())
@@ -123,36 +122,36 @@ pub trait Tool {
     /// Reports an interval.
     ///
     /// # Errors
-    /// As above.
+    /// Returns an error if the trace cannot continue.
     fn report(&mut self, jvms: &mut ByKey<Self::Jvm>) -> Result<()>;
 
-    /// A JVM has ended. By default there is nothing to tell of it any more.
+    /// Handles the end of a JVM. By default, does nothing.
     ///
     /// # Errors
-    /// As above.
+    /// Returns an error if the trace cannot continue.
     fn gone(&mut self, key: u64, jvm: Followed<Self::Jvm>) -> Result<()> {
         let _ = (key, jvm);
         Ok(())
     }
 
-    /// Whether nobody reads what it writes.
+    /// Returns whether the reader of the tool's output has gone.
     fn is_closed(&self) -> bool;
 }
 
-/// Attachments to a file: what the JVMs that run it need together.
+/// Attachments to one libjvm.so, shared by all JVMs that run it.
 #[derive(Default)]
 struct Attached {
     links: Vec<Links>,
-    /// What was attached, by program and place.
+    /// Attached programs and their locations.
     plans: HashSet<(&'static str, String)>,
-    /// For JVMs with these collectors.
+    /// Collectors whose programs are attached; `None` for JVMs whose collector could not be read.
     collectors: HashSet<Option<Collector>>,
 }
 
-/// Attachments to a process that is to become a JVM.
+/// Attachments made for a process before it becomes a JVM.
 struct Ahead {
     pid: Pid,
-    /// The libjvm.so that it is expected to run.
+    /// The libjvm.so that the process is expected to load.
     file: FileId,
     links: Links,
 }
@@ -163,26 +162,26 @@ pub struct Trace<T: Tool> {
     pub tool: T,
     /// The JVMs.
     pub jvms: ByKey<T::Jvm>,
-    /// Attachments to a file, for all processes that map it.
+    /// Shared attachments, by libjvm.so.
     files: HashMap<FileId, Attached>,
-    /// Where every JVM is traced, or those of a command.
+    /// JVMs reported by the registry, if all JVMs or those of a command are traced.
     arrivals: Option<Arrivals>,
-    /// What was attached for a command that is no JVM yet.
+    /// Attachments made for a command that is not yet a JVM.
     ahead: Option<Ahead>,
     /// Files that no JVM runs any more.
     idle: Idle<FileId>,
-    /// Whether one attachment to a file serves all JVMs that run it. Where it does not, hits of
-    /// several processes could not be told apart: then each JVM has its own.
+    /// Whether one attachment to a file serves all JVMs that run it. If hits of several processes could not be
+    /// distinguished, or if only a command is traced, each JVM has its own attachments.
     shares_files: bool,
     pace: Pace,
     verbose: bool,
 }
 
 impl<T: Tool> Trace<T> {
-    /// Attaches to those named, all or none; to every JVM where `arrivals` are given.
+    /// Attaches to all `named` JVMs, or fails; with `arrivals`, follows every JVM that these report.
     ///
     /// # Errors
-    /// Why one that was named cannot be traced.
+    /// Returns the reason why a named JVM cannot be traced.
     pub fn start(
         tool: T,
         named: Vec<Named>,
@@ -193,7 +192,7 @@ impl<T: Tool> Trace<T> {
             tool,
             jvms: ByKey::new(),
             files: HashMap::new(),
-            // Whoever else runs the same file as a command's JVM is nobody's business.
+            // For a command, other processes that run the same file must not be traced.
             shares_files: bpf::reaches_everyone()
                 && !arrivals.as_ref().is_some_and(Arrivals::is_of_command),
             arrivals: None,
@@ -219,11 +218,11 @@ impl<T: Tool> Trace<T> {
         Ok(trace)
     }
 
-    /// Attaches to a command that will run this program, before it does, if that is a JDK's
-    /// launcher: so nothing of its JVM is missed.
+    /// Attaches to a command before it runs `program`, if that is the launcher of a JDK, so that no event of its JVM is
+    /// missed.
     ///
     /// # Errors
-    /// What the tool says.
+    /// Returns the tool's error, or [`Error::Io`] if the library cannot be opened.
     pub fn expect(&mut self, pid: Pid, program: &OsStr) -> Result<()> {
         let Some(path) = launcher::library(program) else { return Ok(()) };
         let libjvm =
@@ -234,22 +233,22 @@ impl<T: Tool> Trace<T> {
         session.settle();
         match session.attach(&(&target.libjvm).into(), &plans, scope, bpf::key_alone(pid)) {
             Ok(links) => self.ahead = Some(Ahead { pid, file: target.libjvm.id, links }),
-            // Then it is done when the library is mapped.
+            // Attached later, when the process maps the library.
             Err(error) => remark(|| format!("{} is not attached to yet: {error}", path.display())),
         }
         Ok(())
     }
 
-    /// Process numbers and collectors.
+    /// Returns the PID and the collector's name of each JVM; the name is empty if unknown.
     pub fn names(&self) -> impl ExactSizeIterator<Item = (Pid, &str)> {
         let collector = |jvm: &Followed<_>| jvm.hotspot().map_or("", |h| h.collector.name());
         self.jvms.values().map(move |jvm| (jvm.target.pid(), collector(jvm)))
     }
 
-    /// Follows until it is time to end, and takes what came last.
+    /// Runs the main loop until the trace ends, then reads the remaining events and counters.
     ///
     /// # Errors
-    /// What the tool says.
+    /// Returns the tool's error.
     pub fn run(&mut self, times: Times, stop: &AtomicBool) -> Result<End> {
         self.pace = times.pace;
         let end = run::run(self, times, stop)?;
@@ -280,7 +279,7 @@ impl<T: Tool> Trace<T> {
         let plans = self.tool.plan(&target, hotspot.as_deref().ok())?;
         let pid = target.pid();
         let key = bpf::key_alone(pid);
-        // Before the first event.
+        // Before the first event can arrive.
         self.tool.prepare(key, pid, hotspot.as_deref().ok());
         let session = self.tool.session();
         session.settle();
@@ -288,7 +287,7 @@ impl<T: Tool> Trace<T> {
         self.add(key, target, hotspot, Some(links))
     }
 
-    /// Adds a JVM that was expected, or is a command's all the same.
+    /// Adds a JVM of the traced command: with the attachments made in advance if there are any, else with new ones.
     fn add_of_command(&mut self, target: Arc<Target>, hotspot: Reading) -> Result<()> {
         let pid = target.pid();
         let is_it = |ahead: &mut Ahead| (ahead.pid, ahead.file) == (pid, target.libjvm.id);
@@ -317,7 +316,7 @@ impl<T: Tool> Trace<T> {
         let jvm = self.tool.admit(key, &target, &hotspot)?;
         let followed = Followed {
             stops: Stops::new(&target.process),
-            // What was lost before is another's.
+            // Losses counted so far belong to an earlier process with this key.
             lost: self.tool.session().lost(key),
             target,
             hotspot,
@@ -328,13 +327,13 @@ impl<T: Tool> Trace<T> {
         Ok(())
     }
 
-    /// Adds a JVM that shares its attachments with all that run the same file.
+    /// Adds a JVM that shares its attachments with all JVMs that run the same file.
     fn add_to_file(&mut self, target: Arc<Target>, hotspot: Reading) -> Result<()> {
         self.attach_to_file(&target, hotspot.as_deref().ok())?;
         self.add(key_in_file(&target), target, hotspot, None)
     }
 
-    /// Attaches to the file that a JVM runs what no JVM before it has needed.
+    /// Attaches those programs to a JVM's file that no earlier JVM has needed.
     fn attach_to_file(&mut self, target: &Target, hotspot: Option<&HotSpot>) -> Result<()> {
         let attached = self.files.entry(target.libjvm.id).or_default();
         let collector = hotspot.map(|hotspot| hotspot.collector);
@@ -356,12 +355,12 @@ impl<T: Tool> Trace<T> {
         Ok(())
     }
 
-    /// Whether a JVM uses attachments that serve all JVMs that run its libjvm.so.
+    /// Returns whether a JVM shares its attachments with all JVMs that run the same libjvm.so.
     fn shares_files_with(&self, target: &Target) -> bool {
         self.shares_files && target.libjvm.may_attach_for_everyone()
     }
 
-    /// Adds JVMs that are new and can be added, and takes what the others tell by now.
+    /// Adds new JVMs, and updates those that were read again.
     fn meet(&mut self, arrivals: Vec<Arrival>) -> Result<()> {
         let mut new = Vec::new();
         for arrival in arrivals {
@@ -374,7 +373,7 @@ impl<T: Tool> Trace<T> {
                 jvm.hotspot = arrival.hotspot;
                 self.tool.prepare(key, jvm.target.pid(), jvm.hotspot.as_deref().ok());
             } else {
-                // The process that had this number has ended, or runs another program.
+                // The process that had this PID has ended or runs another program.
                 self.part(true)?;
                 new.push(arrival);
             }
@@ -382,8 +381,7 @@ impl<T: Tool> Trace<T> {
         self.add_found(new)
     }
 
-    /// Adds JVMs that are new: all get ready first, so that nothing of any is missed once
-    /// something is attached.
+    /// Adds new JVMs. Prepares all of them before anything is attached, so that no event of any is missed.
     fn add_found(&mut self, mut arrivals: Vec<Arrival>) -> Result<()> {
         if !T::TAKES_YOUNG {
             arrivals.retain(|Arrival { target, hotspot, stage, .. }| match (stage, hotspot) {
@@ -420,13 +418,13 @@ impl<T: Tool> Trace<T> {
         Ok(())
     }
 
-    /// Lets go of those that are no more what they were.
+    /// Removes JVMs that have ended; if `closely`, also those that have run another program (exec).
     fn part(&mut self, closely: bool) -> Result<()> {
         let fate = |jvm: &Followed<_>| jvm.target.process.fate_if(closely);
         let fates = self.jvms.iter().map(|(key, jvm)| (*key, fate(jvm)));
         let changed: Vec<_> = fates.filter(|(_, fate)| *fate != Fate::Alive).collect();
         if !changed.is_empty() {
-            // What came between the last look and the end.
+            // Counters that changed between the last collection and the end.
             self.tool.collect_last(&mut self.jvms)?;
             self.tell_lost()?;
         }
@@ -437,7 +435,7 @@ impl<T: Tool> Trace<T> {
                 Fate::Execed => format!("process {pid} runs another program now"),
                 _ => format!("process {pid} has ended"),
             });
-            // The queue may still hold what the registry published before the process ended.
+            // The queue may still hold an arrival that the registry published before the process ended.
             self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&jvm.target));
             self.tool.gone(key, jvm)?;
             self.tool.session().forget(key);
@@ -450,7 +448,7 @@ fn is_of<J>(jvm: &Followed<J>, pid: Pid) -> bool {
     jvm.target.pid() == pid
 }
 
-/// The key of a JVM that is seen through attachments to its file.
+/// Returns the key of a JVM that is traced through attachments shared by its file: the PID.
 fn key_in_file(target: &Target) -> u64 {
     target.pid().0.into()
 }
@@ -512,7 +510,7 @@ mod tests {
         hotspot::testing::FakeJvm,
     };
 
-    /// A process of ours that waits for a word, and then becomes another program.
+    /// A shell process that waits for a line on stdin, and then execs another program.
     struct Waits(Child);
 
     impl Waits {
@@ -526,7 +524,7 @@ mod tests {
             Pid(self.0.id())
         }
 
-        /// What is followed of it, as if it ran the JVM that a library is.
+        /// Makes a target of it, as if it ran `library` as its libjvm.so.
         fn target(&self, library: &Library) -> Target {
             let process = Process::open(self.pid()).unwrap();
             Target { process, libjvm: LibJvm::of_file(&library.path()).unwrap() }
@@ -537,7 +535,7 @@ mod tests {
             self.0.wait().unwrap();
         }
 
-        /// Ends its program for another one, and waits until it has.
+        /// Makes the process exec another program, and waits until it has.
         fn exec(&mut self) {
             let process = Process::open(self.pid()).unwrap();
             self.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
@@ -554,11 +552,11 @@ mod tests {
         }
     }
 
-    /// Writes down what it is told.
+    /// A tool that records the calls it receives.
     #[derive(Default)]
     struct Writes<const TAKES_YOUNG: bool> {
         session: Book,
-        /// Keys, and whether the JVM told what it is.
+        /// Keys, and whether the JVM had finished starting.
         prepared: Vec<(u64, bool)>,
         admitted: Vec<u64>,
         lost: Vec<(Pid, u64)>,
@@ -572,7 +570,7 @@ mod tests {
 
     #[derive(Default)]
     struct Book {
-        /// Programs, for whom, and the cookie.
+        /// Programs, scope and cookie of each attachment.
         attached: Vec<(Vec<&'static str>, Scope, u64)>,
         lost: HashMap<u64, u64>,
         forgotten: Vec<u64>,
@@ -616,7 +614,7 @@ mod tests {
             &mut self.session
         }
 
-        /// One program for all, and another one for those with G1.
+        /// One program for every JVM, and another one for those with G1.
         fn plan(&self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>> {
             let pid = target.pid();
             if self.refuses.contains(&pid) {
@@ -667,7 +665,7 @@ mod tests {
         }
     }
 
-    /// A trace of those that are given to it.
+    /// Starts a trace of the given JVMs.
     fn trace<const YOUNG: bool>(named: Vec<Named>) -> Result<Trace<Writes<YOUNG>>> {
         let mut trace = Trace::start(Writes::default(), named, None, false)?;
         trace.shares_files = true;
@@ -678,7 +676,7 @@ mod tests {
         Library::build(".data\n", &[])
     }
 
-    /// One that has set itself up, and one that has not.
+    /// A JVM that has finished starting.
     fn old(flag: &str) -> FakeJvm {
         let mut jvm = FakeJvm::new(flag);
         jvm.set_up();
@@ -716,7 +714,7 @@ mod tests {
         };
         let tool = Writes::<true> { refuses: vec![other.pid()], ..Default::default() };
         assert!(Trace::start(tool, named(), None, false).is_err());
-        // One that does not tell what it is will do for some tools.
+        // A JVM that cannot be read is sufficient for tools with TAKES_YOUNG.
         let untold = || vec![(one.target(&library), untold())];
         assert!(trace::<false>(untold()).is_err());
         assert_eq!(trace::<true>(untold()).unwrap().names().next(), Some((one.pid(), "")));
@@ -731,14 +729,14 @@ mod tests {
         let found = processes.iter().zip(jvms).map(|(p, jvm)| arrival(p, &library, jvm)).collect();
         trace.meet(found).unwrap();
         let everyone = |programs: &[&'static str]| (programs.to_vec(), Scope::Everyone, 0);
-        // Only what no JVM before has needed.
+        // Attached only what no earlier JVM has needed.
         assert_eq!(trace.tool.session.attached, [everyone(&["all"]), everyone(&["g1"])]);
         assert_eq!(trace.jvms.len(), 4);
-        // All were prepared before anything was attached for any.
+        // All were prepared before anything was attached for any of them.
         let keys: Vec<u64> = processes[..4].iter().map(|p| p.pid().0.into()).collect();
         assert_eq!(trace.tool.prepared, keys.iter().map(|&key| (key, true)).collect::<Vec<_>>());
         assert_eq!(trace.tool.admitted, keys);
-        // Another file has its own.
+        // Another file has its own attachments.
         let other = self::library();
         trace.meet(vec![arrival(&processes[4], &other, Ok(g1.hotspot()))]).unwrap();
         assert_eq!(trace.tool.session.attached[2..], [everyone(&["all", "g1"])]);
@@ -769,7 +767,7 @@ mod tests {
         assert_eq!(trace.names().collect::<Vec<_>>(), [(processes[1].pid(), "G1")]);
     }
 
-    /// The same JVM, which tells more by now.
+    /// An arrival of the same JVM after it has finished starting.
     fn later(arrival: &Arrival, jvm: &FakeJvm) -> Arrival {
         let mut hotspot = HotSpot::clone(arrival.hotspot.as_ref().unwrap());
         hotspot.look_again();
@@ -846,7 +844,7 @@ mod tests {
         gone.sort_unstable();
         assert_eq!(gone, keys[..2]);
         assert_eq!(trace.tool.session.forgotten, trace.tool.gone);
-        // What came between the last look and the end was taken, once.
+        // Counters between the last collection and the end were read once.
         assert_eq!(trace.tool.collected, 1);
         processes[2].end();
         trace.tick(false).unwrap();
@@ -858,7 +856,7 @@ mod tests {
         let (library, g1, one) = (library(), old("UseG1GC"), Waits::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
         let key = one.pid().0.into();
-        // Of another one that had its number.
+        // Counted for an earlier process with this PID.
         trace.tool.session.lost.insert(key, 5);
         trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))]).unwrap();
         trace.tick(false).unwrap();
@@ -878,7 +876,7 @@ mod tests {
         trace.tool.stop.store(true, Ordering::Relaxed);
         let end = trace.run(Times::default(), &AtomicBool::new(false)).unwrap();
         assert_eq!((end, trace.tool.collected, trace.tool.reports), (End::Time, 1, 0));
-        // The last report has taken it already.
+        // The last report has collected already.
         let mut trace = self::trace::<true>(Vec::new()).unwrap();
         let times =
             Times { interval: Some(Duration::from_millis(1)), count: Some(1), ..Times::default() };

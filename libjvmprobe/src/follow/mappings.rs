@@ -1,11 +1,10 @@
-//! Which processes map libjvm.so just now, as the kernel tells.
+//! Kernel events for mappings of libjvm.so.
 //!
-//! A software event that counts nothing (`PERF_COUNT_SW_DUMMY`), one a processor, records
-//! each mapping of code on this machine with its process and file. It needs no tracefs, no
-//! BTF and no probe. The numbers of processes are those of our own PID namespace. Nobody
-//! is woken up: the records are read every now and then, so that a machine that starts a
-//! thousand programs a second costs us what ten thousand records cost to read. Source:
-//! perf_event_open(2), "MMAP layout".
+//! A software event that counts nothing (`PERF_COUNT_SW_DUMMY`), one per processor, records each executable mapping on
+//! this machine with its process and file. It needs no tracefs, no BTF and no probe. PIDs are those of our own PID
+//! namespace. The events cause no wake-up: the rings are read periodically, so a machine that starts a thousand
+//! programs per second only costs the reading of ten thousand records per second. Source: perf_event_open(2), "MMAP
+//! layout".
 
 use std::{
     io,
@@ -21,7 +20,7 @@ use crate::{Error, Pid, Result, bpf::perf};
 
 /// `PERF_TYPE_SOFTWARE` and `PERF_COUNT_SW_DUMMY`.
 const DUMMY: (u32, u64) = (1, 9);
-/// Pages of all rings, and of one. Each a power of two.
+/// Number of pages of all rings together, and range for one ring. Each is a power of two.
 const ALL_PAGES: usize = 2048;
 const PAGES: std::ops::RangeInclusive<usize> = 8..=64;
 
@@ -30,23 +29,24 @@ const LOST: u32 = 2;
 const MMAP2: u32 = 10;
 /// `struct perf_event_header`: type, misc, size.
 const HEADER: usize = 8;
-/// Where the file's name begins in a record of a mapping, behind its header.
+/// Offset of the file name in the body of a mapping record, that is, after its header.
 const NAME: usize = 64;
-/// The library, and the longest name of a file that the kernel tells.
+/// File name of the library, and the placeholder that the kernel reports instead of a name that is too long.
 const LIBJVM: &[u8] = b"/libjvm.so";
 const TOO_LONG: &[u8] = b"//toolong";
 
-/// Who maps libjvm.so.
+/// Mapping events of all processors, filtered for libjvm.so.
 #[derive(Debug)]
 pub(crate) struct Mappings {
     rings: Vec<Ring>,
 }
 
 impl Mappings {
-    /// From now on.
+    /// Starts recording.
     ///
     /// # Errors
-    /// [`Error::Permission`], or [`Error::Io`] where the kernel refuses.
+    /// [`Error::Permission`] if CAP_PERFMON is missing or perf_event_open is forbidden; [`Error::Io`] for other
+    /// failures.
     pub(crate) fn open() -> Result<Self> {
         let cpus = perf::online_cpus()?;
         if cpus.is_empty() {
@@ -69,8 +69,8 @@ impl Mappings {
         Ok(Self { rings: cpus.into_iter().map(ring).collect::<Result<_>>()? })
     }
 
-    /// Processes that have mapped libjvm.so since the last call, each once, and how many
-    /// records found no room.
+    /// Returns the processes that have mapped libjvm.so since the last call, each once, and the number of records lost
+    /// because a ring was full.
     pub(crate) fn take(&mut self) -> (Vec<Pid>, u64) {
         let mut told = Told::default();
         for ring in &mut self.rings {
@@ -82,7 +82,7 @@ impl Mappings {
     }
 }
 
-/// What some records say.
+/// Result of reading records: PIDs that have mapped libjvm.so, and the number of lost records.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Told {
     pids: Vec<Pid>,
@@ -90,14 +90,14 @@ struct Told {
 }
 
 impl Told {
-    /// Reads records, one behind the other.
+    /// Parses consecutive records.
     fn read(&mut self, mut records: &[u8]) {
         while let Some((kind, body, rest)) = split(records) {
             records = rest;
             match kind {
                 LOST => self.missed = self.missed.saturating_add(number(body, 8).unwrap_or(1)),
                 MMAP2 if names_libjvm(body) => {
-                    // 0 or -1: it is in no PID namespace that we see.
+                    // 0 or -1: the process is outside of our PID namespace.
                     let pid = number(body, 0).unwrap_or(0) as u32;
                     if i32::try_from(pid).is_ok_and(|pid| pid > 0) {
                         self.pids.push(Pid(pid));
@@ -109,7 +109,7 @@ impl Told {
     }
 }
 
-/// The first record: its kind, what is behind its header, and all that follows.
+/// Splits off the first record. Returns its type, its body after the header, and the remaining bytes.
 fn split(records: &[u8]) -> Option<(u32, &[u8], &[u8])> {
     let kind = u32::from_ne_bytes(*records.first_chunk()?);
     let size = u16::from_ne_bytes(*records.get(6..)?.first_chunk()?);
@@ -127,16 +127,16 @@ fn names_libjvm(body: &[u8]) -> bool {
     name.ends_with(LIBJVM) || name == TOO_LONG
 }
 
-/// The records of one processor.
+/// Ring buffer of one processor's event.
 struct Ring {
-    /// One page about the ring, then the ring.
+    /// Start of the mapping: one control page (`perf_event_mmap_page`), then the ring.
     memory: NonNull<u8>,
     page: usize,
-    /// Bytes of the ring, a power of two.
+    /// Size of the ring in bytes, a power of two.
     size: usize,
-    /// What was taken out.
+    /// Copy of the records that were read last.
     taken: Vec<u8>,
-    /// Lives as long as its memory is mapped.
+    /// The event's descriptor, kept open as long as its memory is mapped.
     _event: OwnedFd,
 }
 
@@ -152,13 +152,13 @@ impl Ring {
         let mut attr = perf_event_attr { type_, config, ..Default::default() };
         attr.set_mmap(1);
         attr.set_mmap2(1);
-        // Nobody waits for it.
+        // With this watermark the kernel never wakes a reader: nothing waits for the event.
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
         let event = perf::open_event(&mut attr, perf::Where::Processor(cpu))?;
         let page = rustix::param::page_size();
         let size = pages * page;
-        // SAFETY: a new mapping, of a descriptor of ours, that overlaps nothing.
+        // SAFETY: creates a new mapping of a descriptor that we own; it overlaps no other mapping.
         let memory = unsafe {
             libc::mmap(
                 null_mut(),
@@ -175,29 +175,28 @@ impl Ring {
         Ok(Self { memory, page, size, taken: Vec::new(), _event: event })
     }
 
-    /// A number of the first page that the kernel and we share.
+    /// Returns a 64-bit field of the control page, which the kernel accesses, too.
     fn shared(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the offset is that of an aligned 64-bit member of the page, which is
-        // mapped as long as `self` lives, and of which atomics are the only readers and
-        // writers on our side.
+        // SAFETY: callers pass the offset of an aligned 64-bit member of the control page. The page is mapped as long
+        // as `self` lives, and our side accesses the member only through atomics.
         unsafe { AtomicU64::from_ptr(self.memory.as_ptr().add(offset).cast()) }
     }
 
-    /// Takes out all records that are there.
+    /// Consumes and returns all records in the ring.
     fn take(&mut self) -> &[u8] {
         let tail_at = offset_of!(perf_event_mmap_page, data_tail);
         let head = self.shared(offset_of!(perf_event_mmap_page, data_head));
         let head = head.load(Ordering::Acquire);
         let tail = self.shared(tail_at).load(Ordering::Relaxed);
         let size = self.size;
-        // More than there is room for was never there.
+        // Never more than the size of the ring, even if `head` is corrupt.
         let len = usize::try_from(head.wrapping_sub(tail)).unwrap_or(size).min(size);
         let begin = (tail & (size as u64 - 1)) as usize;
         let first = len.min(size - begin);
         self.taken.clear();
         for (from, len) in [(begin, first), (0, len - first)] {
-            // SAFETY: both ranges lie in the ring, which is mapped as long as `self` lives;
-            // the kernel does not write what lies between tail and head.
+            // SAFETY: both ranges lie in the ring, which is mapped as long as `self` lives. The kernel does not write
+            // between tail and head.
             let part = unsafe {
                 let data = self.memory.as_ptr().add(self.page + from);
                 std::slice::from_raw_parts(data, len)
@@ -211,12 +210,12 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: mapped by `open`, with this length, and nobody refers to it any more.
+        // SAFETY: `open` made this mapping with this length, and no reference to it is left.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), self.page + self.size) };
     }
 }
 
-/// What a fuzzer calls.
+/// Entry point for the fuzzer.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(records: &[u8]) {
     Told::default().read(records);

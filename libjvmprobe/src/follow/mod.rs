@@ -1,21 +1,22 @@
-//! JVMs as they come, get ready, are stopped and end: what all tools do with processes.
+//! JVM discovery and life cycle: finds JVMs, waits until they have started, attaches to them and detaches when they
+//! end.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
-//! | [`run`](mod@run) | the loop that every tool runs |
-//! | `schedule` | when it looks around, reports and ends |
-//! | [`jvms`] | the JVMs that a tool follows, and what is attached to them |
-//! | `named` | those that the user has named |
+//! | [`run`](mod@run) | main loop of every tool |
+//! | `schedule` | times of ticks, reports and the end of a trace |
+//! | [`jvms`] | JVMs that a tool follows, and the probes attached to them |
+//! | `named` | JVMs that the user has named |
 //! | [`registry`] | all JVMs, found and read once for all tracers of this process |
-//! | `finder` | processes that have mapped libjvm.so, soon after they have |
-//! | `slots` | how many JVMs are followed at once, by control group |
-//! | `mappings` | which processes map code just now, as the kernel tells |
-//! | [`command`] | a command that is started, and waits until it is traced |
-//! | [`user`] | the user that it runs as |
-//! | [`ready`] | whether there is a JVM in a process |
-//! | `running` | the JVMs that run now, for a person to choose |
-//! | `who` | who a JVM is, by OpenTelemetry's conventions |
-//! | `stopped` | whether a process was stopped all the time |
+//! | `finder` | detection of processes that have mapped libjvm.so |
+//! | `slots` | limit on the number of JVMs followed at once, shared by control group |
+//! | `mappings` | kernel events for executable mappings |
+//! | [`command`] | a command that is started and held until tracing has begun |
+//! | [`user`] | the user that such a command runs as |
+//! | [`ready`] | detection of a JVM within a process that has mapped libjvm.so |
+//! | `running` | list of the running JVMs for the user to choose from |
+//! | `who` | identity of a JVM as OpenTelemetry attributes |
+//! | `stopped` | detection of processes stopped (SIGSTOP) for a complete interval |
 
 pub mod command;
 mod finder;

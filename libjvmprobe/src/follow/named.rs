@@ -1,4 +1,4 @@
-//! JVMs that the user has named, and those that run now.
+//! JVMs that the user has named, and the list of those that run now.
 
 use crate::{
     Error, Pid, Result,
@@ -7,10 +7,10 @@ use crate::{
     process::{Target, scan::Scanner},
 };
 
-/// A JVM that was named by the user, and what it tells.
+/// A JVM that the user has named, and the result of reading it.
 pub type Named = (Target, Result<HotSpot>);
 
-/// Finds the JVMs that the user has named, and waits for those that are just being made.
+/// Opens the processes that the user has named, and waits until those that are starting up have created their JVM.
 ///
 /// # Errors
 /// [`NoVm`](crate::Error::NoVm), [`NoSuchProcess`](crate::Error::NoSuchProcess) and those of [`Target::open`].
@@ -20,7 +20,7 @@ pub fn find(pids: &[Pid]) -> Result<Vec<Named>> {
     Ok(targets.into_iter().zip(hotspots).collect())
 }
 
-/// The JVMs that run now, for a tool that looks once, and the processes that cannot be looked at,
+/// Returns the JVMs that run now, for a tool that takes a single snapshot, and the processes that cannot be examined,
 /// with the reason.
 pub fn now() -> (Vec<Named>, Vec<(Pid, Error)>) {
     let with_hotspot = |target: Target| {

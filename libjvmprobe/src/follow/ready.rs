@@ -1,9 +1,8 @@
-//! Whether there is a JVM in a process that has libjvm.so mapped.
+//! Detection of a JVM within a process that has mapped libjvm.so.
 //!
-//! A launcher maps the library some milliseconds before it makes a JVM, and other programs
-//! map it and never make one. The first that a JVM does is to look at its arguments
-//! (`Arguments::parse`, hotspot/share/runtime/arguments.cpp), which choose a collector:
-//! from then on it is told apart.
+//! A launcher maps the library some milliseconds before it creates a JVM, and other programs map it without ever
+//! creating one. A JVM parses its arguments first (`Arguments::parse`, hotspot/share/runtime/arguments.cpp), which
+//! choose a collector. From then on it can be recognized.
 
 use std::{
     thread::sleep,
@@ -16,18 +15,18 @@ use crate::{
     process::{Fate, Target},
 };
 
-/// After this age, a process that has libjvm.so mapped has made a JVM, or is in no hurry.
+/// Process age after which a JVM is expected to exist if the process creates one at all.
 const AGE: Duration = Duration::from_secs(3);
-/// The library may have been mapped just now, though, by a process of any age.
+/// Minimum waiting time, because a process of any age may have mapped the library just now.
 const LEAST: Duration = Duration::from_secs(1);
-/// How often to look.
+/// Interval between reads.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What a JVM tells that was named by the user, or why that cannot be read; waits a moment for one
-/// that is about to be made.
+/// Reads a JVM that the user has named, waiting briefly for one that is about to be created. If its state
+/// cannot be read, the inner result holds the reason.
 ///
 /// # Errors
-/// [`Error::NoVm`], [`Error::NoSuchProcess`].
+/// [`Error::NoVm`] if the process has no JVM, [`Error::NoSuchProcess`] if it has ended.
 pub(crate) fn wait_for_any_vm(target: &Target) -> Result<Result<HotSpot>> {
     match wait_for_vm(target) {
         Err(error @ (Error::NoVm { .. } | Error::NoSuchProcess { .. })) => Err(error),
@@ -35,12 +34,11 @@ pub(crate) fn wait_for_any_vm(target: &Target) -> Result<Result<HotSpot>> {
     }
 }
 
-/// What a JVM tells that was named by the user; waits a moment for one that is about to be
-/// made.
+/// Reads a JVM that the user has named, waiting briefly for one that is about to be created.
 ///
 /// # Errors
-/// [`Error::NoVm`] where there is none, [`Error::NoSuchProcess`] where it has ended; what
-/// [`HotSpot::read`] says where it cannot be found out.
+/// [`Error::NoVm`] if the process has no JVM, [`Error::NoSuchProcess`] if it has ended; the error of
+/// [`HotSpot::read`] if its state cannot be determined.
 pub(crate) fn wait_for_vm(target: &Target) -> Result<HotSpot> {
     let patience = AGE.saturating_sub(target.process.age()).max(LEAST);
     let end = Instant::now() + patience;

@@ -1,7 +1,7 @@
 //! The registry: finds and reads JVMs once for all tracers of this process.
 //!
-//! It does so on a thread of its own. The memory of a target answers as slowly as the target wants (see
-//! `crate::process::reader`), and a tracer that waited for it would lose events of other JVMs.
+//! It runs in a thread of its own. A target controls how slowly its memory can be read (see `crate::process::reader`),
+//! and a tracer that waited for it would lose events of other JVMs.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,64 +30,64 @@ use crate::{
     process::{Fate, Process, Target, cgroup, reader},
 };
 
-/// A JVM has set itself up within a few seconds; one with a very large heap takes longer.
+/// Maximum startup time. A JVM usually finishes starting within a few seconds; a very large heap takes longer.
 const SETTING_UP: Duration = Duration::from_secs(60);
-/// How often to look at JVMs that are being made: what happens in them is not known completely until they have set
-/// themselves up, for which the shortest programs take a tenth of a second.
+/// Interval of reads of JVMs that are starting up. They cannot be traced completely until startup has finished, for
+/// which the shortest programs take 100 ms.
 const fn look(pace: Pace) -> Duration {
     Duration::from_millis(match pace {
         Pace::Prompt => 10,
         Pace::Calm => 20,
     })
 }
-/// A process that makes no JVM within this time is looked at less often, ...
+/// A process that creates no JVM within this time is reported as such, and read only every [`LATER`].
 const PATIENCE: Duration = Duration::from_secs(3);
-/// ... and is said not to be one.
+/// Interval of reads after [`PATIENCE`].
 const LATER: Duration = Duration::from_secs(1);
-/// Maximum time that reading one JVM may take.
+/// Maximum time to read one JVM.
 const MAX_READING: Duration = Duration::from_secs(5);
-/// If reading a JVM takes longer than this, because its memory answers slowly, ...
+/// A read that takes longer than this is slow, because the target's memory answers slowly.
 const SLOW: Duration = Duration::from_millis(500);
-/// ... it is not read again for this many times as long.
+/// After a slow read, the JVM is not read again for this many times its duration.
 const REST: u32 = 10;
-/// How often a JVM is read that has not set itself up within a minute.
+/// Interval of reads of a JVM that has not finished starting within [`SETTING_UP`].
 const SELDOM: Duration = Duration::from_secs(30);
-/// Maximum number of JVMs that are not wanted and whose end is watched.
+/// Maximum number of JVMs that are not selected and whose end is watched.
 const MAX_LEFT_ALONE: usize = 1000;
-/// How long JVMs are read before others are looked for.
+/// Time after which reading JVMs is interrupted to look for new ones.
 const ROUND: Duration = Duration::from_millis(100);
-/// Maximum number of control groups of which the time to read them is known.
+/// Maximum number of control groups whose reading time is recorded.
 const MAX_TENANTS: usize = 10_000;
-/// How long a tracer waits for the JVMs that run already.
+/// Maximum time that a tracer waits for the JVMs that run already to be read.
 const MAX_FIRST: Duration = Duration::from_secs(10);
 
-/// A JVM as it was read last, or the reason why it cannot be read.
+/// A JVM as it was last read, or the reason why it cannot be read.
 pub type Reading = Result<Arc<HotSpot>, Arc<Error>>;
 
-/// Whether more may be learnt of a JVM.
+/// Startup stage of a JVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It has begun to set itself up: more follows.
+    /// Still starting: later arrivals will contain more data.
     Starting,
-    /// It has set itself up, or has not within a minute. Little is to be learnt any more.
+    /// Started, or not finished within a minute. Hardly any more data will follow.
     Ready,
 }
 
 /// A JVM that is new, or that was read again.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    /// The process and its libjvm.so: the same object in all arrivals of one JVM.
+    /// The process and its libjvm.so. All arrivals of one JVM share this object.
     pub target: Arc<Target>,
-    /// The JVM as it was read last.
+    /// The JVM as it was last read.
     pub hotspot: Reading,
-    /// Whether more follows.
+    /// Startup stage at that read.
     pub stage: Stage,
     /// Its attributes, if the registry [identifies](Options::identify) JVMs.
     pub who: Option<Arc<Who>>,
 }
 
 impl Arrival {
-    /// A JVM that was found otherwise.
+    /// Makes the arrival of a JVM that was not found by a registry.
     pub(crate) fn new(target: Target, hotspot: Result<HotSpot>) -> Self {
         let is_set_up = hotspot.as_ref().is_ok_and(|hotspot| hotspot.is_set_up);
         Self {
@@ -99,43 +99,43 @@ impl Arrival {
     }
 }
 
-/// Which JVMs a registry finds, and how.
+/// Configuration of a registry.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Which ones.
+    /// Which JVMs it finds.
     pub whom: Whom,
-    /// How soon they are found.
+    /// How fast it finds them.
     pub pace: Pace,
-    /// Slots that each needs to be followed; `None` for any number.
+    /// Slots, one for each followed JVM; `None` if their number is unlimited.
     pub slots: Option<Slots>,
-    /// Find out their attributes, too.
+    /// Whether to determine their attributes, too.
     pub identify: bool,
-    /// Decides by their attributes which JVMs are left alone; `None` for none of them.
+    /// Selects JVMs by their attributes; `None` selects all.
     pub select: Option<Arc<dyn Select>>,
-    /// Say what is ignored, and how new ones are found.
+    /// Whether to print which processes are ignored and how new ones are found.
     pub verbose: bool,
 }
 
-/// Decides which JVMs are left alone.
+/// Selects JVMs by their attributes.
 pub trait Select: fmt::Debug + Send + Sync {
-    /// Whether a JVM is wanted; `None` if that depends on attributes that it has to be read for, which it
-    /// `is_read` or not. One that is not wanted is not published, and nothing more is read of it.
+    /// Returns whether a JVM is wanted; `None` if that depends on attributes that are only known after reading it.
+    /// `is_read` states whether it was read. A JVM that is not wanted is neither published nor read further.
     fn wants(&self, who: &Who, is_read: bool) -> Option<bool>;
 }
 
 /// Which JVMs are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Whom {
-    /// All of this machine.
+    /// All JVMs of this machine.
     #[default]
     Everyone,
     /// JVMs that run in this process or its descendants.
     Command(Pid),
-    /// No JVM. Subscribers hand over JVMs that were named before they had set themselves up.
+    /// None. Subscribers hand over named JVMs that are still starting up, to be read until they have started.
     Given,
 }
 
-/// The registry. Its thread ends with the last clone and subscription.
+/// Handle of a registry. Its thread ends with the last clone and subscription.
 #[derive(Clone, Debug)]
 pub struct Registry(Arc<Handle>);
 
@@ -152,7 +152,7 @@ impl Drop for Handle {
 #[derive(Debug)]
 struct Shared {
     options: Options,
-    /// The command whose JVMs are found.
+    /// The process of [`Whom::Command`].
     command: Option<Process>,
     state: Mutex<State>,
     changed: Condvar,
@@ -161,21 +161,21 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// JVMs that run, as they were published last.
+    /// Running JVMs, as last published.
     present: BTreeMap<Pid, Arrival>,
     subscribers: Vec<Weak<Queue>>,
     given: Vec<Arrival>,
-    /// Whether all JVMs were looked at that ran when it began.
+    /// Whether all JVMs that ran at the start were read once.
     has_looked: bool,
     has_ended: bool,
 }
 
-/// Arrivals that a subscriber has not taken yet.
+/// Arrivals that a subscriber has not yet received.
 #[derive(Debug)]
 struct Queue {
-    /// The last that was published of each process.
+    /// Latest arrival of each process.
     arrivals: Mutex<BTreeMap<Pid, Arrival>>,
-    /// Readable while there is something.
+    /// Eventfd that is readable while arrivals are queued.
     wake: OwnedFd,
 }
 
@@ -183,7 +183,7 @@ impl Queue {
     fn push(&self, arrival: Arrival) {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         arrivals.insert(arrival.target.pid(), arrival);
-        // A write fails only if the counter is full, and then the descriptor is readable.
+        // A write fails only if the counter is at its maximum, and then the descriptor is readable already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
@@ -213,16 +213,16 @@ impl Shared {
 }
 
 impl Registry {
-    /// Begins to look for JVMs.
+    /// Starts the registry's thread.
     ///
     /// # Errors
-    /// [`Error::NoSuchProcess`] where the command has ended; [`Error::Io`] where there can be no thread.
+    /// [`Error::NoSuchProcess`] if the command has ended; [`Error::Io`] if a process or thread cannot be started.
     pub fn start(options: Options) -> Result<Self> {
         let command = match options.whom {
             Whom::Command(pid) => Some(Process::open(pid)?),
             Whom::Everyone | Whom::Given => None,
         };
-        // They must not end with the new thread.
+        // Started from this thread, because they must not end with the new one.
         reader::start_readers().map_err(|e| Error::io("start a process that reads", e))?;
         let shared = Arc::new(Shared {
             options,
@@ -237,11 +237,11 @@ impl Registry {
         Ok(Self(Arc::new(Handle(shared))))
     }
 
-    /// Tells of all JVMs that run, and from here on of those that come. For the thread that attaches to them, which
-    /// is preferred by the scheduler as long as this lives.
+    /// Subscribes to all running and all future JVMs. Must be called by the thread that attaches to them; the scheduler
+    /// prefers that thread as long as the result lives.
     ///
     /// # Errors
-    /// [`Error::Io`] where there are no more descriptors.
+    /// [`Error::Io`] if no descriptor is free.
     pub fn subscribe(&self) -> Result<Arrivals> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.map_err(|e| Error::io("make an eventfd", e.into()))?;
@@ -254,26 +254,26 @@ impl Registry {
         Ok(Arrivals { queue, registry, refused, _hurry: Hurry::begin() })
     }
 
-    /// How many processes ended before they were looked at, for many came and went.
+    /// Returns the number of processes that exited before they were examined, because many were starting.
     pub fn left_out(&self) -> u64 {
         self.0.0.left_out.load(Ordering::Relaxed)
     }
 }
 
-/// JVMs that are new to one subscriber.
+/// Subscription of one tracer: queue of new and updated JVMs.
 #[derive(Debug)]
 pub struct Arrivals {
     queue: Arc<Queue>,
     registry: Registry,
-    /// JVMs of which no more is wanted.
+    /// JVMs whose further arrivals are dropped.
     refused: BTreeMap<Pid, Weak<Target>>,
-    /// A JVM that lives for a second is to be known within a tenth of it, on a busy machine,
-    /// too; what it takes is little.
+    /// Raises the thread's priority: a JVM that lives for one second should be known within 100 ms, even on a busy
+    /// machine. The work itself is little.
     _hurry: Hurry,
 }
 
 impl Arrivals {
-    /// All JVMs that the options mean, by a registry of their own.
+    /// Starts a registry with these options and subscribes to it.
     ///
     /// # Errors
     /// Returns the errors of [`Registry::start`] and [`Registry::subscribe`].
@@ -281,25 +281,25 @@ impl Arrivals {
         Registry::start(options)?.subscribe()
     }
 
-    /// Waits until all JVMs that ran when the registry began were read once, or do not answer.
+    /// Waits until all JVMs that ran when the registry started were read once, at most `MAX_FIRST`.
     pub(crate) fn wait_for_first(&self) {
         let shared = &self.registry.0.0;
         let is_waiting = |state: &mut State| !state.has_looked;
         drop(shared.changed.wait_timeout_while(shared.lock(), MAX_FIRST, is_waiting));
     }
 
-    /// Has a session's wait for events end while there is something to take.
+    /// Makes arrivals wake up a session that waits for events.
     ///
     /// # Errors
-    /// [`Error::Io`] where there are no more descriptors.
+    /// [`Error::Io`] if no descriptor is free.
     pub(crate) fn wake(&self, session: &mut dyn Attach) -> Result<()> {
         let waker = self.queue.wake.try_clone();
         session.wake_by(waker.map_err(|e| Error::io("hold an eventfd", e))?);
         Ok(())
     }
 
-    /// Has a JVM that was found otherwise read again until it has set itself up or has ended. Without arrivals, those
-    /// of a registry for such JVMs are opened, and wake this session.
+    /// Has a JVM that was not found by a registry read again until it has started or ended. If `arrivals` is `None`,
+    /// starts a registry for such JVMs, which wakes up `session`.
     ///
     /// # Errors
     /// The errors of [`Self::open`] and [`Self::wake`].
@@ -323,7 +323,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// JVMs that have come, or told more, since the last call: of each what is known now.
+    /// Returns the JVMs that are new or were read again since the last call, each in its latest state.
     pub fn take(&mut self) -> Vec<Arrival> {
         let mut arrivals = self.queue.take();
         if !arrivals.is_empty() {
@@ -336,24 +336,24 @@ impl Arrivals {
         arrivals
     }
 
-    /// Takes no more of a JVM that has ended or cannot be followed.
+    /// Drops further arrivals of a JVM that has ended or cannot be followed.
     pub(crate) fn refuse(&mut self, target: &Arc<Target>) {
         self.refused.insert(target.pid(), Arc::downgrade(target));
     }
 
-    /// Has a JVM that was found otherwise read again until it has set itself up, or has ended.
+    /// Queues a JVM that was not found by a registry, to be read until it has started or ended.
     fn give(&self, arrival: Arrival) {
         let shared = &self.registry.0.0;
         shared.lock().given.push(arrival);
         shared.changed.notify_all();
     }
 
-    /// Whether these are those of a command.
+    /// Returns whether these are the JVMs of a command.
     pub(crate) fn is_of_command(&self) -> bool {
         self.registry.0.0.command.is_some()
     }
 
-    /// Whether no more can come.
+    /// Returns whether no further JVM can arrive.
     pub(crate) fn is_over(&self) -> bool {
         let Shared { options, command, .. } = &*self.registry.0.0;
         match options.whom {
@@ -364,21 +364,21 @@ impl Arrivals {
     }
 }
 
-/// A JVM that is being made.
+/// A JVM that is starting up.
 #[derive(Debug)]
 struct Starting {
     target: Arc<Target>,
     /// Result of the last read; `None` before the first one.
     hotspot: Option<Reading>,
     who: Option<Who>,
-    /// `None` while that is not decided.
+    /// Whether the JVM is selected; `None` while undecided.
     is_wanted: Option<bool>,
     tenant: Arc<str>,
     since: Instant,
-    /// When it was published first.
+    /// Time of its first publication.
     came: Option<Instant>,
     next_look: Instant,
-    /// Whether it was said that it makes no JVM.
+    /// Whether the message that it creates no JVM was printed.
     is_told: bool,
 }
 
@@ -399,7 +399,7 @@ impl Starting {
         }
     }
 
-    /// Reads what it tells by now.
+    /// Reads the current state of the JVM.
     fn read(&self) -> Reading {
         match &self.hotspot {
             Some(Ok(hotspot)) => {
@@ -411,7 +411,7 @@ impl Starting {
         }
     }
 
-    /// Looks at it from outside, once. Returns whether it may be wanted.
+    /// Determines its attributes from outside, once. Returns `false` if they exclude it.
     fn identify(&mut self, options: &Options) -> bool {
         if options.identify && self.who.is_none() {
             let who = Who::of(&self.target);
@@ -421,7 +421,7 @@ impl Starting {
         self.is_wanted != Some(false)
     }
 
-    /// It has begun to tell. Returns whether it is wanted.
+    /// Adds the attributes that the JVM was read for, if that succeeded. Returns whether it is wanted.
     fn identify_read(&mut self, options: &Options, hotspot: &Reading) -> bool {
         let Some(who) = &mut self.who else { return true };
         if let Ok(hotspot) = hotspot {
@@ -437,9 +437,9 @@ struct Worker {
     shared: Arc<Shared>,
     finder: Option<Finder>,
     starting: Vec<Starting>,
-    /// JVMs that the options do not select.
+    /// JVMs that are not selected.
     left_alone: Vec<Arc<Target>>,
-    /// How long reading JVMs of each control group has taken. The one that took least comes first.
+    /// Time spent on reading JVMs of each control group. The group with the least is read first.
     spent: HashMap<Arc<str>, Duration>,
     next_sweep: Instant,
     sweeps: u32,
@@ -497,7 +497,7 @@ impl Worker {
         }
     }
 
-    /// Notices which processes have ended, and finds those that are new.
+    /// Detects processes that have ended, and finds new ones.
     fn find(&mut self) {
         let now = Instant::now();
         if now >= self.next_sweep {
@@ -520,9 +520,9 @@ impl Worker {
         self.starting.extend(new);
     }
 
-    /// Forgets processes that have ended or run another program, so that what comes under their numbers is found.
+    /// Forgets processes that have ended or run another program, so that new processes with their PIDs are found.
     fn sweep(&mut self, is_meant: impl Fn(Pid) -> bool, closely: bool) {
-        // The same for all lists, also if the process ends meanwhile.
+        // One result for all lists, even if the process ends meanwhile.
         let mut fates = HashMap::new();
         let mut gone = Vec::new();
         let mut stays = |target: &Arc<Target>| {
@@ -539,7 +539,7 @@ impl Worker {
         }
     }
 
-    /// Reads JVMs that are being made and that it is time to look at. Returns whether none is left of those.
+    /// Reads the starting JVMs that are due, for at most about [`ROUND`]. Returns whether all were read.
     fn read_due(&mut self) -> bool {
         let begin = Instant::now();
         while let Some(next) = self.next_due(begin) {
@@ -556,25 +556,25 @@ impl Worker {
         true
     }
 
-    /// Which of those that it was time to look at `then` is read next.
+    /// Returns the index of the next JVM to read, among those that were due at `then`.
     fn next_due(&self, then: Instant) -> Option<usize> {
         let due = self.starting.iter().enumerate().filter(|(_, one)| one.next_look <= then);
         let spent = |one: &Starting| self.spent.get(&one.tenant).copied().unwrap_or_default();
         due.min_by_key(|(_, one)| spent(one)).map(|(at, _)| at)
     }
 
-    /// Gives back the slot of a JVM that is not wanted.
+    /// Releases the slot of a JVM that is not wanted, and watches for its end.
     fn leave_alone(&mut self, target: Arc<Target>) {
         if let Some(slots) = &self.shared.options.slots {
             slots.release(target.pid());
         }
-        // The next scan of all processes notices the end of any others.
+        // If the list is full, the next scan of all processes notices the end of the JVM.
         if self.left_alone.len() < MAX_LEFT_ALONE {
             self.left_alone.push(target);
         }
     }
 
-    /// Reads a JVM, and tells subscribers what is new. Returns it if there may be more.
+    /// Reads a JVM and publishes what is new. Returns it if it must be read again.
     fn read(&mut self, mut starting: Starting) -> Option<Starting> {
         let options = &self.shared.options;
         let begin = Instant::now();
@@ -641,7 +641,7 @@ mod tests {
     use super::*;
     use crate::{elf::testing::Library, hotspot::testing::FakeJvm, process::LibJvm};
 
-    /// A process, as if it ran the JVM that a library is.
+    /// A sleeping process that is treated as if it ran a library as its libjvm.so.
     struct Sleeps(Child);
 
     impl Sleeps {
@@ -733,14 +733,14 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(60));
             thread::sleep(look(Pace::Prompt));
         }
-        // Nothing holds its descriptors any more.
+        // Its descriptors are closed.
         let queued = arrivals.take();
         let weak = queued.first().map(|arrival| Arc::downgrade(&arrival.target));
         drop(queued);
         assert!(weak.is_none_or(|target| target.strong_count() == 0));
     }
 
-    /// Wants no JVM with a collector.
+    /// Selects no JVM with this collector.
     #[derive(Debug)]
     struct No {
         collector: &'static str,

@@ -1,5 +1,4 @@
-//! The loop that every tool runs: events, new processes, a look around now and then, reports at
-//! their times, the end.
+//! Main loop of every tool: handles events and new processes, runs periodic checks, reports on schedule, and ends.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -12,83 +11,84 @@ use crate::{
     own::Pace,
 };
 
-/// When a trace reports, and when it ends; what is not given is not limited.
+/// Schedule of a trace's reports and its end. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Times {
-    /// How long it takes.
+    /// Duration of the trace.
     pub duration: Option<Duration>,
-    /// How often it reports.
+    /// Interval between reports.
     pub interval: Option<Duration>,
-    /// How many times.
+    /// Number of reports after which the trace ends.
     pub count: Option<u64>,
-    /// How often it looks around.
+    /// Determines the intervals of periodic work.
     pub pace: Pace,
 }
 
-/// Why a trace has ended.
+/// Reason why a trace has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its time is over, it was asked to end, or nobody reads what it writes.
+    /// The duration has elapsed, `stop` was set, or the reader of the output has gone.
     Time,
-    /// It has made its last report.
+    /// The last report was made.
     Reported,
     /// Nothing is left to trace.
     NobodyLeft,
 }
 
-/// What is followed.
+/// Callbacks of the main loop.
 pub trait Watch {
-    /// Waits for events, up to `timeout`, and takes them.
+    /// Waits at most `timeout` for events and processes them.
     ///
     /// # Errors
-    /// Where the trace cannot go on; so below.
+    /// Returns an error if the trace cannot continue.
     fn take_events(&mut self, timeout: Duration) -> Result<()>;
 
-    /// When to [look](Watch::look) before the next tick, if nothing ends the wait for events before.
+    /// Returns when to call [`look`](Watch::look) before the next tick, unless events end the wait earlier.
     fn next_look(&self) -> Option<Instant> {
         None
     }
 
-    /// Adds what is new.
+    /// Adds new processes.
     ///
     /// # Errors
-    /// As above.
+    /// Returns an error if the trace cannot continue.
     fn look(&mut self) -> Result<()>;
 
-    /// Notices what has ended or changed. `collect` is true about once a second, or
-    /// once in some: then what was counted is taken.
+    /// Handles processes that have ended or changed. `collect` is true about once per second, or every 15 seconds with
+    /// a calm pace; then counters are read, too.
     ///
     /// # Errors
-    /// As above.
+    /// Returns an error if the trace cannot continue.
     fn tick(&mut self, collect: bool) -> Result<()>;
 
     /// Reports an interval.
     ///
     /// # Errors
-    /// As above.
+    /// Returns an error if the trace cannot continue.
     fn report(&mut self) -> Result<()>;
 
-    /// Reports the last interval. Where that is done when nothing more can come, not here.
+    /// Reports the last interval. An implementation that makes its last report later, when no more events can come,
+    /// does nothing here.
     ///
     /// # Errors
-    /// As above.
+    /// Returns an error if the trace cannot continue.
     fn report_last(&mut self) -> Result<()> {
         self.report()
     }
 
-    /// Whether nothing is left that could be followed.
+    /// Returns whether nothing is left to follow.
     fn is_over(&self) -> bool;
 
-    /// Whether nobody reads what is written.
+    /// Returns whether the reader of the output has gone.
     fn is_closed(&self) -> bool {
         false
     }
 }
 
-/// Follows until it is time to end.
+/// Runs the loop until `times`, `stop` or `watch` ends it.
 ///
 /// # Errors
-/// What the methods of `watch` say.
+/// Returns the first error of a method of `watch`.
 pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<End> {
     let Times { duration, interval, count, pace } = times;
     let mut schedule = Schedule::new(Instant::now(), pace.tick(), duration, interval, count);
@@ -123,7 +123,7 @@ pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<E
 mod tests {
     use super::*;
 
-    /// Counts what it is told to do; is over after some ticks.
+    /// Counts the calls of each method; is over after some ticks.
     #[derive(Default)]
     struct Counts {
         reports: u32,

@@ -1,5 +1,4 @@
-//! The JVMs that run now, told so that a person can choose: on a host in trouble, there is no
-//! `jps`.
+//! List of the running JVMs from which a user can choose. A host in trouble may have no `jps`.
 //!
 //! Source: proc(5) (`cmdline`, `cgroup`).
 
@@ -19,23 +18,23 @@ use crate::{
     render::columns::fit,
 };
 
-/// Of /proc/PID/cgroup and /etc/passwd.
+/// Maximum number of bytes read of /proc/PID/cgroup and of /etc/passwd.
 const MAX_TEXT: u64 = 1 << 20;
 
 /// A JVM that could be traced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Running {
-    /// Its number.
+    /// Its PID.
     pub(crate) pid: Pid,
-    /// Whose it is: a name, or a number where /etc/passwd has none.
+    /// User name, or UID if /etc/passwd has no name for it.
     pub(crate) user: String,
-    /// Its version, for example `17.0.15`; empty where it is not known.
+    /// JVM version, for example `17.0.15`; empty if unknown.
     pub(crate) version: String,
-    /// Its collector.
+    /// Name of its collector.
     pub(crate) collector: &'static str,
-    /// Its main class, jar or module; where its arguments do not tell, its command.
+    /// Main class, jar or module; the command name if the arguments do not contain one.
     pub(crate) main: String,
-    /// The service or container that it is in; empty where there is none.
+    /// Service or container that it runs in; empty if none.
     pub(crate) place: String,
 }
 
@@ -45,7 +44,7 @@ impl Running {
         let read = |name: &str, most: u64| {
             let mut bytes = Vec::new();
             let file = ProcFile::open(pid, name);
-            // What cannot be read is not told.
+            // A file that cannot be read counts as empty.
             let _ = file.and_then(|file| file.take(most).read_to_end(&mut bytes));
             String::from_utf8_lossy(&bytes).into_owned()
         };
@@ -61,13 +60,13 @@ impl Running {
         }
     }
 
-    /// Whether its main class, jar, service or container is meant.
+    /// Returns whether `name` matches its main class, jar, service or container.
     pub(crate) fn matches(&self, name: &Regex) -> bool {
         name.is_match(&self.main) || name.is_match(&self.place)
     }
 }
 
-/// A line of the list; [`HEAD`] stands above.
+/// One line of the list, below [`HEAD`].
 impl Display for Running {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { pid: Pid(pid), user, version, collector, main, place } = self;
@@ -77,25 +76,25 @@ impl Display for Running {
     }
 }
 
-/// What the columns of the list are.
+/// Column headings of the list.
 pub(crate) const HEAD: &str = "    PID USER         VERSION      COLLECTOR  MAIN                                             \
                         SERVICE OR CONTAINER";
 
-/// All JVMs that run now and could be traced, by their numbers.
+/// Returns all JVMs that run now and could be traced, in the order of their PIDs.
 pub(crate) fn all() -> Vec<Running> {
     let mut users = String::new();
-    // Without it, users are numbers.
+    // Without that file, users are shown as numbers.
     let _ = File::open("/etc/passwd").and_then(|f| f.take(MAX_TEXT).read_to_string(&mut users));
     Scanner::new().scan().iter().map(|target| Running::new(target, &users)).collect()
 }
 
-/// The last word of `OpenJDK 64-Bit Server VM 17.0.15+6`, without its build.
+/// Returns the last word of `OpenJDK 64-Bit Server VM 17.0.15+6` without the build number: `17.0.15`.
 fn number(version: &str) -> &str {
     let last = version.rsplit(' ').next().unwrap_or_default();
     last.split(['+', '-']).next().unwrap_or_default()
 }
 
-/// The user of a number, from the lines of passwd(5).
+/// Returns the name of a UID, from the lines of passwd(5).
 fn user(passwd: &str, uid: u32) -> Option<&str> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -104,7 +103,7 @@ fn user(passwd: &str, uid: u32) -> Option<&str> {
     })
 }
 
-/// What a JVM runs: its main class, jar or module; where its arguments do not tell, its command.
+/// Returns a JVM's main class, jar or module; its command name if the arguments do not contain one.
 pub fn main_of(target: &Target) -> String {
     let arguments = target.process.arguments().unwrap_or_default();
     let main = launcher::main_in(arguments.iter().skip(1).map(String::as_str)).map(str::to_owned);

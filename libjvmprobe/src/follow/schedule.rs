@@ -1,11 +1,11 @@
-//! When a trace looks around, when it reports, and when it ends.
+//! Times of a trace: ticks, reports and the end.
 
 use std::time::{Duration, Instant};
 
-/// poll() counts whole milliseconds: without this, the last one would be spent spinning.
+/// Added to timeouts because poll() counts whole milliseconds; otherwise the last one would be spent spinning.
 const ROUND_UP: Duration = Duration::from_micros(999);
 
-/// The times of a trace.
+/// Next times of a trace's ticks, reports and end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
     tick: Duration,
@@ -16,20 +16,20 @@ pub(crate) struct Schedule {
     reports_left: u64,
 }
 
-/// What is due.
+/// Actions that are due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Due {
-    /// To look around.
+    /// A periodic check.
     pub(crate) tick: bool,
-    /// To report.
+    /// A report.
     pub(crate) report: bool,
-    /// To end: the time is up, or this is the last report.
+    /// The end: the duration has elapsed, or this is the last report.
     pub(crate) end: bool,
 }
 
 impl Schedule {
-    /// From now on: looks around each `tick`; reports each `interval`, `count` times; ends
-    /// after `duration`. What is not given is not limited.
+    /// Starts at `now`, with a tick each `tick` and a report each `interval`, `count` times. Ends after `duration`. A
+    /// value of `None` sets no limit.
     pub(crate) fn new(
         now: Instant,
         tick: Duration,
@@ -47,20 +47,20 @@ impl Schedule {
         }
     }
 
-    /// How long nothing is due, not what is due at another time either.
+    /// Returns the time until the next action, or until `other` if that is earlier.
     pub(crate) fn timeout(&self, now: Instant, other: Option<Instant>) -> Duration {
         let others = [self.next_report, self.deadline, other].into_iter().flatten();
         others.fold(self.next_tick, Instant::min).saturating_duration_since(now) + ROUND_UP
     }
 
-    /// What is due now, once.
+    /// Returns the actions that are due now, and schedules the next ones.
     pub(crate) fn due(&mut self, now: Instant) -> Due {
         let mut due = Due { end: self.deadline.is_some_and(|at| now >= at), ..Due::default() };
         if let (Some(at), Some(interval)) = (self.next_report, self.interval)
             && now >= at
             && !due.end
         {
-            // Late wake-ups do not add up.
+            // Based on the planned time, so that late wake-ups do not accumulate.
             self.next_report = Some(at + interval);
             self.reports_left -= 1;
             due.report = true;

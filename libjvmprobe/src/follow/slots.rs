@@ -1,8 +1,8 @@
-//! JVM slots: bounds how many JVMs are followed at once, shared fairly among control groups.
+//! JVM slots: limits the number of JVMs followed at once, and shares it fairly among control groups.
 //!
-//! Each JVM that is followed takes descriptors, entries of BPF maps and memory. A tenant (a pod, a container or a
-//! systemd unit) may hold at most half of the slots that the other tenants leave free. So a tenant that starts
-//! thousands of JVMs never takes the last slot, and no JVM that is followed is dropped for another one.
+//! Each followed JVM takes descriptors, entries of BPF maps and memory. A tenant (a pod, a container or a systemd unit)
+//! may hold at most half of the slots that the other tenants leave free. So a tenant that starts thousands of JVMs
+//! never takes the last slot, and no followed JVM is dropped in favour of another one.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,10 +14,10 @@ use crate::{
     process::{Process, cgroup},
 };
 
-/// Maximum number of refused JVMs that are remembered until they are counted.
+/// Maximum number of refused JVMs remembered until [`Slots::take_refused`] counts them.
 const MAX_REFUSED: usize = 10_000;
 
-/// JVM slots of this process, shared by all that follow JVMs.
+/// JVM slots of this process, shared by all registries.
 #[derive(Clone, Debug)]
 pub struct Slots {
     max: usize,
@@ -26,7 +26,7 @@ pub struct Slots {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Tenant and start time of each process that holds a slot.
+    /// Start time (in ticks since boot) and tenant of each process that holds a slot.
     holders: HashMap<Pid, (u64, Arc<str>)>,
     /// Number of slots that each tenant holds; tenants without slots have no entry.
     held: BTreeMap<Arc<str>, usize>,
@@ -35,12 +35,12 @@ struct State {
 }
 
 impl Slots {
-    /// Slots for this many JVMs.
+    /// Makes slots for at most `max` JVMs.
     pub fn new(max: usize) -> Self {
         Self { max, state: Arc::default() }
     }
 
-    /// Gives a process a slot. Returns whether it has one, now or from an earlier call.
+    /// Gives a process a slot. Returns whether it has one, from this call or an earlier one.
     pub(crate) fn admit(&self, process: &Process) -> bool {
         let mut state = self.lock();
         if state.holders.get(&process.pid).is_some_and(|(start, _)| *start == process.start_ticks) {
@@ -51,12 +51,12 @@ impl Slots {
         state.admit(self.max, process.pid, process.start_ticks, tenant)
     }
 
-    /// Frees the slot of a process that has ended.
+    /// Frees the slot of a process, if it holds one.
     pub(crate) fn release(&self, pid: Pid) {
         self.lock().release(pid);
     }
 
-    /// Returns how many JVMs of each tenant were refused since the last call, each counted once.
+    /// Returns the number of JVMs of each tenant that were refused since the last call, each counted once.
     pub fn take_refused(&self) -> BTreeMap<Arc<str>, u64> {
         let mut counts = BTreeMap::new();
         for (_, tenant) in std::mem::take(&mut self.lock().refused).into_values() {
@@ -108,7 +108,7 @@ mod tests {
         let mut state = State::default();
         let noisy = (1..=100).filter(|pid| admit(&mut state, *pid, "noisy")).count();
         assert_eq!((noisy, state.refused.len()), (8, 92));
-        // A tenant that comes later gets its share all the same.
+        // A tenant that starts later gets its share, too.
         let late = (200..300).filter(|pid| admit(&mut state, *pid, "late")).count();
         assert_eq!(late, 4);
         for (pid, tenant) in [(300, "c"), (301, "d"), (302, "e")] {

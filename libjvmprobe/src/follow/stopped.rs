@@ -1,20 +1,20 @@
-//! Whether a process was stopped (SIGSTOP) all the time that figures are of: then they are
-//! empty, and that wants to be said.
+//! Detects that a process was stopped (SIGSTOP) for a complete reporting interval, which explains empty figures to the
+//! user.
 
 use crate::{Pid, own::note, process::Process};
 
-/// How one process was seen since its figures were last told.
+/// Observations of one process since its figures were last reported.
 #[derive(Debug)]
 pub struct Stops {
     pid: Pid,
-    /// Whether it was seen running since.
+    /// Whether the process was seen running since the last report.
     ran: bool,
-    /// Whether it is stopped now.
+    /// Whether the process was stopped at the last check.
     stopped: bool,
 }
 
 impl Stops {
-    /// From now on; says so if it is stopped already.
+    /// Starts observing. Prints a message if the process is stopped already.
     pub fn new(process: &Process) -> Self {
         let stopped = process.is_stopped();
         if stopped {
@@ -26,17 +26,17 @@ impl Stops {
         Self { pid: process.pid, ran: !stopped, stopped }
     }
 
-    /// Looks at it, every now and then.
+    /// Checks the process. Called periodically.
     pub fn look(&mut self, process: &Process) {
-        // Once it was seen running, only the next figures want to know more.
+        // Once it was seen running, this interval's result is known; only a stopped process is checked again.
         if !self.ran || self.stopped {
             self.stopped = process.is_stopped();
             self.ran |= !self.stopped;
         }
     }
 
-    /// Figures are told: says so if they are empty because it was stopped through all of
-    /// their time. Begins anew.
+    /// Called when figures are reported. Prints a message if the process was stopped for the complete interval, then
+    /// starts the next interval.
     pub fn tell(&mut self, process: &Process) {
         self.look(process);
         if !self.ran {

@@ -1,6 +1,6 @@
 //! The user that a command runs as: `--user`.
 //!
-//! Asked of `getent` and `id`, which know users of directories (LDAP, systemd), too.
+//! Reads accounts with `getent` and `id`, which also know users of directory services (LDAP, systemd).
 
 use std::{
     env, io,
@@ -17,21 +17,21 @@ use rustix::{
 
 use crate::{Error, Result};
 
-/// A user, as a login would set it up.
+/// Account data of a user, as a login would set them up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     uid: Uid,
     gid: Gid,
     groups: Vec<Gid>,
-    /// Environment variables, with their values.
+    /// HOME, USER and LOGNAME, with their values.
     environment: Vec<(&'static str, String)>,
 }
 
 impl User {
-    /// Finds a user by name or number. A number that nobody has will do.
+    /// Finds a user by name or UID. A UID without an account is accepted.
     ///
     /// # Errors
-    /// [`Error::Unknown`] where nobody has this name, [`Error::Io`] where it makes no sense.
+    /// [`Error::Unknown`] if no user has this name, [`Error::Io`] if the output of `getent` cannot be parsed.
     pub fn find(name: &str) -> Result<Self> {
         let number = name.parse::<u32>().ok().filter(|&number| number != u32::MAX);
         if let Some(entry) = ask("getent", &["passwd", "--", name]) {
@@ -51,7 +51,7 @@ impl User {
         }
     }
 
-    /// A line of passwd(5).
+    /// Parses a line of passwd(5). `groups` returns the group IDs, separated by white space.
     fn parse(entry: &str, groups: impl FnOnce() -> Option<String>) -> Option<Self> {
         let fields: Vec<_> = entry.split(':').collect();
         let [name, _, uid, gid, _, home, ..] = fields[..] else { return None };
@@ -67,14 +67,14 @@ impl User {
         })
     }
 
-    /// Sets up the environment of its command.
+    /// Sets the environment variables of the user's command.
     pub(crate) fn prepare(&self, command: &mut Command) {
         command.envs(self.environment.iter().map(|(variable, value)| (variable, value)));
     }
 
-    /// Becomes this user, for good. Between fork and exec: system calls only.
+    /// Switches to this user irrevocably. Runs between fork and exec, so it makes only system calls.
     pub(crate) fn become_it(&self) -> io::Result<()> {
-        // No kernel refuses that.
+        // Fails on no supported kernel.
         let _ = clear_ambient_capability_set();
         set_thread_groups(&self.groups)?;
         set_thread_res_gid(Some(self.gid), Some(self.gid), Some(self.gid))?;
@@ -82,7 +82,7 @@ impl User {
     }
 }
 
-/// Under sudo, one line says that a command without `--user` runs as root.
+/// Returns a warning if this process runs under sudo, where a command without `--user` runs as root.
 pub fn warning() -> Option<String> {
     let who = env::var("SUDO_USER").ok().filter(|name| name != "root")?;
     let is_name = who.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));

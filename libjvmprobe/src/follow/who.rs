@@ -1,8 +1,8 @@
-//! Who a JVM is, to those who look at many: by OpenTelemetry's semantic conventions.
+//! Identity of a JVM as attributes of OpenTelemetry's semantic conventions.
 //!
-//! Attributes that are seen from outside replace what a JVM's environment says of itself; those of
-//! [`SEEN`] come from outside or not at all. So control groups, which a process cannot choose,
-//! decide about containers, pods and units.
+//! Attributes observed from outside override those that a JVM sets in its own environment. The attributes in [`SEEN`]
+//! are only ever taken from outside. So containers, pods and units are determined by control groups, which a process
+//! cannot choose.
 
 use std::{fs, io::Read, os::fd::AsFd, path::Path, sync::OnceLock, thread};
 
@@ -23,10 +23,10 @@ use crate::{
     },
 };
 
-/// Of an environment and of control groups, so much is read.
+/// Maximum number of bytes read of an environment and of a control group file.
 const MAX_BYTES: u64 = 2 << 20;
 
-/// Attributes that a JVM's own words never set.
+/// Attributes that a JVM cannot set itself.
 const SEEN: [&str; 11] = [
     "container.id",
     "container.runtime",
@@ -41,7 +41,7 @@ const SEEN: [&str; 11] = [
     "systemd.unit",
 ];
 
-/// Attributes that may come from a JVM's own words or its version, besides [`SEEN`].
+/// Attributes that a JVM can set itself or that follow from its arguments, besides [`SEEN`] and [`RUNTIME`].
 const OTHERS: [&str; 7] = [
     "deployment.environment",
     "deployment.environment.name",
@@ -52,7 +52,7 @@ const OTHERS: [&str; 7] = [
     "service.version",
 ];
 
-/// Attributes that a JVM has to be read for.
+/// Attributes that require reading the JVM's memory.
 pub const RUNTIME: [&str; 4] = [
     "process.runtime.name",
     "process.runtime.version",
@@ -65,32 +65,32 @@ pub fn known_attributes() -> impl Iterator<Item = &'static str> {
     SEEN.into_iter().chain(RUNTIME).chain(OTHERS)
 }
 
-/// Where the kubelet has a folder for each pod of its node, called NAMESPACE_NAME_UID (kubernetes,
-/// pkg/kubelet/kuberuntime/helpers.go: BuildPodLogsDirectory). No container can write there.
+/// Folder in which the kubelet keeps a subfolder for each pod of its node, named NAMESPACE_NAME_UID (kubernetes,
+/// pkg/kubelet/kuberuntime/helpers.go: BuildPodLogsDirectory). Containers cannot write there.
 const PODS: &str = "/var/log/pods";
-/// Maximum number of entries there that are looked at.
+/// Maximum number of its entries that are searched.
 const MAX_PODS: usize = 10_000;
 
-/// Where Kubernetes tells a container its namespace.
+/// File in a container that holds its Kubernetes namespace.
 const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// Who a JVM is. It stays the same as long as the process runs.
+/// Identity of a JVM. It stays the same as long as the process runs the same program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Who {
     /// `service.name`.
     pub name: String,
-    /// When it was started, in nanoseconds since 1970.
+    /// Start time of the process, in nanoseconds since 1970.
     pub started_ns: u64,
-    /// What else is known, by the conventions' names.
+    /// All attributes, by the names of the conventions.
     pub attributes: Attributes,
-    /// The namespace of its pod, as the pod itself says: where the host does not tell it. It may be
-    /// shown, but must not decide about anything.
+    /// Namespace of its pod as stated in the container's own file, used if the host does not show it. It is not
+    /// trusted: it may be displayed, but must not decide about anything.
     pub claimed_namespace: Option<String>,
 }
 
 impl Who {
-    /// Looks at a JVM from outside: at its arguments, its environment and its control groups. What cannot be read is
-    /// not told.
+    /// Identifies a JVM from outside: by its arguments, its environment and its control groups. Attributes that cannot
+    /// be read are left out.
     pub fn of(target: &Target) -> Self {
         let process = &target.process;
         let arguments = process.arguments().unwrap_or_default();
@@ -129,7 +129,7 @@ impl Who {
         Self { name: service.name, started_ns, attributes, claimed_namespace }
     }
 
-    /// Adds the runtime's name and version and the collector, which the JVM was read for.
+    /// Adds the runtime's name and version and the collector, which were read from the JVM's memory.
     pub fn add_runtime(&mut self, hotspot: &HotSpot) {
         let (name, version) = runtime(&hotspot.version);
         let values = [name, version, &hotspot.version, hotspot.collector.name()];
@@ -141,7 +141,7 @@ impl Who {
     }
 }
 
-/// A file of a process's in /proc, as far as it is read.
+/// Returns the content of a file in /proc/PID, at most [`MAX_BYTES`]; empty if it cannot be read.
 fn bytes_of(target: &Target, name: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let file = ProcFile::open(target.pid(), name);
@@ -149,8 +149,8 @@ fn bytes_of(target: &Target, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// The name of this host: `NODE_NAME` in the environment, which Kubernetes sets where the manifest says so; else
-/// the one that PID 1 sees, which is the host's also in a container that shares its PID namespace; else our own.
+/// Returns the name of this host: `NODE_NAME` from the environment if the Kubernetes manifest sets it; else the host
+/// name that PID 1 sees, which is the host's even in a container that shares its PID namespace; else our own.
 pub fn host_name() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
@@ -161,7 +161,7 @@ pub fn host_name() -> &'static str {
     })
 }
 
-/// The host name in the UTS namespace of PID 1. It is for a thread of its own, which stays in that namespace.
+/// Returns the host name in the UTS namespace of PID 1. Must run in a thread of its own, which stays in that namespace.
 fn name_of_init() -> Option<String> {
     let namespace = fs::File::open("/proc/1/ns/uts").ok()?;
     let kind = Some(LinkNameSpaceType::HostNameAndNISDomainName);
@@ -169,7 +169,7 @@ fn name_of_init() -> Option<String> {
     Some(uname().nodename().to_string_lossy().into_owned())
 }
 
-/// Returns the namespace and the name of a pod, by its folder in the kubelet's.
+/// Returns the namespace and the name of a pod, found by the UID in the name of its kubelet folder.
 fn pod_of(folder: &Path, uid: &str) -> Option<(String, String)> {
     let entries = fs::read_dir(folder).ok()?.flatten().take(MAX_PODS);
     entries.into_iter().find_map(|entry| {
@@ -181,16 +181,16 @@ fn pod_of(folder: &Path, uid: &str) -> Option<(String, String)> {
     })
 }
 
-/// Returns the namespace as the container says it.
+/// Returns the namespace as stated in the container.
 fn namespace(target: &Target) -> Option<String> {
-    /// As long as a label of DNS may be.
+    /// Maximum length of a DNS label.
     const MOST: u64 = 63;
     let file = Root::open(&target.process).ok()?.file(Path::new(NAMESPACE)).ok()?;
     root::text(&file, MOST).ok()
 }
 
-/// What `java.runtime.name` and `java.runtime.version` are of a virtual machine by its name and
-/// version: `OpenJDK 64-Bit Server VM 17.0.15+6`.
+/// Returns `java.runtime.name` and `java.runtime.version` of a virtual machine, by its name and version:
+/// `OpenJDK 64-Bit Server VM 17.0.15+6`.
 fn runtime(version: &str) -> (&'static str, &str) {
     let name = match version {
         _ if version.starts_with("OpenJDK") => "OpenJDK Runtime Environment",
@@ -200,8 +200,8 @@ fn runtime(version: &str) -> (&'static str, &str) {
     (name, version.rsplit(' ').next().unwrap_or_default())
 }
 
-/// When a process was started, by its ticks since boot, to the second: the kernel's time of boot is one number for all
-/// who ask, while two clocks are never read at the same time.
+/// Returns when a process was started, in nanoseconds since 1970 and exact to the second, by its ticks since boot. Uses
+/// the kernel's boot time, which is the same for all readers; the difference of two clocks would vary.
 fn started(ticks: u64) -> u64 {
     let since_boot = u128::from(ticks) * 1_000_000_000 / u128::from(ticks_per_second().max(1));
     let boot = u128::from(boot_time_secs().unwrap_or(0)) * 1_000_000_000;

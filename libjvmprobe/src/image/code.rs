@@ -1,9 +1,8 @@
-//! What a native image's table says of its code: entries by ascending addresses, for the
-//! beginnings of methods, for calls, and for each 256 bytes of code, which an index leads to.
+//! Code table of a native image: entries in ascending order of addresses, for the beginnings of methods, for calls, and
+//! for each 256 bytes of code; an index refers to the latter.
 //!
-//! An entry: flags, the distance to the next entry (0 in the last), then, as the flags say, the
-//! size of the frame, an exception handler, a reference map, and what frames are here
-//! (`CodeInfoDecoder`).
+//! Format of an entry: flags and the distance to the next entry (0 in the last one). Then follow, as indicated by the
+//! flags: frame size, exception handler, reference map, and frame information (`CodeInfoDecoder`).
 
 use std::ops::Range;
 
@@ -15,33 +14,34 @@ use crate::{
     },
 };
 
-/// Of how many bytes the parts are, by two bits of the flags each.
+/// Sizes of the parts in bytes, indexed by two bits of the flags each.
 const SIZES: [[usize; 4]; 4] = [[0, 1, 2, 4], [0, 1, 2, 4], [0, 0, 2, 4], [0, 4, 4, 4]];
-/// Bits of a frame's size that say something else.
+/// Flag bits in a frame size.
 const METHOD_START: i32 = 1;
 const ENTRY_POINT: i32 = 2;
 const SAVES_REGISTERS: i32 = 4;
 const STATUS: i32 = 7;
-/// The frame is its method's, wherever in it the address is.
+/// Kind of frame information that applies to any address in its method.
 const DEFAULT: u8 = 3;
-/// So many pieces of 256 bytes that begin right behind a call do not follow each other.
+/// Maximum number of consecutive 256-byte chunks without frame information of their method, because each begins right
+/// after a call.
 const MAX_CHUNKS: usize = 64;
 
-/// A method: a range of code that has frames of one size.
+/// A method: a range of code with a constant frame size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Method {
-    /// Its first address.
+    /// First address.
     pub(crate) start: Vaddr,
-    /// The first address behind it.
+    /// End address, exclusive.
     pub(crate) end: Vaddr,
-    /// Its frame with the return address, in words.
+    /// Size of its frame including the return address, in words of 8 bytes.
     pub(crate) frame_words: u16,
-    /// It is called by C code or at any place of a method: so it saves what it changes, and the
-    /// frame pointer before all.
+    /// Whether it is called by C code or at arbitrary points of methods. Then it saves all registers that it changes,
+    /// the frame pointer first.
     pub(crate) saves_fp: bool,
 }
 
-/// A method, by its place in the code.
+/// Start of a method, as an offset in the code.
 #[derive(Debug)]
 struct Start {
     at: u32,
@@ -49,26 +49,26 @@ struct Start {
     saves_fp: bool,
 }
 
-/// The table.
+/// The code table.
 #[derive(Debug)]
 pub(super) struct Table {
     index: Range<usize>,
     entries: Range<usize>,
     code_size: u64,
     starts: Vec<Start>,
-    /// The places of all that is said of frames, each once.
+    /// Offsets of all frame information, sorted, without duplicates.
     infos: Vec<u32>,
 }
 
-/// One entry.
+/// An entry of the table.
 struct Entry {
-    /// How far it is to the next; 0 for the last.
+    /// Distance to the next entry in bytes of code; 0 for the last one.
     distance: u8,
-    /// A frame's size with what else its bits say, where it changes.
+    /// Frame size with flag bits, if present.
     size: Option<i32>,
-    /// Where it is said which frames are here, and in which way.
+    /// Kind and offset of the frame information, if present.
     info: Option<(u8, u32)>,
-    /// Where the next one is.
+    /// Position of the next entry.
     next: usize,
 }
 
@@ -100,7 +100,7 @@ impl Table {
                 break;
             }
             let next = at + u64::from(entry.distance);
-            // Each 256 bytes have an entry, and none is behind the code.
+            // Each 256-byte chunk has an entry at its begin, and no entry is beyond the code.
             (next < code_size && next / GRANULARITY <= at / GRANULARITY + 1).then_some(())?;
             (next % GRANULARITY == 0 || next / GRANULARITY == at / GRANULARITY).then_some(())?;
             (at, place) = (next, entry.next);
@@ -110,7 +110,7 @@ impl Table {
         (chunk == table.index.len() / 4).then_some(table)
     }
 
-    /// Where the entries of 256 bytes of code begin.
+    /// Returns the position of the first entry of a 256-byte chunk of code.
     fn chunk(&self, heap: &Heap, chunk: usize) -> Option<usize> {
         let at = chunk.checked_mul(4).and_then(|at| self.index.start.checked_add(at))?;
         (at < self.index.end).then_some(())?;
@@ -140,7 +140,7 @@ impl Table {
         Some(Entry { distance, size, info, next: place + info_at + part(3) })
     }
 
-    /// The methods of code that begins there.
+    /// Returns all methods, for code that begins at `code`.
     pub(super) fn methods(&self, code: Vaddr) -> impl Iterator<Item = Method> + '_ {
         let ends = self.starts.iter().skip(1).map(|start| u64::from(start.at));
         let ends = ends.chain([self.code_size]);
@@ -152,12 +152,13 @@ impl Table {
         })
     }
 
-    /// Where it is said which frames are at a place of the code. That of a call is one byte
-    /// before the address that it returns to.
+    /// Returns the offset of the frame information for an offset in the code. For a call, `inside` is one byte before
+    /// the return address.
     pub(super) fn frame_info(&self, heap: &Heap, inside: u64) -> Option<u32> {
         (inside < self.code_size).then_some(())?;
         let first = usize::try_from(inside / GRANULARITY).ok()?;
-        // A piece of code that begins behind a call has none that is its method's.
+        // A chunk that begins after a call has no frame information of its method, so preceding chunks are searched,
+        // too.
         for chunk in (0..=first).rev().take(MAX_CHUNKS) {
             let (mut at, mut place) = (chunk as u64 * GRANULARITY, self.chunk(heap, chunk)?);
             let mut method = None;
@@ -181,7 +182,7 @@ impl Table {
         None
     }
 
-    /// The places of all that is said of frames, ascending.
+    /// Returns the offsets of all frame information, ascending.
     pub(super) fn infos(&self) -> &[u32] {
         &self.infos
     }

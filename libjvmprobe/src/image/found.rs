@@ -1,8 +1,8 @@
-//! Where the tables of a native image's code are.
+//! Location of a native image's code tables.
 //!
-//! Nothing exports that. But `ImageCodeInfo` says where the code begins and how large it is,
-//! several times over, and refers to an index of the code's table, whose length follows from
-//! that. Few words of a heap look so, and of these only the right ones lead to an index.
+//! No symbol leads to them. But `ImageCodeInfo` contains the start and, several times, the size of the code, and a
+//! reference to an index of the code table, whose length follows from the size. Few places in a heap match that
+//! pattern, and only the right ones lead to an index.
 //!
 //! Its fields, each of eight bytes: codeStart, codeSize, dataOffset, dataSize,
 //! codeAndDataMemorySize, (objectFields,) codeInfoIndex, codeInfoEncodings, referenceMapEncoding,
@@ -14,32 +14,32 @@ use crate::{
     image::heap::{Heap, Object, WORD},
 };
 
-/// So much code is one entry of the index for (`CodeInfoIndexGranularity`).
+/// Number of bytes of code per index entry (`CodeInfoIndexGranularity`).
 pub(super) const GRANULARITY: u64 = 256;
-/// Less than the least image has, and more than the largest.
+/// Range of plausible code sizes in bytes.
 const CODE: std::ops::Range<u64> = 4096..1 << 32;
-/// The field codeInfoIndex, without and with objectFields before it.
+/// Word offset of the field codeInfoIndex, with and without objectFields before it.
 const INDEX_FIELDS: [usize; 2] = [6, 5];
-/// How far behind the base of the heap the section may begin: a collector's own structures and a
-/// guard, of whole pages.
+/// Maximum offset of the section from the heap's base, a multiple of the page size. The garbage collector's own data
+/// and a guard page precede the section.
 const MAX_BEGIN: u64 = 64 << 20;
 const PAGE: usize = 4096;
-/// So many words that look like the beginning are looked at: one does in an image.
+/// Maximum number of words examined that look like the beginning; an image normally has one.
 const MAX_TRIED: usize = 256;
 
-/// The tables.
+/// Location of the tables.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Where the code begins.
+    /// Start of the code.
     pub(super) code: Vaddr,
     pub(super) code_size: u64,
     pub(super) index: Object,
     pub(super) entries: Object,
-    /// Where the field after `entries` and `referenceMapEncoding` is: all others follow it.
+    /// Position of the field after `entries` and `referenceMapEncoding`; all other fields follow it.
     pub(super) frames_field: usize,
 }
 
-/// Finds the tables in a section that is loaded at `vaddr`.
+/// Finds the tables in the content of a section that is loaded at `vaddr`.
 pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap, Found)> {
     let mut heap = Heap::new(bytes, 0);
     let last = heap.len().checked_sub(16 * WORD)?;
@@ -52,7 +52,7 @@ pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap,
         else {
             continue;
         };
-        // Code, then data, and both together: unlikely to be anything else.
+        // Sizes of code, of data, and of both together: other data rarely match.
         let fits = data >= size && data.checked_add(data_size).is_some_and(|end| end <= all);
         if !CODE.contains(&size) || !fits || all >= CODE.end {
             continue;
@@ -79,8 +79,8 @@ pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap,
     None
 }
 
-/// Where the code begins: the word itself, or what a program that may be loaded anywhere is to
-/// put there. `None` where no code of that size is.
+/// Returns the start of the code: the word itself, or the value of its relocation in a position-independent program.
+/// `None` if there is no code of that size.
 fn code_at(
     elf: &ElfFile,
     relocations: &Relocations,
@@ -92,8 +92,8 @@ fn code_at(
     Some(start).filter(is_code).or_else(|| relocations.at(place).filter(is_code))
 }
 
-/// What a reference to the section's first byte is, if the one at `field` is to be an index of
-/// so much code: an array of bytes, four for each entry, of which the first is 0.
+/// Returns the reference value of the section's first byte for which the reference at `field` is an index of that much
+/// code: an array of bytes, four for each index entry, of which the first is 0.
 fn begin(heap: &Heap, field: usize, code_size: u64) -> Option<u64> {
     let length = u32::try_from(code_size.div_ceil(GRANULARITY) * 4).ok()?;
     let reference = heap.u64(field)?;

@@ -1,27 +1,26 @@
 //! Objects in the heap of a native image.
 //!
-//! References are offsets from the heap's base, of eight bytes. The section begins some way
-//! behind that base, for the garbage collector's sake; how far is `found`'s to find out. An
-//! object begins with a reference to its class, whose low bits are flags; an array has its
-//! length at offset 12 and its elements at 16.
+//! References are 8-byte offsets from the heap's base. The section begins some distance after that base, for the sake
+//! of the garbage collector; `found` determines the distance. An object begins with a reference to its class, whose low
+//! bits are flags. An array has its length at offset 12 and its elements at offset 16.
 
 use std::ops::Range;
 
-/// The low bits of the word that an object begins with.
+/// Flag bits in the first word of an object.
 const FLAGS: u64 = 7;
 const LENGTH: usize = 12;
 const ELEMENTS: usize = 16;
 pub(super) const WORD: usize = 8;
 
-/// The heap's bytes.
+/// Content of the heap section.
 #[derive(Debug)]
 pub(super) struct Heap {
     bytes: Vec<u8>,
-    /// What a reference to the first byte is.
+    /// Value of a reference to the first byte.
     pub(super) begin: u64,
 }
 
-/// An object, by its place in the section.
+/// An object, by its offset in the section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Object(pub(super) usize);
 
@@ -53,19 +52,19 @@ impl Heap {
         Some(u64::from_le_bytes(bytes.try_into().ok()?))
     }
 
-    /// The object that a reference at a place refers to, if it can be one.
+    /// Returns the object that the reference at an offset refers to, if it is plausible.
     pub(super) fn object(&self, at: usize) -> Option<Object> {
         let place = usize::try_from(self.u64(at)?.checked_sub(self.begin)?).ok()?;
         let is_one = place % WORD == 0 && place.checked_add(ELEMENTS)? <= self.len();
         is_one.then_some(Object(place))
     }
 
-    /// The class of an object, as a reference.
+    /// Returns the class of an object, as a reference.
     pub(super) fn class(&self, object: Object) -> Option<u64> {
         Some(self.u64(object.0)? & !FLAGS)
     }
 
-    /// Where the elements of an array are, each of so many bytes.
+    /// Returns the range of an array's elements, each of `size` bytes.
     pub(super) fn elements(&self, array: Object, size: usize) -> Option<Range<usize>> {
         let count = usize::try_from(self.u32(array.0.checked_add(LENGTH)?)?).ok()?;
         let start = array.0.checked_add(ELEMENTS)?;
@@ -73,18 +72,18 @@ impl Heap {
         (end <= self.len()).then_some(start..end)
     }
 
-    /// An element of an array of references.
+    /// Returns an element of an array of references.
     pub(super) fn element(&self, array: &Range<usize>, index: usize) -> Option<Object> {
         let at = index.checked_mul(WORD).and_then(|bytes| array.start.checked_add(bytes))?;
         (at < array.end).then_some(())?;
         self.object(at)
     }
 
-    /// A string. It has a reference to its bytes, which are Latin-1, or UTF-16 where that does
-    /// not do: a field says which, but not where that field is. Names of Java code with a NUL in
-    /// them are nobody's.
+    /// Reads a string. It has a reference to its bytes, which are Latin-1 if possible, else UTF-16. A field of the
+    /// string states which, but its offset is unknown. Therefore bytes that contain a NUL are taken for UTF-16; names
+    /// of Java code contain no NUL characters.
     pub(super) fn string(&self, string: Object, bytes_class: u64) -> Option<String> {
-        /// Class files have no longer one.
+        /// Maximum size in bytes; class files cannot contain longer strings.
         const MAX_BYTES: usize = 2 << 16;
         let fields = [string.0 + WORD, string.0 + 2 * WORD];
         let mut values = fields.iter().filter_map(|&at| self.object(at));

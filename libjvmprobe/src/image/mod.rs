@@ -1,20 +1,19 @@
-//! GraalVM native images: Java code that was compiled beforehand into a program of its own.
+//! GraalVM native images: programs of Java code that was compiled ahead of time.
 //!
-//! Such a program has neither a code cache nor, as a rule, unwind tables for its Java code; the
-//! symbols that its linker knew are often stripped. But it walks and names its own stacks, for
-//! its garbage collector and for exceptions, by tables that lie in its image of the heap
-//! (`.svm_heap`): `ImageCodeInfo` and what that refers to. They are all that is read here, from
-//! the file.
+//! Such a program has no code cache and usually no unwind tables for its Java code, and its linker symbols are often
+//! stripped. But it walks and names its own stacks, for its garbage collector and for exceptions. The tables for that
+//! are in its heap image (`.svm_heap`): `ImageCodeInfo` and the objects that it refers to. Only these tables are read
+//! here, from the file.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
 //! | `heap` | objects in the image's heap |
-//! | `found` | where its tables are: found by what must be there, for nothing exports it |
-//! | `code` | what the tables say of an address: whose it is, and how large its frame is |
-//! | `names` | methods, what was inlined and lines |
+//! | `found` | location of the tables, found by their content, because no symbol leads to them |
+//! | `code` | table of methods and frame sizes by address |
+//! | `names` | methods, inlined methods and lines |
 //!
-//! Nothing is taken for granted: the code's table is read from its first entry to its last, and
-//! must agree with its own index at each step. What does not is no image that is known here.
+//! The format is validated: the code table is read from its first entry to its last one, and must agree with its own
+//! index at each step. Otherwise the file counts as an unknown kind of image.
 //!
 //! Sources: substratevm's `com.oracle.svm.core.code`: `CodeInfoImpl` and `ImageCodeInfo` (the
 //! tables), `CodeInfoDecoder` (entries), `FrameInfoDecoder` (frames), and Graal's
@@ -34,31 +33,30 @@ use crate::{
     names::code::SourceFrame,
 };
 
-/// Where native-image puts the heap (substratevm, `SectionName.SVM_HEAP`).
+/// Section that contains the heap of a native image (substratevm, `SectionName.SVM_HEAP`).
 const HEAP: &str = ".svm_heap";
 
-/// Whether a program has the heap of a native image.
+/// Returns whether a program has the heap of a native image.
 pub(crate) fn is_image(elf: &ElfFile) -> bool {
     elf.section(HEAP).is_some()
 }
 
-/// What a native image says of its code.
+/// Code information of a native image.
 #[derive(Debug)]
 pub(crate) struct Image {
-    /// Where its code begins.
+    /// Start of its code.
     code: Vaddr,
     heap: Heap,
     table: Table,
-    /// `None` where they are in a form that is not known.
+    /// Names; `None` if their format is unknown.
     names: Option<Names>,
 }
 
 impl Image {
-    /// Reads a program. `None` where it is no native image, or one whose tables are in a form
-    /// that is not known.
+    /// Reads a program. Returns `None` if it is not a native image, or if the format of its tables is unknown.
     ///
     /// # Errors
-    /// As for sections.
+    /// Returns the errors of reading a section.
     pub(crate) fn read(elf: &ElfFile) -> Result<Option<Self>> {
         let Some(section) = elf.section(HEAP) else { return Ok(None) };
         let bytes = section.image_heap()?;
@@ -70,13 +68,13 @@ impl Image {
         Ok(Some(Self { code: found.code, heap, table, names }))
     }
 
-    /// Its methods, ascending.
+    /// Returns its methods, ascending.
     pub(crate) fn methods(&self) -> impl Iterator<Item = Method> + '_ {
         self.table.methods(self.code)
     }
 
-    /// What is at an address, innermost first; empty where that is no Java code. Only at calls
-    /// is it told what was inlined, and which line it is: else it is the method alone.
+    /// Returns the frames at an address, innermost first; empty if it is not Java code. Inlined methods and lines are
+    /// known at calls only; elsewhere, only the method is returned.
     pub(crate) fn at(&self, vaddr: Vaddr) -> Vec<SourceFrame> {
         let frame = |names: &Names| {
             let inside = vaddr.0.checked_sub(self.code.0)?;
@@ -114,13 +112,13 @@ mod tests {
         };
         let main = |line| ("app.Main.main".to_owned(), line);
         let inner = ("app.Main$Inner.run".to_owned(), 7);
-        // Within a method, nothing but that is known.
+        // Within a method, only the method itself is known.
         assert_eq!(names(0), [("app.Main$Inner.run".to_owned(), 0)]);
         assert_eq!(names(0x41), [main(0)]);
-        // One byte before the address that a call returns to.
+        // One byte before the return address of a call.
         assert_eq!(names(0x4f), [inner.clone(), main(12)]);
         assert_eq!(names(0x50), [main(0)]);
-        // Frames that are shared by others are told once, and so is what follows them.
+        // Frames shared by several lists are stored once, including the frames that follow them.
         assert_eq!(names(0x6f), [inner, main(12)]);
         assert_eq!(names(0x1100), [main(0)]);
         assert_eq!(names(0x1200), []);

@@ -1,9 +1,8 @@
-//! What the frames of a native image are called.
+//! Names of the frames of a native image.
 //!
-//! What was inlined at a call is a list of frames, of a method's number, a line and a bytecode's
-//! index each. Frames that many lists share are told once, and then by where that is; those that
-//! have always the same caller lead to it (`FrameInfoDecoder`). A method's number leads to its
-//! class and its name.
+//! The inlined frames at a call are a list, in which each frame has the number of a method, a line and a bytecode
+//! index. Frames shared by many lists are stored once, and lists refer to their offset. Shared frames that always have
+//! the same caller refer to it (`FrameInfoDecoder`). The number of a method leads to its class and its name.
 
 use std::{collections::HashSet, ops::Range, sync::Arc};
 
@@ -16,17 +15,17 @@ use crate::{
     names::code::{SourceFrame, mask_hidden},
 };
 
-/// More than is ever inlined into each other.
+/// Maximum number of frames in a list.
 const MAX_FRAMES: usize = 512;
-/// More than there are in an image, of which a large one has some millions.
+/// Maximum number of frames in all lists; a large image has some millions.
 const MAX_ALL_FRAMES: usize = 50_000_000;
-/// What lines are counted from.
+/// Offset that is added to lines in their encoding.
 const LINE_ADDEND: i64 = 3;
-/// What places of shared frames are counted from, below zero.
+/// Offset in the encoding of positions of shared frames: position p is stored as -(p + 2).
 const SHARED_ADDEND: i64 = 2;
-/// The frames are told in another form, for code that may be given up: not in images.
+/// Marks frames in an uncompressed format, for code that may be deoptimized; it does not occur in images.
 const UNCOMPRESSED: i64 = -1;
-/// The first words of a class, among which its name is.
+/// Words of a class object in which the reference to its name is searched.
 const CLASS_WORDS: Range<usize> = 1..32;
 
 /// Names and lines of all frames.
@@ -36,24 +35,24 @@ pub(super) struct Names {
     classes: Range<usize>,
     methods: Methods,
     names: Range<usize>,
-    /// Where in a class its name is.
+    /// Offset of the name in a class object.
     class_name: usize,
-    /// The class of arrays of bytes.
+    /// Class of byte arrays, as a reference.
     bytes_class: u64,
 }
 
-/// The table of methods.
+/// The method table.
 #[derive(Clone, Debug)]
 struct Methods {
     table: Range<usize>,
-    /// Of how many bytes the numbers of a class and of a name are, and all of an entry.
+    /// Sizes in bytes of a class number, of a name number, and of a complete entry.
     class: usize,
     name: usize,
     entry: usize,
 }
 
 impl Names {
-    /// Finds them, and tries all frames.
+    /// Finds the tables, and checks them by decoding all frames.
     pub(super) fn read(heap: &Heap, found: &Found, table: &Table) -> Option<Self> {
         let field = |number: usize| heap.object(found.frames_field + number * WORD);
         let bytes_class = heap.class(found.index)?;
@@ -64,7 +63,7 @@ impl Names {
         let methods = heap.elements(field(5)?, 1)?;
         let of = |array: &Range<usize>| if array.len() / WORD <= 0xffff { 2 } else { 4 };
         let (class, name) = (of(&classes), of(&names));
-        // With parameters and modifiers where all that is to be told at run time.
+        // Entries have parameters and modifiers, too, if the image keeps all method data at run time.
         let whole = class + name + of(&strings) + 2;
         let is_of = |array: &Range<usize>| heap.class(Object(array.start - 2 * WORD));
         (is_of(&frames) == Some(bytes_class) && is_of(&methods) == Some(bytes_class))
@@ -91,7 +90,7 @@ impl Names {
         is_read && numbers.iter().all(|&number| self.method(heap, number).is_some())
     }
 
-    /// The frames of which it is told at a place, innermost first.
+    /// Returns the frames at an offset of the frame information, innermost first.
     pub(super) fn frames(&self, heap: &Heap, info: u32) -> Option<Vec<SourceFrame>> {
         let frame = |(number, line): (usize, u32)| {
             let (class, name) = self.method(heap, number)?;
@@ -104,7 +103,7 @@ impl Names {
         self.list(heap, info)?.into_iter().map(frame).collect()
     }
 
-    /// Where the class of a method is, and its name.
+    /// Returns the offset of a method's class, and its name.
     fn method(&self, heap: &Heap, number: usize) -> Option<(usize, Object)> {
         let Methods { table, class, name, entry } = &self.methods;
         let at = number.checked_mul(*entry).and_then(|at| table.start.checked_add(at))?;
@@ -119,12 +118,12 @@ impl Names {
         Some((class.0, heap.element(&self.names, name_index)?))
     }
 
-    /// Numbers of methods, and lines.
+    /// Decodes a list into numbers of methods and lines.
     fn list(&self, heap: &Heap, info: u32) -> Option<Vec<(usize, u32)>> {
         let bytes = heap.bytes(self.frames.clone())?;
         let mut reader = Reader { bytes, at: usize::try_from(info).ok()? };
         let mut found = Vec::new();
-        // Where the caller is told, where it is always the same.
+        // Offset of the caller's frame, if the previous frame has a fixed caller.
         let mut caller: Option<usize> = None;
         loop {
             let is_caller = caller.is_some();
@@ -162,8 +161,8 @@ impl Names {
     }
 }
 
-/// Reads a frame whose method's number was read. Whether it is the last, and where its caller is
-/// told.
+/// Decodes a frame whose method number was read already. Returns whether it is the last one, and the offset of its
+/// caller if it has a fixed one.
 fn frame(
     reader: &mut Reader<'_>,
     number: i64,
@@ -175,15 +174,15 @@ fn frame(
         true => Some(usize::try_from(reader.signed()?).ok()?),
         false => None,
     };
-    // Below zero where it is not known.
+    // Negative if the line is unknown.
     let shown = line.checked_abs()? - LINE_ADDEND;
     let shown = if shown < 0 { 0 } else { u32::try_from(shown).ok().filter(|&l| l <= 0xffff)? };
     found.push((usize::try_from(number).ok()?, shown));
     (found.len() <= MAX_FRAMES && line != 0).then_some((line < 0, caller))
 }
 
-/// Which field of a class is its name: the one that is a string in all of them. No two classes
-/// of a loader have the same, which is not so of their source files' names.
+/// Finds the field of a class that contains its name: a string that differs in almost all classes. Class names are
+/// unique per class loader; names of source files, the other strings, are not.
 fn class_name(heap: &Heap, classes: &Range<usize>, names: &Range<usize>) -> Option<usize> {
     let all = |array: &Range<usize>| {
         let count = array.len() / WORD;
@@ -197,12 +196,12 @@ fn class_name(heap: &Heap, classes: &Range<usize>, names: &Range<usize>) -> Opti
         let strings = classes.iter().filter_map(|class| heap.object(class.0 + field));
         let strings = strings.filter(|&object| heap.class(object) == Some(string));
         let different: HashSet<_> = strings.collect();
-        // A few are of several loaders.
+        // Up to 2 % of the classes may share names, because several loaders define them.
         !different.is_empty() && different.len() >= classes.len() - classes.len() / 50
     })
 }
 
-/// Numbers in Pack200's UNSIGNED5: a byte from 192 on says that there is more.
+/// Decoder of Pack200's UNSIGNED5 format: a byte of 192 or more means that further bytes follow.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -224,7 +223,7 @@ impl Reader<'_> {
         Some(sum)
     }
 
-    /// The lowest bit is the sign.
+    /// Reads a signed number, whose lowest bit is the sign.
     fn signed(&mut self) -> Option<i64> {
         let number = self.unsigned()?;
         Some((number >> 1).cast_signed() ^ -(number & 1).cast_signed())

@@ -1,8 +1,8 @@
-//! A native image by hand: two methods, of which one calls.
+//! A handmade native image with two methods, one of which contains calls.
 
 use std::fmt::Write;
 
-/// What is in it.
+/// Content of the image.
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
     pub(crate) code_size: u64,
@@ -12,18 +12,18 @@ pub(crate) struct Made {
     pub(crate) code: Vec<(u64, Vec<u8>)>,
 }
 
-/// Flags of an entry with the size of a frame and its method, and of one at a call.
+/// Flags of an entry with a frame size and frame information of its method, and of an entry for a call.
 const METHOD: u8 = 0xc1;
 const CALL: u8 = 0x80;
-/// Frames in `frames`.
+/// Offsets of lists in `frames`.
 const INNER: u32 = 0;
 const MAIN: u32 = 3;
 const LIST: u32 = 13;
 const LIST_OF_SHARED: u32 = 17;
 
 impl Made {
-    /// A method `app.Main$Inner.run` of 64 bytes with a frame of 16, and a method `app.Main.main`
-    /// with one of 80 that saves the frame pointer; with calls that return to 0x50 and 0x70.
+    /// Makes a method `app.Main$Inner.run` of 64 bytes with a frame of 16 bytes, and a method `app.Main.main` with a
+    /// frame of 80 bytes that saves the frame pointer and has calls that return to 0x50 and 0x70.
     pub(crate) fn new() -> Self {
         let (mut index, mut entries) = (vec![0], Vec::new());
         let mut entry = |head: &[u8], info: Option<u32>| {
@@ -59,7 +59,7 @@ impl Made {
         Self { code_size: 0x1200, index, entries, frames, code }
     }
 
-    /// It, as a shared library's source.
+    /// Returns the assembly source of a shared library with this content.
     pub(crate) fn assembly(&self) -> String {
         let bytes = |bytes: &[u8]| {
             let bytes: Vec<_> = bytes.iter().map(u8::to_string).collect();
@@ -108,12 +108,12 @@ impl Made {
     }
 }
 
-/// A reference: the section begins two pages behind the heap's base.
+/// Returns the expression of a reference: the section begins two pages after the heap's base.
 fn refer(name: &str) -> String {
     format!("{name} - heap + 0x2000")
 }
 
-/// An array of bytes; some objects have a flag.
+/// Adds an array of bytes. The class word has a flag set, as in some objects of real images.
 fn array(text: &mut String, name: &str, length: usize, content: &str) {
     let _ = writeln!(text, "{name}: .8byte 25\n.4byte 99, {length}\n{content}\n.balign 8");
 }

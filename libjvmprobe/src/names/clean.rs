@@ -1,20 +1,19 @@
-//! Words of others, made harmless: what stands in a target's memory, in its files and in its
-//! answers is chosen by whoever runs it, and is printed on the terminal of whoever looks.
+//! Escapes harmful characters in foreign text: the owner of a target chooses the text in its memory, files and answers,
+//! which is printed on the terminal of the tool's user.
 //!
-//! A control character could move the cursor, set the window's title or begin a line of its
-//! own; a character that changes the direction of text, or that nobody sees, could make a name
-//! look like another. Each becomes what shows it: `\x1b`, `\u{202e}`. All else, of whichever
-//! script, stays.
+//! A control character could move the cursor, set the window's title or start a new line. A character that changes the
+//! direction of text or is invisible could make a name look like another one. Each of these is replaced by a visible
+//! escape such as `\x1b` or `\u{202e}`. All other characters, of any script, stay.
 
 use std::{borrow::Cow, fmt::Write, sync::Arc};
 
-/// More bytes than a method's name takes with all its parameters. What is longer is cut: it
-/// would stand in every stack.
+/// Maximum size of a name in bytes, more than a method's name takes with all its parameters. Longer names are cut,
+/// because they would be repeated in every stack.
 pub(crate) const MAX_NAME: usize = 8192;
 
-/// Whether a character does more than to be seen. Source: Unicode, DerivedCoreProperties.txt,
-/// `Default_Ignorable_Code_Point`; besides, separators of lines and paragraphs, what sets the
-/// direction of text, and interlinear annotations.
+/// Returns whether a character has an effect other than being visible. Source: Unicode, DerivedCoreProperties.txt,
+/// `Default_Ignorable_Code_Point`; in addition, line and paragraph separators, characters that set the direction of
+/// text, and interlinear annotations.
 fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -25,7 +24,7 @@ fn is_harmful(c: char) -> bool {
             | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// A piece of a line. To clean it twice changes nothing.
+/// Escapes harmful characters in a part of a line. Cleaning a text twice changes nothing.
 pub(crate) fn line(text: &str) -> Cow<'_, str> {
     replace(text, |clean, c| match u32::from(c) {
         byte @ ..=0xff => write!(clean, "\\x{byte:02x}"),
@@ -33,7 +32,7 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// A name, of bounded length. To clean it twice changes nothing.
+/// Escapes harmful characters in a name and limits its length.
 pub(crate) fn name(text: &str) -> Cow<'_, str> {
     let clean = line(text);
     if clean.len() <= MAX_NAME {
@@ -43,7 +42,7 @@ pub(crate) fn name(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{}...", &clean[..end]))
 }
 
-/// A name that is shared.
+/// Cleans a shared name; the result is the same object if nothing changes.
 pub(crate) fn shared(text: Arc<str>) -> Arc<str> {
     match name(&text) {
         Cow::Borrowed(_) => text,
@@ -51,8 +50,8 @@ pub(crate) fn shared(text: Arc<str>) -> Arc<str> {
     }
 }
 
-/// JSON on one line, in which harmful characters can stand in strings only: there JSON has
-/// escapes of its own for them, so that readers get what was written.
+/// Escapes harmful characters in one line of JSON, where they can only occur in strings. Uses JSON's own escapes, so
+/// parsers get the original text.
 pub(crate) fn json(text: &str) -> Cow<'_, str> {
     replace(text, |clean, c| {
         c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(clean, "\\u{unit:04x}"))
@@ -60,14 +59,14 @@ pub(crate) fn json(text: &str) -> Cow<'_, str> {
 }
 
 fn replace(text: &str, escape: impl Fn(&mut String, char) -> std::fmt::Result) -> Cow<'_, str> {
-    // Nearly all of them.
+    // Nearly all texts are printable ASCII.
     if text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) || !text.contains(is_harmful) {
         return Cow::Borrowed(text);
     }
     let mut clean = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         if is_harmful(c) {
-            // Writing into a String does not fail.
+            // Writing to a String does not fail.
             let _ = escape(&mut clean, c);
         } else {
             clean.push(c);

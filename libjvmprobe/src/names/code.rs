@@ -1,67 +1,67 @@
-//! What a piece of generated code is called, and what was inlined into it.
+//! Names of generated code, with the methods inlined into it.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use crate::Addr;
 
-/// What kind of generated code.
+/// Kind of generated code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CodeKind {
     /// A compiled method.
     Method,
     /// The template interpreter.
     Interpreter,
-    /// Anything else.
+    /// Any other code.
     Stub,
 }
 
 /// A name for generated code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Code {
-    /// What kind.
+    /// Kind of code.
     pub(crate) kind: CodeKind,
-    /// `java.lang.String.hashCode`.
+    /// Name: `java.lang.String.hashCode`.
     pub(crate) name: Arc<str>,
-    /// A method's parameters, in the words of its source.
+    /// Parameters of a method, in Java syntax.
     pub(crate) signature: Option<Arc<str>>,
-    /// What was inlined where, by ascending addresses; empty where that is unknown.
+    /// Inlined methods by ascending address; empty if unknown.
     pub(crate) inlined: Arc<[Inlined]>,
 }
 
-/// A range of a compiled method and the methods that it comes from.
+/// A range of a compiled method, with the methods that it was compiled from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Inlined {
-    /// Its first address.
+    /// First address.
     pub(crate) start: Addr,
-    /// The first address behind it.
+    /// End address, exclusive.
     pub(crate) end: Addr,
-    /// Innermost first; the last is the compiled method itself.
+    /// Methods, innermost first; the last one is the compiled method itself.
     pub(crate) chain: Vec<SourceFrame>,
-    /// Whether it is all: else the code may belong to what was inlined further in.
+    /// Whether the chain is complete. If not, the code may belong to methods inlined further in.
     pub(crate) is_sure: bool,
 }
 
-/// A method at a line of its source.
+/// A method at a source line.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SourceFrame {
-    /// `java.lang.String.hashCode`.
+    /// Name: `java.lang.String.hashCode`.
     pub(crate) name: Arc<str>,
-    /// Its parameters, in the words of its source.
+    /// Parameters, in Java syntax.
     pub(crate) signature: Option<Arc<str>>,
-    /// The source file, where it is known.
+    /// Source file, if known.
     pub(crate) file: Option<Arc<str>>,
-    /// The line, 0 where it is unknown.
+    /// Line, or 0 if unknown.
     pub(crate) line: u32,
 }
 
 impl Code {
-    /// A name without parameters.
+    /// Makes a name without parameters.
     pub fn new(kind: CodeKind, name: &str) -> Self {
         Self { kind, name: name.into(), signature: None, inlined: Arc::new([]) }
     }
 
-    /// A method, named `class.method`. What tells one hidden class from the next
-    /// (`Main$$Lambda/0x00007f0123456789.run`) is left out, so that profiles merge.
+    /// Makes the name of a method, given as `class.method`. The part that distinguishes hidden classes
+    /// (`Main$$Lambda/0x00007f0123456789.run`) is left out, so that profiles can be merged.
     pub fn method(name: &str, signature: Option<&str>) -> Self {
         Self {
             kind: CodeKind::Method,
@@ -71,7 +71,7 @@ impl Code {
         }
     }
 
-    /// Takes over what another look at the same code has found out.
+    /// Adds the inlined ranges found by another read of the same code.
     pub(crate) fn add_inlined(&mut self, other: &Self) {
         if other.inlined.is_empty() {
             return;
@@ -82,14 +82,14 @@ impl Code {
         self.inlined = ranges.into_values().collect();
     }
 
-    /// What was inlined at an address of the code.
+    /// Returns the inlined range that contains an address of the code.
     pub(crate) fn inlined_at(&self, addr: Addr) -> Option<&Inlined> {
         let behind = self.inlined.partition_point(|range| range.start <= addr);
         behind.checked_sub(1).and_then(|at| self.inlined.get(at)).filter(|range| addr < range.end)
     }
 }
 
-/// Removes `/0x...` and `+0x...`, which hidden classes carry.
+/// Removes `/0x...` and `+0x...`, which occur in names of hidden classes.
 pub(crate) fn mask_hidden(name: &str) -> Cow<'_, str> {
     if !name.contains("0x") {
         return name.into();

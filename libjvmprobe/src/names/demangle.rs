@@ -1,7 +1,7 @@
-//! The readable form of the names that compilers give to functions.
+//! Demangling of C++ and Rust symbol names.
 //!
-//! A mangled name may refer to parts of itself again and again, so its readable form can be longer
-//! by any factor. Whoever makes a library chooses its names, so both forms have a bound.
+//! A mangled name may refer to parts of itself repeatedly, so its readable form can be longer by any factor. The author
+//! of a library chooses its names, so both forms have a length limit.
 
 use std::fmt::{self, Write};
 
@@ -10,8 +10,7 @@ const MAX_MANGLED: usize = 4096;
 /// Maximum length of a readable name. A mangled name with a longer one is returned as it is.
 const MAX_READABLE: usize = 8192;
 
-/// Text that takes no more than [`MAX_READABLE`] bytes: writing beyond that fails, which ends the
-/// demangler.
+/// Text of at most [`MAX_READABLE`] bytes: writing more fails, which ends the demangler.
 #[derive(Default)]
 struct Bounded(String);
 
@@ -25,8 +24,8 @@ impl Write for Bounded {
     }
 }
 
-/// Returns the readable form of a C++ or Rust name, without a function's parameters; any other name, and
-/// one whose readable form is too long, as it is.
+/// Returns the readable form of a C++ or Rust name, without a function's parameters. Returns any other name, and
+/// one whose readable form is too long, unchanged.
 pub(crate) fn demangle(name: &str) -> String {
     readable(name).unwrap_or_else(|| name.to_owned())
 }
@@ -85,7 +84,7 @@ mod tests {
         let bomb = doubling(90);
         assert!(bomb.len() < 900);
         assert_eq!(demangle(&bomb), bomb);
-        // Rust's names (v0) refer to earlier types by their offset: `f::<((u, u), (u, u))>`.
+        // Rust's v0 names refer to earlier types by their offset: `f::<((u, u), (u, u))>`.
         let rust = |levels: usize| {
             let prefix = "INvC1a1f";
             let inner: String = (1..=levels)
@@ -100,7 +99,7 @@ mod tests {
         assert_eq!(demangle(&too_long), too_long);
     }
 
-    /// The number of a back reference, which ends with `_`: 0 is empty, else one less in base 62.
+    /// Returns a back reference's encoded number, which ends with `_`: empty for 0, else one less in base 62.
     fn base62(n: usize) -> String {
         const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
         let Some(mut n) = n.checked_sub(1) else { return String::new() };

@@ -1,7 +1,7 @@
-//! Java names as class files have them.
+//! Java names in class file format.
 
-/// The parameters of a method's descriptor (JVMS 4.3.3) as its source has them:
-/// `(ILjava/lang/String;[J)V` is `(int, java.lang.String, long[])`.
+/// Converts the parameters of a method descriptor (JVMS 4.3.3) to Java syntax:
+/// `(ILjava/lang/String;[J)V` becomes `(int, java.lang.String, long[])`.
 pub(crate) fn java_parameters(descriptor: &str) -> Option<String> {
     let (mut rest, _) = descriptor.strip_prefix('(')?.split_once(')')?;
     let mut types = Vec::new();

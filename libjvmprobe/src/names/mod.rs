@@ -1,12 +1,12 @@
-//! What a piece of code is called.
+//! Names of code.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
-//! | [`code`] | a piece of generated code, and what was inlined into it |
-//! | [`java`] | parameters of methods, as class files have them |
-//! | `demangle` | names that C++ and Rust compilers give |
+//! | [`code`] | generated code, with the methods inlined into it |
+//! | [`java`] | parameters of methods in class file format |
+//! | `demangle` | mangled names of C++ and Rust compilers |
 //! | `perfmap` | perf-PID.map files |
-//! | `clean` | words of others, made harmless |
+//! | `clean` | escaping of harmful characters in foreign text |
 
 pub(crate) mod clean;
 pub mod code;
@@ -14,10 +14,9 @@ pub(crate) mod demangle;
 pub mod java;
 pub(crate) mod perfmap;
 
-/// Those of the known names that somebody may have meant who wrote another: the most alike first,
-/// a handful at most.
+/// Returns the known names that are similar to a misspelt one: at most five, the most similar first.
 pub fn near(wanted: &str, known: impl IntoIterator<Item = String>) -> Vec<String> {
-    /// Less alike than that, they have nothing to do with each other.
+    /// Minimum similarity (Jaro-Winkler, 0 to 1).
     const LEAST: f64 = 0.8;
     const MOST: usize = 5;
     let alike = |name: String| (strsim::jaro_winkler(wanted, &name), name);

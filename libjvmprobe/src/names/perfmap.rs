@@ -1,8 +1,8 @@
 //! perf-PID.map files: names of code that a program generated while it ran.
 //!
-//! One line a symbol: `START SIZE NAME`, numbers in hexadecimal (Linux,
-//! tools/perf/Documentation/jit-interface.txt). Where two overlap, the later line
-//! holds. HotSpot's `Compiler.perfmap` (since JDK 17) writes `0x` before numbers
+//! One line per symbol: `START SIZE NAME`, numbers in hexadecimal (Linux,
+//! tools/perf/Documentation/jit-interface.txt). If two symbols overlap, the later line
+//! is valid. HotSpot's `Compiler.perfmap` (since JDK 17) writes `0x` before numbers
 //! and Java names with types: `int java.lang.String.hashCode()`.
 
 use crate::{
@@ -10,26 +10,25 @@ use crate::{
     names::code::{Code, CodeKind},
 };
 
-/// More than any code cache holds methods.
+/// Maximum number of entries; no code cache has more methods.
 pub(crate) const MAX_ENTRIES: usize = 4_000_000;
 
-/// More than methods with all their parameters take, in bytes: what is longer is cut, for
-/// it would stand in every stack.
+/// Maximum size of a name in bytes, more than a method takes with all its parameters. Longer names are cut, because
+/// they would be repeated in every stack.
 const MAX_NAME: usize = 8192;
 
 /// One line of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
-    /// Where the code begins.
+    /// Start of the code.
     pub(crate) start: Addr,
-    /// Its length in bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// Its name as the file has it.
+    /// Name as in the file.
     pub(crate) name: &'a str,
 }
 
-/// Reads a map. Lines that are none, for example a last one that is still
-/// being written, are left out.
+/// Parses a map. Invalid lines are skipped, for example a last one that is still being written.
 pub(crate) fn parse(text: &str) -> impl Iterator<Item = Entry<'_>> {
     text.lines().filter_map(parse_line).take(MAX_ENTRIES)
 }
@@ -45,17 +44,17 @@ fn parse_line(line: &str) -> Option<Entry<'_>> {
 
 fn hex(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
-    // from_str_radix() would take a sign.
+    // from_str_radix() would accept a sign.
     digits.starts_with(|c: char| c.is_ascii_hexdigit()).then_some(())?;
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// What HotSpot's name of a piece of code stands for.
+/// Parses HotSpot's name of a piece of code.
 pub(crate) fn hotspot_code(name: &str) -> Code {
     if name == "Interpreter" {
         return Code::new(CodeKind::Interpreter, name);
     }
-    // `TYPE CLASS.METHOD(TYPES)`; names of stubs may have blanks, but no parameters.
+    // Format: `TYPE CLASS.METHOD(TYPES)`. Names of stubs may contain spaces, but no parameters.
     let method = name.strip_suffix(')').and_then(|name| name.split_once('('));
     match method.and_then(|(head, types)| Some((head.rsplit_once(' ')?.1, types))) {
         Some((method, types)) if method.contains('.') => {

@@ -1,14 +1,14 @@
-//! What may be kept in memory, of all JVMs together.
+//! Memory budget shared by all JVMs.
 //!
-//! Each table has bounds of its own; a hundred JVMs have a hundred tables. Whoever keeps what a
-//! target makes grow takes room for it here first, by an estimate, and counts what finds none.
+//! Each table has its own limit, but a hundred JVMs have a hundred tables. Code whose data grows with the target's
+//! behaviour therefore reserves estimated memory here first, and counts what it drops for lack of budget.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
-/// How many bytes may be kept. Clones share them; by default there is no limit.
+/// Number of bytes that may be reserved. Clones share it; the default is unlimited.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<AtomicUsize>);
 
@@ -19,13 +19,13 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// About so many.
+    /// Makes a budget of `max` bytes.
     pub fn of(max: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(max)))
     }
 }
 
-/// What was taken by one table. Given back when it goes out of scope.
+/// Memory reserved by one table. Returned to the budget when dropped.
 #[derive(Debug, Default)]
 pub struct Kept {
     budget: Budget,
@@ -33,12 +33,12 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Nothing yet.
+    /// Makes an empty reservation.
     pub fn within(budget: &Budget) -> Self {
         Self { budget: budget.clone(), bytes: 0 }
     }
 
-    /// Takes room for so many bytes more; `false` where there is none.
+    /// Reserves `bytes` more. Returns `false` if the budget does not suffice.
     #[must_use]
     pub fn take(&mut self, bytes: usize) -> bool {
         let take = |left: usize| left.checked_sub(bytes);
@@ -48,7 +48,7 @@ impl Kept {
         taken
     }
 
-    /// Gives all of it back: nothing is kept any more.
+    /// Returns the complete reservation to the budget.
     pub(crate) fn give_back(&mut self) {
         self.budget.0.fetch_add(std::mem::take(&mut self.bytes), Ordering::Relaxed);
     }
@@ -75,7 +75,7 @@ mod tests {
         assert!(other.take(51) && !one.take(50));
         drop((one, other));
         assert!(Kept::within(&budget).take(100));
-        // Another one's is no matter of it.
+        // Does not affect the reservation of the other table.
         assert!(Kept::within(&Budget::of(100)).take(100) && Kept::default().take(1 << 40));
     }
 }

@@ -1,7 +1,7 @@
 //! Messages with descriptors between a parent and its child processes.
 //!
 //! Both ends are Unix sockets that keep message boundaries. The parent's end never blocks: the parent waits
-//! for a message until a deadline. No function allocates, so that a child of fork(2) may call them.
+//! for a message until a deadline. No function allocates, so a child of fork(2) may call them.
 //!
 //! Sources: unix(7), recvmsg(2), poll(2).
 
@@ -22,7 +22,7 @@ use rustix::{
 };
 
 /// Maximum number of bytes in a message, apart from a short head. The default socket buffer of Linux, 208 KiB,
-/// holds one.
+/// has space for one.
 pub(crate) const MAX_MESSAGE: usize = 64 << 10;
 /// Maximum number of descriptors in a message.
 pub(crate) const MAX_FILES: usize = 4;
@@ -44,8 +44,8 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Sends a message of several parts, with descriptors.
 ///
 /// # Errors
-/// EINVAL for more than [`MAX_FILES`] descriptors, EPIPE and ECONNRESET where the other end is closed, EAGAIN
-/// where the parent would have to wait.
+/// EINVAL for more than [`MAX_FILES`] descriptors, EPIPE and ECONNRESET if the other end is closed, EAGAIN
+/// if the parent would have to wait.
 pub(crate) fn send(
     to: impl AsFd,
     parts: &[IoSlice<'_>],
@@ -53,7 +53,7 @@ pub(crate) fn send(
 ) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    // The space has some bytes more, for alignment.
+    // Checked explicitly, because alignment leaves some space for more descriptors.
     if files.len() > MAX_FILES {
         return Err(Errno::INVAL);
     }
@@ -63,11 +63,10 @@ pub(crate) fn send(
     sendmsg(to, parts, &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Receives a message in several parts, and returns its length. The kernel closes descriptors that come with
-/// it.
+/// Receives a message in several parts, and returns its length. Descriptors that come with it are closed by the kernel.
 ///
 /// # Errors
-/// As for [`receive_files`].
+/// Returns the errors of [`receive_files`].
 pub(crate) fn receive(from: impl AsFd, parts: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
     receive_into(from, parts, &mut RecvAncillaryBuffer::default())
 }
@@ -75,7 +74,7 @@ pub(crate) fn receive(from: impl AsFd, parts: &mut [IoSliceMut<'_>]) -> Result<u
 /// Receives a message in several parts, and returns its length and its descriptors.
 ///
 /// # Errors
-/// EPIPE where the other end is closed, EAGAIN where the parent would have to wait.
+/// EPIPE if the other end is closed, EAGAIN if the parent would have to wait.
 pub(crate) fn receive_files(
     from: impl AsFd,
     parts: &mut [IoSliceMut<'_>],
@@ -100,14 +99,14 @@ fn receive_into(
     loop {
         match recvmsg(&from, parts, control, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
-            // No message is empty.
+            // Messages are never empty, so this is the end of the stream.
             Ok(message) if message.bytes == 0 => return Err(Errno::PIPE),
             other => return other.map(|message| message.bytes),
         }
     }
 }
 
-/// Waits until there is a message or the other end is closed. Returns whether that was so before `until`.
+/// Waits until a message is available or the other end is closed. Returns `false` if neither happens before `until`.
 ///
 /// # Errors
 /// The errors of poll(2).
@@ -122,7 +121,7 @@ pub(crate) fn wait(on: impl AsFd, until: Instant) -> Result<bool, Errno> {
     }
 }
 
-/// Returns whether there is a message or the other end is closed.
+/// Returns whether a message is available or the other end is closed.
 pub(crate) fn is_ready(on: impl AsFd) -> bool {
     wait(on, Instant::now()) == Ok(true)
 }

@@ -1,16 +1,15 @@
 //! A child process without privileges, for work on bytes that a target controls.
 //!
-//! The child is this program, executed again with an argument zero of its own. It has no
+//! The child is this program, executed again with a special argument zero. It has no
 //! capability, cannot gain one (`no_new_privs`), and a seccomp filter lets it read from the
-//! descriptors that it was sent, allocate memory and answer; any other system call ends it. It can
+//! descriptors that it was sent, allocate memory and answer; any other system call kills it. It can
 //! open no file, start no process, send no signal and make no memory executable. Its address space
-//! has a limit. It keeps its user: the parent could not kill it otherwise without `CAP_KILL`, and
-//! every system call that depends on the user is refused.
+//! has a limit. It keeps its user ID: the parent could not kill it otherwise without `CAP_KILL`, and
+//! the filter rejects every system call that depends on the user.
 //!
-//! Parent and child exchange one message each way at a time over a `channel`. Descriptors travel from
-//! parent to child only. The child ends when the socket is
-//! closed, and the kernel kills it when the thread that started it ends. So the same thread starts
-//! it and talks to it.
+//! Parent and child exchange one message in each direction at a time over a `channel`. Descriptors travel only from
+//! parent to child. The child exits when the socket is closed, and the kernel kills it when the thread that started it
+//! ends. So the same thread must start it and talk to it.
 //!
 //! Sources: seccomp(2), capabilities(7), unix(7), prctl(2), getrlimit(2).
 //!
@@ -51,19 +50,18 @@ use crate::own::{
     privileges,
 };
 
-/// The child's argument zero. No tool is called this, so that no command line starts a child by
-/// accident.
+/// Argument zero of the child. No tool has this name, so no command line starts a child by accident.
 const NAME: &str = "jvmprobe-confined";
-/// First message of a child, which it sends when it has given up its rights.
+/// First message of a child, sent after it has dropped its privileges.
 const READY: &[u8] = b"ready";
-/// Maximum time until then.
+/// Maximum time until that message arrives.
 const TO_CONFINE: Duration = Duration::from_secs(5);
-/// Address space of the child: the largest debug information that is read takes some 400 MB.
+/// Limit of the child's address space. The largest debug information that is read takes about 400 MB.
 const MAX_ADDRESS_SPACE: u64 = 1 << 30;
-/// Descriptors of the child.
+/// Limit of the child's descriptors.
 const MAX_OPEN: u64 = 128;
-/// Number of killed children that may still exist, each of which the kernel holds in a read that
-/// does not return. No child is started beyond.
+/// Maximum number of killed children that still exist, each of which is stuck in a read in the kernel. At this number,
+/// no child is started.
 const MAX_UNREAPED: usize = 4;
 
 /// Whether this program calls [`enter`], without which no child can be started.
@@ -76,7 +74,7 @@ struct Children {
 }
 
 impl Children {
-    /// Reaps the children that have ended, and returns how the one with this number did.
+    /// Reaps the children that have ended. Returns the exit status of child `pid` if it is one of them.
     fn reap(&mut self, pid: u32) -> Option<ExitStatus> {
         let mut status = None;
         for i in (0..self.started.len()).rev() {
@@ -96,18 +94,18 @@ fn children() -> std::sync::MutexGuard<'static, Children> {
 /// The reason why a request has no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The child has ended, in this way where that is known.
+    /// The child has ended, with this status if known.
     Ended(Option<ExitStatus>),
-    /// There was no answer in time.
+    /// No answer arrived in time.
     TimedOut,
-    /// The request could not be sent; the child is as it was before.
+    /// The request could not be sent; the child's state is unchanged.
     Unsent(io::Error),
 }
 
-/// Answers a request that came with descriptors.
+/// Handler of requests: receives the bytes and the descriptors, and returns the answer.
 pub(crate) type Serve = Box<dyn FnMut(&[u8], Vec<OwnedFd>) -> Vec<u8>>;
 
-/// A running child. Dropped, it is killed.
+/// A running child. It is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Confined {
     pid: u32,
@@ -118,8 +116,8 @@ impl Confined {
     /// Starts a child. The calling thread must outlive it.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] where this program has no entry for children ([`enter`]); another error where
-    /// too many killed ones still exist, or none can be started.
+    /// [`io::ErrorKind::Unsupported`] if this program does not call [`enter`]; another error if
+    /// too many killed children still exist, or none can be started.
     pub(crate) fn start() -> io::Result<Self> {
         if !HAS_ENTRY.load(Ordering::Relaxed) {
             let why = "this program does not start confined children";
@@ -131,8 +129,8 @@ impl Confined {
             return Err(io::Error::other("killed children have not ended yet"));
         }
         let (socket, theirs) = channel::pair()?;
-        // The link leads to the program that runs, also where its file was replaced. A process group
-        // of its own spares the child the terminal's Ctrl-C.
+        // The link leads to the running program, even if its file was replaced. In its own process group, the child
+        // does not receive the terminal's Ctrl-C.
         let mut command = Command::new("/proc/self/exe");
         command.arg0(NAME).env_clear().current_dir("/").process_group(0);
         command.stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
@@ -147,16 +145,16 @@ impl Confined {
         }
     }
 
-    /// Whether the child waits for a request.
+    /// Returns whether the child waits for a request.
     pub(crate) fn is_idle(&self) -> bool {
         !channel::is_ready(&self.socket)
     }
 
-    /// Sends a request with descriptors, and returns the answer: bytes of at most [`MAX_MESSAGE`],
-    /// which are as hostile as the files that the child reads.
+    /// Sends a request with descriptors, and returns the answer of at most [`MAX_MESSAGE`] bytes. The answer is as
+    /// untrusted as the files that the child reads.
     ///
     /// # Errors
-    /// [`Failure`]. After all but [`Failure::Unsent`], the child is of no use any more.
+    /// [`Failure`]. After any but [`Failure::Unsent`], the child cannot be used any more.
     pub(crate) fn ask(
         &mut self,
         request: &[u8],
@@ -179,7 +177,7 @@ impl Confined {
             Err(error) => return Err(Failure::Unsent(error.into())),
         }
         let mut answer = vec![0; MAX_MESSAGE];
-        // The child may have sent descriptors, too, which are not accepted.
+        // Descriptors that the child may have sent, too, are not accepted.
         match channel::receive(&self.socket, &mut [IoSliceMut::new(&mut answer)]) {
             Ok(bytes) => {
                 answer.truncate(bytes);
@@ -189,12 +187,12 @@ impl Confined {
         }
     }
 
-    /// Returns the failure of a request to a child whose end has begun.
+    /// Returns the failure of a request to a child that is ending.
     fn ended(&self) -> Failure {
         Failure::Ended(self.wait_for_end())
     }
 
-    /// Waits up to a tenth of a second for the child's end, and returns how it ended.
+    /// Waits at most 100 ms for the child's end, and returns its exit status.
     fn wait_for_end(&self) -> Option<ExitStatus> {
         for _ in 0..20 {
             let mut children = children();
@@ -212,17 +210,17 @@ impl Confined {
 
 impl Drop for Confined {
     fn drop(&mut self) {
-        // Its number is its own until it is reaped.
+        // Its PID is not reused until it is reaped.
         if let Some(child) = children().started.iter_mut().find(|child| child.id() == self.pid) {
             let _ = child.kill();
         }
-        // Where the kernel holds it in a read, a later start reaps it.
+        // If it is stuck in a read in the kernel, a later start reaps it.
         self.wait_for_end();
     }
 }
 
-/// Runs `serve` and ends the process where [`Confined::start`] has started it. Elsewhere, allows this
-/// program to start children. To be called at the start of main(), before there are threads.
+/// In a process started by [`Confined::start`], runs `serve` and exits. In other processes, allows this program to
+/// start children. Must be called at the start of main(), before there are threads.
 pub(crate) fn enter(serve: impl FnOnce() -> Serve) {
     if env::args_os().next().is_none_or(|name| name != NAME) {
         HAS_ENTRY.store(true, Ordering::Relaxed);
@@ -230,7 +228,7 @@ pub(crate) fn enter(serve: impl FnOnce() -> Serve) {
     }
     let socket = io::stdin();
     let served = confine().map(|()| {
-        // A parent that has ended is noticed by the first receive.
+        // If the parent has ended, the first receive notices.
         let _ = channel::send(&socket, &[IoSlice::new(READY)], &[]);
         answer_all(socket.as_fd(), serve());
     });
@@ -251,16 +249,16 @@ fn answer_all(socket: BorrowedFd<'_>, mut serve: Serve) {
     }
 }
 
-/// Gives up all that the child does not need, for good.
+/// Irrevocably drops all privileges that the child does not need.
 fn confine() -> io::Result<()> {
     close_inherited()?;
-    // The parent ends the child; a service manager's signal to all processes must not, because
-    // names are needed until the end.
+    // The parent ends the child. A service manager that signals all processes must not end it, because names are
+    // needed until the end of the trace.
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: ignoring a signal runs no code of ours.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    // The first process to go where memory runs out. Without /proc mounted, all go on as before.
+    // Makes it the OOM killer's first choice. If /proc is not mounted, that is skipped.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let limits = [
         (Resource::As, MAX_ADDRESS_SPACE),
@@ -282,7 +280,7 @@ fn confine() -> io::Result<()> {
     apply_filter(&program).map_err(io::Error::other)
 }
 
-/// Closes the descriptors that the parent's own parent has left open.
+/// Closes descriptors that this program has inherited from its parent's parent.
 fn close_inherited() -> io::Result<()> {
     let numbers: Vec<i32> = fs::read_dir("/proc/self/fd")?
         .flatten()
@@ -290,14 +288,14 @@ fn close_inherited() -> io::Result<()> {
         .filter(|&number| number > 2)
         .collect();
     for number in numbers {
-        // SAFETY: nothing in this process owns a descriptor above 2 yet. The one of the directory
-        // itself is closed already.
+        // SAFETY: no object in this process owns a descriptor above 2 yet. The directory's own descriptor is already
+        // closed.
         unsafe { libc::close(number) };
     }
     Ok(())
 }
 
-/// Returns the filter: the listed system calls are allowed, any other kills the process.
+/// Returns the filter: it allows the listed system calls; any other kills the process.
 fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
     const ALLOWED: [i64; 25] = [
         libc::SYS_brk,
@@ -314,8 +312,8 @@ fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
         libc::SYS_madvise,
         libc::SYS_mremap,
         libc::SYS_munmap,
-        // fstat() of C libraries and of Rust is one of these, with an empty path. A path would tell
-        // of metadata only.
+        // fstat() of C libraries and of Rust uses one of these, with an empty path. With another path, they reveal
+        // metadata only.
         libc::SYS_newfstatat,
         libc::SYS_statx,
         libc::SYS_pread64,
@@ -330,13 +328,13 @@ fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
     ];
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
-    // Memory that is not executable.
+    // Only memory that is not executable.
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         let executable = SeccompCmpOp::MaskedEq(u64::from(libc::PROT_EXEC.unsigned_abs()));
         let condition = SeccompCondition::new(2, SeccompCmpArgLen::Dword, executable, 0)?;
         rules.insert(call, vec![SeccompRule::new(vec![condition])?]);
     }
-    // Other commands can have signals sent.
+    // Other commands could cause signals to be sent.
     let commands = [libc::F_DUPFD_CLOEXEC, libc::F_GETFD].map(|command| {
         let value = u64::from(command.unsigned_abs());
         SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
@@ -351,7 +349,7 @@ fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
 mod tests {
     use super::*;
 
-    /// A child that is a closure in a thread: messages without confinement.
+    /// A child that is a closure in a thread: for messages without confinement.
     fn pretend(peer: impl FnOnce(OwnedFd) + Send + 'static) -> Confined {
         let (socket, theirs) = channel::pair().unwrap();
         std::thread::spawn(move || peer(theirs));

@@ -1,4 +1,4 @@
-//! Until when something outside of us is waited for.
+//! Deadlines of waits for other processes.
 
 use std::{
     thread,
@@ -7,34 +7,33 @@ use std::{
 
 use crate::own::signals;
 
-/// One deadline for all that is needed to get an answer. It is over early when a signal comes
-/// that asks us to end.
+/// One deadline for all steps of a request. A signal that asks this process to end makes it expire early.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Instant,
     whole: Duration,
-    /// How many signals had come when it began: who was asked to end already may still wait
-    /// for the last things.
+    /// Number of such signals at the start. A deadline that starts after the signal does not expire early, so that
+    /// final requests are still possible.
     signals: u32,
 }
 
 impl Deadline {
-    /// From now on.
+    /// Makes a deadline that expires after `whole`.
     pub(crate) fn within(whole: Duration) -> Self {
         Self { at: Instant::now() + whole, whole, signals: signals::count() }
     }
 
-    /// One that is over earlier, after `part` from now.
+    /// Returns a deadline that expires after `part` from now, or at the time of this one if that is earlier.
     #[must_use]
     pub(crate) fn sooner(self, part: Duration) -> Self {
         let at = self.at.min(Instant::now() + part);
         Self { at, whole: part.min(self.whole), ..self }
     }
 
-    /// How long there is left.
+    /// Returns the remaining time.
     ///
     /// # Errors
-    /// A clause why there is nothing left: `within 10 s`, or `before it was interrupted`.
+    /// A clause with the reason if none remains: `within 10 s`, or `before it was interrupted`.
     pub(crate) fn left(&self) -> Result<Duration, String> {
         if self.is_interrupted() {
             return Err("before it was interrupted".into());
@@ -45,15 +44,15 @@ impl Deadline {
         }
     }
 
-    /// Whether a signal has ended it.
+    /// Returns whether a signal has made it expire.
     pub(crate) fn is_interrupted(&self) -> bool {
         signals::count() > self.signals
     }
 
-    /// Sleeps so long, but no longer than to its end.
+    /// Sleeps for `pause`, or until the deadline if that is earlier.
     ///
     /// # Errors
-    /// As [`Deadline::left`].
+    /// Returns the error of [`Deadline::left`].
     pub(crate) fn sleep(&self, pause: Duration) -> Result<(), String> {
         thread::sleep(self.left()?.min(pause));
         Ok(())

@@ -7,19 +7,19 @@ use std::{fs, mem::MaybeUninit};
 
 use procfs::process::Process;
 
-/// Maximum number of descendants that are counted, of at most two generations.
+/// Maximum number of descendants counted, from two generations at most.
 const MAX: usize = 256;
 
-/// Resources that descendants use.
+/// Resource usage of descendants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// CPU time in nanoseconds, in steps of 10 ms for those that live.
+    /// CPU time in nanoseconds; for live processes in steps of 10 ms.
     pub cpu_ns: u64,
-    /// Memory in bytes, of which a page that is shared by several processes counts in parts (PSS).
+    /// Memory in bytes, with shared pages divided among the processes that share them (PSS).
     pub memory: u64,
 }
 
-/// Returns what all descendants of this process have used until now.
+/// Returns the usage of all descendants of this process so far.
 pub fn usage() -> Usage {
     let mut all = children_of(std::process::id());
     for child in all.clone() {
@@ -30,7 +30,7 @@ pub fn usage() -> Usage {
     Usage { cpu_ns, memory: all.iter().map(|pid| memory_of(*pid)).sum() }
 }
 
-/// Returns the children that all threads of a process have started.
+/// Returns the children started by all threads of a process.
 fn children_of(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -56,7 +56,7 @@ fn memory_of(pid: u32) -> u64 {
 /// Returns the CPU time of descendants that have ended and were waited for.
 fn ended_ns() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
-    // SAFETY: the kernel fills the whole struct, or the call fails.
+    // SAFETY: the kernel fills the complete struct, or the call fails.
     let usage = unsafe {
         if libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) != 0 {
             return 0;
@@ -91,7 +91,7 @@ mod tests {
         assert!(living.memory > 50 << 10, "{living:?}");
         drop(child.stdin.take());
         child.wait().unwrap();
-        // Times of a process that lives are rounded.
+        // CPU times of live processes are rounded.
         assert!(usage().cpu_ns + 20_000_000 >= living.cpu_ns);
     }
 }

@@ -1,8 +1,8 @@
-//! How many files may be open at once.
+//! Limit on open files.
 //!
-//! Each JVM takes some, each library that is mapped, each processor and each place that is
-//! attached to. The soft limit is usually 1,024, for programs that use select(2); the hard one is
-//! what the system grants. Source: getrlimit(2).
+//! Descriptors are needed per JVM, per mapped library, per processor and per attached location. The soft limit is
+//! usually 1,024, for the sake of programs that use select(2); the hard limit is what the system grants. Source:
+//! getrlimit(2).
 
 use std::{
     io,
@@ -16,21 +16,20 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{Error, own::note};
 
-/// The limit as we were started with it.
+/// The limit that this process was started with.
 static FOUND: OnceLock<Rlimit> = OnceLock::new();
 
-/// Raises the limit to the hard one.
+/// Raises the soft limit to the hard limit.
 pub(crate) fn raise_limit() {
     let found = FOUND.get_or_init(|| getrlimit(Resource::Nofile));
-    // It may always be raised so far; and if not, it is as it was.
+    // This is always permitted; if it fails all the same, the limit stays as it was.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: found.maximum, ..*found });
 }
 
-/// Sets the limit as it was, for a command that we start. Between fork and exec: system calls
-/// only.
+/// Restores the original limit for a command that we start. Runs between fork and exec, so it makes only system calls.
 ///
 /// # Errors
-/// The kernel's.
+/// Returns the error of setrlimit(2).
 pub(crate) fn restore_limit() -> io::Result<()> {
     match FOUND.get() {
         Some(found) => Ok(setrlimit(Resource::Nofile, *found)?),
@@ -38,8 +37,8 @@ pub(crate) fn restore_limit() -> io::Result<()> {
     }
 }
 
-/// Whether something failed only because no more files can be opened. Says so, once: what is
-/// missing then may not be noticed otherwise.
+/// Returns whether an operation failed because too many files are open. Prints a message the first time, because the
+/// missing data may not be noticed otherwise.
 pub(crate) fn ran_out(error: &Error) -> bool {
     let code = match error {
         Error::Io { source, .. } | Error::Memory { source, .. } => source.raw_os_error(),

@@ -1,23 +1,22 @@
-//! How much of something is done, so that it takes a small part of a processor only: of what is a
-//! sample anyway, more or less can be taken.
+//! Limits the CPU time of sampling work: adapts the share of the work that is done so that it stays within a budget.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The share to begin with: no flood, whatever the rate.
+/// Initial share, small enough for any rate of work.
 const FIRST_SHARE: f64 = 0.2;
-/// Below this the estimate rests on too little.
+/// Minimum share; below, the estimates would be based on too few samples.
 const LEAST_SHARE: f64 = 1e-4;
-/// The share doubles at most at each step.
+/// Maximum factor by which one step changes the share.
 const STEP: f64 = 2.0;
 
-/// Which share of something is done, so that all of it stays within what it may take.
+/// Share of some work that is done, adapted so that its CPU time stays within a limit.
 #[derive(Debug)]
 pub(crate) struct Effort {
-    /// The share of one processor's time that it may take.
+    /// Maximum CPU time per elapsed time, as a share of one processor.
     allowed: f64,
-    /// How long there may be nothing to do before it does more.
+    /// Time without work after which the share is raised.
     patience: Duration,
     share: f64,
     spent: Duration,
@@ -25,24 +24,24 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    /// Nothing spent yet of this share of one processor's time. Where there was nothing to do, it
-    /// does more, at once.
+    /// Makes an effort that may use this share of one processor's time. Without work, it raises the share at every
+    /// step.
     pub(crate) fn new(allowed: f64) -> Self {
         let (spent, elapsed) = (Duration::ZERO, Duration::ZERO);
         Self { allowed, patience: Duration::ZERO, share: FIRST_SHARE, spent, elapsed }
     }
 
-    /// ... not before there was nothing to do for so long: what is to be done may come all at once.
+    /// Raises the share only after this time without work, for work that arrives in batches.
     pub(crate) fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// The share to do, of 1.
+    /// Returns the share to do, between 0 and 1.
     pub(crate) fn share(&self) -> f64 {
         self.share
     }
 
-    /// Does something that counts.
+    /// Runs work whose CPU time counts.
     pub(crate) fn spend<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let begin = processor_time();
         let result = work();
@@ -50,7 +49,7 @@ impl Effort {
         result
     }
 
-    /// Adapts the share to what was spent in a time, and returns it.
+    /// Adapts the share to the CPU time spent during `elapsed`, and returns it.
     pub(crate) fn adapt(&mut self, elapsed: Duration) -> f64 {
         self.elapsed += elapsed;
         if self.spent.is_zero() && self.elapsed < self.patience {
@@ -79,19 +78,19 @@ mod tests {
     fn the_share_follows_what_is_spent() {
         let second = Duration::from_secs(1);
         let mut effort = Effort::new(0.01);
-        // Nothing to do: do all of it.
+        // Without work, the share rises to 1.
         for _ in 0..10 {
             effort.adapt(second);
         }
         assert_eq!(effort.share(), 1.0);
-        // Four times too much: half, then half again.
+        // CPU time is four times the limit: the share is halved twice.
         effort.spent = Duration::from_millis(40);
         assert_eq!(effort.adapt(second), 0.5);
         effort.spent = Duration::from_millis(20);
         assert_eq!(effort.adapt(second), 0.25);
         effort.spent = Duration::from_millis(10);
         assert_eq!(effort.adapt(second), 0.25);
-        // What comes all at once is measured by the time since the last.
+        // CPU time of a batch is compared with the time since the last batch.
         let mut effort = Effort::new(0.01).with_patience(10 * second);
         for _ in 0..20 {
             for _ in 0..4 {

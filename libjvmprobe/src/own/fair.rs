@@ -1,7 +1,7 @@
-//! Max-min fairness: how a bounded resource is shared by parties with different needs.
+//! Max-min fairness: divides a limited resource among parties with different needs.
 
-/// Returns the most that each party may have, so that together they have no more than `all`. A party that
-/// needs less than an equal share leaves the rest to the others. Infinite if all needs are met.
+/// Returns the maximum that each party may have, so that all together have no more than `all`. A party that
+/// needs less than an equal share leaves the rest to the others. Returns infinity if all needs can be met.
 pub fn fair_share(needs: impl IntoIterator<Item = f64>, all: f64) -> f64 {
     let mut needs: Vec<_> = needs.into_iter().collect();
     needs.sort_unstable_by(f64::total_cmp);

@@ -1,8 +1,8 @@
-//! What the allocator keeps for itself.
+//! Memory retained by the allocator.
 
-/// From now on memory that is freed goes back to the kernel sooner: for a process that lives for
-/// months and has peaks. By itself glibc has an arena for each thread, and what was freed in one
-/// stays there; and it takes large blocks from arenas, too, once one was freed. Source: mallopt(3).
+/// Makes the allocator return freed memory to the kernel sooner, for a process that lives for months and has peaks. By
+/// default, glibc has an arena for each thread, and memory freed in an arena stays there. It also serves large blocks
+/// from arenas once such a block was freed. Source: mallopt(3).
 pub fn give_back_soon() {
     #[cfg(target_env = "gnu")]
     {
@@ -13,7 +13,7 @@ pub fn give_back_soon() {
             (libc::M_TRIM_THRESHOLD, LARGE),
         ];
         for (what, value) in wanted {
-            // SAFETY: it takes numbers, and refuses those that it does not know.
+            // SAFETY: the arguments are numbers, and mallopt() rejects unknown ones.
             unsafe { libc::mallopt(what, value) };
         }
     }

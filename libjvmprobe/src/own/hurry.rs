@@ -1,17 +1,17 @@
-//! Being preferred by the scheduler for a moment.
+//! Temporary scheduling priority of a thread.
 
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// How much the scheduler prefers a thread that is in a hurry.
+/// Nice value of a thread with priority.
 const HURRY: i32 = -10;
 
-/// While this lives, the calling thread goes before others: to get ready is a fifth of a
-/// second of work, which on a machine in trouble would take seconds.
+/// Guard that raises the calling thread's priority while it exists. Preparing a trace takes 200 ms of CPU time, which
+/// would last seconds on an overloaded machine.
 #[derive(Debug)]
 pub struct Hurry(Option<i32>);
 
 impl Hurry {
-    /// From now on. Without the right to it, it takes its time.
+    /// Raises the priority. Without the right to do so, the thread keeps its priority.
     pub fn begin() -> Self {
         let before = getpriority_process(None).ok().filter(|&nice| nice > HURRY);
         let raised = before.filter(|_| setpriority_process(None, HURRY).is_ok());
@@ -22,7 +22,7 @@ impl Hurry {
 impl Drop for Hurry {
     fn drop(&mut self) {
         if let Some(before) = self.0 {
-            // To lower it again is always permitted.
+            // Lowering the priority is always permitted.
             let _ = setpriority_process(None, before);
         }
     }

@@ -1,4 +1,4 @@
-//! What is held for files, and needed no more: let go after a while.
+//! Idle timeout: releases per-file resources ten seconds after their last user has gone.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The next process with a file often comes soon after the last: short programs, one after the
-/// other.
+/// Time for which resources of an unused file are kept. Short programs often run one after another, so the next user
+/// tends to come soon.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// Since when a file is not used.
+/// Time at which each unused file lost its last user.
 #[derive(Debug)]
 pub struct Idle<F>(HashMap<F, Instant>);
 
@@ -21,7 +21,7 @@ impl<F> Default for Idle<F> {
 }
 
 impl<F: Copy + Eq + Hash> Idle<F> {
-    /// Takes out what is held for files that were not used for ten seconds.
+    /// Removes and returns the resources of files that have been unused for ten seconds.
     pub fn release<T>(
         &mut self,
         held: &mut HashMap<F, T>,
@@ -55,7 +55,7 @@ mod tests {
         idle.release(&mut attached, [a, b], begin);
         idle.release(&mut attached, [a], begin);
         assert_eq!(attached.len(), 2);
-        // Used again in between.
+        // `b` is used again in between.
         idle.release(&mut attached, [a, b], begin + KEPT / 2);
         idle.release(&mut attached, [a], begin + KEPT);
         assert_eq!(attached.len(), 2);

@@ -1,29 +1,27 @@
-//! This process itself: its rights, descriptors and memory, how long it waits, what it says,
-//! and how it ends.
+//! This process itself: privileges, descriptors, memory, deadlines, messages, and its end.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
-//! | [`budget`] | what may be kept in memory |
+//! | [`budget`] | memory budget of all JVMs |
 //! | `channel` | messages with descriptors to and from child processes |
 //! | [`confined`] | a child without privileges, for work on hostile bytes |
-//! | [`descendants`] | what its child processes use |
-//! | [`descriptors`] | how many files may be open |
-//! | [`privileges`] | which rights it needs, and when no more |
-//! | `heap` | what the allocator keeps for itself |
-//! | `effort` | how much it does, within what that may take |
-//! | `deadline` | how long something is waited for |
-//! | `fair` | shares of a bounded resource |
-//! | `idle` | what is needed no more |
-//! | `notes` | words to the person at the terminal |
-//! | `pace` | how often it looks around |
-//! | `hurry` | being preferred for a moment |
-//! | `signals` | what Ctrl-C does |
-//! | [`undo`] | what is undone however the end comes |
+//! | [`descendants`] | resource usage of child processes |
+//! | [`descriptors`] | limit on open files |
+//! | [`privileges`] | capabilities, and dropping them when no longer needed |
+//! | `heap` | memory retained by the allocator |
+//! | `effort` | CPU time limit of sampling work |
+//! | `deadline` | deadlines of waits for other processes |
+//! | `fair` | fair shares of a limited resource |
+//! | `idle` | release of resources that are no longer used |
+//! | `notes` | messages to the user on stderr |
+//! | `pace` | intervals of periodic work |
+//! | `hurry` | temporary scheduling priority |
+//! | `signals` | handling of Ctrl-C, SIGTERM and SIGHUP |
+//! | [`undo`] | cleanup that happens however the process ends |
 //!
-//! The first signal asks a tool to end: it prints what it has. The second one ends it at
-//! once with status 130. Attachments go with the process, for the kernel takes them back; what
-//! it does not take back (a file in a target's folder, a command that we started) is undone by
-//! [`undo`].
+//! The first signal asks a tool to end: it prints the data collected so far. The second one ends it immediately with
+//! status 130. The kernel removes attachments when the process ends. Other effects (a file in a target's folder, a
+//! command that we started) are undone by [`undo`].
 
 pub mod budget;
 pub(crate) mod channel;

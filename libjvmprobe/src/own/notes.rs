@@ -1,5 +1,5 @@
-//! Words to the person at the terminal: on stderr, behind the tool's name; or, for programs that
-//! collect logs, one JSON object a line. That nobody reads them is no reason to fail.
+//! Messages to the user: on stderr, prefixed with the tool's name, or as one JSON object per line for log collectors.
+//! Errors while writing them are ignored.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -17,16 +17,16 @@ use serde_json::{Map, Value, json};
 
 use crate::names::clean;
 
-/// The name of the tool that runs.
+/// Name of the running tool.
 static TOOL: OnceLock<String> = OnceLock::new();
 
-/// What was remarked, where remarks are wanted.
+/// Remarks printed so far; unset if remarks are off.
 static REMARKS: OnceLock<Mutex<HashSet<String>>> = OnceLock::new();
 
-/// More remarks than anybody reads.
+/// Maximum number of remarks printed.
 const MAX_REMARKS: usize = 10_000;
 
-/// Which tool runs, and whether remarks are wanted.
+/// Sets the tool's name, and whether remarks are printed.
 pub(crate) fn set_up(tool: &str, verbose: bool) {
     TOOL.get_or_init(|| tool.to_owned());
     if verbose {
@@ -34,57 +34,57 @@ pub(crate) fn set_up(tool: &str, verbose: bool) {
     }
 }
 
-/// Whether lines are for programs.
+/// Whether messages are printed as JSON.
 static AS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// What a line is to who reads it.
+/// Severity of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Of interest to somebody who wants to know all.
+    /// A detail, printed with `-v` only.
     Debug,
-    /// All is well.
+    /// Normal operation.
     Info,
-    /// Something is not as it should be.
+    /// A problem.
     Warning,
 }
 
-/// What a line says, for programs: a name, and values by their names.
+/// Structured data of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// What they are about: `saving`.
+    /// Topic, for example `saving`.
     pub about: &'a str,
-    /// Values by their names.
+    /// Values with their names.
     pub values: &'a [(&'a str, Value)],
 }
 
-/// From here on, each line is a JSON object with `time` (RFC 3339), `level` (`debug`, `info`,
-/// `warning`), `tool`, `message` and what facts there are, by what they are about.
+/// From now on, prints each message as a JSON object with `time` (RFC 3339), `level` (`debug`, `info`, `warning`),
+/// `tool`, `message` and, under the name of their topic, the facts if there are any.
 pub fn note_as_json() {
     AS_JSON.store(true, Ordering::Relaxed);
 }
 
-/// Warnings of the current minute, where their number is limited.
+/// Warnings of the current minute; unset if their number is not limited.
 static LIMIT: OnceLock<Mutex<Limit>> = OnceLock::new();
 
-/// Maximum number of warnings per minute that differ in numbers only, and of all warnings.
+/// Maximum number of warnings per minute that differ only in numbers, and of all warnings per minute.
 const MAX_ALIKE: u64 = 10;
 const MAX_ALL: u64 = 200;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Limits warnings, so that JVMs that cause many, on purpose perhaps, do not fill the log: from here on, at most
-/// ten per minute that differ in numbers only. The number of those left out is written when the minute is over and
-/// another warning comes.
+/// Limits warnings, so that JVMs that cause many, perhaps on purpose, do not fill the log: from now on, at most ten per
+/// minute that differ only in numbers, and at most 200 in total. The number of suppressed warnings is printed with the
+/// first warning after the minute.
 pub fn limit_warnings() {
     LIMIT.get_or_init(|| Mutex::new(Limit::new(Instant::now())));
 }
 
-/// Number of warnings in a minute.
+/// Warning counters of the current minute.
 #[derive(Debug)]
 struct Limit {
     begin: Instant,
     all: u64,
     left_out: u64,
-    /// By their texts without numbers.
+    /// Number of warnings by their text without numbers.
     alike: HashMap<String, u64>,
 }
 
@@ -93,8 +93,8 @@ impl Limit {
         Self { begin, all: 0, left_out: 0, alike: HashMap::new() }
     }
 
-    /// Counts a warning. Returns whether it is written, and the number of those that were left out in a minute
-    /// that is over now.
+    /// Counts a warning. Returns whether to print it, and, if a minute has just ended, the number of warnings
+    /// suppressed in it.
     fn admits(&mut self, text: &str, now: Instant) -> (bool, u64) {
         let mut left_out = 0;
         if now.duration_since(self.begin) >= MINUTE {
@@ -103,7 +103,7 @@ impl Limit {
         }
         let is_hex = |c: char| c.is_ascii_hexdigit();
         let words = text.split(|c: char| !c.is_alphanumeric());
-        // A word with a digit may be an address.
+        // Words of hexadecimal digits that contain a decimal digit may be addresses, so they count as numbers.
         let words = words.filter(|word| {
             !(word.contains(|c: char| c.is_ascii_digit())
                 && word.trim_start_matches("0x").chars().all(is_hex))
@@ -116,7 +116,7 @@ impl Limit {
             true => self.all += 1,
             false => self.left_out += 1,
         }
-        // Each that is new beyond the maximum is left out, too.
+        // At the maximum, new texts are suppressed, too, so their counters are not needed.
         if self.all >= MAX_ALL {
             self.alike.clear();
         }
@@ -124,7 +124,7 @@ impl Limit {
     }
 }
 
-/// Writes a line of what is not as it should be, whatever stands in the text.
+/// Prints a warning. Control characters in the text are escaped.
 pub fn note(text: &str) {
     if let Some(limit) = LIMIT.get() {
         let mut limit = limit.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,8 +143,8 @@ pub fn note(text: &str) {
     say(Level::Warning, text, None);
 }
 
-/// Writes a line about a process, and why. Of others with the same reason, a file that lacks something for example,
-/// lines are written with `-v` alone.
+/// Prints a warning about a process with its reason. Further warnings with the same reason, for example about a file
+/// that lacks something, are printed with `-v` only.
 pub(crate) fn note_once(line: &str, why: &str) {
     static REASONS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut reasons = REASONS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,12 +157,12 @@ pub(crate) fn note_once(line: &str, why: &str) {
     if is_new { note(&text) } else { remark(|| text) }
 }
 
-/// The same of what is as it should be.
+/// Prints an informational message.
 pub fn inform(text: &str) {
     say(Level::Info, text, None);
 }
 
-/// Writes a line, whatever stands in the text, with what it says for programs.
+/// Prints a message with optional structured data. Control characters in the text are escaped.
 pub fn say(level: Level, text: &str, facts: Option<Facts<'_>>) {
     let tool = TOOL.get().map_or("jvmprobe", String::as_str);
     let line = match AS_JSON.load(Ordering::Relaxed) {
@@ -172,7 +172,7 @@ pub fn say(level: Level, text: &str, facts: Option<Facts<'_>>) {
     let _ = writeln!(stderr(), "{line}");
 }
 
-/// Facts stand behind the text in brackets, as structured data of RFC 5424, section 6.3.
+/// Formats a message as text. Facts follow in brackets, as structured data of RFC 5424, section 6.3.
 fn as_text(tool: &str, text: &str, facts: Option<Facts<'_>>) -> String {
     let mut line = format!("{tool}: {}", clean::name(text));
     if let Some(Facts { about, values }) = facts {
@@ -208,8 +208,8 @@ fn as_json(
     line.to_string()
 }
 
-/// Notes with `-v` what is ignored, and why; the same once. A text that names the process is
-/// said once of each.
+/// Prints a message with `-v` only, for example what is ignored and why. Each text is printed once; a text that
+/// contains a PID is printed once per process.
 pub fn remark(text: impl FnOnce() -> String) {
     let Some(remarks) = REMARKS.get() else { return };
     let text = text();
@@ -238,7 +238,7 @@ mod tests {
         let later = begin + MINUTE;
         assert_eq!(limit.admits("process 7 is another JVM", later), (true, 500 - MAX_ALIKE));
         assert_eq!(flood(&mut limit, later), MAX_ALIKE);
-        // Texts that all differ.
+        // Texts that differ in more than numbers.
         let names = (0..1000_u32)
             .map(|n| format!("process of the name {}", char::from_u32(0x4e00 + n).unwrap()));
         let admitted = names.filter(|text| limit.admits(text, later).0).count() as u64;

@@ -1,22 +1,22 @@
-//! How often a trace looks around: it costs processor time, whatever the JVMs do.
+//! Intervals of a trace's periodic work, which costs CPU time even if the JVMs are idle.
 
 use std::time::Duration;
 
 use super::{note, remark};
 
-/// How soon a trace notices what happens.
+/// Trade-off between a fast reaction and low overhead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
-    /// Somebody watches it, or it is short.
+    /// For interactive use and short traces.
     #[default]
     Prompt,
-    /// Nobody does: events wait for each other, for up to half a second.
+    /// For unattended use, such as the daemon: events are delayed by up to half a second.
     Calm,
 }
 
 impl Pace {
-    /// How often to look for processes that end or get ready, and for events that have not woken
-    /// anybody.
+    /// Interval between ticks: checks for processes that have ended or finished starting, and for events that have not
+    /// caused a wake-up.
     pub(crate) fn tick(self) -> Duration {
         match self {
             Self::Prompt => Duration::from_millis(200),
@@ -24,8 +24,8 @@ impl Pace {
         }
     }
 
-    /// How often to take what was counted, in ticks: while the threads that were counted still
-    /// have names.
+    /// Interval between reads of counters, in ticks. It is short enough that most counted threads still exist and have
+    /// names.
     pub(crate) fn ticks_to_collect(self) -> u32 {
         match self {
             Self::Prompt => 5,
@@ -33,18 +33,18 @@ impl Pace {
         }
     }
 
-    /// The same as a time.
+    /// Interval between reads of counters.
     pub(crate) fn collects_every(self) -> Duration {
         self.tick() * self.ticks_to_collect()
     }
 
-    /// Whether to look, at a tick, for processes that run another program, too, and for losses:
-    /// that costs some system calls for each.
+    /// Returns whether a tick also checks for processes that run another program (exec) and for lost events, which
+    /// takes some system calls per JVM.
     pub(crate) fn looks_closely(self, collect: bool) -> bool {
         collect || self == Self::Prompt
     }
 
-    /// Says what is only of interest to somebody who watches.
+    /// Prints a progress message; with [`Calm`](Self::Calm), only in verbose mode.
     pub(crate) fn tell(self, line: &str) {
         match self {
             Self::Prompt => note(line),
@@ -52,7 +52,7 @@ impl Pace {
         }
     }
 
-    /// How often to ask the kernel for new JVMs.
+    /// Interval between reads of the kernel's mapping events.
     pub(crate) fn look(self) -> Duration {
         match self {
             Self::Prompt => Duration::from_millis(20),
@@ -60,11 +60,10 @@ impl Pace {
         }
     }
 
-    /// How long a new JVM must live before it is looked at, where so many came in the last ten
-    /// seconds: to look at one and to attach to it takes some hundredths of a second, as long as
-    /// many a short one lives.
+    /// Returns the minimum age before a new JVM is examined, if its tenant started `came` in the last ten seconds.
+    /// Examining a JVM and attaching to it takes some 10 to 50 ms of CPU, as long as many short programs live.
     pub(crate) fn wait_for_new(self, came: usize) -> Duration {
-        /// So many are looked at as they come.
+        /// Maximum number of new JVMs that are examined immediately.
         const FEW: usize = 10;
         const EACH: Duration = Duration::from_millis(200);
         match self {
@@ -73,7 +72,7 @@ impl Pace {
         }
     }
 
-    /// The share of one processor's time that reading TLABs may take.
+    /// Maximum share of one processor's time for reading TLABs.
     pub(crate) fn census(self) -> f64 {
         match self {
             Self::Prompt => 0.01,
@@ -81,8 +80,7 @@ impl Pace {
         }
     }
 
-    /// The share of one processor's time that naming stacks of allocations may take, if that has a
-    /// bound.
+    /// Maximum share of one processor's time for naming stacks of allocations; `None` for no limit.
     pub(crate) fn naming(self) -> Option<f64> {
         match self {
             Self::Prompt => None,
@@ -90,8 +88,8 @@ impl Pace {
         }
     }
 
-    /// How long nothing may come before more of it is taken: in a daemon what is taken comes all at
-    /// once, ten seconds apart at most.
+    /// Time without data before the amount collected is increased. A daemon reads its data in batches, at most ten
+    /// seconds apart.
     pub(crate) fn patience(self) -> Duration {
         match self {
             Self::Prompt => Duration::ZERO,
@@ -99,8 +97,8 @@ impl Pace {
         }
     }
 
-    /// Bytes of the ring buffer through which many JVMs send. Where events wait, the one that
-    /// fills a quarter of it wakes the reader, so that a small one does.
+    /// Size in bytes of a ring buffer shared by many JVMs. With [`Calm`](Self::Calm), the reader is woken by the event
+    /// that fills a quarter of it, so a small buffer is sufficient.
     pub(crate) fn ring(self) -> u32 {
         match self {
             Self::Prompt => 1 << 22,

@@ -1,12 +1,11 @@
-//! Rights that are given up once they are not needed any more.
+//! Capabilities, and dropping them when they are no longer needed.
 //!
-//! What comes from a target (ELF files, its memory, its maps) is read with as few of root's
-//! rights as the trace allows, so that a fault of ours is worth less to whoever made the target.
-//! To read another user's processes is a strong right by itself: these tools cannot be without
-//! it. Source: capabilities(7).
+//! Data from a target (ELF files, its memory, its maps) is read with as few of root's capabilities as the trace allows,
+//! so that a vulnerability of ours gains the owner of a hostile target less. The right to read other users' processes
+//! is powerful by itself, but these tools cannot work without it. Source: capabilities(7).
 //!
-//! Capabilities belong to threads. Call this before threads are started: those have what the
-//! thread had that has started them. Those of this library give up all but their own.
+//! Capabilities belong to threads, and new threads inherit them. So call this before starting threads. Threads of this
+//! library drop all capabilities that they do not need.
 
 use rustix::{
     io::Result,
@@ -16,26 +15,26 @@ use rustix::{
     },
 };
 
-/// Some rights.
+/// A set of capabilities.
 pub use rustix::thread::CapabilitySet as Rights;
 
-/// To load programs, and to use their maps (before Linux 6.0 also later).
+/// For loading BPF programs and using their maps (before Linux 6.0 also after loading).
 pub const MAPS: CapabilitySet = CapabilitySet::BPF;
-/// To read processes of other users, their files and `map_files`.
+/// For reading processes of other users, their files and `map_files`.
 pub const READ: CapabilitySet = CapabilitySet::SYS_PTRACE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::CHECKPOINT_RESTORE);
-/// To attach to USDT probes from Linux 6.6 on, and to sample.
+/// For attaching to USDT probes since Linux 6.6, and for sampling.
 pub const PROBE: CapabilitySet = CapabilitySet::PERFMON;
-/// To attach to functions and, before Linux 6.6, to any probe.
+/// For attaching to functions and, before Linux 6.6, to any probe.
 pub const ATTACH: CapabilitySet = PROBE.union(CapabilitySet::SYS_ADMIN);
-/// To go first while we get ready.
+/// For raising the scheduling priority during setup.
 pub const HURRY: CapabilitySet = CapabilitySet::SYS_NICE.union(CapabilitySet::SYS_RESOURCE);
-/// To read the kernel's symbols.
+/// For reading the kernel's symbols.
 pub const KERNEL_SYMBOLS: CapabilitySet = CapabilitySet::SYSLOG;
-/// To create and remove files in folders of other users, as `sudo` users do with `-o`.
+/// For creating and removing files in folders of other users, as `sudo` users do with `-o`.
 pub const OUTPUT: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
-/// To ask a JVM: as its user, with files and a signal.
+/// For the attach protocol: acting as the JVM's user, creating files and sending a signal.
 pub const ASK: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::SETUID)
@@ -43,10 +42,10 @@ pub const ASK: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::DAC_OVERRIDE);
 
-/// Gives up all rights of this thread but these, for good, also through programs that have more
-/// (set-user-ID).
+/// Irrevocably drops all capabilities of this thread except `needed`. Executing set-user-ID programs does not restore
+/// them.
 ///
-/// What is not held cannot be given up, and to have kept a right is no reason to fail.
+/// Capabilities that the thread does not have are ignored, and so are failures to drop one.
 pub fn keep(needed: CapabilitySet) {
     let _ = set_no_new_privs(true);
     let _ = try_keep(needed);
@@ -55,9 +54,9 @@ pub fn keep(needed: CapabilitySet) {
 fn try_keep(needed: CapabilitySet) -> Result<()> {
     let held = capabilities(None)?.permitted;
     let kept = kept(held, needed);
-    // First: this wants a right itself.
+    // Done first, because it requires a capability itself (CAP_SETPCAP).
     for capability in every().filter(|&one| !kept.contains(one)) {
-        // Without that right, or in a kernel that does not know it, it stays as it is.
+        // Fails without that capability, or if the kernel does not know `capability`; then it stays.
         let _ = remove_capability_from_bounding_set(capability);
     }
     let _ = clear_ambient_capability_set();
@@ -65,7 +64,8 @@ fn try_keep(needed: CapabilitySet) -> Result<()> {
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })
 }
 
-/// Whoever has CAP_SYS_ADMIN in place of the younger ones keeps it.
+/// Returns the capabilities to keep. CAP_SYS_ADMIN is kept if the process lacks the newer capabilities that it
+/// includes.
 fn kept(held: CapabilitySet, needed: CapabilitySet) -> CapabilitySet {
     let young = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::CHECKPOINT_RESTORE;
     let stands_in = !held.contains(young) && needed.intersects(young);

@@ -10,29 +10,28 @@ use std::{
 
 use crate::{Error, Result, own::undo};
 
-/// `timeout` and some shells send one signal twice, to the process and to its group. A person
-/// who wants out takes longer.
+/// Maximum delay within which two signals count as one. `timeout` and some shells send a signal twice, to the process
+/// and to its group; a user who presses Ctrl-C twice takes longer.
 const SAME: Duration = Duration::from_millis(250);
 
-/// What a shell shows of a program that SIGINT has ended.
+/// Exit status that a shell shows for a program killed by SIGINT.
 const ENDED_AT_ONCE: i32 = 130;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// How many signals have come.
+/// Returns 1 once a signal has come, else 0.
 pub(super) fn count() -> u32 {
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Signals that ask the process to end.
+/// State of the signals that ask the process to end.
 #[derive(Debug, Default)]
 pub struct Endings {
     first: Option<Instant>,
 }
 
 impl Endings {
-    /// One has come: whoever waits within a deadline hurries. If it is not the first one, the process
-    /// ends at once, whatever it is busy with.
+    /// Handles a signal. The first one makes deadlines expire. A later one ends the process immediately.
     pub fn come(&mut self) {
         let now = Instant::now();
         if now - *self.first.get_or_insert(now) >= SAME {
@@ -42,23 +41,23 @@ impl Endings {
     }
 }
 
-/// Ends the process, whatever it is busy with, with nothing left behind.
+/// Ends the process immediately, after undoing its effects.
 fn end_at_once() -> ! {
     undo::everything();
-    // SAFETY: ends the process without running what other threads still use.
+    // SAFETY: ends the process without running exit handlers that free data in use by other threads.
     unsafe { libc::_exit(ENDED_AT_ONCE) };
 }
 
-/// Becomes true on Ctrl-C, SIGTERM or SIGHUP. From the second one on the process ends at
-/// once, whatever it is busy with, with nothing left behind.
+/// Returns a flag that becomes true on Ctrl-C, SIGTERM or SIGHUP. The second signal ends the process immediately, after
+/// undoing its effects.
 ///
 /// # Errors
-/// [`Error::Io`] where the handler cannot be installed.
+/// [`Error::Io`] if the handler cannot be installed.
 pub fn stop_on_signal() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     let mut endings = Endings::default();
-    // Runs in a thread of its own, where everything is allowed.
+    // Runs in a normal thread, not in a signal handler, so any function may be called.
     let on_signal = move || {
         endings.come();
         flag.store(true, Ordering::Relaxed);

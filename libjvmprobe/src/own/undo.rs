@@ -1,15 +1,15 @@
-//! What must be undone even when the process ends in the middle of things.
+//! Cleanup that must happen even if the process ends unexpectedly.
 //!
-//! Whoever leaves a trace outside of this process says here how it is taken back, and takes
-//! it back itself in the ordinary case. SIGKILL alone cannot be answered: then a file in a
-//! target's folder stays, of which the name tells whose it is.
+//! Code that changes something outside of this process registers here how to undo it, and undoes it itself in the
+//! normal case. SIGKILL cannot be handled: a file in a target's folder stays then, and its name shows which process it
+//! belongs to.
 
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// How something is taken back.
+/// A cleanup action.
 pub type Step = Box<dyn FnOnce() + Send>;
 
 static STEPS: Mutex<Steps> = Mutex::new(Steps { last: 0, by_number: BTreeMap::new() });
@@ -31,23 +31,23 @@ fn steps() -> MutexGuard<'static, Steps> {
     STEPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Something that will be undone. Dropped, it no longer will be: its owner has seen to it.
+/// A registered cleanup action. Dropping it cancels the action, because the owner has cleaned up itself.
 #[derive(Debug)]
 #[must_use = "dropped at once, nothing is undone"]
 pub struct Undo(u64);
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        // What it holds is freed after the lock is given back.
+        // The action is freed after the lock is released.
         let step = steps().by_number.remove(&self.0);
         drop(step);
     }
 }
 
-/// Does something, and says how it is undone. No end comes between the two.
+/// Does `work` and registers the action that undoes it. The process does not end between the two.
 ///
 /// # Errors
-/// Those of what is done: then there is nothing to undo.
+/// Returns the error of `work`; then nothing is registered.
 pub(crate) fn doing<T, E>(
     work: impl FnOnce() -> Result<T, E>,
     undo: impl FnOnce(&T) -> Step,
@@ -58,18 +58,18 @@ pub(crate) fn doing<T, E>(
     Ok((done, Undo(steps.add(step))))
 }
 
-/// Has a step done when the process ends, however it does.
+/// Registers an action for the end of the process, however it ends.
 pub(crate) fn at_the_end(step: Step) {
     steps().add(step);
 }
 
-/// Undoes all of it, the last first. Nothing more can be begun: the process is about to end.
+/// Runs all actions, the last one first. Afterwards no action can be registered; the process is about to end.
 pub(crate) fn everything() {
     let mut steps = steps();
     while let Some((_, step)) = steps.by_number.pop_last() {
         step();
     }
-    // Who wants to begin something waits here for the end.
+    // The lock is never released: threads that want to register an action wait for the end of the process.
     std::mem::forget(steps);
 }
 

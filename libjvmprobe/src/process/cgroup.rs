@@ -1,4 +1,4 @@
-//! What a process's control groups tell: the container, the pod or the service that it is in.
+//! Control groups: the container, pod or service that a process runs in.
 //!
 //! Sources: cgroups(7); how container engines name control groups: Docker (`docker-ID.scope`,
 //! `/docker/ID`), podman (`libpod-ID.scope/container`, `libpod-payload-ID`), CRI-O (`crio-ID.scope`),
@@ -17,37 +17,36 @@ use crate::Pid;
 /// Maximum size of /proc/PID/cgroup that is read, in bytes.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Where a process runs.
+/// Container, pod or service that a process runs in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The container's id, of 64 hexadecimal digits.
+    /// Container ID of 64 hexadecimal digits; on Fargate, a task's 32 digits and a number.
     pub container: Option<String>,
-    /// What runs it: `docker`, `podman`, `cri-o`, `containerd`; `None` where its name does not tell.
+    /// Container runtime: `docker`, `podman`, `cri-o`, `containerd`; `None` if the name does not contain it.
     pub runtime: Option<&'static str>,
-    /// The uid of its pod.
+    /// UID of its pod.
     pub pod: Option<String>,
-    /// The pod's class: `Guaranteed`, `Burstable` or `BestEffort`.
+    /// QoS class of its pod: `Guaranteed`, `Burstable` or `BestEffort`.
     pub qos: Option<&'static str>,
-    /// The systemd service that it is in, where that is no container: without `.service`.
+    /// Name of its systemd service without `.service`, unless it runs in a container.
     pub service: Option<String>,
 }
 
 impl Place {
-    /// That of a process, by its /proc/PID/cgroup. The deepest container is told: one in another's
-    /// cgroup is started within that.
+    /// Parses the content of /proc/PID/cgroup. Of nested containers, returns the innermost one.
     pub fn parse(cgroup: &str) -> Self {
-        // Version 1 has a line for each controller, version 2 one; a process may have both.
+        // Version 1 has a line for each controller, version 2 has one line; a process may have both.
         let paths = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
         let places = paths.map(Self::of_path);
         let best = places.max_by_key(|place| {
-            // Of equal ones, the last one.
+            // `max_by_key` returns the last of equal elements.
             (place.container.is_some(), place.pod.is_some(), place.service.is_some())
         });
         best.unwrap_or_default()
     }
 
-    /// Returns the tenant that the process shares limited resources with: `pod/UID`, `container/ID`, `unit/NAME`, or
-    /// `host`. Control groups decide, because a process cannot choose them.
+    /// Returns the tenant with which the process shares limited resources: `pod/UID`, `container/ID`, `unit/NAME`, or
+    /// `host`. Tenants are determined by control groups, because a process cannot choose them.
     pub fn tenant(&self) -> String {
         match (&self.pod, &self.container, &self.service) {
             (Some(pod), ..) => format!("pod/{pod}"),
@@ -65,7 +64,7 @@ impl Place {
                 (place.container, place.runtime) = (Some(id.to_owned()), runtime);
             } else if let Some((uid, qos)) = pod(part) {
                 place.pod = Some(uid);
-                // A folder of its own for each class but one. In a cgroup namespace, it may lie outside.
+                // Each class but Guaranteed has a folder of its own. A cgroup namespace may hide that folder.
                 let is_in_root = part.contains("kubepods-pod") || before.ends_with("kubepods");
                 place.qos = qos.or_else(|| class(before)).or(is_in_root.then_some("Guaranteed"));
             } else if let Some(service) = part.strip_suffix(".service") {
@@ -84,16 +83,16 @@ impl Place {
 pub(crate) fn tenant_of(pid: Pid) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/cgroup")) {
-        // A text that cannot be read completely names the tenant as far as it goes.
+        // Content that cannot be read completely is parsed as far as it goes.
         let _ = file.take(MAX_BYTES).read_to_end(&mut bytes);
     }
     Place::parse(&String::from_utf8_lossy(&bytes)).tenant()
 }
 
-/// As a person is told of it in a column: `podman 0123456789ab`, `shop`, or nothing.
+/// Text for a table column: `podman 0123456789ab`, `shop`, or nothing.
 impl Display for Place {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        /// Of a container's id, docker shows as much.
+        /// Number of digits shown of a container ID, as in docker's output.
         const SHOWN: usize = 12;
         match (&self.container, &self.service) {
             (Some(id), _) => {
@@ -106,7 +105,7 @@ impl Display for Place {
     }
 }
 
-/// A container's id, and what runs it, from the part of a path and the one before.
+/// Returns a container's runtime and ID, from a component of a path and the component before it.
 fn container<'a>(part: &'a str, before: &str) -> Option<(Option<&'static str>, &'a str)> {
     let name = part.strip_suffix(".scope").unwrap_or(part);
     let (engine, id) =
@@ -120,14 +119,14 @@ fn container<'a>(part: &'a str, before: &str) -> Option<(Option<&'static str>, &
         "libpod" | "libpod-payload" => Some("podman"),
         "crio" => Some("cri-o"),
         "cri-containerd" | "containerd" | "nerdctl" => Some("containerd"),
-        // What watches a container is not in it.
+        // conmon monitors a container from outside.
         engine if engine.ends_with("conmon") => return None,
         _ => None,
     };
     Some((runtime, id))
 }
 
-/// Whether it is a container's id as Fargate has them: a task's of 32 digits, and a number.
+/// Returns whether this is a container ID of Fargate: a task's 32 hexadecimal digits, and a number.
 fn is_task(id: &str) -> bool {
     id.split_once('-').is_some_and(|(task, number)| {
         task.len() == 32
@@ -137,20 +136,20 @@ fn is_task(id: &str) -> bool {
     })
 }
 
-/// A pod's uid, and its class where the name tells.
+/// Returns a pod's UID, and its QoS class if the component contains it.
 fn pod(part: &str) -> Option<(String, Option<&'static str>)> {
     let name = part.strip_suffix(".slice").unwrap_or(part);
     let (head, uid) = match name.rsplit_once("-pod") {
         Some(parts) => parts,
         None => ("", name.strip_prefix("pod")?),
     };
-    // Those of static pods are hashes, without dashes.
+    // UIDs of static pods are hashes without dashes.
     let is_uid = matches!(uid.len(), 32 | 36)
         && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'-' | b'_'));
     is_uid.then(|| (uid.replace('_', "-"), class(head)))
 }
 
-/// The class that is in the name of a pod's slice, or of what it is in.
+/// Returns the QoS class in the name of a pod's slice, or of the folder that contains it.
 fn class(name: &str) -> Option<&'static str> {
     match name.rsplit('-').next() {
         Some("burstable") => Some("Burstable"),
@@ -167,7 +166,7 @@ mod tests {
 
     const UID: &str = "0f3b1c5e-86a2-4b0f-9d3e-2b9a0c1d2e3f";
 
-    /// What is told of a path: container, runtime, pod, class, service.
+    /// Checks the result for a path: container, runtime, pod, class, service.
     fn told(cgroup: &str) -> [String; 5] {
         let place = Place::parse(cgroup);
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
@@ -235,7 +234,7 @@ mod tests {
             (format!("11:cpu:/kubepods/burstable/pod{UID}/{id}\n0::/"), "", "Burstable"),
             (format!("11:cpu:/kubepods/besteffort/pod{UID}/{id}"), "", "BestEffort"),
             (format!("11:cpu:/kubepods/pod{UID}/{id}"), "", "Guaranteed"),
-            // From a cgroup namespace.
+            // As seen from within a cgroup namespace.
             (format!("0::/../../pod{UID}/{id}"), "", ""),
             (format!("0::/../pod{UID}/{id}"), "", ""),
             (format!("0::/../../burstable/pod{UID}/{id}"), "", "Burstable"),
@@ -252,7 +251,7 @@ mod tests {
                 "containerd",
                 "Burstable",
             ),
-            // kind: a node that is a container itself.
+            // kind: the node is a container itself.
             (
                 format!(
                     "0::/docker/{}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/\

@@ -1,8 +1,8 @@
-//! The files that a process has mapped as code, held open.
+//! Files that a process has mapped as code, kept open.
 //!
-//! What is opened while the process lives can be read after it has ended; and it
-//! is the mapped file itself, in whichever mount namespace, replaced or not: see
-//! `crate::process::libjvm`. Source: proc(5), `/proc/PID/maps` and `map_files`.
+//! A file opened while the process lives can still be read after it has ended. It is the mapped file itself, in
+//! whichever mount namespace, even if it was replaced on disk: see `crate::process::libjvm`. Source: proc(5),
+//! `/proc/PID/maps` and `map_files`.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,14 +24,14 @@ use crate::{
     process::{FileId, Process, libjvm, maps, memory::Memory, root::Root},
 };
 
-/// More mappings than any process has.
+/// Maximum number of mappings kept per process, above the kernel's default limit (65,530).
 const MAX_MAPPINGS: usize = 100_000;
 
-/// An open file with code.
+/// An open file that contains code.
 #[derive(Debug)]
 pub struct CodeFile {
     file: File,
-    /// One that has its symbols, which it lacks itself.
+    /// A file with its symbols, if it has none itself.
     symbols: Option<File>,
 }
 
@@ -41,15 +41,15 @@ impl CodeFile {
         Self { file, symbols: None }
     }
 
-    /// A file that processes have mapped, with symbols from sources that none of them can choose.
+    /// Makes a code file with symbols only from sources that no target controls.
     fn of_processes(file: File) -> Self {
         let elf = file.try_clone().ok().and_then(|file| ElfFile::open(file).ok());
         let symbols = elf.filter(|elf| !elf.has_symbols()).and_then(|elf| elf.installed_symbols());
         Self { file, symbols }
     }
 
-    /// The same file with the debug file that the root of a process has for it, if it lacks symbols and
-    /// there is one; and which file that is.
+    /// Returns the same file with the debug file in the root of process `pid`, and that debug file's identity. `None`
+    /// if this file has symbols or there is no debug file.
     fn in_root_of(&self, pid: Pid) -> Option<(Self, DebugFile)> {
         if self.symbols.is_some() {
             return None;
@@ -65,8 +65,8 @@ impl CodeFile {
         Some((Self { file, symbols: Some(symbols) }, (meta.dev(), meta.ino())))
     }
 
-    /// A file that has its symbols, where it has none itself: one that belongs to its build, or what
-    /// it has compressed.
+    /// Returns a file with the symbols, if this file has none itself: a separate file of the same build, or the
+    /// decompressed symbols that this file contains.
     pub(crate) fn symbols_apart(&self) -> Option<File> {
         let found = self.symbols.as_ref().and_then(|file| file.try_clone().ok());
         found.or_else(|| {
@@ -75,15 +75,15 @@ impl CodeFile {
         })
     }
 
-    /// A path that opens this file, in this process, while it is held.
+    /// Returns a path that opens this file, valid in this process while `self` lives.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
-    /// The same file, opened once more.
+    /// Returns another descriptor of the same file.
     ///
     /// # Errors
-    /// [`crate::Error::Io`] where there are too many open files.
+    /// [`crate::Error::Io`] if too many files are open.
     pub fn reopen(&self) -> Result<File> {
         self.file.try_clone().map_err(|e| crate::Error::io("reopen a mapped file", e))
     }
@@ -95,61 +95,61 @@ impl AsRawFd for CodeFile {
     }
 }
 
-/// Files by device and inode, so that processes share them. Clones share them, too. A file that containers of one image
-/// see on overlays of their own, with numbers of their own, is one file here.
+/// Open files by device and inode, shared by processes and by clones of the cache. A file that containers of one image
+/// see on their own overlays, with different inode numbers, is one file here.
 #[derive(Clone, Debug, Default)]
 pub struct FileCache(Arc<Mutex<Opened>>);
 
 #[derive(Debug, Default)]
 struct Opened {
     files: HashMap<CacheKey, Option<Arc<CodeFile>>>,
-    /// The same by what they are below an overlay.
+    /// The same files by their identity below an overlay.
     by_id: HashMap<FileId, Weak<CodeFile>>,
     idle: Idle<CacheKey>,
 }
 
-/// When there are so many files, those are closed at once that no process has mapped any more.
-/// A JVM has some fifteen.
+/// Number of files from which on a new one first closes those that no process has mapped any more. A JVM maps about
+/// fifteen.
 const MANY_FILES: usize = 64;
 
-/// A mapped range of code.
+/// An executable mapping.
 #[derive(Clone, Debug)]
 pub struct Mapping {
-    /// Its first address.
+    /// First address.
     pub start: Addr,
-    /// The first address behind it.
+    /// End address, exclusive.
     pub end: Addr,
-    /// Which position of the file lies at `start`.
+    /// File offset at `start`.
     pub offset: FileOffset,
-    /// The file's last name, `[vdso]`, or `[anon]`.
+    /// File name without its folder, `[vdso]`, `[vsyscall]` or `[anon]`.
     pub module: Arc<str>,
-    /// The file; `None` where there is none or it cannot be opened.
+    /// The open file; `None` if there is none or it cannot be opened.
     pub file: Option<Arc<CodeFile>>,
-    /// Which file it is, whatever its name.
+    /// Identity of the file, independent of its name.
     id: FileNumber,
 }
 
-/// A file's device and inode.
+/// Device (major, minor) and inode of a file.
 type FileNumber = (i32, i32, u64);
 /// Device and inode of a debug file.
 type DebugFile = (u64, u64);
-/// A mapped file, and the debug file that the root of its processes has for it. Containers share files
-/// of an image; with different debug files they share no names.
+/// A mapped file, and the debug file for it in the root of its processes. Containers share the files of an image, but
+/// with different debug files they must not share names.
 type CacheKey = (FileNumber, Option<DebugFile>);
 
 impl Mapping {
-    /// Where in the file an address of the range lies.
+    /// Returns the file offset of an address in this mapping.
     pub(crate) fn file_offset(&self, addr: Addr) -> FileOffset {
         FileOffset(addr.0.wrapping_sub(self.start.0).wrapping_add(self.offset.0))
     }
 
-    /// Whether it has a file or stands for one.
+    /// Returns whether the mapping has a file, or is the vDSO or vsyscall page.
     pub(crate) fn is_file(&self) -> bool {
         &*self.module != "[anon]"
     }
 }
 
-/// The code that a process has mapped.
+/// Executable mappings of a process, present and past.
 #[derive(Clone, Debug, Default)]
 pub struct CodeMaps {
     maps: BTreeMap<Addr, Mapping>,
@@ -157,13 +157,13 @@ pub struct CodeMaps {
 }
 
 impl CodeMaps {
-    /// Looks at a process again. What was mapped before and is no more is kept,
-    /// for there may be samples of it.
+    /// Reads the mappings of a process again. Mappings that have disappeared are kept, because there may be samples of
+    /// them.
     ///
     /// # Errors
-    /// Where the process is gone or hidden; what is known stays.
+    /// Returns an error if the process has ended or is hidden; the known mappings stay.
     pub fn refresh(&mut self, pid: Pid, files: &FileCache) -> Result<()> {
-        // Noted here, for nobody waits for what a process has mapped now.
+        // A lack of descriptors is recorded here, because no caller depends on the current mappings.
         let maps = maps::of(pid, maps::is_code).inspect_err(|error| _ = ran_out(error))?;
         let mut files = files.opened();
         for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
@@ -171,11 +171,11 @@ impl CodeMaps {
             let module = module_name(&map.pathname);
             let offset = FileOffset(map.offset);
             let id = (map.dev.0, map.dev.1, map.inode);
-            // Another library may lie where one was before, of the same size and name.
+            // A different library of the same size and name may have replaced an earlier one.
             let is_same = |known: &Mapping| {
                 (known.end, known.offset, known.id) == (end, offset, id) && known.module == module
             };
-            // Nothing was known of its file for want of descriptors: then it is tried again.
+            // A file that could not be opened for lack of descriptors is tried again.
             let is_tried = |known: &Mapping| known.file.is_some() || files.was_tried(map);
             if self.maps.get(&start).is_some_and(|known| is_same(known) && is_tried(known)) {
                 continue;
@@ -194,17 +194,17 @@ impl CodeMaps {
         Ok(())
     }
 
-    /// How often what is mapped was found changed.
+    /// Number of changes found so far; differs whenever the mappings do.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// All that is and was mapped, by ascending addresses.
+    /// Returns all present and past mappings in ascending order of addresses.
     pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
         self.maps.values()
     }
 
-    /// The mapping that an address lies in.
+    /// Returns the mapping that contains an address.
     pub fn find(&self, addr: Addr) -> Option<&Mapping> {
         self.maps.range(..=addr).next_back().map(|(_, map)| map).filter(|map| addr < map.end)
     }
@@ -222,18 +222,18 @@ fn module_name(path: &MMapPath) -> Arc<str> {
     }
 }
 
-/// A mapped file by its device and inode; `None` where there is none.
+/// Returns the device and inode of a mapped file; `None` if the mapping has no file.
 fn file_key(map: &MemoryMap) -> Option<(i32, i32, u64)> {
     match map.pathname {
         MMapPath::Path(_) => Some((map.dev.0, map.dev.1, map.inode)),
-        // One for all processes of this kernel.
+        // All processes of this kernel share one vDSO.
         MMapPath::Vdso => Some((0, 0, 0)),
         _ => None,
     }
 }
 
 impl FileCache {
-    /// The one that all threads of this process share: they look at the same JVMs.
+    /// Returns the cache shared by all threads of this process, which examine the same JVMs.
     pub(crate) fn of_this_process() -> Self {
         static ALL: OnceLock<FileCache> = OnceLock::new();
         ALL.get_or_init(Self::default).clone()
@@ -243,15 +243,15 @@ impl FileCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes files that nobody has used for a while, so that the file system of a container
-    /// that is gone is not held.
+    /// Closes files that have been unused for a while, so that the file system of a container that has ended is
+    /// released.
     pub(crate) fn close_unused(&self, now: Instant) {
         self.opened().close_unused(now);
     }
 }
 
 impl Opened {
-    /// What could not be opened because too many files were open is tried again.
+    /// Opens the file of a mapping. A file that could not be opened because too many were open is tried again.
     fn open(&mut self, pid: Pid, map: &MemoryMap) -> Option<Arc<CodeFile>> {
         let number = file_key(map)?;
         let file = self.open_shared(pid, map, (number, None))?;
@@ -272,7 +272,7 @@ impl Opened {
             return None;
         }
         if self.files.len() >= MANY_FILES {
-            // What could not be opened may be another file by now.
+            // Failures are forgotten, too: their numbers may belong to other files by now.
             self.files.retain(|_, file| file.as_ref().is_some_and(|f| Arc::strong_count(f) > 1));
         }
         let file = match opened {
@@ -287,7 +287,7 @@ impl Opened {
         file
     }
 
-    /// The file that this one is, if it is held by another number, else a new one.
+    /// Returns the cached file that is identical to this one below an overlay, or else a new one.
     fn share(&mut self, file: File, map: &MemoryMap) -> Arc<CodeFile> {
         let id = FileId::of(&file, Some((libjvm::device(map.dev), map.inode))).ok();
         if let Some(known) = id.and_then(|id| self.by_id.get(&id)?.upgrade()) {
@@ -308,13 +308,13 @@ impl Opened {
         self.idle.release(&mut self.files, used, now);
     }
 
-    /// Whether it is known that a mapping's file can be opened or that it cannot.
+    /// Returns whether an attempt to open the mapping's file has succeeded or finally failed.
     fn was_tried(&self, map: &MemoryMap) -> bool {
         file_key(map).is_none_or(|number| self.files.contains_key(&(number, None)))
     }
 }
 
-/// The vDSO is an ELF file in memory only.
+/// Copies the vDSO, an ELF file that exists in memory only, to a memfd.
 fn copy_of_memory(pid: Pid, map: &MemoryMap) -> Result<File> {
     let failed = |e| crate::Error::io("copy the vDSO", e);
     let len = usize::try_from(map.address.1.saturating_sub(map.address.0)).unwrap_or(usize::MAX);
@@ -367,13 +367,13 @@ mod tests {
         assert!(left.len() == 1 && Arc::ptr_eq(left[0], of_file.file.as_ref().unwrap()));
     }
 
-    /// Maps a file as code, at an address if one is given.
+    /// Maps a file as code, at `at` if an address is given.
     fn map(path: &Path, at: Option<*mut libc::c_void>) -> *mut libc::c_void {
         let file = File::open(path).unwrap();
         let fixed = at.map_or(0, |_| libc::MAP_FIXED);
         let (at, access) = (at.unwrap_or(std::ptr::null_mut()), libc::PROT_READ | libc::PROT_EXEC);
-        // SAFETY: a new mapping, or one in place of the last that this made, which nobody
-        // has looked into.
+        // SAFETY: makes a new mapping, or replaces the one that this function made last, to which no reference
+        // exists.
         let at =
             unsafe { libc::mmap(at, 4096, access, libc::MAP_PRIVATE | fixed, file.as_raw_fd(), 0) };
         assert_ne!(at, libc::MAP_FAILED);
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn a_library_in_the_place_of_another_is_seen() {
         let dir = tempfile::tempdir().unwrap();
-        // Of one name and size, as plug-ins are.
+        // Equal name and size, as plug-ins may have.
         let paths = ["a", "b"].map(|name| {
             let path = dir.path().join(name).join("plugin.so");
             std::fs::create_dir(path.parent().unwrap()).unwrap();

@@ -1,9 +1,8 @@
-//! Which file it is, wherever it is mounted or named.
+//! Identity of a file, independent of its mount and name.
 //!
-//! On an overlay, as containers have them, the numbers that stat(2) tells are the mount's: all
-//! containers of an image run one file, under a number of its own in each. The kernel attaches
-//! uprobes to the file below (`d_real_inode()`, kernel/events/uprobes.c), so who goes by stat attaches
-//! once for each container, and counts each event as often.
+//! On an overlay, as containers use, stat(2) returns numbers of the mount: all containers of an image run the same
+//! file, each under its own number. The kernel attaches uprobes to the file below (`d_real_inode()`,
+//! kernel/events/uprobes.c), so attaching once per stat(2) number would count each event once per container.
 
 use std::{
     fs::File,
@@ -21,17 +20,17 @@ const FID: libc::c_int = 0x200;
 /// `MAX_HANDLE_SZ`, include/linux/exportfs.h.
 const MAX_HANDLE: usize = 128;
 
-/// A file, wherever it is mounted or named.
+/// Identity of a file, independent of its mount and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
-    /// The device's number, or what stands for the file below an overlay.
+    /// Device number, or a hash that identifies the file below an overlay.
     dev: u64,
     ino: u64,
 }
 
 impl FileId {
-    /// Of an open file. Where it is mapped, /proc/PID/maps tells these numbers of device and inode:
-    /// up to Linux 6.7 those of the file below an overlay.
+    /// Determines the identity of an open file. `mapped` is the device and inode number in /proc/PID/maps, if the file
+    /// is mapped: up to Linux 6.7 those of the file below an overlay.
     pub(crate) fn of(file: &File, mapped: Option<(u64, u64)>) -> io::Result<Self> {
         let meta = file.metadata()?;
         let told = Self { dev: meta.dev(), ino: meta.ino() };
@@ -41,7 +40,7 @@ impl FileId {
         let Some(below) = handle(file) else {
             return Ok(mapped.map_or(told, |(dev, ino)| Self { dev, ino }));
         };
-        // Of the file system below it may tell nothing: files that agree in all of this are one.
+        // The handle may not identify the file system below, so files that agree in all of these values count as one.
         let mut hasher = DefaultHasher::new();
         (below, meta.size(), meta.mtime(), meta.mtime_nsec()).hash(&mut hasher);
         Ok(Self { dev: hasher.finish(), ino: 0 })
@@ -56,12 +55,12 @@ struct Handle {
     bytes: [u8; MAX_HANDLE],
 }
 
-/// What name_to_handle_at(2) says: on an overlay the handle of the file below (`struct ovl_fh`,
+/// Returns the result of name_to_handle_at(2): on an overlay, the handle of the file below (`struct ovl_fh`,
 /// fs/overlayfs/overlayfs.h).
 fn handle(file: &File) -> Option<Vec<u8>> {
     let mut handle = Handle { size: MAX_HANDLE as u32, kind: 0, bytes: [0; MAX_HANDLE] };
     let mut mount = 0_i32;
-    // SAFETY: the kernel writes at most `size` bytes behind the first two fields, and the number.
+    // SAFETY: the kernel writes at most `size` bytes after the first two fields, and the mount ID.
     let result = unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,

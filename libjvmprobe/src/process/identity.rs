@@ -1,9 +1,8 @@
 //! Acting as a target's user.
 //!
-//! Files for the target are created by a thread that has taken its effective user and
-//! group: they have the right owner from the beginning, and a file system that was mounted
-//! in a user namespace takes no others (EOVERFLOW for an id that is not mapped there, be it
-//! root's; user_namespaces(7)).
+//! Files for the target are created by a thread that has switched to its effective user and group. So they have the
+//! right owner from the beginning. A file system mounted in a user namespace even requires this: creating a file as a
+//! user that is not mapped there, such as root, fails with EOVERFLOW (user_namespaces(7)).
 
 use std::{io, thread};
 
@@ -14,7 +13,7 @@ use rustix::{
 
 use crate::process::Process;
 
-/// As whom a file is created.
+/// The user that creates a file.
 #[derive(Clone, Copy, Debug)]
 pub enum Owner<'a> {
     /// Our own user.
@@ -24,10 +23,10 @@ pub enum Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// Does something as that user.
+    /// Runs `work` as that user.
     ///
     /// # Errors
-    /// Those of `work`; [`io::ErrorKind::PermissionDenied`] where we may not act as that user.
+    /// The error of `work`; [`io::ErrorKind::PermissionDenied`] if this process cannot switch to that user.
     pub(crate) fn act<T: Send>(self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         match self {
             Self::Us => work(),
@@ -37,14 +36,13 @@ impl Owner<'_> {
     }
 }
 
-/// Does something as the target's user. In a thread of its own, for identity belongs
-/// to a thread, as far as the kernel is concerned.
+/// Runs `work` as the target's user, in a separate thread, because the kernel keeps user and group IDs per thread.
 ///
-/// Little may be asked about the target there: of a JVM in another user namespace, or one
-/// with capabilities, /proc hides from its own user what it tells root.
+/// `work` should not read much about the target in /proc: for a JVM in another user namespace or with capabilities,
+/// the kernel hides from its own user what root may read.
 ///
 /// # Errors
-/// A sentence saying why it cannot be done as that user.
+/// A sentence with the reason why it cannot be done as that user.
 pub(crate) fn as_target<T: Send>(
     process: &Process,
     work: impl FnOnce() -> T + Send,
@@ -64,7 +62,7 @@ fn take_identity(process: &Process) -> Result<(), String> {
         return Ok(());
     }
     let (uid, gid) = (Uid::from_raw(process.uid), Gid::from_raw(process.gid));
-    // The real and saved ids stay, so that the process keeps its right to trace.
+    // The real and saved IDs stay, so that the process keeps its right to trace.
     set_thread_groups(&[gid])
         .and_then(|()| set_thread_res_gid(None, gid, None))
         .and_then(|()| set_thread_res_uid(None, uid, None))

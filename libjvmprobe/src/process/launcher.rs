@@ -3,7 +3,7 @@
 
 use std::{env, ffi::OsStr, path::PathBuf};
 
-/// Where the library is, from the folder of the launcher: since JDK 9, and before.
+/// Paths of libjvm.so relative to the folder of the launcher: JDK 9 and later first, then older JDKs.
 const LIBRARIES: [&str; 5] = [
     "../lib/server/libjvm.so",
     "../lib/amd64/server/libjvm.so",
@@ -28,15 +28,15 @@ pub const WITH_VALUE: [&str; 12] = [
     "--source",
 ];
 
-/// What a JVM runs, from the arguments behind its name: the first that is no option and no
-/// option's value, or what `-jar` or `-m` name.
+/// Returns the program that a JVM runs, from the arguments after the launcher's name: the value of `-jar` or `-m`, or
+/// the first argument that is neither an option nor an option's value.
 pub(crate) fn main_in<'a>(arguments: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
         match argument {
             "-jar" | "-m" | "--module" => return arguments.next(),
             _ if WITH_VALUE.contains(&argument) => _ = arguments.next(),
-            // Options, and files of options.
+            // Options, and argument files (`@FILE`).
             _ if argument.starts_with(['-', '@']) || argument.is_empty() => {}
             main => return Some(main),
         }
@@ -44,7 +44,7 @@ pub(crate) fn main_in<'a>(arguments: impl Iterator<Item = &'a str>) -> Option<&'
     None
 }
 
-/// The libjvm.so that a program will load if it is a launcher of a JDK, as a shell would find it.
+/// Returns the libjvm.so that `program`, looked up as a shell would, will load if it is a JDK's launcher.
 pub(crate) fn library(program: &OsStr) -> Option<PathBuf> {
     let found = if program.as_encoded_bytes().contains(&b'/') {
         PathBuf::from(program)

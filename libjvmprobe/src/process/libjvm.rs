@@ -1,8 +1,8 @@
-//! The libjvm.so that a process really runs, opened exactly.
+//! The libjvm.so that a process runs: finds and opens exactly the mapped file.
 //!
-//! The path in /proc/PID/maps is the target's view: in a container it may name
-//! another file here, and an upgrade may have replaced or removed it while it
-//! runs. `/proc/PID/map_files/RANGE` is the mapped file itself (proc(5)).
+//! The path in /proc/PID/maps is the target's view: from a container it may name a different file here, and an upgrade
+//! may have replaced or removed the file while it runs. `/proc/PID/map_files/RANGE` is the mapped file itself
+//! (proc(5)).
 
 use std::{
     collections::HashMap,
@@ -26,26 +26,26 @@ use crate::{
 pub struct LibJvm {
     /// The path as the target sees it.
     pub seen_as: PathBuf,
-    /// Where its first page lies in the target.
+    /// Address of its first mapping in the target.
     pub(crate) map_start: Addr,
-    /// The offset in the file of what lies at `map_start`.
+    /// File offset of the byte at `map_start`.
     pub(crate) map_offset: FileOffset,
-    /// Which file it is.
+    /// Identity of the file.
     pub id: FileId,
     file: File,
-    /// A file with its symbols, where it has none itself.
+    /// A file with its symbols, if it has none itself.
     apart: Option<Arc<File>>,
-    /// Whether that file comes from the root of the process, whose owner has chosen its content.
+    /// Whether that file comes from the root of the process, where its owner controls the content.
     is_owners_choice: bool,
 }
 
-/// Symbol files from sources that no target can choose, by the libjvm.so that they belong to. That one is
-/// held open so that its inode number stays its own.
+/// Symbol files from sources that no target controls, by the libjvm.so that they belong to. The libjvm.so is kept open,
+/// so that its inode number is not reused.
 type Apart = HashMap<FileId, (File, Option<Arc<File>>)>;
-/// A machine that runs more builds of the JDK at once looks for some of them again.
+/// Maximum number of entries; when it is exceeded, the cache is cleared.
 const MAX_APART: usize = 64;
 
-/// Names in the mappings of a JVM: HotSpot's library, OpenJ9's.
+/// File names in the mappings of a JVM: HotSpot's library and OpenJ9's.
 pub(super) const JVM_NAMES: [&[u8]; 2] = [b"/libjvm.so", b"/libj9vm"];
 
 impl LibJvm {
@@ -53,14 +53,14 @@ impl LibJvm {
     ///
     /// # Errors
     /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], [`Error::ForeignArch`],
-    /// [`Error::Permission`], or [`Error::Io`] where the file cannot be opened.
+    /// [`Error::Permission`], or [`Error::Io`] if the file cannot be opened.
     pub(crate) fn find(pid: Pid, comm: &str) -> Result<Self> {
         let maps = maps::of(pid, |line| JVM_NAMES.iter().any(|name| maps::has(line, name)))?;
         if maps.iter().any(|m| file_name(m).is_some_and(|n| n.starts_with("libj9vm"))) {
             return Err(Error::OpenJ9 { pid });
         }
         let is_libjvm = |m: &&MemoryMap| file_name(m).is_some_and(|n| n == "libjvm.so");
-        // Others read the file: a profiler its symbols.
+        // Mapped without execute permission, the file is only read, for example by a profiler.
         let runs = |m: MemoryMap| m.perms.contains(MMPermissions::EXECUTE);
         let is_run = maps.iter().filter(is_libjvm).cloned().any(runs);
         let map = maps.iter().find(is_libjvm).filter(|_| is_run);
@@ -101,12 +101,12 @@ impl LibJvm {
         Ok(found)
     }
 
-    /// Returns the file with its symbols, if it has none itself, from a source that no target can choose.
-    /// The result is cached for all processes.
+    /// Returns a file with its symbols from a source that no target controls, if the library has none itself. The
+    /// result is cached for all processes.
     fn trusted_symbols(&self) -> Result<Option<Arc<File>>> {
         static KNOWN: OnceLock<Mutex<Apart>> = OnceLock::new();
         let known = KNOWN.get_or_init(Mutex::default);
-        // What a thread left behind that panicked is whole: entries are put in at once.
+        // A thread that panicked has left a consistent map, because entries are inserted in one step.
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, apart)) = known.get(&self.id) {
             return Ok(apart.clone());
@@ -121,8 +121,8 @@ impl LibJvm {
         Ok(apart)
     }
 
-    /// Returns the debug file of its build in the root of a process. The result is valid for that process
-    /// alone: the owner of another one may have another file there.
+    /// Returns the debug file of its build in the root of a process. The result is valid for that process only, because
+    /// the owner of another root may have put a different file there.
     fn symbols_in_root_of(&self, pid: Pid) -> Result<Option<File>> {
         let elf = self.elf()?;
         if elf.has_symbols() {
@@ -134,14 +134,14 @@ impl LibJvm {
         Ok(elf.symbols_in(|path| root.file(path)))
     }
 
-    /// Whether attachments by its symbols may reach all processes that run this file. Otherwise they must be
-    /// limited to the process that it was found for: the symbols come from that process's root, and the
-    /// file may be shared with processes of other owners.
+    /// Returns whether attachments by its symbols may cover all processes that run this file. If not, they must be
+    /// limited to the process that it was found for: the symbols come from that process's root, and processes of other
+    /// owners may run the same file.
     pub(crate) fn may_attach_for_everyone(&self) -> bool {
         !self.is_owners_choice
     }
 
-    /// A file that will be mapped, as if it were.
+    /// Opens a file that will be mapped later, as if it were mapped at address 0.
     pub(crate) fn of_file(path: &Path) -> std::io::Result<Self> {
         let file = File::open(path)?;
         Ok(Self {
@@ -155,32 +155,32 @@ impl LibJvm {
         })
     }
 
-    /// The file that was opened.
+    /// Returns another descriptor of the opened file.
     pub(crate) fn file(&self) -> Result<File> {
         let file = self.file.try_clone();
         file.map_err(|e| Error::io(format!("reopen {}", self.seen_as.display()), e))
     }
 
-    /// Its ELF structure, read through the file that was opened.
+    /// Returns its ELF structure, read from the opened file.
     pub fn elf(&self) -> Result<ElfFile> {
         let file = self.file()?;
         Ok(ElfFile::open(file)?.with_symbols_of(self.apart.as_deref()))
     }
 
-    /// A path that opens exactly this file, for interfaces that want a path.
-    /// Valid in this process while `self` lives.
+    /// Returns a path that opens exactly this file, for interfaces that require a path. Valid in this process while
+    /// `self` lives.
     pub(crate) fn open_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 }
 
-/// The program of a process, if it is a GraalVM native image.
+/// Returns the program of a process if it is a GraalVM native image.
 pub(crate) fn native_image(pid: Pid) -> Option<ElfFile> {
     let file = reader::open_linked(pid, Path::new(&format!("/proc/{pid}/exe"))).ok()?;
     ElfFile::open(file).ok().filter(image::is_image)
 }
 
-/// The number of a device of which /proc tells two.
+/// Combines the major and minor device number from /proc.
 pub(super) fn device((major, minor): (i32, i32)) -> u64 {
     rustix::fs::makedev(major.unsigned_abs(), minor.unsigned_abs())
 }
@@ -192,7 +192,7 @@ fn mapped_path(map: &MemoryMap) -> Option<&Path> {
     }
 }
 
-/// The mapped file's name, also of a file that has been removed.
+/// Returns the file name of a mapping without the mark of a removed file.
 fn file_name(map: &MemoryMap) -> Option<&str> {
     let name = mapped_path(map)?.file_name()?.to_str()?;
     Some(name.strip_suffix(" (deleted)").unwrap_or(name))
@@ -215,20 +215,20 @@ pub(crate) fn open_mapped(pid: Pid, map: &MemoryMap, path: &Path) -> Result<File
         Err(e) => e,
     };
     if deleted {
-        // The path would lead to the replacement, whose offsets are others.
+        // The path would lead to the replacement, which has different offsets.
         return Err(Error::Permission {
             what: format!("open {} (replaced on disk) through {exact}", seen_as.display()),
             missing: first.to_string(),
         });
     }
-    // map_files wants CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; the path below
-    // the target's root does not, and names the same file unless it was replaced.
+    // map_files requires CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE. The path within the target's root requires neither,
+    // and names the same file unless it was replaced.
     let root = Process::open(pid).map(|process| Root::open(&process))?;
     let root = root.map_err(|e| Error::io(format!("open the root of process {pid}"), other(e)))?;
     let shown = root.shown(&seen_as);
     let file = root.file(&seen_as).map_err(|e| Error::io(format!("open {shown}"), e))?;
     match file.metadata() {
-        // On overlays the device number differs, the inode does not.
+        // On overlays the device number differs, but not the inode.
         Ok(meta) if meta.ino() == map.inode => Ok(file),
         Ok(_) => Err(Error::Permission {
             what: format!("open the {} that process {pid} runs", seen_as.display()),

@@ -1,8 +1,7 @@
-//! The mappings of a process, read line by line.
+//! Mappings of a process, read line by line.
 //!
-//! A process may have 65,530 mappings (sysctl vm.max_map_count), each with a path of 50 kB and more, so what
-//! is kept of the text is chosen by the caller, and the text has a bound. Source: proc(5),
-//! `/proc/PID/maps`.
+//! A process may have 65,530 mappings (sysctl vm.max_map_count), each with a path of 50 kB and more. So the caller
+//! selects the lines to keep, and the size of the text is limited. Source: proc(5), `/proc/PID/maps`.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -26,12 +25,11 @@ const MAX_LINE: usize = 8192;
 /// Maximum size of the lines that are kept.
 const MAX_KEPT: usize = 16 << 20;
 
-/// Returns the mappings of a process whose lines are wanted. Lines that are too long are skipped.
+/// Returns the mappings of a process whose lines `is_wanted` selects. Lines longer than `MAX_LINE` are skipped.
 ///
 /// # Errors
 /// [`NoSuchProcess`](crate::Error::NoSuchProcess), [`Permission`](crate::Error::Permission);
-/// [`Io`](crate::Error::Io) where the text is longer than 64 MiB, or
-/// what is wanted of it longer than 16 MiB.
+/// [`Io`](crate::Error::Io) if the text is longer than 64 MiB, or the selected lines are longer than 16 MiB.
 pub(crate) fn of(pid: Pid, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<MemoryMap>> {
     let mut kept = Vec::new();
     for_each_line(pid, |line| {
@@ -43,16 +41,16 @@ pub(crate) fn of(pid: Pid, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Memo
         }
         Ok(true)
     })?;
-    // Names of files are whatever bytes the process likes, which procfs would refuse.
+    // File names may contain any bytes, and procfs would reject invalid UTF-8.
     let text = String::from_utf8_lossy(&kept);
     let maps = MemoryMaps::from_read(text.as_bytes()).map_err(|e| proc_error(pid, e))?;
     Ok(maps.0)
 }
 
-/// Whether a line of a process's mappings contains one of some texts. Stops reading there.
+/// Returns whether any mapping's line contains one of the texts. Stops reading at the first one.
 ///
 /// # Errors
-/// As for [`of`].
+/// Returns the errors of [`of`].
 pub(super) fn mention(pid: Pid, texts: &[&[u8]]) -> Result<bool> {
     let mut is_there = false;
     for_each_line(pid, |line| {
@@ -62,12 +60,12 @@ pub(super) fn mention(pid: Pid, texts: &[&[u8]]) -> Result<bool> {
     Ok(is_there)
 }
 
-/// Whether a line has a text in it.
+/// Returns whether a line contains a text.
 pub(super) fn has(line: &[u8], text: &[u8]) -> bool {
     line.windows(text.len()).any(|window| window == text)
 }
 
-/// Whether a mapping is executable, by its line: `START-END PERMISSIONS ...`.
+/// Returns whether a mapping is executable, by its line: `START-END PERMISSIONS ...`.
 pub(super) fn is_code(line: &[u8]) -> bool {
     let permissions = line.split(|&byte| byte == b' ').nth(1);
     permissions.is_some_and(|permissions| permissions.get(2) == Some(&b'x'))
@@ -79,7 +77,7 @@ fn for_each_line(pid: Pid, line: impl FnMut(&[u8]) -> io::Result<bool>) -> Resul
     read().map_err(|e| read_error(pid, &path, e))
 }
 
-/// Calls `line` with each line that is not too long, its end included, until it returns false.
+/// Calls `line` with each line of less than `MAX_LINE` bytes, including its end, until it returns false.
 fn lines(from: impl BufRead, mut line: impl FnMut(&[u8]) -> io::Result<bool>) -> io::Result<()> {
     let mut from = from.take(MAX_TEXT);
     let mut bytes = Vec::new();
@@ -94,7 +92,7 @@ fn lines(from: impl BufRead, mut line: impl FnMut(&[u8]) -> io::Result<bool>) ->
                     return Ok(());
                 }
             }
-            // Cut off by the bound, or the end of the text.
+            // An incomplete line at the size limit or at the end of the text.
             Some(_) if read < MAX_LINE => {}
             Some(_) => from.skip_until(b'\n').map(drop)?,
         }

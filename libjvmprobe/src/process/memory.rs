@@ -1,8 +1,8 @@
-//! Reading the target's memory: bounded in size and time, never writing, never stopping it.
+//! Reads the target's memory: limited in size and time, without writing to it or stopping the target.
 //!
-//! The open `/proc/PID/mem` is tied to the address space that it was opened on (proc(5)), so that a
-//! target that execs or ends, and whose number is reused, is never mistaken for the one that was
-//! checked. The read itself is made by a reader process: see `crate::process::reader`.
+//! An open `/proc/PID/mem` is bound to the address space that existed when it was opened (proc(5)). So if the target
+//! execs, or ends and its PID is reused, another program's memory is never read by mistake. The read itself is made by
+//! a reader process: see `crate::process::reader`.
 
 #[cfg(feature = "fuzzing")]
 use std::fs::File;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 pub(crate) use crate::process::reader::MAX_BYTES;
 use crate::{Addr, Error, Pid, Result, process::reader::MemoryFile};
 
-/// The longest single read; anything larger is a corrupt length, not data.
+/// Maximum size of a single read in bytes; anything larger is a corrupt length, not data.
 const MAX_READ: usize = 16 << 20;
 
-/// A view of one process's memory. Clones share the open file.
+/// Access to one process's memory. Clones share the open file.
 #[derive(Clone, Debug)]
 pub struct Memory(Arc<Source>);
 
@@ -29,8 +29,7 @@ impl Memory {
     /// Opens the memory of a process for reading.
     ///
     /// # Errors
-    /// [`Error::Permission`] without `CAP_SYS_PTRACE` over the target,
-    /// [`Error::Io`] when it is gone.
+    /// [`Error::Permission`] without `CAP_SYS_PTRACE` over the target, [`Error::Io`] if the process has ended.
     pub fn open(pid: Pid) -> Result<Self> {
         match MemoryFile::open(pid) {
             Ok(file) => Ok(Self(Arc::new(Source::Process(file)))),
@@ -42,16 +41,16 @@ impl Memory {
         }
     }
 
-    /// The memory that a file stands for, each byte at its position.
+    /// Uses a file as memory: the byte at each address is the byte at that file offset.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn of_file(file: File) -> Self {
         Self(Arc::new(Source::File(file)))
     }
 
-    /// Fills `buf` from `addr` on, whole or not at all.
+    /// Fills `buf` with memory from `addr` on; fails unless all of it can be read.
     ///
     /// # Errors
-    /// [`Error::Memory`] where it is not there, or does not answer within one second.
+    /// [`Error::Memory`] if it is not mapped, or does not answer within one second.
     pub(crate) fn read_into(&self, addr: Addr, buf: &mut [u8]) -> Result<()> {
         let mut at = addr;
         for part in buf.chunks_mut(MAX_BYTES) {
@@ -64,11 +63,11 @@ impl Memory {
         Ok(())
     }
 
-    /// Reads blocks of `size` bytes, at most 1 MiB, into `to`, one behind the other, in as few requests as
-    /// possible. Returns which could be read.
+    /// Reads blocks of `size` bytes, at most 1 MiB, consecutively into `to`, in as few requests as possible. Returns
+    /// for each block whether it could be read.
     ///
     /// # Errors
-    /// [`Error::Memory`] where the process is gone, or its memory does not answer within one second.
+    /// [`Error::Memory`] if the process has ended, or its memory does not answer within one second.
     pub(crate) fn read_blocks(
         &self,
         blocks: &[Addr],
@@ -106,10 +105,10 @@ impl Memory {
         Ok(buf)
     }
 
-    /// Reads 64-bit words in as few requests as possible; `None` for each that cannot be read.
+    /// Reads 64-bit words in as few requests as possible; returns `None` for each that cannot be read.
     ///
     /// # Errors
-    /// As for [`Self::read_blocks`].
+    /// Returns the errors of [`Self::read_blocks`].
     pub(crate) fn words(&self, addrs: &[Addr]) -> Result<Vec<Option<u64>>> {
         let mut bytes = vec![0; 8 * addrs.len()];
         let is_read = self.read_blocks(addrs, 8, &mut bytes)?;
@@ -135,13 +134,13 @@ impl Memory {
     /// Reads a NUL-terminated string of at most `max` bytes, replacing invalid UTF-8.
     ///
     /// # Errors
-    /// [`Error::Memory`] where the first byte cannot be read. A string that runs
-    /// into an unreadable page or past `max` is cut there.
+    /// [`Error::Memory`] if the first byte cannot be read. A string that runs into an unreadable page or past `max` is
+    /// cut there.
     pub(crate) fn c_string(&self, addr: Addr, max: usize) -> Result<String> {
         let mut bytes = Vec::new();
         let mut at = addr;
         while bytes.len() < max {
-            // Up to the end of the page: the next one may not be mapped.
+            // Only up to the end of the page, because the next one may not be mapped.
             let room = 4096 - (at.0 % 4096) as usize;
             let len = room.min(max - bytes.len());
             match self.read(at, len) {

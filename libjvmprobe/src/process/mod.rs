@@ -1,17 +1,17 @@
-//! A process, and whether it is a JVM's.
+//! A process: its identity, files, memory, and whether it runs a JVM.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
-//! | `pid` | a process as /proc tells of it; whether it still is the same |
-//! | `libjvm` | which libjvm.so it runs, opened exactly |
-//! | `file_id` | which file it is, in whichever container |
+//! | `pid` | a process in /proc, and whether it still runs the same program |
+//! | `libjvm` | the libjvm.so that it runs, opened exactly |
+//! | `file_id` | identity of a file across containers |
 //! | [`launcher`] | the launcher's command line |
-//! | [`cgroup`] | the container, pod or service that its control groups tell |
-//! | [`service`] | what who runs it calls it |
-//! | [`code`] | the files that it has mapped as code |
+//! | [`cgroup`] | container, pod or service, from control groups |
+//! | [`service`] | service name and attributes that its operator has set |
+//! | [`code`] | files that it has mapped as code |
 //! | `memory` | reading its memory |
-//! | `reader` | child processes that read for us and may get stuck |
-//! | [`root`] | the one door into its file system |
+//! | `reader` | child processes that make reads which may get stuck |
+//! | [`root`] | the only access to its file system |
 //! | [`identity`] | acting as its user |
 //! | `scan` | all JVMs of the machine |
 
@@ -36,7 +36,7 @@ pub use reader::start_readers;
 
 use crate::{Pid, Result};
 
-/// A JVM: found, named, checked.
+/// A process that was checked to be a JVM, and its libjvm.so.
 #[derive(Debug)]
 pub struct Target {
     /// The process.
@@ -49,14 +49,14 @@ impl Target {
     /// Looks up a process and checks that it is a JVM that can be traced.
     ///
     /// # Errors
-    /// Those of [`Process::open`] and `LibJvm::find`.
+    /// Returns the errors of [`Process::open`] and `LibJvm::find`.
     pub fn open(pid: Pid) -> Result<Self> {
         let process = Process::open(pid)?;
         let libjvm = LibJvm::find(pid, &process.comm)?;
         Ok(Self { process, libjvm })
     }
 
-    /// Its process number.
+    /// Returns its PID.
     pub fn pid(&self) -> Pid {
         self.process.pid
     }

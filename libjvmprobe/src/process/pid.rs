@@ -1,4 +1,4 @@
-//! One process as /proc tells of it: who it is, and whether it still is.
+//! One process in /proc: its identity, and whether it still exists.
 //!
 //! Sources: proc(5), pid_namespaces(7), pidfd_open(2).
 
@@ -26,38 +26,38 @@ use crate::{
     process::{reader::ProcFile, root},
 };
 
-/// Of a command line, so much is read: class paths are long.
+/// Maximum number of bytes read of a command line; class paths are long.
 const MAX_ARGUMENTS: u64 = 1 << 20;
 
-/// A live process, told apart from any later one with the same number.
+/// A live process, distinguished from any later one with the same PID.
 #[derive(Debug)]
 pub struct Process {
-    /// Its number as we see it.
+    /// PID in our PID namespace.
     pub pid: Pid,
-    /// Its number inside its innermost PID namespace: the one that it knows
-    /// itself by and that names its files in /tmp.
+    /// PID in its innermost PID namespace: the one that the process itself sees and that is part of its file names in
+    /// /tmp.
     pub(crate) ns_pid: NsPid,
-    /// Effective user id, in our user namespace.
+    /// Effective user ID, in our user namespace.
     pub uid: u32,
-    /// Effective group id, in our user namespace.
+    /// Effective group ID, in our user namespace.
     pub(crate) gid: u32,
-    /// Command name, at most 15 bytes (`comm`), made harmless.
+    /// Command name, at most 15 bytes (`comm`), with harmful characters replaced.
     pub comm: String,
-    /// When it started, in clock ticks since boot: with `pid`, unique.
+    /// Start time in clock ticks since boot: unique together with `pid`.
     pub(crate) start_ticks: u64,
-    /// Where the kernel put the stack at the last exec: changes with each exec.
+    /// Stack address that the kernel chose at the last exec: changes with each exec.
     start_stack: u64,
     pidfd: OwnedFd,
 }
 
-/// What has become of a process.
+/// Present state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Still running the program that was found.
+    /// Still runs the program that was found.
     Alive,
     /// Ended, by itself or killed.
     Ended,
-    /// Replaced its program by exec: what was learnt of it no longer holds.
+    /// Runs another program after exec: everything read before is invalid.
     Execed,
 }
 
@@ -66,7 +66,7 @@ impl Process {
     ///
     /// # Errors
     /// [`Error::NoSuchProcess`], [`Error::ThreadId`], [`Error::Zombie`], or
-    /// [`Error::Permission`] where /proc is hidden (`hidepid`).
+    /// [`Error::Permission`] if /proc is hidden (`hidepid`).
     pub fn open(pid: Pid) -> Result<Self> {
         let raw = i32::try_from(pid.0)
             .ok()
@@ -99,10 +99,10 @@ impl Process {
         })
     }
 
-    /// Its arguments, its program's name first, as it was started or tells since then.
+    /// Returns its arguments, starting with the program's name. The process can change them at any time.
     ///
     /// # Errors
-    /// Those of open(2) and read(2).
+    /// Returns the errors of open(2) and read(2).
     pub fn arguments(&self) -> io::Result<Vec<String>> {
         let mut bytes = Vec::new();
         let file = ProcFile::open(self.pid, "cmdline")?;
@@ -112,26 +112,26 @@ impl Process {
         Ok(bytes.split(|&byte| byte == 0).map(argument).collect())
     }
 
-    /// The folder that it works in, as it would name it.
+    /// Returns its working directory, as the process itself sees the path.
     ///
     /// # Errors
-    /// Those of readlink(2).
+    /// Returns the errors of readlink(2).
     pub fn working_path(&self) -> io::Result<PathBuf> {
         root::working_path(self)
     }
 
-    /// Sends a signal to this very process, never to a later one of its number.
+    /// Sends a signal to exactly this process, never to a later one with its PID.
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
         Ok(pidfd_send_signal(&self.pidfd, signal)?)
     }
 
-    /// Whether it is stopped: by SIGSTOP, by Ctrl-Z, or by a debugger.
+    /// Returns whether it is stopped: by SIGSTOP, by Ctrl-Z, or by a debugger.
     pub(crate) fn is_stopped(&self) -> bool {
         let stat = i32::try_from(self.pid.0).ok().map(|pid| Proc::new(pid).and_then(|p| p.stat()));
         matches!(stat, Some(Ok(stat)) if matches!(stat.state, 'T' | 't'))
     }
 
-    /// How long ago it started.
+    /// Returns the time since it started.
     pub(crate) fn age(&self) -> Duration {
         let now = clock_gettime(ClockId::Boottime);
         let now = Duration::new(now.tv_sec.max(0).cast_unsigned(), now.tv_nsec as u32);
@@ -139,8 +139,8 @@ impl Process {
         now.saturating_sub(Duration::from_millis(self.start_ticks.saturating_mul(1000) / ticks))
     }
 
-    /// CPU time of all its threads since its start, in nanoseconds, by the kernel's account; `None` where it has
-    /// ended.
+    /// Returns the CPU time of all its threads since its start, in nanoseconds, as the kernel accounts it; `None` if it
+    /// has ended.
     ///
     /// Source: proc(5), `utime` and `stime` in /proc/PID/stat.
     pub fn cpu_ns(&self) -> Option<u64> {
@@ -152,15 +152,15 @@ impl Process {
         Some(ticks.saturating_mul(1_000_000_000 / procfs::ticks_per_second().max(1)))
     }
 
-    /// Whether it has ended; never blocks.
+    /// Returns whether it has ended; never blocks.
     pub fn has_ended(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Its [fate](Self::fate); unless it is to look `closely`, one that runs another program is
-    /// alive, which takes one system call.
+    /// Returns its [fate](Self::fate). Unless `closely` is set, uses one system call only, and reports a process that
+    /// runs another program as alive.
     pub(crate) fn fate_if(&self, closely: bool) -> Fate {
         match closely {
             true => self.fate(),
@@ -169,7 +169,7 @@ impl Process {
         }
     }
 
-    /// Whether it still runs what it ran when it was opened; never blocks.
+    /// Returns whether it still runs the program that it ran when it was opened; never blocks.
     pub fn fate(&self) -> Fate {
         if self.has_ended() {
             return Fate::Ended;
@@ -177,9 +177,9 @@ impl Process {
         let pid = i32::try_from(self.pid.0).unwrap_or(0);
         match Proc::new(pid).and_then(|proc| proc.stat()) {
             Ok(stat) if stat.starttime != self.start_ticks => Fate::Ended,
-            // It has given its memory back already, and ends.
+            // It has freed its memory already and is exiting.
             Ok(stat) if stat.vsize == 0 && self.start_stack != 0 => Fate::Ended,
-            // Its memory is new, and has no stack yet: it is in the middle of exec.
+            // Its address space is new and has no stack yet: it is in the middle of exec.
             Ok(stat) if stat.startstack == 0 && self.start_stack != 0 => Fate::Alive,
             Ok(stat) if stat.startstack != self.start_stack => Fate::Execed,
             Ok(_) => Fate::Alive,
@@ -188,22 +188,22 @@ impl Process {
     }
 }
 
-/// The process that has started another one, or has taken it in since.
+/// Returns the parent of a process: the one that started it or has adopted it.
 pub(crate) fn parent(pid: Pid) -> Option<Pid> {
     let stat = Proc::new(i32::try_from(pid.0).ok()?).ok()?.stat().ok()?;
     u32::try_from(stat.ppid).ok().filter(|&parent| parent > 0).map(Pid)
 }
 
-/// The name of a process's thread (`comm`), made harmless.
+/// Returns the name of a process's thread (`comm`), with harmful characters replaced.
 ///
 /// # Errors
-/// As [`text_of`].
+/// Returns the errors of [`text_of`].
 pub(crate) fn thread_name(pid: Pid, tid: u32) -> Result<String> {
     let comm = text_of(pid, &format!("task/{tid}/comm"))?;
     Ok(clean::name(comm.strip_suffix('\n').unwrap_or(&comm)).into_owned())
 }
 
-/// The first of a process's threads that has this name (`comm`).
+/// Returns the thread with the lowest ID among a process's threads with this name (`comm`).
 pub(crate) fn thread_named(pid: Pid, name: &str) -> Option<Pid> {
     let tasks = Proc::new(i32::try_from(pid.0).ok()?).ok()?.tasks().ok()?;
     let named = |tid: &u32| thread_name(pid, *tid).is_ok_and(|comm| comm == name);
@@ -211,11 +211,11 @@ pub(crate) fn thread_named(pid: Pid, name: &str) -> Option<Pid> {
     tids.filter(named).min().map(Pid)
 }
 
-/// Maximum size of a file of a process's that is read at once.
+/// Maximum number of bytes read of a file in /proc/PID.
 const MAX_TEXT: u64 = 1 << 20;
 
-/// The text of a file of a process's, such as `status`. Names of commands and files in it are
-/// whatever bytes the process likes, which procfs would refuse.
+/// Returns the text of a file in /proc/PID, such as `status`. Command and file names may contain any bytes; invalid
+/// UTF-8, which procfs would reject, is replaced.
 pub(super) fn text_of(pid: Pid, name: &str) -> Result<String> {
     let path = format!("/proc/{pid}/{name}");
     let mut bytes = Vec::new();
@@ -225,10 +225,10 @@ pub(super) fn text_of(pid: Pid, name: &str) -> Result<String> {
     Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into()))
 }
 
-/// Words why a file of a process's cannot be read.
+/// Converts an error that occurred while reading a file in /proc/PID.
 pub(super) fn read_error(pid: Pid, path: &str, error: io::Error) -> Error {
     match error.kind() {
-        // ESRCH of a process that ends while it is read.
+        // ESRCH (3), below: the process ended while the file was read.
         io::ErrorKind::NotFound => Error::NoSuchProcess { pid },
         _ if error.raw_os_error() == Some(3) => Error::NoSuchProcess { pid },
         io::ErrorKind::PermissionDenied => {
@@ -238,12 +238,12 @@ pub(super) fn read_error(pid: Pid, path: &str, error: io::Error) -> Error {
     }
 }
 
-/// `/proc/PID/status`.
+/// Reads `/proc/PID/status`.
 pub(crate) fn status_of(pid: Pid) -> Result<Status> {
     Status::from_read(text_of(pid, "status")?.as_bytes()).map_err(|e| proc_error(pid, e))
 }
 
-/// Words what procfs says of a process.
+/// Converts an error of procfs.
 pub(super) fn proc_error(pid: Pid, error: ProcError) -> Error {
     match error {
         ProcError::NotFound(_) => Error::NoSuchProcess { pid },
@@ -251,7 +251,7 @@ pub(super) fn proc_error(pid: Pid, error: ProcError) -> Error {
             what: format!("look at process {pid}"),
             missing: "CAP_SYS_PTRACE is missing".into(),
         },
-        // A process that ends while it is read gives ESRCH.
+        // ESRCH: the process ended while it was read.
         ProcError::Io(e, _) if e.raw_os_error() == Some(3) => Error::NoSuchProcess { pid },
         ProcError::Io(e, path) => {
             Error::io(format!("read {}", path.unwrap_or_default().display()), e)
@@ -278,7 +278,7 @@ mod tests {
         std::fs::copy("/bin/sleep", &program).unwrap();
         let mut child = Command::new(&program).arg("60").stdout(Stdio::null()).spawn().unwrap();
         let pid = Pid(child.id());
-        // Until it has replaced us.
+        // Until the child has replaced our program by its own.
         let mut process = Process::open(pid);
         for _ in 0..100 {
             if matches!(&process, Ok(process) if process.comm.contains(")(")) {
@@ -290,14 +290,14 @@ mod tests {
         let maps = crate::process::maps::of(pid, |_| true);
         child.kill().unwrap();
         child.wait().unwrap();
-        // Read whole, and harmless when it is shown.
+        // Read completely, and escaped when it is displayed.
         assert_eq!(process.unwrap().comm, "\u{fffd}\u{fffd})( \\\\x0a");
         assert!(maps.unwrap().len() > 3);
     }
 
     #[test]
     fn who_execs_has_not_ended() {
-        // Runs itself again and again.
+        // Execs itself again and again.
         let again = "exec sh -c \"$0\" \"$0\"";
         let mut child = Command::new("sh").args(["-c", again, again]).spawn().unwrap();
         let begin = std::time::Instant::now();

@@ -1,19 +1,19 @@
-//! Reader processes: child processes that touch a target's memory and files in our place.
+//! Reader processes: child processes that access a target's memory and files on behalf of this process.
 //!
 //! A page or a file of a target may be backed by a server that never answers: FUSE, which any tenant may run,
 //! a dead NFS server, userfaultfd(2). The kernel then waits inside the system call, in the case of FUSE
 //! beyond SIGKILL (fs/fuse/dev.c, `request_wait_answer`), and a process with one such thread can
 //! neither end nor be replaced. No check beforehand helps, because the target can change its mappings
 //! between the check and the read. So a reader makes these calls, and the caller waits for its answer for at most
-//! [`LIMIT`]. A reader that is late is left to itself: while it is stuck, everything else about
-//! its target is refused at once; when its call returns it ends, and the target is read again.
+//! [`LIMIT`]. A reader that exceeds it is abandoned: while it is stuck, all other reads of its target are rejected
+//! immediately. When its call returns, the reader ends, and the target can be read again.
 //!
 //! Memory is read by process_vm_readv(2). Unlike a read of `/proc/PID/mem`, it does not hold the target's
 //! mmap_lock while a page is fetched, which would stop the target's own mmap(2).
 //!
 //! One reader, the template, is forked from this process, as early as possible so that it shares little memory
-//! with it; the others are forked from that one on request. Readers end with this process: their sockets
-//! are closed then, and the template's end kills the others (`PR_SET_PDEATHSIG`).
+//! with it; the others are forked from the template on request. Readers end with this process: their sockets
+//! are closed then, and the end of the template kills the others (`PR_SET_PDEATHSIG`).
 //!
 //! # Why this is sound
 //! A child of fork(2) in a process with threads may only make system calls and touch memory that no lock of other
@@ -56,21 +56,21 @@ use crate::{
 
 /// Maximum time that a reader may take for one message.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1);
-/// Maximum number of blocks of memory in a request, and of bytes in all of them. They come in several messages.
+/// Maximum number of blocks in a memory request, and of bytes in all of them. The answer has several messages.
 pub(crate) const MAX_BLOCKS: usize = 256;
 pub(crate) const MAX_BYTES: usize = 1 << 20;
-/// Maximum number of stuck readers. With more, nothing is read until one of them returns.
+/// Maximum number of stuck readers. At this number, nothing is read until one of them returns.
 const MAX_STUCK: usize = 64;
-/// Maximum number of stuck readers of one tenant. With more, nothing else of that tenant is read.
+/// Maximum number of stuck readers of one tenant. At this number, no process of that tenant is read.
 const MAX_STUCK_OF_TENANT: usize = 4;
-/// Maximum number of idle readers that are kept: as many threads read at a time.
+/// Maximum number of idle readers kept, which is about the number of threads that read simultaneously.
 const MAX_IDLE: usize = 4;
-/// The kernel gives up on a path that changes while it is resolved (openat2(2), EAGAIN).
+/// Number of attempts to resolve a path; the kernel fails with EAGAIN if the path changes meanwhile (openat2(2)).
 const TRIES: usize = 8;
 /// `FUSE_SUPER_MAGIC`, fs/fuse/inode.c; also virtiofs.
 const FUSE: u64 = 0x6573_5546;
-/// Size of a request: `Call`, process number, flags, length of a block or of an answer, and a path or the addresses
-/// of blocks.
+/// Size of a request's head: `Call`, PID, flags or number of blocks, length of a block or of an answer. A path or the
+/// addresses of blocks follow.
 const HEAD: usize = 24;
 /// Size of the head of an answer: an error number, and a bit for each block that cannot be read.
 const ANSWER_HEAD: usize = 4 + MAX_BLOCKS / 8;
@@ -85,16 +85,16 @@ const MAX_MOUNTS: u64 = 4 << 20;
 enum Call {
     /// Forks another reader, which serves the socket that comes with the request.
     Fork,
-    /// Reads blocks of memory of the process whose `/proc/PID/mem` comes with the request, or came with the last
-    /// one that had it.
+    /// Reads blocks of memory of a process. Its `/proc/PID/mem` comes with the request, or came with the last request
+    /// that had it.
     Memory,
-    /// Reads on in the open file that comes with the request.
+    /// Continues reading the open file that comes with the request.
     Stream,
     /// Opens a path below the folder that comes with the request, as a process with that root would.
     Below,
-    /// Opens a path of ours, one of /proc's links.
+    /// Opens a path of our own root: one of the links in /proc.
     Linked,
-    /// Opens the regular file that the descriptor that comes with the request refers to, for reading.
+    /// Opens, for reading, the regular file that the O_PATH descriptor in the request refers to.
     File,
 }
 
@@ -106,11 +106,11 @@ struct Pool {
     stuck: Vec<Stuck>,
 }
 
-/// A reader that waits for a request.
+/// An idle reader.
 #[derive(Debug)]
 struct Reader {
     socket: OwnedFd,
-    /// Number of the [`MemoryFile`] whose descriptor it has.
+    /// Number of the [`MemoryFile`] whose descriptor the reader holds.
     memory: Option<u64>,
 }
 
@@ -124,7 +124,8 @@ struct Stuck {
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { template: None, idle: Vec::new(), stuck: Vec::new() });
 
-/// Starts the template, before this process has much memory. Without it, the first read does so.
+/// Starts the template, which should happen before this process has much memory. If it was not called, the first read
+/// does so.
 ///
 /// # Errors
 /// The errors of socketpair(2) and fork(2).
@@ -146,7 +147,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Returns a reader for a request about a process, if possible one that has the descriptor of this memory.
+    /// Returns a reader for a request about a process, preferably one that holds the descriptor of `memory`.
     fn take(&mut self, pid: Pid, memory: Option<u64>) -> io::Result<Reader> {
         if !self.stuck.is_empty() {
             self.stuck.retain(|stuck| !channel::is_ready(&stuck.socket));
@@ -160,18 +161,18 @@ impl Pool {
             return Ok(self.idle.swap_remove(reader));
         }
         self.fork().or_else(|_| {
-            // The template has ended: killed for want of memory, or by hand.
+            // The template has ended, for example killed by the OOM killer or by a user.
             self.template = None;
             self.fork()
         })
     }
 
-    /// Returns whether a process is not read now, because it or its tenant holds too many readers.
+    /// Returns whether reads of a process are rejected because it or its tenant has too many stuck readers.
     fn refuses(&self, pid: Pid, tenant: impl FnOnce() -> String) -> bool {
         if self.stuck.len() >= MAX_STUCK || self.stuck.iter().any(|stuck| stuck.pid == pid) {
             return true;
         }
-        // The tenant is read from a file.
+        // Determining the tenant requires reading a file, so it is skipped if the result cannot matter.
         if self.stuck.len() < MAX_STUCK_OF_TENANT {
             return false;
         }
@@ -191,12 +192,12 @@ impl Pool {
 }
 
 thread_local! {
-    /// Until when this thread reads.
+    /// Time after which this thread's reads fail; see [`within`].
     static UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Bounds the time that all reads of a function take together: those that begin later fail with
-/// [`io::ErrorKind::TimedOut`]. Memory may answer each of a thousand reads after almost [`LIMIT`].
+/// Limits the total time of all reads within a function: reads that begin after `limit` fail with
+/// [`io::ErrorKind::TimedOut`]. Without it, each of a thousand reads could take almost [`LIMIT`].
 pub(crate) fn within<T>(limit: Duration, read: impl FnOnce() -> T) -> T {
     let before = UNTIL.replace(Some(Instant::now() + limit));
     let read = read();
@@ -209,7 +210,7 @@ fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
-/// Blocks that cannot be read: a bit for each.
+/// Bitmap of blocks that cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Unread([u8; MAX_BLOCKS / 8]);
 
@@ -225,7 +226,7 @@ impl Unread {
     }
 }
 
-/// Has a reader answer a request about a process, within [`LIMIT`] for each message.
+/// Runs `talk` with a reader for requests about a process. Each message may take at most [`LIMIT`].
 fn with_reader<T>(
     pid: Pid,
     memory: Option<u64>,
@@ -243,7 +244,7 @@ fn with_reader<T>(
             let tenant = cgroup::tenant_of(pid);
             pool().stuck.push(Stuck { pid, tenant, socket: reader.socket });
         }
-        // It has ended, or has no request.
+        // The reader has ended, or did not get the request.
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
         _ => {
             let mut pool = pool();
@@ -255,7 +256,7 @@ fn with_reader<T>(
     answer
 }
 
-/// Has a reader make a call about a process. Returns the length of the answer, which is in `to`, and the
+/// Makes a call about a process in a reader. Returns the length of the answer, which is in `to`, and the
 /// descriptor that came with it.
 fn ask(
     call: Call,
@@ -292,8 +293,8 @@ fn send(
     channel::send(to, &parts, with.as_slice()).map_err(|_| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Receives one message of an answer. Returns its length without the head, and the descriptor that came with it;
-/// adds the blocks that cannot be read.
+/// Receives one message of an answer. Returns its length without the head, and the descriptor that came with it.
+/// Adds blocks that cannot be read to `unread`.
 fn receive(
     from: &OwnedFd,
     to: &mut [u8],
@@ -317,12 +318,12 @@ fn receive(
     }
 }
 
-/// Memory of a process, whose open `/proc/PID/mem` makes sure that it is the one that was found.
+/// Memory of a process. The open `/proc/PID/mem` ensures that it still is the same process and program.
 #[derive(Debug)]
 pub(super) struct MemoryFile {
     pid: Pid,
     file: File,
-    /// Number that no other one has.
+    /// Unique number of this object.
     number: u64,
 }
 
@@ -337,10 +338,10 @@ impl MemoryFile {
         Ok(Self { pid, file, number: OPENED.fetch_add(1, Ordering::Relaxed) })
     }
 
-    /// Reads blocks of the same size into `to`, one behind the other. Returns which could be read.
+    /// Reads blocks of equal size consecutively into `to`. Returns for each block whether it could be read.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] where the memory does not answer; ESRCH where the process has ended or runs
+    /// [`io::ErrorKind::TimedOut`] if the memory does not answer; ESRCH if the process has ended or runs
     /// another program; [`io::ErrorKind::InvalidInput`] for blocks that are larger than [`MAX_BYTES`].
     pub(super) fn read_blocks(
         &self,
@@ -384,8 +385,8 @@ impl MemoryFile {
     }
 }
 
-/// A file of /proc/PID that is read by a reader: the kernel takes the text of some out of the memory
-/// of the process, or waits for the lock of its mappings.
+/// A file in /proc/PID that is read by a reader process: for some of these files the kernel reads the target's memory
+/// or waits for the lock of its mappings.
 #[derive(Debug)]
 pub(crate) struct ProcFile {
     pid: Pid,
@@ -411,11 +412,11 @@ impl Read for ProcFile {
     }
 }
 
-/// Opens a path below a root as a process with that root would: absolute links and `..` stay inside, and
-/// none of /proc's own links is followed.
+/// Opens a path below a root as a process with that root would: absolute links and `..` stay inside. Magic links of
+/// /proc are not followed.
 ///
 /// # Errors
-/// The errors of openat2(2); [`io::ErrorKind::TimedOut`] where the file system does not answer.
+/// The errors of openat2(2); [`io::ErrorKind::TimedOut`] if the file system does not answer.
 pub(super) fn open_below(
     pid: Pid,
     root: &OwnedFd,
@@ -427,20 +428,20 @@ pub(super) fn open_below(
     opened(ask(Call::Below, pid, (number, 0), path, Some(root.as_fd()), &mut [])?)
 }
 
-/// Opens one of /proc's links to a file of a process, if it is a regular file.
+/// Opens the target of one of /proc's links of a process, if it is a regular file.
 ///
 /// # Errors
-/// As for [`open_file`].
+/// Returns the errors of [`open_file`].
 pub(super) fn open_linked(pid: Pid, link: &Path) -> io::Result<File> {
     let path = link.as_os_str().as_bytes();
     open_file(pid, &opened(ask(Call::Linked, pid, (0, 0), path, None, &mut [])?)?)
 }
 
-/// Opens the very file that a descriptor of a path refers to, for reading, if it is a regular file, and
-/// not on FUSE: others read from it directly, which may then wait for ever.
+/// Opens exactly the file that an O_PATH descriptor refers to, for reading. It must be a regular file, and not on FUSE,
+/// because later reads are made directly and could block forever.
 ///
 /// # Errors
-/// The errors of open(2); an error for anything but a regular file; [`io::ErrorKind::TimedOut`] where the file
+/// The errors of open(2); an error for anything but a regular file; [`io::ErrorKind::TimedOut`] if the file
 /// system does not answer.
 pub(super) fn open_file(pid: Pid, found: &OwnedFd) -> io::Result<File> {
     let open = |allow_fuse: bool| {
@@ -461,8 +462,8 @@ pub(super) fn open_file(pid: Pid, found: &OwnedFd) -> io::Result<File> {
     })
 }
 
-/// Whether a file is on virtiofs: the protocol is that of FUSE, but the server is the virtual machine's host.
-/// Source: proc(5), `/proc/PID/mountinfo`.
+/// Returns whether a file is on virtiofs. Its protocol is FUSE, but its server is the host of the virtual machine,
+/// which is trusted. Source: proc(5), `/proc/PID/mountinfo`.
 fn is_virtiofs(pid: Pid, found: &OwnedFd) -> io::Result<bool> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = statx(found, c"", flags, StatxFlags::empty())?;
@@ -483,7 +484,7 @@ fn opened((_, fd): (usize, Option<OwnedFd>)) -> io::Result<OwnedFd> {
 fn fork_reader(socket: OwnedFd) -> Result<(), Errno> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets live here; the first is filled before it is used. The child only calls `serve`.
+    // SAFETY: both sets are local variables; the first is filled before it is used. The child only calls `serve`.
     let child = unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
@@ -504,7 +505,7 @@ fn fork_reader(socket: OwnedFd) -> Result<(), Errno> {
 /// Answers requests until the other end of the socket is closed.
 fn serve(socket: OwnedFd) -> ! {
     keep_only(&socket);
-    // SAFETY: constants and a string that lives for ever; children of the template are reaped by the kernel.
+    // SAFETY: the arguments are constants and a static string. The kernel reaps children of the template.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"jvmprobe-reader".as_ptr());
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
@@ -538,7 +539,7 @@ fn serve(socket: OwnedFd) -> ! {
     }
 }
 
-/// Sends a message of an answer.
+/// Sends one message of an answer.
 fn reply(to: &OwnedFd, error: i32, unread: &Unread, answer: &[u8], with: Option<BorrowedFd<'_>>) {
     let error = error.to_ne_bytes();
     let parts = [IoSlice::new(&error), IoSlice::new(&unread.0), IoSlice::new(answer)];
@@ -548,7 +549,7 @@ fn reply(to: &OwnedFd, error: i32, unread: &Unread, answer: &[u8], with: Option<
 }
 
 fn exit() -> ! {
-    // SAFETY: ends this process without running anything of the one that it was forked from.
+    // SAFETY: ends this process without running exit handlers inherited from the parent.
     unsafe { libc::_exit(0) }
 }
 
@@ -562,7 +563,7 @@ fn keep_only(socket: &OwnedFd) {
         // SAFETY: nothing in this process uses these descriptors any more.
         let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         if result != 0 {
-            // Before Linux 5.9: as many as one may have.
+            // Before Linux 5.9: closes each possible number.
             for fd in first..=last.min(1 << 16) {
                 // SAFETY: nothing in this process uses this descriptor any more.
                 unsafe { libc::close(fd.cast_signed()) };
@@ -571,13 +572,13 @@ fn keep_only(socket: &OwnedFd) {
     }
 }
 
-/// A request as a reader sees it.
+/// A parsed request.
 struct Request<'a> {
     call: u32,
     pid: u32,
     number: u64,
     len: usize,
-    /// With zeros behind its end.
+    /// Path or addresses, followed by zeros.
     body: &'a [u8; MAX_PATH + 1],
 }
 
@@ -635,10 +636,10 @@ fn make(
 
 /// Forks a reader from the template.
 fn fork_another(socket: OwnedFd) -> Result<(), Errno> {
-    // SAFETY: this process has one thread.
+    // SAFETY: this process has only one thread.
     match unsafe { libc::fork() } {
         0 => {
-            // SAFETY: constants.
+            // SAFETY: the arguments are constants.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             serve(socket)
         }
@@ -647,8 +648,8 @@ fn fork_another(socket: OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Reads blocks of memory, and makes sure that the process still has the memory that was opened. Sends all
-/// messages but the last one, whose length it returns.
+/// Reads blocks of memory, and checks that the process still has the address space that was opened. Sends all
+/// messages of the answer except the last one, whose length it returns.
 fn read_memory(
     socket: &OwnedFd,
     request: &Request<'_>,
@@ -671,8 +672,8 @@ fn read_memory(
         read_part(request.pid, blocks, size, at, &mut answer[..len], unread)?;
         at += len;
         if at == end {
-            // Nothing is mapped at 0 (vm.mmap_min_addr), so this fails; but of memory that was given back, it
-            // reads 0 bytes (fs/proc/base.c, mem_rw): then the process has ended, or runs another program.
+            // A read at address 0, where nothing is mapped (vm.mmap_min_addr), normally fails. If the address space was
+            // freed, it returns 0 bytes (fs/proc/base.c, mem_rw): the process has ended or runs another program.
             return match rustix::io::pread(of, &mut [0], 0) {
                 Ok(0) => Err(Errno::SRCH),
                 _ => Ok(len),
@@ -682,7 +683,7 @@ fn read_memory(
     }
 }
 
-/// Fills `to` with what lies behind the first `begin` bytes of blocks.
+/// Fills `to` with the blocks' bytes from offset `begin` of their concatenation on.
 fn read_part(
     pid: u32,
     blocks: &[u64],
@@ -719,7 +720,7 @@ fn read_part(
         };
         at += got;
         if at < end {
-            // It has stopped at this block.
+            // The kernel has stopped at this block.
             unread.insert(at / size);
             at = (at - at % size + size).min(end);
         }
@@ -727,7 +728,7 @@ fn read_part(
     Ok(())
 }
 
-/// Opens the file of a descriptor of a path for reading.
+/// Opens the file of an O_PATH descriptor for reading.
 fn reopen(found: &OwnedFd, allow_fuse: bool) -> Result<OwnedFd, Errno> {
     if !allow_fuse && fstatfs(found)?.f_type as u64 == FUSE {
         return Err(Errno::REMOTE);
@@ -736,13 +737,13 @@ fn reopen(found: &OwnedFd, allow_fuse: bool) -> Result<OwnedFd, Errno> {
         return Err(Errno::MEDIUMTYPE);
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    // Linux keeps to the file by this name, whatever has become of its path.
+    // This link leads to the same file, even if its path has changed meanwhile.
     let mut name = [0; 32];
     let name = link_of(found, &mut name).ok_or(Errno::NAMETOOLONG)?;
     rustix::fs::open(name, flags, Mode::empty())
 }
 
-/// Writes `/proc/self/fd/N`. Allocates nothing.
+/// Writes `/proc/self/fd/N` to a buffer, without allocating.
 fn link_of<'a>(fd: &OwnedFd, to: &'a mut [u8; 32]) -> Option<&'a CStr> {
     use io::Write;
     let mut rest = &mut to[..];
@@ -770,7 +771,7 @@ mod tests {
             (MAX_MESSAGE + 5, 9),
             (MAX_BYTES, 2),
         ] {
-            // From the last one to the first one.
+            // In descending order of addresses.
             let offsets: Vec<_> = (0..many).map(|i| (many - 1 - i) * size).collect();
             let blocks: Vec<_> = offsets.iter().map(|&offset| at(offset)).collect();
             let mut read = vec![0; size * many];
@@ -836,14 +837,14 @@ mod tests {
         while maps().is_empty() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // sh has its final stack by then.
+        // By then, sh has its final stack address.
         std::thread::sleep(Duration::from_millis(100));
         let memory = MemoryFile::open(pid).unwrap();
         let read = |addr| memory.read_blocks(&[addr], 8, &mut [0; 8]).map(drop);
         let stack = |maps: Vec<procfs::process::MemoryMap>| Addr(maps[0].address.1 - 16);
         read(stack(maps())).unwrap();
         drop(child.stdin.take());
-        // A process in the middle of exec has no stack.
+        // A process in the middle of exec has no stack yet.
         let mut after = Ok(());
         for _ in 0..400 {
             if after.is_err() {

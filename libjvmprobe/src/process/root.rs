@@ -1,16 +1,14 @@
-//! The one door into a target's file system.
+//! The only access to a target's file system.
 //!
-//! Whoever owns a target owns what its paths lead to: a link in a container may name a file
-//! of the host's. So the target's root is held as a descriptor, paths are resolved below it by
-//! the kernel as the target itself would (openat2(2), `RESOLVE_IN_ROOT`: an absolute link, and
-//! `..`, stay inside; `RESOLVE_NO_MAGICLINKS`: none of /proc's links, which lead anywhere), and
-//! from then on files are named relative to an open folder, without following links. What we
-//! have created is written and read through the descriptor that created it; what was there
-//! is read only if it is a regular file of the right owner, within bounds. Paths are resolved and
-//! files opened by a reader process, because the target's file system may never answer: see
-//! `crate::process::reader`.
+//! The owner of a target controls its paths: a link in a container may name a file of the host. So the target's root is
+//! kept open as a descriptor. The kernel resolves paths below it as for the target itself (openat2(2)):
+//! `RESOLVE_IN_ROOT` keeps absolute links and `..` inside, `RESOLVE_NO_MAGICLINKS` rejects /proc's links, which lead
+//! anywhere. From then on files are named relative to an open folder, without following links. A file that we created
+//! is written and read through the descriptor that created it. An existing file is read only if it is a regular file of
+//! the right owner and within size limits. A reader process resolves paths and opens files, because the target's file
+//! system may never answer: see `crate::process::reader`.
 //!
-//! No other source joins a path to `/proc/PID/root`: `tests/houserules.rs` looks.
+//! No other source file may join a path to `/proc/PID/root`; `tests/houserules.rs` checks this.
 
 use std::{
     fs::File,
@@ -37,20 +35,20 @@ use crate::{
     process::{Fate, Process, identity::Owner, reader},
 };
 
-/// A target's root, held.
+/// Root folder of a target, kept open.
 #[derive(Debug)]
 pub struct Root {
     pid: Pid,
     handle: OwnedFd,
-    /// Where a person finds it.
+    /// Path of this root for messages: `/proc/PID/root`.
     shown: PathBuf,
 }
 
 impl Root {
-    /// The root of a process, which still is the one that was found.
+    /// Opens the root of a process, and checks that the process has not ended.
     ///
     /// # Errors
-    /// A sentence.
+    /// A sentence with the reason.
     pub fn open(process: &Process) -> Result<Self, String> {
         let shown = PathBuf::from(format!("/proc/{}/root", process.pid));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -62,10 +60,10 @@ impl Root {
         }
     }
 
-    /// Device and inode.
+    /// Returns device and inode.
     ///
     /// # Errors
-    /// Those of fstat(2).
+    /// Returns the errors of fstat(2).
     pub(crate) fn id(&self) -> io::Result<(u64, u64)> {
         Ok(Seen(rustix::fs::fstat(&self.handle)?).id())
     }
@@ -75,24 +73,24 @@ impl Root {
         reader::open_below(self.pid, &self.handle, path, flags)
     }
 
-    /// A regular file of the target's, for reading.
+    /// Opens a regular file of the target for reading.
     ///
     /// # Errors
-    /// Those of open(2), and where it is something else: nothing else is opened.
+    /// The errors of open(2), and an error for anything but a regular file, which is never opened.
     pub fn file(&self, path: &Path) -> io::Result<File> {
         reader::open_file(self.pid, &self.resolve(path, OFlags::PATH)?)
     }
 
-    /// What is in a folder of the target's, `most` of it.
+    /// Returns the entries of a folder of the target, at most `most`.
     ///
     /// # Errors
-    /// Those of open(2) and getdents(2); where there is more.
+    /// The errors of open(2) and getdents(2), and an error if there are more entries.
     pub fn entries(&self, path: &Path, most: u64) -> io::Result<Vec<Entry>> {
         let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut entries = Vec::new();
         for entry in Dir::new(folder)? {
             let entry = entry?;
-            // What is no UTF-8 is no Java class's, nor is it anybody's jar.
+            // A name that is not UTF-8 belongs neither to a Java class nor to a jar.
             let Ok(name) = entry.file_name().to_str() else { continue };
             if matches!(name, "." | "..") {
                 continue;
@@ -109,21 +107,21 @@ impl Root {
         Ok(entries)
     }
 
-    /// Whether a path, perhaps a link's, leads to a folder.
+    /// Returns whether a path leads to a folder, perhaps through a link.
     fn is_folder(&self, path: &Path) -> bool {
         self.resolve(path, OFlags::PATH | OFlags::DIRECTORY).is_ok()
     }
 
-    /// A path of the target's as a person would look for it.
+    /// Returns a path of the target in a form that the user can open.
     pub(crate) fn shown(&self, path: &Path) -> String {
         let below = path.strip_prefix("/").unwrap_or(path);
         self.shown.join(below).display().to_string()
     }
 
-    /// A folder of the target's.
+    /// Opens a folder of the target.
     ///
     /// # Errors
-    /// A sentence with the path.
+    /// A sentence with the path and the reason.
     pub fn folder(&self, path: &str) -> Result<Folder<'_>, String> {
         let handle = self.open_folder(path).map_err(|e| format!("{path}: {e}"))?;
         Ok(Folder { handle, way: Way::Below(self, path.to_owned()) })
@@ -134,25 +132,24 @@ impl Root {
     }
 }
 
-/// Something in a folder.
+/// An entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its name.
     pub name: String,
-    /// Whether it is a folder, or a link to one.
+    /// Whether it is a folder or a link to one.
     pub is_folder: bool,
 }
 
-/// How the target comes to a folder.
+/// The target's own path to a folder.
 #[derive(Debug)]
 enum Way<'a> {
     Below(&'a Root, String),
-    /// It is where the process works.
+    /// The working directory of the process.
     Working(&'a Process),
 }
 
-/// An open folder of a target: the same folder whatever becomes of its path, and also after
-/// the target's end.
+/// An open folder of a target. It stays the same folder if its path changes, and after the target has ended.
 #[derive(Debug)]
 pub struct Folder<'a> {
     handle: OwnedFd,
@@ -160,16 +157,16 @@ pub struct Folder<'a> {
 }
 
 impl<'a> Folder<'a> {
-    /// The folder that a process works in.
+    /// Opens the working directory of a process.
     ///
     /// # Errors
-    /// A sentence with the path.
+    /// A sentence with the reason.
     pub(crate) fn working(process: &'a Process) -> Result<Self, String> {
         let handle = open_working(process).map_err(|e| format!("its working folder: {e}"))?;
         Ok(Self { handle, way: Way::Working(process) })
     }
 
-    /// The path to a file as a person would look for it.
+    /// Returns the path of a file in this folder in a form that the user can open.
     pub fn shown(&self, name: &str) -> PathBuf {
         match &self.way {
             Way::Below(root, path) => PathBuf::from(root.shown(&Path::new(path).join(name))),
@@ -177,11 +174,10 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// Creates a file, which must not be there yet, for reading and writing.
+    /// Creates a file for reading and writing. It must not exist yet.
     ///
     /// # Errors
-    /// Those of open(2); [`io::ErrorKind::PermissionDenied`] where we may not act as the
-    /// target's user.
+    /// The errors of open(2); [`io::ErrorKind::PermissionDenied`] if this process cannot switch to the target's user.
     pub fn create(&self, owner: Owner<'_>, name: &str, mode: u32) -> io::Result<NewFile<'_>> {
         check(name)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
@@ -202,19 +198,20 @@ impl<'a> Folder<'a> {
         Ok(NewFile { folder: self, name: name.to_owned(), file: file.into(), undo: Some(undo) })
     }
 
-    /// What has a name here; a link is not followed.
+    /// Returns the metadata of an entry, without following links.
     ///
     /// # Errors
-    /// Those of fstatat(2).
+    /// Returns the errors of fstatat(2).
     pub(crate) fn look(&self, name: &str) -> io::Result<Seen> {
         check(name)?;
         Ok(Seen(statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
-    /// What has a name by the target's own way to this folder; a link is not followed.
+    /// Returns the metadata of an entry after resolving the target's path to this folder again, without following links
+    /// in the last component.
     ///
     /// # Errors
-    /// Those of opening the folder, and of fstatat(2).
+    /// Returns the errors of opening the folder and of fstatat(2).
     pub(crate) fn look_as_target(&self, name: &str) -> io::Result<Seen> {
         let again = match &self.way {
             Way::Below(root, path) => root.open_folder(path)?,
@@ -224,10 +221,10 @@ impl<'a> Folder<'a> {
         Ok(Seen(statat(&again, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
-    /// A socket that a process listens on, whose owner is given.
+    /// Opens a socket in this folder, which must belong to `owner`.
     ///
     /// # Errors
-    /// Those of open(2), and where it is something else or somebody else's.
+    /// The errors of open(2), and an error if it is not a socket or has another owner.
     pub(crate) fn socket(&self, name: &str, owner: u32) -> io::Result<Socket> {
         check(name)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -239,37 +236,36 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// Text of a file that was there: of one of these owners, within bounds.
+    /// Returns the text of an existing file that belongs to one of `owners` and has at most `max` bytes.
     ///
     /// # Errors
-    /// Those of open(2), and where it is something else, somebody else's, or too large.
+    /// The errors of open(2), and an error if it is not a regular file, has another owner or is too large.
     pub(crate) fn text(&self, name: &str, owners: &[u32], max: u64) -> io::Result<String> {
         check(name)?;
         text(&own(openat(&self.handle, name, TO_READ, Mode::empty())?, owners)?, max)
     }
 
-    /// Renames a file, replacing what has that name.
+    /// Renames a file, replacing an existing file of the new name.
     ///
     /// # Errors
-    /// Those of rename(2).
+    /// Returns the errors of rename(2).
     pub(crate) fn rename(&self, owner: Owner<'_>, from: &str, to: &str) -> io::Result<()> {
         check(from)?;
         check(to)?;
         owner.act(|| Ok(renameat(&self.handle, from, &self.handle, to)?))
     }
 
-    /// Removes a file, whoever created it.
+    /// Removes a file, regardless of its creator.
     ///
     /// # Errors
-    /// Those of unlink(2).
+    /// Returns the errors of unlink(2).
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         check(name)?;
         Ok(unlinkat(&self.handle, name, AtFlags::empty())?)
     }
 
-    /// Has the folder to itself among those who ask for that, until what is returned goes out
-    /// of scope. It is a lock on the folder, which leaves nothing behind. `None` where it
-    /// cannot be had in time.
+    /// Locks the folder against other callers of this function until the result is dropped. It is an flock(2) lock on
+    /// the folder itself, which leaves no file behind. Returns `None` if the lock is not available before the deadline.
     pub(crate) fn lock(&self, deadline: Deadline) -> Option<File> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder: File = openat(&self.handle, ".", flags, Mode::empty()).ok()?.into();
@@ -281,7 +277,7 @@ impl<'a> Folder<'a> {
         Some(folder)
     }
 
-    /// Whether this is the folder of that path in our own file system.
+    /// Returns whether this is the folder with the same path in our own file system.
     pub fn is_ours(&self, path: &str) -> bool {
         let ours = std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
         let this = rustix::fs::fstat(&self.handle).map(|stat| Seen(stat).id()).ok();
@@ -289,20 +285,20 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// How a file is opened that may turn out to be anything.
+/// Flags to open a path that may be any kind of file.
 const TO_READ: OFlags =
     OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// Opens a file in our own file system that somebody else may have put there: a regular one,
-/// not through a link, of one of these owners.
+/// Opens a file in our own file system that another user may have put there. It must be a regular file of one of
+/// `owners`, and not a link.
 ///
 /// # Errors
-/// Those of open(2), and where it is something else or somebody else's.
+/// The errors of open(2), and an error if it is not a regular file or has another owner.
 pub(crate) fn open_own(path: &Path, owners: &[u32]) -> io::Result<File> {
     own(rustix::fs::open(path, TO_READ, Mode::empty())?, owners)
 }
 
-/// What was opened, if it is a regular file of one of these owners.
+/// Returns the opened file if it is a regular file of one of `owners`.
 fn own(opened: OwnedFd, owners: &[u32]) -> io::Result<File> {
     let stat = rustix::fs::fstat(&opened)?;
     regular(&stat)?;
@@ -312,7 +308,7 @@ fn own(opened: OwnedFd, owners: &[u32]) -> io::Result<File> {
     }
 }
 
-/// The path of the folder that a process works in, as the process would name it.
+/// Returns the path of a process's working directory, as the process itself sees it.
 pub(super) fn working_path(process: &Process) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/{}/cwd", process.pid))
 }
@@ -327,7 +323,7 @@ fn open_working(process: &Process) -> io::Result<OwnedFd> {
     }
 }
 
-/// Removes a file that we have created, if it still is at its name.
+/// Removes a file that we created, unless its name refers to another file by now.
 fn remove_ours(folder: &OwnedFd, name: &str, file: &impl AsFd) {
     let there = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| Seen(stat).id());
     let ours = rustix::fs::fstat(file).map(|stat| Seen(stat).id());
@@ -336,7 +332,7 @@ fn remove_ours(folder: &OwnedFd, name: &str, file: &impl AsFd) {
     }
 }
 
-/// A name is one step, never a path.
+/// Checks that a name is a single path component.
 fn check(name: &str) -> io::Result<()> {
     match name.is_empty() || name.contains('/') || name == "." || name == ".." {
         true => Err(io::ErrorKind::InvalidInput.into()),
@@ -351,21 +347,21 @@ fn regular(stat: &Stat) -> io::Result<()> {
     }
 }
 
-/// A path to what a descriptor of ours is open on. Not /proc/self: in a thread that acts as
-/// another user, that is the whole process's, and hidden from it.
+/// Returns a path that opens the file of a descriptor. Does not use /proc/self, which belongs to the whole process and
+/// is hidden from a thread that acts as another user.
 fn path_of(handle: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/thread-self/fd/{}", handle.as_raw_fd()))
 }
 
-/// Why a file is not trusted.
+/// Returns the reason why a file is not trusted.
 pub(crate) fn not_its_own(owner: u32) -> String {
     format!("it is not a file of the JVM's own user (but of user {owner})")
 }
 
-/// All of a file as text, within bounds.
+/// Reads a complete file as text, at most `max` bytes.
 ///
 /// # Errors
-/// Where it cannot be read or is too large.
+/// An error if it cannot be read or is larger.
 pub fn text(file: &File, max: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(max + 1).read_to_end(&mut bytes)?;
@@ -375,7 +371,7 @@ pub fn text(file: &File, max: u64) -> io::Result<String> {
     Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into()))
 }
 
-/// What was seen under a name.
+/// Metadata of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen(Stat);
 
@@ -384,67 +380,67 @@ impl Seen {
         FileType::from_raw_mode(self.0.st_mode) == kind
     }
 
-    /// Whether it is a regular file of a user's.
+    /// Returns whether it is a regular file that belongs to `user`.
     pub(crate) fn is_file_of(&self, user: u32) -> bool {
         self.is(FileType::RegularFile) && self.0.st_uid == user
     }
 
-    /// Whether it is a socket.
+    /// Returns whether it is a socket.
     pub(crate) fn is_socket(&self) -> bool {
         self.is(FileType::Socket)
     }
 
-    /// Whose it is.
+    /// Returns the user ID of its owner.
     pub(crate) fn owner(&self) -> u32 {
         self.0.st_uid
     }
 
-    /// Device and inode.
+    /// Returns device and inode.
     pub(crate) fn id(&self) -> (u64, u64) {
         (self.0.st_dev, self.0.st_ino)
     }
 }
 
-/// A socket in a folder, held.
+/// A socket in a folder, kept open.
 #[derive(Debug)]
 pub(crate) struct Socket(OwnedFd);
 
 impl Socket {
-    /// A path that connects to it, while it is held.
+    /// Returns a path to connect to it, valid while `self` lives.
     pub(crate) fn path(&self) -> PathBuf {
         path_of(&self.0)
     }
 }
 
-/// A file that we have created in a target's folder; removed when it goes out of scope, also
-/// after the target's end, for the folder is held.
+/// A file that we created in a target's folder. It is removed when this is dropped, even after the target has ended,
+/// because the folder is kept open.
 #[derive(Debug)]
 pub struct NewFile<'a> {
     folder: &'a Folder<'a>,
     name: String,
     file: File,
-    /// None once it is no more ours to remove.
+    /// `None` once the file must not be removed any more.
     undo: Option<undo::Undo>,
 }
 
 impl NewFile<'_> {
-    /// The file itself: what is at its name by now may be another one.
+    /// Returns the file itself. Its name may refer to another file by now.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// What it is.
+    /// Returns its metadata.
     ///
     /// # Errors
-    /// Those of fstat(2).
+    /// Returns the errors of fstat(2).
     pub(crate) fn look(&self) -> io::Result<Seen> {
         Ok(Seen(rustix::fs::fstat(self.file.as_fd())?))
     }
 
-    /// Gives it a new name in its folder, replacing what has that name, and keeps it.
+    /// Renames it within its folder, replacing an existing file of the new name. It is not removed any more.
     ///
     /// # Errors
-    /// Those of rename(2).
+    /// Returns the errors of rename(2).
     pub fn rename(mut self, owner: Owner<'_>, name: &str) -> io::Result<()> {
         self.folder.rename(owner, &self.name, name)?;
         self.undo = None;
@@ -457,7 +453,7 @@ impl Drop for NewFile<'_> {
         if self.undo.is_some() {
             remove_ours(&self.folder.handle, &self.name, &self.file);
         }
-        // Only now: an end in between removes it.
+        // Dropped last: if the process ends before, the undo step removes the file.
         self.undo = None;
     }
 }

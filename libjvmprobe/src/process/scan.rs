@@ -1,4 +1,4 @@
-//! All JVMs of this machine, and those that come later.
+//! Scans /proc for JVMs, existing and new.
 
 use std::{collections::HashMap, fs, io, time::Duration};
 
@@ -7,19 +7,19 @@ use crate::{
     process::{Target, libjvm::JVM_NAMES, maps, reader},
 };
 
-/// Processes that are no JVM yet are looked at again in this many scans, for a
-/// launcher maps its libjvm.so some milliseconds after its start ...
+/// Number of scans in which a new process is examined each time, because a launcher maps libjvm.so only some
+/// milliseconds after its start.
 const YOUNG_SCANS: u32 = 40;
-/// ... and then only every so often, for programs that embed a JVM late.
+/// Afterwards, a process is examined in every 40th scan only, for programs that load a JVM late.
 const OLD_EVERY: u32 = 40;
 
 /// Maximum time that opening one process may take.
 const MAX_OPENING: Duration = Duration::from_secs(2);
 
-/// Finds JVMs, each once.
+/// Finds JVMs, and returns each one once.
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
-    /// How often a process was looked at; [`SEEN`] for those that are done with.
+    /// Number of scans of each process; [`SEEN`] once its result is final.
     looked_at: HashMap<Pid, u32>,
     /// Processes that look like JVMs and cannot be traced, with the reason.
     refused: Vec<(Pid, Error)>,
@@ -28,17 +28,17 @@ pub(crate) struct Scanner {
 const SEEN: u32 = u32::MAX;
 
 impl Scanner {
-    /// A scanner that has seen nothing yet.
+    /// Makes a scanner that has not seen any process.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// JVMs that were not returned by an earlier call.
+    /// Returns the JVMs that no earlier call has returned.
     pub(crate) fn scan(&mut self) -> Vec<Target> {
         self.scan_those(|_| true)
     }
 
-    /// The same of processes that are wanted.
+    /// Returns the JVMs that no earlier call has returned, among processes that `is_wanted` selects.
     pub(crate) fn scan_those(&mut self, is_wanted: impl Fn(Pid) -> bool) -> Vec<Target> {
         let present = processes();
         self.looked_at.retain(|pid, _| present.binary_search(pid).is_ok());
@@ -53,7 +53,7 @@ impl Scanner {
                 continue;
             }
             let is_due = *looked <= YOUNG_SCANS || looked.is_multiple_of(OLD_EVERY);
-            // It was found to be no JVM, and only another library can change that.
+            // The process was not a JVM before, which can only change if it maps a JVM's library.
             if is_due && (*looked == 1 || maps_jvm(pid)) {
                 found.extend(self.look(pid));
             }
@@ -61,8 +61,7 @@ impl Scanner {
         found
     }
 
-    /// Looks at one process, of which something is known: a JVM that was not returned by
-    /// an earlier call.
+    /// Examines one process that is likely to be a JVM. Returns it if no earlier call has.
     pub(crate) fn look(&mut self, pid: Pid) -> Option<Target> {
         let looked = self.looked_at.entry(pid).or_insert(0);
         if *looked == SEEN {
@@ -73,14 +72,14 @@ impl Scanner {
                 *looked = SEEN;
                 Some(target)
             }
-            // A kernel thread, another program, or gone in the meantime.
+            // A kernel thread, another program, or a process that has ended meanwhile.
             Err(
                 Error::NotAJvm { .. }
                 | Error::NoSuchProcess { .. }
                 | Error::Zombie { .. }
                 | Error::ThreadId { .. },
             ) => None,
-            // Its memory or files answer too slowly: it is looked at again.
+            // Its memory or files answer too slowly; a later call tries again.
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::TimedOut => None,
             Err(error) => {
                 *looked = SEEN;
@@ -90,28 +89,28 @@ impl Scanner {
         }
     }
 
-    /// Whether nothing is to be found out of a process any more.
+    /// Returns whether the result for a process is final.
     pub(crate) fn has_seen(&self, pid: Pid) -> bool {
         self.looked_at.get(&pid) == Some(&SEEN)
     }
 
-    /// Forgets a process that has ended or changed, so that a successor is found.
+    /// Forgets a process that has ended or changed, so that a new one with its PID is found.
     pub(crate) fn forget(&mut self, pid: Pid) {
         self.looked_at.remove(&pid);
     }
 
-    /// Processes that cannot be traced, since the last call.
+    /// Returns the processes that were found since the last call and cannot be traced.
     pub(crate) fn take_refused(&mut self) -> Vec<(Pid, Error)> {
         std::mem::take(&mut self.refused)
     }
 }
 
-/// Whether a process may have a JVM's library mapped: a first look, which costs little.
+/// Returns whether a process may have a JVM's library mapped: a cheap check.
 fn maps_jvm(pid: Pid) -> bool {
     maps::mention(pid, &JVM_NAMES).unwrap_or_default()
 }
 
-/// The numbers in /proc, sorted.
+/// Returns all PIDs in /proc, sorted.
 fn processes() -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! What a JVM is called by who runs it: from its arguments, and from a few variables of its
-//! environment. Nothing else of these is kept, for there may be secrets in them.
+//! Service name and attributes that a JVM's operator has set in its arguments and in a few environment variables. All
+//! other arguments and variables are discarded, because they may contain secrets.
 //!
 //! Sources: OpenTelemetry, "Resource SDK" (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`), "Resource
 //! semantic conventions" (`service.name`), and its Java agent (`-Dotel.service.name`, names of jars);
@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 
 use crate::{names::clean, process::launcher};
 
-/// Attributes by their names.
+/// Attributes, by name.
 pub type Attributes = BTreeMap<String, String>;
 
-/// So many attributes are taken over; as many as OpenTelemetry's SDKs keep.
+/// Maximum number of attributes, as in OpenTelemetry's SDKs.
 const MAX_ATTRIBUTES: usize = 128;
-/// No name and no value is longer.
+/// Maximum length of an attribute's name or value in bytes.
 const MAX_LENGTH: usize = 1024;
 
-/// Programs of JDKs (the folder bin, JDK 8 to 25) other than java whose arguments name no main class.
+/// Programs of JDKs (the folder bin, JDK 8 to 25) other than java, whose arguments contain no main class.
 const JDK_TOOLS: [&str; 30] = [
     "jar",
     "jarsigner",
@@ -52,18 +52,18 @@ const JDK_TOOLS: [&str; 30] = [
     "serialver",
 ];
 
-/// What its command line and its environment tell of a JVM.
+/// Service data from a JVM's command line and environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
     /// `service.name`.
     pub name: String,
-    /// Its main class, jar or module; empty where its arguments do not tell.
+    /// Main class, jar or module; empty if the arguments do not contain one.
     pub main: String,
-    /// What OpenTelemetry's variables say beyond the name.
+    /// Attributes from OpenTelemetry's variables and properties, without `service.name`.
     pub attributes: Attributes,
 }
 
-/// The variables that are read, in the order that they are kept in.
+/// Environment variables that are read, in the order in which [`Service::of`] unpacks them.
 const VARIABLES: [&str; 5] = [
     "OTEL_SERVICE_NAME",
     "OTEL_RESOURCE_ATTRIBUTES",
@@ -73,13 +73,13 @@ const VARIABLES: [&str; 5] = [
 ];
 
 impl Service {
-    /// That of a JVM with these arguments, its program's name first, and this environment as
-    /// /proc/PID/environ has it.
+    /// Determines the service of a JVM from its arguments, starting with the program's name, and its environment in the
+    /// format of /proc/PID/environ.
     ///
     /// The name is the first of: `otel.service.name`, `OTEL_SERVICE_NAME`; `service.name` among
     /// `otel.resource.attributes`, `OTEL_RESOURCE_ATTRIBUTES`; `spring.application.name`,
-    /// `SPRING_APPLICATION_NAME`; its jar without folder and ending, its main class, its module. What is
-    /// a system property goes before what is a variable, as OpenTelemetry's Java agent has it.
+    /// `SPRING_APPLICATION_NAME`; its jar without folder and extension, its main class, its module. System properties
+    /// override environment variables, as in OpenTelemetry's Java agent.
     pub fn of(arguments: &[String], environment: &[u8]) -> Self {
         let [service, resource, spring, tool, jdk] =
             VARIABLES.map(|name| variable(environment, name).unwrap_or_default());
@@ -89,7 +89,7 @@ impl Service {
             true => program,
             false => launcher::main_in(behind.iter().map(String::as_str)).unwrap_or_default(),
         };
-        // The last one that says it is right: the command line comes behind the variables.
+        // The last definition of a property counts; the command line follows the variables.
         let (tool, jdk) = (words(&tool), words(&jdk));
         let ours = behind.iter().map(String::as_str).take_while(|argument| *argument != main);
         let options: Vec<_> = tool
@@ -104,7 +104,7 @@ impl Service {
             });
             values.next().filter(|value| !value.trim().is_empty())
         };
-        // What is wrong in a part is not believed as a whole.
+        // A list with any invalid member is ignored completely.
         let mut attributes = resource_attributes(&resource).unwrap_or_default();
         attributes.extend(
             property("otel.resource.attributes").and_then(resource_attributes).unwrap_or_default(),
@@ -129,7 +129,7 @@ impl Service {
     }
 }
 
-/// A jar without its folder and ending; anything else as it is.
+/// Returns a jar's name without folder and extension; anything else unchanged.
 fn short(main: &str) -> &str {
     match main.strip_suffix(".jar") {
         Some(path) => path.rsplit('/').next().unwrap_or(path),
@@ -137,7 +137,7 @@ fn short(main: &str) -> &str {
     }
 }
 
-/// A variable's value; of several, the first one, as getenv(3) has it.
+/// Returns a variable's value. If it is set several times, the first one counts, as for getenv(3).
 fn variable(environment: &[u8], name: &str) -> Option<String> {
     let value = |entry: &[u8]| {
         let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
@@ -146,7 +146,7 @@ fn variable(environment: &[u8], name: &str) -> Option<String> {
     environment.split(|&byte| byte == 0).find_map(value)
 }
 
-/// The words of a variable with options: set apart by blanks, but for those in quotes.
+/// Splits the value of an options variable into words at white space outside of quotes.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for c in text.chars() {
@@ -162,8 +162,8 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// `key=value,key=value`, both percent-encoded where they have to be. `None` for what is not of this
-/// form: then nothing of it is to be believed.
+/// Parses `key=value,key=value`, where both may be percent-encoded. Returns `None` if any part is invalid; then the
+/// complete list is ignored.
 fn resource_attributes(text: &str) -> Option<Attributes> {
     let mut attributes = Attributes::new();
     for member in text.split(',').filter(|member| !member.trim().is_empty()).take(MAX_ATTRIBUTES) {
@@ -177,7 +177,7 @@ fn resource_attributes(text: &str) -> Option<Attributes> {
     Some(attributes)
 }
 
-/// What is percent-encoded; `None` where it is wrong, or no text.
+/// Decodes a percent-encoded text; `None` if the encoding is invalid or the result is not UTF-8.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -194,7 +194,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Harmless, and no longer than a name should be.
+/// Trims a text, limits it to [`MAX_LENGTH`] bytes and replaces harmful characters.
 pub(crate) fn bounded(text: &str) -> String {
     let text = text.trim();
     let end = (0..=MAX_LENGTH.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
@@ -242,7 +242,7 @@ mod tests {
                 "JAVA_TOOL_OPTIONS=-Dspring.application.name=a",
                 "b",
             ),
-            // Another variable ends like it.
+            // The name of another variable ends with the same text.
             (&["Main"], "XOTEL_SERVICE_NAME=a|OTEL_SERVICE_NAMES=b", "Main"),
             (&["Main"], "OTEL_SERVICE_NAME=a\nb\u{202e}", "a\\x0ab\\u{202e}"),
         ] {

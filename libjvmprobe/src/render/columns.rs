@@ -1,12 +1,12 @@
-//! Lines that keep their shape, whatever stands in them.
+//! Text that keeps its layout, whatever names it contains.
 //!
-//! A character is taken for a column, which is true of what JVMs call their operations and
-//! wrong at most by a few columns elsewhere.
+//! Each character counts as one column. That is true for what JVMs call their operations, and wrong by at most a few
+//! columns for other names.
 
-/// How wide a line is that nobody's terminal breaks, where names allow.
+/// Maximum line width if names permit, chosen so that terminals do not wrap lines.
 pub(crate) const WIDTH: usize = 100;
 
-/// A name for a column: cut at its end, with an ellipsis, where it is wider.
+/// Fits a name into a column: a wider one is cut at its end, with an ellipsis.
 pub fn fit(name: &str, width: usize) -> String {
     if name.chars().count() <= width {
         return name.into();
@@ -14,15 +14,14 @@ pub fn fit(name: &str, width: usize) -> String {
     name.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// A sentence of parts that are set apart by `; ` or `, `, broken between them where it is
-/// wider than `WIDTH`. Further lines are indented by two blanks.
+/// Breaks a text that is wider than `WIDTH` after `; ` or `, `. Further lines are indented by two spaces.
 pub fn wrap(text: &str) -> String {
     let mut lines = String::new();
     let mut rest = text;
     let mut room = WIDTH;
     while let Some((end, _)) = rest.char_indices().nth(room) {
         let head = &rest[..end];
-        // A part that is wider than all the room stays whole.
+        // A part that is wider than the line is not broken.
         let Some(at) = head.rfind("; ").or_else(|| head.rfind(", ")) else {
             break;
         };

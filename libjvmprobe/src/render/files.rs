@@ -1,4 +1,4 @@
-//! Files that a profile is written to, each in the format of its name.
+//! Profile files, each in the format given by its name.
 
 use std::{
     fs::{self, File},
@@ -12,7 +12,7 @@ use crate::{
     render::formats::{self, Format, How, Titled},
 };
 
-/// The files, open since before the profiles were taken.
+/// Output files, opened before profiling begins.
 #[derive(Debug, Default)]
 pub struct Files(Vec<OpenFile>);
 
@@ -21,17 +21,17 @@ struct OpenFile {
     path: PathBuf,
     format: &'static Format,
     file: File,
-    /// Which of the profiles it is for; `None`: for all.
+    /// Index of the profile to write; `None` to write all.
     which: Option<usize>,
 }
 
 impl Files {
-    /// Creates the files, so that one that cannot be written is told at once; none where
-    /// one's name tells no format. `measures` are the names of what will be written: a format that
-    /// holds one profile has a file for each then, `cpu.page-faults.svg` and so on.
+    /// Creates the files in advance, so that errors are reported before profiling begins. If the name of any file has
+    /// no known format, creates none. `measures` are the names of the profiles: a format that holds only one profile
+    /// gets one file for each measure, such as `cpu.page-faults.svg`.
     ///
     /// # Errors
-    /// [`Error::UnknownFormat`]; [`Error::Io`].
+    /// [`Error::UnknownFormat`] if a name has no known format; [`Error::Io`] if a file cannot be created.
     pub fn create(paths: &[PathBuf], measures: &[&str]) -> Result<Self> {
         let formats = paths.iter().map(|path| formats::of(path)).collect::<Result<Vec<_>>>()?;
         let mut files = Vec::new();
@@ -53,11 +53,11 @@ impl Files {
         Ok(Self(files))
     }
 
-    /// Writes profiles, one for each of the measures. Returns what was written. Of profiles
-    /// without samples nothing can be drawn: then the files that were created are removed.
+    /// Writes profiles, one for each of the measures, and returns the paths written. Profiles without samples cannot be
+    /// drawn, so the files created for them are removed.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`] if a file cannot be written.
     pub fn write(self, profiles: &[Titled<'_>], how: &How<'_>) -> Result<Vec<PathBuf>> {
         let mut written = Vec::new();
         for OpenFile { path, format, file, which } in self.0 {
@@ -66,7 +66,7 @@ impl Files {
                 None => profiles,
             };
             if profiles.iter().all(|titled| titled.profile.samples.is_empty()) {
-                // What is no regular file was not created.
+                // Other kinds of files, such as devices, were not created by us.
                 if file.metadata().is_ok_and(|meta| meta.is_file()) {
                     let _ = fs::remove_file(path);
                 }
@@ -74,7 +74,7 @@ impl Files {
             }
             let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
             if let Err(error) = (format.write)(profiles, how, &mut BufWriter::new(file)) {
-                // Half a file is worse than none.
+                // An incomplete file is removed.
                 if is_file {
                     let _ = fs::remove_file(&path);
                 }
@@ -86,7 +86,7 @@ impl Files {
     }
 }
 
-/// The name of the file for one of several measures.
+/// Returns the name of the file for one of several measures.
 fn named_for(path: &Path, format: &Format, measure: &str) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let measure: String = measure.chars().map(plain).collect();
@@ -108,14 +108,14 @@ mod tests {
         let error = Files::create(&paths, &["cpu"]).unwrap_err().to_string();
         assert!(error.contains("a.txt") && error.contains(".pb.gz"), "{error}");
         assert!(!paths[0].exists());
-        // Without samples, nothing stays.
+        // Without samples, no file remains.
         let files = Files::create(&paths[..1], &["cpu"]).unwrap();
         assert!(paths[0].exists());
         let profile = Profile::default();
         let titled = Titled { profile: &profile, title: Title::default(), timeline: None };
         let written = files.write(&[titled], &How::default()).unwrap();
         assert!(written.is_empty() && !paths[0].exists());
-        // One that holds one profile is there for each measure.
+        // A format that holds one profile has a file for each measure.
         let files = Files::create(&paths[..1], &["cpu", "usdt:x:y"]).unwrap();
         let names: Vec<_> = files.0.iter().map(|file| file.path.file_name().unwrap()).collect();
         assert_eq!(names, ["a.cpu.svg", "a.usdt-x-y.svg"]);

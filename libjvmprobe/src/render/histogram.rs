@@ -1,4 +1,4 @@
-//! Power-of-two histograms, laid out as users of bcc know them.
+//! Power-of-two histograms, in the layout of bcc's tools.
 
 use std::fmt;
 
@@ -12,18 +12,17 @@ pub struct Log2Histogram {
 }
 
 impl Log2Histogram {
-    /// An empty histogram of values in `unit`, for example `usecs`.
+    /// Makes an empty histogram of values in `unit`, for example `usecs`.
     pub fn new(unit: &'static str) -> Self {
         Self { unit, slots: [0; 65] }
     }
 
-    /// Counts a value: slot 0 takes 0 and 1, slot n takes 2^n to 2^(n+1) - 1.
+    /// Counts a value: slot 0 holds 0 and 1, slot n holds 2^n to 2^(n+1) - 1.
     pub fn record(&mut self, value: u64) {
         self.slots[value.max(1).ilog2() as usize] += 1;
     }
 
-    /// The counts: the smallest and largest value of each slot, and how many.
-    /// Nothing after the last slot that holds any.
+    /// Returns for each slot its smallest value, its largest value and its count, up to the last slot with a count.
     pub fn slots(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
         let used = self.slots.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
         self.slots.iter().take(used).enumerate().map(|(i, &count)| {

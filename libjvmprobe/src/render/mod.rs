@@ -1,19 +1,19 @@
-//! Turning numbers into text: for people, and for programs that read pipes.
+//! Output: text for people, and formats for programs.
 //!
-//! | module | what it makes |
+//! | module | contents |
 //! |---|---|
-//! | [`output`] | a stream that is flushed line by line and knows a closed pipe |
-//! | [`units`] | milliseconds, bytes, rates, shares, each with its unit |
-//! | [`columns`] | names cut to a column, sentences broken into lines |
-//! | [`table`] | tables, and how times stand in them |
-//! | [`histogram`] | log2 histograms as bcc's tools print them |
-//! | [`files`](mod@files) | files with profiles, in the format of their names |
+//! | [`output`] | a stream that is flushed line by line and detects a closed pipe |
+//! | [`units`] | milliseconds, bytes, rates and shares, each with its unit |
+//! | [`columns`] | names cut to a column width, sentences broken into lines |
+//! | [`table`] | tables, and the format of times in them |
+//! | [`histogram`] | power-of-two histograms as bcc's tools print them |
+//! | [`files`](mod@files) | profile files in the formats given by their names |
 //! | [`formats`](mod@formats) | these formats |
-//! | [`page`] | one of these: a page with flame graph, time axis and methods |
+//! | [`page`] | one of the formats: a page with flame graph, time axis and methods |
 //! | [`perfmap`](mod@perfmap) | perf-PID.map files |
-//! | [`stack`] | frames as JSON lines show them |
-//! | [`stops`] | stops of applications, a row each |
-//! | [`summary`] | a profile at a glance |
+//! | [`stack`] | frames in JSON lines |
+//! | [`stops`] | stops of applications, one row each |
+//! | [`summary`] | summary of a profile |
 
 pub mod columns;
 pub mod files;

@@ -1,4 +1,4 @@
-//! Where results go: line by line, and quietly over when nobody reads them.
+//! Stream of results: flushed line by line, and silently closed when its reader has gone.
 
 use std::{
     fs::File,
@@ -15,20 +15,20 @@ use serde::Serialize;
 
 use crate::{Error, Result, names::clean};
 
-/// A results stream, flushed after each line so that `| grep` works.
+/// Stream of results, flushed after each line so that `| grep` works.
 pub struct Output {
     sink: BufWriter<Box<dyn Write>>,
     name: String,
     to_stdout: bool,
-    /// The reader has gone: stop producing.
+    /// Whether the reader has gone; further output is dropped.
     closed: bool,
 }
 
 impl Output {
-    /// Standard output, or a file that is created or truncated.
+    /// Opens standard output, or a file that is created or truncated.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be created.
+    /// [`Error::Io`] if the file cannot be created.
     pub fn open(path: Option<&Path>) -> Result<Self> {
         let (sink, name): (Box<dyn Write>, _) = match path {
             None => (Box::new(io::stdout()), "standard output".to_owned()),
@@ -41,19 +41,18 @@ impl Output {
         Ok(Self { sink: BufWriter::new(sink), name, to_stdout: path.is_none(), closed: false })
     }
 
-    /// Writes a line, which does not end in blanks, and whatever stands in it is harmless.
+    /// Writes a line, without trailing spaces and with control characters escaped.
     ///
     /// # Errors
-    /// [`Error::Io`], for example on a full disk. A closed pipe is no error:
-    /// see [`Output::is_closed`].
+    /// [`Error::Io`], for example on a full disk. A closed pipe is not an error: see [`Output::is_closed`].
     pub fn line(&mut self, text: &str) -> Result<()> {
         self.write(&clean::line(text.trim_end()))
     }
 
-    /// Writes several lines: a table, which pads its last column, too.
+    /// Writes several lines, such as a table, whose last column is padded, too.
     ///
     /// # Errors
-    /// As [`Output::line`].
+    /// Returns the errors of [`Output::line`].
     pub fn lines(&mut self, text: &str) -> Result<()> {
         text.split('\n').try_for_each(|line| self.line(line))
     }
@@ -61,7 +60,7 @@ impl Output {
     /// Writes a record as a line of JSON.
     ///
     /// # Errors
-    /// As [`Output::line`].
+    /// Returns the errors of [`Output::line`].
     pub fn json(&mut self, record: &impl Serialize) -> Result<()> {
         let json = serde_json::to_string(record);
         let json = json.map_err(|e| Error::io(format!("write to {}", self.name), e.into()))?;
@@ -82,7 +81,7 @@ impl Output {
         }
     }
 
-    /// Whether the reader has closed the pipe, be it while nothing is written.
+    /// Returns whether the reader has closed the pipe, even if nothing was written since.
     pub fn is_closed(&self) -> bool {
         self.closed || self.to_stdout && has_no_reader()
     }
@@ -90,7 +89,7 @@ impl Output {
 
 fn has_no_reader() -> bool {
     let stdout = io::stdout();
-    // What poll() tells of a pipe without readers comes unasked.
+    // poll() reports POLLERR for a pipe without readers even if no events are requested.
     let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)

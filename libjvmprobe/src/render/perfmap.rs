@@ -1,8 +1,7 @@
 //! perf-PID.map files: names of generated code, for `perf`.
 //!
-//! Source: Linux, tools/perf/Documentation/jit-interface.txt: `START SIZE NAME`, numbers
-//! in hexadecimal. What was inlined can be unfolded into entries of its own, in the
-//! manner of perf-map-agent.
+//! Source: Linux, tools/perf/Documentation/jit-interface.txt: `START SIZE NAME`, numbers in hexadecimal. Inlined code
+//! can be unfolded into separate entries, as perf-map-agent does.
 
 use std::{
     fmt::Write as _,
@@ -17,37 +16,37 @@ use crate::{
     },
 };
 
-/// What becomes of inlined code.
+/// Treatment of inlined code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unfold {
-    /// It belongs to the compiled method.
+    /// It belongs to the entry of the compiled method.
     #[default]
     None,
-    /// Each range is an entry, named by the innermost method.
+    /// Each range is an entry, named after the innermost method.
     Simple,
-    /// Each range is an entry, named by the chain, `outer->inner`.
+    /// Each range is an entry, named after the call chain: `outer->inner`.
     All,
 }
 
-/// How names are written.
+/// Format of names.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// What becomes of inlined code.
+    /// Treatment of inlined code.
     pub unfold: Unfold,
-    /// Methods with their parameters.
+    /// Add the parameters of methods.
     pub signatures: bool,
-    /// Methods with `(File.java:LINE)`, where these are known.
+    /// Add `(File.java:LINE)` to methods, if known.
     pub lines: bool,
-    /// `java/lang/String::hashCode` in place of `java.lang.String.hashCode`.
+    /// Write `java/lang/String::hashCode` instead of `java.lang.String.hashCode`.
     pub slashes: bool,
-    /// `_[j]` behind compiled, `_[i]` behind inlined methods.
+    /// Append `_[j]` to compiled and `_[i]` to inlined methods.
     pub annotate: bool,
 }
 
 /// Writes a map.
 ///
 /// # Errors
-/// Those of the writer.
+/// Returns the errors of the writer.
 pub fn write(
     entries: &[(Addr, u64, Code)],
     options: Options,
@@ -115,7 +114,7 @@ fn method(frame: &SourceFrame, options: Options) -> String {
         name.push_str(signature);
     }
     if let Some(file) = frame.file.as_deref().filter(|_| options.lines && frame.line > 0) {
-        // Writing into a String does not fail.
+        // Writing to a String does not fail.
         let _ = write!(name, " ({file}:{})", frame.line);
     }
     name

@@ -1,4 +1,4 @@
-//! A frame as JSON lines show it, and text.
+//! A stack frame in JSON lines and text.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use crate::stack::Frame;
 pub struct StackFrame {
     /// `java.lang.String.concat`, `JavaCalls::call_helper`, `[unsampled]`.
     pub(crate) method: String,
-    /// The source file, where it is known.
+    /// Source file, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<String>,
-    /// The line in it, where it is known.
+    /// Source line, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) line: Option<u32>,
 }
@@ -29,7 +29,7 @@ impl From<&Frame> for StackFrame {
     }
 }
 
-/// As Java prints it.
+/// In the format of Java's stack traces.
 impl fmt::Display for StackFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.file, self.line) {

@@ -5,19 +5,18 @@ use crate::render::{
     units::{bytes, millis},
 };
 
-/// The columns of names: wide enough for what collectors call their operations and causes,
-/// while other safepoints may have longer names, which are cut. JSON has all of them whole.
+/// Widths of the name columns: wide enough for collectors' operations and causes. Longer names of other safepoint
+/// operations are cut; JSON output has the complete names.
 pub const OPERATION: usize = 28;
 const CAUSE: usize = 28;
 
-/// How a stop is shown in which no operation ran (JDK 13 and older do this to
-/// clean up now and then).
+/// Text shown for a stop in which no operation ran. JDK 13 and older make such stops periodically, for cleanup.
 pub const NO_OPERATION: &str = "(none)";
 
-/// A row.
+/// A row of the table.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
-    /// When it began, as it is shown.
+    /// Begin time, as text.
     pub time: String,
     /// The process.
     pub pid: u32,
@@ -25,16 +24,16 @@ pub struct Row<'a> {
     pub collector: &'a str,
     /// The JVM's operation.
     pub op: &'a str,
-    /// Why the collector ran.
+    /// Cause of the collection.
     pub cause: Option<&'a str>,
-    /// To the safepoint, the collections, and all of the stop, in nanoseconds.
+    /// Time to safepoint, duration of the collections, and duration of the stop, in nanoseconds.
     pub times: [Option<u64>; 3],
-    /// Used bytes before and after.
+    /// Used heap in bytes, before and after.
     pub heap: [Option<u64>; 2],
 }
 
 impl Row<'_> {
-    /// The line.
+    /// Returns the formatted line.
     pub fn line(&self) -> String {
         let [ttsp, pause, stopped] = self.times.map(|t| t.map_or("-".into(), millis));
         let [before, after] = self.heap.map(size);
@@ -50,7 +49,7 @@ impl Row<'_> {
     }
 }
 
-/// What stands above rows whose times are so wide.
+/// Returns the header line for rows with a time column of this width.
 pub fn head(time: usize) -> String {
     format!(
         "{:<time$} {:>7} {:<10} {:<OPERATION$} {:<CAUSE$} {:>9} {:>10} {:>11} {:>11} {:>10}",
@@ -67,7 +66,7 @@ pub fn head(time: usize) -> String {
     )
 }
 
-/// Bytes, where they are known.
+/// Formats a number of bytes, or `-` if unknown.
 pub fn size(value: Option<u64>) -> String {
     value.map_or("-".into(), bytes)
 }

@@ -1,4 +1,4 @@
-//! The answer at a glance: where the time goes, and how good the profile is.
+//! Summary of a profile: the share of each kind of work, the top methods and stacks, and the quality of the profile.
 
 use std::{collections::HashMap, fmt::Write, time::Duration};
 
@@ -16,41 +16,41 @@ use crate::{
     },
 };
 
-/// How many methods are shown, of those with at least half a per cent.
+/// Maximum number of methods shown, of those with at least half a percent.
 const TOP: usize = 15;
-/// How much of the tree is shown: the smallest share, and how many lines.
+/// Part of the call tree that is shown: minimum share of a node, and maximum number of lines.
 struct Room {
     share: f64,
     lines: usize,
 }
 const AT_A_GLANCE: Room = Room { share: 0.03, lines: 40 };
-/// With `--stacks`.
+/// Used with `--stacks`.
 const MORE: Room = Room { share: 0.002, lines: 1000 };
 
-/// What a processor was busy with.
+/// Kind of work of a sampled thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// Compiled or interpreted Java code, and stubs it uses.
+    /// Compiled or interpreted Java code, and stubs called by it.
     Java,
-    /// libjvm.so on behalf of Java code.
+    /// Code of libjvm.so, except in collector and compiler threads.
     Jvm,
-    /// Threads of the garbage collector.
+    /// Garbage collector threads.
     Gc,
-    /// Threads that compile.
+    /// JIT compiler threads.
     Jit,
     /// Other native code.
     Native,
-    /// The kernel on behalf of any of these but collector and compiler.
+    /// The kernel, except in collector and compiler threads.
     Kernel,
-    /// Nothing: a thread waited until it was woken.
+    /// Off CPU: the thread waits until it is woken up.
     Blocked,
-    /// Nothing, for want of a processor.
+    /// Off CPU: the thread is runnable, but no CPU is free.
     Runnable,
-    /// Nothing, for there was no work.
+    /// Off CPU: the thread waits because there is no work.
     Idle,
-    /// Nothing, shortly.
+    /// Off CPU: sum of short waits.
     Short,
-    /// Nothing, since before the trace: nobody knows where.
+    /// Off CPU since before the trace, so the stack is unknown.
     Asleep,
 }
 
@@ -68,8 +68,8 @@ const WORKS: [(Work, &str); 11] = [
     (Work::Kernel, "kernel"),
 ];
 
-/// How HotSpot's collector and compiler threads are named: the kernel keeps 15 bytes, the first ones or,
-/// from JDK 27 on, the first and last ones with two dots between.
+/// Prefixes of the names of HotSpot's collector and compiler threads. The kernel keeps 15 bytes: the first ones or,
+/// since JDK 27, the first and last ones with two dots between them.
 const GC_THREADS: [&str; 11] = [
     "GC Thread#",
     "GC task thread",
@@ -85,9 +85,9 @@ const GC_THREADS: [&str; 11] = [
 ];
 const JIT_THREADS: [&str; 4] = ["C1 Comp", "C2 Comp", "JVMCI", "Sweeper thread"];
 
-/// The thread that does what is done in stops: with Serial, collections.
+/// Thread that runs safepoint operations: with Serial, these include collections.
 const VM_THREAD: &str = "VM Thread";
-/// How the operations begin that are collections (hotspot/share/runtime/vmOperation.hpp).
+/// Prefixes of the names of safepoint operations that are collections (hotspot/share/runtime/vmOperation.hpp).
 const COLLECTIONS: [&str; 11] = [
     "VM_GC",
     "VM_Gen",
@@ -102,7 +102,7 @@ const COLLECTIONS: [&str; 11] = [
     "VM_Shenandoah",
 ];
 
-/// What a sample shows.
+/// Returns the kind of work of a sample.
 pub fn work(profile: &Profile, sample: &Sample) -> Work {
     let innermost = sample.stack.last().map(|&id| &*profile.frame(id).name);
     let waits = [
@@ -122,7 +122,7 @@ pub fn work(profile: &Profile, sample: &Sample) -> Work {
     if is_one_of(&JIT_THREADS) {
         return Work::Jit;
     }
-    // What is told beside a stack is no code.
+    // Class frames are labels, not code.
     let mut kinds = sample.stack.iter().rev().map(|&id| profile.frame(id).kind);
     match kinds.find(|kind| *kind != Kind::Class) {
         Some(Kind::Java | Kind::Inlined | Kind::Interpreted | Kind::Stub) => Work::Java,
@@ -132,13 +132,13 @@ pub fn work(profile: &Profile, sample: &Sample) -> Work {
     }
 }
 
-/// Whether the VM thread runs an operation that is a collection.
+/// Returns whether the VM thread runs an operation that is a collection.
 fn collects(profile: &Profile, sample: &Sample) -> bool {
     let is_one = |name: &str| COLLECTIONS.iter().any(|begin| name.starts_with(begin));
     sample.stack.iter().any(|&id| is_one(&profile.frame(id).name))
 }
 
-/// The shares of [`Work`], largest first, of all samples.
+/// Returns the share of each kind of [`Work`] among all samples, largest first.
 pub fn shares(profile: &Profile) -> Vec<(&'static str, f64)> {
     let mut counts: HashMap<Work, u64> = HashMap::new();
     for sample in &profile.samples {
@@ -153,8 +153,8 @@ pub fn shares(profile: &Profile) -> Vec<(&'static str, f64)> {
     shares
 }
 
-/// Whose own a wait is: the innermost Java method's, or where there is none the innermost
-/// function's that is not the kernel's. `None` for what is no wait.
+/// Returns the method to which the self time of a wait is attributed: the innermost Java method, or else the innermost
+/// function outside of the kernel. `None` if the sample is not a wait.
 fn own<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {
     if !matches!(work(profile, sample), Work::Blocked | Work::Runnable) {
         return None;
@@ -165,11 +165,11 @@ fn own<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {
     };
     innermost(|kind| matches!(kind, Kind::Java | Kind::Inlined | Kind::Interpreted))
         .or_else(|| innermost(|kind| !matches!(kind, Kind::Kernel | Kind::Unknown)))
-        // What says that it was not walked, or the kernel's.
+        // A placeholder for a stack that was not walked, or the innermost kernel function.
         .or_else(|| sample.stack.iter().rev().nth(1).map(|&id| &*profile.frame(id).name))
 }
 
-/// Samples of each method: with it innermost, and with it anywhere.
+/// Returns for each method the samples in which it is the innermost one, and those in which it occurs anywhere.
 pub fn methods(profile: &Profile) -> Vec<(&str, u64, u64)> {
     let mut counts: HashMap<&str, (u64, u64)> = HashMap::new();
     for sample in &profile.samples {
@@ -177,7 +177,7 @@ pub fn methods(profile: &Profile) -> Vec<(&str, u64, u64)> {
         if let Some(leaf) = own(profile, sample).or(names.last().copied()) {
             counts.entry(leaf).or_default().0 += sample.count;
         }
-        // Recursion does not count twice.
+        // A recursive method counts once per sample.
         names.sort_unstable();
         names.dedup();
         for name in names {
@@ -189,12 +189,11 @@ pub fn methods(profile: &Profile) -> Vec<(&str, u64, u64)> {
     all
 }
 
-/// The summary as text, under the event's name if there are several; with more of the stacks if
-/// wanted.
+/// Returns the summary as text. With `is_named`, it begins with the event's name. With `stacks`, it shows more stacks.
 pub fn text(profile: &Profile, is_named: bool, stacks: bool) -> String {
     let total = profile.total();
     let mut out = String::new();
-    // Writing into a String does not fail, here and below.
+    // Writing to a String does not fail, neither here nor below.
     if is_named {
         let _ = writeln!(out, "\n{}", profile.measure.name());
     }
@@ -215,7 +214,7 @@ pub fn text(profile: &Profile, is_named: bool, stacks: bool) -> String {
     out
 }
 
-/// How much there was, and what it went to.
+/// Returns a line with the total and the shares of each kind of work.
 pub fn spent(profile: &Profile) -> String {
     let seconds = Duration::from_nanos(profile.duration_ns).as_secs_f64();
     let total = profile.total();
@@ -300,7 +299,7 @@ fn tree(profile: &Profile, total: u64, room: &Room) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Chains of calls without branches take one line.
+/// Shows a chain of calls without branches in one line.
 fn show(node: &Node<'_>, depth: usize, total: u64, least: u64, lines: &mut Vec<String>) {
     let mut children: Vec<_> = node.children.iter().filter(|(_, n)| n.count >= least).collect();
     children.sort_by(|a, b| (b.1.count, a.0).cmp(&(a.1.count, b.0)));
@@ -323,27 +322,27 @@ fn show(node: &Node<'_>, depth: usize, total: u64, least: u64, lines: &mut Vec<S
     }
 }
 
-/// The child that all of a node's samples go to.
+/// Returns the only child of a node, if it has all samples of the node.
 fn only_child<'a, 'n>(node: &'n Node<'a>) -> Option<(&'a str, &'n Node<'a>)> {
     let (name, child) = node.children.iter().next()?;
     (node.children.len() == 1 && child.count == node.count).then_some((*name, child))
 }
 
-/// How good a profile is.
+/// Quality measures of a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Quality {
-    /// The share of samples whose stacks are complete to the thread's entry.
+    /// Share of samples whose stacks are complete to the thread's entry.
     pub complete: f64,
-    /// The share of samples whose stacks are in part a guess.
+    /// Share of samples whose stacks contain a step that was a guess.
     pub guessed: f64,
-    /// The share of samples of which the innermost inlined methods are not sure.
+    /// Share of samples in which inlined methods may be missing.
     pub unsure: f64,
-    /// The share of frames that have no name.
+    /// Share of frames without a name.
     pub unnamed_frames: f64,
 }
 
 impl Quality {
-    /// That of a profile.
+    /// Computes the quality of a profile.
     pub fn of(profile: &Profile) -> Self {
         let total = profile.total().max(1) as f64;
         let share = |filter: fn(&&Sample) -> bool| {
@@ -360,7 +359,7 @@ impl Quality {
     }
 }
 
-/// One honest line.
+/// Returns a line about the quality of a profile.
 fn quality(profile: &Profile) -> String {
     let Quality { complete, guessed, unsure, unnamed_frames } = Quality::of(profile);
     let [complete, guessed, unsure, unnamed] =

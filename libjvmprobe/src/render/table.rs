@@ -1,21 +1,21 @@
-//! Tables for people: one look for all tools, and how times stand in them.
+//! Tables for people, with the same layout in all tools, and the format of times in them.
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::{bpf::clock, own::note, render::units::count};
 
-/// Rules above, below and under the header, none between rows.
+/// Horizontal lines above, below and under the header, but not between rows.
 const RULED: TableStyle = {
     let rule = LineStyle::none().fill('─').junction('─');
     TableStyle::new().top_border(rule).header_separator(rule).bottom_border(rule)
 };
 
-/// A table with these heads, of which those in `right` stand to the right.
+/// A table with these headings. The columns in the range are aligned to the right.
 pub struct Ruled(Table, std::ops::Range<usize>);
 
 impl Ruled {
-    /// An empty one.
+    /// Makes an empty table.
     pub fn new(head: &[&str], right: std::ops::Range<usize>) -> Self {
         let mut table = Table::new();
         table.load_style(RULED).set_header(head);
@@ -27,7 +27,7 @@ impl Ruled {
         self.0.add_row(cells);
     }
 
-    /// All lines.
+    /// Returns the table as text.
     pub fn text(mut self) -> String {
         let right = self.1.clone();
         for column in self.0.column_iter_mut().skip(right.start).take(right.len()) {
@@ -37,65 +37,65 @@ impl Ruled {
     }
 }
 
-/// How times are shown: `-T` adds dates and UTC offsets.
+/// Format of times: `-T` adds dates and UTC offsets.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Whether dates are wanted.
+    /// Whether to show dates.
     pub dates: bool,
 }
 
 impl Times {
-    /// The width of the column.
+    /// Returns the width of the time column.
     pub fn width(self) -> usize {
         if self.dates { 29 } else { 12 }
     }
 
-    /// An instant on `CLOCK_MONOTONIC`, in nanoseconds.
+    /// Formats a time on `CLOCK_MONOTONIC`, in nanoseconds.
     pub fn show(self, ts_ns: u64) -> String {
         if self.dates { clock::date_and_time(ts_ns) } else { clock::time_of_day(ts_ns) }
     }
 
-    /// What stands before a title: the time, where dates are wanted or `always`.
+    /// Returns the text before a title: the time if dates are shown or `always` is set, else nothing.
     pub fn before_title(self, ts_ns: u64, always: bool) -> String {
         if self.dates || always { self.show(ts_ns) + "  " } else { String::new() }
     }
 }
 
-/// Events that did not fit into the ring buffer since the last such line.
+/// Number of events that did not fit into the ring buffer since the last such record.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Lost {
-    /// Wall-clock time of the finding, RFC 3339 with nanoseconds, UTC.
+    /// Wall-clock time at which the loss was detected, RFC 3339 with nanoseconds, UTC.
     pub(crate) time: String,
     /// The process.
     pub(crate) pid: u32,
-    /// How many.
+    /// Number of lost events.
     pub(crate) events: u64,
 }
 
 impl Lost {
-    /// The process.
+    /// Returns the process.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// How many.
+    /// Returns the number of lost events.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// Found now.
+    /// Makes a record of a loss that was detected now.
     pub fn now(pid: u32, events: u64) -> Self {
         Self { time: clock::rfc3339(clock::monotonic_ns()), pid, events }
     }
 
-    /// Tells a person.
+    /// Prints a warning.
     pub fn tell(&self) {
         let (events, pid) = (count(self.events, "event"), self.pid);
         note(&format!("lost {events} of process {pid}: the numbers are too low by that much"));
     }
 }
 
-/// The line of a summary about what was lost in all; none where nothing was.
+/// Returns the line of a summary about all lost events; `None` if there are none.
 pub fn lost_line(events: u64) -> Option<String> {
     let line = || format!("Lost events: {events}; the numbers above are too low by that much");
     (events > 0).then(line)

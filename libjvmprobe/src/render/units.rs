@@ -1,11 +1,11 @@
-//! Numbers with their units, at a precision that people can read.
+//! Numbers with units, rounded for people.
 
-/// Nanoseconds as milliseconds with three decimals; the unit stands in the column's head.
+/// Formats nanoseconds as milliseconds with three decimals; the unit is in the column's heading.
 pub fn millis(ns: u64) -> String {
     format!("{:.3}", ns as f64 / 1e6)
 }
 
-/// A time span with the unit that suits it.
+/// Formats a duration with a suitable unit.
 pub fn span(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -15,7 +15,7 @@ pub fn span(ns: u64) -> String {
     }
 }
 
-/// Bytes in the units that the JVM's own log and flags use: K, M, G are powers of 1024.
+/// Formats bytes with the units of the JVM's log and flags: K, M and G are powers of 1024.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("T", 40), ("G", 30), ("M", 20), ("K", 10)];
     for (unit, shift) in UNITS {
@@ -26,7 +26,7 @@ pub fn bytes(bytes: u64) -> String {
     format!("{bytes}B")
 }
 
-/// How many of something: `1 time`, `2 times`.
+/// Formats a number of things: `1 time`, `2 times`.
 pub fn count(n: u64, what: &str) -> String {
     let end = match (n, what.ends_with('s')) {
         (1, _) => "",
@@ -36,7 +36,7 @@ pub fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{end}")
 }
 
-/// A share of a whole in percent; a dash where there is no whole.
+/// Formats a share in percent; a dash if the whole is 0.
 pub fn percent(part: f64, whole: f64) -> String {
     if whole <= 0.0 { "-".into() } else { format!("{:.2} %", 100.0 * part / whole) }
 }

@@ -1,14 +1,13 @@
-//! What lay where in a JVM's code cache, and when.
+//! History of a JVM's code cache: which code was at an address at a time.
 //!
-//! Compiled code is freed, and other code may be put in its place. A `CodeLog`
-//! collects what was there when it was looked at (`CodeLog::snapshot`) and what
-//! came and went since (`CodeLog::load`, `CodeLog::unload`); from it comes a
-//! `CodeIndex` that answers what lay at an address at a time. Time is counted in
-//! epochs: each load or unload begins a new one, and each sample knows its own.
+//! Compiled code is freed, and other code may take its place. A `CodeLog` collects a snapshot of the code cache
+//! (`CodeLog::snapshot`) and the loads and unloads since then (`CodeLog::load`, `CodeLog::unload`). From these it
+//! makes a `CodeIndex`, which looks up the code at an address and time. Time is counted in epochs: each load or unload
+//! begins a new epoch, and each sample has the number of its epoch.
 //!
-//! HotSpot's probe `compiled__method__unload` names a method, not an address
-//! (hotspot/share/code/nmethod.cpp), and a method may be compiled more than once.
-//! Which code it was shows when something else is put in its place.
+//! HotSpot's probe `compiled__method__unload` has the name of a method, not an address
+//! (hotspot/share/code/nmethod.cpp), and a method may be compiled more than once. Which code was unloaded becomes known
+//! when other code takes its place.
 
 use std::{
     borrow::Cow,
@@ -21,22 +20,21 @@ use crate::{
     names::{code::Code, perfmap},
 };
 
-/// How many epochs code may run before its load is told, while the thread that
-/// compiled it has lost its processor.
+/// Maximum number of epochs by which code may run before its load is reported, because the compiler thread was
+/// preempted in between.
 const EARLY: u64 = 32;
 
-/// What compiled code a JVM has, as it was told.
+/// Compiled code of a JVM at one time.
 #[derive(Debug)]
 pub enum Snapshot {
-    /// By a perf-PID.map file. A line is read as a name when it is asked for: of a
-    /// million, few are.
+    /// Content of a perf-PID.map file. A line is parsed only when its name is needed: few of a million are.
     Map(String),
-    /// Addresses, sizes in bytes, names.
+    /// Address, size in bytes and name of each piece of code.
     Entries(Vec<(Addr, u64, Code)>),
 }
 
 impl Snapshot {
-    /// All of it.
+    /// Returns all entries.
     pub fn into_entries(self) -> Vec<(Addr, u64, Code)> {
         match self {
             Self::Map(text) => {
@@ -48,19 +46,19 @@ impl Snapshot {
     }
 }
 
-/// Everything that is known of one code cache.
+/// History of one code cache.
 #[derive(Debug, Default)]
 pub(crate) struct CodeLog {
-    /// What [`Label::Line`]s are in.
+    /// Text that [`Label::Line`]s refer to.
     text: String,
     snapshot: Vec<Entry>,
     snapshot_epoch: u64,
     loads: Vec<Entry>,
     unloads: Vec<(u64, Code)>,
-    /// What is there now, by where it begins, with its end; `None` until something comes to what
-    /// the snapshot shows: of hundreds of JVMs, few compile anything just now.
+    /// Current code by start address, with its end. `None` until something is added to the snapshot, because most of
+    /// hundreds of JVMs compile nothing at a given time.
     latest: Option<BTreeMap<u64, (u64, Slot)>>,
-    /// Whether the snapshot is in order, and nothing in it overlaps.
+    /// Whether the snapshot is sorted and free of overlaps.
     is_settled: bool,
 }
 
@@ -75,18 +73,18 @@ enum Slot {
 struct Entry {
     start: u64,
     end: u64,
-    /// The epochs in which it was there.
+    /// First epoch of the code (inclusive), and last one (exclusive).
     since: u64,
     until: u64,
     label: Label,
 }
 
-/// What is there.
+/// Name of an entry.
 #[derive(Clone, Debug)]
 enum Label {
-    /// Shared with the indices that name what was sampled.
+    /// A name shared with the indices made of this log.
     Known(Arc<Code>),
-    /// A name in the text of a map: where it begins, and its length.
+    /// Offset and length of a name in the text of a map.
     Line(u32, u32),
 }
 
@@ -110,15 +108,15 @@ impl Entry {
 }
 
 impl CodeLog {
-    /// Takes what was there in an epoch. Later lines hold where two overlap.
-    /// Of several snapshots, the last counts.
+    /// Sets the snapshot of an epoch. If entries overlap, the later one is valid. A new snapshot replaces an earlier
+    /// one.
     pub(crate) fn snapshot(&mut self, epoch: u64, seen: Snapshot) {
         self.snapshot_epoch = epoch;
         (self.latest, self.is_settled) = (None, false);
         match seen {
             Snapshot::Map(text) => {
                 let entry = |line: perfmap::Entry<'_>| {
-                    // Both are parts of one text of less than 4 GiB, or the line is left out.
+                    // Both are within one text of less than 4 GiB, otherwise the line is skipped.
                     let at = line.name.as_ptr() as usize - text.as_ptr() as usize;
                     let label = Label::Line(at.try_into().ok()?, line.name.len().try_into().ok()?);
                     Some(Entry::new(line.start, line.size, 0, label))
@@ -134,7 +132,7 @@ impl CodeLog {
         }
     }
 
-    /// What is there now, by the snapshot and by what was loaded since.
+    /// Returns the current code, from the snapshot and the loads since then.
     fn latest(&mut self) -> &mut BTreeMap<u64, (u64, Slot)> {
         let (snapshot, loads, epoch) = (&self.snapshot, &self.loads, self.snapshot_epoch);
         self.latest.get_or_insert_with(|| {
@@ -143,7 +141,7 @@ impl CodeLog {
                 place(&mut latest, Slot::Snapshot(i), seen);
             }
             for (i, load) in loads.iter().enumerate() {
-                // The snapshot shows what was loaded before, even if that is told later.
+                // The snapshot contains earlier loads already, even those reported after it.
                 if snapshot.is_empty() || load.since > epoch {
                     place(&mut latest, Slot::Load(i), load);
                 }
@@ -152,7 +150,7 @@ impl CodeLog {
         })
     }
 
-    /// Code was loaded; it is there from this epoch on.
+    /// Adds code that was loaded at the beginning of `epoch`.
     pub fn load(&mut self, epoch: u64, start: Addr, size: u64, code: Code) {
         let entry = Entry::new(start, size, epoch, Label::Known(Arc::new(code)));
         let slot = Slot::Load(self.loads.len());
@@ -162,12 +160,12 @@ impl CodeLog {
         self.loads.push(entry);
     }
 
-    /// Code of this name was unloaded; it is gone from this epoch on.
+    /// Adds the unload of code with this name at the beginning of `epoch`.
     pub(crate) fn unload(&mut self, epoch: u64, code: Code) {
         self.unloads.push((epoch, code));
     }
 
-    /// Learns what was inlined into code that is known already. Returns what is not known.
+    /// Adds the methods inlined into known code. Returns the entries whose code is not known.
     pub(crate) fn refine(&mut self, seen: Vec<(Addr, u64, Code)>) -> Vec<(Addr, u64, Code)> {
         let mut unknown = Vec::new();
         for (start, size, code) in seen {
@@ -186,13 +184,13 @@ impl CodeLog {
         unknown
     }
 
-    /// How many loads and unloads it keeps.
+    /// Returns the number of loads and unloads kept.
     pub fn kept(&self) -> usize {
         self.loads.len() + self.unloads.len()
     }
 
-    /// Puts it in order up to now, and goes on with what is there now alone: what was is
-    /// needed no longer by who has the index.
+    /// Returns an index of the history so far, and reduces the log to the current code. The earlier history is needed
+    /// by the owner of the index only.
     pub fn settle(&mut self) -> CodeIndex {
         if self.is_settled && self.kept() == 0 {
             return CodeIndex::new(self.snapshot.clone(), String::new());
@@ -222,7 +220,7 @@ impl CodeLog {
         std::mem::replace(self, settled).into_index()
     }
 
-    /// Shares the names of code with other JVMs that have the same.
+    /// Shares the names of code with other JVMs that have the same code.
     pub fn share(&mut self, names: &mut SharedNames) {
         for entry in self.snapshot.iter_mut().chain(&mut self.loads) {
             if let Label::Known(code) = &mut entry.label {
@@ -231,7 +229,7 @@ impl CodeLog {
         }
     }
 
-    /// Puts it in order.
+    /// Makes an index of the complete history.
     pub(crate) fn into_index(self) -> CodeIndex {
         let Self { text, snapshot, snapshot_epoch, mut loads, unloads, .. } = self;
         loads.sort_by_key(|load| load.since);
@@ -250,7 +248,7 @@ impl CodeLog {
     }
 }
 
-/// Keeps in mind what is at a place now.
+/// Enters code as the current one at its addresses, and removes overlapping code.
 fn place(latest: &mut BTreeMap<u64, (u64, Slot)>, slot: Slot, entry: &Entry) {
     let before = latest.range(..entry.end).rev();
     let gone = before.take_while(|(_, (end, _))| *end > entry.start);
@@ -260,7 +258,7 @@ fn place(latest: &mut BTreeMap<u64, (u64, Slot)>, slot: Slot, entry: &Entry) {
     latest.insert(entry.start, (entry.end, slot));
 }
 
-/// Names of code that several JVMs have: most of what they compile is the JDK's.
+/// Names of code that several JVMs have in common: most compiled methods belong to the JDK.
 #[derive(Debug, Default)]
 pub(crate) struct SharedNames(HashSet<Arc<Code>>);
 
@@ -272,14 +270,14 @@ impl SharedNames {
         }
     }
 
-    /// Forgets those that nobody else has any more.
+    /// Drops names that no log or index uses any more.
     pub(crate) fn forget_unused(&mut self) {
         self.0.retain(|code| Arc::strong_count(code) > 1);
         self.0.shrink_to(2 * self.0.len());
     }
 }
 
-/// Unloads by name that are not yet attributed to a piece of code.
+/// Epochs of unloads by name (latest first) that are not yet attributed to a piece of code.
 struct Unloads<'a>(BTreeMap<&'a str, Vec<u64>>);
 
 impl<'a> Unloads<'a> {
@@ -294,9 +292,9 @@ impl<'a> Unloads<'a> {
         Self(by_name)
     }
 
-    /// The last unload of the name after `since` and not after `latest`: an earlier
-    /// one may have been that of a twin, and code that is thought to be there for too
-    /// long does no harm until something else is there.
+    /// Takes the last unload of `name` after `since` and not after `latest`. An earlier one may belong to another
+    /// compiled version of the same method, and an end that is too late does no harm as long as no other code is at the
+    /// address.
     fn take(&mut self, name: &str, since: u64, latest: u64) -> Option<u64> {
         let epochs = self.0.get_mut(name)?;
         let at = epochs.iter().position(|&epoch| epoch > since && epoch <= latest)?;
@@ -304,7 +302,7 @@ impl<'a> Unloads<'a> {
     }
 }
 
-/// The cache while time goes on: what is there now by where it begins, and what was.
+/// State of the code cache while the history is replayed: current code by start address, and past code.
 struct Timeline<'a> {
     text: &'a str,
     now: BTreeMap<u64, Entry>,
@@ -313,12 +311,12 @@ struct Timeline<'a> {
 
 impl Timeline<'_> {
     fn overlapping(&self, start: u64, end: u64) -> Vec<u64> {
-        // What is there now does not overlap, so that ends ascend with begins.
+        // Current entries do not overlap, so their ends ascend with their starts.
         let before = self.now.range(..end).rev();
         before.take_while(|(_, entry)| entry.end > start).map(|(&at, _)| at).collect()
     }
 
-    /// Puts code where it was loaded, in place of what was there.
+    /// Enters loaded code, and ends the code that it replaces.
     fn put(&mut self, load: Entry, unloads: &mut Unloads<'_>) {
         for at in self.overlapping(load.start, load.end) {
             if let Some(mut gone) = self.now.remove(&at) {
@@ -331,7 +329,7 @@ impl Timeline<'_> {
         self.now.insert(load.start, load);
     }
 
-    /// Takes a snapshot for what is there now.
+    /// Replaces the current code by a snapshot.
     fn look(&mut self, snapshot: Vec<Entry>, epoch: u64) {
         let loaded = std::mem::take(&mut self.now);
         let seen = without_overlaps(snapshot);
@@ -340,7 +338,7 @@ impl Timeline<'_> {
             let mut is_there = false;
             for at in self.overlapping(load.start, load.end) {
                 let Some(entry) = self.now.get_mut(&at) else { continue };
-                // Another method must have come later.
+                // A different method must have been loaded after `load`.
                 let same = entry.label.code(self.text).name == load.label.code(self.text).name;
                 entry.since = entry.since.max(if same { load.since } else { load.since + 1 });
                 is_there |= same;
@@ -359,7 +357,7 @@ impl Timeline<'_> {
     }
 }
 
-/// Sorted; of those that overlap, the later line of the snapshot.
+/// Sorts a snapshot by address, and keeps the later one of overlapping lines.
 fn without_overlaps(snapshot: Vec<Entry>) -> Vec<Entry> {
     let mut lines: Vec<_> = snapshot.into_iter().enumerate().collect();
     lines.sort_by_key(|(_, entry)| entry.start);
@@ -378,13 +376,14 @@ fn without_overlaps(snapshot: Vec<Entry>) -> Vec<Entry> {
     kept.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// Answers what lay at an address in an epoch.
+/// Index to look up the code at an address in an epoch.
 #[derive(Debug, Default)]
 pub(crate) struct CodeIndex {
     text: String,
-    /// By where they begin.
+    /// Sorted by start address.
     entries: Vec<Entry>,
-    /// The furthest end of all entries up to each, so that a search knows where to stop.
+    /// For each entry, the maximum end of all entries up to it: a backward search stops where this is below the
+    /// address.
     furthest: Vec<u64>,
 }
 
@@ -399,8 +398,8 @@ impl CodeIndex {
         Self { furthest: furthest.collect(), entries, text }
     }
 
-    /// What lay at `addr` in `epoch`. Code may run a moment before its load is
-    /// told, so where there was nothing, what came there next is the answer.
+    /// Returns the code at `addr` in `epoch`. Code may run shortly before its load is reported, so if there was none,
+    /// the next code at that address within [`EARLY`] epochs is returned.
     pub(crate) fn find(&self, addr: Addr, epoch: u64) -> Option<CodeId> {
         let mut next: Option<(u64, CodeId)> = None;
         let behind = self.entries.partition_point(|entry| entry.start <= addr.0);
@@ -423,16 +422,16 @@ impl CodeIndex {
         next.map(|(_, id)| id)
     }
 
-    /// What was found.
+    /// Returns the name of code that [`find`](Self::find) returned.
     ///
     /// # Panics
-    /// For what was found by another index.
+    /// If `id` belongs to another index.
     pub(crate) fn code(&self, id: CodeId) -> Cow<'_, Code> {
         self.entries[id.0].label.code(&self.text)
     }
 }
 
-/// A piece of code in a [`CodeIndex`].
+/// Index of an entry in a [`CodeIndex`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CodeId(usize);
 
@@ -518,7 +517,7 @@ mod tests {
         log.load(2, Addr(200), 50, method("A.hot"));
         log.unload(3, method("A.hot"));
         log.unload(8, method("A.hot"));
-        // Which of the two went first does not show; it was there at 7, if it was used.
+        // It is unknown which of the two was unloaded first; if the second one was used at 7, it existed then.
         log.load(9, Addr(200), 50, method("B.b"));
         assert_eq!(name_at(&log.into_index(), 210, 7).as_deref(), Some("A.hot"));
     }
@@ -595,7 +594,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the plainest model: an array of what each byte holds now.
+        /// Compares the index with a simple model: an array of the code at each byte.
         #[test]
         fn agrees_with_a_plain_model(
             loads in prop::collection::vec((0..200_u64, 1..40_u64), 1..60),
@@ -606,7 +605,7 @@ mod tests {
             let mut held: Vec<Option<usize>> = vec![None; 240];
             for (i, &(start, size)) in loads.iter().enumerate() {
                 let epoch = i as u64 + 1;
-                // What is overlapped is gone as a whole.
+                // Overlapped code is removed completely.
                 let gone: Vec<_> = (start..start + size).filter_map(|a| held[a as usize]).collect();
                 for slot in &mut held {
                     if slot.is_some_and(|j| gone.contains(&j)) {

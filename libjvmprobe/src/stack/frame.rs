@@ -9,7 +9,7 @@ use crate::{
     stack::name::shown,
 };
 
-/// Kind of code that a frame runs. Stored profiles have the position of a variant, so a new one goes last.
+/// Kind of code that a frame runs. Stored profiles contain the position of a variant, so new variants must be appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Kind {
     /// Compiled Java code.
@@ -18,7 +18,7 @@ pub enum Kind {
     Inlined,
     /// The interpreter.
     Interpreted,
-    /// Code that the JVM generated for itself: stubs, adapters.
+    /// Code that the JVM generated for itself: stubs and adapters.
     Stub,
     /// The JVM's own native code (libjvm.so).
     Jvm,
@@ -26,54 +26,54 @@ pub enum Kind {
     Native,
     /// The kernel.
     Kernel,
-    /// No code, but the class of what was allocated: innermost in such stacks.
+    /// Not code, but the class of an allocated object: the innermost frame of allocation stacks.
     Class,
-    /// User code of which no name is known.
+    /// User code without a known name.
     Unknown,
 }
 
-/// One frame, named. Made by [`Frame::new`] and what follows it, whatever stands in it is
-/// harmless.
+/// A named frame. Frames made by [`Frame::new`] and the methods that extend them contain only cleaned text (see
+/// `names::clean`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// What kind of code.
+    /// Kind of code.
     pub kind: Kind,
-    /// `java.lang.String.hashCode`, `vfs_read`, `[unknown libz.so+0x12]`.
+    /// Name: `java.lang.String.hashCode`, `vfs_read`, `[unknown libz.so+0x12]`.
     pub name: Arc<str>,
-    /// The file that native code comes from, its last part: `libc.so.6`.
+    /// File name of native code without its folder: `libc.so.6`.
     pub module: Option<Arc<str>>,
-    /// The source file, where it is known.
+    /// Source file, if known.
     pub file: Option<Arc<str>>,
-    /// The line in it, 0 where it is unknown.
+    /// Source line, or 0 if unknown.
     pub line: u32,
 }
 
 impl Frame {
-    /// A frame of which nothing but kind and name are known.
+    /// Makes a frame with a kind and a name only.
     pub fn new(kind: Kind, name: impl Into<Arc<str>>) -> Self {
         Self { kind, name: clean::shared(name.into()), module: None, file: None, line: 0 }
     }
 
-    /// Returns this frame with the file that its native code comes from.
+    /// Returns this frame with the name of the file that contains its native code.
     pub fn of_module(self, module: &Arc<str>) -> Self {
         Self { module: Some(clean::shared(Arc::clone(module))), ..self }
     }
 
-    /// Returns this frame with its source file, if it is known, and the line in it, or 0.
+    /// Returns this frame with its source file, if known, and the line, or 0.
     pub fn at(self, file: Option<Arc<str>>, line: u32) -> Self {
         Self { file: file.map(clean::shared), line, ..self }
     }
 
-    /// A method at a line of its source, with its parameters if wanted.
+    /// Makes the frame of a method at a source line. With `signatures`, the name includes the parameters.
     pub(crate) fn of_source(source: &SourceFrame, kind: Kind, signatures: bool) -> Self {
         Self::new(kind, shown(&source.name, source.signature.as_deref(), signatures))
             .at(source.file.clone(), source.line)
     }
 
-    /// The name as folded stacks and flame graphs have it: kernel frames end in
-    /// `_[k]`, as bcc's `profile` writes them.
+    /// Returns the name for folded stacks and flame graphs. As in the output of bcc's `profile`, kernel frames end in
+    /// `_[k]`.
     pub fn folded(&self) -> String {
-        // The format's own separator must not occur in it.
+        // The name must not contain the format's separator.
         let name = self.name.replace(';', ":");
         match self.kind {
             Kind::Kernel => name + "_[k]",
@@ -81,7 +81,7 @@ impl Frame {
         }
     }
 
-    /// Whether it is code that a Java program consists of.
+    /// Returns whether it is code of the Java program.
     pub fn is_java(&self) -> bool {
         matches!(self.kind, Kind::Java | Kind::Inlined | Kind::Interpreted)
     }

@@ -1,15 +1,15 @@
-//! What the Java frames of a JVM's stacks are, found out as soon as they are seen.
+//! Names of a JVM's Java frames, resolved as soon as a stack is received.
 //!
-//! Compiled code is freed and reused, and so are methods whose classes are unloaded. The
-//! walker sends with each frame what tells one from the next: with code the compile id,
-//! with a stack of interpreted methods how many classes the JVM had unloaded, which it
-//! counts before it frees anything (`ClassLoadingService::notify_class_unloaded`,
-//! hotspot/share/services/classLoadingService.cpp): a generation. A name is taken only if
-//! it was the method's in the stack's generation, or before it and after. JVMs without
-//! performance data do not count: there a generation lasts a second.
+//! Compiled code is freed and its memory reused, and so are methods whose classes are unloaded. Therefore the walker
+//! sends data that distinguishes old from new: the compile id for compiled code, and for a stack with interpreted
+//! methods the number of classes that the JVM had unloaded, called its generation. HotSpot increments that number
+//! before it frees anything (`ClassLoadingService::notify_class_unloaded`,
+//! hotspot/share/services/classLoadingService.cpp). A method's name is used only if it was read in the stack's
+//! generation, or with the same result before and after it. JVMs without performance data do not count; for these, a
+//! generation lasts one second.
 //!
-//! Each place is read once, a moment after it is first sampled; what is gone by then may
-//! still be known to a `crate::stack::code_log::CodeLog`.
+//! Each code location is read once, shortly after it was first sampled. Code that has been freed by then may still be
+//! known to a `crate::stack::code_log::CodeLog`.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -32,40 +32,40 @@ use crate::{
     },
 };
 
-/// More places than any program has that is worth profiling.
+/// Maximum number of code locations; no program that is worth profiling has more.
 const MAX_PLACES: usize = 1_000_000;
-/// More methods than any program has.
+/// Maximum number of methods; no program has more.
 const MAX_METHODS: usize = 1_000_000;
-/// There is no code.
+/// Placeholder for an unknown frame: address 0, where there is no code.
 const UNKNOWN: Place = Place::Code(Addr(0));
 
-/// An interpreted method, and when it was there.
+/// An interpreted method, and the generations in which it is known to exist.
 #[derive(Debug)]
 struct Known {
     info: Arc<MethodInfo>,
-    /// The generations in which it was first and last read.
+    /// Generations in which it was first and last read.
     since: u64,
     checked: u64,
     places: HashMap<Option<u16>, PlaceId>,
 }
 
 impl Known {
-    /// Whether it was there in a generation.
+    /// Returns whether the method existed in a generation.
     fn holds(&self, generation: u64) -> bool {
         (self.since..=self.checked).contains(&generation)
     }
 }
 
-/// What a place is called.
+/// Frames of a code location.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Named {
-    /// Innermost first.
+    /// Frames, innermost first.
     frames: Arc<[Frame]>,
-    /// Whether there are no more.
+    /// Whether no inlined frame is missing.
     is_sure: bool,
 }
 
-/// Names of the places that were seen since names were taken out last.
+/// Names of the code locations seen since [`Places::take_names`] was last called.
 #[derive(Debug, Default)]
 pub(crate) struct PlaceNames {
     all: Vec<Named>,
@@ -73,13 +73,13 @@ pub(crate) struct PlaceNames {
 }
 
 impl PlaceNames {
-    /// Returns the frames of a place, innermost first: more than one where code was inlined.
+    /// Returns the frames of a code location, innermost first: more than one if methods are inlined there.
     pub(crate) fn frames(&self, id: PlaceId) -> &[Frame] {
         self.all.get(id as usize).map_or(&[], |named| &named.frames)
     }
 
-    /// Whether these are all frames of a place: between two calls of a compiled method it may
-    /// be that something more was inlined.
+    /// Returns whether these are all frames of a code location. Between two calls in a compiled method, further methods
+    /// may be inlined.
     pub(crate) fn is_sure(&self, id: PlaceId) -> bool {
         self.all.get(id as usize).is_none_or(|named| named.is_sure)
     }
@@ -99,27 +99,27 @@ impl PlaceNames {
     }
 }
 
-/// The Java frames of one JVM that were seen.
+/// Java code locations of one JVM, with their names.
 #[derive(Debug)]
 pub(crate) struct Places {
     lookup: Lookup,
     signatures: bool,
-    /// Whether compiled code is named here, too.
+    /// Whether compiled code is named here, too, not only interpreted methods.
     compiled: bool,
-    /// By address and compile id; `None` for what was gone already.
+    /// Compiled code by address and compile id; `None` if it had been freed already.
     code: HashMap<(Addr, u16), Option<PlaceId>>,
-    /// By Method.
+    /// Interpreted methods by the address of their `Method`.
     interpreted: HashMap<Addr, Known>,
     begin: Instant,
     names: PlaceNames,
 }
 
 impl Places {
-    /// For a JVM. Compiled code, too, or interpreted methods only; with their parameters
-    /// if wanted.
+    /// Makes the names for a JVM. With `compiled`, names compiled code, too; otherwise only interpreted methods. With
+    /// `signatures`, names include the parameters.
     ///
     /// # Errors
-    /// [`crate::Error::Layout`] naming what is missing.
+    /// [`crate::Error::Layout`] that names the missing structure.
     pub fn new(hotspot: &HotSpot, compiled: bool, signatures: bool) -> Result<Self> {
         Ok(Self {
             lookup: hotspot.lookup()?,
@@ -132,9 +132,9 @@ impl Places {
         })
     }
 
-    /// About how many bytes it takes.
+    /// Returns its approximate size in bytes.
     pub fn size(&self) -> usize {
-        /// What stands in a table, and what it refers to.
+        /// Bytes of a table entry and of the data that it refers to.
         const CODE: usize = 48;
         const PLACE: usize = 300;
         const METHOD: usize = 500;
@@ -142,20 +142,20 @@ impl Places {
         known + self.interpreted.len() * METHOD + self.lookup.size()
     }
 
-    /// The names of the places so far.
+    /// Returns the names resolved so far.
     pub(crate) fn names(&self) -> &PlaceNames {
         &self.names
     }
 
-    /// Hands out the names of all places. Those that come from here on are named anew.
+    /// Takes all names out. Code locations seen later are read again.
     pub(crate) fn take_names(&mut self) -> PlaceNames {
         self.code.clear();
         self.interpreted.clear();
         std::mem::take(&mut self.names)
     }
 
-    /// Names the Java frames of a stack. Of what cannot be named any more, compiled code
-    /// stays an address, and interpreted methods become code at address 0.
+    /// Names the Java frames of a stack. If a name is no longer available, compiled code stays an address, and
+    /// interpreted methods become code at address 0.
     pub fn resolve(&mut self, hotspot: &HotSpot, raw: &RawStack) -> Stack {
         self.learn(hotspot, [raw]);
         let generation = self.generation(hotspot, raw);
@@ -173,7 +173,7 @@ impl Places {
         Stack { places: raw.frames.iter().enumerate().map(place).collect() }
     }
 
-    /// Gets to know the Java frames of some stacks together: each request to the JVM's memory takes tens of
+    /// Reads the Java frames of several stacks together, because each request to the JVM's memory takes tens of
     /// microseconds.
     pub(crate) fn learn<'a>(
         &mut self,
@@ -212,12 +212,12 @@ impl Places {
         let mut addrs: Vec<_> = code.iter().map(|&(addr, _)| addr).collect();
         addrs.dedup();
         let methods: Vec<_> = methods.into_iter().collect();
-        // Nothing is found where the JVM has ended.
+        // Empty if the JVM has ended.
         let seen = self.lookup.look(hotspot, &addrs, &methods).unwrap_or_default();
         self.take(code, seen);
     }
 
-    /// Takes what was found.
+    /// Stores the names that were read.
     fn take(&mut self, code: BTreeSet<(Addr, u16)>, seen: Seen) {
         for (addr, compile_id) in code {
             let behind = seen.code.partition_point(|found| found.start <= addr);
@@ -233,7 +233,7 @@ impl Places {
         let now = seen.unloaded.unwrap_or_else(|| self.seconds());
         for (method, info) in seen.methods {
             match self.interpreted.get_mut(&method) {
-                // Other classes may have been unloaded in between, this one was not.
+                // Other classes may have been unloaded since, but this one was not.
                 Some(known) if known.info == info => known.checked = now,
                 _ => {
                     let places = HashMap::new();
@@ -244,7 +244,7 @@ impl Places {
         }
     }
 
-    /// The generation that a stack belongs to.
+    /// Returns the generation of a stack.
     fn generation(&self, hotspot: &HotSpot, raw: &RawStack) -> u64 {
         if hotspot.counts_unloaded_classes() { raw.unloads } else { self.seconds() }
     }
@@ -253,7 +253,7 @@ impl Places {
         self.begin.elapsed().as_secs()
     }
 
-    /// A place in an interpreted method.
+    /// Returns the code location of a bytecode index in an interpreted method.
     fn interpreted(&mut self, method: Addr, bci: Option<u16>, generation: u64) -> Option<PlaceId> {
         let known = self.interpreted.get(&method).filter(|known| known.holds(generation))?;
         if let Some(&id) = known.places.get(&bci) {
@@ -272,12 +272,12 @@ impl Places {
     }
 }
 
-/// An address that lies in the instruction that a frame is at: see [`Stack::lookups`].
+/// Returns an address within the instruction of frame `i`: see [`Stack::lookups`].
 fn inside(i: usize, addr: Addr) -> Addr {
     Addr(addr.0.saturating_sub(u64::from(i > 0)))
 }
 
-/// A stack of which no frame is named.
+/// Returns a stack without named frames.
 pub fn plain(raw: &RawStack) -> Stack {
     let place = |frame: &RawFrame| match *frame {
         RawFrame::Code { addr, .. } => Place::Code(addr),

@@ -1,18 +1,16 @@
-//! Profiles of successive times, put together to one; and a part of one's time, cut out.
+//! Merging profiles of successive periods into one, and cutting a period out of a profile.
 
 use crate::stack::{
     profile::{Measure, Profile},
     times,
 };
 
-/// Puts profiles of one measure together. Slots of time are as long as the longest of theirs, and
-/// no shorter than `least_slot_ns`; the samples of one of which it is not known when they were
-/// taken count as of its begin. Durations, losses and folded samples are added up: where the
-/// profiles are of the same time, the caller knows better.
+/// Merges profiles of one measure. The time slots of the result are as long as the longest slots of any profile, and at
+/// least `least_slot_ns`. Samples of a profile without time slots count at its beginning. Durations, losses and folded
+/// samples are added up; if the profiles cover the same period, the caller must correct that.
 ///
-/// Where processor time was sampled at different rates, a sample counts for as many as there would
-/// have been at the highest one: the sums of each profile stay as exact as one sample, and what a
-/// single stack has is as exact as one, too.
+/// If CPU time was sampled at different rates, samples are scaled to the highest rate. Rounding keeps the sum of each
+/// profile, and of each single stack, exact to one sample.
 pub fn join(profiles: Vec<Profile>, least_slot_ns: u64) -> Profile {
     let begin = profiles.iter().map(|profile| profile.begin_unix_ns).min().unwrap_or(0);
     let slot_ns = profiles.iter().map(|p| p.slot_ns).max().unwrap_or(0).max(least_slot_ns).max(1);
@@ -58,18 +56,17 @@ pub fn join(profiles: Vec<Profile>, least_slot_ns: u64) -> Profile {
     joined
 }
 
-/// Counts by another measure. What is rounded off one is given to the next one, so that sums are
-/// right.
+/// Scales counts by a ratio. The rounding error of one count is carried over to the next one, so that sums are right.
 struct Scale {
     to: u64,
     of: u64,
-    /// What is left, less than `of`.
+    /// Remainder that is carried over, less than `of`.
     rest: u128,
 }
 
 impl Scale {
     fn new(to: u64, of: u64) -> Self {
-        // The first one is rounded to the nearest.
+        // The first count is rounded to the nearest.
         Self { to, of: of.max(1), rest: u128::from(of.max(1) / 2) }
     }
 
@@ -86,9 +83,9 @@ impl Scale {
 }
 
 impl Profile {
-    /// Keeps what was sampled from one instant on until another one, in nanoseconds since 1970, as
-    /// exactly as its slots of time tell: one of which more than half is left out is left out. Of
-    /// samples that are in part of another time, what they are of things is an estimate.
+    /// Restricts the profile to samples from `from_ns` until `until_ns`, in nanoseconds since 1970, with the precision
+    /// of its time slots: a slot is kept if its middle is inside. If part of a sample's count is cut off, its count and
+    /// its things are reduced proportionally, which is an estimate.
     pub fn cut_out(&mut self, from_ns: u64, until_ns: u64) {
         if self.slot_ns == 0 {
             return;
@@ -150,7 +147,7 @@ mod tests {
         let joined =
             join(vec![profile(0, 19, 0, &[(0, 2, 0)]), profile(15, 7, 0, &[(0, 3, 0)])], 0);
         assert_eq!((joined.hertz, joined.total()), (19, 2 + 8));
-        // A thousand stacks of one sample each are 1000/9 s, in sum and slot by slot.
+        // A thousand stacks of one sample each are 1000/9 s, in total and slot by slot.
         let many: Vec<_> = (0..1000).map(|slot| (0, 1, slot / 10)).collect();
         let low = profile(0, 9, SECOND, &many);
         let joined = join(vec![low, profile(100, 19, SECOND, &[(1, 1, 0)])], 0);

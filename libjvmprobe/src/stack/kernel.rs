@@ -1,7 +1,7 @@
 //! Symbols of the kernel.
 //!
-//! They are kept small, for a daemon has them for months: a hundred thousand names take some
-//! megabytes. Source: `s_show` of kernel/kallsyms.c.
+//! They are stored compactly, because a daemon keeps them for months: a hundred thousand names take some megabytes.
+//! Source: `s_show` of kernel/kallsyms.c.
 
 use std::{
     cell::OnceCell,
@@ -11,17 +11,17 @@ use std::{
 
 use crate::Addr;
 
-/// Of /proc/kallsyms, so much is read: ten times what large kernels have.
+/// Maximum number of bytes read of /proc/kallsyms: ten times the size in large kernels.
 const MAX_TEXT: u64 = 256 << 20;
-/// As much of names is kept.
+/// Maximum number of bytes of names kept.
 const MAX_NAMES: usize = 64 << 20;
 
-/// Looks up functions of the kernel. Reads them when the first is asked for.
+/// Looks up functions of the kernel. Reads the symbols at the first lookup.
 #[derive(Debug, Default)]
 pub(crate) struct KernelSymbols(OnceCell<Table>);
 
 impl KernelSymbols {
-    /// The kernel function at an address; `None` where the kernel does not tell addresses
+    /// Returns the name of the kernel function at an address; `None` if unknown or if the kernel hides addresses
     /// (`kptr_restrict`).
     pub(crate) fn find(&self, addr: Addr) -> Option<String> {
         let read = || {
@@ -32,20 +32,20 @@ impl KernelSymbols {
     }
 }
 
-/// Functions by their addresses.
+/// Functions, sorted by address.
 #[derive(Debug, Default)]
 struct Table {
-    /// The lowest address.
+    /// Lowest address.
     base: u64,
-    /// How far behind it a function begins, and where its name does; ascending.
+    /// Offset of each function from `base`, and offset of its name in `names`; ascending.
     rows: Vec<(u32, u32)>,
-    /// Names, each with a line's end.
+    /// Names, each followed by a line break.
     names: String,
 }
 
 impl Table {
-    /// Reads lines of an address, a type, a name, and perhaps a module. What is no function, or
-    /// lies four gigabytes behind the first, is left out.
+    /// Parses lines of an address, a type, a name, and perhaps a module. Symbols that are not functions, or lie 4 GiB
+    /// or more above the first one, are left out.
     fn read(lines: impl BufRead) -> Self {
         let mut names = String::new();
         let mut all = Vec::new();
@@ -66,14 +66,15 @@ impl Table {
         let base = all.iter().map(|(addr, _)| *addr).min().unwrap_or(0);
         let row = |(addr, name): (u64, u32)| Some((u32::try_from(addr - base).ok()?, name));
         let mut rows: Vec<_> = all.into_iter().filter_map(row).collect();
-        // Several names of one function keep their order.
+        // A stable sort, so that several names of one function keep their order.
         rows.sort_by_key(|(offset, _)| *offset);
         rows.shrink_to_fit();
         names.shrink_to_fit();
         Self { base, rows, names }
     }
 
-    /// The name that has the fewest underscores in front, where a function has several.
+    /// Returns the name of the function at an address. If it has several, prefers the one with the fewest leading
+    /// underscores.
     fn find(&self, addr: Addr) -> Option<&str> {
         let offset = u32::try_from(addr.0.checked_sub(self.base)?).ok()?;
         let behind = self.rows.partition_point(|(at, _)| *at <= offset);
@@ -117,7 +118,7 @@ mod tests {
     #[test]
     fn ours_are_read() {
         let symbols = KernelSymbols::default();
-        // Whoever may not see them sees zeros, and knows nothing.
+        // Without the privilege, all addresses are 0, and no symbol is found.
         let text = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
         let line = text.lines().find(|line| line.ends_with(" T schedule"));
         let addr = line.and_then(|line| u64::from_str_radix(line.get(..16)?, 16).ok());

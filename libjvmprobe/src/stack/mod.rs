@@ -1,28 +1,27 @@
-//! Stacks: who called whom, and what these addresses are.
+//! Stacks: walked stacks, names of their frames, and profiles.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
-//! | [`raw`] | stacks as the walker sends them, and how far it came |
+//! | [`raw`] | stacks as the walker sends them, and why a walk ended |
 //! | `frame` | a named frame |
-//! | [`joined`] | profiles of successive times as one |
-//! | [`name`] | what an address of a process is: all sources behind one trait |
-//! | [`code_log`] | what lay where in a code cache, and when |
-//! | [`java_frames`] | what the Java frames of stacks are |
+//! | [`joined`] | merging profiles of successive periods |
+//! | [`name`] | names of addresses: all sources behind one trait |
+//! | [`code_log`] | history of a code cache |
+//! | [`java_frames`] | names of Java frames |
 //! | `kernel` | symbols of the kernel |
 //! | [`native`] | symbols of ELF files |
 //! | [`symbolizer`] | symbols of ELF files, read by a confined child |
-//! | `thread_entry` | where threads begin |
-//! | [`namer`] | stacks with names, as they come or in the end |
+//! | `thread_entry` | entry functions of threads |
+//! | [`namer`] | stacks named one by one as they arrive |
 //! | [`profile`] | samples with named stacks |
-//! | [`times`] | how much there was when |
-//! | [`timeline`] | when samples were taken, and what else happened |
-//! | [`waiting`] | what stands in place of code where a thread does not run |
+//! | [`times`] | counts per time slot |
+//! | [`timeline`] | times of a profile's samples and of stops |
+//! | [`waiting`] | placeholder frames of threads that do not run |
 //!
-//! *Walking* happens in the kernel and yields [`raw::RawStack`]s; *naming* happens
-//! here. Java frames are named as soon as they are seen
-//! ([`crate::stack::java_frames`]), which makes a [`raw::Stack`] of a raw one; what is an
-//! address still goes through [`name::Name`]. The walker knows no names, so that a better
-//! one needs no new names, and new symbols no new walker.
+//! *Walking* happens in the kernel and yields [`raw::RawStack`]s; *naming* happens here. Java frames are named as soon
+//! as they are received ([`crate::stack::java_frames`]), which turns a raw stack into a [`raw::Stack`]; the remaining
+//! addresses go through [`name::Name`]. The walker does not depend on names, so that each side can be replaced without
+//! changing the other.
 
 pub mod code_log;
 pub(crate) mod frame;

@@ -1,4 +1,4 @@
-//! Naming: what an address of a process is.
+//! Naming: maps addresses of a process to frames.
 
 use std::{collections::HashMap, fmt::Write, sync::Arc};
 
@@ -16,12 +16,12 @@ use crate::{
 
 /// A source of names.
 pub trait Name {
-    /// Appends what is at `addr` in `epoch`, innermost first: more than one frame
-    /// where code was inlined. Whether it knew.
+    /// Appends the frames at `addr` in `epoch`, innermost first: more than one if functions are inlined there. Returns
+    /// whether the address is known.
     fn name(&mut self, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) -> bool;
 }
 
-/// Names from a JVM's code cache.
+/// Names of code in a JVM's code cache.
 #[derive(Debug, Default)]
 pub(crate) struct JavaNames {
     index: CodeIndex,
@@ -30,8 +30,7 @@ pub(crate) struct JavaNames {
 }
 
 impl JavaNames {
-    /// Names from what is known of the code cache; methods with their parameters
-    /// if wanted.
+    /// Makes a source from the history of the code cache. With `signatures`, method names include the parameters.
     pub fn new(index: CodeIndex, signatures: bool) -> Self {
         Self { index, known: HashMap::new(), signatures }
     }
@@ -49,8 +48,8 @@ impl Name for JavaNames {
     }
 }
 
-/// Appends what is at an address of a piece of code, innermost first. Whether it is sure that
-/// this is all.
+/// Appends the frames at an address within a piece of code, innermost first. Returns whether no inlined frame is
+/// missing.
 pub(crate) fn frames_of(
     code: &Code,
     addr: Addr,
@@ -73,7 +72,7 @@ pub(crate) fn frames_of(
     *is_sure
 }
 
-/// A method's name, with its parameters if wanted.
+/// Returns a method's name, with its parameters if `signatures` is set.
 pub(super) fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) -> Arc<str> {
     match signature {
         Some(signature) if signatures => format!("{name}{signature}").into(),
@@ -81,7 +80,7 @@ pub(super) fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) 
     }
 }
 
-/// So many addresses are remembered with their names: more than most programs ever run at.
+/// Maximum number of addresses cached with their names; most programs are never sampled at more.
 const MAX_KNOWN: usize = 100_000;
 
 fn make_room(known: &mut HashMap<Addr, Vec<Frame>>) {
@@ -90,7 +89,7 @@ fn make_room(known: &mut HashMap<Addr, Vec<Frame>>) {
     }
 }
 
-/// Names from the files that a process has mapped. Remembers what it was asked.
+/// Names of code in the files that a process has mapped. Caches results.
 #[derive(Debug)]
 pub(crate) struct NativeNames {
     maps: CodeMaps,
@@ -99,7 +98,7 @@ pub(crate) struct NativeNames {
 }
 
 impl NativeNames {
-    /// Names from these mappings.
+    /// Makes a source for these mappings.
     pub fn new(maps: CodeMaps, symbols: Symbols) -> Self {
         Self { maps, symbols, known: HashMap::new() }
     }
@@ -132,10 +131,10 @@ impl NativeNames {
     }
 }
 
-/// The frame of code without a name, at an offset of its file.
+/// Makes the frame of code without a name, at an offset of its file.
 fn unknown(mapping: &Mapping, offset: FileOffset) -> Frame {
     let mut name = String::new();
-    // Writing into a String does not fail.
+    // Writing to a String does not fail.
     let _ = write!(name, "[unknown {}+{offset}]", mapping.module);
     Frame::new(Kind::Unknown, name).of_module(&mapping.module)
 }
@@ -152,7 +151,7 @@ impl Name for NativeNames {
     }
 }
 
-/// Names from the kernel's symbols.
+/// Names of kernel functions.
 #[derive(Debug, Default)]
 pub(crate) struct KernelNames {
     symbols: KernelSymbols,
@@ -172,11 +171,11 @@ impl Name for KernelNames {
     }
 }
 
-/// Asks one source after the other.
+/// Tries several sources in order.
 pub struct Sources(Vec<Box<dyn Name>>);
 
 impl Sources {
-    /// In this order.
+    /// Makes a source that tries these in order.
     pub fn new(sources: Vec<Box<dyn Name>>) -> Self {
         Self(sources)
     }

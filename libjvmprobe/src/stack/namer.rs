@@ -1,8 +1,8 @@
-//! Stacks named as they come, while their code is still there.
+//! Names stacks one by one as they arrive, while their code still exists.
 //!
-//! Right for stacks that are told once and soon: what is on a stack is not freed while it
-//! runs, and a moment later it is seldom gone. The kernel side knows code of different
-//! compile ids as different stacks, so that a name holds for as long as its stack is known.
+//! This suits stacks that are sent once and soon after they were walked: code on a running thread's stack is not freed,
+//! and is rarely freed shortly afterwards. The kernel side treats code with different compile ids as different stacks,
+//! so a name stays valid as long as its stack is known.
 
 use std::time::{Duration, Instant};
 
@@ -22,36 +22,35 @@ use crate::{
     },
 };
 
-/// Names for the stacks of one JVM.
+/// Names the stacks of one JVM.
 #[derive(Debug)]
 pub struct StackNamer {
-    /// What the kernel side knows it by.
+    /// Key of the process in BPF maps.
     key: u64,
     pid: Pid,
     places: Places,
     maps: CodeMaps,
     symbols: Symbols,
     native: NativeNames,
-    /// When its mappings are looked at again, whatever stacks come.
+    /// Time at which the mappings are read again even if no unknown address occurs.
     next_look: Instant,
-    /// Which of its mappings the stack walker knows.
+    /// Version of the mappings that the stack walker has.
     told: Option<u64>,
 }
 
-/// A library that replaces another may lie at the same addresses: for so long, the old one's
-/// name may be given to it.
+/// Interval between reads of the mappings. If a library is replaced by another one at the same addresses, the old
+/// library's names may be used for this long.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// So much is kept of what the Java frames of a JVM are.
+/// Maximum size in bytes of the cached names of a JVM's Java frames.
 const MAX_PLACES_SIZE: usize = 16 << 20;
 
 impl StackNamer {
-    /// For a JVM that has set itself up, which the stack walker is told of; methods with their
-    /// parameters if wanted.
+    /// Makes the namer of a JVM that has finished starting, and configures the stack walker for it. With `signatures`,
+    /// method names include the parameters.
     ///
     /// # Errors
-    /// [`crate::Error::Layout`] naming what is missing: then its stacks can be walked by frame
-    /// pointers only.
+    /// [`crate::Error::Layout`] that names the missing structure; then its stacks can be walked by frame pointers only.
     pub fn new(
         key: u64,
         pid: Pid,
@@ -66,14 +65,14 @@ impl StackNamer {
         Ok(namer)
     }
 
-    /// The same for stacks that are walked otherwise.
+    /// Makes the namer of a JVM whose stacks are not walked by [`Walker`].
     ///
     /// # Errors
-    /// [`crate::Error::Layout`] naming what is missing.
+    /// [`crate::Error::Layout`] that names the missing structure.
     pub fn alone(pid: Pid, hotspot: &HotSpot, files: &mut Files, signatures: bool) -> Result<Self> {
         let mut maps = CodeMaps::default();
         if let Err(error) = maps.refresh(pid, &files.mapped) {
-            // Gone in the meantime: then there are no stacks either.
+            // The process has ended meanwhile, so there will be no stacks either.
             remark(|| format!("what process {pid} has mapped is unknown: {error}"));
         }
         let symbols = files.symbols(pid);
@@ -89,7 +88,7 @@ impl StackNamer {
         })
     }
 
-    /// Tells the stack walker what the process has mapped, if that is new.
+    /// Passes the mappings of the process to the stack walker if they have changed.
     fn tell(&mut self, walker: &mut Walker) -> Result<()> {
         let version = self.maps.version();
         if self.told != Some(version) {
@@ -99,8 +98,8 @@ impl StackNamer {
         Ok(())
     }
 
-    /// Names a stack, outermost frame first. What lies behind the entry of its thread is
-    /// left out. The walker learns of files that were mapped since.
+    /// Names a stack, outermost frame first. Frames beyond the entry function of its thread are left out. Files that
+    /// were mapped since the last call are passed to the walker.
     ///
     /// # Errors
     /// [`crate::Error::Bpf`].
@@ -116,14 +115,14 @@ impl StackNamer {
         Ok(frames)
     }
 
-    /// The same, and no walker learns anything.
+    /// Names a stack like [`name`](Self::name), but does not update a walker.
     pub fn name_alone(
         &mut self,
         hotspot: &HotSpot,
         files: &mut Files,
         raw: &RawStack,
     ) -> Vec<Frame> {
-        // What is named here is handed out at once: it can be learnt anew at any time.
+        // The result does not refer to these names, so they can be dropped and read again at any time.
         if self.places.size() > MAX_PLACES_SIZE {
             self.places.take_names();
         }
@@ -140,7 +139,7 @@ impl StackNamer {
         named.frames
     }
 
-    /// Looks at the mappings again; whether they have changed.
+    /// Reads the mappings again. Returns whether they have changed.
     fn refresh(&mut self, files: &mut Files) -> bool {
         let before = self.maps.version();
         if let Err(error) = self.maps.refresh(self.pid, &files.mapped) {
@@ -155,16 +154,16 @@ impl StackNamer {
 /// A stack with names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NamedStack {
-    /// The frames, outermost first; what lies behind the entry of the thread is left out.
+    /// Frames, outermost first, without those beyond the entry function of the thread.
     pub frames: Vec<Frame>,
-    /// Whether it goes back to where its thread began, and each step was known.
+    /// Whether the stack reaches the entry function of its thread, and no step of the walk was a guess.
     pub complete: bool,
-    /// Whether methods that were inlined may be missing.
+    /// Whether inlined methods may be missing.
     pub unsure: bool,
 }
 
-/// Names a stack. The steps from the frame `known` on were guesses, if there is one. `code`
-/// appends what is at an address, and says whether it knows.
+/// Names a stack. `known` is the number of frames before the first step of the walk that was a guess, if any was.
+/// `code` appends the frames at an address, and returns whether it is known.
 pub(crate) fn name_stack(
     stack: &Stack,
     known: Option<usize>,
@@ -173,7 +172,7 @@ pub(crate) fn name_stack(
 ) -> NamedStack {
     let mut named = NamedStack::default();
     let frames = &mut named.frames;
-    // The same in frames with names, of which one place may have several.
+    // `known`, counted in named frames: one code location may have several.
     let mut known_frames = usize::MAX;
     for (i, place) in stack.lookups().enumerate() {
         if known == Some(i) {
@@ -212,7 +211,7 @@ mod tests {
         })
     }
 
-    /// The first frame is where it is, each other one behind a call.
+    /// A source of names: the first frame has the address itself, each other one a return address.
     fn names(addr: Addr, frames: &mut Vec<Frame>) -> bool {
         let name = match addr.0 {
             0x10 => "leaf",

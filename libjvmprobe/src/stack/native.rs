@@ -1,13 +1,13 @@
 //! Symbols of the ELF files that processes have mapped.
 //!
-//! [`crate::process::code`] holds the files open. A confined child reads them
-//! ([`super::symbolizer`]): this process asks it, and reads only what is bounded by construction.
+//! [`crate::process::code`] keeps the files open. A confined child ([`super::symbolizer`]) parses them; this process
+//! reads only parts whose size and effort are bounded by construction.
 //!
-//! Symbols that a file lacks are taken from where its build has them: `crate::elf::apart`.
+//! Symbols that a file lacks are read from a separate file of the same build: `crate::elf::apart`.
 //!
-//! Debug information is found by links in a file (`.gnu_debuglink`, `.gnu_debugaltlink`), which may be
-//! any path. So only files of root's in our own file system, and linked files of root's, have theirs
-//! read; all others are named by their own symbol tables.
+//! Debug information is found by links in a file (`.gnu_debuglink`, `.gnu_debugaltlink`), which may contain any path.
+//! So it is read only for files in our own file system that belong to root, from linked files that belong to root. All
+//! other files are named by their own symbol tables.
 
 use std::{
     collections::HashMap,
@@ -34,13 +34,13 @@ use crate::{
 
 pub(crate) use crate::stack::symbolizer::Symbol;
 
-/// Looks up symbols of files, for all threads of this process together.
+/// Looks up symbols of files, through one thread that serves all threads of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Symbols {
-    /// Whether debug information may be looked for: it is found by paths that a file names,
-    /// which whoever made the file has chosen.
+    /// Whether debug information may be read for files that belong to root: only if the process has our own root
+    /// folder, because the paths come from the files.
     trusts_roots_files: bool,
-    /// The control group of the process, as a number: it answers for what its files do to the reader.
+    /// Hash of the process's tenant, which is held responsible for files that make the reader fail.
     tenant: u64,
 }
 
@@ -57,12 +57,11 @@ impl Default for Files {
     }
 }
 
-/// By others than its owner.
+/// Mode bits: writable by users other than the owner.
 const WRITABLE: u32 = 0o022;
 
 impl Files {
-    /// Lets go of what is known of files that no process has had for a while, here and in the
-    /// kernel.
+    /// Releases data of files that no process has used for a while, here and in the kernel.
     pub(crate) fn let_go(&mut self, walker: Option<&mut Walker>) {
         let now = Instant::now();
         if let Some(walker) = walker {
@@ -72,7 +71,7 @@ impl Files {
         clerk::let_go();
     }
 
-    /// Symbols of the files that a process has mapped, also after it has ended.
+    /// Returns the symbols of the files that a process has mapped, valid also after it has ended.
     pub fn symbols(&self, pid: Pid) -> Symbols {
         let root = Process::open(pid).ok().and_then(|process| Root::open(&process).ok());
         let root = root.and_then(|root| root.id().ok());
@@ -81,7 +80,7 @@ impl Files {
     }
 }
 
-/// Returns a number for the tenant of a process.
+/// Returns a hash of the tenant of a process.
 fn tenant(pid: Pid) -> u64 {
     let mut hasher = DefaultHasher::new();
     cgroup::tenant_of(pid).hash(&mut hasher);
@@ -89,22 +88,22 @@ fn tenant(pid: Pid) -> u64 {
 }
 
 impl Symbols {
-    /// The functions at an offset of a file.
+    /// Returns the functions at an offset of a file.
     pub(crate) fn elf(self, file: &Arc<CodeFile>, offset: FileOffset) -> At {
         clerk::ask(file, offset, self)
     }
 }
 
-/// The functions at an offset of a file.
+/// Functions at an offset of a file.
 #[derive(Debug, Default)]
 pub(crate) struct At {
-    /// The functions there, innermost first; empty where they have no names.
+    /// Functions, innermost first; empty if they have no names.
     pub(crate) symbols: Vec<Symbol>,
-    /// Where in the file the function without a name begins, as far as that is known.
+    /// File offset at which the unnamed function begins, if known.
     pub(crate) start: Option<FileOffset>,
 }
 
-/// Symbols of files, dropped with the last user of a [`CodeFile`], because images come and go.
+/// Symbol data of files. An entry is dropped after the last user of its [`CodeFile`] has gone.
 #[derive(Debug, Default)]
 struct Readers {
     readers: HashMap<(*const CodeFile, bool), Reader>,
@@ -114,13 +113,13 @@ struct Readers {
 
 #[derive(Debug)]
 struct Reader {
-    /// No other file is at its address while this is here.
+    /// Holds the allocation, so that no other file gets its address while this entry exists.
     file: Weak<CodeFile>,
-    /// The file for the child; `None` where our own parser refuses it.
+    /// The file for the child; `None` if our own parser rejects it.
     bundle: Option<Bundle>,
-    /// What it says of its own code, if it is a native image.
+    /// Code information of a native image, if the file is one.
     image: Option<(Image, Segments)>,
-    /// Where functions without a name begin.
+    /// Start addresses of functions, for those without names.
     functions: Option<Functions>,
 }
 
@@ -135,7 +134,7 @@ impl Reader {
         Self { file: Arc::downgrade(file), bundle, image: own.and_then(image), functions }
     }
 
-    /// The Java code of a native image.
+    /// Returns the Java methods at an offset of a native image.
     fn java(&self, offset: FileOffset) -> Option<Vec<Symbol>> {
         let (image, segments) = self.image.as_ref()?;
         let frames = image.at(segments.vaddr(offset)?).into_iter();
@@ -151,19 +150,19 @@ impl Reader {
     }
 }
 
-/// Where it cannot be read, its symbols must do.
+/// Reads the code information of a native image. If that fails, its symbols are used.
 fn image(elf: ElfFile) -> Option<(Image, Segments)> {
     let image = Image::read(&elf).ok()??;
     Some((image, elf.into_segments()))
 }
 
-/// Finds the files with symbols and debug information that a file lacks.
+/// Finds the separate files with symbols and debug information of a file.
 fn companions(file: &CodeFile, elf: &ElfFile, trusts: bool) -> Companions {
     let apart = file.symbols_apart();
     if !trusts {
         return Companions { apart, ..Companions::default() };
     }
-    // Where the file is in our file system, if it still is.
+    // The folder of the file in our file system, if it still exists there.
     let folder = |path: PathBuf| std::fs::read_link(path).ok()?.parent().map(Path::to_path_buf);
     let folder = folder(file.path());
     let debug = elf.debug_link().zip(folder.clone()).and_then(|(link, folder)| {
@@ -172,7 +171,7 @@ fn companions(file: &CodeFile, elf: &ElfFile, trusts: bool) -> Companions {
             [folder.clone(), folder.join(".debug"), Path::new("/usr/lib/debug").join(inside)];
         folders.iter().find_map(|folder| linked(folder, &link))
     });
-    // Relative to the file that has the link.
+    // The alternate link is relative to the file that contains it.
     let with_link =
         debug.as_ref().map_or((elf, folder), |(debug, folder)| (debug, Some(folder.clone())));
     let common = with_link.0.debug_alt_link().zip(with_link.1);
@@ -186,10 +185,10 @@ fn companions(file: &CodeFile, elf: &ElfFile, trusts: bool) -> Companions {
     }
 }
 
-/// Opens a linked file, if it is root's, with the folder that it is in.
+/// Opens a linked file that belongs to root. Returns it with its folder.
 fn linked(folder: &Path, link: &DebugLink) -> Option<(ElfFile, PathBuf)> {
     let path = folder.join(&link.name);
-    // Opening a pipe must not wait for a writer.
+    // Without O_NONBLOCK, opening a pipe would wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).ok()?;
     let file = Some(file).filter(is_roots)?;
     let elf = ElfFile::open(file).ok().filter(|elf| link.leads_to(elf))?;
@@ -231,7 +230,7 @@ impl Readers {
     }
 }
 
-/// The thread that starts the confined child and asks it, for all threads.
+/// The worker thread that starts the confined child and talks to it, for all threads.
 mod clerk {
     use super::{Arc, At, CodeFile, FileOffset, Readers, Symbols};
     use crate::own::{note, privileges};
@@ -245,11 +244,11 @@ mod clerk {
         time::Duration,
     };
 
-    /// Maximum time of an answer: the child has deadlines of its own, and this thread reads files only
-    /// whose file system may not answer.
+    /// Maximum time for an answer. The child has its own deadlines, but this thread reads files, too, whose file system
+    /// may not answer.
     const DEADLINE: Duration = Duration::from_secs(90);
 
-    /// Set while an answer is overdue; until it comes, callers do not wait for another one.
+    /// Set while an answer is overdue. Until it arrives, callers do not wait for further answers.
     static IS_STUCK: AtomicBool = AtomicBool::new(false);
 
     enum Job {
@@ -259,7 +258,7 @@ mod clerk {
 
     static JOBS: OnceLock<Option<Sender<Job>>> = OnceLock::new();
 
-    /// See [`Readers::find`]. Without a thread nothing is known.
+    /// Sends a job for [`Readers::find`] to the worker thread. Without that thread, nothing is found.
     pub(super) fn ask(file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> At {
         if IS_STUCK.load(Ordering::Relaxed) {
             return At::default();
@@ -282,10 +281,10 @@ mod clerk {
         })
     }
 
-    /// See [`Readers::let_go`].
+    /// Sends a job for [`Readers::let_go`] to the worker thread.
     pub(super) fn let_go() {
         if let Some(Some(jobs)) = JOBS.get() {
-            // An error says that the thread has ended, and all that it had read is gone.
+            // On an error, the thread has ended, and its data has been freed.
             let _ = jobs.send(Job::LetGo);
         }
     }
@@ -306,7 +305,7 @@ mod clerk {
                 Job::Find { file, offset, symbols, answer } => {
                     let found = readers.find(&file, offset, symbols);
                     IS_STUCK.store(false, Ordering::Relaxed);
-                    // Who has asked may have ended.
+                    // The caller may have stopped waiting.
                     let _ = answer.send(found);
                 }
                 Job::LetGo => readers.let_go(),
@@ -315,7 +314,7 @@ mod clerk {
     }
 }
 
-/// What a fuzzer calls: looks up what lies at some offsets of a file.
+/// Entry point for the fuzzer: looks up the functions at some offsets of a file.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(file: File) {
     super::symbolizer::fuzz(file);
@@ -352,7 +351,7 @@ mod tests {
         assert!(Reader::new(1, &own, true).bundle.is_some());
     }
 
-    /// As `objcopy --add-gnu-debuglink` makes them.
+    /// Makes a link as `objcopy --add-gnu-debuglink` does.
     #[test]
     fn debug_information_is_found_by_a_link_for_files_of_roots_only() {
         if !rustix::process::geteuid().is_root() {
@@ -381,14 +380,14 @@ mod tests {
         set_mode(&path, 0o755);
         assert!(find(true).debug.is_some() && find(true).debug_info);
         assert!(find(false).debug.is_none() && !find(false).debug_info);
-        // Others could have written either.
+        // Other users could have written either file.
         set_mode(&debug, 0o666);
         assert!(find(true).debug.is_none());
         set_mode(&debug, 0o644);
         set_mode(&path, 0o777);
         assert!(!find(true).debug_info);
         set_mode(&path, 0o755);
-        // Another file in its place.
+        // A different file in its place.
         std::fs::copy("/proc/self/exe", &debug).unwrap();
         set_mode(&debug, 0o644);
         assert!(find(true).debug.is_none());

@@ -1,4 +1,4 @@
-//! Samples with named stacks: what is rendered.
+//! Profiles: samples with named stacks, as they are rendered.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -12,25 +12,25 @@ use crate::stack::{
     times::{self, Times, add_up},
 };
 
-/// An index into `Profile::frames`.
+/// Index into `Profile::frames`.
 pub type FrameId = u32;
 
-/// Quantity that a profile counts. Stored profiles have the position of a variant, so a new one goes last.
+/// Quantity that a profile counts. Stored profiles contain the position of a variant, so new variants must be appended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Measure {
-    /// Processor time: a sample stands for the time between two of them.
+    /// CPU time: a sample represents one sampling interval.
     #[default]
     Time,
-    /// Allocations: what is counted are bytes.
+    /// Allocation: the unit of counts is bytes.
     Allocation,
-    /// Something that happens, by this name: what is counted is how often.
+    /// Events with this name: the unit of counts is events.
     Events(Arc<str>),
-    /// Time that goes by at something, by this name: what is counted are nanoseconds.
+    /// Elapsed time of activities with this name: the unit of counts is nanoseconds.
     Elapsed(Arc<str>),
 }
 
 impl Measure {
-    /// What it is called where several stand beside each other.
+    /// Returns its short name for lists of several measures.
     pub fn name(&self) -> &str {
         match self {
             Self::Time => "cpu",
@@ -39,7 +39,7 @@ impl Measure {
         }
     }
 
-    /// What is counted.
+    /// Returns the unit of counts.
     pub fn counted(&self) -> &str {
         match self {
             Self::Time => "samples",
@@ -50,77 +50,76 @@ impl Measure {
     }
 }
 
-/// Samples that are alike.
+/// Equal samples, with their number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// The process.
     pub pid: u32,
-    /// Its command's name.
+    /// Command name of the process.
     pub command: Arc<str>,
-    /// The thread's name: of a Java thread the whole one, where that was read; else at most 15 bytes (`comm`).
+    /// Thread name: the complete one of a Java thread if it could be read, else at most 15 bytes (`comm`).
     pub thread: Arc<str>,
-    /// The thread.
+    /// Thread ID.
     pub tid: u32,
-    /// The processor; `None` where samples of several were put together.
+    /// CPU number; `None` if samples of several CPUs were merged.
     pub cpu: Option<u32>,
-    /// Outermost frame first, user code and then the kernel.
+    /// Frames, outermost first: user code, then the kernel.
     pub stack: Vec<FrameId>,
-    /// Whether the stack goes back to where its thread began, and each step was known.
+    /// Whether the stack reaches the entry function of its thread, and no step of the walk was a guess.
     pub complete: bool,
-    /// Whether it is not complete for a step that was a guess.
+    /// Whether the stack is incomplete because a step of the walk was a guess.
     pub guessed: bool,
-    /// Whether methods that were inlined may be missing where it was.
+    /// Whether inlined methods may be missing.
     pub unsure: bool,
-    /// How many, in what the profile counts.
+    /// Count, in the unit of the profile's [`Measure`].
     pub count: u64,
-    /// How many things that is, where these are not what is counted: objects allocated, waits,
-    /// events that were sampled.
+    /// Number of things that the count belongs to, if the two differ: allocated objects, waits, sampled events.
     pub things: u64,
-    /// How much of the count was in which slot of time: see [`Profile::slot_ns`].
+    /// Count per time slot: see [`Profile::slot_ns`].
     pub times: Times,
 }
 
-/// What is shown in place of stacks that were given up.
+/// Frame shown instead of stacks that were dropped to save memory.
 pub(crate) const FOLDED: &str = "[stacks beyond --max-memory]";
 
-/// Process, thread, processor, marks, thread's name, stack.
+/// Process, thread, CPU, marks (complete, guessed, unsure), thread name and stack.
 type Key = (u32, u32, Option<u32>, (bool, bool, bool), Arc<str>, Vec<FrameId>);
 
 fn size_of_sample(sample: &Sample) -> usize {
     size_of::<Sample>() + size_of_val(&*sample.stack) + size_of_val(&*sample.times)
 }
 
-/// A frame stands in the list and in the table; the names that it shares with others are
-/// counted twice, which makes up for what allocations take beside.
+/// A frame is stored in the list and in the hash table. Names shared with other frames are counted twice, which
+/// compensates for the overhead of allocations.
 fn size_of_frame(frame: &Frame) -> usize {
     2 * size_of::<Frame>() + frame.name.len() + frame.file.as_ref().map_or(0, |name| name.len())
 }
 
-/// A profile. Frames are stored once.
+/// A profile. Each distinct frame is stored once.
 #[derive(Debug, Default)]
 pub struct Profile {
     frames: Vec<Frame>,
     ids: HashMap<Frame, FrameId>,
-    /// The samples, in no particular order.
+    /// Samples, in no particular order.
     pub samples: Vec<Sample>,
-    /// What it is of.
+    /// Quantity that the profile counts.
     pub measure: Measure,
-    /// Samples a second.
+    /// Sampling rate in samples per second.
     pub hertz: u64,
-    /// How long was sampled, in nanoseconds.
+    /// Duration of the sampling in nanoseconds.
     pub duration_ns: u64,
-    /// When it began, in nanoseconds since 1970.
+    /// Begin of the sampling, in nanoseconds since 1970.
     pub begin_unix_ns: u64,
-    /// How long a slot of time is in which samples are counted apart; the first one begins with
-    /// the profile. 0 where nothing is known of when samples were taken.
+    /// Length of a time slot in nanoseconds. The first slot begins with the profile. 0 if the times of the samples are
+    /// unknown.
     pub slot_ns: u64,
-    /// Samples that were taken and could not be kept.
+    /// Number of samples that were taken and lost.
     pub lost: u64,
-    /// Samples of which the stack was not kept, for want of room: see [`Profile::fold`].
+    /// Number of samples whose stacks were dropped to save memory: see [`Profile::fold`].
     pub folded: u64,
 }
 
-/// How many samples that is.
+/// Returns the number of samples that a merged sample consists of.
 fn samples_of(measure: &Measure, sample: &Sample) -> u64 {
     match measure {
         Measure::Time | Measure::Allocation => sample.count,
@@ -129,48 +128,48 @@ fn samples_of(measure: &Measure, sample: &Sample) -> u64 {
 }
 
 impl Profile {
-    /// One without samples.
+    /// Makes a profile without samples.
     pub fn of(measure: Measure) -> Self {
         Self { measure, ..Self::default() }
     }
 
-    /// The number of a frame, entered if it is new.
+    /// Returns the number of a frame, which is added if it is new.
     pub fn intern(&mut self, frame: Frame) -> FrameId {
         if let Some(&id) = self.ids.get(&frame) {
             return id;
         }
-        // Frames come from addresses that were sampled: far fewer than 2^32.
+        // Frames come from sampled addresses, so there are far fewer than 2^32.
         let id = FrameId::try_from(self.frames.len()).unwrap_or(FrameId::MAX);
         self.frames.push(frame.clone());
         self.ids.insert(frame, id);
         id
     }
 
-    /// A frame by its number.
+    /// Returns a frame by its number.
     ///
     /// # Panics
-    /// For a number that is none of this profile's.
+    /// If this profile has no frame of this number.
     pub fn frame(&self, id: FrameId) -> &Frame {
         &self.frames[id as usize]
     }
 
-    /// All frames; a [`FrameId`] is an index into them.
+    /// Returns all frames; a [`FrameId`] is an index into them.
     pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// All samples counted.
+    /// Returns the sum of all counts.
     pub fn total(&self) -> u64 {
         self.samples.iter().map(|sample| sample.count).sum()
     }
 
-    /// How many samples these are, where that is not what is counted.
+    /// Returns the number of samples, which may differ from the sum of counts.
     pub fn sampled(&self) -> u64 {
         self.samples.iter().map(|sample| samples_of(&self.measure, sample)).sum()
     }
 
-    /// A profile of each process; processors are not told apart. Losses are nobody's: they are left
-    /// out.
+    /// Splits the profile by process, and merges samples of different CPUs. Losses cannot be attributed to a process
+    /// and are left out.
     pub fn by_process(self) -> Vec<(u32, Self)> {
         let mut parts = HashMap::<u32, (Self, HashMap<FrameId, FrameId>)>::new();
         for mut sample in self.samples {
@@ -200,20 +199,20 @@ impl Profile {
         parts.collect()
     }
 
-    /// Keeps the samples of which a frame, as it is shown, passes the filter.
+    /// Keeps the samples that have a frame for which `wanted` is true; without `keep`, drops these and keeps the
+    /// others.
     pub fn retain(&mut self, wanted: impl Fn(&Frame) -> bool, keep: bool) {
         let passes: Vec<_> = self.frames.iter().map(wanted).collect();
         self.samples.retain(|s| s.stack.iter().any(|&id| passes[id as usize]) == keep);
     }
 
-    /// About how many bytes its samples and frames take.
+    /// Returns the approximate size of its samples and frames in bytes.
     pub fn size(&self) -> usize {
         let samples = self.samples.iter().map(size_of_sample).sum::<usize>();
         samples + self.frames.iter().map(size_of_frame).sum::<usize>()
     }
 
-    /// Puts samples together that differ in nothing that matters: not in how they were
-    /// taken, and not in the processor unless that is wanted.
+    /// Merges samples with equal process, thread, stack and marks; with `processors`, their CPU must be equal, too.
     pub fn merge(&mut self, processors: bool) {
         let mut known: HashMap<Key, usize> = HashMap::with_capacity(self.samples.len());
         let mut kept: Vec<Sample> = Vec::new();
@@ -243,7 +242,7 @@ impl Profile {
         self.samples = kept;
     }
 
-    /// Makes slots of time longer; `false` where they are as long as they may become.
+    /// Makes time slots longer. Returns `false` if they have the maximum length already.
     fn coarsen(&mut self) -> bool {
         let Some(factor) = times::next(self.slot_ns) else { return false };
         self.slot_ns = self.slot_ns.saturating_mul(factor.into());
@@ -251,7 +250,7 @@ impl Profile {
         true
     }
 
-    /// Makes slots of time longer until what is known of them takes no more than so many bytes.
+    /// Makes time slots longer until the counts per slot take at most `max` bytes.
     fn shrink_times(&mut self, max: usize) {
         let size = |samples: &[Sample]| -> usize {
             samples.iter().map(|sample| size_of_val(&*sample.times)).sum()
@@ -259,14 +258,14 @@ impl Profile {
         while self.slot_ns > 0 && size(&self.samples) > max && self.coarsen() {}
     }
 
-    /// Takes over the samples of another one of the same measure.
+    /// Adds the samples of another profile of the same measure.
     pub fn absorb(&mut self, other: Self) {
         if self.samples.is_empty() {
             *self = other;
             return;
         }
         let mut other = other;
-        // Both were equal once, and have become longer by the same steps.
+        // Slots of both profiles had equal length once and grow by the same steps.
         while self.slot_ns > 0 && self.slot_ns < other.slot_ns && self.coarsen() {}
         while other.slot_ns > 0 && other.slot_ns < self.slot_ns && other.coarsen() {}
         let ids: Vec<_> = other.frames.into_iter().map(|frame| self.intern(frame)).collect();
@@ -277,8 +276,8 @@ impl Profile {
         self.folded = self.folded.saturating_add(other.folded);
     }
 
-    /// Makes it smaller than so many bytes: by putting samples together that are alike, then
-    /// those that differ in the processor alone, then by giving up stacks.
+    /// Reduces the size to at most `max` bytes: merges equal samples, then those that differ only in the CPU, then
+    /// makes time slots longer, then drops stacks.
     pub fn shrink(&mut self, max: usize) {
         self.merge(true);
         if self.size() > max {
@@ -287,15 +286,15 @@ impl Profile {
         if self.size() > max {
             self.shrink_times(max / 4);
         }
-        // With room for more, or it would be done each time.
+        // Shrinks to half, so that this is not necessary again for each new sample.
         if self.size() > max {
             self.fold(max / 2);
         }
     }
 
-    /// Makes it smaller than so many bytes, as far as it can: of the samples that are the
-    /// fewest the stacks are given up, first those that came once; their numbers stay, under a
-    /// frame of each process that says so. Frames that nothing refers to go, too.
+    /// Reduces the size to at most `max` bytes as far as possible: drops the stacks of the rarest samples, first of
+    /// those that occurred once. Their counts are kept per process, under a frame that says so. Unused frames are
+    /// dropped, too.
     pub fn fold(&mut self, max: usize) {
         let mut least = 1_u64;
         while self.size() > max && self.samples.len() > 1 {
@@ -317,7 +316,7 @@ impl Profile {
                 }
                 !goes
             });
-            // More processes than there is room for are told together.
+            // If the processes alone take too much space, they are merged into one.
             if by_process.len() * size_of::<Sample>() > max / 4 {
                 let add = |a: (u64, u64), b: (u64, u64)| {
                     (a.0.saturating_add(b.0), a.1.saturating_add(b.1))
@@ -353,7 +352,7 @@ impl Profile {
         }
     }
 
-    /// Drops frames that no sample refers to.
+    /// Drops unused frames.
     fn drop_frames(&mut self) {
         let frames = std::mem::take(&mut self.frames);
         self.ids.clear();
@@ -367,8 +366,8 @@ impl Profile {
         self.samples = samples;
     }
 
-    /// How many frames, each as often as it was sampled, are code that has no name. What is no
-    /// code, `[idle]` for example, needs none.
+    /// Returns the number of frames that are code without a name, weighted by the samples' counts. Frames that are not
+    /// code, for example `[idle]`, do not count.
     pub fn unnamed_frames(&self) -> u64 {
         let is_unnamed = |id: &FrameId| {
             let frame = self.frame(*id);
@@ -463,7 +462,7 @@ mod tests {
         let hot = profile.samples.iter().find(|s| s.count == 500).expect("it is kept");
         let name = |at: usize| profile.frame(hot.stack[at]).name.to_string();
         assert_eq!((name(0), name(1)), ("Some.method7".into(), "Some.method8".into()));
-        // Again, with nothing new: nothing is counted twice.
+        // A second time, without new samples: nothing is counted twice.
         profile.fold(10_000);
         assert_eq!((profile.total(), profile.folded), (total, 1000));
         profile.fold(1);

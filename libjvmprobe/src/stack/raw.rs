@@ -1,28 +1,28 @@
-//! Stacks as a walker sees them: addresses, interpreted methods, and how far it came.
+//! Stacks as the walker sends them: addresses, interpreted methods, and the reason why the walk ended.
 
 use crate::Addr;
 
-/// Why a walk ended. `enum walk_end` of bpf/walk/walk.h.
+/// Reason why a walk ended: `enum walk_end` of bpf/walk/walk.h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum WalkEnd {
-    /// There was nothing to walk.
+    /// There was no stack to walk.
     #[default]
     Nothing,
-    /// At a frame without a caller.
+    /// A frame without a caller.
     Outermost,
-    /// At memory that is not there.
+    /// Unreadable memory.
     Unreadable,
-    /// At a caller that does not lie up the stack.
+    /// A caller's frame that is not further up the stack.
     Implausible,
-    /// At the walker's limit.
+    /// The maximum number of frames.
     TooDeep,
-    /// Where the thread begins, as the unwind table of its code says.
+    /// The entry function of the thread, according to the unwind table of its code.
     Entry,
 }
 
 impl WalkEnd {
-    /// From the number that the kernel side sends; an unknown one is implausible. With it
-    /// comes how many frames lie before the first step that was a guess, if any was.
+    /// Decodes the kernel side's number; an unknown one counts as implausible. Also returns the number of frames before
+    /// the first step that was a guess, if any was.
     pub(crate) fn from_code(code: u32) -> (Self, Option<usize>) {
         let end = match code & ((1 << KNOWN_SHIFT) - 1) {
             0 => Self::Nothing,
@@ -37,16 +37,17 @@ impl WalkEnd {
     }
 }
 
-/// Of `end` in `struct walked` of bpf/walk/walk.h.
+/// Position of the number of known frames in `end` of `struct walked`, bpf/walk/walk.h.
 const KNOWN_SHIFT: u32 = 8;
 
-/// Of a frame's 64 bits: it is an interpreted method. This and what follows as in bpf/walk/walk.h.
+/// Bit of a frame's 64 bits that marks an interpreted method. This and the following constants are from
+/// bpf/walk/walk.h.
 const INTERPRETED: u64 = 1 << 63;
 const ADDR_BITS: u32 = 47;
 const NO_BCI: u16 = 0xffff;
-/// More than the walker sends.
+/// Maximum number of frames that the walker sends.
 const MAX_FRAMES: usize = 1024;
-/// `struct walked` of bpf/walk/walk.h without its frames.
+/// Size of `struct walked` of bpf/walk/walk.h without its frames, in 64-bit words.
 const HEAD_WORDS: usize = 4;
 
 /// A frame as the kernel side sends it.
@@ -54,16 +55,16 @@ const HEAD_WORDS: usize = 4;
 pub enum RawFrame {
     /// Code at an address.
     Code {
-        /// The address; for all frames but the first it lies behind the call.
+        /// Address; for all frames but the first one, the return address.
         addr: Addr,
-        /// The low bits of the compile id, if it is a compiled method's; else 0.
+        /// Low 16 bits of the compile id of a compiled method; 0 for other code.
         compile_id: u16,
     },
     /// An interpreted method.
     Interpreted {
-        /// Where its `Method` is.
+        /// Address of its `Method`.
         method: Addr,
-        /// Its bytecode index, where it is known.
+        /// Bytecode index, if known.
         bci: Option<u16>,
     },
 }
@@ -82,16 +83,16 @@ impl RawFrame {
 /// A stack as the kernel side sends it: `struct walked` of bpf/walk/walk.h.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawStack {
-    /// The key of its process, 0 for the kernel's part.
+    /// Key of its process, or 0 for the kernel's part of a stack.
     pub target: u64,
-    /// How many classes the JVM had unloaded then; 0 where nobody counts.
+    /// Number of classes that the JVM had unloaded at that time; 0 if it does not count.
     pub unloads: u64,
-    /// The frames, innermost first.
+    /// Frames, innermost first.
     pub frames: Vec<RawFrame>,
 }
 
 impl RawStack {
-    /// Decodes it; `None` where there are not as many bytes as it claims to have.
+    /// Decodes a stack; `None` if there are fewer bytes than its length requires.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (words, _) = bytes.as_chunks::<8>();
         let words = || words.iter().copied().map(u64::from_ne_bytes);
@@ -102,23 +103,23 @@ impl RawStack {
         (stack.frames.len() == count).then_some(stack)
     }
 
-    /// From the frames as the walker has them.
+    /// Makes a stack from the walker's 64-bit frames.
     pub fn of(target: u64, unloads: u64, frames: impl Iterator<Item = u64>) -> Self {
         let frame = |word| match target {
-            // The kernel's own addresses have all high bits set.
+            // Addresses of the kernel have all high bits set.
             0 => RawFrame::Code { addr: Addr(word), compile_id: 0 },
             _ => RawFrame::from_word(word),
         };
         Self { target, unloads, frames: frames.map(frame).collect() }
     }
 
-    /// About how many bytes it takes in a table.
+    /// Returns the approximate size in bytes of its entry in a table.
     pub fn size(&self) -> usize {
         2 * size_of::<Self>() + size_of_val(&*self.frames)
     }
 
-    /// Decodes a `struct stack_event` of bpf/walk/walk.h: a stack that is new, and the number
-    /// that it is known by from here on.
+    /// Decodes a `struct stack_event` of bpf/walk/walk.h: a new stack, and the number by which later events refer to
+    /// it.
     pub fn decode_event(record: &[u8]) -> Option<(u64, Self)> {
         let (words, _) = record.as_chunks::<8>();
         let [_kind, id, ..] = words else { return None };
@@ -126,7 +127,7 @@ impl RawStack {
     }
 }
 
-/// The number of what is known of a frame, see [`crate::stack::java_frames`].
+/// Number of a named code location, see [`crate::stack::java_frames`].
 pub(crate) type PlaceId = u32;
 
 /// A frame.
@@ -134,21 +135,20 @@ pub(crate) type PlaceId = u32;
 pub enum Place {
     /// Code at an address.
     Code(Addr),
-    /// Java code that is named already: it may be gone later.
+    /// Java code that is named already, because it may be freed later.
     Named(PlaceId),
 }
 
-/// A stack, innermost frame first. All addresses but the first are return addresses:
-/// they point behind a call.
+/// A stack, innermost frame first. All addresses but the first one are return addresses, which point after a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
-    /// The frames.
+    /// Frames.
     pub places: Vec<Place>,
 }
 
 impl Stack {
-    /// Frames with addresses that lie inside the instruction that each is at: return
-    /// addresses may lie behind the last instruction of their function.
+    /// Returns the frames with addresses within the instruction that each one executes. A return address itself may lie
+    /// after the last instruction of its function.
     pub(crate) fn lookups(&self) -> impl DoubleEndedIterator<Item = Place> + '_ {
         let inside = |(i, place): (usize, &Place)| match *place {
             Place::Code(addr) if i > 0 => Place::Code(Addr(addr.0.saturating_sub(1))),
@@ -157,7 +157,7 @@ impl Stack {
         self.places.iter().enumerate().map(inside)
     }
 
-    /// The addresses among them.
+    /// Returns the addresses of frames that are not named yet, each within the instruction that the frame executes.
     pub fn addresses(&self) -> impl Iterator<Item = Addr> + '_ {
         self.lookups().filter_map(|place| match place {
             Place::Code(addr) => Some(addr),

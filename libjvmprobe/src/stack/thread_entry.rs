@@ -1,8 +1,8 @@
-//! Where threads begin.
+//! Entry functions of threads.
 
 use crate::stack::Frame;
 
-/// Where threads begin, in HotSpot and in the C libraries, as far as they name it.
+/// Entry functions of threads in HotSpot and in C libraries, if these name them.
 const ENTRIES: [&str; 12] = [
     "thread_native_entry",
     "java_start",
@@ -18,21 +18,20 @@ const ENTRIES: [&str; 12] = [
     "JavaMain",
 ];
 
-/// By what the entries into GraalVM native images begin, of threads that they start and of their
-/// main thread: behind them are only a C library's own functions, whatever it is linked to.
+/// Prefixes of the entry functions of GraalVM native images, for the main thread and others. Whatever library the image
+/// is linked to, only functions of the C library are further out.
 const IMAGE_ENTRIES: [&str; 3] = [
     "com.oracle.svm.core.code.IsolateEnterStub.JavaMainWrapper_run_",
     "com.oracle.svm.core.code.IsolateEnterStub.PlatformThreads_threadStartRoutine_",
     "com.oracle.svm.core.code.IsolateEnterStub.PosixPlatformThreads_pthreadStartRoutine_",
 ];
 
-/// How many frames from the outer end an entry is looked for: beyond it, a walk by
-/// frame pointers finds what C libraries left in that register.
+/// Number of outermost frames among which an entry function is searched. Beyond the entry, a walk by frame pointers
+/// follows whatever value the C library left in that register.
 const ENTRY_DEPTH: usize = 6;
 
-/// Removes what lies behind the frame that a thread begins with; whether there is one among
-/// the first `known` frames. (musl has unwind tables for none of its own functions, so that
-/// only libjvm.so's entry is sure.)
+/// Removes the frames beyond the entry function of the thread. Returns whether an entry function is among the first
+/// `known` frames. (musl has no unwind tables for its own functions, so only libjvm.so's entry is certain there.)
 pub(crate) fn cut_behind_entry(frames: &mut Vec<Frame>, known: usize) -> bool {
     let is_entry = |frame: &Frame| {
         ENTRIES.contains(&&*frame.name)

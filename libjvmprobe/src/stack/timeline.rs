@@ -1,7 +1,7 @@
-//! When the samples of a profile were taken, and what else happened meanwhile.
+//! Times of a profile's samples, and of stops of the application.
 //!
-//! Time is cut into slots of equal length. How many samples of a thread with a stack fell into a
-//! slot is one count; nothing is kept of a slot in which nothing was sampled.
+//! Time is divided into slots of equal length. For each slot there is one count per thread and stack; slots without
+//! samples take no memory.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,25 +13,24 @@ use crate::{
     },
 };
 
-/// So many counts are told apart at most, which take some six megabytes of a page: where there are
-/// more, slots are longer.
+/// Maximum number of counts, which take about six megabytes of a page. If there are more, slots are made longer.
 const MOST_COUNTS: usize = 1 << 20;
 
-/// The times of one profile. Its frames are that profile's.
+/// Times of one profile. Frame numbers refer to that profile.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    /// When the first slot begins, in nanoseconds since 1970.
+    /// Begin of the first slot, in nanoseconds since 1970.
     pub begin_unix_ns: u64,
-    /// How long a slot is, in nanoseconds.
+    /// Length of a slot in nanoseconds.
     pub slot_ns: u64,
-    /// What stopped the application meanwhile.
+    /// Stops of the application.
     pub bands: Vec<Band>,
     stacks: Vec<ThreadStack>,
     known: HashMap<ThreadStack, u32>,
     counts: HashMap<(u32, u32), u64>,
 }
 
-/// A thread with one of its stacks, as [`Sample`] has them.
+/// A thread with one of its stacks, as in [`Sample`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadStack {
     /// The process.
@@ -40,42 +39,42 @@ pub struct ThreadStack {
     pub tid: u32,
     /// The thread's name.
     pub thread: Arc<str>,
-    /// Outermost frame first.
+    /// Frames, outermost first.
     pub stack: Vec<FrameId>,
 }
 
 impl ThreadStack {
-    /// Where a sample was taken.
+    /// Returns the thread and stack of a sample.
     pub fn of(sample: &Sample) -> Self {
         let (thread, stack) = (Arc::clone(&sample.thread), sample.stack.clone());
         Self { pid: sample.pid, tid: sample.tid, thread, stack }
     }
 }
 
-/// A time in which something stopped the application.
+/// A period in which the application was stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Band {
-    /// When it began, in nanoseconds after the timeline's begin.
+    /// Begin, in nanoseconds after the timeline's begin.
     pub begin_ns: u64,
-    /// When it ended, on the same clock.
+    /// End, in nanoseconds after the timeline's begin.
     pub end_ns: u64,
-    /// What it is.
+    /// Kind of stop.
     pub kind: BandKind,
-    /// What it is called: `G1 Evacuation Pause`, `ICBufferFull`.
+    /// Name: `G1 Evacuation Pause`, `ICBufferFull`.
     pub label: Arc<str>,
 }
 
-/// What stops an application.
+/// Kind of a stop of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BandKind {
     /// A pause of the garbage collector.
     Collection,
-    /// Another safepoint.
+    /// A safepoint for another operation.
     Safepoint,
 }
 
 impl Band {
-    /// A stop of the application, of a profile that began then on the kernel's clock.
+    /// Makes the band of a stop, for a profile that began at `begin` on the kernel's clock.
     pub fn of(stop: &Stop, begin: u64) -> Self {
         Self {
             begin_ns: stop.begin.saturating_sub(begin),
@@ -87,13 +86,13 @@ impl Band {
 }
 
 impl Timeline {
-    /// One without samples.
+    /// Makes a timeline without samples.
     pub fn new(begin_unix_ns: u64, slot_ns: u64) -> Self {
         Self { begin_unix_ns, slot_ns, ..Self::default() }
     }
 
-    /// That of a profile, where it is known when its samples were taken. Of one with very many,
-    /// slots are longer than the profile's.
+    /// Makes the timeline of a profile; `None` if the times of its samples are unknown. If there are more than
+    /// `MOST_COUNTS` counts, slots are longer than the profile's.
     pub fn of(profile: &Profile) -> Option<Self> {
         if profile.slot_ns == 0 {
             return None;
@@ -117,7 +116,7 @@ impl Timeline {
         Some(timeline)
     }
 
-    /// Adds what was counted of a thread with a stack in a slot.
+    /// Adds a count of a thread with a stack in a slot.
     pub fn add(&mut self, slot: u32, stack: ThreadStack, count: u64) {
         let next = u32::try_from(self.stacks.len()).unwrap_or(u32::MAX);
         let number = *self.known.entry(stack).or_insert_with_key(|stack| {
@@ -128,12 +127,12 @@ impl Timeline {
         *sum = sum.saturating_add(count);
     }
 
-    /// Threads with their stacks; the counts name them by their index.
+    /// Returns the threads with their stacks; counts refer to their indices.
     pub fn stacks(&self) -> &[ThreadStack] {
         &self.stacks
     }
 
-    /// Each slot with the index of a stack and what was counted of it, in order of time.
+    /// Returns counts as (slot, index of a stack, count), in order of time.
     pub fn counts(&self) -> Vec<(u32, u32, u64)> {
         let all = self.counts.iter();
         let mut counts: Vec<_> = all.map(|(&(slot, stack), &count)| (slot, stack, count)).collect();

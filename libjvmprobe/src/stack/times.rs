@@ -1,14 +1,12 @@
-//! How much there was when: slots of time of equal length, counted from a begin that all share.
+//! Counts per time slot. Slots have equal length and are numbered from a begin that all counts share.
 
-/// How much there was in each slot, by the slot's number.
+/// Counts as (slot number, count).
 pub type Times = Vec<(u32, u64)>;
 
-/// How long slots are at first, in nanoseconds. Fifty a second: a pause of some milliseconds is
-/// seen.
+/// Initial length of a slot in nanoseconds: 50 slots per second, so that pauses of some milliseconds are visible.
 pub(crate) const SLOT: u64 = 20_000_000;
 
-/// What they may become, each a multiple of the one before: so that whole seconds, minutes and
-/// hours are whole slots, too.
+/// Possible lengths, each a multiple of the one before, so that seconds, minutes and hours consist of complete slots.
 const LENGTHS: [u64; 11] = [
     SLOT,
     5 * SLOT,
@@ -23,18 +21,18 @@ const LENGTHS: [u64; 11] = [
     3600 * SECOND,
 ];
 
-/// In nanoseconds.
+/// One second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// How many slots of a length become one of the next length; `None` for the longest.
+/// Returns the number of slots that form one slot of the next length; `None` for the maximum length.
 pub fn next(slot_ns: u64) -> Option<u32> {
     let longer = LENGTHS.into_iter().find(|&length| length > slot_ns)?;
-    // Others than these are tests'.
+    // Only tests use lengths that are not in the list.
     let factor = if slot_ns > 0 && longer % slot_ns == 0 { longer / slot_ns } else { 2 };
     u32::try_from(factor).ok()
 }
 
-/// Puts together what is of one slot.
+/// Sorts the counts and adds up those of the same slot.
 pub fn add_up(times: &mut Times) {
     times.sort_unstable();
     times.dedup_by(|next, kept| {
@@ -46,19 +44,19 @@ pub fn add_up(times: &mut Times) {
     });
 }
 
-/// How much there was in all of them.
+/// Returns the sum of all counts.
 pub(super) fn sum(times: &[(u32, u64)]) -> u64 {
     times.iter().fold(0, |sum, &(_, count)| sum.saturating_add(count))
 }
 
-/// Makes one slot of each so many.
+/// Merges each `factor` slots into one.
 pub(crate) fn coarsen(times: &mut Times, factor: u32) {
     times.iter_mut().for_each(|(slot, _)| *slot /= factor.max(1));
     add_up(times);
     times.shrink_to_fit();
 }
 
-/// How many slots there would be of times in order, if each so many were one.
+/// Returns the number of slots that sorted counts would have after merging each `factor` slots into one.
 pub(super) fn count(times: &[(u32, u64)], factor: u32) -> usize {
     times.chunk_by(|a, b| a.0 / factor.max(1) == b.0 / factor.max(1)).count()
 }

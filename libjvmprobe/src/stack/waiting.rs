@@ -1,16 +1,16 @@
-//! What stands at the end of a stack, or in its place, where a thread does not run.
+//! Placeholder frames of threads that do not run: at the innermost end of a stack, or instead of one.
 
-/// It waits until it is woken.
+/// Waits until it is woken up.
 pub(crate) const BLOCKED: &str = "[blocked]";
 
-/// It could run, and waits for a processor.
+/// Is runnable, and waits for a processor.
 pub(crate) const RUNNABLE: &str = "[waits for a processor]";
 
-/// Waits that are too short to be told one by one.
+/// Sum of waits that are too short to be reported one by one.
 pub(crate) const SHORT: &str = "[waits shorter than --min]";
 
-/// It waits because there is nothing to do.
+/// Waits because there is no work.
 pub(crate) const IDLE: &str = "[idle]";
 
-/// It had gone to sleep before the trace, and has not woken up since: nobody knows where.
+/// Went to sleep before the trace and has not woken up since, so its stack is unknown.
 pub(crate) const UNSEEN: &str = "[asleep since before the trace]";

@@ -1,4 +1,4 @@
-//! Rows for the hand-written functions of libjvm.so, which no `.eh_frame` describes.
+//! Unwind rows for libjvm.so's assembly functions, which `.eh_frame` does not describe.
 //!
 //! HotSpot's x86-64 assembly (`linux_x86_64.s`, in newer releases `linux_x86_64.S` and
 //! `safefetch_linux_x86_64.S`) is built without call frame information. None of its functions uses the stack or
@@ -13,14 +13,14 @@ use crate::{
     unwind::{Function, Functions, Row, RowKind},
 };
 
-/// The dynamic symbol by which libjvm.so is known, as it is in `.dynstr`.
+/// A dynamic symbol that identifies libjvm.so, as in `.dynstr`.
 const VM_STRUCTS: &[u8] = b"\0gHotSpotVMStructs\0";
 
 /// The frame of a function that uses neither the stack nor rbp.
 const LEAF: Row = Row { pc: 0, cfa: 1, kind: RowKind::Sp as u8, fp: Row::FP_SAME };
 
 impl Functions {
-    /// Adds rows for the gaps in `.text` of a libjvm.so. Other files are left alone.
+    /// Adds rows for the gaps in `.text` of a libjvm.so. Does nothing for other files.
     pub(super) fn add_assembly(&mut self, elf: &ElfFile) -> Result<()> {
         let (Some(names), Some(text)) = (elf.section(".dynstr"), elf.section(".text")) else {
             return Ok(());
@@ -39,7 +39,7 @@ impl Functions {
         Ok(())
     }
 
-    /// The parts of a range that belong to no function.
+    /// Returns the parts of a range that belong to no function.
     fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut functions: Vec<_> =
             self.functions.iter().map(|function| u64::from(function.start)..function.end).collect();
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::{Vaddr, elf::testing::Library, unwind::UnwindTable};
 
-    /// A function with a frame, one without call frame information, and one more.
+    /// A function with a frame, one without call frame information, and a third one.
     fn assembly(symbol: &str) -> String {
         format!(
             ".text\n\

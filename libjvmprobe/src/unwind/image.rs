@@ -1,9 +1,8 @@
-//! Rows for the Java code of GraalVM native images, which no `.eh_frame` tells of.
+//! Unwind rows for the Java code of GraalVM native images, which `.eh_frame` does not describe.
 //!
-//! The image says where methods are and how large their frames are. All methods begin by
-//! making the whole frame at once, and end by giving it up right before they return, which
-//! AMD64's backend of Graal does in the same instructions always (`SubstrateAMD64Backend`'s frame
-//! contexts). Code in a method that begins otherwise is unknown.
+//! The image contains the addresses and frame sizes of methods. Each method allocates its complete frame at its
+//! beginning and releases it directly before it returns. Graal's AMD64 backend always uses the same instructions for
+//! that (frame contexts in `SubstrateAMD64Backend`). A method that begins differently gets an unknown row.
 
 use crate::{
     Result, Vaddr,
@@ -16,14 +15,14 @@ use crate::{
 const PUSH_RBP: u8 = 0x55;
 const POP_RBP: u8 = 0x5d;
 const RET: u8 = 0xc3;
-/// sub and add of rsp, with a number of one byte and of four.
+/// `sub` and `add` with rsp and an immediate of one byte or four.
 const SUB: [&[u8]; 2] = [&[0x48, 0x83, 0xec], &[0x48, 0x81, 0xec]];
 const ADD: [&[u8]; 2] = [&[0x48, 0x83, 0xc4], &[0x48, 0x81, 0xc4]];
-/// Where a method that saves rbp has it: behind the return address.
+/// Slot of the saved rbp, relative to the CFA in words: below the return address.
 const SAVED_FP: i8 = -2;
 
 impl Functions {
-    /// Adds those of a native image, if the file is one.
+    /// Adds rows for the methods of a native image, if the file is one.
     pub(super) fn add_image(&mut self, elf: &ElfFile) -> Result<()> {
         let Some(image) = Image::read(elf)? else { return Ok(()) };
         let Some(text) = elf.section(".text") else { return Ok(()) };
@@ -55,7 +54,7 @@ impl Functions {
     }
 }
 
-/// An instruction that adds to rsp or takes from it.
+/// Encodes an instruction that adds to or subtracts from rsp.
 fn adjust([short, long]: [&[u8]; 2], bytes: u32) -> Vec<u8> {
     match i8::try_from(bytes) {
         Ok(byte) => [short, &byte.to_le_bytes()].concat(),
@@ -63,9 +62,9 @@ fn adjust([short, long]: [&[u8]; 2], bytes: u32) -> Vec<u8> {
     }
 }
 
-/// The rows of a method, counted from its beginning; `None` where it does not begin as all do.
+/// Returns the rows of a method, with pcs relative to its start; `None` if it does not begin like others.
 fn rows(method: &Method, code: &[u8]) -> Option<Vec<Row>> {
-    // Java code keeps nothing in rbp for its callers.
+    // Java code does not preserve rbp for its callers.
     let [before, within] = match method.saves_fp {
         true => [Row::FP_SAME, SAVED_FP],
         false => [Row::FP_LOST; 2],
@@ -129,12 +128,12 @@ mod tests {
             (row.kind, row.cfa, row.fp)
         };
         let sp = RowKind::Sp as u8;
-        // The first method: made, used, given up, returned, and code behind that.
+        // First method: frame allocated, used and released, return, and code after the return.
         assert_eq!(at(0), (sp, 1, Row::FP_LOST));
         assert_eq!(at(4), (sp, 2, Row::FP_LOST));
         assert_eq!(at(9), (sp, 1, Row::FP_LOST));
         assert_eq!(at(10), (sp, 2, Row::FP_LOST));
-        // The second one saves rbp.
+        // The second method saves rbp.
         assert_eq!(at(0x40), (sp, 1, Row::FP_SAME));
         assert_eq!(at(0x41), (sp, 2, SAVED_FP));
         assert_eq!(at(0x45), (sp, 10, SAVED_FP));
@@ -157,9 +156,9 @@ mod tests {
         assert!(rows(&method(3, true), &code).is_none());
         assert!(rows(&method(0, false), &code).is_none());
         assert!(rows(&method(2, false), &[]).is_none());
-        // What gives up the frame and does not return goes elsewhere: no row is for that.
+        // Code that releases the frame without returning jumps elsewhere, so no row is added for it.
         assert_eq!(rows(&method(2, false), &code).unwrap().len(), 2);
-        // Without a frame of its own.
+        // A method without a frame of its own.
         assert_eq!(rows(&method(1, false), &[]).unwrap().len(), 1);
         let large = [0x48, 0x81, 0xec, 0, 2, 0, 0, 0x48, 0x81, 0xc4, 0, 2, 0, 0, 0xc3];
         assert_eq!(rows(&method(65, false), &large).unwrap().len(), 4);

@@ -1,12 +1,10 @@
-//! How to find a caller's frame: `.eh_frame`, as a table for binary search.
+//! Unwinding by `.eh_frame`, converted to a table for binary search.
 //!
-//! Compilers leave out frame pointers, and say in `.eh_frame` for each
-//! instruction where the canonical frame address is (CFA: what rsp was before
-//! the call) and where the callers' registers are saved. That is a program for a
-//! small machine; here it is run once for all of a file, and what is left is one
-//! [`Row`] of eight bytes wherever the rules change, which a BPF program can
-//! search. Only x86-64, and only what a walk over frames needs: CFA, return
-//! address and rbp.
+//! Compilers omit frame pointers. Instead, `.eh_frame` describes for each instruction where the canonical frame address
+//! is (CFA: the value of rsp before the call) and where the callers' registers are saved. The descriptions are programs
+//! for a small virtual machine. Here they are run once for the complete file, and the result is one [`Row`] of eight
+//! bytes wherever the rules change, which a BPF program can search. Only x86-64 is supported, and only the rules needed
+//! to walk frames: CFA, return address and rbp.
 //!
 //! Sources: DWARF 5, chapter 6.4 (the machine and its instructions); Linux
 //! Standard Base Core 5.0, chapter 10.6 (`.eh_frame`); System V psABI for x86-64,
@@ -14,8 +12,8 @@
 //! (`elf_x86_64_eh_frame_lazy_plt` in binutils' elf64-x86-64.c) and glibc for
 //! signal handlers (`__restore_rt` in libc_sigaction.c for x86-64).
 //!
-//! What cannot be said in a row is `RowKind::Unknown`, never a guess. Time is
-//! bounded by the section's size, memory by four million rows.
+//! A rule that a row cannot express becomes `RowKind::Unknown`, never a guess. Time is limited by the size of the
+//! section, memory by four million rows.
 
 mod assembly;
 mod image;
@@ -37,69 +35,69 @@ use crate::{
     elf::{ElfFile, Machine},
 };
 
-/// More rows than any file has; a libjvm.so has about 200,000.
+/// Maximum number of rows; a libjvm.so has about 200,000.
 const MAX_ROWS: usize = 4_000_000;
 
-/// More than linkers leave: they merge equal ones, and there are few different.
+/// Maximum number of CIEs. Linkers merge equal ones, and there are few different ones.
 const MAX_CIES: usize = 65_536;
 
-/// More bytes than any CIE has. It is run again for each of its functions, so that
-/// a long one would make time the square of the section's size.
+/// Maximum size of a CIE in bytes. A CIE is run again for each of its functions, so a long one would make the time
+/// quadratic in the size of the section.
 const MAX_CIE: usize = 128;
 
-/// The unit of all offsets in a row: what x86-64 pushes at a time, in bytes.
+/// Unit of all offsets in a row: the size in bytes of a value that x86-64 pushes.
 const WORD: i64 = 8;
 
-/// Where x86-64 keeps the return address: a call pushes it.
+/// Location of the return address on x86-64, where a call pushes it.
 const RETURN_ADDRESS: RegisterRule<usize> = RegisterRule::Offset(-WORD);
 
 type Place = Option<(Register, i64)>;
 
-/// CFA, rip and rbp of what a signal interrupted, as `__restore_rt` has them.
+/// CFA, rip and rbp of the code that a signal interrupted, as `__restore_rt` describes them.
 const INTERRUPTED: (Option<(RowKind, u16)>, Place, Place) =
     (Some((RowKind::DerefSp, 160 / 8)), Some((X86_64::RSP, 168)), Some((X86_64::RSP, 120)));
 
-/// How the frame of a caller is found: the meaning of [`Row::kind`].
+/// Rule to find the caller's frame: the meaning of [`Row::kind`].
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowKind {
-    /// Nothing is known here: no function, or a rule that no row can say.
+    /// No rule is known: there is no function, or a row cannot express the rule.
     Unknown = 0,
     /// CFA = rsp + cfa * 8.
     Sp = 1,
     /// CFA = rbp + cfa * 8.
     Fp = 2,
-    /// GNU ld's lazy PLT: CFA = rsp + 8, and 8 more where rip & 15 >= cfa.
+    /// GNU ld's lazy PLT: CFA = rsp + 8, plus 8 if rip & 15 >= cfa.
     Plt = 3,
-    /// A signal handler returns to here. What was interrupted is in the
-    /// `ucontext` at rsp: its rip at rsp + 168, rsp at rsp + 160, rbp at rsp + 120.
+    /// Return address of a signal handler. The interrupted state is in the
+    /// `ucontext` at rsp: rip at rsp + 168, rsp at rsp + 160, rbp at rsp + 120.
     Signal = 4,
-    /// CFA = *(rbp + cfa * 8), with `cfa` as an `i16`: gcc where it aligns the stack.
+    /// CFA = *(rbp + cfa * 8), with `cfa` as an `i16`: used by gcc if it aligns the stack.
     DerefFp = 5,
     /// CFA = *(rsp + cfa * 8), with `cfa` as an `i16`.
     DerefSp = 6,
     /// The outermost frame: there is no return address.
     End = 7,
     /// CFA = *(rbp + cfa * 8) + 8, with `cfa` as an `i16`. OpenSSL's assembly
-    /// saves rsp as it is in the function, behind the return address.
+    /// saves the value that rsp has within the function, which points to the return address.
     DerefFpPlus8 = 8,
-    /// CFA = *(rsp + cfa * 8) + 8, with `cfa` as an `i16`: OpenSSL again, where
-    /// most of its AES, SHA and big numbers run.
+    /// CFA = *(rsp + cfa * 8) + 8, with `cfa` as an `i16`: used by most of OpenSSL's code for AES, SHA
+    /// and big numbers.
     DerefSpPlus8 = 9,
 }
 
-/// One row: from this pc on, until the next row. Layout of `struct unwind_row` of bpf/walk/walk.h.
+/// Rule that is valid from a pc until the next row. Layout of `struct unwind_row` of bpf/walk/walk.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Row {
     /// Link-time address minus [`UnwindTable::base`], in bytes.
     pub pc: u32,
-    /// An offset in units of 8 bytes, or what else `kind` makes of it.
+    /// Offset in units of 8 bytes, or another value depending on `kind`.
     pub cfa: u16,
     /// A `RowKind`.
     pub kind: u8,
-    /// Where the caller's rbp is: `Row::FP_SAME`, `Row::FP_LOST`, otherwise
-    /// saved at CFA + fp * 8. Of no meaning where `kind` is
+    /// Location of the caller's rbp: `Row::FP_SAME`, `Row::FP_LOST`, otherwise
+    /// saved at CFA + fp * 8. Without meaning if `kind` is
     /// `RowKind::Unknown`, `RowKind::Signal` or `RowKind::End`.
     pub fp: i8,
 }
@@ -107,10 +105,10 @@ pub struct Row {
 impl Row {
     /// The caller's rbp is still in the register.
     pub(crate) const FP_SAME: i8 = 0;
-    /// The caller's rbp is lost, or saved where no row can say.
+    /// The caller's rbp is lost, or saved in a location that a row cannot express.
     pub(crate) const FP_LOST: i8 = i8::MIN;
 
-    /// A row to be placed.
+    /// Makes a row whose pc is set later.
     fn new(kind: RowKind, cfa: u16, fp: i8) -> Self {
         Self { pc: 0, cfa, kind: kind as u8, fp }
     }
@@ -124,7 +122,7 @@ impl Row {
     }
 }
 
-/// All rows of a file, strictly ascending.
+/// All rows of a file, in strictly ascending order.
 #[derive(Clone, Debug, Default)]
 pub struct UnwindTable {
     base: Vaddr,
@@ -132,11 +130,10 @@ pub struct UnwindTable {
 }
 
 impl UnwindTable {
-    /// Reads the table. A file without `.eh_frame` has no rows, which is no error.
+    /// Reads the table. A file without `.eh_frame` has no rows, which is not an error.
     ///
     /// # Errors
-    /// [`Error::Elf`] where the file is for another machine or malformed,
-    /// [`Error::Io`].
+    /// [`Error::Elf`] if the file is for another machine or malformed, [`Error::Io`] if it cannot be read.
     pub fn read(elf: &ElfFile) -> Result<Self> {
         if elf.machine() != Machine::X86_64 || !elf.ctx().container.is_big() {
             let what = format!("unwinding is for 64-bit x86-64 only, not for {}", elf.machine());
@@ -149,7 +146,7 @@ impl UnwindTable {
         Ok(Self { base, rows: functions.into_rows()? })
     }
 
-    /// What `.eh_frame` says.
+    /// Reads the functions in `.eh_frame`.
     fn functions(elf: &ElfFile, base: Vaddr) -> Result<Functions> {
         let Some(section) = elf.section(".eh_frame") else {
             return Ok(Functions { base, functions: Vec::new(), rows: Vec::new() });
@@ -173,17 +170,17 @@ impl UnwindTable {
         Ok(Self { base, rows: functions.into_rows()? })
     }
 
-    /// The rows, in ascending order.
+    /// Returns the rows, in ascending order.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// What [`Row::pc`] is counted from: the file's first loaded page.
+    /// Returns the base of [`Row::pc`]: the file's first loaded page.
     pub fn base(&self) -> Vaddr {
         self.base
     }
 
-    /// The row of an address; `None` before the first one.
+    /// Returns the row of an address; `None` before the first one.
     #[cfg(test)]
     fn find(&self, vaddr: Vaddr) -> Option<&Row> {
         let pc = vaddr.0.checked_sub(self.base.0)?;
@@ -198,28 +195,28 @@ type Cie<'a> = CommonInformationEntry<Bytes<'a>>;
 type Fde<'a> = FrameDescriptionEntry<Bytes<'a>>;
 type State = UnwindTableRow<usize, Storage>;
 
-/// What gimli may keep while it runs a program. Each instruction searches all
-/// rules and may copy them, so that the default of 192 is a gift to hostile files.
+/// Limits of the state that gimli keeps while it runs a program. Each instruction searches all rules and may copy them,
+/// so the default of 192 rules would help hostile files to waste time.
 struct Storage;
 
 impl UnwindContextStorage<usize> for Storage {
-    /// `__restore_rt` has rules for all of the 17 registers that there are.
+    /// `__restore_rt` has rules for all 17 registers.
     type Rules = [(Register, RegisterRule<usize>); 32];
-    /// Compilers remember one state at a time.
+    /// Compilers remember only one state at a time.
     type Stack = Box<[State; 8]>;
 }
 
-/// One function's part of the table, not yet in order.
+/// A function's part of the table, not yet sorted.
 struct Function {
-    /// Its first address, counted from the base.
+    /// Start, relative to the base.
     start: u32,
-    /// The address behind it, likewise: 4 GiB at most.
+    /// End address, exclusive, relative to the base; at most 4 GiB.
     end: u64,
-    /// Its rows.
+    /// Range of its rows.
     rows: Range<usize>,
 }
 
-/// The functions of a section.
+/// Functions of a section.
 struct Functions {
     base: Vaddr,
     functions: Vec<Function>,
@@ -230,7 +227,7 @@ impl Functions {
     fn read(section: CallFrames<'_>, bases: &BaseAddresses, base: Vaddr) -> Result<Self> {
         let mut functions = Self { base, functions: Vec::new(), rows: Vec::new() };
         let mut context = UnwindContext::new_in();
-        // What functions have in common, by its place in the section, ascending.
+        // CIEs by their offset in the section, ascending.
         let mut common: Vec<(usize, Cie<'_>)> = Vec::new();
         let mut entries = section.entries(bases);
         while let Some(entry) = entries.next().map_err(malformed)? {
@@ -243,8 +240,8 @@ impl Functions {
                 }
                 CieOrFde::Cie(_) => {}
                 CieOrFde::Fde(partial) => {
-                    // It points back, to what has been read. Where it does not,
-                    // or has no range, it leaves a gap, and a gap is unknown.
+                    // An FDE refers to an earlier CIE. One without a valid CIE or range leaves a gap in the table,
+                    // and a gap is unknown.
                     let at = partial.cie_offset().0;
                     let found = common.binary_search_by_key(&at, |(at, _)| *at).ok();
                     let Some((_, cie)) = found.and_then(|index| common.get(index)) else {
@@ -285,7 +282,7 @@ impl Functions {
                     pc = state.end_address().saturating_sub(self.base.0);
                 }
                 Some(Ok(None)) => break,
-                // A program that makes no sense leaves the rest of its function unknown.
+                // After an invalid instruction, the rest of the function is unknown.
                 Some(Err(_)) | None => {
                     self.push(first, pc, Row::unknown())?;
                     break;
@@ -301,22 +298,22 @@ impl Functions {
         let Ok(pc) = u32::try_from(pc) else {
             return Ok(());
         };
-        // Of several rows for one instruction the last one holds.
+        // If there are several rows for one instruction, the last one is valid.
         if self.rows.get(first..).and_then(<[Row]>::last).is_some_and(|last| last.pc == pc) {
             self.rows.pop();
         }
         push(&mut self.rows, first, row.at(pc))
     }
 
-    /// Puts all functions into order and says where there are none.
+    /// Sorts all functions, and adds unknown rows for the gaps between them.
     fn into_rows(mut self) -> Result<Vec<Row>> {
         self.functions.sort_by_key(|function| function.start);
         self.functions.dedup_by_key(|function| function.start);
         let mut rows = Vec::with_capacity(self.rows.len());
         let mut functions = self.functions.iter().peekable();
         while let Some(function) = functions.next() {
-            // Where functions overlap, the one that begins later is right: those
-            // that the linker discarded may be left with address 0.
+            // If functions overlap, the one with the later start is valid: functions that the linker discarded
+            // may remain with address 0.
             let next = functions.peek().map_or(1 << 32, |next| u64::from(next.start));
             let end = function.end.min(next);
             let own = self.rows.get(function.rows.clone()).unwrap_or_default();
@@ -332,7 +329,7 @@ impl Functions {
     }
 }
 
-/// Adds a row where the rules change; rows before `first` are others'.
+/// Adds a row if the rules change. Rows before `first` belong to other functions.
 fn push(rows: &mut Vec<Row>, first: usize, row: Row) -> Result<()> {
     let last = rows.get(first..).and_then(<[Row]>::last);
     if last.is_some_and(|last| last.at(row.pc) == row) {
@@ -349,7 +346,7 @@ fn malformed(error: gimli::Error) -> Error {
     Error::elf(format!(".eh_frame: {error}"))
 }
 
-/// What is known at one instruction, as a row.
+/// Converts the rules at an instruction to a row.
 fn row(section: CallFrames<'_>, state: &State, signal: bool) -> Row {
     let rbp = state.register(X86_64::RBP);
     match state.register(X86_64::RA) {
@@ -370,7 +367,7 @@ fn row(section: CallFrames<'_>, state: &State, signal: bool) -> Row {
     }
 }
 
-/// [`Row::kind`] and [`Row::cfa`].
+/// Converts a CFA rule to [`Row::kind`] and [`Row::cfa`].
 fn cfa(section: CallFrames<'_>, rule: &CfaRule<usize>) -> Option<(RowKind, u16)> {
     let (kind, offset) = match rule {
         CfaRule::RegisterAndOffset { register: X86_64::RSP, offset } => (RowKind::Sp, *offset),
@@ -387,10 +384,10 @@ fn cfa(section: CallFrames<'_>, rule: &CfaRule<usize>) -> Option<(RowKind, u16)>
     Some((kind, u16::try_from(words(offset)?).ok()?))
 }
 
-/// [`Row::fp`].
+/// Converts the rule of rbp to [`Row::fp`].
 fn fp(rule: Option<RegisterRule<usize>>) -> i8 {
     match rule {
-        // The psABI has callees preserve rbp: what is not mentioned is the same.
+        // By the psABI, callees preserve rbp, so without a rule it is unchanged.
         None | Some(RegisterRule::SameValue) => Row::FP_SAME,
         Some(RegisterRule::Offset(offset)) => words(offset)
             .and_then(|words| i8::try_from(words).ok())
@@ -400,12 +397,12 @@ fn fp(rule: Option<RegisterRule<usize>>) -> i8 {
     }
 }
 
-/// An offset in bytes in the unit of rows.
+/// Converts an offset in bytes to the unit of rows; `None` if it is not a multiple.
 fn words(offset: i64) -> Option<i64> {
     (offset % WORD == 0).then_some(offset / WORD)
 }
 
-/// Register and offset of the place where a rule that is an expression has it.
+/// Returns register and offset of the location in a rule that is an expression.
 fn saved(section: CallFrames<'_>, rule: Option<RegisterRule<usize>>) -> Place {
     let Some(RegisterRule::Expression(expression)) = rule else {
         return None;
@@ -418,7 +415,7 @@ fn bytes<'a>(section: CallFrames<'a>, expression: &UnwindExpression<usize>) -> O
     expression.get(&section).ok().map(|expression| expression.0)
 }
 
-/// Kind and offset of an expression that follows a pointer: *(register + offset) + plus.
+/// Returns kind and offset of an expression that follows a pointer: *(register + offset) + plus.
 fn deref(mut expression: Bytes<'_>) -> Option<(RowKind, u16)> {
     let (register, offset) = register_plus(&mut expression)?;
     if expression.read_u8().ok()? != DW_OP_deref.0 {
@@ -447,7 +444,7 @@ fn register_plus(expression: &mut Bytes<'_>) -> Place {
     Some((Register(register.into()), expression.read_sleb128().ok()?))
 }
 
-/// The number in GNU ld's expression for its lazy PLT:
+/// Returns the number in GNU ld's expression for its lazy PLT:
 /// rsp + 8 + ((rip & 15) >= number) << 3.
 fn plt(expression: &[u8]) -> Option<u8> {
     let [sp, 8, ip, 0, fifteen, and, number, ge, three, shl, plus] = *expression else {
@@ -495,10 +492,10 @@ mod tests {
     const RIP: u8 = 16;
     const BASE: u64 = 0x1000;
 
-    /// What compilers begin every function with: CFA = rsp + 8, return address at CFA - 8.
+    /// The rules at the start of every function: CFA = rsp + 8, return address at CFA - 8.
     const USUAL: &[u8] = &[DW_CFA_def_cfa.0, RSP, 8, DW_CFA_offset.0 | RIP, 1];
 
-    /// An `.eh_frame` by hand.
+    /// A handmade `.eh_frame`.
     #[derive(Default)]
     struct Frames {
         bytes: Vec<u8>,
@@ -510,7 +507,7 @@ mod tests {
             Self::default().common(augmentation, instructions)
         }
 
-        /// What the functions behind it have in common.
+        /// Adds a CIE for the functions after it.
         fn common(mut self, augmentation: &str, instructions: &[u8]) -> Self {
             self.common = self.bytes.len();
             // Version 1, factors 1 and -8.
@@ -542,7 +539,7 @@ mod tests {
         }
     }
 
-    /// What one function of 16 bytes at the base comes to.
+    /// Returns the rows of a single function of 16 bytes at the base.
     fn rows(instructions: &[&[u8]]) -> Vec<Row> {
         Frames::new("", USUAL).function(BASE, 16, &instructions.concat()).rows()
     }
@@ -676,7 +673,7 @@ mod tests {
         assert_eq!(first("S", &restore_rt(rip)), at(0, RowKind::Signal, 0, 0));
         assert_eq!(first("", &restore_rt(rip)), unknown(0));
         assert_eq!(first("S", &restore_rt([0xb0, 1])), unknown(0));
-        // Some are marked that interrupt nothing.
+        // Some functions are marked as signal frames although they interrupt nothing.
         assert_eq!(first("S", USUAL), at(0, RowKind::Sp, 1, 0));
         assert_eq!(first("", &[DW_CFA_undefined.0, RIP]), at(0, RowKind::End, 0, 0));
     }
@@ -724,9 +721,9 @@ mod tests {
         assert_eq!(far(BASE - 8), []);
         assert_eq!(far(BASE + (1 << 32)), []);
         assert_eq!(far(u64::MAX), []);
-        // The last one that can be said, without anything behind it.
+        // The last expressible row, without anything after it.
         assert_eq!(far(BASE + (1 << 32) - 8), [at(u32::MAX - 7, RowKind::Sp, 1, 0)]);
-        // Nor does a program lead out of its function.
+        // A program cannot extend beyond its function, either.
         let leap = [DW_CFA_advance_loc4.0, 0xff, 0xff, 0xff, 0xff, DW_CFA_def_cfa_offset.0, 16];
         assert_eq!(rows(&[&leap]), [at(0, RowKind::Sp, 1, 0), unknown(16)]);
         let back = [&[DW_CFA_set_loc.0][..], &[0; 8]].concat();
@@ -768,10 +765,10 @@ mod tests {
         }
     }
 
-    /// What readelf says of an address: its words for CFA, rbp and return address.
+    /// The result of readelf for an address: its text for CFA, rbp and return address.
     type Truth = BTreeMap<u64, [String; 3]>;
 
-    /// All rows of a file, and where functions end; `None` without readelf.
+    /// Returns all rows of a file, and the ends of functions; `None` without readelf.
     fn readelf(path: &Path) -> Option<(Truth, Vec<u64>)> {
         let output = Command::new("readelf")
             .args(["-W", "--debug-dump=frames-interp"])
@@ -782,11 +779,11 @@ mod tests {
         let output = String::from_utf8_lossy(&output.stdout).into_owned();
         let number = |hex| u64::from_str_radix(hex, 16).unwrap();
         let (mut truth, mut ends) = (Truth::new(), Vec::new());
-        // What a CIE says holds for a function that says nothing itself.
+        // The rules of a CIE apply to a function without rules of its own.
         let (mut common, mut cie) = (BTreeMap::new(), None);
         let mut columns = Vec::new();
         for line in output.lines() {
-            // A register is `r9 (r9)`.
+            // A register is printed as `r9 (r9)`.
             let words = line.split_whitespace().filter(|word| !word.starts_with('('));
             let words: Vec<_> = words.collect();
             match words[..] {
@@ -818,7 +815,7 @@ mod tests {
         Some((truth, ends))
     }
 
-    /// The same as a row, as far as readelf tells: it has `exp` for all expressions.
+    /// Converts the result to a row, as far as possible: readelf prints `exp` for all expressions.
     fn row_of([cfa, rbp, ra]: &[String; 3]) -> Option<Row> {
         let words = |bytes: &str| bytes.parse().ok().filter(|n: &i64| n % 8 == 0).map(|n| n / 8);
         if cfa == "exp" || ra == "exp" {
@@ -841,7 +838,7 @@ mod tests {
         })
     }
 
-    /// How many rows were compared.
+    /// Returns the number of compared rows.
     fn agrees_with_readelf(path: &Path) -> Option<usize> {
         let elf = ElfFile::open(File::open(path).unwrap()).unwrap();
         let table = UnwindTable::read(&elf).unwrap();
@@ -863,7 +860,7 @@ mod tests {
                 None => expressions += usize::from(found.kind != RowKind::Unknown as u8),
             }
         }
-        // No row that readelf does not have.
+        // The table has no row that readelf lacks.
         for row in table.rows().iter().filter(|row| row.kind != RowKind::Unknown as u8) {
             let pc = table.base().0 + u64::from(row.pc);
             assert!(truth.contains_key(&pc), "{pc:#x} {row:?}");

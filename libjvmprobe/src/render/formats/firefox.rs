@@ -1,5 +1,5 @@
-//! Firefox Profiler's JSON (profiler.firefox.com), with samples in the order of time where times are
-//! known. Without them they stand one behind the other, as in speedscope's.
+//! Firefox Profiler's JSON (profiler.firefox.com), with samples in order of time if their times are known. Otherwise
+//! they follow one another without gaps, as in speedscope's format.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// The row of the table.
+/// Entry of the format table.
 pub const FORMAT: Format = Format {
     ending: ".ffprof.json",
     name: "Firefox Profiler",
@@ -48,12 +48,12 @@ const CATEGORIES: [(Kind, &str, CategoryColor); 9] = [
     (Kind::Unknown, "Unknown", CategoryColor::Gray),
 ];
 
-/// A profile as it is filled.
+/// The output profile while it is being built.
 struct Filled<'a> {
     from: &'a Profile,
     to: fx::Profile,
     categories: HashMap<Kind, CategoryPairHandle>,
-    /// By process, thread and name; until when each has samples, in nanoseconds.
+    /// By process, thread and name: the handle, and the end of the last sample in nanoseconds.
     threads: HashMap<(u32, u32, &'a str), (ThreadHandle, u64)>,
     processes: HashMap<u32, fx::ProcessHandle>,
 }
@@ -77,7 +77,7 @@ fn write(titled: &Titled<'_>, mut to: impl Write) -> io::Result<()> {
         threads: HashMap::new(),
         processes: HashMap::new(),
     };
-    // What has times stands there; the rest, and all without them, one behind the other.
+    // Samples with times are placed there; all others follow one another at the end of their thread.
     let mut samples: HashMap<ThreadStack, (&Sample, u64)> = HashMap::new();
     for sample in &profile.samples {
         let (_, count) = samples.entry(ThreadStack::of(sample)).or_insert((sample, 0));
@@ -100,7 +100,7 @@ fn write(titled: &Titled<'_>, mut to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// How long a sample stands for, where nothing else is known.
+/// Returns the duration of a sample if nothing else is known.
 fn interval_ns(profile: &Profile) -> u64 {
     match profile.measure {
         Measure::Time => 1_000_000_000 / profile.hertz.max(1),
@@ -109,18 +109,18 @@ fn interval_ns(profile: &Profile) -> u64 {
 }
 
 impl<'a> Filled<'a> {
-    /// Adds a sample at a time, or behind the last one of its thread.
+    /// Adds a sample at a time, or after the last sample of its thread.
     fn add(&mut self, sample: &'a Sample, count: u64, at_ns: Option<u64>) {
         let (thread, end) = self.thread(sample);
         let at_ns = at_ns.unwrap_or(end);
         let frames: Vec<_> = sample.stack.iter().map(|&id| self.frame(id)).collect();
         let stack = self.to.intern_stack_frames(thread, frames.into_iter());
         let mut weight = match self.from.measure {
-            // The format counts whole milliseconds.
+            // The format has whole milliseconds.
             Measure::Elapsed(_) => count.saturating_add(500_000) / 1_000_000,
             _ => count,
         };
-        // Larger ones are several.
+        // Weights above i32::MAX are split into several samples.
         while weight > 0 {
             let part = i32::try_from(weight).unwrap_or(i32::MAX);
             let at = Timestamp::from_nanos_since_reference(at_ns);

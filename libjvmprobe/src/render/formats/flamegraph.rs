@@ -1,7 +1,7 @@
-//! Flame graphs as SVG, by inferno: search, zoom, a hue for each kind of code.
+//! Flame graphs as SVG, drawn by inferno: with search, zoom, and a colour for each kind of code.
 //!
-//! A method is one frame, whether it ran compiled, inlined or in the interpreter: it has the hue of
-//! what most of it was, and its tooltip tells the shares.
+//! A method is one frame, whether it ran compiled, inlined or in the interpreter. It has the colour of the most
+//! frequent kind, and its tooltip shows the share of each kind.
 
 use std::{
     collections::HashMap,
@@ -24,7 +24,7 @@ use crate::{
     stack::{Kind, profile::Profile},
 };
 
-/// The row of the table.
+/// Entry of the format table.
 pub const FORMAT: Format = Format {
     ending: ".svg",
     name: "flame graph",
@@ -40,23 +40,23 @@ pub const FORMAT: Format = Format {
     },
 };
 
-/// Frames of a smaller part of the width, in per cent, are left out: a pixel of a large window. With
-/// all of them, no browser opens the picture of a large program.
+/// Minimum width of a frame in percent, about one pixel of a large window. With all narrower frames, browsers could not
+/// open the graph of a large program.
 const NARROW: f64 = 0.1;
 
-/// What stands above the picture.
+/// Title of a picture.
 #[derive(Clone, Debug, Default)]
 pub struct Title {
-    /// The first line.
+    /// First line.
     pub title: String,
-    /// A second, smaller one.
+    /// Second line, in smaller letters.
     pub subtitle: Option<String>,
 }
 
 /// Draws a profile.
 ///
 /// # Errors
-/// Those of the writer; [`io::ErrorKind::InvalidData`] for a profile without samples.
+/// The errors of the writer; [`io::ErrorKind::InvalidData`] for a profile without samples.
 pub fn write(profile: &Profile, how: &How<'_>, title: Title, mut to: impl Write) -> io::Result<()> {
     let lines = folded::lines(profile, options_of(how));
     let kinds = Kinds::of(profile);
@@ -70,11 +70,11 @@ pub fn write(profile: &Profile, how: &How<'_>, title: Title, mut to: impl Write)
     to.flush()
 }
 
-/// Draws a profile with frames in red that grew against a base (folded stacks), and
-/// in blue those that shrank; the base is scaled to the same number of samples.
+/// Draws the difference between a profile and a base (folded stacks): frames that grew are red, frames that shrank are
+/// blue. The base is scaled to the same number of samples.
 ///
 /// # Errors
-/// As for [`write`](fn@write), and those of reading the base.
+/// The errors of [`write`](fn@write), and those of reading the base.
 pub fn write_difference(
     profile: &Profile,
     base: impl BufRead,
@@ -105,7 +105,7 @@ fn options(profile: &Profile, how: &How<'_>, title: Title) -> flamegraph::Option
     options
 }
 
-/// What was counted of each method, by the kind of code that ran it; the most first.
+/// Count of each method by kind of code, largest first.
 struct Kinds(HashMap<String, Vec<(Kind, u64)>>);
 
 impl Kinds {
@@ -129,8 +129,7 @@ impl Kinds {
         Self(kinds)
     }
 
-    /// A colour for each method, a little lighter or darker by the name so that neighbours can be
-    /// told apart.
+    /// Returns a colour for each method. The brightness varies with the name, so that neighbours can be distinguished.
     fn hues(&self) -> PaletteMap {
         let mut map = PaletteMap::default();
         for (name, kinds) in &self.0 {
@@ -141,7 +140,7 @@ impl Kinds {
         map
     }
 
-    /// The picture, with the shares of kinds in the tooltips of methods that had several.
+    /// Adds the shares of kinds to the tooltips of methods that have several kinds.
     fn tell(&self, svg: &str) -> String {
         let several: HashMap<_, _> = self.0.iter().filter(|(_, kinds)| kinds.len() > 1).collect();
         let mut told = String::with_capacity(svg.len());
@@ -149,7 +148,7 @@ impl Kinds {
             if i > 0 {
                 told.push_str("<title>");
             }
-            // `a.Main.run (5 samples, 83.33%)</title>...`
+            // Format: `a.Main.run (5 samples, 83.33%)</title>...`
             let head = part.split("</title>").next().unwrap_or_default();
             let kinds = head.rsplit_once(" (").and_then(|(name, _)| several.get(&unescaped(name)));
             match (kinds, head.strip_suffix(')')) {
@@ -173,13 +172,13 @@ impl Kinds {
     }
 }
 
-/// A name as it was before it was written as XML.
+/// Decodes the XML entities of a name.
 fn unescaped(text: &str) -> String {
     let marks = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&apos;", "'"), ("&amp;", "&")];
     marks.iter().fold(text.to_owned(), |text, (mark, plain)| text.replace(mark, plain))
 }
 
-/// A kind, in the sentence of a tooltip.
+/// Returns the word for a kind in tooltips.
 fn word(kind: Kind) -> &'static str {
     match kind {
         Kind::Java => "compiled",

@@ -1,6 +1,6 @@
-//! Folded stacks: one line a stack, frames from the outermost on, separated by
-//! semicolons, then a blank and a count; as Brendan Gregg's flame graph scripts and
-//! bcc's `profile -f` write them. The command's name comes first.
+//! Folded stacks: one line per stack. Frames from the outermost to the innermost, separated by semicolons, are followed
+//! by a space and a count, as in Brendan Gregg's flame graph scripts and bcc's `profile -f`. The command's name comes
+//! first.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// The row of the table.
+/// Entry of the format table.
 pub const FORMAT: Format = Format {
     ending: ".folded",
     name: "folded stacks",
@@ -31,19 +31,19 @@ pub const FORMAT: Format = Format {
     },
 };
 
-/// How frames are written.
+/// Format of lines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Put `THREAD-TID` behind the command's name.
+    /// Add `THREAD-TID` after the command's name.
     pub threads: bool,
-    /// Mark compiled (`_[j]`) and inlined (`_[i]`) frames as well as the kernel's; flame
-    /// graph palettes know these.
+    /// Mark compiled (`_[j]`) and inlined (`_[i]`) frames, too, not only those of the kernel; palettes of flame graphs
+    /// know these marks.
     pub mark_kinds: bool,
-    /// Each line is of one second of the profile, whose number it begins with.
+    /// Write lines per second of the profile; each begins with the number of its second.
     pub by_second: bool,
 }
 
-/// The lines, without their ends, sorted.
+/// Returns the lines, sorted and without line breaks.
 pub fn lines(profile: &Profile, options: Options) -> Vec<String> {
     let names: Vec<_> = profile.frames().iter().map(|frame| name(frame, options)).collect();
     let mut counts: BTreeMap<(u64, String), u64> = BTreeMap::new();
@@ -72,13 +72,13 @@ pub fn lines(profile: &Profile, options: Options) -> Vec<String> {
     counts.into_iter().map(line).collect()
 }
 
-/// In nanoseconds.
+/// One second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
 /// Writes the lines.
 ///
 /// # Errors
-/// Those of the writer.
+/// Returns the errors of the writer.
 pub fn write(profile: &Profile, options: Options, mut to: impl Write) -> io::Result<()> {
     for line in lines(profile, options) {
         writeln!(to, "{line}")?;
@@ -86,9 +86,9 @@ pub fn write(profile: &Profile, options: Options, mut to: impl Write) -> io::Res
     to.flush()
 }
 
-/// What a line begins with: the command, and the thread where it is wanted.
+/// Returns the beginning of a line: the command and, with `threads`, the thread.
 pub(in crate::render) fn head(sample: &Sample, options: Options) -> String {
-    // The format's own separator must not occur in it.
+    // Names must not contain the format's separator.
     let part = |name: &str| clean::name(name).replace(';', "_");
     let command = part(&sample.command);
     if options.threads {
@@ -113,7 +113,7 @@ pub(in crate::render) mod tests {
     use super::*;
     use crate::stack::Kind;
 
-    /// Two samples of one stack in two threads, and one in the kernel.
+    /// A profile with samples of one stack in two threads, and one sample in the kernel.
     pub(crate) fn profile() -> Profile {
         let mut profile = Profile::default();
         profile.hertz = 99;
@@ -159,7 +159,7 @@ pub(in crate::render) mod tests {
         let mut profile = profile();
         profile.slot_ns = 500_000_000;
         for sample in &mut profile.samples {
-            // In the second and the eleventh second.
+            // In seconds 1 and 10, counted from 0.
             sample.times = vec![(3, 1), (21, sample.count.saturating_sub(1))];
             sample.times.retain(|(_, count)| *count > 0);
         }

@@ -1,6 +1,6 @@
-//! What profiles are written as: one file a format, and one row of [`FORMATS`].
+//! File formats of profiles: one source file per format, and one entry in [`FORMATS`].
 //!
-//! | module | what it writes |
+//! | module | contents |
 //! |---|---|
 //! | [`firefox`] | Firefox Profiler's format |
 //! | [`flamegraph`] | flame graphs, also of differences |
@@ -8,7 +8,7 @@
 //! | [`pprof`] | pprof's format |
 //! | [`speedscope`] | speedscope's format |
 //!
-//! The page is of several files, and has a folder beside this one: [`page`](mod@page).
+//! The HTML page consists of several source files in a folder beside this one: [`page`](mod@page).
 
 use std::{
     io::{self, Write},
@@ -27,88 +27,88 @@ pub mod folded;
 pub mod pprof;
 pub mod speedscope;
 
-/// A format.
+/// A file format.
 #[derive(Debug)]
 pub struct Format {
-    /// How the names of its files end.
+    /// Ending of file names.
     pub ending: &'static str,
-    /// What it is.
+    /// Name for people.
     pub name: &'static str,
-    /// Whether it can draw the difference to another profile.
+    /// Whether it can show the difference to another profile.
     pub draws_differences: bool,
-    /// Whether one file has room for profiles of several measures.
+    /// Whether one file can contain profiles of several measures.
     pub holds_several: bool,
-    /// Whether it shows when samples were taken.
+    /// Whether it shows the times of samples.
     pub shows_times: bool,
-    /// Writes profiles: one, unless it holds several.
+    /// Writes profiles: exactly one, unless `holds_several`.
     pub(super) write: fn(&[Titled<'_>], &How<'_>, &mut dyn Write) -> io::Result<()>,
 }
 
-/// A profile, and what stands above it where there is room for that.
+/// A profile with its title, which not all formats show.
 #[derive(Clone, Debug)]
 pub struct Titled<'a> {
     /// The profile.
     pub profile: &'a Profile,
     /// The title.
     pub title: Title,
-    /// When its samples were taken, where that is known.
+    /// Times of its samples, if known.
     pub timeline: Option<&'a Timeline>,
 }
 
-/// How a profile is written.
+/// Options of all formats.
 #[derive(Clone, Debug, Default)]
 pub struct How<'a> {
-    /// Threads are kept apart.
+    /// Show threads separately.
     pub threads: bool,
-    /// Folded stacks that it is compared with, where that can be drawn.
+    /// Folded stacks to compare with, for formats that show differences.
     pub base: Option<&'a str>,
-    /// Frames that are too narrow to be seen are drawn as well, where a picture has a fixed width.
+    /// Draw frames that are too narrow to be visible, too, in pictures of a fixed width.
     pub keep_narrow: bool,
-    /// Folded stacks are told for each second.
+    /// Write folded stacks per second.
     pub by_second: bool,
 }
 
-/// All of them.
+/// All formats.
 pub const FORMATS: [&Format; 6] = [
     &flamegraph::FORMAT,
     &page::FORMAT,
     &folded::FORMAT,
     &pprof::FORMAT,
-    // Before what its names end in as well.
+    // Must precede speedscope, whose ending is a suffix of this one.
     &firefox::FORMAT,
     &speedscope::FORMAT,
 ];
 
-/// The format that a file's name tells.
+/// Returns the format for a file's name.
 ///
 /// # Errors
-/// [`Error::UnknownFormat`].
+/// [`Error::UnknownFormat`] if the name has no known ending.
 pub fn of(path: &Path) -> Result<&'static Format> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let format = FORMATS.into_iter().find(|format| name.ends_with(format.ending));
     format.ok_or_else(|| Error::UnknownFormat { path: path.into(), known: list() })
 }
 
-/// How long slots of time are to be for what is written to these files, in nanoseconds; 0 where
-/// nobody wants them: none of them shows times, nor are stacks folded `by_second`.
+/// Returns the length of time slots that these files require, in nanoseconds; 0 if none of them shows times and stacks
+/// are not folded `by_second`.
 pub fn slot_ns(paths: &[PathBuf], by_second: bool) -> u64 {
     let shows = |path: &PathBuf| of(path).is_ok_and(|format| format.shows_times);
     if by_second || paths.iter().any(shows) { times::SLOT } else { 0 }
 }
 
-/// Where a format that holds one profile is given another number of them.
+/// The error for a number of profiles other than one.
 fn not_one() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "one profile is expected")
 }
 
-/// Those that draw differences, as names of files: `FILE.svg or FILE.html`.
+/// Returns the formats that show differences, as file names: `FILE.svg or FILE.html`.
 pub fn drawing_differences() -> String {
     let all = FORMATS.iter().filter(|format| format.draws_differences);
     let names: Vec<_> = all.map(|format| format!("FILE{}", format.ending)).collect();
     names.join(" or ")
 }
 
-/// All of them, for people: `.svg (flame graph), ... or .json (speedscope)`.
+/// Returns a list of all formats for people: `.svg (flame graph), ... or .json (speedscope)`.
 pub fn list() -> String {
     let all = FORMATS.map(|format| format!("{} ({})", format.ending, format.name));
     let [first @ .., last] = &all;

@@ -1,7 +1,7 @@
 //! pprof's format: a gzipped protocol buffer.
 //!
-//! Source: github.com/google/pprof, proto/profile.proto. Only the fields that are
-//! written are declared; numbers are those of that file.
+//! Source: github.com/google/pprof, proto/profile.proto. Only fields that are written are declared, with the numbers in
+//! that file.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// The row of the table.
+/// Entry of the format table.
 pub const FORMAT: Format = Format {
     ending: ".pb.gz",
     name: "pprof",
@@ -64,7 +64,7 @@ struct ValueType {
 
 #[derive(Clone, PartialEq, Message)]
 struct Sample {
-    /// Innermost first.
+    /// Locations, innermost first.
     #[prost(uint64, repeated, tag = "1")]
     location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
@@ -133,33 +133,33 @@ fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Writes profiles, with labels for pid, tid, thread and cpu. Each has two values: how many samples
-/// and what they stand for, or objects and bytes, named as Go and others name them; those of the
-/// other profiles are 0 then.
+/// Writes profiles, with labels for command, thread, pid, tid and cpu. Each has two values, for example the number of
+/// samples and the CPU time that they represent, or objects and bytes, with the names that Go and others use. The
+/// values of the other profiles' measures are 0.
 ///
 /// # Errors
-/// Those of the writer.
+/// Returns the errors of the writer.
 pub fn write(profiles: &[&Profile], to: impl Write) -> io::Result<()> {
     zip(&proto(profiles, true), to)
 }
 
-/// Writes profiles without labels, for stores that make a series of each value of a label.
+/// Writes profiles without labels, for databases that create a series for each value of a label.
 ///
 /// # Errors
-/// Those of the writer.
+/// Returns the errors of the writer.
 pub fn write_unlabelled(profiles: &[&Profile], to: impl Write) -> io::Result<()> {
     zip(&proto(profiles, false), to)
 }
 
-/// Writes the bytes.
+/// Encodes and compresses.
 fn zip(proto: &Proto, to: impl Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(to, Compression::default());
     gzip.write_all(&proto.encode_to_vec())?;
     gzip.finish()?.flush()
 }
 
-/// Labels of a sample, as key, text and number. Allocations have no processor, and a thread only if that is
-/// wanted.
+/// Returns the labels of a sample, as key, text and number. Allocations have no CPU, and a thread only if threads are
+/// kept apart.
 fn labels<'a>(
     profile: &Profile,
     sample: &'a profile::Sample,
@@ -177,8 +177,7 @@ fn labels<'a>(
     .filter_map(|(wanted, label)| wanted.then_some(label))
 }
 
-/// The two values of a measure: type and unit of each. What is shown if nothing else is asked for
-/// comes last.
+/// Returns the two values of a measure: name and unit of each. The last one is what viewers show by default.
 fn values(measure: &Measure) -> [(String, &'static str); 2] {
     let name = measure.name();
     match measure {
@@ -191,11 +190,11 @@ fn values(measure: &Measure) -> [(String, &'static str); 2] {
 
 fn proto(profiles: &[&Profile], labelled: bool) -> Proto {
     let mut strings = Strings::default();
-    // The format wants the empty string first.
+    // The format requires the empty string first.
     strings.id("");
     let mut code = Code::default();
     let mut sample = Vec::new();
-    // Profiles of one measure have their values in the same place.
+    // Profiles of one measure share their values' positions.
     let mut measures: Vec<&Measure> = Vec::new();
     let columns: Vec<_> = profiles
         .iter()
@@ -244,8 +243,8 @@ fn proto(profiles: &[&Profile], labelled: bool) -> Proto {
         (Some(at), _) => {
             (Some(sample_type[2 * at + 1]), of_cpu.map_or(0, |profile| int(period(profile))))
         }
-        // As Go's heap profiles have it. What is written is the estimate of all, not what was
-        // sampled: each byte stands for itself.
+        // As in Go's heap profiles. The values are estimates of all allocations, not the sampled ones, so each byte
+        // represents itself.
         (None, Some(Measure::Allocation)) => {
             let (kind, unit) = (strings.id("space"), strings.id("bytes"));
             (Some(ValueType { r#type: kind, unit }), 1)
@@ -266,7 +265,7 @@ fn proto(profiles: &[&Profile], labelled: bool) -> Proto {
     }
 }
 
-/// Frames as locations and functions, each once.
+/// Frames as locations and functions, each stored once.
 #[derive(Default)]
 struct Code<'a> {
     known: HashMap<&'a Frame, u64>,
@@ -291,7 +290,7 @@ impl<'a> Code<'a> {
     }
 }
 
-/// Nanoseconds between two samples of processor time.
+/// Returns the time between two CPU samples in nanoseconds.
 fn period(profile: &Profile) -> u64 {
     1_000_000_000 / profile.hertz.max(1)
 }
@@ -334,7 +333,7 @@ mod tests {
         let period = 1_000_000_000 / 99;
         assert_eq!(proto.sample[0].value, [2, 2 * period, 0, 0]);
         assert_eq!(proto.sample[3].value, [0, 0, 1, 2]);
-        // Code of both stands there once.
+        // Code that both profiles have is stored once.
         assert_eq!(proto.sample[3].location_id, [2, 1]);
         assert_eq!(proto.period, period);
     }

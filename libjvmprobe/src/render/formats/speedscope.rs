@@ -1,4 +1,4 @@
-//! speedscope's JSON, one profile a thread.
+//! speedscope's JSON, with one profile per thread.
 //!
 //! Source: speedscope.app/file-format-schema.json.
 
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// The row of the table.
+/// Entry of the format table.
 pub const FORMAT: Format = Format {
     ending: ".json",
     name: "speedscope",
@@ -53,7 +53,7 @@ struct Frame<'a> {
     file: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u32>,
-    /// Of our own: viewers skip what they do not know.
+    /// Our own extension; viewers ignore unknown fields.
     kind: &'static str,
 }
 
@@ -65,7 +65,7 @@ struct Thread {
     unit: &'static str,
     start_value: u64,
     end_value: u64,
-    /// Outermost frame first.
+    /// Stacks, outermost frame first.
     samples: Vec<Vec<FrameId>>,
     weights: Vec<u64>,
 }
@@ -73,7 +73,7 @@ struct Thread {
 /// Writes profiles.
 ///
 /// # Errors
-/// Those of the writer.
+/// Returns the errors of the writer.
 pub fn write(profiles: &[&Profile], mut to: impl Write) -> io::Result<()> {
     let mut frames = Vec::new();
     let mut threads = Vec::new();
@@ -98,8 +98,8 @@ pub fn write(profiles: &[&Profile], mut to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// A profile's threads. Its frames begin at `first` in the file; the measure is a part of the
-/// names where there are several.
+/// Returns the threads of a profile. Its frames start at index `first` in the file. With `is_named`, the names begin
+/// with the measure.
 fn threads_of(profile: &Profile, first: FrameId, is_named: bool) -> Vec<Thread> {
     let (unit, weight_of_one) = match profile.measure {
         Measure::Time => ("nanoseconds", 1_000_000_000 / profile.hertz.max(1)),
@@ -129,7 +129,7 @@ fn threads_of(profile: &Profile, first: FrameId, is_named: bool) -> Vec<Thread> 
     threads.into_values().collect()
 }
 
-/// What kind of code a frame runs, in one word.
+/// Returns the word for a kind of code.
 fn kind(kind: Kind) -> &'static str {
     match kind {
         Kind::Java => "java",
@@ -144,7 +144,7 @@ fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// The command, its number, and the thread where threads are kept apart.
+/// Returns the name of a thread's profile: command and PID, and the thread if threads are kept apart.
 fn name(sample: &profile::Sample) -> String {
     let command = format!("{} {}", sample.command, sample.pid);
     match sample.tid {

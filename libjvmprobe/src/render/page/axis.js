@@ -1,13 +1,13 @@
-// The time axis: samples as a heat map, seconds across and fractions of a second up, pauses as bands.
+// Time axis: samples as a heat map with seconds across and fractions of a second upwards, and pauses as bands.
 
-/** What a column may stand for, in seconds: as many as there is room for. */
+/** Possible lengths of a column in seconds; the shortest one that fits is used. */
 const COLUMNS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 604800];
 const MAX_ROWS = 50;
 const MARGIN = { left: 60, bottom: 18, bars: 30 };
 const HEAT = 100;
 
 class Axis {
-  /** `asked` is called with a range of slots, or null for all. */
+  /** `asked` is called with the selected range of slots, or null for all. */
   constructor(asked) {
     this.asked = asked;
     this.canvas = document.getElementById("heat");
@@ -52,11 +52,11 @@ class Axis {
     this.width = Math.max(this.canvas.clientWidth - MARGIN.left - 1, 50);
     const isWhole = (seconds) => (seconds * 1e9) % slotNs === 0;
     const column = COLUMNS.find((seconds) => this.end / seconds <= this.width / 4 && isWhole(seconds)) ?? COLUMNS.at(-1);
-    // Of whole slots, whatever these are.
+    // A column consists of complete slots, whatever their length.
     const inColumn = Math.max(Math.round((column * 1e9) / slotNs), 1);
     this.column = (inColumn * slotNs) / 1e9;
     this.columns = Math.max(Math.ceil(this.end / this.column - 1e-9), 1);
-    // Rows of as many slots each, so that none seems to be brighter.
+    // All rows have the same number of slots, so that their brightness can be compared.
     this.inRow = 1;
     while (inColumn / this.inRow > MAX_ROWS || inColumn % this.inRow !== 0) this.inRow++;
     this.perColumn = inColumn / this.inRow;
@@ -85,7 +85,7 @@ class Axis {
     );
   }
 
-  /** What was counted in each column. */
+  /** Returns the sum of each column. */
   sums() {
     const sums = new Float64Array(this.columns);
     this.cells.forEach((count, cell) => (sums[Math.floor(cell / this.perColumn)] += count));
@@ -125,7 +125,7 @@ class Axis {
     this.drawScale(context, wide);
   }
 
-  /** The parts of columns that a time takes: column, its begin and end as shares of the column. */
+  /** Returns the parts of columns that a period covers: column, begin and end as shares of the column. */
   parts(begin, end) {
     const parts = [];
     const last = Math.min(Math.floor(end / this.column), this.columns - 1);
@@ -147,7 +147,7 @@ class Axis {
           const high = Math.max((to - from) * HEAT, 1.5);
           const y = Math.max(bottom - to * HEAT - (high - (to - from) * HEAT), MARGIN.bars);
           const x = MARGIN.left + column * wide;
-          // Beside the samples where there is room, for both are to be seen.
+          // A solid strip at the side of the column, so that the samples remain visible.
           const side = Math.max(Math.min(wide / 5, 5), 1);
           context.globalAlpha = 0.55;
           context.fillRect(x, y, wide - gap, high);
@@ -158,7 +158,7 @@ class Axis {
     }
   }
 
-  /** What is not chosen is paler, so that the chosen shape stands out; its ends have an edge. */
+  /** Pales everything outside of the selected range, and draws edges at its ends. */
   drawRange(context, wide) {
     const bottom = MARGIN.bars + HEAT;
     const [begin, end] = this.range.map((slot) => (slot * this.times.slotNs) / 1e9);
@@ -204,7 +204,7 @@ class Axis {
     }
   }
 
-  /** The cell at a place of the window; what is outside is the nearest. */
+  /** Returns the cell at window coordinates; outside of the map, the nearest cell. */
   cellAt({ clientX, clientY }) {
     const { left, top } = this.canvas.getBoundingClientRect();
     const within = (number, end) => Math.min(Math.max(Math.floor(number), 0), end - 1);
@@ -213,7 +213,7 @@ class Axis {
     return Math.min(column * this.perColumn + row, Math.ceil(this.times.slots / this.inRow) - 1);
   }
 
-  /** Where the middle of a slot's cell is in the window. */
+  /** Returns the window coordinates of the middle of a slot's cell. */
   pointOf(slot) {
     const { left, top } = this.canvas.getBoundingClientRect();
     const cell = Math.floor(slot / this.inRow);
@@ -253,7 +253,7 @@ class Axis {
     this.set(this.between(from, to));
   }
 
-  /** The slots from one cell to another, with both. */
+  /** Returns the range of slots from one cell to another, both inclusive. */
   between(from, to) {
     const [first, last] = from < to ? [from, to] : [to, from];
     return [first * this.inRow, Math.min((last + 1) * this.inRow, this.times.slots)];
@@ -264,7 +264,7 @@ class Axis {
     this.draw();
   }
 
-  /** Chooses a range in seconds: all slots that are in it in part. */
+  /** Selects a range in seconds: all slots that it overlaps. */
   choose(from, to) {
     const slots = [Math.floor((from * 1e9) / this.times.slotNs + 1e-6), Math.ceil((to * 1e9) / this.times.slotNs - 1e-6)];
     const [first, last] = slots.map((slot) => Math.min(Math.max(slot, 0), this.times.slots));
@@ -276,7 +276,7 @@ class Axis {
     this.asked(range);
   }
 
-  /** Shows what is chosen, in the fields as well. */
+  /** Displays a selection, also in the input fields. */
   sync(range) {
     this.range = range;
     if (!this.times) return;

@@ -1,9 +1,9 @@
-// From where methods are called: a tree of which only what is looked at is made. All of it would
-// have a place for each frame of each stack, of which a large profile has tens of millions.
+// Caller tree, whose nodes are created only when they are displayed. The complete tree would have a node for each frame
+// of each stack, which for a large profile means tens of millions.
 
 class Callers extends Tree {
-  /** Each sample once, from the method's innermost call outwards. Without a method, of each sample
-   * from the one that ran. */
+  /** Counts each sample once, from the method's innermost call outwards; without a method, from the innermost
+   * frame outwards. */
   constructor(choice, method) {
     super(choice);
     this.forest = choice.forest;
@@ -14,7 +14,7 @@ class Callers extends Tree {
     }
     Object.assign(this, { parent: [], method: [], total: [], depth: [], left: [], children: [] });
     if (this.isDifference) this.base = [];
-    /** Of each place, where in the forest its samples are: nodes, with their counts. */
+    /** For each place, the forest nodes of its samples, with their counts. */
     this.held = [];
     this.kinds = new CallerKinds(this);
     const all = new Held(this.isDifference);
@@ -40,7 +40,7 @@ class Callers extends Tree {
     return place;
   }
 
-  /** Made when they are first asked for. */
+  /** Returns the children of a place, which are created at the first call. */
   childrenOf(place) {
     return (this.children[place] ??= this.open(place));
   }
@@ -48,11 +48,11 @@ class Callers extends Tree {
   open(place) {
     const { parent, method, kind } = this.forest;
     const held = this.held[place];
-    // Around all is what was met itself, of all others who called them.
+    // The children of the root are the frames themselves, those of other places are callers.
     const callerOf = (node) => (place === 0 ? node : parent[node]);
     const isOne = (caller) => caller > 0 && kind[caller] !== GROUP;
     if (held.nodes.length === 1) {
-      // Most places are of one stack alone.
+      // Most places belong to a single stack.
       const caller = callerOf(held.nodes[0]);
       if (!isOne(caller) || this.total[place] === 0) return [];
       const child = this.add(place, method[caller], held.at(caller));
@@ -74,7 +74,7 @@ class Callers extends Tree {
       this.left[child] = left;
       left += this.total[child];
     }
-    // Those that only the base has take no room.
+    // Callers that occur only in the base have no width.
     return children.filter((child) => this.total[child] > 0);
   }
 
@@ -98,7 +98,7 @@ class Callers extends Tree {
   }
 }
 
-/** Nodes, each once, with what was counted of it, and of it in what is compared with. */
+/** Forest nodes without duplicates, with the counts of the profile and of the base. */
 class Held {
   constructor(isDifference) {
     this.nodes = [];
@@ -108,7 +108,7 @@ class Held {
   }
 
   add(node, count, before) {
-    // Few are found as fast by looking at all.
+    // Up to eight nodes are searched linearly.
     if (this.rows === null && this.nodes.length > 8) this.rows = new Map(this.nodes.map((other, row) => [other, row]));
     const row = this.rows === null ? this.nodes.indexOf(node) : (this.rows.get(node) ?? -1);
     if (row >= 0) {
@@ -122,7 +122,7 @@ class Held {
     this.base?.push(before);
   }
 
-  /** The same, of one node, at another one. */
+  /** Returns the counts of a single node, moved to another node. */
   at(node) {
     const held = new Held(false);
     Object.assign(held, { nodes: [node], counts: this.counts, base: this.base });
@@ -130,7 +130,7 @@ class Held {
   }
 }
 
-/** What was counted of each kind: as KindCounts, when somebody asks. */
+/** Counts by kind of code, with the interface of KindCounts, computed on demand. */
 class CallerKinds {
   constructor(tree) {
     this.tree = tree;

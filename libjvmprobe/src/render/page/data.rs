@@ -1,5 +1,5 @@
-//! What a page knows, as JSON: names, stacks, and for each event who was seen where how often, and
-//! when. `model.js` reads it.
+//! Data of a page as JSON: names, stacks, and for each event the counts per thread and stack, with their times if
+//! known. `model.js` reads it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,12 +19,12 @@ use crate::{
     },
 };
 
-/// All of it.
+/// Data of a page.
 #[derive(Serialize)]
 pub(super) struct Data {
     title: String,
     names: Names,
-    /// Whether threads are kept apart at first.
+    /// Whether threads are initially shown separately.
     threads: bool,
     events: Vec<Event>,
 }
@@ -33,38 +33,38 @@ pub(super) struct Data {
 #[derive(Serialize)]
 struct Event {
     name: String,
-    /// What was spent, in a line.
+    /// Totals, in one line.
     subtitle: String,
     /// `samples`, `bytes`, `count` or `ns`.
     unit: &'static str,
     hertz: u64,
     duration_ns: u64,
-    /// Process, thread, the command's name, the thread's.
+    /// Process ID, thread ID, command name and thread name.
     threads: Vec<(u32, u32, String, String)>,
     stacks: Packed,
-    /// How much larger the stack's number is than before, the thread, the count.
+    /// Rows of: difference of the stack's number to the previous row, thread, count.
     samples: Packed,
-    /// Of a difference: how much larger the stack's number is than before, the count.
+    /// For a difference, rows of: difference of the stack's number to the previous row, count.
     #[serde(skip_serializing_if = "Option::is_none")]
     base: Option<Packed>,
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<Times>,
 }
 
-/// When samples were taken.
+/// Times of samples.
 #[derive(Serialize)]
 struct Times {
-    /// Milliseconds since 1970, as browsers count.
+    /// Milliseconds since 1970, as in JavaScript.
     begin_ms: u64,
     slot_ns: u64,
-    /// How much larger the slot is than before, the stack, the thread, the count.
+    /// Rows of: difference of the slot to the previous row, stack, thread, count.
     counts: Packed,
-    /// Begin and end in microseconds, `gc` or `safepoint`, a name.
+    /// Begin and end in microseconds, `gc` or `safepoint`, and a name.
     bands: Vec<(u64, u64, &'static str, String)>,
 }
 
 impl Data {
-    /// The profiles of a page; each has a difference where there is something to compare with.
+    /// Makes the data of profiles. Each one is a difference if `how` has a base to compare with.
     pub(super) fn of(profiles: &[Titled<'_>], how: &How<'_>) -> Self {
         let all: Vec<_> = profiles.iter().map(|titled| Rows::of(titled, how)).collect();
         let mut uses: HashMap<Named, u64> = HashMap::new();
@@ -86,17 +86,17 @@ impl Data {
     }
 }
 
-/// A stack by the frames of one profile's [`Rows`].
+/// A stack, as indices into the frames of one profile's [`Rows`].
 type Stack = Vec<u32>;
 
-/// A profile's rows, before they have the numbers of the page.
+/// Rows of one profile, before they are numbered for the page.
 struct Rows {
     frames: Vec<Named>,
     threads: Vec<(u32, u32, String, String)>,
-    /// Stack, thread, count.
+    /// Rows of: stack, thread, count.
     samples: Vec<(Stack, u32, u64)>,
     base: Option<Vec<(Stack, u64)>>,
-    /// For each thread with a stack that was seen: the same by the numbers here.
+    /// For each thread with a stack: its stack and thread number here.
     seen: HashMap<ThreadStack, (Stack, u32)>,
 }
 
@@ -137,9 +137,9 @@ impl Rows {
         }
     }
 
-    /// Both sides as their folded stacks have them: of the base there is nothing else. Commands, and
-    /// threads where they are kept apart, are frames then; what a frame of the base is, is taken from
-    /// the profile: most of the frames of that name.
+    /// Makes rows of both sides in the form of folded stacks, because the base consists of these only. Commands and,
+    /// with `threads`, threads are frames in them. The kind of a frame of the base is the most frequent kind among the
+    /// profile's frames of that name.
     fn of_difference(profile: &Profile, base: &str, threads: bool) -> Self {
         let options = folded::Options { threads, ..Default::default() };
         let mut frames = Frames { all: Vec::new(), numbers: HashMap::new() };
@@ -221,7 +221,7 @@ impl Rows {
     }
 }
 
-/// Frames of a difference as they are met.
+/// Frames of a difference, numbered in the order in which they occur.
 struct Frames {
     all: Vec<Named>,
     numbers: HashMap<Named, u32>,
@@ -236,13 +236,13 @@ impl Frames {
         })
     }
 
-    /// That of a command or a thread.
+    /// Returns the number of a frame that stands for a command or a thread.
     fn head(&mut self, name: &str) -> u32 {
         self.number((clean::line(name).into_owned(), None))
     }
 }
 
-/// Rows in the order of their stacks: how much larger its number is than before, and the rest.
+/// Packs rows in the order of their stacks: the difference of each stack's number to the previous one, and the rest.
 fn rows_of(
     rows: impl Iterator<Item = (u32, u32, u64)>,
     rest: impl Fn(u32, u64) -> Vec<u64>,
@@ -258,8 +258,7 @@ fn rows_of(
     packed
 }
 
-/// The times of what was seen. What the profile does not have, because it was left out of it, is
-/// left out here as well.
+/// Packs the times of samples. Stacks that the profile does not contain, because they were filtered out, are skipped.
 fn times(timeline: &Timeline, seen: &[Option<(u32, u32)>]) -> Times {
     let (mut counts, mut before) = (Packed::default(), 0);
     for (slot, stack, count) in timeline.counts() {
@@ -283,7 +282,7 @@ fn times(timeline: &Timeline, seen: &[Option<(u32, u32)>]) -> Times {
     }
 }
 
-/// A frame that only the base has: what it was can be told of the kernel's.
+/// Makes a frame that only the base has. Only for kernel frames does its name show the kind.
 fn gone(name: &str) -> Named {
     match name.strip_suffix("_[k]") {
         Some(name) => (clean::line(name).into_owned(), Some(Kind::Kernel)),

@@ -1,12 +1,12 @@
-// Towers: a tree of methods as a flame graph (callers below) or an icicle (callers above).
+// Draws a tree of methods as a flame graph (callers below) or an icicle (callers above).
 
 const ROW = 19;
-/** What is narrower is not drawn by itself. */
+/** Minimum width in pixels of a box that is drawn separately. */
 const NARROW = 0.6;
 const FONT = '11.5px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace';
 
 class Graph {
-  /** `asked` is called with what the user asks for: `zoomed()`, `callers(method)`, `told(text)`. */
+  /** Callbacks in `asked` for user actions: `zoomed()`, `callers(method)`, `told(text)`. */
   constructor(asked) {
     this.asked = asked;
     this.scroller = document.getElementById("graph");
@@ -26,7 +26,7 @@ class Graph {
     this.canvas.addEventListener("blur", () => this.setFocus(-1));
   }
 
-  /** Shows a tree; where it has the method path that was zoomed to, it stays so. */
+  /** Shows a tree. The zoom is kept as far as the tree contains the same path of methods. */
   show(tree, profile, isFlame) {
     const path = this.tree === null ? [] : this.path(this.zoom);
     Object.assign(this, { tree, profile, isFlame, hover: -1, focus: -1, zoom: 0 });
@@ -38,14 +38,14 @@ class Graph {
     this.place(() => (this.isFlame ? this.height : 0));
   }
 
-  /** The methods from the outermost one to a node. */
+  /** Returns the methods from the outermost one to a node. */
   path(node) {
     const path = [];
     for (; node > 0; node = this.tree.parent[node]) path.push(this.tree.method[node]);
     return path.reverse();
   }
 
-  /** Works out where all that is wide enough stands, and scrolls to where `scrolled()` then says. */
+  /** Computes the positions of all nodes that are wide enough, and scrolls to the result of `scrolled()`. */
   place(scrolled) {
     const { tree } = this;
     this.width = this.scroller.clientWidth;
@@ -65,7 +65,7 @@ class Graph {
         if (tree.total[child] * scale >= NARROW) open.push(child);
         else narrow += tree.total[child];
       }
-      // What is too narrow is a box as well, so that nothing seems to be missing.
+      // Narrow children are combined in boxes, so that nothing seems to be missing.
       if (narrow * scale >= 1) this.putNarrow(node, scale, put);
     }
     for (const row of this.rows) row.sort((a, b) => a.x - b.x);
@@ -74,7 +74,7 @@ class Graph {
     this.draw();
   }
 
-  /** Where narrow children stand between others, each gap is one box. */
+  /** Adds one box for each run of narrow children between wide ones. */
   putNarrow(node, scale, put) {
     const { tree } = this;
     let [begin, end] = [-1, -1];
@@ -96,7 +96,7 @@ class Graph {
     close();
   }
 
-  /** The same in another size: what stands at the side of the root stays there. */
+  /** Computes the positions for another size. The distance to the root's side of the view stays the same. */
   resize() {
     const { scrollTop } = this.scroller;
     const below = this.spacer.clientHeight - scrollTop - this.shownHeight;
@@ -107,7 +107,7 @@ class Graph {
     return Math.max(this.rows.length * ROW + 2, this.scroller.clientHeight);
   }
 
-  /** The upper edge of a row, as it stands in the whole picture. */
+  /** Returns the upper edge of a row in the complete picture. */
   top(depth) {
     return this.isFlame ? this.height - (depth + 1) * ROW : depth * ROW + 1;
   }
@@ -157,7 +157,7 @@ class Graph {
     return kindColour(tree.kind(node), node === 0 ? 0 : tree.method[node]);
   }
 
-  /** The box at a place of the window. */
+  /** Returns the box at window coordinates. */
   boxAt({ clientX, clientY }) {
     const { left, top } = this.canvas.getBoundingClientRect();
     const y = clientY - top + this.scroller.scrollTop;
@@ -182,7 +182,7 @@ class Graph {
     return `${percent(number, this.tree.total[0])} (${amount(this.profile, number)})`;
   }
 
-  /** Lines about a node. */
+  /** Returns lines of text about a node. */
   describe(node) {
     const { tree } = this;
     const lines = [`Total ${this.amount(tree.total[node])}`];
@@ -212,7 +212,7 @@ class Graph {
     this.zoom = node;
     const { scrollTop, clientHeight } = this.scroller;
     this.place(() => {
-      // What was zoomed to is to be seen.
+      // The node must be visible.
       const top = this.top(this.tree.depth[node]);
       if (top >= scrollTop && top + ROW <= scrollTop + clientHeight) return scrollTop;
       return this.isFlame ? top + 2 * ROW - clientHeight : top - ROW;
@@ -220,7 +220,7 @@ class Graph {
     if (before !== node) this.asked.zoomed();
   }
 
-  /** Marks methods, or none. */
+  /** Highlights methods; none for null. */
   mark(isMatch) {
     this.isMatch = isMatch;
     this.draw();
@@ -280,7 +280,7 @@ class Graph {
     event.preventDefault();
   }
 
-  /** What is drawn where in the window, for those who look from outside. */
+  /** Returns the drawn boxes in window coordinates, for tests. */
   boxes() {
     const { left, top } = this.canvas.getBoundingClientRect();
     const boxes = [];

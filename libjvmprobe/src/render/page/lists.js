@@ -1,12 +1,12 @@
-// Lists: the table of methods, the threads and the kinds of code that can be left out.
+// Lists: the table of methods, and the filters by thread and kind of code.
 
-/** So many rows are shown; a search finds the others. */
+/** Maximum number of rows shown; further rows can be found with the search. */
 const MOST_ROWS = 300;
 
 const element = (name, text = "") => Object.assign(document.createElement(name), { textContent: text });
 
 class Methods {
-  /** `asked` is called with a method whose callers are wanted. */
+  /** `asked` is called with a method to show its callers. */
   constructor(asked) {
     this.asked = asked;
     this.order = { column: "self", isDown: true };
@@ -98,7 +98,7 @@ class Methods {
 }
 
 class Threads {
-  /** `asked` is called with the set of threads that are left out. */
+  /** `asked` is called with the set of threads to exclude. */
   constructor(asked) {
     this.asked = asked;
     this.off = new Set();
@@ -131,7 +131,7 @@ class Threads {
     return `${isNamed ? name : command} (${tid})${this.profile.hasCommands ? `, ${command} ${pid}` : ""}`;
   }
 
-  /** Those that are found, the busiest first. */
+  /** Returns the threads that match the search, the busiest first. */
   found() {
     const wanted = this.find.value.trim().toLowerCase();
     const { ofThread } = this.choice;
@@ -161,7 +161,7 @@ class Threads {
       return item;
     });
     const list = document.getElementById("threads-list");
-    // Who goes through them by keyboard stays where he is.
+    // The keyboard focus stays at its position in the list.
     const at = [...list.querySelectorAll("input")].indexOf(document.activeElement);
     list.replaceChildren(...items);
     if (at >= 0) list.querySelectorAll("input")[at]?.focus();
@@ -170,7 +170,7 @@ class Threads {
   }
 }
 
-/** The legend of the colours, by which kinds of code are left out. */
+/** Shows the legend of colours, which is also the filter by kind of code. */
 function showKinds(choice, off, asked) {
   const { ofKind } = choice;
   const all = ofKind.reduce((sum, count) => sum + count, 0);

@@ -1,22 +1,21 @@
-//! One page that shows profiles: a single HTML file that needs no network and no server.
+//! Profiles as an interactive page: a single HTML file that needs no network and no server.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
 //! | `data`, `names`, `packed` | the profiles as JSON |
-//! | `page.html`, `page.css` | what stands where, and how it looks |
-//! | `words.js` | numbers, names and colours |
-//! | `model.js` | the data, read |
-//! | `trees.js` | what is chosen of it, added up |
-//! | `callers.js` | the same the other way round, as far as it is looked at |
-//! | `graph.js` | towers: flame graph, icicle, callers |
-//! | `axis.js` | the time axis |
-//! | `lists.js` | the table of methods; threads and kinds of code to be left out |
-//! | `page.js` | what is chosen, and who has to draw it again |
+//! | `page.html`, `page.css` | layout and style |
+//! | `words.js` | formats of numbers and names, and colours |
+//! | `model.js` | reads the data |
+//! | `trees.js` | sums of the selected samples: call tree, methods |
+//! | `callers.js` | caller tree, expanded on demand |
+//! | `graph.js` | drawing of trees: flame graph, icicle, callers |
+//! | `axis.js` | time axis |
+//! | `lists.js` | table of methods; filters by thread and kind of code |
+//! | `page.js` | current selection, and updates of all parts |
 //!
-//! Names in a profile are chosen by whoever runs the program. They reach the page as JSON in which
-//! no `<` stands, and the screen as text of nodes or of a canvas, never as markup. The page's
-//! policy (Content-Security-Policy) lets it run and look like these files alone, by their hashes,
-//! and load nothing.
+//! The owner of the profiled program controls names. They enter the page as JSON without any `<`, and are displayed as
+//! text nodes or on a canvas, never as markup. The page's policy (Content-Security-Policy) permits only these scripts
+//! and styles, by their hashes, and forbids loading anything.
 
 use std::{
     io::{self, Write},
@@ -36,7 +35,7 @@ mod data;
 mod names;
 mod packed;
 
-/// The row of the table.
+/// Entry of the format table.
 pub const FORMAT: Format = Format {
     ending: ".html",
     name: "page",
@@ -61,7 +60,7 @@ const SCRIPT: &str = concat!(
     "})();\n"
 );
 
-/// What the page may do: nothing but to run its script and to have its style.
+/// Content-Security-Policy of the page: permits only its own script and style.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |text: &str| STANDARD.encode(Sha256::digest(text));
     format!(
@@ -76,7 +75,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 fn write(profiles: &[Titled<'_>], how: &How<'_>, to: &mut dyn Write) -> io::Result<()> {
     let data = Data::of(profiles, how);
     let json = serde_json::to_string(&data)?;
-    // In JSON it stands in strings only. An element of data ends where `</script` is read.
+    // JSON contains `<` in strings only. Escaped, it cannot end the data element by `</script`.
     let json = clean::json(&json).replace('<', "\\u003c");
     let title = profiles.first().map_or("", |titled| &titled.title.title);
     let mut rest = PAGE;

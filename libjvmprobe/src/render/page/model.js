@@ -1,10 +1,10 @@
-// What the page knows, read from its data, and what can be asked of it.
+// The page's data: decodes it, and provides access to it.
 
-/** The kinds of code, as the data numbers them; the last is no code but a process or a thread, in
- * which a sample without a stack is. */
+/** Kinds of code, by their numbers in the data. The last one is not code, but a process or a thread, to which
+ * samples without a stack belong. */
 const KINDS = ["Compiled", "Inlined", "Interpreted", "Stub", "JVM", "Native", "Kernel", "Class", "Unknown", "No stack"];
 
-/** What a kind is called in a profile: how methods run makes no difference to what they allocate. */
+/** Returns the name of a kind. In allocation profiles, compiled code is shown as Java code. */
 function kindName(profile, kind) {
   return profile.unit === "bytes" && kind === 0 ? "Java" : KINDS[kind];
 }
@@ -14,7 +14,7 @@ const KERNEL = 6;
 const CLASS = 7;
 const GROUP = 9;
 
-/** Whole numbers, five bits a character: see packed.rs. */
+/** Decoder of integers with five bits per character: see packed.rs. */
 class Packed {
   static DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
   static VALUES = (() => {
@@ -34,7 +34,7 @@ class Packed {
 
   next() {
     let number = 0;
-    // No shifts: they end at 32 bits.
+    // Multiplication instead of shifts, which are limited to 32 bits.
     for (let scale = 1; ; scale *= 32) {
       const digit = Packed.VALUES[this.text.charCodeAt(this.at++)];
       number += (digit & 31) * scale;
@@ -43,7 +43,7 @@ class Packed {
   }
 }
 
-/** Numbers that come one by one and are read as an array. */
+/** Growing array of numbers. */
 class Numbers {
   constructor(kind = Int32Array, room = 1024) {
     this.all = new kind(room);
@@ -64,8 +64,8 @@ class Numbers {
   }
 }
 
-/** Places in a tree: a method within another place, each once; 0 is around all. A hash table of
- * numbers, for a profile may have more of them than a Map has room for. */
+/** Places in a tree, each identified by its parent place and a method; 0 is the root. Implemented as a hash table
+ * of numbers, because a profile may have more places than a Map can hold. */
 class Places {
   constructor() {
     [this.parent, this.method] = [new Numbers(), new Numbers()];
@@ -85,7 +85,7 @@ class Places {
     return slot;
   }
 
-  /** The number of a place, which may be new. */
+  /** Returns the number of a place, which is added if it is new. */
   at(parent, method) {
     const slot = this.slotOf(parent, method);
     if (this.slots[slot] > 0) return this.slots[slot];
@@ -105,16 +105,16 @@ class Places {
   }
 }
 
-/** Names, methods and frames. A method has one name; the kernel's are apart from all others. */
+/** Names, methods and frames. Methods are identified by name, and kernel functions are distinct from all others. */
 class Names {
   constructor(raw) {
     const shared = new Packed(raw.shared);
     let before = "";
     const texts = raw.rest.map((rest) => (before = before.slice(0, shared.next()) + rest));
-    /** Of each method its name, and whether it is the kernel's. */
+    /** For each method, its name and whether it belongs to the kernel. */
     this.names = [];
     this.isKernel = [];
-    /** Of each frame its method and its kind. */
+    /** For each frame, its method and its kind. */
     this.method = [];
     this.kind = [];
     this.known = new Map();
@@ -126,7 +126,7 @@ class Names {
     }
   }
 
-  /** The number of a method, which may be new. */
+  /** Returns the number of a method, which is added if it is new. */
   enter(name, isKernel) {
     const key = (isKernel ? "k" : "-") + name;
     let method = this.known.get(key);
@@ -139,7 +139,7 @@ class Names {
     return method;
   }
 
-  /** For each method its place in the order of names, so that it stands where it stood. */
+  /** Returns for each method its rank in the order of names, so that positions do not depend on the selection. */
   ranks() {
     if (this.ranked?.length !== this.names.length) {
       const order = this.names.map((_, method) => method);
@@ -150,13 +150,13 @@ class Names {
     return this.ranked;
   }
 
-  /** As folded stacks have it. */
+  /** Returns a method's name in folded stacks. */
   folded(method) {
     return this.names[method].replaceAll(";", ":") + (this.isKernel[method] ? "_[k]" : "");
   }
 }
 
-/** A profile: stacks as paths in a tree of frames, and rows that say who was seen where. */
+/** A profile: stacks as paths in a tree of frames, and rows with the counts per stack and thread. */
 class Profile {
   constructor(raw, names) {
     this.names = names;
@@ -176,7 +176,7 @@ class Profile {
     this.forests = new Map();
   }
 
-  /** A node is a frame with all frames around it; 0 is around all. A node comes before those in it. */
+  /** Decodes stacks. A node is a frame within its parent node; 0 is the root. Parents precede children. */
   readStacks(packed) {
     const [parent, frame, ofStack] = [new Numbers(), new Numbers(), new Numbers()];
     parent.push(-1);
@@ -221,7 +221,7 @@ class Profile {
     return { ...rows, begin: raw.begin_ms, slotNs: raw.slot_ns, slots, bands };
   }
 
-  /** The frames of a stack as a line begins with them. */
+  /** Returns the names of a stack's frames for a folded line. */
   path(stack) {
     const parts = [];
     for (let node = this.nodeOfStack[stack]; node > 0; node = this.parent[node]) {
@@ -230,25 +230,25 @@ class Profile {
     return parts.reverse();
   }
 
-  /** Whether several processes are in it, by the names of their commands. */
+  /** Whether it contains several commands. */
   get hasCommands() {
     return !this.base && this.threads.some((thread) => thread.command !== this.threads[0].command);
   }
 
-  /** Whether threads are told apart in it. */
+  /** Whether it distinguishes threads. */
   get hasThreads() {
     return !this.base && this.threads.length > 0 && this.threads.some((thread) => thread.tid > 0);
   }
 
-  /** The tree that is drawn, with threads apart or not; made when it is first wanted. */
+  /** Returns the tree to draw, with or without separate threads; it is created at the first call. */
   forest(split) {
     if (!this.forests.has(split)) this.forests.set(split, new Forest(this, split));
     return this.forests.get(split);
   }
 }
 
-/** The nodes of a profile below what stands for their process and thread, by method and kind, and
- * merged: by method alone. */
+/** Nodes of a profile below nodes for their command and thread, by method and kind; `merged` maps them to places by
+ * method only. */
 class Forest {
   constructor(profile, split) {
     this.profile = profile;
@@ -260,7 +260,7 @@ class Forest {
     this.merge();
   }
 
-  /** The profile's own nodes: nothing stands for processes and threads. */
+  /** Uses the profile's own nodes: there are no nodes for commands and threads. */
   take() {
     const { profile, names } = this;
     const { parent, frame, nodeOfStack: at, samples, times, base } = profile;
@@ -273,7 +273,7 @@ class Forest {
     this.nodeOfBase = base?.stack.map((number) => at[number]);
   }
 
-  /** Copies of them below nodes for processes and threads. */
+  /** Copies the profile's nodes below nodes for commands and threads. */
   copy() {
     const { profile } = this;
     [this.parent, this.method, this.kind] = [new Numbers(), new Numbers(), new Numbers(Uint8Array)];
@@ -295,7 +295,7 @@ class Forest {
     return this.parent.length - 1;
   }
 
-  /** Where the stacks of a thread begin: copies of the profile's nodes, below a node of its own. */
+  /** Returns the copies of nodes for a thread's stacks, below a node of its own. */
   head({ tid, command, name }) {
     const titles = [];
     if (this.profile.hasCommands) titles.push(command);
@@ -312,7 +312,7 @@ class Forest {
     return this.copies.get(node);
   }
 
-  /** The node of this tree for one of the profile's, below a head. */
+  /** Returns the copy of one of the profile's nodes below a head. */
   nodeOf(copies, of) {
     const { parent, frame, names } = this.profile;
     const path = [];
@@ -329,7 +329,7 @@ class Forest {
     return node;
   }
 
-  /** For each node the kind of code that runs there: the class of what it makes is no code. */
+  /** Determines the kind of code that runs at each node. The class of an allocated object is not code. */
   findRunning() {
     this.running = Uint8Array.from(this.kind);
     for (let node = 1; node < this.kind.length; node++) {
@@ -351,12 +351,12 @@ class Forest {
     this.mergedMethod = places.method.done();
   }
 
-  /** Which nodes have none of the same method around them. */
+  /** Returns for each node whether no outer node has the same method. */
   outermost() {
     if (this.isOutermost) return this.isOutermost;
     const { parent, method } = this;
     this.isOutermost = new Uint8Array(parent.length);
-    // Nodes come in no order of depth where processes are apart: children are found first.
+    // With separate commands, nodes are not in order of depth, so children are linked first.
     const [next, first] = [new Int32Array(parent.length), new Int32Array(parent.length)];
     for (let node = parent.length - 1; node > 0; node--) {
       next[node] = first[parent[node]];

@@ -1,4 +1,4 @@
-//! Names, frames and stacks of all profiles of a page, each once, and in as few bytes as is simple.
+//! Names, frames and stacks of all profiles of a page, each stored once in a simple compact form.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,31 +10,30 @@ use crate::{
     stack::{Frame, Kind},
 };
 
-/// A frame as a page knows it: a method's name, and the kind of code that ran it. `None` is a
-/// process or a thread where these stand in the stack themselves.
+/// A frame of a page: a name, and the kind of code. A kind of `None` marks a process or a thread that is part of the
+/// stack.
 pub(super) type Named = (String, Option<Kind>);
 
-/// The name of a frame, with nothing in it that acts.
+/// Returns the name and kind of a frame, with harmful characters escaped.
 pub(super) fn named(frame: &Frame) -> Named {
     (clean::line(&frame.name).into_owned(), Some(frame.kind))
 }
 
-/// Names and frames as they are written.
+/// Names and frames in their serialized form.
 #[derive(Serialize)]
 pub(super) struct Names {
-    /// In the order of their bytes: for each, how many UTF-16 units it has in common with the one
-    /// before.
+    /// For each name, in byte order, the number of UTF-16 units that it shares with the beginning of the previous name.
     shared: Packed,
-    /// The rest of each.
+    /// Remainder of each name.
     rest: Vec<String>,
-    /// For each frame its name's number and its kind.
+    /// Rows of: number of the frame's name, kind of code.
     frames: Packed,
     #[serde(skip)]
     numbers: HashMap<Named, u32>,
 }
 
 impl Names {
-    /// All frames that there are; those that are met most often have the smallest numbers.
+    /// Numbers all frames; the most frequently used ones get the smallest numbers.
     pub(super) fn of(uses: HashMap<Named, u64>) -> Self {
         let distinct: HashSet<&str> = uses.keys().map(|(name, _)| &**name).collect();
         let mut sorted: Vec<_> = distinct.into_iter().collect();
@@ -60,13 +59,13 @@ impl Names {
         Self { shared, rest, frames: packed, numbers }
     }
 
-    /// The number of a frame.
+    /// Returns the number of a frame.
     pub(super) fn number(&self, named: &Named) -> u32 {
         self.numbers.get(named).copied().unwrap_or(0)
     }
 }
 
-/// What the page calls a kind: an index into its `KINDS`.
+/// Returns the page's number of a kind: an index into its `KINDS`.
 fn code(kind: Option<Kind>) -> u64 {
     match kind {
         Some(Kind::Java) => 0,
@@ -82,24 +81,24 @@ fn code(kind: Option<Kind>) -> u64 {
     }
 }
 
-/// Stacks, outermost frame first, by the numbers of their frames; each has the number of its rank.
+/// Stacks as frame numbers, outermost frame first, with the number of each stack: its rank in sort order.
 pub(super) struct Stacks<'a>(BTreeMap<&'a [u32], u32>);
 
 impl<'a> Stacks<'a> {
-    /// All of them, each once.
+    /// Sorts and numbers the stacks, without duplicates.
     pub(super) fn of(stacks: impl IntoIterator<Item = &'a [u32]>) -> Self {
         let mut all: BTreeMap<_, _> = stacks.into_iter().map(|stack| (stack, 0)).collect();
         all.values_mut().zip(0..).for_each(|(number, rank)| *number = rank);
         Self(all)
     }
 
-    /// A stack's number, if it is one of them.
+    /// Returns a stack's number, if it is one of them.
     pub(super) fn number(&self, stack: &[u32]) -> Option<u32> {
         self.0.get(stack).copied()
     }
 
-    /// For each stack how many frames it has in common with the one before, how many follow, and
-    /// these.
+    /// Packs each stack as: number of frames shared with the previous stack, number of further frames, and these
+    /// frames.
     pub(super) fn pack(&self) -> Packed {
         let mut packed = Packed::default();
         let mut before: &[u32] = &[];
@@ -131,7 +130,7 @@ mod tests {
         );
         assert_eq!(names.rest, ["a.Main.main", "run", "b\u{1f600}x", "y"]);
         assert_eq!(numbers(&text(&names.shared)), [0, 7, 0, 3]);
-        // By how often they are met: run, y, main, x.
+        // Ordered by frequency: run, y, main, x.
         assert_eq!(numbers(&text(&names.frames)), [1, 0, 3, 0, 0, 0, 2, 0]);
         assert_eq!(names.number(&("a.Main.run".to_owned(), Some(Kind::Java))), 0);
     }

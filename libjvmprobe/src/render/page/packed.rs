@@ -1,10 +1,10 @@
-//! Whole numbers as text: five bits a character, the lowest first, with a sixth that says that
-//! more follow. Most numbers of a page are small, and take one or two characters of its JSON.
+//! Integers as text: five bits per character, the lowest first; the sixth bit means that more follow. Most numbers of a
+//! page are small, and take one or two characters of its JSON.
 
-/// 64 characters that need no escape, in JSON or in HTML.
+/// 64 characters that need no escape in JSON or HTML.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Numbers, one behind the other.
+/// A sequence of encoded numbers.
 #[derive(Debug, Default)]
 pub(super) struct Packed(String);
 
@@ -37,7 +37,7 @@ impl serde::Serialize for Packed {
 pub(super) mod tests {
     use super::*;
 
-    /// Reads them back.
+    /// Decodes the numbers.
     pub(in super::super) fn numbers(text: &str) -> Vec<u64> {
         let (mut all, mut number, mut shift) = (Vec::new(), 0, 0);
         for byte in text.bytes() {

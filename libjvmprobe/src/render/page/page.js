@@ -1,4 +1,4 @@
-// What is chosen, and who draws it again when that changes.
+// Current selection, and the update of all parts of the page when it changes.
 
 const byId = (id) => document.getElementById(id);
 const raw = JSON.parse(byId("data").textContent);
@@ -12,7 +12,7 @@ const state = {
   range: null,
   threadsOff: new Set(),
   kindsOff: new Set(),
-  /** Whose callers are shown; null for those of what runs. */
+  /** Method whose callers are shown; null for the callers of all innermost frames. */
   method: null,
   search: "",
 };
@@ -28,12 +28,12 @@ const axis = new Axis((range) => set({ range }));
 const methods = new Methods((method) => set({ view: "callers", method }));
 const threads = new Threads((threadsOff) => set({ threadsOff }));
 
-/** Takes over what has changed, and draws. */
+/** Applies changes to the selection and redraws. */
 function set(changes) {
   Object.assign(state, changes);
   const isOfSame = Object.keys(changes).every((what) => ["view", "method"].includes(what));
   if ("event" in changes) {
-    // Threads and times are each profile's own.
+    // Filters by thread, time and kind belong to one profile.
     Object.assign(state, { threadsOff: new Set(), range: null, kindsOff: new Set() });
     threads.off = state.threadsOff;
     byId("subtitle").textContent = current().subtitle;
@@ -42,7 +42,7 @@ function set(changes) {
   draw();
 }
 
-/** Adds up what is chosen. */
+/** Computes the sums of the selection. */
 function choose() {
   const profile = current();
   const choice = new Choice(profile, state);
@@ -80,7 +80,7 @@ function draw() {
   showMatches();
 }
 
-/** Which methods a search means: plain text, or a pattern between slashes. */
+/** Determines the methods that match the search: plain text, or a regular expression between slashes. */
 function findMatches() {
   const text = state.search.trim();
   shown.isMatch = null;
@@ -91,13 +91,13 @@ function findMatches() {
       const pattern = new RegExp(text.slice(1, -1), "i");
       isFound = (name) => pattern.test(name);
     } catch {
-      // What is no pattern is text.
+      // An invalid expression is searched as plain text.
     }
   }
   shown.isMatch = Uint8Array.from(names.names, (name) => (isFound(name) ? 1 : 0));
 }
 
-/** What is marked, as a share of what is zoomed to. */
+/** Returns the count of the highlighted methods, and of the zoomed node. */
 function matched() {
   const within = state.view === "methods" ? 0 : graph.zoom;
   const { tree, isMatch } = shown;
@@ -110,7 +110,7 @@ function showMatches() {
   byId("matches").textContent = found === null ? "" : `${percent(found.part, found.of)} matches`;
 }
 
-/** What a difference is to. */
+/** Returns a text about the base of a difference. */
 function before() {
   const { baseTotal } = shown.choice;
   return baseTotal === undefined ? "" : `; before, ${amount(current(), baseTotal)}. By shares, red grew and blue shrank.`;
@@ -189,7 +189,7 @@ darkness.addEventListener("change", () => {
   draw();
 });
 
-/** For tests and for consoles: what is shown, and where. */
+/** Interface for tests and the console: shown data and positions. */
 window.jvmprobe = {
   state: () => ({ ...state, threadsOff: [...state.threadsOff], kindsOff: [...state.kindsOff] }),
   folded: (byThread = false) => shown.choice.folded(byThread),

@@ -71,7 +71,7 @@ fn nothing_can_be_run_or_loaded_but_the_page_itself() {
 fn hostile_names_are_text() {
     let mut profile = Profile::default();
     let bad = "</script><img src=x onerror=alert(1)>\u{202e}\u{1b}[31m\"'&{{script}}";
-    // As no frame is made: even then.
+    // The name is set without `Frame::new`, which would clean it.
     let frame = Frame { name: bad.into(), ..Frame::new(Kind::Java, "") };
     let long = Frame { name: "x".repeat(1 << 16).into(), ..Frame::new(Kind::Java, "") };
     let ids = [profile.intern(frame), profile.intern(long)];
@@ -127,7 +127,7 @@ fn a_difference_has_both_sides() {
     assert_eq!(sum_of_every(&event["base"], 2, 1), 80);
     let names = data["names"]["rest"].as_array().unwrap();
     assert!(names.contains(&"gone".into()) && names.contains(&"java".into()), "{names:?}");
-    // run, main, java; gone and vfs_read are the kernel's; java is no code.
+    // run and main are Java code; gone and vfs_read are kernel code; java is a command, not code.
     let mut kinds: Vec<_> = rows(&data["names"]["frames"]).chunks(2).map(|f| f[1]).collect();
     kinds.sort_unstable();
     assert_eq!(kinds, [0, 1, 6, 6, 9]);

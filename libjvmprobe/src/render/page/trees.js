@@ -1,6 +1,6 @@
-// What is chosen of a profile, added up: trees to be drawn, methods, folded stacks.
+// Sums of the selected samples: trees to draw, methods, folded stacks.
 
-/** The rows of a profile that pass: in a range of slots, of threads, of kinds of code. */
+/** Selected rows of a profile: those within a range of slots that pass the filters by thread and kind of code. */
 class Choice {
   constructor(profile, { split, range, threadsOff, kindsOff }) {
     this.profile = profile;
@@ -12,7 +12,7 @@ class Choice {
     const { running } = this.forest;
     this.rows = rows;
     this.taken = [];
-    /** What was counted with each node innermost; the same of what it is compared with. */
+    /** Count of each node as innermost frame; `baseOwn` has that of the base. */
     this.own = new Float64Array(this.forest.parent.length);
     this.total = 0;
     this.ofThread = new Float64Array(profile.threads.length);
@@ -20,7 +20,7 @@ class Choice {
     for (let row = first; row < last; row++) {
       const kind = running[nodes[row]];
       const [isThread, isKind] = [!threadsOff.has(rows.thread[row]), !kindsOff.has(kind)];
-      // What a filter leaves out is shown beside it, so that it can be wanted again.
+      // Each filter shows the counts without itself, so that excluded entries can be selected again.
       if (isKind) this.ofThread[rows.thread[row]] += rows.count[row];
       if (isThread) this.ofKind[kind] += rows.count[row];
       if (!isThread || !isKind) continue;
@@ -43,7 +43,7 @@ class Choice {
     });
   }
 
-  /** For each node what was counted in it and all within. */
+  /** Returns the count of each node with all nodes within it. */
   sums(own) {
     const sums = Float64Array.from(own);
     const { parent } = this.forest;
@@ -51,7 +51,7 @@ class Choice {
     return sums;
   }
 
-  /** Callers below callees: each method in each place once, whatever kind of code ran it. */
+  /** Returns the call tree: each method occurs once per caller, whatever kind of code ran it. */
   callees() {
     return (this.tree ??= this.addUp().lay());
   }
@@ -71,12 +71,12 @@ class Choice {
     return tree;
   }
 
-  /** From where a method is called; without one, from where all that ran is. */
+  /** Returns the caller tree of a method; without a method, that of all innermost frames. */
   callers(method) {
     return new Callers(this, method).lay();
   }
 
-  /** Each method: with it innermost, with it anywhere; recursion does not count twice. */
+  /** Returns for each method its count as innermost frame and anywhere in a stack; recursion does not count twice. */
   methods() {
     const { forest } = this;
     const { parent, method, kind } = forest;
@@ -113,7 +113,7 @@ class Choice {
     return all;
   }
 
-  /** Folded stacks of what is chosen, as `.folded` files have them. */
+  /** Returns folded stacks of the selection, in the format of `.folded` files. */
   folded(threads) {
     const { profile, rows } = this;
     const part = (name) => name.replaceAll(";", "_");
@@ -130,7 +130,7 @@ class Choice {
   }
 }
 
-/** The first index of sorted numbers that is not below a number. */
+/** Returns the first index of sorted numbers whose number is not below `number`. */
 function lowerBound(sorted, number) {
   let [low, high] = [0, sorted.length];
   while (low < high) {
@@ -141,7 +141,7 @@ function lowerBound(sorted, number) {
   return low;
 }
 
-/** What was counted of each kind, for things of which most are of one kind: a chain for each. */
+/** Counts by kind of code. Most items have a single kind, so the counts of an item are a linked list. */
 class KindCounts {
   constructor(size) {
     this.first = new Int32Array(size);
@@ -165,7 +165,7 @@ class KindCounts {
     this.count.all[link] += count;
   }
 
-  /** Kinds and their counts, the most first. */
+  /** Returns kinds with their counts, largest first. */
   parts(at) {
     const parts = [];
     for (let link = this.first[at]; link > 0; link = this.next.all[link]) {
@@ -174,7 +174,7 @@ class KindCounts {
     return parts.sort((a, b) => b[1] - a[1] || a[0] - b[0]);
   }
 
-  /** The kind that most of it was. */
+  /** Returns the kind with the largest count. */
   most(at) {
     const first = this.first[at];
     if (first === 0) return GROUP - 1;
@@ -182,9 +182,8 @@ class KindCounts {
   }
 }
 
-/** A tree of methods with what was counted in each place; children are in the order of names. Of
- * each place there is its `parent`, its `method`, its `total`; `left`, where it begins in what is
- * counted; its `depth`; and childrenOf(). */
+/** A tree of methods with counts; children are in the order of names. Each place has its `parent`, `method`, `total`
+ * and `depth`; `left`, its start position in units of the count; and childrenOf(). */
 class Tree {
   constructor(choice) {
     this.names = choice.forest.names;
@@ -202,13 +201,13 @@ class Tree {
     return node === 0 ? GROUP : this.kinds.most(node);
   }
 
-  /** How much larger its share is than that of the base. */
+  /** Returns the difference between a place's share of the profile and that of the base. */
   change(node) {
     return this.total[node] / (this.total[0] || 1) - this.base[node] / (this.baseTotal || 1);
   }
 }
 
-/** Who calls whom: all of it, for it is not larger than the profile. */
+/** The call tree. It is built completely, because it is not larger than the profile. */
 class Callees extends Tree {
   constructor(choice, parent, method) {
     super(choice);
@@ -225,7 +224,7 @@ class Callees extends Tree {
     return this.children.subarray(this.from[node], this.from[node + 1]);
   }
 
-  /** Puts nodes beside each other. Their children are `children[from[node]] ...
+  /** Computes positions. The children of a node are `children[from[node]] ...
    * children[from[node + 1] - 1]`. */
   lay() {
     const { parent, method, total, size } = this;
@@ -258,7 +257,7 @@ class Callees extends Tree {
     return this;
   }
 
-  /** What was counted in the outermost nodes of some methods, in a node and all within. */
+  /** Returns the count of the outermost matching nodes within a node, including itself. */
   matching(within, isMatch) {
     let sum = 0;
     const open = [within];

@@ -1,4 +1,4 @@
-// Numbers and names as people read them, and colours.
+// Formats of numbers and names for people, and colours.
 
 const KIND_TITLES = [
   "Compiled Java code",
@@ -12,7 +12,7 @@ const KIND_TITLES = [
   "Code without a name",
   "Processes and threads; samples of which no stack is known",
 ];
-/** Hue, saturation and lightness of each kind, on a light ground and on a dark one. */
+/** Hue, saturation and lightness of each kind, on a light background and on a dark one. */
 const KIND_COLOURS = [
   [[128, 45, 74], [135, 30, 34]],
   [[178, 42, 74], [184, 36, 32]],
@@ -28,13 +28,13 @@ const KIND_COLOURS = [
 
 const darkness = window.matchMedia("(prefers-color-scheme: dark)");
 
-/** The colour of a kind; a little lighter or darker by a number, so that neighbours can be told apart. */
+/** Returns the colour of a kind. The lightness varies with `number`, so that neighbours can be distinguished. */
 function kindColour(kind, number = 0) {
   const [hue, saturation, lightness] = KIND_COLOURS[kind][darkness.matches ? 1 : 0];
   return `hsl(${hue} ${saturation}% ${lightness + ((number * 7) % 5) - 2}%)`;
 }
 
-/** Red for what grew, blue for what shrank: -1 to 1. */
+/** Returns the colour of a change from -1 to 1: red if it grew, blue if it shrank. */
 function changeColour(change) {
   const strength = Math.sqrt(Math.abs(change));
   const hue = change > 0 ? 4 : 214;
@@ -46,7 +46,7 @@ function changeColour(change) {
 const colours = new Map();
 darkness.addEventListener("change", () => colours.clear());
 
-/** A colour of page.css, as it is on this ground. */
+/** Returns a colour of page.css for the current colour scheme. */
 function colour(name) {
   if (!colours.has(name)) {
     colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
@@ -57,7 +57,7 @@ function colour(name) {
 const whole = new Intl.NumberFormat("en");
 const grouped = (number) => whole.format(Math.round(number));
 
-/** A share of all. */
+/** Formats a share of `all`. */
 function percent(part, all) {
   const share = all > 0 ? (100 * part) / all : 0;
   if (share === 0) return "0 %";
@@ -78,7 +78,7 @@ function bytes(number) {
   return `${unit === 0 ? number : number.toFixed(1)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
 }
 
-/** What was counted, in the unit of a profile. */
+/** Formats a count in the unit of a profile. */
 function amount(profile, number) {
   switch (profile.unit) {
     case "bytes":
@@ -94,13 +94,13 @@ function amount(profile, number) {
   }
 }
 
-/** The same in one word, for columns. */
+/** Formats a count in one word, for columns. */
 function brief(profile, number) {
   if (profile.unit === "bytes") return bytes(number);
   return profile.unit === "ns" ? duration(number / 1e9) : grouped(number);
 }
 
-/** A time of day, with so many digits of seconds. */
+/** Formats a time of day, with this number of digits after the seconds. */
 function clock(ms, digits = 0) {
   const date = new Date(ms);
   const two = (number) => String(number).padStart(2, "0");
@@ -108,10 +108,10 @@ function clock(ms, digits = 0) {
   return digits > 0 ? `${time}.${String(date.getMilliseconds()).padStart(3, "0").slice(0, digits)}` : time;
 }
 
-/** How a method is written in so many characters: whole, without its package, at least its end. */
+/** Shortens a method's name to `room` characters: complete, without its package, or at least its end. */
 function shortened(name, kind, room) {
   if (name.length <= room) return name;
-  // Names may be longer than any screen is wide.
+  // Names may be longer than the width of any screen.
   let text = name.slice(0, 2000);
   if (kind <= JAVA || kind === CLASS) {
     const parameters = text.indexOf("(");
@@ -126,7 +126,7 @@ function shortened(name, kind, room) {
   return room > 2 ? `${text.slice(0, room - 1)}…` : "";
 }
 
-/** Shows a card beside the pointer, or hides it: a title and lines below. */
+/** Shows a card beside the pointer with a title and lines below; hides it if `title` is null. */
 function showTip(x, y, title, lines) {
   const tip = document.getElementById("tip");
   tip.hidden = title === null;
@@ -148,7 +148,7 @@ function showTip(x, y, title, lines) {
   tip.style.top = `${Math.max(8, y + 18 > bottom ? y - height - 14 : y + 18)}px`;
 }
 
-/** A canvas as large as it is shown, sharp on any screen. */
+/** Sets the size of a canvas in device pixels, so that it is sharp on any screen. */
 function fit(canvas, width, height) {
   const scale = window.devicePixelRatio || 1;
   const [across, down] = [Math.round(width * scale), Math.round(height * scale)];

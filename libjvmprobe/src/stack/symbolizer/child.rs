@@ -1,4 +1,4 @@
-//! The confined child's side: reads files and answers.
+//! The confined child: reads files and answers requests.
 
 use std::{collections::VecDeque, fs::File, os::fd::OwnedFd};
 
@@ -12,13 +12,13 @@ use crate::{
     },
 };
 
-/// Maximum number of files that are held open.
+/// Maximum number of files kept open.
 const MAX_HELD: usize = 24;
-/// Maximum size of all symbol tables together. Those of one libjvm.so take 1.5 MB. The last one that was
-/// opened may exceed it alone.
+/// Maximum size of all symbol tables together in bytes. Those of one libjvm.so take 1.5 MB. The file opened last may
+/// exceed it alone.
 const MAX_TABLES: usize = 48 << 20;
 
-/// The files that were opened, the one used last behind.
+/// Open files, the most recently used one last.
 #[derive(Default)]
 pub(super) struct Child(VecDeque<Held>);
 
@@ -26,7 +26,7 @@ struct Held {
     key: u64,
     segments: Segments,
     own: Addresses,
-    /// The file with the symbols that this one lacks.
+    /// Symbols from a separate file, which this one lacks.
     apart: Addresses,
     debug_info: Option<DebugInfo>,
 }
@@ -63,7 +63,7 @@ impl Child {
         let Some(i) = self.0.iter().position(|held| held.key == key) else {
             return Answer::Forgotten;
         };
-        // Found right before.
+        // Cannot fail: the index was found just now.
         let Some(held) = self.0.remove(i) else { return Answer::Forgotten };
         let symbols = held.segments.vaddr(offset).map(|at| held.find(at)).unwrap_or_default();
         self.0.push_back(held);
@@ -95,12 +95,12 @@ impl Held {
         })
     }
 
-    /// The symbols at an address, innermost first.
+    /// Returns the symbols at an address, innermost first.
     fn find(&self, at: Vaddr) -> Vec<Symbol> {
         let named = || self.apart.name(at).or_else(|| self.own.name(at));
         let functions = self.debug_info.as_ref().map(|info| info.functions(at));
         let functions = functions.unwrap_or_default();
-        // Debug information, which has inlined functions and lines, is more than symbols.
+        // Debug information is preferred over symbols, because it has inlined functions and lines.
         if functions.iter().any(|function| function.file.is_some()) {
             let symbols = functions.into_iter().filter_map(|function| {
                 let name = function.name.or_else(named)?;
@@ -174,18 +174,18 @@ mod tests {
         assert_eq!(Answer::decode(&done), Some(Answer::Done));
         assert_eq!(names(&mut child, 1, at), None);
         assert_eq!(Answer::decode(&child.answer(b"nonsense", Vec::new())), Some(Answer::Refused));
-        // The one that was used least recently goes first.
+        // The least recently used file is closed first.
         for key in 0..=MAX_HELD as u64 {
             assert_eq!(open(&mut child, key, files, vec![file()]), Some(Answer::Done));
             assert!(names(&mut child, 0, at).is_some());
         }
         assert_eq!(names(&mut child, 1, at), None);
-        // No ELF file.
+        // Not an ELF file.
         let status = File::open("/proc/self/status").unwrap().into();
         assert_eq!(open(&mut child, 1, files, vec![status]), Some(Answer::Refused));
     }
 
-    /// Inlined functions and lines, also compressed in either way.
+    /// Inlined functions and lines are found, also in sections that are compressed with zlib or zstd.
     #[test]
     fn debug_information_tells_inlined_functions_and_lines() {
         let dir = tempfile::tempdir().unwrap();
@@ -214,7 +214,7 @@ mod tests {
             assert_eq!(open(&mut child, 1, with(false), file()), Some(Answer::Done));
             assert_eq!(names(&mut child, 1, at), Some(vec!["outer".to_owned()]));
             assert_eq!(open(&mut child, 1, with(true), file()), Some(Answer::Done));
-            // Some instruction of it is inlined from the other.
+            // At least one instruction of it belongs to the inlined function.
             let all = (0..8).map(|i| child.0[0].find(Vaddr(outer.0 + i)));
             let found = all.into_iter().find(|symbols| symbols.len() == 2).expect("inlined");
             let found: Vec<_> = found

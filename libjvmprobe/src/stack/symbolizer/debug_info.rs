@@ -1,7 +1,7 @@
-//! Inlined functions and lines, by DWARF.
+//! Inlined functions and lines from DWARF.
 //!
-//! Runs in the confined child only. Sections are mapped, so that the kernel can take their memory back:
-//! if a file shrinks meanwhile, the child gets SIGBUS and ends, which costs the names of that file.
+//! Used in the confined child only. Sections are mapped, so that the kernel can reclaim their memory. If a file shrinks
+//! meanwhile, the child dies of SIGBUS, and only the names of that file are lost.
 //! Source: DWARF 5; System V gABI, chapter 4 (`Elf64_Chdr`).
 //!
 //! Soundness: a mapping is private, readable and exists until its `Bytes` are dropped. Its content may
@@ -16,9 +16,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::{Vaddr, elf::ElfFile};
 
-/// Maximum size of an unpacked section, and of a mapped one.
+/// Maximum size of a section in bytes, after decompression.
 const MAX_SECTION: u64 = 512 << 20;
-/// Maximum number of functions that are inlined into each other.
+/// Maximum depth of inlined functions at one address.
 const MAX_INLINED: usize = 32;
 
 /// Bytes of a section.
@@ -28,7 +28,7 @@ struct Bytes(Rc<Held>);
 #[derive(Debug)]
 enum Held {
     Unpacked(Vec<u8>),
-    /// A mapping: its begin and length, and the offset and length of the section in it.
+    /// A mapping: its start and length, and the offset and length of the section in it.
     Mapped {
         at: *mut std::ffi::c_void,
         len: usize,
@@ -43,7 +43,7 @@ impl Deref for Bytes {
     fn deref(&self) -> &[u8] {
         match &*self.0 {
             Held::Unpacked(bytes) => bytes,
-            // SAFETY: the mapping has `skip + size` bytes and exists as long as this.
+            // SAFETY: the mapping has `skip + size` bytes and exists as long as `self`.
             &Held::Mapped { at, skip, size, .. } => unsafe {
                 std::slice::from_raw_parts(at.cast::<u8>().add(skip), size)
             },
@@ -51,8 +51,8 @@ impl Deref for Bytes {
     }
 }
 
-// SAFETY: the bytes lie in a mapping or a vector that nothing changes, behind a counted pointer: they
-// stay where they are while a clone exists.
+// SAFETY: the bytes are in a mapping or a vector that is never changed, behind a reference-counted pointer, so their
+// address stays the same while a clone exists.
 unsafe impl StableDeref for Bytes {}
 // SAFETY: clones share the bytes.
 unsafe impl CloneStableDeref for Bytes {}
@@ -60,7 +60,7 @@ unsafe impl CloneStableDeref for Bytes {}
 impl Drop for Held {
     fn drop(&mut self) {
         if let Self::Mapped { at, len, .. } = *self {
-            // SAFETY: mapped by `map`, and the last user is gone.
+            // SAFETY: mapped by `bytes`, and this was the last user.
             let _ = unsafe { munmap(at, len) };
         }
     }
@@ -71,19 +71,18 @@ type Reader = EndianReader<RunTimeEndian, Bytes>;
 /// The debug information of a file.
 pub(super) struct DebugInfo(Context<Reader>);
 
-/// A function at an address.
+/// A function at an address, perhaps inlined.
 #[derive(Debug)]
 pub(super) struct Function {
-    /// Its name as the linker knows it, if there is one.
+    /// Mangled name, if known.
     pub(super) name: Option<String>,
-    /// The source file's last name.
+    /// Source file without its folder.
     pub(super) file: Option<String>,
     pub(super) line: u32,
 }
 
 impl DebugInfo {
-    /// Opens the debug information of a file, with what it has in common with others; `None` where it
-    /// has none.
+    /// Opens the debug information of a file, with the shared part in `common`; `None` if the file has none.
     pub(super) fn open(elf: &ElfFile, common: Option<&ElfFile>) -> Option<Self> {
         elf.section(".debug_info")?;
         let mut dwarf = gimli::Dwarf::load(|id| Ok::<_, gimli::Error>(section(elf, id))).ok()?;
@@ -112,7 +111,7 @@ impl DebugInfo {
     }
 }
 
-/// A section, empty where there is none that can be read.
+/// Returns a section, empty if it is missing or cannot be read.
 fn section(elf: &ElfFile, id: SectionId) -> Reader {
     let bytes = bytes(elf, id.name()).unwrap_or(Held::Unpacked(Vec::new()));
     let endian = if elf.ctx().le.is_little() { RunTimeEndian::Little } else { RunTimeEndian::Big };
@@ -126,7 +125,7 @@ fn bytes(elf: &ElfFile, name: &str) -> Option<Held> {
     let page = 4096;
     let skip = usize::try_from(start % page).ok()?;
     let (flags, len) = (MapFlags::PRIVATE, size + skip);
-    // SAFETY: a new mapping at an address that the kernel chooses.
+    // SAFETY: makes a new mapping at an address that the kernel chooses.
     let at = unsafe {
         mmap(std::ptr::null_mut(), len, ProtFlags::READ, flags, elf.file(), start - start % page)
     };
@@ -134,7 +133,7 @@ fn bytes(elf: &ElfFile, name: &str) -> Option<Held> {
     if is_compressed { unpack(&mapped).map(Held::Unpacked) } else { Rc::into_inner(mapped.0) }
 }
 
-/// Unpacks a section of a 64-bit file.
+/// Decompresses a section of a 64-bit file.
 fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
     const ZLIB: u32 = 1;
     const ZSTD: u32 = 2;

@@ -1,15 +1,15 @@
-//! Names of functions in files that a target controls, read by a confined child.
+//! Names of functions in files that a target controls, read by a confined child process.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! |---|---|
 //! | `child` | the child's side: symbol tables and demangling |
 //! | `debug_info` | DWARF, in the child |
 //! | `protocol` | messages between both |
 //!
-//! The child ([`crate::own::confined`]) gets descriptors of files and returns names. A file that stalls
-//! the child, or ends it twice in a row, is skipped from then on. A tenant with more than a few such files waits before
-//! the child reads another file for it: one second, then twice as long each time. All others go on with
-//! a new child.
+//! The child ([`crate::own::confined`]) receives descriptors of files and returns names. A file that stalls
+//! the child, or ends it twice in a row, is skipped from then on. If a tenant has more than a few such files, the child
+//! reads no new file for it during a pause of one second, which doubles with each further failure. For all other
+//! tenants, work continues with a new child.
 
 mod child;
 mod debug_info;
@@ -37,26 +37,27 @@ use crate::{
     },
 };
 
-/// Maximum time of an answer. Reading the largest symbol table takes a third of a second; debug
-/// information, which is read of files of root's only, takes up to ten.
+/// Maximum time for an answer. Reading the largest symbol table takes a third of a second. Debug information, which is
+/// read only from files of root, takes up to ten seconds.
 const DEADLINE: Duration = Duration::from_secs(5);
 const DEBUG_INFO_DEADLINE: Duration = Duration::from_secs(30);
-/// Maximum number of files that are remembered because they ended a child.
+/// Maximum number of files remembered because they ended or stalled a child.
 const MAX_SKIPPED: usize = 1024;
 /// Maximum number of tenants whose failures are remembered.
 const MAX_TENANTS: usize = 1024;
-/// Failures of a tenant without a pause: one broken library is no attack.
+/// Number of failures of a tenant that cause no pause: one broken library is not an attack.
 const FREE_FAILURES: u32 = 3;
-/// A tenant's first pause after more failures, and the longest one, after which they are forgotten.
+/// First pause of a tenant after more failures, and the maximum pause. This long after a pause, failures are forgotten.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
-/// Children that may be started at once, and the time in which another one may be started.
+/// Number of children that may be started in immediate succession, and the interval after which one more may be
+/// started.
 const STARTS: u32 = 10;
 const START_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Serves requests, and ends the process, where it was started as the confined child. Elsewhere, has
-/// children started from now on: in a program that does not call this, native frames have no names, without a
-/// message. To be called first in main(), as [`crate::cli::run`] does.
+/// In a process started as the confined child, serves requests and exits. In other processes, allows children to be
+/// started: in a program that does not call this, native frames have no names, without a
+/// message. Must be called first in main(), as [`crate::cli::run`] does.
 pub fn enter() {
     confined::enter(|| {
         let mut child = Child::default();
@@ -64,7 +65,7 @@ pub fn enter() {
     });
 }
 
-/// Identifies a file and its content.
+/// Identity of a file and its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId {
     dev: u64,
@@ -80,32 +81,32 @@ impl From<&Metadata> for FileId {
     }
 }
 
-/// A file and those that belong to it.
+/// A file with its companions, ready to be sent to the child.
 #[derive(Debug)]
 pub(super) struct Bundle {
     key: u64,
     ids: Vec<FileId>,
     files: Vec<File>,
     with: Files,
-    /// Whether the child could not read it.
+    /// Whether the child has rejected it or was ended by it.
     is_refused: bool,
 }
 
-/// Files with the symbols and the debug information of another one.
+/// Separate files with the symbols and the debug information of a file.
 #[derive(Debug, Default)]
 pub(super) struct Companions {
-    /// Symbols that it lacks.
+    /// Symbols that the file lacks.
     pub(super) apart: Option<File>,
-    /// Debug information that it lacks.
+    /// Debug information that the file lacks.
     pub(super) debug: Option<File>,
-    /// Debug information that it has in common with others.
+    /// Debug information that the file shares with others.
     pub(super) common: Option<File>,
-    /// Whether debug information is read.
+    /// Whether to read debug information.
     pub(super) debug_info: bool,
 }
 
 impl Bundle {
-    /// Takes files, under a number that no other bundle has.
+    /// Makes a bundle with a key that no other bundle has.
     pub(super) fn new(key: u64, file: File, companions: Companions) -> Self {
         let Companions { apart, debug, common, debug_info } = companions;
         let with = Files {
@@ -120,7 +121,7 @@ impl Bundle {
         Self { key, ids, files, with, is_refused: false }
     }
 
-    /// Its number.
+    /// Returns its key.
     pub(super) fn key(&self) -> u64 {
         self.key
     }
@@ -130,11 +131,11 @@ impl Bundle {
     }
 }
 
-/// Failures of a tenant.
+/// Failure count of a tenant.
 #[derive(Clone, Copy, Debug)]
 struct Failures {
     count: u32,
-    /// The end of the last pause.
+    /// End of the last pause.
     until: Instant,
 }
 
@@ -151,20 +152,20 @@ impl Failures {
     }
 }
 
-/// A child, and the keys of the files that it was sent.
+/// A child, and the keys of the files sent to it.
 #[derive(Debug)]
 struct Running {
     process: Confined,
     open: HashSet<u64>,
 }
 
-/// The tool's side: starts children and asks them. Belongs to one thread.
+/// The parent's side: starts children and sends requests. Belongs to one thread.
 #[derive(Debug)]
 pub(super) struct Symbolizer {
     child: Option<Running>,
     skipped: VecDeque<Vec<FileId>>,
     tenants: HashMap<u64, Failures>,
-    /// Children that may be started now, and the time up to which that was counted.
+    /// Number of children that may be started now, and the time at which it was last updated.
     starts: u32,
     counted: Instant,
     has_complained: bool,
@@ -184,8 +185,8 @@ impl Default for Symbolizer {
 }
 
 impl Symbolizer {
-    /// Returns the symbols at an offset of a file, innermost first; empty where unknown. `tenant` is who
-    /// chose the file.
+    /// Returns the symbols at an offset of a file, innermost first; empty if unknown. `tenant` is held responsible if
+    /// the file ends or stalls the child.
     pub(super) fn find(
         &mut self,
         bundle: &mut Bundle,
@@ -211,7 +212,7 @@ impl Symbolizer {
                     remark(|| format!("symbols of {}: {error}", path(bundle)));
                     return Vec::new();
                 }
-                // It may have been killed for another reason than this file.
+                // The child may have been killed for a reason other than this file, so it is tried again.
                 Err(Failure::Ended(_)) if !has_ended => {
                     self.child = None;
                     has_ended = true;
@@ -229,7 +230,7 @@ impl Symbolizer {
         }
     }
 
-    /// Lets the child close a file that is needed no more.
+    /// Makes the child close a file that is no longer needed.
     pub(super) fn close(&mut self, key: u64) {
         let Some(child) = &mut self.child else { return };
         if !child.open.remove(&key) {
@@ -241,16 +242,16 @@ impl Symbolizer {
         }
     }
 
-    /// Ends the child, which holds memory, where it has no file any more.
+    /// Ends the child if it has no open file, because it holds memory.
     pub(super) fn rest(&mut self) {
         if self.child.as_ref().is_some_and(|child| child.open.is_empty()) {
             self.child = None;
         }
     }
 
-    /// The child, started where there is none.
+    /// Returns the child, and starts it if necessary.
     fn running(&mut self, now: Instant) -> Option<&mut Running> {
-        // Ended between two requests: no file is to blame.
+        // It has ended between two requests, so no file is to blame.
         if self.child.as_ref().is_some_and(|child| !child.process.is_idle()) {
             self.child = None;
         }
@@ -271,7 +272,7 @@ impl Symbolizer {
         self.starts = self.starts.checked_sub(1)?;
         match Confined::start() {
             Ok(process) => Some(Running { process, open: HashSet::new() }),
-            // The program has chosen that.
+            // The program has chosen not to start children.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => None,
             Err(error) => {
                 if !std::mem::replace(&mut self.has_complained, true) {
@@ -285,7 +286,7 @@ impl Symbolizer {
         }
     }
 
-    /// Remembers a file that ended or stalled a child, and that its tenant did so.
+    /// Marks a file that ended or stalled a child, and counts the failure of its tenant.
     fn blame(&mut self, bundle: &mut Bundle, tenant: u64) {
         bundle.is_refused = true;
         if self.skipped.len() >= MAX_SKIPPED {
@@ -303,14 +304,14 @@ impl Symbolizer {
     }
 }
 
-/// Has the child look up an offset, and open the file before if it has not.
+/// Makes the child look up an offset, and open the file first if necessary.
 fn look_up(
     child: &mut Running,
     bundle: &mut Bundle,
     offset: FileOffset,
 ) -> Result<Vec<Symbol>, Failure> {
     let (key, deadline) = (bundle.key, bundle.deadline());
-    // The second time, the child has closed it to save memory.
+    // A second attempt is needed if the child has closed the file to save memory.
     for _ in 0..2 {
         if !child.open.contains(&key) {
             let files: Vec<_> = bundle.files.iter().map(AsFd::as_fd).collect();
@@ -334,14 +335,14 @@ fn look_up(
     Ok(Vec::new())
 }
 
-/// The path of a file, for messages.
+/// Returns the path of a file, for messages.
 fn path(bundle: &Bundle) -> String {
     let fd = bundle.files.first().map(std::os::fd::AsRawFd::as_raw_fd).unwrap_or(-1);
     let path = std::fs::read_link(format!("/proc/self/fd/{fd}"));
     path.map_or_else(|_| "a file".to_owned(), |path| path.display().to_string())
 }
 
-/// Has a file opened and looked up as the child does, without a child.
+/// Entry point for the fuzzer: opens a file and looks up offsets as the child does, in this process.
 #[cfg(feature = "fuzzing")]
 pub(super) fn fuzz(file: File) {
     let mut child = Child::default();
@@ -396,7 +397,7 @@ mod tests {
     #[test]
     fn children_are_started_at_a_bounded_rate() {
         let (mut symbolizer, now) = (Symbolizer::default(), Instant::now());
-        // Without an entry in this program, each attempt fails, and counts.
+        // This test program does not call `enter`, so each attempt fails, and counts as a start.
         for _ in 0..2 * STARTS {
             assert!(symbolizer.start(now).is_none());
         }

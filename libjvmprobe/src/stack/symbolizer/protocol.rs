@@ -1,15 +1,15 @@
-//! Messages between the tool and the confined child.
+//! Messages between the parent and the confined child.
 //!
-//! Numbers have the byte order of the machine. An answer is checked as any foreign bytes are: a file may
-//! have taken over the child that read it.
+//! Numbers have the byte order of the machine. Answers are validated like other untrusted bytes, because a file may
+//! have compromised the child that read it.
 
 use crate::FileOffset;
 
-/// Maximum size of a name, as of demangled ones.
+/// Maximum size of a name in bytes, also for demangled ones.
 pub(super) const MAX_NAME: usize = 8192;
 /// Maximum number of functions at one address.
 pub(super) const MAX_FRAMES: usize = 64;
-/// Maximum size of all names at one address.
+/// Maximum size of all names at one address in bytes.
 const MAX_NAMES: usize = crate::own::channel::MAX_MESSAGE - 1024;
 
 /// A symbol.
@@ -17,30 +17,30 @@ const MAX_NAMES: usize = crate::own::channel::MAX_MESSAGE - 1024;
 pub(crate) struct Symbol {
     /// Its name, demangled.
     pub(crate) name: String,
-    /// The source file's last name.
+    /// Source file without its folder.
     pub(crate) file: Option<String>,
-    /// The line, 0 where it is unknown.
+    /// Line, or 0 if unknown.
     pub(crate) line: u32,
-    /// Whether it is a Java method that was compiled beforehand.
+    /// Whether it is a Java method of a native image.
     pub(crate) is_java: bool,
 }
 
-/// The descriptors that come with a request to open a file, behind the file's own, in this order.
+/// Descriptors that come with a request to open a file, after the file's own one, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Files {
-    /// Whether there is a file with the symbols that it lacks.
+    /// Whether there is a file with symbols that it lacks.
     pub(super) apart: bool,
     /// Whether there is a file with its debug information.
     pub(super) debug: bool,
-    /// Whether there is a file with debug information that several files have in common.
+    /// Whether there is a file with debug information shared by several files.
     pub(super) common: bool,
-    /// Whether debug information is read.
+    /// Whether to read debug information.
     pub(super) debug_info: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Reads the tables of a file, which has this key from now on.
+    /// Opens a file and reads its tables. Later requests refer to it by this key.
     Open { key: u64, files: Files },
     /// Looks up an offset of a file.
     Find { key: u64, offset: FileOffset },
@@ -50,13 +50,13 @@ pub(super) enum Request {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// A file was opened or closed.
+    /// The file was opened or closed.
     Done,
-    /// A file cannot be read.
+    /// The file cannot be read.
     Refused,
-    /// No file of this key is open.
+    /// No file with this key is open.
     Forgotten,
-    /// The symbols at the offset, innermost first.
+    /// Symbols at the offset, innermost first.
     Found(Vec<Symbol>),
 }
 
@@ -95,7 +95,7 @@ impl Request {
 }
 
 impl Answer {
-    /// As many symbols as have room.
+    /// Encodes an answer, with as many symbols as fit.
     pub(super) fn encode(&self) -> Vec<u8> {
         let symbols = match self {
             Self::Done => return vec![0],
@@ -111,7 +111,7 @@ impl Answer {
             }
             bytes.extend(line.to_ne_bytes());
             for text in [name, file] {
-                // No text is longer than MAX_NAME.
+                // Texts have at most MAX_NAME bytes.
                 bytes.extend(u16::try_from(text.len()).unwrap_or(0).to_ne_bytes());
                 bytes.extend(text.as_bytes());
             }
@@ -119,7 +119,7 @@ impl Answer {
         bytes
     }
 
-    /// `None` where it is none that a child of ours gives.
+    /// Decodes an answer; `None` if an intact child cannot have sent it.
     pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let [kind] = *take::<1>(&mut bytes)?;
         match kind {
