@@ -1,4 +1,4 @@
-//! A text buffer of whole records.
+//! A text buffer that holds complete records.
 //!
 //! This module defines how numbers, fields and names are written in both maps.
 //! The records of one event are built in memory and go to the file in one

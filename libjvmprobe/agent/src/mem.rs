@@ -44,7 +44,7 @@ mod x86_64 {
         "ret",
     );
 
-    // Backwards only when the target begins inside of the source.
+    // Copies backwards only if the destination begins inside the source.
     hidden!(
         "memmove",
         "mov rax, rdi",
@@ -129,7 +129,7 @@ mod aarch64 {
         "3: ret",
     );
 
-    // Backwards only when the target begins inside of the source.
+    // Copies backwards only if the destination begins inside the source.
     hidden!(
         "memmove",
         "mov x3, x0",

@@ -47,7 +47,7 @@ const S_IFREG: u32 = 0o100_000;
 const CLOCK_MONOTONIC: usize = 1;
 const EINTR: isize = -4;
 
-/// The beginning of the kernel's `struct stat`, and room for the rest of it.
+/// The beginning of the kernel's `struct stat`, padded to its full size.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 struct Stat {
@@ -63,7 +63,7 @@ struct Stat {
     rest: [u64; 12],
 }
 
-/// The beginning of the kernel's `struct stat`, and room for the rest of it.
+/// The beginning of the kernel's `struct stat`, padded to its full size.
 #[cfg(target_arch = "aarch64")]
 #[repr(C)]
 struct Stat {
