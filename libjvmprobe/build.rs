@@ -1,8 +1,8 @@
-//! Compiles the JVMTI agent, which is embedded, the stack walker for user space, and the BPF sides
-//! of what is taken, with their skeletons.
+//! Compiles the JVMTI agent, which the library embeds, the stack walker for user space, and the
+//! tracers' BPF programs with their skeletons.
 //!
-//! A library that needs no libc is linked otherwise than everything else here, and
-//! cargo has no stable way to depend on a cdylib, so the compiler is called directly.
+//! The agent needs no libc and is linked differently from all other crates, and cargo has no stable
+//! way to depend on a cdylib, so this script calls the compiler directly.
 
 #![allow(clippy::print_stdout, reason = "so build scripts talk to cargo")]
 
@@ -16,20 +16,20 @@ fn main() {
     skeletons();
 }
 
-/// What takes something has its BPF side by this name.
+/// Tracers of the library, by the names of their BPF sources.
 const TAKERS: &[&str] = &["javagc", "javaobjnew", "javaprof"];
 
-/// As tools/build.rs does for a tool.
+/// Compiles the BPF programs and generates their skeletons, as tools/build.rs does for a tool.
 fn skeletons() {
     println!("cargo::rerun-if-changed=../bpf");
     let var = |name| env::var(name).unwrap_or_else(|e| panic!("{name}: {e}"));
-    // Debian and Ubuntu keep asm/*.h below a folder named after the machine.
+    // Debian and Ubuntu have asm/*.h in a directory named after the architecture.
     let include = format!("-I/usr/include/{}-linux-gnu", var("CARGO_CFG_TARGET_ARCH"));
     let out = PathBuf::from(var("OUT_DIR"));
     for name in TAKERS {
         let built = SkeletonBuilder::new()
             .source(format!("../bpf/{name}.bpf.c"))
-            // A test looks at it.
+            // A test of bpf/stack_depth.rs reads the object file.
             .obj(out.join(format!("{name}.o")))
             .clang_args([include.as_str(), "-Wall", "-Werror"])
             .build_and_generate(out.join(format!("{name}.skel.rs")));
@@ -37,7 +37,8 @@ fn skeletons() {
     }
 }
 
-/// The kernel side's walker, for the threads that it cannot walk itself.
+/// Compiles the kernel side's stack walker for user space, where it walks the threads that the kernel
+/// side cannot walk.
 fn walker() {
     println!("cargo::rerun-if-changed=walk");
     println!("cargo::rerun-if-changed=../bpf/walk");

@@ -1,4 +1,4 @@
-//! Compiles a tool's BPF side and generates its skeleton.
+//! Compiles a tool's BPF programs and generates their skeleton.
 
 #![allow(clippy::print_stdout, reason = "so build scripts talk to cargo")]
 
@@ -12,7 +12,7 @@ fn main() -> anyhow::Result<()> {
     let arch = env::var("CARGO_CFG_TARGET_ARCH")?;
     SkeletonBuilder::new()
         .source(format!("../../bpf/{tool}.bpf.c"))
-        // Debian and Ubuntu keep asm/*.h below a folder named after the machine.
+        // Debian and Ubuntu have asm/*.h in a directory named after the architecture.
         .clang_args([format!("-I/usr/include/{arch}-linux-gnu"), "-Wall".into(), "-Werror".into()])
         .build_and_generate(&out)?;
     println!("cargo::rerun-if-changed=../../bpf");

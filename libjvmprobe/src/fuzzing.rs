@@ -1,5 +1,5 @@
-//! What the fuzzers of `tests/fuzz` call: each parser of foreign bytes, with all that is
-//! done with what it returns. Nothing here may panic, hang or need much memory.
+//! Entry points of the fuzzers in `tests/fuzz`. Each function calls a parser of foreign bytes and
+//! uses its result as the library does. None of them may panic, hang or need much memory.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -25,8 +25,8 @@ use crate::{
     unwind::UnwindTable,
 };
 
-/// Writes what a fuzzer of the fake JVM begins with, a part of it as it is, where
-/// `FUZZ_SEED` says.
+/// Writes the seed of a fuzzer of the fake JVM, the unchanged part of its memory, to the path in
+/// `FUZZ_SEED`.
 pub fn write_seed(target: &str) {
     let part = match target {
         "methods" | "loaded" => Part::Methods,
@@ -50,7 +50,7 @@ fn file(parts: &[&[u8]]) -> File {
     file
 }
 
-/// A file with one section of a name, and a table of strings that it is linked to.
+/// Returns an ELF file with one section called `name`, and a string table that the section links to.
 fn elf_with(name: &str, content: &[u8], strings: &[u8]) -> Option<ElfFile> {
     let names = [b"\0", name.as_bytes(), b"\0"].concat();
     let sections = [&[][..], &names, content, strings];
@@ -64,7 +64,7 @@ fn elf_with(name: &str, content: &[u8], strings: &[u8]) -> Option<ElfFile> {
     for (i, section) in sections.iter().enumerate() {
         let (name, kind) = if i == 2 { (1_u32, 1_u32) } else { (0, u32::from(i > 0) * 3) };
         let mut head: Vec<u8> = [name, kind].iter().flat_map(|n| n.to_le_bytes()).collect();
-        // Flags, address, offset, size; link and more; alignment, size of an entry.
+        // sh_flags, sh_addr, sh_offset, sh_size; sh_link and sh_info; sh_addralign, sh_entsize.
         for word in [0, 0x1000, at, section.len() as u64, 3, 4, 24] {
             head.extend_from_slice(&u64::to_le_bytes(word));
         }
@@ -75,7 +75,7 @@ fn elf_with(name: &str, content: &[u8], strings: &[u8]) -> Option<ElfFile> {
     ElfFile::open(file(&parts)).ok()
 }
 
-/// An ELF file, with all that is asked of a libjvm.so.
+/// Reads an ELF file with all queries that the library makes of a libjvm.so.
 pub fn elf_file(bytes: &[u8]) {
     let Ok(elf) = ElfFile::open(file(&[bytes])) else { return };
     let apart = elf.symbols_in(|_| Ok(file(&[bytes])));
@@ -94,7 +94,8 @@ pub fn elf_file(bytes: &[u8]) {
     let _ = (elf.is_stripped(), UnwindTable::read(&elf));
 }
 
-/// A table of symbols: how many there are, the symbols, their names.
+/// Reads a symbol table. The input is the number of symbols (u16, little-endian), the symbols, and
+/// their names.
 pub fn symbols(bytes: &[u8]) {
     let Some((count, rest)) = bytes.split_first_chunk::<2>() else { return };
     let entries = usize::from(u16::from_le_bytes(*count)) * 24;
@@ -107,19 +108,19 @@ pub fn symbols(bytes: &[u8]) {
     }
 }
 
-/// Mangled names.
+/// Demangles a name.
 pub fn demangle(bytes: &[u8]) {
     let _ = demangle::demangle(&String::from_utf8_lossy(bytes));
 }
 
-/// Notes of USDT probes.
+/// Reads the stapsdt notes of USDT probes.
 pub fn notes(bytes: &[u8]) {
     let Some(elf) = elf_with(".note.stapsdt", bytes, &[]) else { return };
     let Ok(probes) = elf.stapsdt() else { return };
     let _ = (probes.names().count(), probes.explain_missing("hotspot", "gc__begin"));
 }
 
-/// `.eh_frame`.
+/// Reads a `.eh_frame` section.
 pub fn unwind(bytes: &[u8]) {
     for base in [0, 0x1000] {
         let bases = gimli::BaseAddresses::default().set_eh_frame(0x2000).set_text(0x1000);
@@ -130,12 +131,12 @@ pub fn unwind(bytes: &[u8]) {
     }
 }
 
-/// Symbols and lines as the confined child reads them.
+/// Reads symbols and lines of a file as the confined child does.
 pub fn native(bytes: &[u8]) {
     crate::stack::native::fuzz(file(&[bytes]));
 }
 
-/// Performance data.
+/// Reads the JVM's performance data (hsperfdata).
 pub fn perf_data(bytes: &[u8]) {
     let Ok(data) = PerfData::parse(bytes) else { return };
     for name in data.names() {
@@ -144,66 +145,66 @@ pub fn perf_data(bytes: &[u8]) {
     }
 }
 
-/// perf-PID.map, by whomever.
+/// Reads a perf-PID.map from any source.
 pub fn perf_map(bytes: &[u8]) {
     for entry in perfmap::parse(&String::from_utf8_lossy(bytes)) {
         let _ = perfmap::hotspot_code(entry.name);
     }
 }
 
-/// Our agent's map.
+/// Reads the rich map of the project's JVMTI agent.
 pub fn agent_map(bytes: &[u8]) {
     for (addr, size, code) in agent_map::parse(&String::from_utf8_lossy(bytes)) {
         let _ = (code.inlined_at(addr), code.inlined_at(Addr(addr.0.wrapping_add(size / 2))));
     }
 }
 
-/// vmStructs, flags, threads, and all that they lead to.
+/// Reads vmStructs, flags, threads, and everything reachable from them.
 pub fn vm_structs(bytes: &[u8]) {
     hotspot::fuzzing::whole(bytes);
 }
 
-/// Debug information of compiled methods.
+/// Reads debug information of compiled methods: scopes and PcDescs.
 pub fn scopes(bytes: &[u8]) {
     hotspot::fuzzing::code(Part::Scopes, bytes);
 }
 
-/// The code cache.
+/// Reads the code cache.
 pub fn code_cache(bytes: &[u8]) {
     hotspot::fuzzing::code(Part::CodeCache, bytes);
 }
 
-/// Tables of lines.
+/// Reads a method's line table.
 pub fn lines(bytes: &[u8]) {
     hotspot::fuzzing::lines(bytes);
 }
 
-/// Methods.
+/// Reads methods.
 pub fn methods(bytes: &[u8]) {
     hotspot::fuzzing::methods(bytes);
 }
 
-/// Classes that are loaded.
+/// Reads loaded classes with their methods.
 pub fn loaded(bytes: &[u8]) {
     hotspot::fuzzing::loaded(bytes);
 }
 
-/// Objects in a TLAB.
+/// Reads the objects in a part of the Java heap, such as a TLAB.
 pub fn objects(bytes: &[u8]) {
     hotspot::fuzzing::objects(bytes);
 }
 
-/// A JVM's answer to a command.
+/// Parses a JVM's answer to a jcmd command.
 pub fn attach(bytes: &[u8]) {
     let _ = jcmd::text_of("jcmd", bytes);
 }
 
-/// Files of /proc in which others have a say: the name of a command, that of a mapped
-/// file, and the map of ids, which a process may write itself.
+/// Parses files of /proc that contain text from other processes: a command name, the name of a mapped
+/// file, and an ID map, which a process may write itself.
 pub fn proc_text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let _ = jcmd::is_mapped(&text, 1000);
-    // As the kernel escapes them.
+    // The kernel escapes command names and paths like this.
     let name = text.split('\0').next().unwrap_or_default();
     let comm: String = name.chars().take(15).collect();
     let comm = comm.replace('\\', "\\\\").replace('\n', "\\n");
@@ -217,22 +218,22 @@ pub fn proc_text(bytes: &[u8]) {
     assert_eq!(maps.unwrap().0.len(), 2);
 }
 
-/// Records of javagc's ring buffer.
+/// Decodes a record of javagc's ring buffer.
 pub fn javagc_events(bytes: &[u8]) {
     let _ = take::pauses::event::Event::decode(bytes);
 }
 
-/// Records of javaobjnew's ring buffer.
+/// Decodes a record of javaobjnew's ring buffer.
 pub fn javaobjnew_events(bytes: &[u8]) {
     let _ = take::allocations::event::Event::decode(bytes);
 }
 
-/// Records of javaprof's ring buffer.
+/// Decodes a record of javaprof's ring buffer.
 pub fn javaprof_events(bytes: &[u8]) {
     let _ = take::samples::event::Event::decode(bytes);
 }
 
-/// What an environment and control groups tell: the words of a command line, and what follows them.
+/// Derives a service name from a command line and an environment, and parses a process's control groups.
 pub fn service(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let words: Vec<_> = text.split('\n').map(str::to_owned).collect();
@@ -241,7 +242,7 @@ pub fn service(bytes: &[u8]) {
     let _ = Place::parse(&text).to_string();
 }
 
-/// Records of mappings.
+/// Reads perf records of new mappings.
 pub fn mappings(bytes: &[u8]) {
     follow::mappings::fuzz(bytes);
 }

@@ -1,32 +1,33 @@
-//! Finds, reads and traces running HotSpot JVMs from outside: no flag, no
-//! restart, no agent, and nothing written to them.
+//! Finds, reads and traces running HotSpot JVMs from outside. The JVMs need no
+//! flag, no restart and no agent, and nothing is written to them. Only the module
+//! [`ask`] contacts a JVM, on request.
 //!
-//! Below is what each module knows; a module uses only those that stand below it.
+//! The table lists the subject of each module. A module uses only modules below it.
 //!
-//! | module | what it knows |
+//! | module | subject |
 //! |---|---|
-//! | [`cli`] | what the tools' command lines have in common |
-//! | [`take`] | what is taken of JVMs: pauses, samples, allocations |
-//! | [`follow`] | JVMs that come, get ready, are stopped, end; the loop of every tool |
+//! | [`cli`] | common parts of the tools' command lines |
+//! | [`take`] | the tracers: pauses, samples, allocations |
+//! | [`follow`] | JVMs that start, become ready, are stopped and exit; the main loop of every tool |
 //! | [`render`] | numbers, tables, histograms and profiles as text |
 //! | [`stack`] | stacks: walked, named, as profiles |
 //! | [`bpf`] | loading and attaching BPF programs, event streams, clocks, the stack walker |
-//! | [`ask`] | all that touches a JVM |
+//! | [`ask`] | everything that touches a JVM: attach protocol, agent, maps |
 //! | [`hotspot`] | HotSpot's own layout: vmStructs, flags, collector, heap, code cache, methods |
 //! | [`unwind`] | unwind tables: how to find a caller's frame |
-//! | `image` | GraalVM native images: what they say of their own code |
+//! | `image` | GraalVM native images: their metadata about their own code |
 //! | [`process`] | a process: its fate, maps, memory, root, its libjvm.so |
-//! | [`elf`] | what an ELF file offers: stapsdt notes, symbols |
-//! | [`own`] | this process itself: rights, memory, deadlines, signals, notes |
-//! | [`names`] | what a piece of code is called |
+//! | [`elf`] | ELF files: stapsdt notes, symbols |
+//! | [`own`] | this process itself: privileges, memory, deadlines, signals, messages |
+//! | [`names`] | names of code |
 //!
-//! Data flow one way: a process number becomes a [`process::Target`] (found, named,
-//! checked), its file's probes become places to attach to
+//! Data flows in one direction: a PID becomes a [`process::Target`] (found, named,
+//! checked), the probes of its libjvm.so become locations to attach to
 //! ([`bpf::probes::resolve`]), attached programs send events
 //! (`bpf::stream::EventStream`), and the tools turn these into output.
 //!
-//! Everything that comes from outside (ELF files, /proc, the target's memory)
-//! is checked once, where it enters; errors ([`Error`]) say what to do next.
+//! All external input (ELF files, /proc, the target's memory) is checked once,
+//! where it enters the library. Errors ([`Error`]) say what to do next.
 
 pub mod ask;
 pub mod bpf;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* entered: which methods were entered, each once. */
+/* entered: records each entered method once, in a map. */
 #include "jvm.bpf.h"
 
 #define CLASS_LEN 128

@@ -1,4 +1,4 @@
-//! Compiles the BPF side and generates its skeleton.
+//! Compiles the BPF program and generates its skeleton.
 
 #![allow(clippy::print_stdout, reason = "so build scripts talk to cargo")]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* classload: which thread loads which class, from which stack. */
+/* classload: sends the thread, the class and the stack of each class load. */
 #include "jvm.bpf.h"
 
 #define NAME_LEN 128
@@ -17,12 +17,12 @@ struct class_event {
 	__u64 target;
 	__u64 ts_ns;
 	__u64 tid;
-	__u64 stack; /* its number */
+	__u64 stack; /* number of the stack */
 	char comm[COMM_LEN];
 	char name[NAME_LEN];
 };
 
-/* So that its type is known to Rust. */
+/* Makes the skeleton generator define the type in Rust. */
 struct class_event unused_class;
 
 /* hotspot:class__loaded(name, length, loader, shared), src/hotspot/share/oops/instanceKlass.cpp. */

@@ -1,26 +1,26 @@
-//! A text buffer of whole records.
+//! A text buffer that holds complete records.
 //!
-//! What is known here: the way numbers, fields and names are written in both
-//! maps. A record is put together in memory, all records of an event go to the
-//! file in one write, so that those of other threads never come in between. The
-//! buffer grows with the records, up to a bound; a record has a bound of its
-//! own, and what is beyond is left out.
+//! This module defines how numbers, fields and names are written in both maps.
+//! The records of one event are built in memory and go to the file in one
+//! write, so that records of other threads never interleave with them. The
+//! buffer grows with the records, up to 16 MiB. A record has at most 32 KiB;
+//! the rest of a longer record is dropped.
 
 use core::ptr::NonNull;
 use core::slice;
 
 use crate::jvmti::Env;
 
-/// Names longer than this are cut.
+/// Maximum length of a name in bytes; longer names are truncated.
 pub const NAME_MOST: usize = 4096;
-/// Room that every record has.
+/// Maximum size of a record, its line feed included.
 const RECORD: usize = 32 << 10;
-/// What a buffer starts with.
+/// Initial capacity of a buffer.
 const LEAST: usize = 2 * RECORD;
-/// What a buffer never exceeds.
+/// Maximum capacity of a buffer.
 const MOST: usize = 16 << 20;
 
-/// Text in memory from JVMTI's Allocate, given back when dropped.
+/// Text in memory from JVMTI's Allocate, deallocated when dropped.
 pub struct Buffer {
     env: Env,
     start: NonNull<u8>,
@@ -31,19 +31,19 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// An empty buffer, if there is memory.
+    /// Creates an empty buffer; `None` if JVMTI has no memory.
     pub fn new(env: Env) -> Option<Self> {
         let start = env.allocate(LEAST)?;
         Some(Self { env, start, capacity: LEAST, len: 0, limit: 0, over: false })
     }
 
-    /// Begins a record. There is room for one if this says so.
+    /// Begins a record. Returns false if there is no space for one.
     pub fn begin(&mut self) -> bool {
         if self.capacity - self.len < RECORD && !self.grow() {
             return false;
         }
         self.over = false;
-        // One byte is kept for the line's end.
+        // One byte is reserved for the line feed.
         self.limit = self.len + RECORD - 1;
         true
     }
@@ -56,7 +56,7 @@ impl Buffer {
         let Some(start) = self.env.allocate(capacity) else {
             return false;
         };
-        // SAFETY: the new memory is larger than the old and another.
+        // SAFETY: the new memory is larger than the old, and the two do not overlap.
         unsafe { start.copy_from_nonoverlapping(self.start, self.len) };
         self.env.deallocate(self.start.as_ptr());
         self.start = start;
@@ -64,36 +64,36 @@ impl Buffer {
         true
     }
 
-    /// Lets the rest of the record have so many bytes at most.
+    /// Limits the rest of the record to `most` bytes.
     pub fn narrow(&mut self, most: usize) {
         self.limit = self.limit.min(self.len + most);
     }
 
-    /// Ends the record.
+    /// Ends the record with a line feed.
     pub fn end(&mut self) {
-        // `begin` kept this byte, and a narrower limit is below it.
+        // `begin` reserved this byte, and `narrow` only lowers the limit.
         self.limit = self.len + 1;
         self.over = false;
         self.byte(b'\n');
         self.limit = self.len;
     }
 
-    /// Where the text ends; to `rewind` to.
+    /// Length of the text, which can be passed to `rewind`.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Drops what was written since the text was of that length.
+    /// Truncates the text to a length that `len` returned earlier.
     pub fn rewind(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Whether anything of this record did not fit.
+    /// Whether a part of this record did not fit.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// One byte. Once one did not fit, no further ones are taken.
+    /// Writes one byte. After the first byte that does not fit, the rest of the record is dropped.
     pub fn byte(&mut self, byte: u8) {
         if self.len < self.limit && !self.over {
             // SAFETY: the limit is never above the capacity.
@@ -104,19 +104,19 @@ impl Buffer {
         }
     }
 
-    /// Bytes as they are.
+    /// Writes bytes unchanged.
     pub fn text(&mut self, text: &[u8]) {
         for &byte in text {
             self.byte(byte);
         }
     }
 
-    /// A number in hexadecimal, without 0x.
+    /// Writes a number in hexadecimal, without 0x.
     pub fn hex(&mut self, value: u64) {
         self.number(value, 16);
     }
 
-    /// A number in decimal.
+    /// Writes a number in decimal.
     pub fn decimal(&mut self, value: u64) {
         self.number(value, 10);
     }
@@ -137,14 +137,14 @@ impl Buffer {
         }
     }
 
-    /// A TAB, and a number in hexadecimal.
+    /// Writes a TAB and a number in hexadecimal, without 0x.
     pub fn field(&mut self, value: u64) {
         self.byte(b'\t');
         self.hex(value);
     }
 
-    /// A name of up to `NAME_MOST` bytes, with control characters and the
-    /// backslash as `\xNN`. It is cut between characters.
+    /// Writes a name, with control characters and the backslash as `\xNN`. A
+    /// name of more than `NAME_MOST` bytes is truncated between characters.
     pub fn name(&mut self, name: impl Iterator<Item = u8>) {
         let first = self.len;
         let end = first + NAME_MOST;
@@ -166,7 +166,7 @@ impl Buffer {
         }
     }
 
-    /// Drops the character that the name, which began at `first`, ends within.
+    /// Removes the incomplete character at the end of the name that began at `first`.
     fn drop_character(&mut self, first: usize) {
         while let Some(&last) = self.bytes().get(first..).and_then(<[u8]>::last) {
             self.len -= 1;
@@ -176,9 +176,9 @@ impl Buffer {
         }
     }
 
-    /// All records so far.
+    /// Returns all records written so far.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: so many bytes have been written there.
+        // SAFETY: the first `len` bytes have been written.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

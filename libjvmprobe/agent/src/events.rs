@@ -1,10 +1,10 @@
 //! The callbacks: one event becomes one write to each map.
 //!
-//! What is known here: the parameters of the three events and their places in
-//! `jvmtiEventCallbacks`, which begins with event 50, from the JVM Tool
-//! Interface specification ("Event Index") and `jvmti.h`. The JVM calls from
-//! any thread. When a method is unloaded its number must not be used any more,
-//! only the address.
+//! The parameters of the three events and their slots in `jvmtiEventCallbacks`,
+//! which begins with event 50, come from the JVM Tool Interface specification
+//! ("Event Index") and `jvmti.h`. The JVM calls the callbacks from any thread.
+//! In "Compiled Method Unload" the `jmethodID` is no longer valid, so only the
+//! address is used.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null;
@@ -21,7 +21,7 @@ use crate::state::State;
 const FIRST: i32 = 50;
 const COUNT: usize = (DYNAMIC_CODE_GENERATED - FIRST + 1) as usize;
 
-/// The table for Set Event Callbacks, up to the last one that is needed.
+/// Returns the table for Set Event Callbacks, up to the last event that the agent uses.
 pub fn callbacks() -> [*const c_void; COUNT] {
     let mut table = [null(); COUNT];
     for (event, callback) in [
@@ -50,7 +50,7 @@ unsafe extern "C" fn compiled_method_load(
     };
     let state = pass.state();
     let code = Code { start, size: size.max(0) as usize };
-    // SAFETY: the event is being handled until this returns.
+    // SAFETY: `info` is valid until this callback returns.
     let pcs = unsafe { inline::pcs(info) };
     let mut methods = Methods::new(env, state.vm.jni());
     if let Some(mut out) = pass.map() {
@@ -86,7 +86,7 @@ unsafe extern "C" fn dynamic_code_generated(
     let name = if name.is_null() {
         &[]
     } else {
-        // SAFETY: the name ends in NUL and lives until this returns.
+        // SAFETY: the name ends in NUL and is valid until this callback returns.
         unsafe { CStr::from_ptr(name) }.to_bytes()
     };
     if let Some(mut out) = pass.map() {

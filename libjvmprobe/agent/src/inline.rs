@@ -1,15 +1,15 @@
-//! What was inlined where: the `compile_info` of "Compiled Method Load".
+//! Inlined methods by code range: the `compile_info` of "Compiled Method Load".
 //!
-//! What is known here: the records of `jvmticmlr.h`, which HotSpot passes along
-//! with the event. They are checked for their version, kinds and counts, and
-//! read no further than bounds allow.
+//! HotSpot passes the records of `jvmticmlr.h` along with the event. This module
+//! checks their version, kinds and counts, and reads at most the maximum number
+//! of each.
 //!
-//! A record says for some code addresses which methods were inlined into each
-//! other there. HotSpot's debug information marks the END of the code that it
-//! describes (as the comments of its own asynchronous sampler say, `forte.cpp`),
-//! so an address here ends a range, and the range begins where the last one
-//! ended. That suits both kinds of addresses that a profiler sees: that of an
-//! interrupted instruction, and the return address of a call less one.
+//! A record lists, for some code addresses, the chain of methods inlined into
+//! each other there. HotSpot's debug information marks the END of the code that
+//! it describes (as the comments of its own asynchronous sampler, `forte.cpp`,
+//! say), so each address ends a range, which begins at the end of the previous
+//! range. This is correct for both kinds of addresses that a profiler sees: the
+//! address of an interrupted instruction, and a return address minus one.
 
 use core::ffi::c_void;
 use core::slice;
@@ -19,11 +19,11 @@ use crate::jvmti::MethodId;
 const MAJOR_VERSION: i32 = 1;
 const INLINE_INFO: i32 = 2;
 
-/// Records in a list; the JVM makes one.
+/// Maximum number of records in a list; HotSpot passes one.
 const RECORDS_MOST: usize = 16;
-/// Addresses in a record.
+/// Maximum number of addresses in a record.
 const PCS_MOST: i32 = 1 << 20;
-/// Methods in a chain.
+/// Maximum number of methods in a chain.
 const FRAMES_MOST: i32 = 1 << 12;
 
 /// `jvmtiCompiledMethodLoadRecordHeader`.
@@ -52,35 +52,36 @@ pub struct Pc {
     bcis: *const i32,
 }
 
-/// Methods inlined into each other, the innermost first, with the bytecode
-/// index that each is at. Both slices are of one length, and not empty.
+/// Methods inlined into each other, the innermost first, with the current
+/// bytecode index in each. Both slices have the same length and are not empty.
 #[derive(Clone, Copy)]
 pub struct Chain<'a> {
-    /// The methods.
+    /// The methods, innermost first.
     pub methods: &'a [MethodId],
-    /// Where they are.
+    /// The bytecode index in each method.
     pub bcis: &'a [i32],
 }
 
 impl<'a> Chain<'a> {
-    /// Methods and indices together.
+    /// Returns pairs of a method and its bytecode index.
     pub fn frames(self) -> impl Iterator<Item = (MethodId, i32)> + 'a {
         self.methods.iter().copied().zip(self.bcis.iter().copied())
     }
 }
 
-/// Code from `start` up to, not including, `end`.
+/// Code from `start` up to, but not including, `end`.
 #[derive(Clone, Copy)]
 pub struct Range<'a> {
     /// Address of the first byte.
     pub start: usize,
     /// Address after the last byte.
     pub end: usize,
-    /// What it was compiled from.
+    /// The inlined methods that the code was compiled from.
     pub chain: Chain<'a>,
 }
 
-/// The addresses that `compile_info` tells about, in order.
+/// Returns the entries of the first inline record in `compile_info`, in the record's order;
+/// an empty slice if there is none or it is invalid.
 ///
 /// # Safety
 ///
@@ -92,13 +93,13 @@ pub unsafe fn pcs<'a>(info: *const c_void) -> &'a [Pc] {
         if header.is_null() || !header.is_aligned() {
             break;
         }
-        // SAFETY: the JVM's list consists of such headers.
+        // SAFETY: each element of the JVM's list begins with this header.
         let (kind, major, next) = unsafe { ((*header).kind, (*header).major, (*header).next) };
         if major != MAJOR_VERSION {
             break;
         }
         if kind == INLINE_INFO {
-            // SAFETY: a header of this kind and version begins such a record.
+            // SAFETY: a header of this kind and version is the beginning of an inline record.
             let record = unsafe { &*header.cast::<Record>() };
             if record.pcs.is_null()
                 || !record.pcs.is_aligned()
@@ -106,8 +107,8 @@ pub unsafe fn pcs<'a>(info: *const c_void) -> &'a [Pc] {
             {
                 break;
             }
-            // SAFETY: the record says that so many are there, and they live as
-            // long as the event.
+            // SAFETY: the record has `count` entries, which are valid as long
+            // as the event is being handled.
             return unsafe { slice::from_raw_parts(record.pcs, record.count as usize) };
         }
         header = next;
@@ -115,7 +116,7 @@ pub unsafe fn pcs<'a>(info: *const c_void) -> &'a [Pc] {
     &[]
 }
 
-/// The ranges between the addresses, within the code from `start` to `end`.
+/// Returns the ranges that end at the addresses, within the code from `start` to `end`.
 pub fn ranges<'a>(pcs: &'a [Pc], start: usize, end: usize) -> impl Iterator<Item = Range<'a>> {
     let mut at = start;
     pcs.iter().filter_map(move |pc| {
@@ -137,8 +138,8 @@ fn chain(pc: &Pc) -> Option<Chain<'_>> {
         return None;
     }
     let count = pc.count as usize;
-    // SAFETY: the record says that both arrays have so many entries, and they
-    // live as long as the event, as does `pc`.
+    // SAFETY: both arrays have `count` entries, and they are valid as long as
+    // `pc`, that is, while the event is being handled.
     unsafe {
         Some(Chain {
             methods: slice::from_raw_parts(pc.methods, count),
@@ -147,15 +148,15 @@ fn chain(pc: &Pc) -> Option<Chain<'_>> {
     }
 }
 
-/// Who takes ranges, and says which of them need not be told apart.
+/// Consumer of ranges, which also decides whether two adjacent ranges can be merged.
 pub trait Sink {
-    /// Whether two neighbours can be one.
+    /// Whether two adjacent ranges with these chains can be merged.
     fn is_same(&mut self, one: Chain<'_>, other: Chain<'_>) -> bool;
-    /// Takes a range.
+    /// Consumes a range.
     fn take(&mut self, range: Range<'_>);
 }
 
-/// Hands the ranges to `sink`, those that it finds the same as one.
+/// Passes the ranges to `sink`, merging adjacent ranges for which `Sink::is_same` returns true.
 pub fn merge<'a>(ranges: impl Iterator<Item = Range<'a>>, sink: &mut impl Sink) {
     let mut pending: Option<Range<'_>> = None;
     for range in ranges {

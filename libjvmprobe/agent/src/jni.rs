@@ -1,10 +1,9 @@
 //! The JVM's function tables, and the two functions of JNI that the agent calls.
 //!
-//! What is known here: a `JavaVM*`, a `JNIEnv*` and a `jvmtiEnv*` all point to
-//! a pointer to a table of functions. The slots and types of `GetEnv` and
-//! `DeleteLocalRef` come from the JNI specification ("The Invocation API",
-//! "JNI Functions") and from `jni.h`; slots are counted from 0, those that are
-//! reserved included.
+//! A `JavaVM*`, a `JNIEnv*` and a `jvmtiEnv*` all point to a pointer to a table
+//! of functions. The slots and types of `GetEnv` and `DeleteLocalRef` come from
+//! the JNI specification ("The Invocation API", "JNI Functions") and from
+//! `jni.h`. Slots are counted from 0, and reserved slots count too.
 
 use core::ffi::c_void;
 use core::ptr::{NonNull, null_mut};
@@ -19,15 +18,15 @@ pub type Reference = *mut c_void;
 /// One entry of a function table.
 pub type Slot = *const c_void;
 
-/// One function of a table of the JVM's.
+/// Returns one function of a function table of the JVM.
 ///
 /// # Safety
 ///
-/// `table` must be live and have that slot, and `F` must be the type of the
-/// function that is there.
+/// `table` must be live and have slot `index`, and `F` must be the type of the
+/// function in that slot.
 pub unsafe fn slot<F: Copy>(table: *const Slot, index: usize) -> F {
     const { assert!(size_of::<F>() == size_of::<Slot>()) };
-    // SAFETY: the caller answers for the slot and its type; the sizes are equal.
+    // SAFETY: the caller guarantees the slot and its type; the sizes are equal.
     unsafe { table.add(index).cast::<F>().read() }
 }
 
@@ -48,12 +47,12 @@ impl JavaVm {
         if result == 0 { NonNull::new(found.cast()) } else { None }
     }
 
-    /// A new JVMTI environment.
+    /// Creates a JVMTI environment.
     pub fn jvmti(self) -> Option<Env> {
         self.environment(JVMTI_VERSION_1_2).map(Env)
     }
 
-    /// The JNI environment of this thread, if the JVM knows the thread.
+    /// Returns the JNI environment of this thread, if the thread is attached to the JVM.
     pub fn jni(self) -> Option<Jni> {
         self.environment(JNI_VERSION_1_6).map(Jni)
     }
@@ -64,9 +63,9 @@ impl JavaVm {
 pub struct Jni(NonNull<*const Slot>);
 
 impl Jni {
-    /// Slot 23, DeleteLocalRef.
+    /// Calls slot 23, DeleteLocalRef.
     pub fn delete_local(self, reference: Reference) {
-        // SAFETY: slot 23 has this type, and the reference was made in this thread.
+        // SAFETY: slot 23 has this type, and the reference was created in this thread.
         unsafe {
             let delete: unsafe extern "C" fn(Self, Reference) = slot(*self.0.as_ptr(), 23);
             delete(self, reference);

@@ -1,10 +1,10 @@
 //! The few functions of JVMTI that the agent calls.
 //!
-//! What is known here: the number of each function, its C signature, the bits
-//! of the capabilities and the numbers of the events. They come from the JVM
-//! Tool Interface specification ("Function Index", "Event Index",
-//! `jvmtiCapabilities`) and from `jvmti.h` as a JDK ships it. Functions are
-//! counted from 1, so number N is slot N - 1 of the table.
+//! The number of each function, its C signature, the bits of the capabilities
+//! and the numbers of the events come from the JVM Tool Interface specification
+//! ("Function Index", "Event Index", `jvmtiCapabilities`) and from the `jvmti.h`
+//! of a JDK. Functions are counted from 1, so number N is slot N - 1 of the
+//! table.
 
 use core::ffi::{c_char, c_void};
 use core::ptr::{NonNull, null, null_mut};
@@ -18,7 +18,7 @@ pub const COMPILED_METHOD_LOAD: i32 = 68;
 pub const COMPILED_METHOD_UNLOAD: i32 = 69;
 /// Event "Dynamic Code Generated".
 pub const DYNAMIC_CODE_GENERATED: i32 = 70;
-/// All events that the agent listens to.
+/// All events that the agent enables.
 pub const EVENTS: [i32; 3] = [COMPILED_METHOD_LOAD, COMPILED_METHOD_UNLOAD, DYNAMIC_CODE_GENERATED];
 
 /// Bit of `can_get_source_file_name` in `jvmtiCapabilities`.
@@ -31,7 +31,7 @@ pub const CAN_GENERATE_COMPILED_METHOD_LOAD_EVENTS: u32 = 27;
 /// `JVMTI_ERROR_MUST_POSSESS_CAPABILITY`.
 pub const MUST_POSSESS_CAPABILITY: i32 = 99;
 
-/// `jmethodID`: a name for a method, never looked into.
+/// `jmethodID`: an opaque handle of a method, never dereferenced.
 pub type MethodId = *const c_void;
 /// `jvmtiEnv*`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,20 +39,20 @@ pub type MethodId = *const c_void;
 pub struct Env(pub(crate) NonNull<*const Slot>);
 
 impl Env {
-    /// The function of that number.
+    /// Returns the function with this number.
     ///
     /// # Safety
     ///
-    /// `F` must be the type of that function in `jvmti.h`.
+    /// `F` must be the type of this function in `jvmti.h`.
     unsafe fn function<F: Copy>(self, number: usize) -> F {
         // SAFETY: an environment starts with the pointer to the function table,
-        // which has all functions of JVMTI 1.2, and the caller answers for `F`.
+        // which has all functions of JVMTI 1.2, and the caller guarantees `F`.
         unsafe { slot(*self.0.as_ptr(), number - 1) }
     }
 
     /// Function 2, Set Event Notification Mode, for all threads.
     pub fn notify(self, on: bool, event: i32) -> i32 {
-        // SAFETY: the type is that of function 2, and no thread means all.
+        // SAFETY: the type is that of function 2, and a null thread means all threads.
         unsafe {
             let set: unsafe extern "C" fn(Self, i32, i32, Reference, ...) -> i32 = self.function(2);
             set(self, i32::from(on), event, null_mut())
@@ -75,20 +75,20 @@ impl Env {
         if memory.is_null() {
             return;
         }
-        // SAFETY: the type is that of function 47, the memory is JVMTI's.
+        // SAFETY: the type is that of function 47, and JVMTI allocated the memory.
         unsafe {
             let deallocate: unsafe extern "C" fn(Self, *mut u8) -> i32 = self.function(47);
             deallocate(self, memory);
         }
     }
 
-    /// Functions 65, 48 and 50: the signature of the class that declares a
-    /// method, and the name of its source file.
+    /// Functions 65, 48 and 50: returns the signature of the class that declares
+    /// a method, and the name of its source file.
     pub fn class_of(self, method: MethodId, jni: Option<Jni>) -> (Chars, Chars) {
         let mut class = null_mut();
         let (mut signature, mut file) = (null_mut(), null_mut());
         // SAFETY: the types are those of functions 65, 48 and 50; a null pointer
-        // for the generic signature is allowed. What fails leaves its result alone.
+        // for the generic signature is allowed. A failed call leaves its result unchanged.
         unsafe {
             let declaring: unsafe extern "C" fn(Self, MethodId, *mut Reference) -> i32 =
                 self.function(65);
@@ -115,7 +115,7 @@ impl Env {
         (Chars::new(self, signature), Chars::new(self, file))
     }
 
-    /// Function 64, Get Method Name (and Signature).
+    /// Function 64, Get Method Name (and Signature): returns the name and the signature.
     pub fn name_of(self, method: MethodId) -> (Chars, Chars) {
         let (mut name, mut signature) = (null_mut(), null_mut());
         // SAFETY: the type is that of function 64; a null pointer for the generic
@@ -136,7 +136,7 @@ impl Env {
         (Chars::new(self, name), Chars::new(self, signature))
     }
 
-    /// Function 70, Get Line Number Table; empty where there is none.
+    /// Function 70, Get Line Number Table; empty if the method has none.
     pub fn lines_of(self, method: MethodId) -> Lines {
         let (mut count, mut start) = (0, null_mut());
         // SAFETY: the type is that of function 70.
@@ -154,7 +154,7 @@ impl Env {
     /// Function 122, Set Event Callbacks. The callbacks start at event 50.
     pub fn set_callbacks(self, callbacks: &[*const c_void]) -> i32 {
         // SAFETY: the type is that of function 122, which copies the structure
-        // and takes a shorter one than its own.
+        // and accepts one that is shorter than the JVM's.
         unsafe {
             let set: unsafe extern "C" fn(Self, *const Slot, i32) -> i32 = self.function(122);
             set(self, callbacks.as_ptr(), size_of_val(callbacks) as i32)
@@ -172,16 +172,16 @@ impl Env {
 
     /// Function 127, Dispose Environment.
     pub fn dispose(self) {
-        // SAFETY: the type is that of function 127; no one uses `self` any more.
+        // SAFETY: the type is that of function 127; the caller no longer uses the environment.
         unsafe {
             let dispose: unsafe extern "C" fn(Self) -> i32 = self.function(127);
             dispose(self);
         }
     }
 
-    /// Function 142, Add Capabilities, for a single one.
+    /// Function 142, Add Capabilities, with a single capability.
     pub fn add_capability(self, bit: u32) -> i32 {
-        // jvmtiCapabilities are 128 bits, the first the lowest of the first word.
+        // jvmtiCapabilities has 128 bits; bit 0 is the lowest bit of the first word.
         let mut capabilities = [0_u32; 4];
         if let Some(word) = capabilities.get_mut(bit as usize / 32) {
             *word = 1 << (bit % 32);
@@ -193,7 +193,7 @@ impl Env {
         }
     }
 
-    /// Function 147, Get Environment Local Storage; null where there is none.
+    /// Function 147, Get Environment Local Storage; null if none was set.
     pub fn storage(self) -> *const c_void {
         let mut data = null();
         // SAFETY: the type is that of function 147.

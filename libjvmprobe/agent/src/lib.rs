@@ -1,13 +1,13 @@
-//! A JVMTI agent that writes down where compiled Java methods are in memory.
+//! A JVMTI agent that writes the addresses of compiled Java methods to a file.
 //!
-//! What is known here: how the JVM starts an agent (`Agent_OnLoad` at its own
-//! start, `Agent_OnAttach` at any later time; JVM Tool Interface, "Agent Start
-//! Up") and the order in which an environment is set up. The other modules know
-//! one thing each: `options` the option text, `richmap` and `perfmap` the two
-//! formats, `inline` the JVM's record of inlined methods, `names` what methods
-//! are called, `buffer` how text is put together, `state` what belongs to one
-//! environment, `events` the callbacks, `jvmti`, `jni` and `owned` the JVM's
-//! interfaces, `sys` and `mem` what else a libc would do.
+//! This module contains the entry points of the agent (`Agent_OnLoad` at the
+//! JVM's start, `Agent_OnAttach` at any later time; JVM Tool Interface, "Agent
+//! Start Up") and sets up an environment. Each other module has one subject:
+//! `options` the option text, `richmap` and `perfmap` the two formats, `inline`
+//! the JVM's record of inlined methods, `names` the names of methods, `buffer`
+//! text in memory, `state` the state of one environment, `events` the callbacks,
+//! `jvmti`, `jni` and `owned` the JVM's interfaces, `sys` and `mem` replacements
+//! for a libc: system calls and memory functions.
 //!
 //! The library needs no libc, so that the same file can be loaded into JVMs on
 //! glibc and on musl. It never prints, never panics, and keeps nothing in
@@ -16,10 +16,11 @@
 //! Options are `map=PATH` and `perf=PATH`, at least one of them, `once`, and for the
 //! perf map `unfold=none|simple|all`, `msig`, `sourcepos`, `dottedclass`,
 //! `cleanclass` and `annotate`. With `map=`, the environment writes until that
-//! file has no name any more. Loaded at a later time with `once` or with `perf=`
-//! alone, it writes what there is and is gone; loaded at the JVM's start with `perf=`
-//! alone, it writes until the perf map has no name any more. A file that has
-//! reached 1 GiB is treated like one without a name.
+//! file is unlinked. If the agent is attached to a running JVM with `once` or with
+//! `perf=` alone, it writes a snapshot of the existing code and disposes of its
+//! environment. If it is loaded at the JVM's start with `perf=` alone, it writes
+//! until the perf map is unlinked. A file that has reached 1 GiB is treated like an
+//! unlinked one.
 
 #![no_std]
 #![warn(missing_docs, clippy::undocumented_unsafe_blocks)]
@@ -45,35 +46,35 @@ use jvmti::Env;
 use state::{Pass, State};
 use sys::File;
 
-/// Why the agent could not start; the number is what it returns to the JVM.
+/// Reason why the agent could not start; the number is the value returned to the JVM.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 enum Failure {
-    /// The options are not understood, or too long.
+    /// The option text is invalid or too long.
     Options = 11,
     /// Neither `map` nor `perf` is given.
     NoFile = 12,
-    /// The JVM has no JVMTI environment to give.
+    /// The JVM returned no JVMTI environment.
     NoEnvironment = 13,
-    /// The rich map cannot be opened, or is no regular file.
+    /// The rich map cannot be opened, or is not a regular file.
     OpenMap = 14,
-    /// The perf map cannot be opened, or is no regular file.
+    /// The perf map cannot be opened, or is not a regular file.
     OpenPerf = 15,
-    /// No memory.
+    /// JVMTI has no memory for the agent's state.
     Memory = 16,
-    /// The environment does not keep the agent's state.
+    /// Set Environment Local Storage failed.
     Storage = 17,
-    /// The environment does not take the callbacks.
+    /// Set Event Callbacks failed.
     Callbacks = 18,
     /// A map cannot be written.
     Write = 19,
-    /// An event cannot be switched on.
+    /// An event cannot be enabled.
     Enable = 20,
-    /// The events for what is there already do not come.
+    /// Generate Events failed, so the events for existing code are missing.
     Generate = 21,
 }
 
-/// Called by the JVM at its own start.
+/// Entry point that the JVM calls at its own start.
 ///
 /// # Safety
 ///
@@ -89,7 +90,7 @@ pub unsafe extern "C" fn Agent_OnLoad(
     code(unsafe { options::text(text) }.ok_or(Failure::Options), vm, false)
 }
 
-/// Called by the JVM when the agent is loaded at a later time.
+/// Entry point that the JVM calls when the agent is attached to the running JVM.
 ///
 /// # Safety
 ///
@@ -112,7 +113,7 @@ fn code(text: Result<&[u8], Failure>, vm: JavaVm, live: bool) -> i32 {
     }
 }
 
-/// Opens the files, gets an environment and sets it up; undoes all if it fails.
+/// Opens the files, creates an environment and sets it up; reverts everything on failure.
 fn start(vm: JavaVm, text: &[u8], live: bool) -> Result<(), Failure> {
     let options = options::parse(text).ok_or(Failure::Options)?;
     if options.map.is_none() && options.perf.is_none() {
@@ -126,7 +127,7 @@ fn start(vm: JavaVm, text: &[u8], live: bool) -> Result<(), Failure> {
         return Err(Failure::Memory);
     };
     let result = set_up(&pass, env, live);
-    // Without a rich map there is nothing to wait for after the snapshot.
+    // An agent attached to a running JVM without a rich map is done after the snapshot.
     let stays = result.is_ok() && (!live || pass.goes_on() && !options.once);
     if !stays {
         pass.silence();
@@ -152,7 +153,7 @@ fn open(path: Option<&[u8]>, failure: Failure) -> Result<Option<File>, Failure> 
 }
 
 fn set_up(pass: &Pass, env: Env, live: bool) -> Result<(), Failure> {
-    // A JVM without one of these still has the rest to tell.
+    // Errors are ignored: a JVM without one of these capabilities still sends the other events.
     env.add_capability(jvmti::CAN_GENERATE_COMPILED_METHOD_LOAD_EVENTS);
     env.add_capability(jvmti::CAN_GET_SOURCE_FILE_NAME);
     env.add_capability(jvmti::CAN_GET_LINE_NUMBERS);
@@ -167,16 +168,16 @@ fn set_up(pass: &Pass, env: Env, live: bool) -> Result<(), Failure> {
             check(env.generate(event), Failure::Generate)?;
         }
     }
-    // At the JVM's start there is no code yet: the snapshot is complete as it is.
+    // At the JVM's start there is no code yet, so the empty snapshot is complete.
     record(pass, richmap::complete)
 }
 
-/// A missing capability is no failure.
+/// Converts a JVMTI error code to a result. A missing capability is not a failure.
 fn check(error: i32, failure: Failure) -> Result<(), Failure> {
     if error == 0 || error == jvmti::MUST_POSSESS_CAPABILITY { Ok(()) } else { Err(failure) }
 }
 
-/// Writes one record to the rich map, if there is one and nothing went wrong.
+/// Writes one record to the rich map, if there is one and no earlier write failed.
 fn record(pass: &Pass, write: fn(&mut buffer::Buffer)) -> Result<(), Failure> {
     if !pass.is_broken()
         && let Some(mut out) = pass.map()
@@ -187,7 +188,7 @@ fn record(pass: &Pass, write: fn(&mut buffer::Buffer)) -> Result<(), Failure> {
     if pass.is_broken() { Err(Failure::Write) } else { Ok(()) }
 }
 
-/// Nothing in the agent panics; the compiler wants to be told what would happen.
+/// Required by the compiler in a `no_std` library; the agent never panics.
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
     loop {

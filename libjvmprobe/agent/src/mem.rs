@@ -2,17 +2,17 @@
 //!
 //! The compiler may turn any copy, fill or comparison into a call of `memcpy`,
 //! `memmove`, `memset`, `memcmp`, `bcmp` or `strlen` (see the documentation of
-//! the `core` crate), and without a libc nobody else has them. They are written
-//! in assembly for two reasons: Rust code could itself be turned into a call of
-//! the very function, and only so can the names stay hidden in the library,
-//! where they can never be taken for those of the JVM's libc. What the
-//! functions do is laid down in the C standard, the registers in the psABI of
-//! each processor. Short and plain is enough: they see a few bytes at a time.
+//! the `core` crate), and without a libc no other library provides them. They
+//! are written in assembly for two reasons: the compiler could turn a Rust
+//! version into a call of itself, and only assembly can hide the symbols in the
+//! library, so that they never replace those of the JVM's libc. The C standard
+//! defines the functions, the psABI of each processor the registers. Simple
+//! loops are fast enough, because each call handles only a few bytes.
 
 use core::arch::global_asm;
 
-/// Puts a function into a section of its own, so that the linker can leave it
-/// out, under a weak name that no other library sees.
+/// Defines a function in its own section, so that the linker can drop it if it
+/// is unused, under a weak, hidden symbol that no other library sees.
 macro_rules! hidden {
     ($name:literal, $($line:literal),+ $(,)?) => {
         global_asm!(
@@ -44,7 +44,7 @@ mod x86_64 {
         "ret",
     );
 
-    // Backwards only when the target begins inside of the source.
+    // Copies backwards only if the destination begins inside the source.
     hidden!(
         "memmove",
         "mov rax, rdi",
@@ -129,7 +129,7 @@ mod aarch64 {
         "3: ret",
     );
 
-    // Backwards only when the target begins inside of the source.
+    // Copies backwards only if the destination begins inside the source.
     hidden!(
         "memmove",
         "mov x3, x0",

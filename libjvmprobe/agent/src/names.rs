@@ -1,24 +1,24 @@
-//! What a method is called, and where its source is.
+//! Names of methods, and their source files and lines.
 //!
-//! What is known here: the form of class signatures (`Ljava/lang/String;`), and
-//! how HotSpot sets the number of a hidden class off (`.` in newer JVMs, `/` in
-//! older ones, from JVMTI's "Get Class Signature"). A line table entry holds
-//! for the bytecodes from its start up to the next entry's.
+//! This module parses class signatures (`Ljava/lang/String;`), and the separator
+//! that HotSpot puts before the number of a hidden class (`.` in newer JVMs, `/`
+//! in older ones, from JVMTI's "Get Class Signature"). A line table entry
+//! applies to the bytecodes from its start up to the start of the next entry.
 //!
-//! Asking the JVM takes time, and the same few methods come again and again in
-//! the inlining chains of one compiled method, so answers are kept during an
-//! event. They are never kept longer: a method's number can be used anew after
-//! its class is gone.
+//! Calls into the JVM take time, and the same few methods occur repeatedly in
+//! the inlining chains of one compiled method, so results are cached during an
+//! event. They are never cached longer, because the JVM can reuse a `jmethodID`
+//! after its class has been unloaded.
 
 use crate::jni::Jni;
 use crate::jvmti::{Env, MethodId};
 use crate::options::ClassStyle;
 use crate::owned::{Chars, Lines};
 
-/// Methods kept at a time.
+/// Number of methods in the cache.
 const KEPT: usize = 64;
 
-/// What the JVM says about a method.
+/// Names, signature, source file and line table of a method, from JVMTI.
 pub struct Method {
     id: MethodId,
     class: Chars,
@@ -37,14 +37,14 @@ impl Method {
         Self { id, class, file, name, signature, lines: env.lines_of(id) }
     }
 
-    /// The name of the class, in that style.
+    /// Returns the name of the class in the given style.
     pub fn class(&self, style: ClassStyle) -> impl Iterator<Item = u8> + '_ {
         let whole = self.class.bytes();
         let inner = whole.strip_prefix(b"L").and_then(|rest| rest.strip_suffix(b";"));
         let text = if style == ClassStyle::Signature { whole } else { inner.unwrap_or(whole) };
         text.iter().enumerate().map(move |(at, &byte)| match byte {
             _ if style != ClassStyle::Dotted => byte,
-            // The number of a hidden class stands behind a slash in Java's notation.
+            // Java's notation has a slash before the number of a hidden class.
             b'/' if text.get(at + 1).is_some_and(u8::is_ascii_digit) => b'/',
             b'/' => b'.',
             b'.' => b'/',
@@ -52,13 +52,13 @@ impl Method {
         })
     }
 
-    /// The source file's name, empty if unknown.
+    /// Returns the source file's name, empty if unknown.
     pub fn file(&self) -> impl Iterator<Item = u8> + '_ {
         self.file.bytes().iter().copied()
     }
 
-    /// The line at a bytecode index. A negative index is the JVM's sign for a
-    /// place before the first bytecode, as is `None` here.
+    /// Returns the line at a bytecode index. A negative index, which the JVM uses
+    /// for code before the first bytecode, and `None` return the method's first line.
     pub fn line(&self, bci: Option<i32>) -> Option<u64> {
         let bci = i64::from(bci.unwrap_or(-1));
         let entries = self.lines.entries().iter();
@@ -71,7 +71,7 @@ impl Method {
     }
 }
 
-/// The methods of one event.
+/// Cache of the methods of one event.
 pub struct Methods {
     env: Env,
     jni: Option<Jni>,
@@ -80,12 +80,12 @@ pub struct Methods {
 }
 
 impl Methods {
-    /// None so far.
+    /// Creates an empty cache.
     pub fn new(env: Env, jni: Option<Jni>) -> Self {
         Self { env, jni, kept: [const { None }; KEPT], next: 0 }
     }
 
-    /// Hands a method to `then`.
+    /// Calls `then` with a method, which is read from the JVM unless it is cached.
     pub fn with<T>(&mut self, id: MethodId, then: impl FnOnce(&Method) -> T) -> T {
         for method in self.kept.iter().flatten() {
             if method.id == id {

@@ -1,28 +1,28 @@
 //! The options that the agent is loaded with.
 //!
-//! What is known here: the agent's own option text, comma-separated `key=value`
-//! pairs and flags. A path can hold no comma. Unknown keys are an error, for a
-//! misspelt option would otherwise go unseen.
+//! The option text consists of comma-separated `key=value` pairs and flags. A
+//! path cannot contain a comma. Unknown keys are an error, because a misspelt
+//! option would otherwise go unnoticed.
 
 use core::ffi::c_char;
 
-/// Longest option text.
+/// Maximum length of the option text in bytes.
 const TEXT_MOST: usize = 16384;
-/// Linux' PATH_MAX, with the NUL.
+/// PATH_MAX of Linux, which includes the NUL.
 pub const PATH_MOST: usize = 4096;
 
-/// Which entries of the perf map a compiled method gets.
+/// Entries that the perf map contains for a compiled method.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unfold {
-    /// One, with the method's own name.
+    /// One entry, with the method's own name.
     None,
-    /// One for each inlined range, with the innermost method's name.
+    /// One entry for each inlined range, with the innermost method's name.
     Simple,
-    /// One for each inlined range, with the whole chain's names.
+    /// One entry for each inlined range, with the names of the complete chain.
     All,
 }
 
-/// How the perf map writes a class.
+/// Notation of class names in the perf map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ClassStyle {
     /// `Ljava/lang/String;`
@@ -33,18 +33,18 @@ pub enum ClassStyle {
     Dotted,
 }
 
-/// How the perf map names code.
+/// Options for the entries and names of the perf map.
 #[derive(Clone, Copy)]
 pub struct Style {
-    /// Which entries there are.
+    /// Which entries a compiled method has.
     pub unfold: Unfold,
-    /// How classes look.
+    /// Notation of class names.
     pub class: ClassStyle,
-    /// Append the signature.
+    /// Append the method's signature.
     pub signature: bool,
     /// Append `(File.java:line)`.
     pub source: bool,
-    /// Append `_[j]` or `_[i]`.
+    /// Append `_[j]`, or `_[i]` to an inlined method.
     pub annotate: bool,
 }
 
@@ -54,13 +54,13 @@ pub struct Options<'a> {
     pub map: Option<&'a [u8]>,
     /// The perf map's path.
     pub perf: Option<&'a [u8]>,
-    /// Write what there is, and nothing afterwards.
+    /// Write a snapshot of the existing code, and nothing afterwards.
     pub once: bool,
-    /// How the perf map names code.
+    /// Entries and names of the perf map.
     pub style: Style,
 }
 
-/// The option text of the JVM's as a slice, without its NUL.
+/// Returns the option text from the JVM as a slice, without its NUL; `None` if it is too long.
 ///
 /// # Safety
 ///
@@ -77,11 +77,11 @@ pub unsafe fn text<'a>(text: *const c_char) -> Option<&'a [u8]> {
             return None;
         }
     }
-    // SAFETY: so many bytes have just been read, and live as long as the string.
+    // SAFETY: the first `len` bytes have just been read, and they live as long as the string.
     Some(unsafe { core::slice::from_raw_parts(text.cast(), len) })
 }
 
-/// Takes the option text apart; nothing if any of it is not understood.
+/// Parses the option text; `None` if a part of it is invalid.
 pub fn parse(text: &[u8]) -> Option<Options<'_>> {
     let mut style = Style {
         unfold: Unfold::None,

@@ -1,21 +1,21 @@
-//! Memory that JVMTI hands out, in types that give it back.
+//! Owners of memory that JVMTI allocated, which deallocate it when dropped.
 //!
-//! What is known here: strings end in NUL, a line table is an array of
-//! `jvmtiLineNumberEntry`, and both have to go back by Deallocate. That comes
-//! from the JVM Tool Interface specification ("Memory Management", "Get Line
-//! Number Table") and from `jvmti.h`.
+//! Strings end in NUL, a line table is an array of `jvmtiLineNumberEntry`, and
+//! both must be freed with Deallocate. This comes from the JVM Tool Interface
+//! specification ("Memory Management", "Get Line Number Table") and from
+//! `jvmti.h`.
 
 use core::ffi::c_char;
 use core::slice;
 
 use crate::jvmti::Env;
 
-/// Strings are read no further than this: a class file's have at most 65535 bytes.
+/// Maximum number of bytes read of a string. Strings of class files have at most 65535 bytes.
 const CHARS_MOST: usize = 1 << 17;
-/// Line tables longer than this are cut: code has at most 65535 bytes.
+/// Maximum number of entries read of a line table. A method's code has at most 65535 bytes.
 const LINES_MOST: i32 = 65536;
 
-/// A string that JVMTI allocated, given back when dropped.
+/// A string that JVMTI allocated, deallocated when dropped.
 pub struct Chars {
     env: Env,
     start: *mut c_char,
@@ -23,22 +23,22 @@ pub struct Chars {
 }
 
 impl Chars {
-    /// Takes over a string that JVMTI made, or a null pointer.
+    /// Takes ownership of a string that JVMTI allocated, or of a null pointer.
     pub fn new(env: Env, start: *mut c_char) -> Self {
         let mut len = 0;
-        // SAFETY: a string of JVMTI's ends in NUL, where this stops at the latest.
+        // SAFETY: a string from JVMTI ends in NUL, where this loop stops at the latest.
         while !start.is_null() && len < CHARS_MOST && unsafe { *start.add(len) } != 0 {
             len += 1;
         }
         Self { env, start, len }
     }
 
-    /// The string (in modified UTF-8), empty if there is none.
+    /// Returns the string in modified UTF-8, empty if there is none.
     pub fn bytes(&self) -> &[u8] {
         if self.start.is_null() {
             return &[];
         }
-        // SAFETY: `len` bytes were seen there, and they live as long as `self`.
+        // SAFETY: `new` read `len` bytes there, and they live as long as `self`.
         unsafe { slice::from_raw_parts(self.start.cast(), self.len) }
     }
 }
@@ -58,7 +58,7 @@ pub struct Line {
     pub number: i32,
 }
 
-/// A line table that JVMTI allocated, given back when dropped.
+/// A line table that JVMTI allocated, deallocated when dropped.
 pub struct Lines {
     env: Env,
     start: *mut Line,
@@ -66,17 +66,17 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Takes over a table of `count` entries that JVMTI made.
+    /// Takes ownership of a table of `count` entries that JVMTI allocated.
     pub fn new(env: Env, start: *mut Line, count: i32) -> Self {
         Self { env, start, len: count.clamp(0, LINES_MOST) as usize }
     }
 
-    /// The entries, in no order that could be relied on.
+    /// Returns the entries, which may be in any order.
     pub fn entries(&self) -> &[Line] {
         if self.start.is_null() {
             return &[];
         }
-        // SAFETY: JVMTI made the table with so many entries.
+        // SAFETY: JVMTI allocated the table with at least `len` entries.
         unsafe { slice::from_raw_parts(self.start, self.len) }
     }
 }

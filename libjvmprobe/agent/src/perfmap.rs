@@ -1,10 +1,10 @@
 //! The lines of a perf map.
 //!
-//! What is known here: the format of `/tmp/perf-PID.map`, one `START SIZE NAME`
-//! a line with hexadecimal numbers, from the Linux kernel's
-//! `tools/perf/Documentation/jit-interface.txt`; and how names look with each
-//! option (see `options.rs`). Entries of one method never overlap, and together
-//! they cover all of its code.
+//! The format of `/tmp/perf-PID.map`, lines of `START SIZE NAME` with
+//! hexadecimal numbers, comes from the Linux kernel's
+//! `tools/perf/Documentation/jit-interface.txt`. The options (see `options.rs`)
+//! determine the form of the names. Entries of one method never overlap, and
+//! together they cover all of its code.
 
 use crate::buffer::{Buffer, NAME_MOST};
 use crate::inline::{Chain, Pc, Range, Sink, merge, ranges};
@@ -13,7 +13,7 @@ use crate::names::Methods;
 use crate::options::{Style, Unfold};
 use crate::richmap::Code;
 
-/// There is code that is no method.
+/// Writes an entry for generated code that is not a method.
 pub fn dynamic(out: &mut Buffer, code: Code, name: &[u8]) {
     if out.begin() {
         place(out, code);
@@ -22,7 +22,7 @@ pub fn dynamic(out: &mut Buffer, code: Code, name: &[u8]) {
     }
 }
 
-/// A method was compiled.
+/// Writes the entries of a compiled method.
 pub fn loaded(
     out: &mut Buffer,
     methods: &mut Methods,
@@ -57,7 +57,7 @@ struct PerfSink<'a> {
 }
 
 impl PerfSink<'_> {
-    /// An entry with the method's own name, up to `end`.
+    /// Writes an entry with the method's own name for the code from the last entry up to `end`.
     fn whole(&mut self, end: usize) {
         if end > self.at && self.out.begin() {
             place(self.out, Code { start: self.at, size: end - self.at });
@@ -91,7 +91,7 @@ impl PerfSink<'_> {
         }
     }
 
-    /// How many frames of a chain are named.
+    /// Returns the number of frames of a chain that the name contains.
     fn depth(&self, chain: Chain<'_>) -> usize {
         if self.style.unfold == Unfold::All { chain.methods.len() } else { 1 }
     }

@@ -1,20 +1,20 @@
 //! The records of the rich map.
 //!
-//! What is known here: the map's format, which is the agent's own. It is text,
-//! one record a line, fields set apart by TAB, all numbers hexadecimal without
-//! 0x, times those of `CLOCK_MONOTONIC` in nanoseconds:
+//! The map's format is the agent's own. It is text with one record per line and
+//! TAB between fields. All numbers are hexadecimal without 0x; times are
+//! nanoseconds of `CLOCK_MONOTONIC`:
 //!
-//! - `J 1 PID`: the agent was loaded; format version, process as it sees itself
-//! - `L TIME ADDRESS SIZE` and a frame: a method was compiled; its first line
-//! - `I START END` and one or more frames, the innermost first: what a part of
-//!   the method in the last `L` was compiled from
-//! - `D TIME ADDRESS SIZE NAME`: code that is no method
-//! - `U TIME ADDRESS`: a method's code is gone
-//! - `E TIME`: all code that was there before the agent has been written down
+//! - `J 1 PID`: the agent was loaded; format version, PID in the JVM's own PID namespace
+//! - `L TIME ADDRESS SIZE` and a frame: a method was compiled; the frame has its first line
+//! - `I START END` and one or more frames, the innermost first: the inlined
+//!   methods that a part of the method in the last `L` was compiled from
+//! - `D TIME ADDRESS SIZE NAME`: generated code that is not a method
+//! - `U TIME ADDRESS`: a method's code was unloaded
+//! - `E TIME`: all code that existed before the agent was loaded has been written
 //!
-//! A frame is five fields: CLASS METHOD SIGNATURE FILE LINE, empty where the
-//! JVM does not know. If a method has more frames or ranges than there is room
-//! for, the outermost frames or the last ranges are left out.
+//! A frame has five fields: CLASS METHOD SIGNATURE FILE LINE, each empty if the
+//! JVM does not provide it. If the frames or ranges of a method exceed the
+//! buffer's limits, the outermost frames or the last ranges are left out.
 
 use crate::buffer::Buffer;
 use crate::inline::{Chain, Pc, Range, Sink, merge, ranges};
@@ -23,16 +23,16 @@ use crate::names::Methods;
 use crate::options::ClassStyle;
 use crate::sys;
 
-/// A piece of code.
+/// Address range of code.
 #[derive(Clone, Copy)]
 pub struct Code {
-    /// Its first address.
+    /// Address of the first byte.
     pub start: usize,
-    /// How many bytes it has.
+    /// Number of bytes.
     pub size: usize,
 }
 
-/// The agent was loaded.
+/// Writes the `J` record: the agent was loaded.
 pub fn header(out: &mut Buffer) {
     if out.begin() {
         out.text(b"J\t1");
@@ -41,7 +41,7 @@ pub fn header(out: &mut Buffer) {
     }
 }
 
-/// The snapshot is complete.
+/// Writes the `E` record: the snapshot is complete.
 pub fn complete(out: &mut Buffer) {
     if out.begin() {
         out.byte(b'E');
@@ -50,7 +50,7 @@ pub fn complete(out: &mut Buffer) {
     }
 }
 
-/// A method's code is gone.
+/// Writes a `U` record: a method's code was unloaded.
 pub fn unloaded(out: &mut Buffer, start: usize) {
     if out.begin() {
         out.byte(b'U');
@@ -60,7 +60,7 @@ pub fn unloaded(out: &mut Buffer, start: usize) {
     }
 }
 
-/// There is code that is no method.
+/// Writes a `D` record: generated code that is not a method.
 pub fn dynamic(out: &mut Buffer, code: Code, name: &[u8]) {
     if out.begin() {
         out.byte(b'D');
@@ -71,7 +71,7 @@ pub fn dynamic(out: &mut Buffer, code: Code, name: &[u8]) {
     }
 }
 
-/// A method was compiled.
+/// Writes an `L` record and its `I` records: a method was compiled.
 pub fn loaded(out: &mut Buffer, methods: &mut Methods, id: MethodId, code: Code, pcs: &[Pc]) {
     if out.begin() {
         out.byte(b'L');

@@ -1,15 +1,16 @@
-//! What the agent knows of one environment, that is of one time it was loaded.
+//! State of one JVMTI environment. Each load of the agent creates one.
 //!
-//! What is known here: when an environment writes, when it falls silent, and
-//! who closes its files. Events come on several threads, and go on for a moment
-//! after they were switched off (JVM Tool Interface, "Dispose Environment" and
-//! "Set Event Notification Mode"). A file must not be closed under a thread that
-//! is about to write: the number could by then be that of a file of the JVM's.
-//! So everyone who writes is counted, nobody gets in after the environment
-//! became silent, and the last one out closes.
+//! This module decides when an environment writes, when it stops, and which
+//! thread closes its files. Events arrive on several threads, and continue for a
+//! short time after they were disabled (JVM Tool Interface, "Dispose Environment"
+//! and "Set Event Notification Mode"). A file must not be closed while a thread
+//! is about to write to it, because the JVM could have reused the descriptor for
+//! one of its own files. So the gate counts the threads that hold a `Pass`,
+//! admits none after the environment was silenced, and the last thread to drop
+//! its pass closes the files.
 //!
-//! The memory is never given back, for the JVM may be about to call with it;
-//! that is less than a hundred bytes each time the agent is loaded.
+//! The memory is never freed, because the JVM may be about to send an event with
+//! it. It is less than a hundred bytes for each load of the agent.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -20,14 +21,14 @@ use crate::jvmti::{EVENTS, Env};
 use crate::options::Style;
 use crate::sys::{self, File};
 
-/// Bit of the gate: nobody gets in any more.
+/// Bit of the gate: the environment is silenced and admits no more threads.
 const SILENT: u32 = 1 << 31;
 /// Bit of the gate: a map could not be written.
 const BROKEN: u32 = 1 << 30;
-/// The other bits of the gate: how many are in.
+/// Mask of the other bits of the gate: the number of passes in use.
 const COUNT: u32 = BROKEN - 1;
-/// A file of this size gets no more records, lest the agent fill the disk after
-/// a reader that died without removing it.
+/// Maximum size of a file in bytes. A file of this size gets no more records, so
+/// that the agent does not fill the disk if the reader died without removing it.
 const FILE_MOST: i64 = 1 << 30;
 
 /// One environment's files and options.
@@ -36,18 +37,18 @@ pub struct State {
     pub env: Env,
     /// The JVM.
     pub vm: JavaVm,
-    /// How the perf map names code.
+    /// Entries and names of the perf map.
     pub style: Style,
     map: Option<i32>,
     perf: Option<i32>,
     gate: AtomicU32,
 }
 
-/// Leave to write, until dropped.
+/// Permission to write to the files of a state; the gate counts it until it is dropped.
 pub struct Pass(&'static State);
 
 impl State {
-    /// Puts the state in memory of the JVM's and takes the files over.
+    /// Creates a state in memory from JVMTI and takes ownership of the files.
     pub fn create(
         env: Env,
         vm: JavaVm,
@@ -67,20 +68,21 @@ impl State {
             perf: perf.map(File::into_fd),
             gate: AtomicU32::new(1),
         };
-        // SAFETY: the memory is large enough, aligned, and never given back. The
-        // gate already counts the pass that is made here.
+        // SAFETY: the memory is large enough, aligned, and never freed. The gate
+        // already counts the pass that is created here.
         unsafe {
             place.write(state);
             Some(Pass(place.as_ref()))
         }
     }
 
-    /// The state of the environment that sent an event, unless it is silent. It
-    /// becomes so here when its file has no name any more.
+    /// Returns a pass to the state of the environment that sent an event, unless
+    /// it is silenced. Silences it if its file is unlinked or has reached its
+    /// maximum size.
     pub fn enter(env: Env) -> Option<Pass> {
         let state = env.storage().cast::<Self>();
-        // SAFETY: the storage is null or what `Pass::publish` put there: a state,
-        // which lives for ever.
+        // SAFETY: the storage is null or the state that `Pass::publish` stored,
+        // which is never freed.
         let state: &'static Self = unsafe { state.as_ref() }?;
         let enter = |gate: u32| (gate & SILENT == 0).then_some(gate + 1);
         state.gate.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).ok()?;
@@ -95,22 +97,22 @@ impl State {
 }
 
 impl Pass {
-    /// What it is a pass to.
+    /// Returns the state that this is a pass to.
     pub fn state(&self) -> &'static State {
         self.0
     }
 
-    /// Makes the state known to the environment's events.
+    /// Stores the state in the environment, where `State::enter` finds it.
     pub fn publish(&self) -> i32 {
         self.0.env.set_storage((&raw const *self.0).cast())
     }
 
-    /// A buffer for the rich map, if there is one.
+    /// Returns a buffer for the rich map, if the environment writes one.
     pub fn map(&self) -> Option<Buffer> {
         self.0.map.and_then(|_| Buffer::new(self.0.env))
     }
 
-    /// A buffer for the perf map, if there is one.
+    /// Returns a buffer for the perf map, if the environment writes one.
     pub fn perf(&self) -> Option<Buffer> {
         self.0.perf.and_then(|_| Buffer::new(self.0.env))
     }
@@ -125,8 +127,8 @@ impl Pass {
         self.write(self.0.perf, buffer);
     }
 
-    /// Appends the buffer to a file. If that fails, the environment falls silent:
-    /// half a record may be at the file's end, and nothing must come after it.
+    /// Appends the buffer to a file. If that fails, silences the environment,
+    /// because the file may end with an incomplete record that nothing must follow.
     fn write(&self, fd: Option<i32>, buffer: &Buffer) {
         if fd.is_some_and(|fd| !sys::write(fd, buffer.bytes())) {
             self.0.gate.fetch_or(BROKEN, Ordering::Relaxed);
@@ -134,17 +136,17 @@ impl Pass {
         }
     }
 
-    /// Whether a map could not be written.
+    /// Whether a write to a map failed.
     pub fn is_broken(&self) -> bool {
         self.0.gate.load(Ordering::Relaxed) & BROKEN != 0
     }
 
-    /// Whether there is a rich map that someone still wants.
+    /// Whether there is a rich map that is neither unlinked nor at its maximum size.
     pub fn goes_on(&self) -> bool {
         self.0.map.is_some_and(|fd| sys::is_wanted(fd, FILE_MOST))
     }
 
-    /// Lets nobody in any more and switches the events off.
+    /// Admits no more threads and disables the events.
     pub fn silence(&self) {
         self.0.gate.fetch_or(SILENT, Ordering::Relaxed);
         for event in EVENTS {
@@ -152,7 +154,8 @@ impl Pass {
         }
     }
 
-    /// Waits until all others are out, but no longer than a second.
+    /// Waits until all other passes are dropped, for about one second at most. Returns false if
+    /// some remain.
     pub fn is_alone(&self) -> bool {
         (0..1000).any(|_| {
             let alone = self.0.gate.load(Ordering::Acquire) & COUNT == 1;

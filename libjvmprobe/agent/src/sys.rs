@@ -1,10 +1,10 @@
 //! Raw Linux system calls, with no libc in between.
 //!
-//! What is known here: the calling convention, the call numbers, the flag
-//! values and the layout of `struct stat` of x86-64 and aarch64. They come from
-//! the kernel's own headers (`asm/unistd.h`, `asm-generic/unistd.h`,
-//! `asm/stat.h`, `asm/fcntl.h`) and from the manual page syscall(2). A result
-//! between -4095 and -1 is a negated errno.
+//! The calling convention, the call numbers, the flag values and the layout of
+//! `struct stat` of x86-64 and aarch64 come from the kernel's own headers
+//! (`asm/unistd.h`, `asm-generic/unistd.h`, `asm/stat.h`, `asm/fcntl.h`) and
+//! from the manual page syscall(2). A result between -4095 and -1 is a negated
+//! errno.
 
 use core::arch::asm;
 use core::mem::MaybeUninit;
@@ -47,7 +47,7 @@ const S_IFREG: u32 = 0o100_000;
 const CLOCK_MONOTONIC: usize = 1;
 const EINTR: isize = -4;
 
-/// The beginning of the kernel's `struct stat`, and room for the rest of it.
+/// The beginning of the kernel's `struct stat`, padded to its full size.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 struct Stat {
@@ -63,7 +63,7 @@ struct Stat {
     rest: [u64; 12],
 }
 
-/// The beginning of the kernel's `struct stat`, and room for the rest of it.
+/// The beginning of the kernel's `struct stat`, padded to its full size.
 #[cfg(target_arch = "aarch64")]
 #[repr(C)]
 struct Stat {
@@ -89,13 +89,13 @@ struct Timespec {
 ///
 /// # Safety
 ///
-/// The arguments must be what the call of that number takes: pointers among
-/// them must be good for what the kernel reads or writes there.
+/// The arguments must be valid for the system call with this number. Pointers
+/// among them must be valid for the kernel's reads and writes.
 #[cfg(target_arch = "x86_64")]
 unsafe fn call(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     let result: isize;
     // SAFETY: the registers are those of the kernel's convention, the two that
-    // the instruction destroys are named, and the caller answers for the rest.
+    // the instruction overwrites are declared, and the caller guarantees the rest.
     unsafe {
         asm!(
             "syscall",
@@ -108,12 +108,17 @@ unsafe fn call(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     result
 }
 
-/// The same on aarch64, with the same demands on the caller.
+/// Makes a system call with up to four arguments, on aarch64.
+///
+/// # Safety
+///
+/// The arguments must be valid for the system call with this number. Pointers
+/// among them must be valid for the kernel's reads and writes.
 #[cfg(target_arch = "aarch64")]
 unsafe fn call(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     let result: isize;
-    // SAFETY: the registers are those of the kernel's convention, which keeps
-    // all others, and the caller answers for the rest.
+    // SAFETY: the registers are those of the kernel's convention, which preserves
+    // all others, and the caller guarantees the rest.
     unsafe {
         asm!(
             "svc #0",
@@ -130,10 +135,10 @@ unsafe fn call(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
 pub struct File(i32);
 
 impl File {
-    /// Opens `path`, which ends in NUL, for appending, and creates it (mode
-    /// 0600) if it is not there. A symbolic link as the last part, and anything
-    /// but a regular file, is refused. `O_NONBLOCK` is there for a FIFO, which
-    /// would otherwise hold up the JVM until somebody reads from it.
+    /// Opens `path`, which must end in NUL, for appending, and creates it (mode
+    /// 0600) if it does not exist. Rejects a symbolic link as the last component,
+    /// and anything but a regular file. `O_NONBLOCK` is for a FIFO, whose open
+    /// would otherwise block the JVM until a reader opens it.
     pub fn append(path: &[u8]) -> Option<Self> {
         if path.last() != Some(&0) {
             return None;
@@ -150,7 +155,7 @@ impl File {
         status(file.0).is_some_and(|stat| stat.mode & S_IFMT == S_IFREG).then_some(file)
     }
 
-    /// Gives up the ownership of the descriptor.
+    /// Returns the descriptor, which the caller must close.
     pub fn into_fd(self) -> i32 {
         let fd = self.0;
         core::mem::forget(self);
@@ -172,20 +177,21 @@ pub fn close(fd: i32) {
 
 fn status(fd: i32) -> Option<Stat> {
     let mut stat = MaybeUninit::<Stat>::zeroed();
-    // SAFETY: `Stat` is as large as the kernel's structure, and all zero bytes
-    // are a value of it.
+    // SAFETY: `Stat` is as large as the kernel's structure, and any bytes are a
+    // valid value of it.
     unsafe {
         let result = call(number::FSTAT, fd as usize, stat.as_mut_ptr() as usize, 0, 0);
         (result == 0).then(|| stat.assume_init())
     }
 }
 
-/// Says whether the open file still has a name and is smaller than `most`.
+/// Whether the open file is still linked in a directory and smaller than `most` bytes.
 pub fn is_wanted(fd: i32, most: i64) -> bool {
     status(fd).is_some_and(|stat| stat.nlink != 0 && stat.size < most)
 }
 
-/// Writes all of `bytes`; in one call, unless the kernel takes only a part.
+/// Writes all of `bytes`, in one call unless the kernel accepts only a part. Returns false on
+/// an error.
 pub fn write(fd: i32, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         // SAFETY: pointer and length are those of a live slice.
@@ -202,23 +208,23 @@ pub fn write(fd: i32, mut bytes: &[u8]) -> bool {
     true
 }
 
-/// The process number in the JVM's own PID namespace.
+/// Returns the PID in the JVM's own PID namespace.
 pub fn pid() -> u64 {
     // SAFETY: getpid takes no argument.
     unsafe { call(number::GETPID, 0, 0, 0, 0) as u64 }
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds.
 pub fn nanoseconds() -> u64 {
     let mut time = Timespec { seconds: 0, nanoseconds: 0 };
-    // SAFETY: the kernel writes one timespec, and there is one.
+    // SAFETY: the kernel writes one timespec, and `time` is one.
     unsafe { call(number::CLOCK_GETTIME, CLOCK_MONOTONIC, &raw mut time as usize, 0, 0) };
     (time.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(time.nanoseconds as u64)
 }
 
-/// Lets a millisecond pass.
+/// Sleeps for one millisecond.
 pub fn pause() {
     let time = Timespec { seconds: 0, nanoseconds: 1_000_000 };
-    // SAFETY: the kernel reads one timespec, and is not asked for the rest.
+    // SAFETY: the kernel reads one timespec, and with a null second argument writes nothing.
     unsafe { call(number::NANOSLEEP, &raw const time as usize, 0, 0, 0) };
 }

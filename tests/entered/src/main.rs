@@ -1,6 +1,6 @@
-//! entered: for tests, which methods a JVM has entered while this was attached. The JVM runs with
-//! `-XX:+DTraceMethodProbes`, which tells of each, be it interpreted, compiled or inlined, and
-//! changes neither bytecodes nor their sizes.
+//! entered: test tool that prints the methods that a JVM entered while this tool was attached. The
+//! JVM must run with `-XX:+DTraceMethodProbes`: then a probe fires on each method entry, be the method
+//! interpreted, compiled or inlined. The flag changes neither bytecodes nor their sizes.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -34,7 +34,7 @@ mod skel {
 }
 use skel::{EnteredSkel, EnteredSkelBuilder};
 
-/// As in entered.bpf.c.
+/// Lengths of the name fields, as in entered.bpf.c.
 const CLASS: usize = 128;
 const NAME: usize = 64;
 

@@ -1,4 +1,4 @@
-//! Texts in class files, and names of classes in them.
+//! Fuzzes the parser of text constants in class files, and the search for class names in them.
 #![no_main]
 
 #[path = "../../../tools/javaclass/src/strip/constants.rs"]

@@ -1,4 +1,4 @@
-//! Records of javaclass's ring buffer.
+//! Fuzzes the decoder of javaclass's ring buffer records.
 #![no_main]
 
 #[path = "../../../tools/javaclass/src/watch/event.rs"]

@@ -1,4 +1,4 @@
-//! The index of a JDK's modules.
+//! Fuzzes the parser of the index of a JDK's `modules` file (jimage).
 #![no_main]
 
 #[path = "../../../tools/javaclass/src/jars/jimage.rs"]

@@ -1,4 +1,4 @@
-//! Profiles of a window of jvmprobed's store, before they are compressed.
+//! Fuzzes the decoder of profiles in jvmprobed's store, on uncompressed data.
 #![no_main]
 
 #[path = "../../../tools/jvmprobed/src/store/profiles.rs"]
@@ -11,7 +11,7 @@ use libjvmprobe::stack::{
     profile::{Measure, Profile, Sample},
 };
 
-/// Writes a file with two profiles, from which the fuzzer starts, to the path in `FUZZ_SEED`.
+/// Writes the fuzzer's seed, a file with two profiles, to the path in `FUZZ_SEED`.
 fn write_seed() {
     let Some(path) = std::env::var_os("FUZZ_SEED") else { return };
     let mut profile = Profile::default();
@@ -41,7 +41,7 @@ libfuzzer_sys::fuzz_target!(
     init: write_seed(),
     |bytes: &[u8]| {
         let Some(all) = profiles::decode(bytes) else { return };
-        // Whatever was read can be written, joined and cut.
+        // Every profile that was decoded can be encoded, joined and cut.
         let written: Vec<_> = all.iter().map(|(jvm, profile)| (*jvm, profile)).collect();
         profiles::encode(&written).unwrap();
         let mut joined = join(all.into_iter().map(|(_, profile)| profile).collect(), 0);

@@ -1,5 +1,5 @@
-//! classload: every class that a JVM loads, with the stack that wanted it. A tool as small as one
-//! can be made of the library: ARCHITECTURE.md walks through it.
+//! classload: prints each class that a JVM loads, with the stack that caused it. This is a minimal
+//! tool on top of the library; ARCHITECTURE.md explains it.
 
 use std::{collections::HashMap, process::ExitCode, time::Duration};
 
@@ -46,7 +46,7 @@ impl CommandLine for Args {
     }
 }
 
-/// The probe that it attaches to.
+/// The probe that classload attaches to.
 const LOADED: [Instant; 1] = [Instant {
     usdt: ("hotspot", "class__loaded"),
     usdt_program: "class_loaded",
@@ -54,11 +54,11 @@ const LOADED: [Instant; 1] = [Instant {
     function_program: "class_loaded",
 }];
 
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only, for which any bit
-// pattern is a value.
+// SAFETY: class_event is a generated #[repr(C)] struct that has only integers and byte arrays, so
+// any bit pattern is a valid value.
 unsafe impl Plain for class_event {}
 
-/// What the kernel side sends.
+/// Records that the kernel side sends.
 enum Event {
     Class(Box<class_event>),
     Stack(u64, RawStack),
@@ -74,14 +74,14 @@ impl Event {
     }
 }
 
-/// The model of a JVM: its stacks that were told, by their numbers.
+/// The model of a JVM: its stacks received so far, by number.
 struct Jvm {
     namer: Option<StackNamer>,
     stacks: HashMap<u64, Vec<StackFrame>>,
     classes: u64,
 }
 
-/// What is told of a class.
+/// Output record of a loaded class.
 #[derive(Serialize)]
 struct Loaded {
     time: String,
@@ -92,7 +92,7 @@ struct Loaded {
     stack: Vec<StackFrame>,
 }
 
-/// What is done with JVMs that the library follows.
+/// The tool: handles the JVMs that the library follows.
 struct Tracer<'a> {
     args: &'a Args,
     out: Output,

@@ -64,7 +64,7 @@ impl CommandLine for Args {
 }
 
 impl Args {
-    /// What is to be taken.
+    /// Returns the options of the pause tracer.
     pub fn options(&self) -> Options {
         let Self { pools, stacks, histogram, .. } = *self;
         Options { all: self.common.all, pools, stacks, histogram, ..Options::default() }

@@ -1,11 +1,11 @@
-//! `--list-probes`: what a libjvm.so offers.
+//! `--list-probes`: lists the USDT probes of the target's libjvm.so.
 
 use anyhow::Result;
 use libjvmprobe::{process::Target, render::output::Output};
 
 use crate::args::Args;
 
-/// Prints provider, name, number of locations and arguments of every probe.
+/// Prints provider, name, number of locations and arguments of each probe.
 pub fn run(args: &Args) -> Result<()> {
     let mut out = Output::open(args.output.first().map(AsRef::as_ref))?;
     for pid in args.common.pids()? {

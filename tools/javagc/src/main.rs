@@ -1,8 +1,8 @@
-//! javagc: every GC pause of a running JVM, with its cause, and what the
-//! application felt.
+//! javagc: shows every GC pause of a running JVM with its cause, and how long the
+//! application was stopped.
 //!
-//! Arguments ([`args`]) name JVMs; the library takes their pauses
-//! ([`libjvmprobe::take::pauses`]), and [`report`] writes them.
+//! The arguments ([`args`]) name JVMs. The library records their pauses
+//! ([`libjvmprobe::take::pauses`]), and [`report`] prints them.
 
 mod args;
 mod list;

@@ -1,4 +1,4 @@
-//! Records as text or JSON lines.
+//! Prints records as text or JSON lines.
 
 use std::path::Path;
 
@@ -20,11 +20,11 @@ use libjvmprobe::{
 
 use crate::args::Args;
 
-/// Writes records to standard output or to files, each in its format.
+/// Writes records to standard output or to files, to each in its own format.
 pub struct Reports(Vec<Report>);
 
 impl Reports {
-    /// Opens the outputs; fails before anything is attached where one cannot be written.
+    /// Opens the outputs. Called before attaching, so that one that cannot be written is reported early.
     pub fn open(args: &Args) -> Result<Self> {
         let to = |path: Option<&Path>| Report::open(args, path);
         match &args.output[..] {
@@ -35,7 +35,7 @@ impl Reports {
 }
 
 impl Sink for Reports {
-    /// Writes a record where the options ask for it.
+    /// Writes a record to each output whose options select it.
     fn record(&mut self, record: &Record) -> Result<()> {
         self.0.iter_mut().try_for_each(|report| report.record(record))?;
         if let (Record::Lost(lost), false) = (record, self.0.iter().all(|report| report.json)) {
@@ -44,13 +44,13 @@ impl Sink for Reports {
         Ok(())
     }
 
-    /// Whether nobody reads the outputs any more.
+    /// Whether all outputs were closed by their readers.
     fn is_closed(&self) -> bool {
         self.0.iter().all(|report| report.out.is_closed())
     }
 }
 
-/// Writes records in one format.
+/// One output with its format.
 struct Report {
     out: Output,
     json: bool,
@@ -87,9 +87,9 @@ impl Report {
             Record::Pause(stop) | Record::Safepoint(stop) => self.stop(stop),
             Record::Cycle(cycle) => self.cycle(cycle),
             Record::Summary(summary) => self.summary(summary),
-            // Told once, not by each report.
+            // `Reports::record` prints losses once for all outputs.
             Record::Lost(_) => Ok(()),
-            // Only with a limit, which this tool does not set.
+            // Sent only if a limit is configured, and javagc configures none.
             Record::Limited(_) => Ok(()),
         }
     }
@@ -100,7 +100,7 @@ impl Report {
             Record::Safepoint(stop) => {
                 self.stream && self.safepoints && stop.stopped_ns >= self.threshold_ns
             }
-            // A cycle stops nobody, so no threshold on stops lets it pass.
+            // A concurrent cycle does not stop the application, so any threshold on stops hides it.
             Record::Cycle(_) => self.stream && self.threshold_ns == 0,
             Record::Summary(_) | Record::Lost(_) | Record::Limited(_) => true,
         }
@@ -116,7 +116,7 @@ impl Report {
         self.pools(stop.pools.as_deref())
     }
 
-    /// As Java prints stacks.
+    /// Prints the threads that requested the collection, with their Java stacks.
     fn requests(&mut self, requests: &[Request]) -> Result<()> {
         for request in requests {
             self.out.line(&format!("    {} ({}) asked for it", request.thread, request.tid))?;
@@ -156,7 +156,7 @@ impl Report {
     }
 
     fn summary(&mut self, summary: &Summary) -> Result<()> {
-        // Rows after a table read better under a header of their own.
+        // The next row starts with a header again, because it follows a table.
         self.header_due = true;
         let at = self.times.before_title(summary.ts_ns, false);
         self.out.line("")?;
@@ -221,7 +221,7 @@ fn totals(s: &Summary) -> Vec<String> {
         0 => "GC did not stop the application".to_owned(),
         times => format!("GC stopped the application {}", stopped(times, s.stopped_ns)),
     };
-    // A concurrent collector's collections are its cycles.
+    // The collections of a concurrent collector are its cycles, so the rate is shown with the cycles.
     let cycles_rate = match s.concurrent {
         false if s.collections == 0 => String::new(),
         false => {

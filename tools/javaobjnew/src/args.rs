@@ -10,7 +10,7 @@ use libjvmprobe::{
     take::allocations::Options,
 };
 
-/// Rows of a table where nothing else is asked for.
+/// Default number of rows in a table.
 const DEFAULT_ROWS: usize = 20;
 
 const EXAMPLES: &str = "\
@@ -54,8 +54,8 @@ pub struct Args {
     #[arg(short, long)]
     pub stacks: bool,
 
-    /// Write all stacks with their bytes, the class innermost, in the format of FILE's name
-    /// (repeatable)
+    /// Write all stacks with their bytes, the class innermost, in the format that FILE's name ends
+    /// with (repeatable)
     #[arg(short, long, value_name = "FILE", help = format!(
         "Write all stacks with their bytes, the class innermost: {} (repeatable)", formats::list()))]
     pub output: Vec<PathBuf>,
@@ -82,12 +82,12 @@ pub struct Args {
     pub max_memory: usize,
 }
 
-/// By what classes are put in order, most first.
+/// Key by which classes are sorted, in descending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Bytes.
+    /// By bytes.
     Bytes,
-    /// Objects.
+    /// By number of objects.
     Objects,
 }
 
@@ -103,7 +103,7 @@ impl Args {
         !self.common.quiet && self.common.interval.is_some()
     }
 
-    /// What is to be taken.
+    /// Returns the options of the allocation tracer.
     pub fn options(&self) -> Options {
         Options {
             exact: self.exact,
@@ -118,23 +118,23 @@ impl Args {
         }
     }
 
-    /// Whether stacks have to be walked: to show them or for files.
+    /// Whether stacks must be walked, for `--stacks` or for `--output` files.
     fn wants_stacks(&self) -> bool {
         self.stacks || !self.output.is_empty()
     }
 
-    /// How long slots of time are in which allocations are counted apart, in nanoseconds; 0 where
-    /// nobody wants them.
+    /// Length of the time slots by which allocations are counted, in nanoseconds; 0 if no output
+    /// shows times.
     pub fn slot_ns(&self) -> u64 {
         formats::slot_ns(&self.output, self.timeline)
     }
 
-    /// The order of the rows.
+    /// Returns the order of the rows.
     pub fn order(&self) -> Order {
         if self.top_count.is_some() { Order::Objects } else { Order::Bytes }
     }
 
-    /// How many rows are shown at most.
+    /// Returns the maximum number of rows in a table.
     pub fn rows(&self) -> usize {
         let asked = self.top.or(self.top_count).or(self.top_size);
         let default = if self.common.json { usize::MAX } else { DEFAULT_ROWS };

@@ -1,4 +1,4 @@
-//! What was allocated as a profile for files, of all JVMs together.
+//! Allocation profile of all traced JVMs together, for the output files.
 
 use libjvmprobe::{
     bpf::stops::{Stop, StopLog},
@@ -10,31 +10,31 @@ use libjvmprobe::{
     take::allocations::Told,
 };
 
-/// The profile, and when JVMs were stopped meanwhile.
+/// Allocation profile, and the stops of JVMs during the trace.
 pub struct Flames {
     profile: Profile,
     stops: StopLog,
-    /// How many bytes the profile may take.
+    /// Maximum size of the profile in bytes.
     max_memory: usize,
-    /// When it began, on the kernel's clock.
+    /// Begin of the profile on `CLOCK_MONOTONIC`, in nanoseconds.
     begin_ns: u64,
 }
 
 impl Flames {
-    /// Nothing yet; `slot_ns` is how long slots of time are on the kernel side, 0 where nobody wants
-    /// to know when something was allocated.
+    /// Creates an empty profile. `slot_ns` is the length of the kernel side's time slots in
+    /// nanoseconds, 0 if no output shows times.
     pub fn new(max_memory: usize, slot_ns: u64) -> Self {
         let mut profile = Profile::of(Measure::Allocation);
         profile.slot_ns = slot_ns;
         Self { profile, stops: StopLog::default(), max_memory, begin_ns: 0 }
     }
 
-    /// Takes a stop of a JVM.
+    /// Adds a stop of a JVM, for the timeline.
     pub fn take_stop(&mut self, stop: Stop) {
         self.stops.push(stop);
     }
 
-    /// Adds what a JVM has allocated in the whole trace.
+    /// Adds the allocations of a JVM in the complete trace.
     pub fn add(&mut self, told: &Told<'_>) {
         let Some(profile) = told.profile() else { return };
         self.begin_ns = told.begin.ns;
@@ -42,25 +42,25 @@ impl Flames {
         let lost = self.profile.lost + profile.lost;
         self.profile.absorb(profile);
         (self.profile.duration_ns, self.profile.lost) = (duration_ns, lost);
-        // With room for more, or it would be done with each JVM.
+        // Shrunk to half the limit, so that not every further JVM makes it shrink again.
         if self.profile.size() > self.max_memory {
             self.profile.shrink(self.max_memory / 2);
         }
     }
 
-    /// The profile.
+    /// Returns the profile.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// When that was, where it is wanted.
+    /// Returns the timeline of the allocations with the stops; `None` without time slots.
     pub fn timeline(&self) -> Option<Timeline> {
         let mut timeline = Timeline::of(&self.profile)?;
         timeline.bands = self.stops.iter().map(|stop| Band::of(stop, self.begin_ns)).collect();
         Some(timeline)
     }
 
-    /// One line about all of it.
+    /// Returns one line with the total bytes, the duration and the allocation rate.
     pub fn describe(&self) -> String {
         let (total, duration_ns) = (self.profile.total(), self.profile.duration_ns.max(1));
         let rate = total as f64 / (duration_ns as f64 / 1e9);

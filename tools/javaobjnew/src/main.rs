@@ -1,8 +1,8 @@
-//! javaobjnew: what a JVM allocates, by class, on a stock JVM.
+//! javaobjnew: shows the allocations of a stock JVM by class.
 //!
-//! Arguments ([`args`]) name JVMs; the library takes what they allocate
-//! ([`libjvmprobe::take::allocations`]); [`report`] writes it, with its stacks as [`stack_text`]
-//! and, as a profile, for the files of [`flames`].
+//! The arguments ([`args`]) name JVMs. The library collects their allocations
+//! ([`libjvmprobe::take::allocations`]). [`report`] prints them, [`stack_text`] formats their stacks,
+//! and [`flames`] builds the profile for the output files.
 
 mod args;
 mod flames;
@@ -43,10 +43,10 @@ fn run(args: &Args) -> Result<()> {
     let named = jvms::find(&common.pids()?)?;
     let taker = Taker::new(args.options(), Report::open(args)?)?;
     let mut trace = Trace::start(taker, named, common.arrivals()?, common.is_verbose())?;
-    // Only now, so that a wrong process number does not cost an earlier result.
+    // Created only now, so that a wrong PID does not overwrite the files of an earlier run.
     let files = Files::create(&args.output, &["alloc"])?;
     let later = if common.all { ATTACH } else { MAPS };
-    // A file that was created is removed again where there is nothing to write into it.
+    // Still needed, because a created file is removed if there is nothing to write to it.
     let output = if args.output.is_empty() { MAPS } else { OUTPUT };
     keep(MAPS | READ | later | output);
     let what = describe(common.all, trace.names());

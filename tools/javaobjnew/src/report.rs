@@ -1,4 +1,4 @@
-//! Records as text or JSON lines.
+//! Prints records as text or JSON lines.
 
 use libjvmprobe::{
     Result,
@@ -24,10 +24,11 @@ use crate::{
     stack_text,
 };
 
-/// A longer name is cut in a table, in the middle: its end tells more than its middle.
+/// Maximum length of a name in characters. Longer names are cut in the middle, because the end is
+/// more informative.
 const MAX_NAME: usize = 100;
 
-/// Writes records in the format that was asked for.
+/// Prints records as text or JSON lines, and collects the profile for the output files.
 pub struct Report {
     out: Output,
     json: bool,
@@ -38,12 +39,12 @@ pub struct Report {
     stacks: bool,
     header_due: bool,
     writes_files: bool,
-    /// What all that have ended have allocated.
+    /// Profile of the allocations of all JVMs whose trace has ended, for the output files.
     pub flames: Flames,
 }
 
 impl Report {
-    /// Opens the output.
+    /// Opens standard output.
     pub fn open(args: &Args) -> Result<Self> {
         Ok(Self {
             out: Output::open(None)?,
@@ -59,7 +60,7 @@ impl Report {
         })
     }
 
-    /// Writes what was allocated in a time; from where, if that is wanted.
+    /// Prints the allocations of a period by class, with their stacks if `--stacks` is given.
     fn show(&mut self, table: &Table, stacks: Option<&Stacks>) -> Result<()> {
         let summary = &table.summary;
         let stacks = stacks.filter(|stacks| self.stacks && stacks.are_known());
@@ -68,7 +69,7 @@ impl Report {
             Order::Bytes => (row.class.bytes, row.class.objects),
             Order::Objects => (row.class.objects, row.class.bytes),
         };
-        // Equal ones in an order that does not change from table to table.
+        // Classes with equal amounts are sorted by name, so that their order is stable from table to table.
         rows.sort_by(|a, b| {
             amount(b).cmp(&amount(a)).then_with(|| a.class.class.cmp(&b.class.class))
         });
@@ -82,7 +83,7 @@ impl Report {
             }
             return self.json(&Record::Summary(summary.clone()));
         }
-        // Rows after a table read better under a header of their own.
+        // The next large object starts with a header again, because it follows a table.
         self.header_due = true;
         self.out.line("")?;
         self.out.line(&self.title(summary))?;
@@ -161,12 +162,12 @@ impl Sink for Report {
         self.flames.take_stop(stop);
     }
 
-    /// Writes a large object.
+    /// Prints a large object.
     fn large(&mut self, mut large: Large) -> Result<()> {
         if self.quiet {
             return Ok(());
         }
-        // Known, too, where they are wanted for files alone.
+        // The record also has a stack if only the output files need stacks.
         large.stack = large.stack.filter(|_| self.stacks);
         if self.json {
             return self.json(&Record::Large(large));
@@ -194,7 +195,7 @@ impl Sink for Report {
         Ok(())
     }
 
-    /// Writes what was lost.
+    /// Prints the number of lost events.
     fn lost(&mut self, lost: Lost) -> Result<()> {
         if self.json {
             return self.json(&Record::Lost(lost));
@@ -203,13 +204,13 @@ impl Sink for Report {
         Ok(())
     }
 
-    /// Whether nobody reads the output any more.
+    /// Whether the reader has closed the output.
     fn is_closed(&self) -> bool {
         self.out.is_closed()
     }
 }
 
-/// One of a class's stacks.
+/// Returns the record of one of a class's stacks.
 fn stack(class: &Class, part: &Part, stacks: Option<&Stacks>) -> Stack {
     let frames = stacks.map_or(&[][..], |stacks| stacks.frames(part.stack));
     Stack {
@@ -260,7 +261,7 @@ fn totals(s: &Summary) -> Vec<String> {
     lines
 }
 
-/// A name of a length that fits a line.
+/// Cuts a name of more than `MAX_NAME` characters in the middle.
 pub fn cut(name: &str) -> String {
     let length = name.chars().count();
     if length <= MAX_NAME {

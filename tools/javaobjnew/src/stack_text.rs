@@ -1,4 +1,4 @@
-//! The stacks of the largest classes as text, below the table.
+//! Formats the stacks of the first classes as text below the table.
 
 use libjvmprobe::{
     render::{
@@ -11,14 +11,14 @@ use libjvmprobe::{
 
 use crate::report::cut;
 
-/// Of so many classes, stacks are shown.
+/// Maximum number of classes whose stacks are shown.
 const CLASSES: usize = 5;
-/// So many of each.
+/// Maximum number of stacks per class.
 const STACKS: usize = 3;
-/// So many frames of each, the innermost ones.
+/// Maximum number of frames per stack, counted from the innermost.
 const FRAMES: usize = 10;
 
-/// The lines for the first of some rows.
+/// Returns the lines for the first rows that have stacks.
 pub fn lines(rows: &[&Row], stacks: &Stacks) -> Vec<String> {
     let mut lines = Vec::new();
     for row in rows.iter().filter(|row| !row.parts.is_empty()).take(CLASSES) {
@@ -39,7 +39,8 @@ pub fn lines(rows: &[&Row], stacks: &Stacks) -> Vec<String> {
     lines
 }
 
-/// What called the Java code is left out: it tells little.
+/// Formats the frames of a stack, without the native frames outside the outermost Java frame, which
+/// are of little interest.
 fn frames(part: &Part, stacks: &Stacks) -> Vec<String> {
     let frames = stacks.frames(part.stack);
     let java = frames.iter().rposition(Frame::is_java).map_or(frames.len(), |last| last + 1);
@@ -50,7 +51,7 @@ fn frames(part: &Part, stacks: &Stacks) -> Vec<String> {
     lines
 }
 
-/// As Java prints stacks.
+/// Formats a frame as in a Java stack trace.
 pub fn at(frame: &StackFrame) -> String {
     format!("      at {frame}")
 }

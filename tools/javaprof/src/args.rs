@@ -45,7 +45,7 @@ pub struct Args {
     #[command(flatten)]
     pub started: Started,
 
-    /// What to sample: cpu, page-faults, exceptions, ... each with its own profile (repeatable)
+    /// Events to sample: cpu, page-faults, exceptions, ... each with its own profile (repeatable)
     #[arg(short, long, value_name = "EVENT[/RATE]", value_parser = Asked::from_str,
         help = format!("What to sample (repeatable): {} [default: cpu]",
             events::names().collect::<Vec<_>>().join(", ")))]
@@ -151,7 +151,7 @@ pub struct Args {
     pub max_memory: usize,
 }
 
-/// What becomes of inlined code in a map.
+/// Entries for inlined code in a perf map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnfoldArg {
     /// It belongs to the compiled method
@@ -171,7 +171,7 @@ impl CommandLine for Args {
         self.common.has_target() || self.system_wide || !self.started.command.is_empty()
     }
 
-    /// `--stacks HOW` is `--walk HOW` today.
+    /// Replaces `--stacks HOW`, the former spelling, by `--walk HOW`.
     fn spell(arguments: Vec<OsString>) -> Vec<OsString> {
         let is_how = |text: &str| StackWalk::from_str(text, false).is_ok();
         let mut spelled = Vec::with_capacity(arguments.len());
@@ -229,12 +229,12 @@ impl CommandLine for Args {
 }
 
 impl Args {
-    /// What is sampled.
+    /// Returns the events to sample; `cpu` by default.
     pub fn events(&self) -> Vec<Asked> {
         if self.event.is_empty() { vec![Asked::cpu()] } else { self.event.clone() }
     }
 
-    /// What is sampled, in words.
+    /// Returns the names of the sampled events, for titles.
     pub fn what(&self) -> String {
         let what = |event: Asked| match event.what {
             What::Cpu => "Processor time".to_owned(),
@@ -244,10 +244,10 @@ impl Args {
         all.join(", ")
     }
 
-    /// What is to be taken.
+    /// Returns the options of the sampling tracer.
     ///
     /// # Errors
-    /// Where nobody has the name that is asked for.
+    /// Fails if no running JVM matches `--name`.
     pub fn options(&self) -> Result<Options> {
         let whom = match (self.common.all, self.system_wide) {
             (true, _) => Whom::EveryJvm,
@@ -278,18 +278,19 @@ impl Args {
         })
     }
 
-    /// How long slots of time are in which samples are counted apart, in nanoseconds; 0 where
-    /// nobody wants them.
+    /// Length of the time slots by which samples are counted, in nanoseconds; 0 if no output
+    /// shows times.
     pub fn slot_ns(&self) -> u64 {
         formats::slot_ns(&self.output, self.timeline)
     }
 
-    /// Whether each JVM was named by the user: all others are looked at from outside only.
+    /// Whether the user named each process with `-p` or started it. Only such JVMs may be asked for
+    /// symbols; all others are only read from outside.
     pub fn is_named(&self) -> bool {
         !self.common.all && self.common.name.is_none() && !self.system_wide
     }
 
-    /// When it reports and ends: one number is how long it takes.
+    /// Returns when to report and when to end. An interval without a count is the duration.
     pub fn times(&self) -> Times {
         let times = self.common.times();
         match times.count {
@@ -298,7 +299,7 @@ impl Args {
         }
     }
 
-    /// How names are written into maps.
+    /// Returns the options for names in perf maps.
     pub fn map_options(&self) -> perfmap::Options {
         perfmap::Options {
             unfold: match self.unfold {
@@ -314,7 +315,7 @@ impl Args {
     }
 }
 
-/// `1ms`, `100us`, `2s`, `0`: whole numbers with a unit.
+/// Parses a whole number with a unit: `1ms`, `100us`, `2s`, `0`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

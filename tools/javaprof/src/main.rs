@@ -1,7 +1,7 @@
-//! javaprof: where the time of running JVMs goes, in Java, native and kernel code.
+//! javaprof: profiles running JVMs, in Java, native and kernel code.
 //!
-//! Arguments ([`args`]) name processes and events; the library takes samples
-//! ([`libjvmprobe::take::samples`]); [`report`] shows the profile as a summary or as
+//! The arguments ([`args`]) name processes and events. The library collects the samples
+//! ([`libjvmprobe::take::samples`]). [`report`] shows the profile as a summary or as
 //! [`record`]s, and [`outputs`] writes it to files.
 
 mod args;
@@ -35,7 +35,7 @@ fn run(args: &Args) -> Result<()> {
     if args.write_maps {
         return write_maps::run(args);
     }
-    // A name that nobody has is told at once.
+    // First, so that an unknown user name is reported before anything is loaded.
     let user = args.started.user()?;
     bpf::set_libbpf_output(args.common.verbose > 1);
     bpf::preflight::check()?;
@@ -44,7 +44,7 @@ fn run(args: &Args) -> Result<()> {
     let report = Report::open(args)?;
     let mut taker = Taker::new(args.options()?, report)?;
     drop(hurry);
-    // Only now, so that a wrong process number does not cost an earlier result.
+    // Opened only now, so that a wrong PID does not overwrite the files of an earlier run.
     let outputs = Outputs::open(args)?;
     let waiting = args.started.fork(user)?;
     if let Some(waiting) = &waiting {
@@ -77,14 +77,14 @@ fn run(args: &Args) -> Result<()> {
     for pid in &about.unnamed {
         note(&format!("methods of process {pid} have no names: -p {pid} --symbols agent asks it"));
     }
-    // What there is to see was shown before anybody waits.
+    // Last, because ending the command may take time: all results are already shown.
     if let Some(running) = running {
         running.end();
     }
     Ok(())
 }
 
-/// One line about who is sampled, and how.
+/// Returns one line that names the sampled processes, the frequency and the clock.
 fn describe(args: &Args, taker: &Taker<Report<'_>>) -> String {
     let mut pids = taker.pids();
     let what = match (args.system_wide, args.common.all, pids.len()) {
@@ -99,7 +99,7 @@ fn describe(args: &Args, taker: &Taker<Report<'_>>) -> String {
     }
 }
 
-/// What makes the figures wrong, or names.
+/// Reports losses that make numbers or names wrong.
 fn tell_losses(about: &About) {
     if about.lost_code > 0 {
         note(&format!(

@@ -1,4 +1,4 @@
-//! Files that a profile is written to, and what flame graphs are compared with.
+//! Output files of a profile, and the folded stacks that `--diff` compares it with.
 
 use std::{
     fs::File,
@@ -23,10 +23,10 @@ use libjvmprobe::{
 
 use crate::args::Args;
 
-/// The files, open since before the profile was taken.
+/// Output files, opened before sampling begins.
 pub struct Outputs {
     files: Files,
-    /// Folded stacks to compare with.
+    /// Folded stacks to compare with, from `--diff`.
     base: Option<String>,
     threads: bool,
     keep_narrow: bool,
@@ -34,7 +34,7 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Creates the files, so that one that cannot be written is told at once.
+    /// Creates the files before sampling, so that one that cannot be written is reported early.
     pub fn open(args: &Args) -> Result<Self> {
         let used: Vec<_> =
             args.output.iter().map(|path| formats::of(path)).collect::<Result<_, _>>()?;
@@ -54,8 +54,8 @@ impl Outputs {
         Ok(Self { files, base, threads, keep_narrow, by_second })
     }
 
-    /// Writes profiles, one of each event. Returns what was written: nothing of profiles without
-    /// samples.
+    /// Writes profiles, one of each event. Returns the paths of the written files; a profile
+    /// without samples is not written.
     pub fn write(self, profiles: &[Profile], about: &About, title: &str) -> Result<Vec<PathBuf>> {
         let Self { threads, keep_narrow, by_second, .. } = self;
         let how = How { threads, base: self.base.as_deref(), keep_narrow, by_second };

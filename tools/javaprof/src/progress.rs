@@ -1,24 +1,25 @@
-//! A line that says that something happens, on a terminal only.
+//! A progress line on standard error, shown on a terminal only.
 
 use std::{
     io::{IsTerminal, Write, stderr},
     time::Duration,
 };
 
-/// The line.
+/// The progress line.
 pub struct Progress {
     on: bool,
     shown_seconds: u64,
 }
 
 impl Progress {
-    /// Shows nothing where `quiet`, or where nobody watches.
+    /// Creates a progress line. It shows nothing if `quiet`, if standard error is not a terminal,
+    /// or if `NO_COLOR` is set.
     pub fn new(quiet: bool) -> Self {
         let on = !quiet && stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         Self { on, shown_seconds: 0 }
     }
 
-    /// Shows how far it is, once a second.
+    /// Shows the elapsed seconds and the number of samples, at most once per second.
     pub fn show(&mut self, elapsed: Duration, samples: u64) {
         let seconds = elapsed.as_secs();
         if self.on && seconds > self.shown_seconds {
@@ -27,7 +28,7 @@ impl Progress {
         }
     }
 
-    /// Removes it.
+    /// Erases the line, if it was shown.
     pub fn clear(&self) {
         if self.on && self.shown_seconds > 0 {
             let _ = write!(stderr(), "\r{:40}\r", "");

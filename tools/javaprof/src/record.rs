@@ -1,7 +1,7 @@
-//! What javaprof reports as JSON lines.
+//! The JSON lines that javaprof prints.
 //!
-//! Names and meanings are documented in javaprof(8) and stable: fields may be added, none is
-//! renamed. Times are in nanoseconds, shares are of all samples, 0 to 1.
+//! Names and meanings are documented in javaprof(8) and stable: fields may be added, but are never
+//! renamed. Times are in nanoseconds; shares are fractions of all samples, from 0 to 1.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,18 +17,18 @@ use serde::Serialize;
 
 use crate::args::Args;
 
-/// So many methods have a line.
+/// Maximum number of methods in a report.
 const METHODS: usize = 100;
 
 /// One line of output.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Record {
-    /// A method, in an interval or the whole trace.
+    /// A method, in an interval or in the complete trace.
     Method(Method),
     /// A stack, with `--stacks`.
     Stack(Stack),
-    /// All of an interval or of the whole trace.
+    /// The totals of an interval or of the complete trace.
     Summary(Summary),
 }
 
@@ -37,17 +37,18 @@ pub enum Record {
 pub struct Method {
     /// Wall-clock time at which the interval or the trace ended, RFC 3339 with nanoseconds, UTC.
     pub time: String,
-    /// What was sampled.
+    /// The sampled event.
     pub event: String,
-    /// Its name.
+    /// The method's name.
     pub method: String,
-    /// Samples with it innermost; of other events than `cpu`, what these stand for.
+    /// Samples with the method innermost; for events other than `cpu`, the occurrences or
+    /// nanoseconds that these samples represent.
     pub self_samples: u64,
-    /// The same as a share.
+    /// `self_samples` as a share of all.
     pub self_share: f64,
-    /// Samples with it anywhere.
+    /// Samples with the method anywhere in the stack, in the unit of `self_samples`.
     pub total_samples: u64,
-    /// The same as a share.
+    /// `total_samples` as a share of all.
     pub total_share: f64,
 }
 
@@ -56,71 +57,72 @@ pub struct Method {
 pub struct Stack {
     /// Wall-clock time at which the interval or the trace ended, RFC 3339 with nanoseconds, UTC.
     pub time: String,
-    /// What was sampled.
+    /// The sampled event.
     pub event: String,
     /// The process.
     pub pid: u32,
-    /// Its command's name.
+    /// The process's command name.
     pub command: String,
     /// The thread, with `--threads`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tid: Option<u32>,
-    /// Its name, with `--threads`.
+    /// The thread's name, with `--threads`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// How many samples; of other events than `cpu`, what these stand for.
+    /// Number of samples; for events other than `cpu`, the occurrences or nanoseconds that these
+    /// samples represent.
     pub samples: u64,
-    /// The same as a share.
+    /// `samples` as a share of all.
     pub share: f64,
-    /// How many samples, waits or times that is, of other events than `cpu`.
+    /// For events other than `cpu`: number of samples or waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub times: Option<u64>,
     /// The frames, innermost first.
     pub stack: Vec<StackFrame>,
 }
 
-/// All of it.
+/// The totals of an interval or of the complete trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// Wall-clock time at which the interval or the trace ended, RFC 3339 with nanoseconds, UTC.
     pub time: String,
-    /// The same on `CLOCK_MONOTONIC`.
+    /// `time` on `CLOCK_MONOTONIC`.
     pub ts_ns: u64,
-    /// `interval`, or `trace` for all of it.
+    /// `interval`, or `trace` for the complete trace.
     pub scope: &'static str,
-    /// What was sampled.
+    /// The sampled event.
     pub event: String,
-    /// How long was sampled.
+    /// Length of the interval or of the trace.
     pub duration_ns: u64,
-    /// Samples a second, of each processor, of the event `cpu`.
+    /// Samples per second and processor, for the event `cpu` only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hertz: Option<u64>,
-    /// How many samples.
+    /// Number of samples.
     pub samples: u64,
-    /// What these stand for, in `unit`.
+    /// Amount that these samples represent, in `unit`.
     pub value: u64,
-    /// `samples`, `count` or `ns`.
+    /// Unit of `value`: `samples`, `count` or `ns`.
     pub unit: &'static str,
-    /// The processor time that these stand for, of the event `cpu`.
+    /// CPU time that these samples represent, for the event `cpu` only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor_ns: Option<u64>,
     /// Shares of Java, JVM, GC, JIT, native and kernel code.
     pub shares: BTreeMap<&'static str, f64>,
-    /// The share of samples whose stacks are complete to the thread's entry.
+    /// Share of samples whose stacks are complete up to the thread's entry function.
     pub complete: f64,
-    /// The share of samples whose stacks are in part a guess.
+    /// Share of samples whose stacks are incomplete because a step of the walk was a guess.
     pub guessed: f64,
-    /// The share of samples of which the innermost inlined methods are not sure.
+    /// Share of samples whose innermost inlined methods may be missing.
     pub unsure: f64,
-    /// The share of frames that have no name.
+    /// Share of frames without a name.
     pub unnamed_frames: f64,
-    /// Samples of which the stacks were not kept, for want of room.
+    /// Samples whose stacks were dropped to stay within `--max-memory`.
     pub folded: u64,
-    /// Samples that were taken and could not be counted.
+    /// Samples that were lost and are not counted.
     pub lost: u64,
 }
 
-/// A profile's lines: stacks, where they are wanted, methods, and all of it last.
+/// Returns the records of a profile: stacks, if `--stacks` is given, methods, and the summary last.
 pub fn records(profile: &Profile, args: &Args, scope: &'static str, end_ns: u64) -> Vec<Record> {
     let time = clock::rfc3339(end_ns);
     let total = profile.total();
@@ -170,7 +172,8 @@ pub fn records(profile: &Profile, args: &Args, scope: &'static str, end_ns: u64)
     records
 }
 
-/// Each stack of each process, or thread, once; those with most samples first.
+/// Returns one record for each stack of a process or, if `threads`, of a thread, those with the
+/// most samples first.
 fn stacks(profile: &Profile, threads: bool, time: &str) -> Vec<Record> {
     type Key<'a> = (u32, Option<(u32, &'a str)>, &'a [FrameId]);
     let mut counts: HashMap<Key<'_>, (&Sample, u64, u64)> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Shows a profile, of an interval or of all of the trace: as a summary, as folded stacks, or as
+//! Prints a profile of an interval or of the complete trace as a summary, as folded stacks, or as
 //! JSON lines.
 
 use std::time::Duration;
@@ -14,32 +14,33 @@ use libjvmprobe::{
 
 use crate::{args::Args, progress::Progress, record};
 
-/// Where it is shown.
+/// Prints profiles on standard output.
 pub struct Report<'a> {
     args: &'a Args,
     out: Output,
     times: Times,
     progress: Progress,
-    /// What stands above it, once sampling has begun.
+    /// Title of the summary; set when sampling begins.
     pub title: String,
-    /// Samples without their stacks in what was shown.
+    /// Number of samples in the printed profiles whose stacks were dropped.
     pub folded: u64,
 }
 
 impl<'a> Report<'a> {
-    /// On standard output.
+    /// Opens standard output.
     pub fn open(args: &'a Args) -> Result<Self> {
         let times = Times { dates: args.common.timestamps };
         let (progress, title) = (Progress::new(args.common.quiet), String::new());
         Ok(Self { args, out: Output::open(None)?, times, progress, title, folded: 0 })
     }
 
-    /// It goes on no longer.
+    /// Removes the progress line when sampling has ended.
     pub fn end_progress(&self) {
         self.progress.clear();
     }
 
-    /// Shows profiles that end at a time of `CLOCK_MONOTONIC`, one of each event, under the title.
+    /// Prints profiles, one of each event, under the title. `end_ns` is their end on
+    /// `CLOCK_MONOTONIC`.
     fn show(&mut self, profiles: &mut [Profile], end_ns: u64) -> Result<()> {
         let common = &self.args.common;
         if common.quiet {
@@ -61,7 +62,7 @@ impl<'a> Report<'a> {
                     ..Default::default()
                 };
                 for line in folded::lines(profile, options) {
-                    // Where several stand in one stream, each has a root of its own.
+                    // If several profiles share the output, the event is the root of its stacks.
                     match are_several {
                         true => self.out.line(&format!("{};{line}", profile.measure.name()))?,
                         false => self.out.line(&line)?,
@@ -97,14 +98,15 @@ impl Sink for Report<'_> {
         self.progress.show(elapsed, samples);
     }
 
-    /// Whether nobody reads it any more.
+    /// Whether the reader has closed the output.
     fn is_closed(&self) -> bool {
         self.out.is_closed()
     }
 }
 
-/// Keeps what `--include` and `--exclude` leave. A JVM that was found later is asked while it is
-/// sampled: what our agent does there is not what the JVM is busy with.
+/// Applies `--include` and `--exclude`, and removes the samples of the agent. A JVM that is found
+/// during the trace is asked for symbols while it is sampled, and the agent's work there is not part
+/// of the JVM's workload.
 pub fn choose(profile: &mut Profile, args: &Args) {
     let before = profile.sampled();
     profile.retain(|frame| frame.module.as_deref().is_some_and(agent::is_agent), false);

@@ -1,4 +1,4 @@
-//! Which rights a profile still needs.
+//! Capabilities that javaprof keeps in each phase.
 
 use libjvmprobe::{
     own::privileges::{
@@ -9,27 +9,27 @@ use libjvmprobe::{
 
 use crate::args::Args;
 
-/// Gives up what is not needed to get ready. Whoever starts a command calls this when it was
-/// forked: the command keeps what it would have without us.
+/// Drops the capabilities that starting up does not need. If a command is started, this is called
+/// after the fork, so that the command keeps the capabilities it would have without javaprof.
 pub fn get_ready(args: &Args) {
     keep(MAPS | READ | ATTACH | HURRY | KERNEL_SYMBOLS | OUTPUT | asks(args));
 }
 
-/// Gives up what is not needed to sample and to name.
+/// Drops the capabilities that sampling and naming do not need.
 pub fn sample(args: &Args) {
     let joins_later = args.common.all
         || args.common.name.is_some()
         || args.system_wide
         || !args.started.command.is_empty()
-        // Events are looked for in files that are mapped later.
+        // Probes of missing events are attached in files that are mapped later.
         || args.skip_missing;
-    // A process that was named may run another JVM by exec.
+    // `PROBE` is kept even for named processes, because one may exec another JVM.
     let attach = if joins_later { ATTACH } else { PROBE };
     let output = if args.output.is_empty() { MAPS } else { OUTPUT };
     keep(MAPS | READ | attach | KERNEL_SYMBOLS | output | asks(args));
 }
 
-/// Where names may come from the JVM itself.
+/// Returns the capabilities to ask a JVM for symbols, if the options allow that.
 fn asks(args: &Args) -> Rights {
     if !args.is_named() {
         return MAPS;

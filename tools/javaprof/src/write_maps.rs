@@ -1,11 +1,11 @@
-//! `--write-maps`: perf-PID.map files, for those who use `perf`.
+//! `--write-maps`: writes perf-PID.map files for `perf`.
 //!
-//! `perf` looks for `/tmp/perf-PID.map` in the process's own file system, under the number
-//! that the process has there, and reads it only if it belongs to root or to who runs
-//! `perf` (tools/perf/util/symbol.c, dsos of JIT code). A JVM's own map belongs to the
-//! JVM's user, so root's `perf` would not take it. Ours is root's wherever the file system
-//! has such files: a /tmp that was mounted in a user namespace without root has none, and the
-//! map belongs to the JVM's user there.
+//! `perf` looks for `/tmp/perf-PID.map` in the process's own file system, with the PID that the
+//! process has in its own PID namespace, and reads it only if it belongs to root or to the user who
+//! runs `perf` (tools/perf/util/symbol.c, dsos of JIT code). A map that the JVM writes belongs to the
+//! JVM's user, so root's `perf` would reject it. A map written here belongs to root, unless the file
+//! system cannot represent root: a /tmp that was mounted in a user namespace without root cannot, and
+//! there the map belongs to the JVM's user.
 
 use std::io::{self, BufWriter};
 
@@ -27,7 +27,7 @@ use libjvmprobe::{
 
 use crate::args::Args;
 
-/// Writes a map for each JVM that the arguments name, and says where.
+/// Writes a map for each JVM that the arguments name, and prints its path.
 pub fn run(args: &Args) -> Result<()> {
     let targets: Vec<_> =
         args.common.pids()?.into_iter().map(Target::open).collect::<Result<_, _>>()?;
@@ -86,11 +86,11 @@ fn write(
     Ok(format!("{}: {} entries in {shown}{owner}", process.pid, entries.len()))
 }
 
-/// What the kernel says to a file whose owner the file system has no number for.
+/// Error of the kernel for a file whose owner has no ID in the file system.
 const EOVERFLOW: i32 = 75;
 
-/// Renamed into place: perf never sees half a map, and a symbolic link of that name is
-/// replaced, not followed.
+/// Writes a temporary file and renames it to `name`, so that perf never reads an incomplete map,
+/// and a symbolic link of that name is replaced, not followed.
 fn write_as(
     owner: Owner<'_>,
     tmp: &Folder<'_>,
