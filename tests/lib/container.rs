@@ -1,5 +1,5 @@
-//! A JVM as in a container: its own mount and PID namespace, another root, another
-//! uid, its own /tmp.
+//! A JVM as in a container, with its own mount and PID namespaces, another root directory, another
+//! UID, and its own /tmp.
 
 use std::{
     fs,
@@ -39,13 +39,13 @@ pub struct Container {
     java: u32,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
-    /// What its engine calls it; nothing where there is none.
+    /// The container engine's ID of it; empty without an engine.
     id: String,
     _dir: TempDir,
 }
 
 impl Container {
-    /// Starts a program of `tests/java` in it.
+    /// Starts a program of `tests/java` in a container.
     ///
     /// # Panics
     /// Where it does not start.
@@ -53,7 +53,8 @@ impl Container {
         Self::start_with_tmp(runtime, flags, program, "")
     }
 
-    /// The same with options for its /tmp, which is a tmpfs: `ro`, `size=4k`.
+    /// Starts a program in a container with mount options for its /tmp, which is a tmpfs: `ro`,
+    /// `size=4k`.
     ///
     /// # Panics
     /// Where it does not start.
@@ -61,7 +62,8 @@ impl Container {
         Self::start_with(runtime, flags, program, &[("TMP_OPTIONS", tmp)])
     }
 
-    /// The same, where /tmp is a link with this text, and a folder of the container is made.
+    /// Starts a program in a container whose /tmp is a symbolic link to `link`. `folder` is created
+    /// in the container.
     ///
     /// # Panics
     /// Where it does not start.
@@ -87,7 +89,7 @@ impl Container {
         let mut shell = Other::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let stdin = shell.0.stdin.take().expect("piped");
         let mut stdout = BufReader::new(shell.0.stdout.take().expect("piped"));
-        // Inside it is process 1 of its namespace; here it is the shell's child.
+        // In its PID namespace it is process 1; here it is the shell's child.
         assert_eq!(line(&mut stdout), "ready 1\n");
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.pid()));
         let children = children.expect("/proc tells of children");
@@ -102,7 +104,7 @@ impl Container {
         }
     }
 
-    /// Starts a program of `tests/java` in a container of podman's, without an image.
+    /// Starts a program of `tests/java` in a podman container without an image.
     ///
     /// # Panics
     /// Where it does not start.
@@ -118,7 +120,8 @@ impl Container {
         let home = java.ancestors().nth(2).expect("bin/java");
         let (number, id) = (dir.path().join("pid"), dir.path().join("id"));
         let mut command = Command::new("podman");
-        // crun refuses the mixed cgroups of some machines, and limits beyond ours nobody can set.
+        // crun does not support the hybrid cgroup hierarchy of some machines. Limits cannot be
+        // raised above our own.
         command.args(["--runtime", "runc", "run", "--rm", "-i", "--network=none"]);
         command.args(["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", "--pidfile"]);
         command.arg(&number).arg("--cidfile").arg(&id);
@@ -138,17 +141,17 @@ impl Container {
         Self { java, _shell: shell, stdin, stdout, id, _dir: dir }
     }
 
-    /// What podman calls the container.
+    /// Returns podman's ID of the container.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The JVM's process number as we see it.
+    /// Returns the JVM's process ID in the host's PID namespace.
     pub fn pid(&self) -> u32 {
         self.java
     }
 
-    /// Runs the load and waits for its end.
+    /// Runs the load for this time and waits until it is done.
     ///
     /// # Panics
     /// Where the JVM has died.

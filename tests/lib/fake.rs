@@ -1,5 +1,5 @@
-//! A process that fires HotSpot's probes faster than any JVM, for the limits of
-//! what the tools can take. Compiled from `tests/fixtures`.
+//! A process that fires HotSpot's probes faster than any JVM, to test the limits of the tools. It
+//! is compiled from `tests/fixtures`.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -60,12 +60,12 @@ impl Fake {
         fake
     }
 
-    /// Its process number.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Fires that many stops at that rate per second; returns how many seconds it took.
+    /// Fires this number of stops at this rate per second, and returns the seconds that it took.
     ///
     /// # Panics
     /// Where it has died.

@@ -1,4 +1,4 @@
-//! Metrics of a running jvmprobed, as Prometheus reads them.
+//! Reads the metrics of a running jvmprobed, as Prometheus does.
 
 use std::{
     io::{Read, Write},
