@@ -54,7 +54,8 @@ fn stacks_are_read_in_pieces() {
     assert!(pieces > recordings().len(), "{pieces}");
 }
 
-/// A process whose code is remembered under this number, and under none that another has.
+/// Gives the recording a stamp of its own, under which the walker caches its code and that no other
+/// recording has.
 fn remembered(mut recording: Recording, stamp: u64) -> Recording {
     recording.jvm.stamp = stamp;
     if let Some(first) = recording.mappings.get_mut(&0) {
