@@ -140,7 +140,7 @@ fn no_class_of_a_big_start_up_is_missed() {
     assert!(loaded(&log).len() > 20_000);
 }
 
-/// A script that starts a JVM: what comes behind the first moment is told, and that this is so.
+/// A script that starts a JVM: classes are reported from the attachment on, and a message says so.
 #[test]
 fn a_command_may_start_the_jvm_itself() {
     need_root();
@@ -195,7 +195,7 @@ fn what_nobody_has_loaded_of_a_jar_is_told() {
     }
 }
 
-/// What the JVM was started with is looked into, however that was said.
+/// The complete class path is searched, in whichever form it was given.
 #[test]
 fn folders_and_all_jars_of_a_folder_are_looked_into() {
     let dir = tempfile::tempdir().unwrap();
@@ -217,7 +217,7 @@ fn folders_and_all_jars_of_a_folder_are_looked_into() {
     }
 }
 
-/// The JDK's own classes: each is reported as not loaded, or was initialised.
+/// The JDK's own classes: each is in the `--unused` list, or its initialisation has begun.
 #[test]
 fn modules_of_the_jdk_are_looked_into() {
     for name in ["temurin-11", "temurin-25"] {

@@ -474,7 +474,7 @@ fn an_answer_without_end_is_bounded() {
     let net = Net::start().unwrap();
     for (to, outcome) in [
         (format!("otlp=grpc://127.0.0.1:{}", receiver.grpc), "later"),
-        // The HTTP status is checked first.
+        // The HTTP status precedes the endless body, so the request counts as accepted.
         (format!("pyroscope=http://127.0.0.1:{}", receiver.http), "taken"),
     ] {
         receiver.mode("endless");
