@@ -250,7 +250,7 @@ fn prometheus_answers_with_what_was_put_in() {
     }
 }
 
-/// Runs a check of promtool. A second run on invalid input shows that the check can fail.
+/// Runs a check of promtool. Callers also pass invalid input, which shows that the check can fail.
 fn promtool(arguments: &[&str], input: &[u8]) -> (bool, String) {
     let mut child = Command::new(fetched("promtool"))
         .args(arguments)

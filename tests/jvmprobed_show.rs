@@ -398,7 +398,7 @@ fn who_may_read_the_directory_may_look() {
     let binary_of_all = tool.path().join("jvmprobed");
     fs::copy(binary("jvmprobed"), &binary_of_all).unwrap();
     fs::set_permissions(tool.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // A file is readable for others only if the directory was created with that mode.
+    // Other users can read the windows only if the directory's mode allows it.
     for (mode, is_open) in [(0o700, false), (0o755, true)] {
         let dir = folder();
         let day = Duration::from_secs(86_400);

@@ -43,7 +43,7 @@ pub struct Usage {
 /// Reads the resources that a process has used.
 ///
 /// # Panics
-/// Where it is gone.
+/// If it is gone.
 pub fn usage(pid: u32) -> Usage {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or("0");

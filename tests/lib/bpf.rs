@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Makes the kernel measure the run time of BPF programs until the returned descriptor is dropped.
 ///
 /// # Panics
-/// Where the kernel refuses.
+/// If the kernel refuses.
 pub fn measure_programs() -> OwnedFd {
     // SAFETY: the call takes a number, and returns a new file descriptor or less than zero.
     let fd = unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) };
@@ -48,7 +48,7 @@ pub struct Held {
 /// Returns the BPF objects that a process holds through file descriptors.
 ///
 /// # Panics
-/// Where the process has ended.
+/// If the process has ended.
 pub fn held_by(pid: u32) -> Held {
     let mut held = Held::default();
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("a process that runs").flatten()

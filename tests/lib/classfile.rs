@@ -116,7 +116,7 @@ impl ClassPath {
     /// Indexes the classes of these jars.
     ///
     /// # Panics
-    /// Where one cannot be read.
+    /// If one cannot be read.
     pub fn new(paths: &[PathBuf]) -> Self {
         let mut jars = Vec::new();
         let mut index: HashMap<String, Vec<Entry>> = HashMap::new();

@@ -48,7 +48,7 @@ impl Container {
     /// Starts a program of `tests/java` in a container.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start(runtime: &Runtime, flags: &[&str], program: &str) -> Self {
         Self::start_with_tmp(runtime, flags, program, "")
     }
@@ -57,7 +57,7 @@ impl Container {
     /// `size=4k`.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start_with_tmp(runtime: &Runtime, flags: &[&str], program: &str, tmp: &str) -> Self {
         Self::start_with(runtime, flags, program, &[("TMP_OPTIONS", tmp)])
     }
@@ -66,7 +66,7 @@ impl Container {
     /// in the container.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start_with_link(runtime: &Runtime, program: &str, link: &str, folder: &str) -> Self {
         Self::start_with(runtime, &[], program, &[("TMP_LINK", link), ("TMP_FOLDER", folder)])
     }
@@ -107,7 +107,7 @@ impl Container {
     /// Starts a program of `tests/java` in a podman container without an image.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start_in_podman(runtime: &Runtime, program: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let root = dir.path().join("root");
@@ -154,7 +154,7 @@ impl Container {
     /// Runs the load for this time and waits until it is done.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn run(&mut self, seconds: f64) {
         writeln!(self.stdin, "go {seconds}").expect("java reads commands");
         let answer = line(&mut self.stdout);

@@ -29,7 +29,7 @@ const OF_JDK_8: &str = "jdk-8";
 /// Returns a folder with the compiled classes of `tests/java`. A test may add classes to it.
 ///
 /// # Panics
-/// Where there is no compiler or it fails.
+/// If there is no compiler or it fails.
 pub fn classes() -> &'static Path {
     static CLASSES: OnceLock<TempDir> = OnceLock::new();
     CLASSES
@@ -50,7 +50,7 @@ pub fn classes() -> &'static Path {
 /// Creates a jar of these classes in a folder.
 ///
 /// # Panics
-/// Where it cannot be made.
+/// If it cannot be made.
 pub fn jar(dir: &Path) -> PathBuf {
     let jar = dir.join("tests.jar");
     let mut command = Command::new("jar");
@@ -108,7 +108,7 @@ fn compiled() -> PathBuf {
 /// Parses the `NAME=NUMBER` pairs of a load's answer.
 ///
 /// # Panics
-/// Where a value is no number.
+/// If a value is no number.
 pub fn numbers(answer: &str) -> HashMap<String, u64> {
     let pairs = answer.split_whitespace().filter_map(|word| word.split_once('='));
     pairs.map(|(name, number)| (name.into(), number.parse().expect("a number"))).collect()
@@ -133,7 +133,7 @@ impl Load {
     /// Starts a JVM with `GcLoad`, which waits for commands.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start(runtime: &Runtime, flags: &str) -> Self {
         Self::start_program(runtime, flags, "GcLoad")
     }
@@ -141,7 +141,7 @@ impl Load {
     /// Starts a JVM with a program of `tests/java`.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start_program(runtime: &Runtime, flags: &str, program: &str) -> Self {
         let mut command = runtime.command();
         command.args(flags.split_ascii_whitespace());
@@ -151,7 +151,7 @@ impl Load {
     /// Starts `GcLoad` with a prepared `java` command.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn spawn(command: Command) -> Self {
         Self::spawn_program(command, "GcLoad", 11)
     }
@@ -160,7 +160,7 @@ impl Load {
     /// version.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn spawn_program(command: Command, program: &str, major: u32) -> Self {
         match program {
             "StackLoad" if major == 8 => {
@@ -173,7 +173,7 @@ impl Load {
     /// Starts a program of `tests/java` from a jar that contains its classes.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start_jar(runtime: &Runtime, flags: &str, jar: &Path, program: &str) -> Self {
         let mut command = runtime.command();
         command.args(flags.split_ascii_whitespace());
@@ -217,7 +217,7 @@ impl Load {
     /// Runs the load for this time and waits until it is done.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn run(&mut self, seconds: f64) {
         self.say(&format!("go {seconds}"));
         self.done();
@@ -226,7 +226,7 @@ impl Load {
     /// Waits until a started load is done, and returns its answer.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn done(&mut self) -> String {
         self.expect("done")
     }
@@ -234,7 +234,7 @@ impl Load {
     /// Starts the load without waiting until it is done.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn go(&mut self, seconds: f64) {
         self.say(&format!("go {seconds}"));
     }
@@ -243,7 +243,7 @@ impl Load {
     /// answer.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn ask(&mut self, command: &str) -> String {
         self.say(command);
         self.done()
@@ -263,7 +263,7 @@ impl Load {
     /// Kills the JVM.
     ///
     /// # Panics
-    /// Where it is gone already.
+    /// If it is gone already.
     pub fn kill(&mut self) {
         self.child.kill().expect("kill java");
         self.child.wait().expect("wait for java");
@@ -272,7 +272,7 @@ impl Load {
     /// Returns what the JVM has logged so far.
     ///
     /// # Panics
-    /// Where there is no log.
+    /// If there is no log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).expect("the log is UTF-8")
     }
@@ -284,7 +284,7 @@ impl Load {
     /// Sends a command without waiting until it is done.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn say(&mut self, command: &str) {
         writeln!(self.stdin, "{command}").expect("java reads commands");
     }

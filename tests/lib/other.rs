@@ -15,7 +15,7 @@ impl Other {
     /// Starts a command.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn spawn(command: &mut Command) -> Self {
         Self(command.spawn().unwrap_or_else(|e| panic!("start {command:?}: {e}")))
     }
@@ -38,7 +38,7 @@ impl Drop for Other {
 /// ends.
 ///
 /// # Panics
-/// Where it does not start.
+/// If it does not start.
 pub fn loader(library: &Path) -> Other {
     let script = "import ctypes,sys\n\
         library=ctypes.CDLL(sys.argv[1])\n\

@@ -85,7 +85,7 @@ impl Times {
     /// Compares operation and length of each stop with a JVM's log.
     ///
     /// # Panics
-    /// Where they differ.
+    /// If they differ.
     pub fn stops_are_those_of(&self, log: &str, what: &str) {
         let seen = &self.bands;
         let told = gclog::parse(log).stops;

@@ -13,7 +13,7 @@ pub fn monotonic_ns() -> u64 {
 /// Returns the names of a process's threads by thread ID.
 ///
 /// # Panics
-/// Where the process has ended.
+/// If the process has ended.
 pub fn threads(pid: u32) -> BTreeMap<u32, String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a process that runs");
     tasks
@@ -30,7 +30,7 @@ pub fn threads(pid: u32) -> BTreeMap<u32, String> {
 /// Returns the CPU time that a process has used so far, in seconds.
 ///
 /// # Panics
-/// Where the process has ended.
+/// If the process has ended.
 pub fn cpu_seconds(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process that runs");
     // The second field is the name, in parentheses, and may contain blanks.
@@ -45,7 +45,7 @@ pub fn cpu_seconds(pid: u32) -> f64 {
 /// breakpoint then stays until the next tracer has attached and detached.
 ///
 /// # Panics
-/// Where the log cannot be read.
+/// If the log cannot be read.
 pub fn probes_leaked() -> usize {
     let log = Command::new("dmesg").output().expect("dmesg");
     assert!(log.status.success(), "{log:?}");
@@ -57,7 +57,7 @@ pub fn probes_leaked() -> usize {
 /// the breakpoints of probes.
 ///
 /// # Panics
-/// Where the process has ended.
+/// If the process has ended.
 pub fn breakpoints(pid: u32, runtime: &Runtime) -> usize {
     let file = fs::read(runtime.libjvm()).expect("libjvm.so");
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("a process that runs");

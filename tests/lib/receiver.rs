@@ -48,7 +48,7 @@ impl Receiver {
     /// Starts a receiver. With a file that contains certificate and key, it speaks HTTPS.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start(tls: Option<&Path>) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("receiver/receiver.py");
         let mut child = Command::new("python3")
@@ -106,7 +106,7 @@ impl Receiver {
     /// Returns all requests that it has answered so far.
     ///
     /// # Panics
-    /// Where it has ended.
+    /// If it has ended.
     pub fn requests(&self) -> Vec<Value> {
         self.say("all")
     }

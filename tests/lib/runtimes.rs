@@ -26,7 +26,7 @@ type Found = (String, Result<Runtime, String>);
 /// Returns all runtimes. `tests/runtimes` downloads those that are missing.
 ///
 /// # Panics
-/// Where `tests/runtimes` fails.
+/// If `tests/runtimes` fails.
 fn all() -> &'static [Found] {
     static ALL: OnceLock<Vec<Found>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -70,7 +70,7 @@ pub fn named(name: &str) -> &'static Runtime {
 /// mistaken for one that ran.
 ///
 /// # Panics
-/// Where `tests/runtimes` does not know it.
+/// If `tests/runtimes` does not know it.
 pub fn of_unstable(name: &str) -> Option<&'static Runtime> {
     let (_, found) = all().iter().find(|(n, _)| n == name).expect("known to tests/runtimes");
     match found {
@@ -113,7 +113,7 @@ impl Runtime {
     /// are in `debug`, a folder like /usr/lib/debug, by build ID.
     ///
     /// # Panics
-    /// Where it cannot be copied, or has no build id.
+    /// If it cannot be copied, or has no build id.
     pub fn stripped(&self, folder: &Path, debug: &Path) -> Self {
         let runtime = self.copied(folder);
         let libjvm = runtime.libjvm();
@@ -137,7 +137,7 @@ impl Runtime {
     /// nor a separate debug file.
     ///
     /// # Panics
-    /// Where it cannot be copied.
+    /// If it cannot be copied.
     pub fn bare(&self, folder: &Path) -> Self {
         let runtime = self.copied(folder);
         let mut strip = Command::new("strip");

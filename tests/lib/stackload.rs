@@ -28,7 +28,7 @@ pub enum Native {
 /// Starts the program with these flags.
 ///
 /// # Panics
-/// Where it does not start.
+/// If it does not start.
 pub fn start(runtime: &Runtime, flags: &str, native: Native) -> Load {
     Load::start_program(runtime, &all_flags(runtime, flags, native), "StackLoad")
 }
@@ -66,7 +66,7 @@ fn compile(library: &Path, flag: &str) {
 /// Compiles a native library of `tests/java`.
 ///
 /// # Panics
-/// Where there is no C compiler.
+/// If there is no C compiler.
 pub fn compile_native(source: &str, library: &Path, flags: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("java").join(source);
     let include = include_folder();

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// because cargo does not know that these tests need them.
 ///
 /// # Panics
-/// Where it cannot be built.
+/// If it cannot be built.
 pub fn binary(name: &str) -> PathBuf {
     static BUILT: OnceLock<()> = OnceLock::new();
     let test = std::env::current_exe().expect("own path");
@@ -81,7 +81,7 @@ impl Output {
     /// Parses standard output as JSON lines.
     ///
     /// # Panics
-    /// Where a line is no JSON object.
+    /// If a line is no JSON object.
     pub fn json(&self) -> Vec<Value> {
         let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
         self.stdout.lines().map(parse).collect()
@@ -91,7 +91,7 @@ impl Output {
 /// Asserts that a tool has traced a `GcLoad` and reports what that does.
 ///
 /// # Panics
-/// Where it has not.
+/// If it has not.
 pub fn assert_traced(tool: &str, output: &Output) {
     assert!(output.status.success(), "{tool}: {output:?}");
     let word = match tool {
@@ -143,7 +143,7 @@ impl Tool {
     /// Starts a tool with a prepared command and waits until it prints that it is tracing.
     ///
     /// # Panics
-    /// Where it ends instead of tracing.
+    /// If it ends instead of tracing.
     pub fn spawn(command: Command) -> Self {
         Self::spawn_reading(command, Stdio::null())
     }
@@ -152,7 +152,7 @@ impl Tool {
     /// ended.
     ///
     /// # Panics
-    /// Where it ends instead of tracing.
+    /// If it ends instead of tracing.
     pub fn spawn_reading(mut command: Command, stdin: Stdio) -> Self {
         let mut child = command
             .stdin(stdin)

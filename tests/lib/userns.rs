@@ -89,7 +89,7 @@ impl Namespaced {
     /// Starts a program of `tests/java` in a user namespace.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start(runtime: &Runtime, mapping: Mapping, flags: &str, program: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
@@ -123,7 +123,7 @@ impl Namespaced {
     /// Returns the process ID that it has in its own PID namespace.
     ///
     /// # Panics
-    /// Where it has ended.
+    /// If it has ended.
     pub fn ns_pid(&self) -> u32 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.java));
         let status = status.expect("it runs");
@@ -139,7 +139,7 @@ impl Namespaced {
     /// Runs the load for this time and waits until it is done.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn run(&mut self, seconds: f64) {
         let before = self.said().matches("done").count();
         writeln!(self.stdin, "go {seconds}").expect("java reads commands");
