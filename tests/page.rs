@@ -471,7 +471,7 @@ fn pictures_can_be_taken() {
         }
     }
     assert_eq!(browser.complaints(), Vec::<String>::new());
-    // Against a day when a part of it was not there yet.
+    // Compared with a base profile that lacks a part of the samples.
     let base = made_up.part(|taken| !taken.stack.contains(&7) && taken.slot % 3 != 0);
     let base = lines(&base, false).join("\n");
     let how = How { base: Some(&base), ..How::default() };

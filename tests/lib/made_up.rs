@@ -223,8 +223,8 @@ pub fn day(samples: u32) -> MadeUp {
     MadeUp::of(settled.profile, taken)
 }
 
-/// Small profile of a few methods with frames of all kinds, so that each tower of the flame graph
-/// can be identified.
+/// Small profile of a few methods. `a.Main.run` is compiled, inlined and interpreted, so that tests
+/// can check that the page shows it as one tower.
 pub fn small() -> MadeUp {
     let mut profile = Profile::default();
     let mut frames = HashMap::new();
