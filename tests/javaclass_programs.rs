@@ -1,9 +1,10 @@
 //! javaclass on complete programs: a database, a web server, a compiler.
 //!
-//! Which methods they enter is told in three ways. An agent marks each method, which makes it longer:
-//! that run does much, so that much is compiled. HotSpot's own probes tell of each entry and leave the
-//! methods as they are, but take their time: that run does little. And a run without either does what the
-//! marked one did, but for the few methods that depend on the time of day.
+//! The entered methods are determined in three ways. An agent marks each method, which makes it
+//! longer; that run does much work, so that much is compiled. HotSpot's own probes report each
+//! entry and leave the methods unchanged, but they take time, so that run does little work. A run
+//! without either does the same as the marked one, except for the few methods that depend on the
+//! time of day.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 

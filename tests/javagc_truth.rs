@@ -471,7 +471,8 @@ fn compare_cycles(
         return;
     }
     if runtime.musl && flags.contains("ZGC") {
-        // JDK 11's begins and ends inside of pauses, where functions tell of pauses alone.
+        // In JDK 11 the cycle begins and ends inside pauses, and without probes only pauses are
+        // traced.
         let none = runtime.major == 11;
         assert_eq!(reported.is_empty(), none, "{title}: {} cycles", reported.len());
         return;

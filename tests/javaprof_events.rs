@@ -327,9 +327,9 @@ fn page_faults_are_the_programs() {
         let touched = stacks.with(&["EventLoad.main", "EventLoad.touch"]).count();
         let others = stacks.without("EventLoad.touch");
         println!("{event} {command}: {touched} seen of {own}, {} of {told}", stacks.count());
-        // They add up to what the kernel tells of the process, and those of this stack to what it
-        // tells of this thread: others have some meanwhile, the compilers' most, and the program
-        // when it counts and answers.
+        // The counts add up to the kernel's count for the process, and those of this stack to its
+        // count for this thread. Other threads have some in the meantime: mostly the compilers, and
+        // the program when it counts and answers.
         let all = stacks.count();
         assert!(
             all + told / 100 >= told && all <= told + told / 100 + 100,

@@ -344,7 +344,7 @@ fn nothing_is_lost_but_what_is_counted() {
         assert_eq!(received_otlp(&receiver.requests()), truth(&windows));
         assert!(counts.requests["later"] >= 2 * troubles.len() as u64, "{counts:?}");
 
-        // What it rejects permanently is dropped; later windows are not.
+        // Permanently rejected data is dropped; later windows are not.
         let (refusal, partial) = if scheme == "http" { ("status 400", 3) } else { ("grpc 3", 3) };
         receiver.mode(refusal);
         let refused = window(100, 2, 20);
