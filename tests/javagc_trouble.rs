@@ -586,7 +586,7 @@ fn new_jvms_are_found_by_what_they_map() {
 fn new_jvms_are_found_where_the_kernel_does_not_tell() {
     beside_others();
     need_root();
-    // Nobody knows the processors whose events would tell.
+    // The list of online processors is hidden, so the tool cannot open events on them.
     let hide = "mount --bind /dev/null /sys/devices/system/cpu/online; exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-ec", hide, "sh"]);

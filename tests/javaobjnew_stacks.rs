@@ -74,11 +74,11 @@ fn check_sums(records: &[Value]) {
 
 /// Returns the accepted error of a path's estimate, as a share of its bytes.
 ///
-/// What it has outside of TLABs is counted. Of its bytes T in TLABs, some S were read:
-/// objects of random sizes s, so many that their sum has the variance S E[s²]/E[s]. So the
-/// standard error is sqrt(E[s²]/E[s]/S) of T; the sum of all paths, by which it is scaled, has
-/// one, too. Four of these are allowed, and five percent for TLABs not being alike: a machine
-/// that is busy gives the threads their turns unevenly, and with them the paths.
+/// Its bytes outside of TLABs are counted exactly. Of its bytes T in TLABs, a part S was read:
+/// objects of random sizes s, in such a number that their sum has the variance S E[s²]/E[s]. So the
+/// standard error is sqrt(E[s²]/E[s]/S) of T. The sum of all paths, by which it is scaled, has a
+/// standard error, too. Four standard errors are allowed, and five percent for differences between
+/// TLABs: on a busy machine, the threads get unequal shares of CPU time, and so do the paths.
 fn bound(truth: &Allocated, records: &[Value], path: &str) -> f64 {
     let summary = records.last().unwrap();
     let number = |field: &str| summary[field].as_f64().unwrap();
@@ -201,9 +201,10 @@ fn a_class_is_split_among_its_paths_jdk_25() {
     a_class_is_split_among_its_paths_in("temurin-25");
 }
 
-/// One class, allocated by two paths: what its samples are for. Of n samples, each with the
-/// chance p to be of a path, pn are; the standard error of that is sqrt((1 - p)/(pn)) of it.
-/// Twice the variance, since samples stand for unlike numbers of bytes; four of these errors.
+/// One class that two paths allocate, which samples have to distinguish. Of n samples, each of
+/// which belongs to a path with probability p, pn are of this path; the relative standard error is
+/// sqrt((1 - p)/(pn)). The variance is doubled, because samples represent different numbers of
+/// bytes. Four standard errors are allowed.
 fn a_class_is_split_among_its_paths_in(runtime: &str) {
     let (truth, records) = trace(named(runtime), "-XX:+UseG1GC", &["-s"], "go 8 200 2 shared");
     check_sums(&records);

@@ -284,7 +284,7 @@ fn stalls_are_those_of_the_log_of(kinds: &[(&str, &str)]) {
         assert!(told.values().sum::<u64>() > 10, "{runtime} {flag}: {text}");
         let sum = |counts: &HashMap<String, u64>| counts.values().sum::<u64>();
         assert_eq!(sum(&seen), sum(&told), "{runtime} {flag}: {seen:?} {told:?}");
-        // Of what is thinned, because it comes too fast, some is another thread's.
+        // If events come too fast, a sampled one also represents events of other threads.
         for (thread, told) in told.iter().filter(|(thread, _)| thread.starts_with("staller")) {
             assert!(seen[thread].abs_diff(*told) * 20 <= *told, "{runtime} {flag}: {seen:?}");
         }
